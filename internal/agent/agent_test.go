@@ -33,11 +33,11 @@ func TestOneToolCallAsEvents(t *testing.T) {
 	}
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "It is 3." || end.FinishReason != "stop" || end.Metadata.Steps != 2 || end.Metadata.Usage.TotalTokens != 30 {
-		t.Errorf("final answer %+v", end)
+		t.Errorf(`final answer %+v, want Answer "It is 3.", FinishReason stop, Metadata.Steps 2, Metadata.Usage.TotalTokens 30`, end)
 	}
 	result := agenttest.EventsOf[event.ToolResult](events)[0]
 	if string(result.Payload) != `{"sum":3}` || result.Tool != "add" || result.Server != "default" {
-		t.Errorf("result %+v", result)
+		t.Errorf(`result %+v, want Payload {"sum":3}, Tool add, Server default`, result)
 	}
 }
 
@@ -55,10 +55,10 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 	events := h.Events(t, run.ID)
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	if got := strings.Join(meta.ToolNames, " "); got != "meet fail meet" {
-		t.Errorf("names %s", got)
+		t.Errorf(`names %s, want "meet fail meet"`, got)
 	}
-	if got := texts(meta.ToolResults); got != `"a" {"error":"the tool is out of order"} "c"` {
-		t.Errorf("results %s", got) // S2.8
+	if got, want := texts(meta.ToolResults), `"a" {"error":"the tool is out of order"} "c"`; got != want {
+		t.Errorf("results %s, want %s", got, want) // S2.8
 	}
 	var answered []string
 	for _, m := range h.Model.Requests()[1].Messages {
@@ -66,8 +66,8 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 			answered = append(answered, m.ToolCallID+"="+m.Content)
 		}
 	}
-	if got := strings.Join(answered, " "); got != `call_1=a call_2={"error":"the tool is out of order"} call_3=c` {
-		t.Errorf("the model was told %s", got)
+	if got, want := strings.Join(answered, " "), `call_1=a call_2={"error":"the tool is out of order"} call_3=c`; got != want {
+		t.Errorf("the model was told %s, want %s", got, want)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
 	for _, m := range h.Model.Requests()[1].Messages {
 		for _, c := range m.ToolCalls {
 			if !json.Valid([]byte(c.Function.Arguments)) {
-				t.Errorf("the history holds arguments that are no JSON: %.60s", c.Function.Arguments)
+				t.Errorf("arguments in the history %.60s, want JSON", c.Function.Arguments)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func TestSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	results := agenttest.EventsOf[event.ToolResult](events)
 	if len(results) != 2 || results[0].CallID == results[1].CallID {
-		t.Fatalf("%d results: %s", len(results), agenttest.TypesOf(events))
+		t.Fatalf("%d results, want 2 with different call IDs: %s", len(results), agenttest.TypesOf(events))
 	}
 }
 
@@ -147,13 +147,13 @@ func TestRunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
 			}, func(o *agent.Options) { o.MaxTurns = 4 })
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, c.req).ID))
 			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish {
-				t.Errorf("finish reason %s", end.FinishReason)
+				t.Errorf("finish reason %s, Metadata.FinishReason %q, want %s and %s", end.FinishReason, end.Metadata.FinishReason, c.finish, c.finish)
 			}
 			if got := len(h.Model.Requests()); got != c.requests {
-				t.Errorf("%d model requests", got)
+				t.Errorf("%d model requests, want %d", got, c.requests)
 			}
 			if cut := c.finish != "stop"; cut != (end.Answer == "Summed up.") {
-				t.Errorf("answer %q", end.Answer)
+				t.Errorf("answer %q, want the summary: %v", end.Answer, cut)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestCallsOfALastTurnAreRefusedAndAnswered(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 1}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "denied" {
-		t.Errorf("errors %+v", errs)
+		t.Errorf("errors %+v, want 1 with Kind denied", errs)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestToolChoiceNoneOffersNoTools(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Text.")), nil)
 	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolNone}).ID)
 	if r := h.Model.Requests()[0]; len(r.Tools) != 0 {
-		t.Errorf("%d tools were offered", len(r.Tools))
+		t.Errorf("%d tools were offered, want 0", len(r.Tools))
 	}
 }
 
@@ -183,7 +183,7 @@ func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
 	r := h.Model.Requests()
 	if string(r[0].ToolChoice) != `"required"` || string(r[1].ToolChoice) == `"required"` {
-		t.Errorf("tool_choice %s, then %s", r[0].ToolChoice, r[1].ToolChoice)
+		t.Errorf(`tool_choice %s, then %s, want [0].ToolChoice "required", [1].ToolChoice other than "required"`, r[0].ToolChoice, r[1].ToolChoice)
 	}
 }
 
@@ -192,10 +192,10 @@ func TestRequestNarrowsTheToolsAndCannotCallOthers(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"ec*"}}).ID)
 	offered := h.Model.Requests()[0].Tools
 	if len(offered) != 1 || offered[0].Function.Name != "echo" {
-		t.Errorf("offered %v", offered)
+		t.Errorf("offered %v, want 1 with Function.Name echo", offered)
 	}
 	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "unknown_tool" {
-		t.Errorf("errors %+v", errs)
+		t.Errorf("errors %+v, want 1 with Kind unknown_tool", errs)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestRequestForAServerThatIsNotThereIsRefused(t *testing.T) {
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Servers: []string{"default", "crm"}})
 	var invalid *agent.InvalidError
 	if !errors.As(err, &invalid) || invalid.Pointer != "/servers/1" {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want an InvalidError, Pointer /servers/1", err)
 	}
 }
 
@@ -214,11 +214,11 @@ func TestProgressAndLogsComeBetweenTheCallAndItsResult(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	progress := agenttest.EventsOf[event.ToolProgress](events)
 	if len(progress) == 0 || progress[len(progress)-1].Total != 3 {
-		t.Errorf("progress %+v in %s", progress, agenttest.TypesOf(events))
+		t.Errorf("progress %+v in %s, want at least 1, [last].Total 3", progress, agenttest.TypesOf(events))
 	}
 	logs := agenttest.EventsOf[event.LogMessage](events)
 	if len(logs) != 3 || logs[2].Level != "warning" || logs[2].Logger != "steps" || string(logs[2].Data) != `{"step":3}` || logs[2].CallID != progress[0].CallID {
-		t.Errorf("logs %+v", logs)
+		t.Errorf(`logs %+v, want 3, [2].Level warning, [2].Logger steps, [2].Data {"step":3}, [2].CallID %q`, logs, progress[0].CallID)
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -231,11 +231,11 @@ func TestCancelReachesTheModel(t *testing.T) {
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
 	cancel(t, h, run.ID)
 	events := h.Events(t, run.ID)
-	if got := agenttest.TypesOf(events); got != "start step_start text_start text_delta text_end step_end cancelled" {
-		t.Errorf("got %s", got)
+	if got, want := agenttest.TypesOf(events), "start step_start text_start text_delta text_end step_end cancelled"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 	if end := agenttest.TerminalEvent[event.Cancelled](t, events); end.Reason != "requested" || end.PartialAnswer != "Let me " {
-		t.Errorf("end %+v", end)
+		t.Errorf(`end %+v, want Reason requested, PartialAnswer "Let me "`, end)
 	}
 	<-gone
 }
@@ -248,7 +248,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.Cancelled](t, events)
 	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
-		t.Errorf("errors %+v", errs)
+		t.Errorf("errors %+v, want 1 with Kind cancelled", errs)
 	}
 	<-h.Tools.Canceled
 }
@@ -261,11 +261,11 @@ func TestRunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 	<-g.reached
 	first.Close()
 	if r, err := h.Log.Run(t.Context(), run.ID); err != nil || r.Last.Terminal() {
-		t.Fatalf("the run ended while somebody watched: %+v, %v", r, err)
+		t.Fatalf("run while a second reader is connected: %+v, %v, want it not to have ended", r, err)
 	}
 	second.Close()
 	if end := agenttest.TerminalEvent[event.Cancelled](t, h.Events(t, run.ID)); end.Reason != "abandoned" {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want Reason abandoned", end)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestSomebodyWhoComesBackWithinTheGraceKeepsTheRun(t *testing.T) {
 	defer h.OpenReader(run.ID).Close()
 	close(g.open)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); end.Answer != "Let me see." {
-		t.Errorf("end %+v", end)
+		t.Errorf(`end %+v, want Answer "Let me see."`, end)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 	stop()
 	h.Drain(over)
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "server_shutdown" || !end.Retryable {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want Code server_shutdown, Retryable true", end)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestMoreRunsThanAllowedAreRefused(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
 	h.StartRun(t, agent.Request{})
 	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrOverloaded) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want ErrOverloaded", err)
 	}
 }
 
@@ -344,13 +344,13 @@ func TestIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := ask(ada, 1); err != nil || again.ID != first.ID {
-		t.Errorf("the same again: %s, %v", again.ID, err)
+		t.Errorf("the same again: %s, %v, want %s and no error", again.ID, err, first.ID)
 	}
 	if _, err := ask(ada, 2); !errors.Is(err, agent.ErrKeyReused) {
-		t.Errorf("another body: %v", err)
+		t.Errorf("another body: %v, want ErrKeyReused", err)
 	}
 	if other, err := ask(bob, 2); err != nil || other.ID == first.ID {
-		t.Errorf("another owner: %s, %v", other.ID, err)
+		t.Errorf("another owner: %s, %v, want ID other than %s, no error", other.ID, err, first.ID)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.RunError](t, events)
 	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].JSON), "canary") {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, [last].JSON %q, want end.Code model_error, end.Retryable false, [last].JSON without canary", end, string(events[len(events)-1].JSON))
 	}
 }
 
@@ -378,11 +378,11 @@ func TestPanicEndsItsRunAndNoOther(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
 	for range 2 {
 		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
-		if got := agenttest.TypesOf(events); got != "start step_start text_start text_delta text_end step_end run_error" {
-			t.Errorf("got %s", got)
+		if got, want := agenttest.TypesOf(events), "start step_start text_start text_delta text_end step_end run_error"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "internal" || strings.Contains(end.Message, "bug") {
-			t.Errorf("end %+v", end)
+			t.Errorf("end %+v, want Code internal, Message without bug", end)
 		}
 	}
 }
@@ -403,17 +403,17 @@ func TestSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	parts := strings.Split(h.Model.Requests()[0].Messages[0].Content, "|")
 	said, err := time.ParseInLocation("Monday, 02 January 2006, 15:04:05 MST", parts[1], rome)
 	if err != nil || said.Sub(before.Truncate(time.Second)) < 0 || said.Sub(before) > time.Minute {
-		t.Errorf("today_long %q: %v", parts[1], err)
+		t.Errorf("today_long %q: %v, want the time of the request", parts[1], err)
 	}
 	if parts[0] != "Ada" || parts[2] != said.Format(time.DateOnly) || parts[3] != "- add: adds two numbers\n" {
-		t.Errorf("prompt %q", parts)
+		t.Errorf("prompt %q, want Ada, %s and the line of add", parts, said.Format(time.DateOnly))
 	}
 }
 
 func TestBadPromptTemplateIsRefusedAtOnce(t *testing.T) {
 	for _, text := range []string{"{{.username", "{{.no_such_field}}", "{{call .username}}"} {
 		if _, err := agent.NewPrompt(agent.PromptOptions{Template: text}); err == nil {
-			t.Errorf("%q was taken", text)
+			t.Errorf("%q was taken, want an error", text)
 		}
 	}
 }

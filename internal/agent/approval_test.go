@@ -66,23 +66,23 @@ func TestCallWaitsForItsApproval(t *testing.T) {
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	waits := suspended(t, h, run, 1)
 	if len(waits) != 1 {
-		t.Fatalf("%+v", waits)
+		t.Fatalf("waits %+v, want 1", waits)
 	}
 	i, tool := waits[0], tool(t, h, "add")
 	if i.Kind != "approval" || i.Tool != "add" || i.CallID == "" || string(i.Args) != onePlusTwo.Args || i.Message == "" ||
 		i.ToolVersion != tool.Version() || len(i.ArgsSHA256) != 64 || i.ExpiresAt-i.CreatedAt != (15*time.Minute).Milliseconds() {
-		t.Errorf("%+v", i)
+		t.Errorf("interrupt %+v, want an approval of add %s in version %s, with a call ID, a message and a SHA-256, open for 15 min", i, onePlusTwo.Args, tool.Version())
 	}
 	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Reason: "Go on."})
 	events := h.Events(t, run)
-	if got := names(events, "approval_required"); got != "approval_required suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
-		t.Error(got)
+	if got, want := names(events, "approval_required"), "approval_required suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
+		t.Errorf("events %q, want %q", got, want)
 	}
 	if s := agenttest.EventsOf[event.ToolCallStart](events); !s[0].NeedsApproval {
-		t.Error("the start of the call does not say that it needs approval")
+		t.Error("the start of the call does not say that it needs approval: [0].NeedsApproval false, want true")
 	}
 	if r := agenttest.EventsOf[event.ApprovalResolved](events)[0]; !r.Approved || r.Reason != "Go on." || r.InterruptID != i.ID || r.CallID != i.CallID {
-		t.Errorf("%+v", r)
+		t.Errorf(`approval resolved %+v, want Approved true, Reason "Go on.", InterruptID %q, CallID %q`, r, i.ID, i.CallID)
 	}
 }
 
@@ -90,7 +90,7 @@ func tool(t *testing.T, h *agenttest.Fixture, name string) catalog.Tool {
 	t.Helper()
 	tool, ok := h.Agent.Tools.Tool(name)
 	if !ok {
-		t.Fatalf("there is no tool %s", name)
+		t.Fatalf("Tool(%s) = false, want a tool", name)
 	}
 	return tool
 }
@@ -104,17 +104,17 @@ func TestRefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
 	events := h.Events(t, run)
 	failed := agenttest.EventsOf[event.ToolError](events)
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "Not on a Sunday.") {
-		t.Errorf("%+v", failed)
+		t.Errorf(`failed %+v, want 1 with Kind denied and Payload containing "Not on a Sunday."`, failed)
 	}
 	if worked := agenttest.EventsOf[event.ToolResult](events); len(worked) != 1 || worked[0].Tool != "echo" {
-		t.Errorf("%+v", worked)
+		t.Errorf("worked %+v, want 1 with Tool echo", worked)
 	}
 	requests := h.Model.Requests()
 	if told := requests[1].Messages; !strings.Contains(told[len(told)-2].Content, "A person refused this call. Their reason: Not on a Sunday.") {
-		t.Errorf("%+v", told)
+		t.Errorf(`told %+v, want [len-2].Content containing "A person refused this call. Their reason: Not on a Sunday."`, told)
 	}
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); texts(end.Metadata.ToolParams) != `{"a":1,"b":2} {"text":"x"}` {
-		t.Errorf("%+v", end)
+		t.Errorf(`end %+v, want Metadata.ToolParams {"a":1,"b":2} {"text":"x"}`, end)
 	}
 }
 
@@ -129,21 +129,21 @@ func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 	} {
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(args)})
 		if misfit, ok := errors.AsType[*agent.ContentError](err); !ok || !strings.HasPrefix(misfit.Fields[0].Pointer, pointer) {
-			t.Errorf("%.20s: %v", args, err)
+			t.Errorf("%.20s: %v, want a ContentError, Fields[0].Pointer starting with %q", args, err, pointer)
 		}
 	}
 	// What fits without loss is taken, as from a model (S1.5).
 	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"b":5,"a":"40"}`)})
 	events := h.Events(t, run)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":45}` || string(r[0].Args) != `{"b":5,"a":40}` {
-		t.Errorf("%+v", r)
+		t.Errorf(`tool result events %+v, want 1 with Payload {"sum":45} and Args {"b":5,"a":40}`, r)
 	}
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); texts(end.Metadata.ToolParams) != `{"b":5,"a":40}` {
-		t.Errorf("%+v", end)
+		t.Errorf(`end %+v, want Metadata.ToolParams {"b":5,"a":40}`, end)
 	}
 	told := h.Model.Requests()[1].Messages
 	if last := told[len(told)-1].Content; !strings.HasPrefix(last, `[A person changed the arguments of this call to {"b":5,"a":40}]`) || !strings.Contains(last, "45") {
-		t.Error(last)
+		t.Errorf(`last %q, want last starting with [A person changed the arguments of this call to {"b":5,"a":40}], last containing 45`, last)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestAnswerOfTheWrongKindLeavesTheQuestionOpen(t *testing.T) {
 	} {
 		in.ID = i.ID
 		if _, ok := errors.AsType[*agent.InvalidError](h.Answer(t.Context(), auth.Identity{}, run, in)); !ok {
-			t.Errorf("%+v was taken", in)
+			t.Errorf("%+v was taken, want an InvalidError", in)
 		}
 	}
 	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
@@ -170,29 +170,29 @@ func TestApprovalIsGoodForOneCall(t *testing.T) {
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	first := suspended(t, h, run, 1)
 	if len(first) != 2 {
-		t.Fatalf("%+v", first)
+		t.Fatalf("first %+v, want 2", first)
 	}
 	fillResult(t, h, run, agent.Input{ID: first[1].ID, Approved: new(true)})
 	// One stretch ends with each time that nothing goes on.
 	if rest := suspended(t, h, run, 2); len(rest) != 1 || rest[0].ID != first[0].ID {
-		t.Errorf("%+v", rest)
+		t.Errorf("rest %+v, want 1 with ID %q", rest, first[0].ID)
 	}
 	for _, in := range []agent.Input{{ID: first[1].ID, Approved: new(true)}, {ID: first[1].ID, Approved: new(false)}} {
 		if err := h.Answer(t.Context(), auth.Identity{}, run, in); !errors.Is(err, agent.ErrAnswered) {
-			t.Error(err)
+			t.Errorf("error %v, want ErrAnswered", err)
 		}
 	}
 	fillResult(t, h, run, agent.Input{ID: first[0].ID, Approved: new(false)})
 	again := suspended(t, h, run, 3)
 	if len(again) != 1 || again[0].ID == first[0].ID || again[0].ID == first[1].ID {
-		t.Fatalf("%+v", again)
+		t.Fatalf("interrupts %+v, want 1 with ID other than %q and ID other than %q", again, first[0].ID, first[1].ID)
 	}
 	fillResult(t, h, run, agent.Input{ID: again[0].ID, Approved: new(true)})
 	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 2 {
-		t.Errorf("%d calls worked", len(worked))
+		t.Errorf("%d calls worked, want 2", len(worked))
 	}
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: again[0].ID, Approved: new(true)}); !errors.Is(err, agent.ErrAnswered) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrAnswered", err)
 	}
 }
 
@@ -208,18 +208,18 @@ func TestNobodyButTheOwnerMayAnswer(t *testing.T) {
 	strangers := []auth.Identity{{}, {Issuer: "iss", Subject: "bob"}, {Issuer: "other", Subject: "ada"}}
 	for _, who := range strangers {
 		if err := h.Answer(t.Context(), who, r.ID, in); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("%+v: %v", who, err)
+			t.Errorf("%+v: %v, want ErrNotFound", who, err)
 		}
 	}
 	if err := h.Answer(t.Context(), ada, r.ID, in); err != nil {
 		t.Error(err)
 	}
 	if by := agenttest.EventsOf[event.ApprovalResolved](h.Events(t, r.ID))[0].By; by != "ada" {
-		t.Error(by)
+		t.Errorf("by %q, want ada", by)
 	}
 	for _, who := range strangers {
 		if err := h.Answer(t.Context(), who, r.ID, in); !errors.Is(err, event.ErrNotFound) {
-			t.Errorf("%+v: %v", who, err)
+			t.Errorf("%+v: %v, want ErrNotFound", who, err)
 		}
 	}
 }
@@ -239,14 +239,14 @@ func TestApprovalThatNobodyGivesIsADenial(t *testing.T) {
 			events := h.Events(t, run)
 			failed := agenttest.EventsOf[event.ToolError](events)
 			if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, c.told) {
-				t.Errorf("%+v", failed)
+				t.Errorf("failed %+v, want 1 with Kind denied and Payload containing %q", failed, c.told)
 			}
 			if got := names(events, "approval_required"); !strings.HasPrefix(got, c.events) {
-				t.Error(got)
+				t.Errorf("events %q, want it to start with %q", got, c.events)
 			}
 			r := agenttest.EventsOf[event.ApprovalResolved](events)[0]
 			if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: r.InterruptID, Approved: new(true)}); r.Approved || !errors.Is(err, agent.ErrExpired) {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf("approval resolved %+v, %v, want Approved false, err ErrExpired", r, err)
 			}
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		})
@@ -267,25 +267,25 @@ func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 		return asked == 2
 	})
 	if n := len(agenttest.EventsOf[event.Suspended](events)); n != 0 {
-		t.Errorf("suspended while a call went on: %s", agenttest.TypesOf(events))
+		t.Errorf("suspended %d times while a call was in flight, want 0: %s", n, agenttest.TypesOf(events))
 	}
 	close(h.Tools.ReleaseMeet)
 	waits := suspended(t, h, run, 1)
 	if len(waits) != 2 {
-		t.Fatalf("%+v", waits)
+		t.Fatalf("waits %+v, want 2", waits)
 	}
 	for _, i := range waits {
 		in := agent.Input{ID: i.ID, Approved: new(true)}
 		if i.Kind == "elicitation" {
 			if i.Mode != "form" || i.Schema == nil || i.Message != "For how many?" {
-				t.Errorf("%+v", i)
+				t.Errorf(`interrupt %+v, want Mode form, Schema non-nil, Message "For how many?"`, i)
 			}
 			in = agent.Input{ID: i.ID, Action: "accept", Content: content(`{"people":4}`)}
 		}
 		fillResult(t, h, run, in)
 	}
 	if worked := agenttest.EventsOf[event.ToolResult](h.Events(t, run)); len(worked) != 3 {
-		t.Errorf("%d calls worked", len(worked))
+		t.Errorf("%d calls worked, want 3", len(worked))
 	}
 }
 
@@ -308,11 +308,11 @@ func TestCancelledRunTakesItsApprovalsAlong(t *testing.T) {
 	cancel(t, h, run)
 	events := h.Events(t, run)
 	if got := names(events, "suspended"); strings.Count(got, "approval_resolved") != 3 || strings.Count(got, "suspended") != 1 {
-		t.Error(got)
+		t.Errorf("events %q, want 3 times approval_resolved, 1 times suspended", got)
 	}
 	agenttest.TerminalEvent[event.Cancelled](t, events)
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, agent.ErrAnswered) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrAnswered", err)
 	}
 }
 
@@ -346,7 +346,7 @@ func TestApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run))
 	if len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, "changed since") || calls != 0 {
-		t.Errorf("%+v, %d calls", failed, calls)
+		t.Errorf(`%+v, %d calls, want 1 failed, failed[0].Kind denied, failed[0].Payload containing "changed since", calls 0`, failed, calls)
 	}
 }
 
@@ -356,11 +356,11 @@ func TestDirectCallNeedsItsCallersConsent(t *testing.T) {
 	c := agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args)}
 	_, err := h.CallTool(t.Context(), auth.Identity{}, c)
 	if failed, ok := errors.AsType[*agent.ToolCallError](err); !ok || failed.Kind != "denied" || !strings.Contains(failed.Payload, `"approved": true`) {
-		t.Error(err)
+		t.Errorf(`error %v, want a ToolCallError, Kind denied, Payload containing "approved": true`, err)
 	}
 	c.Approved = true
 	if res, err := h.CallTool(t.Context(), auth.Identity{}, c); err != nil || string(res.Payload) != `{"sum":3}` {
-		t.Errorf("%s, %v", res.Payload, err)
+		t.Errorf(`payload %s, %v, want {"sum":3} and no error`, res.Payload, err)
 	}
 }
 
@@ -381,7 +381,7 @@ func TestCallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 			worked = append(worked, r.Tool)
 		}
 		if got := strings.Join(worked, " "); got != c.worked || len(agenttest.EventsOf[event.Suspended](events)) != 1 {
-			t.Errorf("approved %v: %s in %s", c.approved, got, agenttest.TypesOf(events))
+			t.Errorf("approved %v: %s in %s, want got %s, 1 suspended events", c.approved, got, agenttest.TypesOf(events), c.worked)
 		}
 	}
 }
@@ -409,10 +409,10 @@ func TestChangedArgumentsGoByTheHookAgain(t *testing.T) {
 		failed, worked := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 		if want == "" {
 			if len(worked) != 1 || string(worked[0].Payload) != `{"sum":45}` {
-				t.Errorf("%s: %s", reply, agenttest.TypesOf(events))
+				t.Errorf(`%s: results %+v, want 1 with {"sum":45}: %s`, reply, worked, agenttest.TypesOf(events))
 			}
 		} else if len(worked) != 0 || len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, want) {
-			t.Errorf("%s: %+v", reply, failed)
+			t.Errorf("%s: %+v, %d worked, want worked 0, 1 failed, failed[0].Kind denied, failed[0].Payload containing %s", reply, failed, len(worked), want)
 		}
 	}
 }

@@ -63,20 +63,20 @@ func TestWhatIsSentIsWhatFits(t *testing.T) {
 	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: wrote}), llmtest.Says("Done.")), orderSchema, ordered(1))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := <-sent; got != fits {
-		t.Errorf("sent %s", got)
+		t.Errorf("sent %s, want %s", got, fits)
 	}
 	if got := string(agenttest.EventsOf[event.ToolCall](events)[0].Args); got != wrote {
-		t.Errorf("tool_call %s", got)
+		t.Errorf("tool_call %s, want %s", got, wrote)
 	}
 	if got := string(agenttest.EventsOf[event.ToolResult](events)[0].Args); got != fits {
-		t.Errorf("tool_result %s", got)
+		t.Errorf("tool_result %s, want %s", got, fits)
 	}
 	if got := string(agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolParams[0]); got != fits {
-		t.Errorf("metadata %s", got)
+		t.Errorf("metadata %s, want %s", got, fits)
 	}
 	messages := h.Model.Requests()[1].Messages
 	if got := messages[len(messages)-2].ToolCalls[0].Function.Arguments; got != wrote {
-		t.Errorf("the conversation has %s", got)
+		t.Errorf("the conversation has %s, want %s", got, wrote)
 	}
 }
 
@@ -90,11 +90,11 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 	), orderSchema, ordered(1))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := <-sent; got != `{"count":2,"item":"x"}` || len(sent) != 0 {
-		t.Errorf("sent %s, and %d more", got, len(sent))
+		t.Errorf(`sent %s, and %d more, want {"count":2,"item":"x"} and 0`, got, len(sent))
 	}
 	failed := agenttest.EventsOf[event.ToolError](events)[0]
 	if failed.Kind != "invalid_arguments" || len(failed.Errors) != 3 || string(failed.Args) != `{"count":2.5,"itm":"x"}` {
-		t.Errorf("%+v", failed)
+		t.Errorf(`failed %+v, want Kind invalid_arguments, 3 Errors, Args {"count":2.5,"itm":"x"}`, failed)
 	}
 	for _, want := range []string{
 		"missing required field: item", "/count: expected integer, got number 2.5", `unexpected field: itm; did you mean "item"?`,
@@ -105,11 +105,11 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 		}
 	}
 	if got := toldOf(h); !strings.Contains(got, "did you mean") {
-		t.Errorf("the model was told %s", got)
+		t.Errorf(`the model was told %s, want it to contain "did you mean"`, got)
 	}
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	if len(meta.ToolNames) != 2 || len(meta.ToolParams) != 2 || len(meta.ToolResults) != 2 {
-		t.Errorf("metadata %+v", meta)
+		t.Errorf("metadata %+v, want 2 ToolNames, 2 ToolParams, 2 ToolResults", meta)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestServersOwnRejectionComesWithTheSchema(t *testing.T) {
 	<-sent
 	if failed.Kind != "invalid_arguments" || !strings.HasPrefix(failed.Payload, "1 validation error") ||
 		!strings.HasSuffix(failed.Payload, "\nTry again with the correct arguments. The tool's input schema: "+`{"type":"object"}`) {
-		t.Errorf("%+v", failed)
+		t.Errorf(`failed %+v, want Kind invalid_arguments, Payload starting with "1 validation error", Payload ending in %q`, failed, "\nTry again with the correct arguments. The tool's input schema: "+`{"type":"object"}`)
 	}
 }
 
@@ -134,8 +134,8 @@ func TestSchemaInAnAnswerIsBounded(t *testing.T) {
 	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"field_3":"x"}`}), llmtest.Says("Done.")),
 		`{"type":"object","properties":{`+strings.Join(fields, ",")+`}}`, ordered(1))
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
-	if !strings.HasSuffix(failed.Payload, `{"type":"object","properties":{"field_3":{"type":"integer"}}} [1 of 1000 fields are shown]`) {
-		t.Errorf("%.2000s", failed.Payload)
+	if want := `{"type":"object","properties":{"field_3":{"type":"integer"}}} [1 of 1000 fields are shown]`; !strings.HasSuffix(failed.Payload, want) {
+		t.Errorf("%.2000s, want it to end in %q", failed.Payload, want)
 	}
 }
 
@@ -144,10 +144,10 @@ func TestViolationOfTheOutputSchemaIsSaid(t *testing.T) {
 	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, ordered("many"))
 	result := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if string(result.Structured) != `{"n":"many"}` || len(result.SchemaViolations) != 1 || result.SchemaViolations[0].Pointer != "/n" {
-		t.Errorf("%+v", result)
+		t.Errorf(`result %+v, want Structured {"n":"many"}, 1 SchemaViolations, Pointer /n`, result)
 	}
-	if got := toldOf(h); !strings.Contains(got, "does not fit the tool's own output schema") {
-		t.Errorf("the model was told %s", got)
+	if got, want := toldOf(h), "does not fit the tool's own output schema"; !strings.Contains(got, want) {
+		t.Errorf("the model was told %s, want it to contain %s", got, want)
 	}
 }
 
@@ -181,6 +181,6 @@ func TestToolThatChangedIsExplainedAsItIs(t *testing.T) {
 	}
 	_, err = h.CallTool(t.Context(), auth.Identity{}, call)
 	if err == nil || !strings.Contains(err.Error(), "missing required field: item") || !strings.Contains(err.Error(), orderSchema) {
-		t.Errorf("%v", err)
+		t.Errorf(`error %v, want error containing "missing required field: item", error containing %q`, err, orderSchema)
 	}
 }

@@ -72,20 +72,20 @@ func TestEveryCallLeavesOneLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args)}); err == nil {
-		t.Fatal("it was called")
+		t.Fatal("CallTool(add) = no error, want a refusal")
 	}
 
 	got := make(map[string]int)
 	for _, l := range log.calls(t) {
 		word := func(name string) string { s, _ := l[name].(string); return s }
 		if word("subject") != "ada" || word("issuer") != "https://iam" || word("call_id") == "" || len(word("args_sha256")) != 64 || l["duration_ms"] == nil {
-			t.Errorf("%v", l)
+			t.Errorf(`audit line %v, want subject ada, issuer https://iam, a call_id, a SHA-256 and a duration_ms`, l)
 		}
 		if (word("actor") == "model") != (word("run_id") == r.ID) || (word("tool") == "made_up") != (word("tool_version") == "") || word("tool") != "made_up" && word("server") != "default" {
-			t.Errorf("%v", l)
+			t.Errorf("audit line %v, want actor, run_id, tool_version and server as they belong to its tool", l)
 		}
 		if l["args"] != nil {
-			t.Errorf("arguments are in %v", l)
+			t.Errorf(`arguments are in %v, want ["args"] nil`, l)
 		}
 		edited := ""
 		if l["args_edited"] == true {
@@ -105,11 +105,11 @@ func TestEveryCallLeavesOneLine(t *testing.T) {
 		delete(got, want)
 	}
 	if len(got) != 0 {
-		t.Errorf("more lines: %v", got)
+		t.Errorf("more lines: %v, want 0", got)
 	}
 	for _, secret := range []string{"top secret", "private words", `"a":7`} {
 		if strings.Contains(log.b.String(), secret) {
-			t.Errorf("%q is in the log", secret)
+			t.Errorf("log %s, want it without %q", log.b.String(), secret)
 		}
 	}
 }
@@ -121,6 +121,6 @@ func TestArgumentsAreLoggedWhereTheOperatorWantsThem(t *testing.T) {
 	})
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if l := log.calls(t); len(l) != 1 || l[0]["args"] != onePlusTwo.Args {
-		t.Errorf("%v", l)
+		t.Errorf(`calls %v, want 1 with ["args"] %q`, l, onePlusTwo.Args)
 	}
 }

@@ -75,10 +75,10 @@ func TestEveryLimitIsAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 			events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: c.turns, Budget: c.asked}).ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if got := told(events); got != c.told {
-				t.Errorf("told %s", got)
+				t.Errorf("told %s, want %s", got, c.told)
 			}
 			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish || end.Metadata.Steps != c.steps || end.Answer != "Summed up." {
-				t.Errorf("%s after %d steps: %q", end.FinishReason, end.Metadata.Steps, end.Answer)
+				t.Errorf(`%s after %d steps: %q, Metadata.FinishReason %q, want FinishReason %q, Metadata.FinishReason %q, Metadata.Steps %d, Answer "Summed up."`, end.FinishReason, end.Metadata.Steps, end.Answer, end.Metadata.FinishReason, c.finish, c.finish, c.steps)
 			}
 		})
 	}
@@ -95,9 +95,9 @@ func TestCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 		u := end.Metadata.Usage
 		switch cost := end.Metadata.Cost; {
 		case price == nil && cost != nil:
-			t.Errorf("%s: cost %g", name, *cost)
+			t.Errorf("%s: cost %g, want none without a price", name, *cost)
 		case price != nil && (cost == nil || *cost != (float64(u.InputTokens)*price.Input+float64(u.OutputTokens)*price.Output)/1e6):
-			t.Errorf("%s: cost %v of %+v", name, cost, u)
+			t.Errorf("%s: cost %v of %+v, want the tokens times their prices", name, cost, u)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestLimitThatIsNotNearIsNotMentioned(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2, TotalTokens: 1000, ResultBytes: 1000, Seconds: 600}}).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "stop" || told(events) != "" {
-		t.Errorf("%s, told %s", end.FinishReason, told(events))
+		t.Errorf("%s, told %s, want stop and empty", end.FinishReason, told(events))
 	}
 }
 
@@ -123,11 +123,11 @@ func TestResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 		}
 	}
 	if want := "ééééé|é\n[cut here: 2 of 10 bytes are shown; the whole result is at /runs/" + run.ID + "/results/call_2]"; strings.Join(got, "|") != want {
-		t.Errorf("the model was told %q", got)
+		t.Errorf("the model was told %q, want %q", strings.Join(got, "|"), want)
 	}
 	for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 		if string(r.Payload) != `"ééééé"` {
-			t.Errorf("payload %s", r.Payload)
+			t.Errorf(`payload %s, want "ééééé"`, r.Payload)
 		}
 	}
 }
@@ -159,13 +159,13 @@ func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 	}, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2}}).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want FinishReason budget_exceeded", end)
 	}
 	ends := make(map[string]string)
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		ends[e.CallID] = e.Kind
 		if e.CallID == "call_7" && e.Payload != "The run's budget is used up (tool_calls)." {
-			t.Errorf("payload %q", e.Payload)
+			t.Errorf(`payload %q, want "The run's budget is used up (tool_calls)."`, e.Payload)
 		}
 	}
 	for _, e := range agenttest.EventsOf[event.ToolResult](events) {
@@ -199,7 +199,7 @@ func TestLimitOfMoneyNeedsAPrice(t *testing.T) {
 	} {
 		bad, ok := errors.AsType[*agent.InvalidError](ask())
 		if !ok || bad.Pointer != pointer {
-			t.Errorf("%s: %v", pointer, bad)
+			t.Errorf("%s: %v, want an InvalidError, bad.Pointer %s", pointer, bad, pointer)
 		}
 	}
 }
@@ -277,20 +277,20 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 				events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: c.asked}}).ID)
 				took := time.Since(began)
 				if got := told(events); got != c.told || took != c.after {
-					t.Errorf("told %s, took %s", got, took)
+					t.Errorf("told %s, took %s, want %s and %v", got, took, c.told, c.after)
 				}
 				switch end := events[len(events)-1].Body.(type) {
 				case event.FinalAnswer:
 					if c.end != "final_answer" || end.FinishReason != "budget_exceeded" || end.Answer != "Well, that is all." {
-						t.Errorf("end %+v", end)
+						t.Errorf(`end %+v, end %q, want end final_answer, end.FinishReason budget_exceeded, end.Answer "Well, that is all."`, end, c.end)
 					}
 					errs := agenttest.EventsOf[event.ToolError](events)
 					if last := errs[len(errs)-1]; !strings.Contains(last.Payload, "time for tools") && !strings.Contains(last.Payload, "seconds") {
-						t.Errorf("the model was told %q", last.Payload)
+						t.Errorf(`the model was told %q, want it to contain "time for tools" or seconds`, last.Payload)
 					}
 				case event.RunError:
 					if c.end != "run_error" || end.Code != "budget_exceeded" || end.PartialAnswer != "Well, " {
-						t.Errorf("end %+v", end)
+						t.Errorf(`end %+v, end %q, want end run_error, end.Code budget_exceeded, end.PartialAnswer "Well, "`, end, c.end)
 					}
 				}
 				a.Drain(t.Context())

@@ -35,7 +35,7 @@ func generous(t *testing.T, h *agenttest.Fixture, run string, once float64) []ev
 		}
 		// It may have been answered, to a process that died.
 		if err := h.Answer(t.Context(), auth.Identity{}, run, in); err != nil && !errors.Is(err, agent.ErrAnswered) {
-			t.Error(err)
+			t.Errorf("error %v, want no error or ErrAnswered", err)
 		}
 		return false
 	})
@@ -61,18 +61,18 @@ func TestPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
 			run := h.StartRun(t, agent.Request{Budget: c.asked, AskAtLimit: true, Interactive: true}).ID
 			asked := agenttest.EventsOf[event.BudgetRequired](generous(t, h, run, bound(c.asked, name)))
 			if len(asked) != 2 || asked[0].Limit != name || asked[0].Used < asked[0].Max || asked[1].Max != 2*asked[0].Max {
-				t.Fatalf("%+v", asked)
+				t.Fatalf("asked %+v, want 2 for %s, the first with all of its maximum used, the second with twice that maximum", asked, name)
 			}
 			events := h.Events(t, run)
 			answered := agenttest.EventsOf[event.BudgetResolved](events)
 			if len(answered) != 2 || !answered[0].Approved || answered[0].Max != asked[1].Max || answered[1].Approved || answered[1].Max != asked[1].Max || answered[1].Reason != "enough" {
-				t.Errorf("%+v", answered)
+				t.Errorf(`answered %+v, want the first approved, the second refused ("enough"), both with the second maximum`, answered)
 			}
 			if got := told(events); got != c.told || h.Tools.CallCounts()["echo"] != c.calls {
-				t.Errorf("told %s, %d calls", got, h.Tools.CallCounts()["echo"])
+				t.Errorf("told %s, %d calls, want %s and %d", got, h.Tools.CallCounts()["echo"], c.told, c.calls)
 			}
 			if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || end.Answer != "Summed up." {
-				t.Errorf("%+v", end)
+				t.Errorf(`end %+v, want FinishReason budget_exceeded, Answer "Summed up."`, end)
 			}
 		})
 	}
@@ -109,10 +109,10 @@ func TestNobodyIsAskedForWhatHeCannotGive(t *testing.T) {
 			asked, resolved := agenttest.EventsOf[event.BudgetRequired](events), agenttest.EventsOf[event.BudgetResolved](events)
 			if name != "a question that nobody answers" {
 				if len(asked) > 0 {
-					t.Errorf("%+v", asked)
+					t.Errorf("asked %+v, want 0", asked)
 				}
 			} else if len(asked) != 1 || len(resolved) != 1 || resolved[0].Approved || resolved[0].Max != 1 || resolved[0].Reason != agent.ErrExpired.Error() {
-				t.Errorf("%+v, %+v", asked, resolved)
+				t.Errorf("asked %+v, resolved %+v, want 1 of each, refused with Max 1 because it expired", asked, resolved)
 			}
 		})
 	}
@@ -129,22 +129,22 @@ func TestLimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 		var misfit *agent.ContentError
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(args)})
 		if !errors.As(err, &misfit) || misfit.Fields[0].Pointer != at {
-			t.Errorf("%s: %v", args, err)
+			t.Errorf("%s: %v, want a ContentError, Fields[0].Pointer %s", args, err, at)
 		}
 	}
 	for _, in := range []agent.Input{{}, {Action: "accept"}, {Approved: new(false), Args: content(`{"max":2}`)}, {Approved: new(true), Content: content(`{}`)}} {
 		in.ID = i.ID
 		if _, ok := errors.AsType[*agent.InvalidError](h.Answer(t.Context(), auth.Identity{}, run, in)); !ok {
-			t.Errorf("%+v was taken", in)
+			t.Errorf("%+v was taken, want an InvalidError", in)
 		}
 	}
 	if err := h.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":2}`)}); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("a stranger: %v", err)
+		t.Errorf("a stranger: %v, want ErrNotFound", err)
 	}
 	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":3}`)})
 	events := h.Events(t, run)
 	if asked := agenttest.EventsOf[event.BudgetRequired](events); len(asked) != 1 || h.Tools.CallCounts()["echo"] != 3 {
-		t.Errorf("%+v, %d calls", asked, h.Tools.CallCounts()["echo"])
+		t.Errorf("%+v, %d calls, want 1 asked and 3", asked, h.Tools.CallCounts()["echo"])
 	}
 }
 
@@ -166,20 +166,20 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		run := h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
 		i := suspended(t, h, run, 1)[0]
 		if i.Limit != "seconds" || i.Used != 9 || i.Max != 10 || time.Since(began) != 9*time.Second {
-			t.Errorf("%+v after %s", i, time.Since(began))
+			t.Errorf("%+v after %s, want i.Limit seconds, i.Used 9, i.Max 10, time.Since(began) 9 s", i, time.Since(began))
 		}
 		<-time.After(time.Minute) // of a clock that is not real
 		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":20}`)})
 		if i = suspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
-			t.Errorf("%+v", i)
+			t.Errorf("interrupt %+v, want Used 18, Max 20", i)
 		}
 		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})
 		events := h.Events(t, run)
 		if got := told(events); got != "seconds 8/10, seconds 16/20" {
-			t.Errorf("told %s", got)
+			t.Errorf(`told %s, want "seconds 8/10, seconds 16/20"`, got)
 		}
 		if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || time.Since(began) != 79*time.Second {
-			t.Errorf("%+v after %s", end, time.Since(began))
+			t.Errorf("%+v after %s, want end.FinishReason budget_exceeded, time.Since(began) 79 s", end, time.Since(began))
 		}
 		a.Drain(t.Context())
 		_ = tools.Close()
@@ -215,18 +215,18 @@ func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 			events := generous(t, h, run.ID, once)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
-				t.Errorf("ended with %+v", end)
+				t.Errorf("ended with %+v, want Answer %q, FinishReason %q, Metadata.Usage %+v, Metadata.Steps %d", end, want.Answer, want.FinishReason, want.Metadata.Usage, want.Metadata.Steps)
 			}
 			oneEndingPerCall(t, events)
 			asked, resolved := agenttest.EventsOf[event.BudgetRequired](events), agenttest.EventsOf[event.BudgetResolved](events)
 			if len(asked) != 2 || len(resolved) != 2 || asked[0].Max != once || asked[1].Max != 2*once {
-				t.Errorf("%+v, %+v", asked, resolved)
+				t.Errorf("asked %+v, %+v, want 2 asked, 2 resolved, asked[0].Max %v, asked[1].Max %v", asked, resolved, once, 2*once)
 			}
 			if made, lost := h.Tools.CallCounts()["echo"], sent["echo"]-before["echo"]; made != max(calls-before["echo"]-lost, 0) {
-				t.Errorf("%d calls made; %d ended and %d sent before", made, before["echo"], sent["echo"])
+				t.Errorf("%d calls made, want %d; %d ended and %d sent before", made, max(calls-before["echo"]-lost, 0), before["echo"], sent["echo"])
 			}
-			if got := told(events); got != told(whole) {
-				t.Errorf("told %s", got)
+			if got, want := told(events), told(whole); got != want {
+				t.Errorf("told %s, want %s", got, want)
 			}
 		})
 	}

@@ -9,7 +9,7 @@ func FuzzHeld(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, request []byte) {
 		if h, err := decodeCheckpoint(request); err == nil && h.Version != checkpointVersion {
-			t.Errorf("%q is taken for version %d", request, h.Version)
+			t.Errorf("%q is taken for version %d, want %d", request, h.Version, checkpointVersion)
 		}
 	})
 }

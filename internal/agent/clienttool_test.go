@@ -30,24 +30,24 @@ func TestCallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("colour")}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "tool_calls" || len(h.Model.Requests()) != 1 {
-		t.Errorf("%s after %d requests", end.FinishReason, len(h.Model.Requests()))
+		t.Errorf("%s after %d requests, want tool_calls and 1", end.FinishReason, len(h.Model.Requests()))
 	}
 	if got := strings.Join(end.Metadata.ToolNames, " "); got != "colour add colour" {
-		t.Errorf("tool_names %s", got)
+		t.Errorf(`tool_names %s, want "colour add colour"`, got)
 	}
 	results, _ := json.Marshal(end.Metadata.ToolResults)
 	if string(results) != `[null,{"sum":3},null]` {
-		t.Errorf("tool_results %s", results)
+		t.Errorf(`tool_results %s, want [null,{"sum":3},null]`, results)
 	}
 	var written []string
 	for _, c := range agenttest.EventsOf[event.ToolCall](events) {
 		written = append(written, c.CallID+" "+string(c.Executor)+" "+string(c.Args)+c.ArgsText)
 	}
-	if got := strings.Join(written, ", "); got != `c1 client {"of":"sky"}, s1  {"a":1,"b":2}, c2 client not json` {
-		t.Errorf("calls: %s", got)
+	if got, want := strings.Join(written, ", "), `c1 client {"of":"sky"}, s1  {"a":1,"b":2}, c2 client not json`; got != want {
+		t.Errorf("calls: %s, want %s", got, want)
 	}
 	if n := len(agenttest.EventsOf[event.ToolResult](events)) + len(agenttest.EventsOf[event.ToolError](events)); n != 1 {
-		t.Errorf("%d calls have an end of their own", n)
+		t.Errorf("%d calls have an end of their own, want 1", n)
 	}
 }
 
@@ -55,17 +55,17 @@ func TestServersToolIsNotReplacedByTheCallers(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("add"), clientTool("mine")}}).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3" {
-		t.Errorf("%+v", end)
+		t.Errorf("end %+v, want Answer 3", end)
 	}
 	offered := make(map[string]int)
 	for _, tool := range h.Model.Requests()[0].Tools {
 		offered[tool.Function.Name]++
 		if tool.Function.Name == "add" && tool.Function.Description == "of the caller" {
-			t.Error("the caller's add is offered")
+			t.Errorf(`the caller's add is offered: Function.Description %q, want other than "of the caller"`, tool.Function.Description)
 		}
 	}
 	if offered["add"] != 1 || offered["mine"] != 1 {
-		t.Errorf("offered: %v", offered)
+		t.Errorf(`offered: %v, want ["add"] 1, ["mine"] 1`, offered)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestWithoutToolsTheCallersAreNotOfferedEither(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("no")), nil)
 	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolNone, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
 	if n := len(h.Model.Requests()[0].Tools); n != 0 {
-		t.Errorf("%d tools are offered", n)
+		t.Errorf("%d tools are offered, want 0", n)
 	}
 }
 
@@ -86,7 +86,7 @@ func TestSummingUpTurnCannotCallTheClient(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 1, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if failed := agenttest.EventsOf[event.ToolError](events); end.FinishReason != "max_turns" || len(failed) != 1 {
-		t.Errorf("%s, %v", end.FinishReason, failed)
+		t.Errorf("finish reason %s, %v, want max_turns and 1 failed", end.FinishReason, failed)
 	}
 }
 
@@ -97,21 +97,21 @@ func TestForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 			h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: c.tool, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
 			requests := h.Model.Requests()
 			if got := string(requests[0].ToolChoice); got != `{"type":"function","function":{"name":"`+c.tool+`"}}` {
-				t.Errorf("first: %s", got)
+				t.Errorf("first: %s, want %s", got, `{"type":"function","function":{"name":"`+c.tool+`"}}`)
 			}
 			if len(requests) > 1 && string(requests[1].ToolChoice) != `"auto"` {
-				t.Errorf("second: %s", requests[1].ToolChoice)
+				t.Errorf(`second: %s, want "auto"`, requests[1].ToolChoice)
 			}
 		})
 	}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("done")), inText)
 	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "add"}).ID)
-	if s := h.Model.Requests()[0].Messages[0].Content; !strings.Contains(s, "You must call the tool add now.") {
-		t.Errorf("in text: %s", s)
+	if s, want := h.Model.Requests()[0].Messages[0].Content, "You must call the tool add now."; !strings.Contains(s, want) {
+		t.Errorf("in text: %s, want it to contain %s", s, want)
 	}
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "q", ToolChoice: agent.ToolRequired, ForcedTool: "nosuch"})
 	if refused, ok := errors.AsType[*agent.InvalidError](err); !ok || refused.Pointer != "/tool_choice" {
-		t.Errorf("a tool that is not there: %v", err)
+		t.Errorf("a tool that is not there: %v, want an InvalidError, Pointer /tool_choice", err)
 	}
 }
 
@@ -134,13 +134,13 @@ func TestSamplingAndMaxTokensReachTheWire(t *testing.T) {
 		"response_format": `{"type":"json_object"}`, "max_completion_tokens": "100",
 	} {
 		if string(got[name]) != want {
-			t.Errorf("%s: %s", name, got[name])
+			t.Errorf("%s: %s, want %s", name, got[name], want)
 		}
 	}
 	if _, given := got["top_p"]; given {
-		t.Error("top_p was not asked for")
+		t.Errorf("request has top_p %s, want none", got["top_p"])
 	}
 	if len(r.Messages) != 2 || !strings.HasSuffix(r.Messages[0].Content, "\n\nRhyme.") || !strings.HasPrefix(r.Messages[0].Content, "You are") {
-		t.Errorf("messages: %+v", r.Messages)
+		t.Errorf(`messages: %+v, want 2, [0].Content ending in "\n\nRhyme.", [0].Content starting with "You are"`, r.Messages)
 	}
 }

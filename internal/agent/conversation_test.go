@@ -125,7 +125,7 @@ func TestNothingToAnswerIsRefused(t *testing.T) {
 	} {
 		_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: " ", History: c.history})
 		if refused, ok := errors.AsType[*agent.InvalidError](err); !ok || refused.Pointer != c.at {
-			t.Errorf("%+v: %v", c.history, err)
+			t.Errorf("%+v: %v, want an InvalidError, Pointer %q", c.history, err, c.at)
 		}
 	}
 }
@@ -143,8 +143,8 @@ func TestCallsOfTheHistoryAndOfTheRunAreToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Events(t, run.ID)
-	if got := said(h.Model.Requests()[1].Messages); got != `user:q | assistant:<a> | tool:A@a | assistant:<a_2> | tool:{"sum":3}@a_2` {
-		t.Error(got)
+	if got, want := said(h.Model.Requests()[1].Messages), `user:q | assistant:<a> | tool:A@a | assistant:<a_2> | tool:{"sum":3}@a_2`; got != want {
+		t.Errorf("said %q, want %q", got, want)
 	}
 }
 
@@ -167,12 +167,12 @@ func TestPicturesOfTheQuestionReachModelsThatTakeThem(t *testing.T) {
 		if images {
 			parts := string(m.Parts)
 			if !strings.Contains(parts, `"What is this?"`) || !strings.Contains(parts, png) || !strings.Contains(parts, "pictures.example") {
-				t.Errorf("parts %s", parts)
+				t.Errorf(`parts %s, want parts containing "What is this?", parts containing %s, parts containing pictures.example`, parts, png)
 			}
 			continue
 		}
-		if m.Content != "What is this?\n[An image (image/png, 70 bytes) was here, which this model cannot take.]\n[An image was here, which this model cannot take.]" {
-			t.Errorf("%q", m.Content)
+		if want := "What is this?\n[An image (image/png, 70 bytes) was here, which this model cannot take.]\n[An image was here, which this model cannot take.]"; m.Content != want {
+			t.Errorf("content %q, want %q", m.Content, want)
 		}
 	}
 }

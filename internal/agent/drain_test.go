@@ -33,10 +33,10 @@ func TestDrainDoesNotWaitForAPerson(t *testing.T) {
 	close(g.open)
 	<-drained
 	if ctx.Err() != nil {
-		t.Error("the drain waited for the person")
+		t.Error("Drain waited for the person, want it to end before")
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, goes.ID))
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, waits.ID)); end.Code != "server_shutdown" || !end.Retryable {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want Code server_shutdown, Retryable true", end)
 	}
 }

@@ -108,11 +108,11 @@ func TestEveryFailureOfACallReachesTheHook(t *testing.T) {
 	}
 	for _, q := range s.Questions() {
 		if q.RunID != run.ID || q.Subject != "ada" || q.Error != nil && q.Error.Message != told[q.CallID] {
-			t.Errorf("question %+v, the model was told %q", q, told[q.CallID])
+			t.Errorf("question %+v, want run %s, subject ada and the error that the model was told: %q", q, run.ID, told[q.CallID])
 		}
 		// S0.3: the built-in hint stands in front of the hook.
 		if q.CallID == "call_8" && (q.ArgsText != "{" || string(q.Args) != "null" || !strings.Contains(q.Error.Message, "input schema")) {
-			t.Errorf("bad arguments: %+v", q)
+			t.Errorf(`bad arguments: %+v, want ArgsText {, Args null, Error.Message containing "input schema"`, q)
 		}
 	}
 }
@@ -126,16 +126,16 @@ func TestPreToolCallCanChangeACall(t *testing.T) {
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	result := agenttest.EventsOf[event.ToolResult](events)[0]
 	if call := agenttest.EventsOf[event.ToolCall](events)[0]; string(call.Args) != `{"a":1,"b":2}` {
-		t.Errorf("the model's call: %s", call.Args)
+		t.Errorf(`the model's call: %s, want {"a":1,"b":2}`, call.Args)
 	}
 	if string(result.Payload) != `{"sum":30}` || string(result.Args) != `{"a":10,"b":20}` || string(end.Metadata.ToolParams[0]) != `{"a":10,"b":20}` {
-		t.Errorf("result %s of %s, params %s", result.Payload, result.Args, end.Metadata.ToolParams)
+		t.Errorf(`result %s of %s, params %s, want Payload {"sum":30}, Args {"a":10,"b":20}, end.Metadata.ToolParams[0] {"a":10,"b":20}`, result.Payload, result.Args, end.Metadata.ToolParams)
 	}
 	if q := s.Questions(); string(q[0].Args) != `{"a":1,"b":2}` || string(q[1].Args) != `{"a":10,"b":20}` || string(q[1].Result.Structured) != `{"sum":30}` {
-		t.Errorf("asked %+v", q)
+		t.Errorf(`asked %+v, want [0].Args {"a":1,"b":2}, [1].Args {"a":10,"b":20}, [1].Result.Structured {"sum":30}`, q)
 	}
 	if sent := h.Model.Requests()[1].Messages; sent[2].ToolCalls[0].Function.Arguments != `{"a":1,"b":2}` {
-		t.Errorf("the conversation has %+v", sent[2].ToolCalls)
+		t.Errorf(`the conversation has %+v, want [0].Function.Arguments {"a":1,"b":2}`, sent[2].ToolCalls)
 	}
 }
 
@@ -150,9 +150,9 @@ func TestArgumentsOfAHookAreJudgedLikeTheModels(t *testing.T) {
 		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind == "" {
-			t.Errorf("%s: %+v", name, errs)
+			t.Errorf("%s: %+v, want 1 with Kind non-empty", name, errs)
 		} else if c.kind == "denied" && errs[0].Kind != "denied" {
-			t.Errorf("%s: %+v", name, errs)
+			t.Errorf("%s: %+v, want [0].Kind denied", name, errs)
 		}
 	}
 }
@@ -163,15 +163,15 @@ func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `"from the cache"` || len(r[0].Content) != 1 || end.FinishReason != "stop" {
-		t.Errorf("result %+v, end %+v", r, end)
+		t.Errorf(`result %+v, end %+v, want 1 r, [0].Payload "from the cache", 1 r[0].Content, end.FinishReason stop`, r, end)
 	}
 	select {
 	case <-h.Tools.Entered:
-		t.Error("the tool was called")
+		t.Error("the tool was called, want the hook's result instead")
 	default:
 	}
 	if got := askedOf(s)["call_1"]; got != "pre_tool_call" {
-		t.Errorf("asked %s", got)
+		t.Errorf("asked %s, want pre_tool_call", got)
 	}
 }
 
@@ -205,11 +205,11 @@ func TestBrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 				got += strings.Trim(string(e.Payload), `"`)
 			}
 			if got != c.want {
-				t.Errorf("got %s", got)
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 			h.Drain(t.Context()) // it logs the run's end
 			if text := log.String(); !strings.Contains(text, "hook failed") || strings.Contains(text, "canary") {
-				t.Errorf("log %s", text)
+				t.Errorf(`log %s, want text containing "hook failed", text without canary`, text)
 			}
 		})
 	}
@@ -223,11 +223,11 @@ func TestHookCanTurnAFailureIntoAResult(t *testing.T) {
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	results := agenttest.EventsOf[event.ToolResult](events)
 	if len(results) != 2 || len(agenttest.EventsOf[event.ToolError](events)) != 0 || texts(end.Metadata.ToolResults) != `"use the other one" "use the other one"` {
-		t.Errorf("results %+v, metadata %s", results, texts(end.Metadata.ToolResults))
+		t.Errorf(`results %+v, metadata %s, want 2 results, 0 tool error events, Metadata.ToolResults "use the other one" "use the other one"`, results, texts(end.Metadata.ToolResults))
 	}
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" && m.Content != "use the other one" {
-			t.Errorf("the model was told %q", m.Content)
+			t.Errorf(`the model was told %q, want "use the other one"`, m.Content)
 		}
 	}
 }
@@ -247,16 +247,16 @@ func TestHookCanReadAResultForTheRun(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if got := texts(end.Metadata.ToolResults); got != `"a sum" ""` {
-		t.Errorf("metadata %s", got)
+		t.Errorf(`metadata %s, want "a sum" ""`, got)
 	}
 	for _, e := range events {
 		if bytes.Contains(e.AppendJSON(nil), []byte(":4321")) { // the digits alone are in a time now and then
-			t.Errorf("%s", e.AppendJSON(nil))
+			t.Errorf("append JSON %s, want no :4321", e.AppendJSON(nil))
 		}
 	}
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" && m.Content != "a sum" && m.Content != "(no content)" {
-			t.Errorf("the model was told %q", m.Content)
+			t.Errorf(`the model was told %q, want "a sum" or "(no content)"`, m.Content)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 			events := h.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.RunError](t, events)
 			if end.Code != "tool_aborted" || end.Message != "A hook ended the run: not today" || end.Retryable {
-				t.Errorf("end %+v", end)
+				t.Errorf(`end %+v, want Code tool_aborted, Message "A hook ended the run: not today", Retryable false`, end)
 			}
 			<-h.Tools.Canceled
 			byTool := make(map[string]event.ToolError)
@@ -292,13 +292,13 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 				byTool[e.Tool] = e
 			}
 			if e := byTool[c.tool]; e.Kind != c.kind || e.Payload != c.says {
-				t.Errorf("the call: %+v", e)
+				t.Errorf("the call: %+v, want Kind %q, Payload %q", e, c.kind, c.says)
 			}
 			if e := byTool["wait"]; e.Kind != "cancelled" {
-				t.Errorf("the other call: %+v", e)
+				t.Errorf("the other call: %+v, want Kind cancelled", e)
 			}
 			for _, r := range agenttest.EventsOf[event.ToolResult](events) {
-				t.Errorf("result %s", r.Payload)
+				t.Errorf("result %s, want none", r.Payload)
 			}
 		})
 	}
@@ -323,16 +323,16 @@ func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	defer close(over)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != "tool_aborted" || end.Message != "A hook ended the run." {
-		t.Errorf("end %+v", end)
+		t.Errorf(`end %+v, want Code tool_aborted, Message "A hook ended the run."`, end)
 	}
 	for _, e := range events {
 		if bytes.Contains(e.AppendJSON(nil), []byte("4321")) {
-			t.Errorf("%s", e.AppendJSON(nil))
+			t.Errorf("append JSON %s, want no 4321", e.AppendJSON(nil))
 		}
 	}
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		if e.Tool == "add" && e.Kind != "cancelled" {
-			t.Errorf("%+v", e)
+			t.Errorf("tool error %+v, want Kind cancelled", e)
 		}
 	}
 }
@@ -363,11 +363,11 @@ func TestDirectCallsGoByTheHooks(t *testing.T) {
 			got = bad.Kind
 		}
 		if got != c.want {
-			t.Errorf("%s: %s, %v", name, got, err)
+			t.Errorf("%s: %s, %v, want %s", name, got, err, c.want)
 		}
 		for _, q := range s.Questions() {
 			if q.RunID != "" || q.Subject != "ada" || !strings.HasPrefix(q.CallID, "call_") {
-				t.Errorf("%s: asked %+v", name, q)
+				t.Errorf("%s: asked %+v, want RunID empty, Subject ada, CallID starting with call_", name, q)
 			}
 		}
 	}
@@ -390,6 +390,6 @@ func TestHooksOfATurnAreAskedTogether(t *testing.T) {
 	}
 	close(all)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); len(end.Metadata.ToolNames) != 3 {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want 3 Metadata.ToolNames", end)
 	}
 }

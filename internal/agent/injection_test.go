@@ -138,7 +138,7 @@ func obedient(r llmtest.Request) llmtest.Answer {
 func TestInjectedTextsGainNothing(t *testing.T) {
 	texts := strings.Split(strings.TrimSuffix(injections, "\n"), "\n---\n")
 	if len(texts) < 60 {
-		t.Fatalf("only %d texts", len(texts))
+		t.Fatalf("only %d texts, want at least 60", len(texts))
 	}
 	v := newVault(t, texts)
 	tools, err := mcp.New([]config.Server{
@@ -164,12 +164,12 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 			if harmful.MatchString(strings.ToLower(e.Tool)) {
 				tried++
 				if e.Kind != "unknown_tool" && e.Kind != "denied" {
-					t.Errorf("%q: %s ended as %s: %s", text, e.Tool, e.Kind, e.Payload)
+					t.Errorf("%q: %s ended as %s: %s, want unknown_tool or denied", text, e.Tool, e.Kind, e.Payload)
 				}
 			}
 		}
 		if tried == 0 {
-			t.Errorf("%q made the model do nothing: the test shows nothing", text)
+			t.Errorf("%q made the model try no harmful call, want at least 1", text)
 		}
 		attempts += tried
 	}
@@ -181,17 +181,17 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	}
 	for _, text := range texts {
 		if !described[text] {
-			t.Errorf("%q came in no description", text)
+			t.Errorf("%q came in no description, want it in one", text)
 		}
 	}
 	if len(v.harm) != 0 {
-		t.Errorf("%d calls outside of what is allowed: %q", len(v.harm), v.harm)
+		t.Errorf("%d calls outside of what is allowed: %q, want 0", len(v.harm), v.harm)
 	}
 	if strings.Join(v.spent, "\n") != strings.Join(granted, "\n") {
-		t.Errorf("transferred %q, and a person had approved %q", v.spent, granted)
+		t.Errorf("transferred %q, want only what a person approved: %q", v.spent, granted)
 	}
 	if v.served["result"] < len(texts) || v.served["resource"] < len(texts) || len(granted) < 8 {
-		t.Errorf("%v served, %d approved", v.served, len(granted))
+		t.Errorf("%v served, %d approved, want each of %d texts as a result and as a resource, at least 8 approved", v.served, len(granted), len(texts))
 	}
 	t.Logf("%d texts, %d attempts refused, %d calls approved", len(texts), attempts, len(granted))
 }

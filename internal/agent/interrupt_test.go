@@ -37,7 +37,7 @@ func TestRunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
 	run, q := asked(t, h)
 	if q.Mode != "form" || q.Message != "For how many?" || !strings.Contains(string(q.Schema), "people") || q.Tool != "ask" ||
 		time.Until(time.UnixMilli(q.ExpiresAt)) < time.Minute {
-		t.Errorf("asked %+v", q)
+		t.Errorf(`asked %+v, want Mode form, Message "For how many?", Schema containing people, Tool ask, time.Until(time.UnixMilli(q.ExpiresAt)) at least 1 min`, q)
 	}
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":4}`)}); err != nil {
 		t.Fatal(err)
@@ -45,10 +45,10 @@ func TestRunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
 	events := h.Events(t, run)
 	resolved := agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(resolved) != 1 || resolved[0].Action != "accept" || resolved[0].InterruptID != q.InterruptID || resolved[0].CallID != q.CallID {
-		t.Errorf("resolved %+v", resolved)
+		t.Errorf("resolved %+v, want 1 with Action accept and InterruptID %q and CallID %q", resolved, q.InterruptID, q.CallID)
 	}
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), `{\"people\":4}`) {
-		t.Errorf("results %+v", r)
+		t.Errorf(`results %+v, want 1 with Payload containing {\"people\":4}`, r)
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -75,14 +75,14 @@ func TestFirstAnswerWins(t *testing.T) {
 	}
 	events := h.Events(t, run)
 	if taken != 1 || len(agenttest.EventsOf[event.ElicitationResolved](events)) != 1 {
-		t.Errorf("%d answers were taken: %s", taken, agenttest.TypesOf(events))
+		t.Errorf("%d answers were taken: %s, want taken 1, 1 elicitation resolved events", taken, agenttest.TypesOf(events))
 	}
 	// And when the run has ended.
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept"}); !errors.Is(err, agent.ErrAnswered) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrAnswered", err)
 	}
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: "int_none", Action: "accept"}); !errors.Is(err, agent.ErrUnknownInterrupt) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrUnknownInterrupt", err)
 	}
 }
 
@@ -95,12 +95,12 @@ func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 		in.ID = q.InterruptID
 		err := h.Answer(t.Context(), auth.Identity{}, run, in)
 		if misfit, ok := errors.AsType[*agent.ContentError](err); !ok || !strings.HasPrefix(misfit.Fields[0].Pointer, "/content") {
-			t.Errorf("%s: %v", in.Content, err)
+			t.Errorf("%s: %v, want a ContentError, Fields[0].Pointer starting with /content", in.Content, err)
 		}
 	}
 	err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline", Content: content(`{"people":1}`)})
 	if _, ok := errors.AsType[*agent.InvalidError](err); !ok {
-		t.Error(err)
+		t.Errorf("error %v, want an InvalidError", err)
 	}
 	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "cancel"}); err != nil {
 		t.Error(err)
@@ -115,11 +115,11 @@ func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
 	for range 2 { // while the run goes on, perhaps, and after it
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":1}`)})
 		if !errors.Is(err, agent.ErrExpired) {
-			t.Error(err)
+			t.Errorf("error %v, want ErrExpired", err)
 		}
 		events := h.Events(t, run)
 		if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
-			t.Errorf("resolved %+v", r)
+			t.Errorf("resolved %+v, want 1 with Action cancel", r)
 		}
 		agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	}
@@ -130,7 +130,7 @@ func TestWhereNobodyReadsTheRunTheAnswerIsNoAtOnce(t *testing.T) {
 	h := asking(t, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "decline" {
-		t.Errorf("resolved %+v in %s", r, agenttest.TypesOf(events))
+		t.Errorf("resolved %+v in %s, want 1 with Action decline", r, agenttest.TypesOf(events))
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -142,7 +142,7 @@ func TestCancelledRunTakesItsQuestionAlong(t *testing.T) {
 	cancel(t, h, run)
 	events := h.Events(t, run)
 	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
-		t.Errorf("resolved %+v in %s", r, agenttest.TypesOf(events))
+		t.Errorf("resolved %+v in %s, want 1 with Action cancel", r, agenttest.TypesOf(events))
 	}
 	agenttest.TerminalEvent[event.Cancelled](t, events)
 }

@@ -48,7 +48,7 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 	run := h.StartRun(t, agent.Request{})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	if got := results(h.Model.Requests()[4]); len(got[0]) != 3000 {
-		t.Errorf("a result of %d bytes left a window with room", len(got[0]))
+		t.Errorf("a result of %d bytes left a window with room, want 3000", len(got[0]))
 	}
 
 	h = agenttest.NewFixture(t, llmtest.Turns(echoes(4, 12000)...), small(9000))
@@ -57,21 +57,21 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
 	for i, r := range meta.ToolResults {
 		if len(r) != 12002 {
-			t.Errorf("the metadata have %d bytes of result %d", len(r), i)
+			t.Errorf("the metadata have %d bytes of result %d, want 12002", len(r), i)
 		}
 	}
 	last := h.Model.Requests()[4]
 	got := results(last)
 	want := fmt.Sprintf("[The result of echo (call c0) was left out to make room. It is kept at /runs/%s/results/c0.]", run.ID)
 	if len(got) != 4 || got[0] != want || len(got[3]) != 12000 {
-		t.Errorf("the last request has the results %.120q", got)
+		t.Errorf("the last request has the results %.120q, want 4, [0] %q, len([3]) 12000", got, want)
 	}
 	if last.Messages[1].Content != "Hi." || last.Messages[3].Content != "What is it?" {
-		t.Errorf("history left before results: %.200v", last.Messages)
+		t.Errorf(`history left before results: %.200v, want [1].Content Hi., [3].Content "What is it?"`, last.Messages)
 	}
 	budgets := agenttest.EventsOf[event.Budget](events)
 	if len(budgets) != 1 || budgets[0].Limit != "context_tokens" || budgets[0].Used <= budgets[0].Max {
-		t.Errorf("budget events %+v", budgets)
+		t.Errorf("budget events %+v, want 1 with Limit context_tokens and Used above Max", budgets)
 	}
 }
 
@@ -81,10 +81,10 @@ func TestQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
 	failed := agenttest.TerminalEvent[event.RunError](t, events)
 	if failed.Code != "too_large" || failed.Retryable || !strings.Contains(failed.Message, "context window") || len(h.Model.Requests()) != 0 {
-		t.Errorf("%+v after %d requests", failed, len(h.Model.Requests()))
+		t.Errorf(`%+v after %d requests, want failed.Code too_large, failed.Retryable false, failed.Message containing "context window", requests 0`, failed, len(h.Model.Requests()))
 	}
 	if got := agenttest.TypesOf(events); got != "start budget run_error" {
-		t.Error(got)
+		t.Errorf(`events %q, want "start budget run_error"`, got)
 	}
 }
 
@@ -109,10 +109,10 @@ func TestConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if n := len(h.Model.Requests()); n != 10+1 {
-		t.Errorf("%d requests for 10 steps, of which one is refused", n)
+		t.Errorf("%d requests for 10 steps, of which one is refused, want 10+1", n)
 	}
 	if steps := len(agenttest.EventsOf[event.StepStart](events)); steps != 10 {
-		t.Errorf("%d steps", steps)
+		t.Errorf("%d steps, want 10", steps)
 	}
 	told := 0
 	for _, b := range agenttest.EventsOf[event.Budget](events) {
@@ -121,7 +121,7 @@ func TestConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
 		}
 	}
 	if told != 1 {
-		t.Errorf("readers are told %d times", told)
+		t.Errorf("readers are told %d times, want 1", told)
 	}
 }
 
@@ -136,10 +136,10 @@ func TestConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 		h := agenttest.NewFixture(t, refuses(0, nil), nil)
 		failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, c.r).ID))
 		if failed.Code != "too_large" || failed.Message != "The conversation is too long for the model's context window." {
-			t.Errorf("%s: %+v", name, failed)
+			t.Errorf(`%s: %+v, want Code too_large, Message "The conversation is too long for the model's context window."`, name, failed)
 		}
 		if n := len(h.Model.Requests()); n != c.requests {
-			t.Errorf("%s: %d requests", name, n)
+			t.Errorf("%s: %d requests, want %d", name, n, c.requests)
 		}
 	}
 }
@@ -154,6 +154,6 @@ func TestAnswerThatHasBegunIsNotTriedAgain(t *testing.T) {
 	}, nil)
 	failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}}}).ID))
 	if failed.Code != "too_large" || failed.PartialAnswer != "Well, " || len(h.Model.Requests()) != 1 {
-		t.Errorf("%+v after %d requests", failed, len(h.Model.Requests()))
+		t.Errorf(`%+v after %d requests, want failed.Code too_large, failed.PartialAnswer "Well, ", requests 1`, failed, len(h.Model.Requests()))
 	}
 }

@@ -67,7 +67,7 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 			})
 			run := h.StartRun(t, agent.Request{Interactive: true})
 			if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "internal" || end.Message != "The run failed inside the service." {
-				t.Errorf("%+v", end)
+				t.Errorf(`end %+v, want Code internal, Message "The run failed inside the service."`, end)
 			}
 			log.inputs = false
 			next := h.StartRun(t, agent.Request{})
@@ -105,6 +105,6 @@ func TestPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
 	log := &forgetful{Log: origin.diedAfter(t, run, 0)}
 	events := agenttest.NewFixture(t, says, durable(log)).Events(t, run.ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || !log.claim.Load() || !log.run.Load() {
-		t.Errorf("%+v", end)
+		t.Errorf("end %+v, want Done. after a failed claim (failed: %v) and a failed Run (failed: %v)", end, log.claim.Load(), log.run.Load())
 	}
 }

@@ -53,10 +53,10 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 		kinds = append(kinds, e.Tool+" "+e.Kind)
 	}
 	if got := strings.Join(kinds, ", "); got != "meet denied, made_up unknown_tool" && got != "made_up unknown_tool, meet denied" {
-		t.Error(got)
+		t.Errorf(`got %q, want "meet denied, made_up unknown_tool" or "made_up unknown_tool, meet denied"`, got)
 	}
 	if n := len(agenttest.EventsOf[event.ToolResult](events)); n != 1 || len(h.Tools.Entered) != 0 {
-		t.Errorf("%d results, %d calls of meet", n, len(h.Tools.Entered))
+		t.Errorf("%d results, %d calls of meet, want 1 and 0", n, len(h.Tools.Entered))
 	}
 	for _, r := range h.Model.Requests() {
 		var offered []string
@@ -64,7 +64,7 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 			offered = append(offered, tool.Function.Name)
 		}
 		if got := strings.Join(offered, " "); got != "add give" {
-			t.Errorf("offered %s", got)
+			t.Errorf(`offered %s, want "add give"`, got)
 		}
 	}
 	said := make(map[string]string)
@@ -72,7 +72,7 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 		said[fmt.Sprint(line["tool"])] = fmt.Sprint(line["decision"], " ", line["rule"], " ", line["reason"], " ", line["server"], " ", line["subject"])
 	}
 	if said["add"] != "allowed clerks <nil> default cleo" || said["meet"] != "denied <nil> rules default cleo" {
-		t.Errorf("the log: %v", said)
+		t.Errorf(`the log: %v, want ["add"] "allowed clerks <nil> default cleo", ["meet"] "denied <nil> rules default cleo"`, said)
 	}
 }
 
@@ -88,21 +88,21 @@ func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
 	} {
 		c.r.Question = "?"
 		if _, err := h.Start(t.Context(), c.who, c.r); !errors.Is(err, agent.ErrForbidden) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrForbidden", name, err)
 		}
 	}
 	if len(h.Model.Requests()) != 0 || len(h.ToolsFor(t.Context(), stranger)) != 0 || len(h.ServersFor(stranger)) != 0 {
-		t.Error("somebody uses something")
+		t.Errorf("a caller without rights: %d model requests, %d tools, %d servers, want 0, 0 and 0", len(h.Model.Requests()), len(h.ToolsFor(t.Context(), stranger)), len(h.ServersFor(stranger)))
 	}
 	if err := h.Refresh(t.Context(), stranger, "default"); !errors.Is(err, agent.ErrUnknownServer) {
-		t.Errorf("refresh: %v", err)
+		t.Errorf("refresh: %v, want ErrUnknownServer", err)
 	}
 	if _, err := h.Prompts(t.Context(), stranger, "default"); !errors.Is(err, agent.ErrUnknownServer) {
-		t.Errorf("prompts: %v", err)
+		t.Errorf("prompts: %v, want ErrUnknownServer", err)
 	}
 	_, err := h.CallTool(t.Context(), clerk, agent.ToolCall{Tool: "echo"})
 	if failed, ok := errors.AsType[*agent.ToolCallError](err); !ok || failed.Kind != "denied" {
-		t.Errorf("a direct call: %v", err)
+		t.Errorf("a direct call: %v, want a ToolCallError, Kind denied", err)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestServerThatIsForbiddenCannotBeNamed(t *testing.T) {
 	} {
 		_, err := h.Start(t.Context(), clerk, r)
 		if bad, ok := errors.AsType[*agent.InvalidError](err); !ok || bad.Detail != "no MCP server has this name" {
-			t.Errorf("%v", err)
+			t.Errorf(`error %v, want an InvalidError, Detail "no MCP server has this name"`, err)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
 	}
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, run.ID))
 	if len(failed) != 1 || failed[0].Kind != "denied" || h.Tools.CallCounts()["add"] != 0 {
-		t.Errorf("%+v", failed)
+		t.Errorf("failed %+v, want 1 failed, failed[0].Kind denied, calls of add 0", failed)
 	}
 }
 
@@ -160,13 +160,13 @@ func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	}
 	first.Events(t, run.ID)
 	if strings.Contains(string(origin.request), "canary") {
-		t.Error("the token is kept")
+		t.Errorf("the token is kept: request %q, want no canary", string(origin.request))
 	}
 	second := agenttest.NewFixture(t, script, with(origin.diedAfter(t, run, 1)))
 	events := second.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if len(agenttest.EventsOf[event.ToolResult](events)) != 1 || second.Tools.CallCounts()["add"] != 1 {
-		t.Errorf("%s", agenttest.TypesOf(events))
+		t.Errorf("types of %s, want 1 tool result events, calls of add 1", agenttest.TypesOf(events))
 	}
 }
 
@@ -181,12 +181,12 @@ func TestHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := agenttest.TypesOf(h.Events(t, run.ID)); strings.Contains(got, "tool_result") {
-		t.Error(got)
+		t.Errorf("events %q, want no tool_result", got)
 	}
 	if _, err := h.CallTool(t.Context(), clerk, agent.ToolCall{Tool: "echo", Args: []byte(`{"text":"x"}`)}); err == nil {
-		t.Error("the direct call was answered")
+		t.Error("the direct call was answered, want an error")
 	}
 	if n := len(service.Questions()); n != 0 {
-		t.Errorf("the hook was asked %d times", n)
+		t.Errorf("the hook was asked %d times, want 0", n)
 	}
 }

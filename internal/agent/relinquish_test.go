@@ -43,21 +43,21 @@ func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	select {
 	case <-a.HandingOver():
 	default:
-		t.Error("readers are not told that it leaves")
+		t.Error("HandingOver is open, want readers to be told that the run leaves")
 	}
 	if r, err := log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
-		t.Fatalf("%s, %v", r.Last.JSON, err)
+		t.Fatalf("JSON %s, %v, want status StatusRunning, no error", r.Last.JSON, err)
 	}
 	if _, err := a.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrDraining) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrDraining", err)
 	}
 	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), durable(log))
 	events := b.Events(t, run)
-	if got := names(events, "text_start"); got != "text_start text_delta text_end step_reset text_start text_delta text_end step_end final_answer" {
-		t.Error(got)
+	if got, want := names(events, "text_start"), "text_start text_delta text_end step_reset text_start text_delta text_end step_end final_answer"; got != want {
+		t.Errorf("events %q, want %q", got, want)
 	}
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3." || len(b.Tools.CallCounts()) != 0 {
-		t.Errorf("%+v, calls %v", end, b.Tools.CallCounts())
+		t.Errorf("%+v, calls %v, want end.Answer 3., 0 b.Tools.CallCounts()", end, b.Tools.CallCounts())
 	}
 	oneEndingPerCall(t, events)
 }
@@ -71,24 +71,24 @@ func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	leaves(a)
 	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), durable(log), guarded("add"), with(a))
 	if got := suspended(t, b, run, 1); len(got) != 1 || got[0].ID != i.ID {
-		t.Fatalf("%+v", got)
+		t.Fatalf("interrupts %+v, want 1 with ID %q", got, i.ID)
 	}
 	if err := b.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, event.ErrNotFound) {
-		t.Errorf("a stranger: %v", err)
+		t.Errorf("a stranger: %v, want ErrNotFound", err)
 	}
 	fillResult(t, b, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
 	if err := b.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(false)}); !errors.Is(err, agent.ErrAnswered) {
-		t.Errorf("a second answer: %v", err)
+		t.Errorf("a second answer: %v, want ErrAnswered", err)
 	}
 	events := b.Events(t, run)
-	if got := names(events, "suspended"); got != "suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
-		t.Error(got)
+	if got, want := names(events, "suspended"), "suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
+		t.Errorf("events %q, want %q", got, want)
 	}
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":42}` {
-		t.Errorf("%+v", r)
+		t.Errorf(`tool result events %+v, want 1 with Payload {"sum":42}`, r)
 	}
 	if n := a.Tools.CallCounts()["add"]; n != 1 {
-		t.Errorf("%d calls", n)
+		t.Errorf("%d calls, want 1", n)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
 	r := agenttest.EventsOf[event.ApprovalResolved](events)
 	if len(r) != 1 || r[0].Approved || len(h.Tools.CallCounts()) != 0 {
-		t.Errorf("%+v in %s", r, agenttest.TypesOf(events))
+		t.Errorf("%+v in %s, want 1 r, r[0].Approved false, 0 call counts", r, agenttest.TypesOf(events))
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -115,7 +115,7 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	waits := suspended(t, a, run, 1)
 	for _, i := range waits {
 		if i.HeldOpen != (i.Kind == event.KindElicitation) {
-			t.Errorf("%+v", i)
+			t.Errorf("interrupt %+v, want HeldOpen only for an elicitation", i)
 		}
 	}
 	leaves(a)
@@ -123,16 +123,16 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	b := agenttest.NewFixture(t, script, durable(log), guarded("add"), with(a))
 	open := suspended(t, b, run, 2)
 	if len(waits) != 2 || len(open) != 1 || open[0].Kind != event.KindApproval {
-		t.Fatalf("%+v, then %+v", waits, open)
+		t.Fatalf("%+v, then %+v, want 2 waits, 1 open, open[0].Kind KindApproval", waits, open)
 	}
 	fillResult(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
 	events := b.Events(t, run)
 	failed, resolved := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(failed) != 1 || failed[0].Kind != "unknown_outcome" || failed[0].Tool != "ask" || len(resolved) != 1 || resolved[0].Action != "cancel" {
-		t.Errorf("%+v, %+v", failed, resolved)
+		t.Errorf("failed %+v, %+v, want 1 failed, failed[0].Kind unknown_outcome, failed[0].Tool ask, 1 resolved, resolved[0].Action cancel", failed, resolved)
 	}
 	if made := a.Tools.CallCounts(); made["ask"] != asked || made["add"] != 1 {
-		t.Errorf("calls %v", made)
+		t.Errorf(`calls %v, want ["ask"] %d, ["add"] 1`, made, asked)
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -148,11 +148,11 @@ func TestRunIsCancelledFromAnyProcess(t *testing.T) {
 	}
 	<-gone
 	if end := agenttest.TerminalEvent[event.Cancelled](t, b.Events(t, run)); end.Reason != "requested" {
-		t.Errorf("%+v", end)
+		t.Errorf("end %+v, want Reason requested", end)
 	}
 	cancel(t, b, run) // as it is
 	if err := b.Cancel(t.Context(), "run_none"); !errors.Is(err, event.ErrNotFound) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrNotFound", err)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 		events := h.Events(t, run.ID)
 		end, failed := events[len(events)-1].Body.(event.RunError)
 		if failed != given || given && (end.Code != "internal" || !end.Retryable || len(h.Model.Requests()) != 0) {
-			t.Errorf("%d deaths: %s", deaths, events[len(events)-1].JSON)
+			t.Errorf("%d deaths: %s, want the run to fail as internal and retryable: %v", deaths, events[len(events)-1].JSON, given)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 		i := suspended(t, h, run, 1)[0]
 		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
 		if err != nil && !errors.Is(err, agent.ErrAnswered) {
-			t.Error(err)
+			t.Errorf("error %v, want no error or ErrAnswered", err)
 		}
 	}
 	first := build(origin)
@@ -270,18 +270,18 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 			made = first.Tools.CallCounts()["add"] - made
 			if sent["add"] > before["add"] { // under way
 				if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
-					t.Errorf("%+v, %d calls", failed, made)
+					t.Errorf("%+v, %d calls, want 1 failed, failed[0].Kind unknown_outcome, made 0", failed, made)
 				}
 				return
 			}
 			if made != 1-before["add"] || plain(texts(end.Metadata.ToolResults)) != plain(texts(wantEnd.Metadata.ToolResults)) {
-				t.Errorf("%d calls, results %s", made, end.Metadata.ToolResults)
+				t.Errorf("%d calls, results %s, want %d calls, results %s", made, end.Metadata.ToolResults, 1-before["add"], wantEnd.Metadata.ToolResults)
 			}
 			if got := lastSaid(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
 			if len(agenttest.EventsOf[event.ApprovalRequired](events)) != 1 {
-				t.Errorf("asked again: %s", agenttest.TypesOf(events))
+				t.Errorf("asked again: %s, want 1 approval required events", agenttest.TypesOf(events))
 			}
 		})
 	}

@@ -15,7 +15,7 @@ func TestWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
 	} {
 		var in struct{ N agent.JSONInteger }
 		if err := json.Unmarshal([]byte(`{"N":`+text+`}`), &in); err != nil || in.N != want {
-			t.Errorf("%s: %d, %v", text, in.N, err)
+			t.Errorf("%s: %d, %v, want %d and no error", text, in.N, err, want)
 		}
 	}
 	for text, what := range map[string]string{
@@ -27,12 +27,12 @@ func TestWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
 		}
 		wrong, ok := errors.AsType[*json.UnmarshalTypeError](json.Unmarshal([]byte(`{"A":{"N":`+text+`}}`), &in))
 		if !ok || wrong.Value != what || wrong.Field != "A.N" {
-			t.Errorf("%s: %v, %+v", text, ok, wrong)
+			t.Errorf("%s: %v, %+v, want ok true, wrong.Value %s, wrong.Field A.N", text, ok, wrong, what)
 		}
 	}
 	for _, text := range []string{"", "+5", "05", "0x5", "1_0", "Inf", "NaN", "5 ", "5."} {
 		if n, ok := agent.ParseJSONInteger(text); ok {
-			t.Errorf("%q: %d", text, n)
+			t.Errorf("ParseJSONInteger(%q) = %d, want it refused", text, n)
 		}
 	}
 }

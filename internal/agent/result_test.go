@@ -92,7 +92,7 @@ func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
 				case event.ToolResult, event.ToolError:
 					fmt.Fprintf(&out, "event\n\t%s\n", hide.Replace(passing.ReplaceAllString(short(string(e.JSON)), `"$1":0`)))
 					if len(e.JSON) > 320<<10 {
-						t.Errorf("%s: the event has %d bytes", k.name, len(e.JSON))
+						t.Errorf("%s: the event has %d bytes, want at most 320<<10", k.name, len(e.JSON))
 					}
 				}
 			}
@@ -172,10 +172,10 @@ func whole(t *testing.T, h *agenttest.Fixture, run, kind, result string) {
 	}
 	got, err := h.Result(t.Context(), run, "call_1")
 	if err != nil || got.IsError != want.IsError || fmt.Sprintf("%s", got.Content) != fmt.Sprintf("%s", want.Content) || string(got.Structured) != string(want.StructuredContent) {
-		t.Errorf("%s: %s, %v", kind, short(fmt.Sprintf("%t %s %s", got.IsError, got.Content, got.Structured)), err)
+		t.Errorf("%s: %s, %v, want %s", kind, short(fmt.Sprintf("%t %s %s", got.IsError, got.Content, got.Structured)), err, short(fmt.Sprintf("%t %s %s", want.IsError, want.Content, want.StructuredContent)))
 	}
 	if len(got.Payload) == 0 || got.CallID != "call_1" || got.Tool != "give" || got.Server != "default" {
-		t.Errorf("%s: %+v", kind, got)
+		t.Errorf("%s: %+v, want at least 1 Payload, CallID call_1, Tool give, Server default", kind, got)
 	}
 }
 
@@ -218,21 +218,21 @@ func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
 	for _, m := range requests[len(requests)-1].Messages {
 		roles = append(roles, m.Role)
 	}
-	if got := strings.Join(roles, " "); got != "system user assistant tool tool tool user assistant tool user" {
-		t.Fatal(got)
+	if got, want := strings.Join(roles, " "), "system user assistant tool tool tool user assistant tool user"; got != want {
+		t.Fatalf("got %q, want %q", got, want)
 	}
 	messages := requests[len(requests)-1].Messages
 	if n := bytes.Count(messages[6].Parts, []byte(`"image_url":`)); n != 8 {
-		t.Errorf("%d pictures in the first turn", n)
+		t.Errorf("%d pictures in the first turn, want 8", n)
 	}
 	if want := "[image image/png, 12 bytes] (not shown: only 8 can be shown in one turn)"; !strings.HasPrefix(messages[5].Content, want) {
-		t.Errorf("the third result is %s", messages[5].Content)
+		t.Errorf("the third result is %s, want it to start with %s", messages[5].Content, want)
 	}
 	if p := string(messages[6].Parts); !strings.Contains(p, `"Image 1 of the result of give (call c0):"`) || strings.Index(p, "call c0") > strings.Index(p, "call c1") {
-		t.Errorf("labels %s", p)
+		t.Errorf("labels %s, want that of c0 before that of c1", p)
 	}
 	if n := bytes.Count(messages[9].Parts, []byte(`"image_url":`)); n != 4 {
-		t.Errorf("%d pictures in the second turn", n)
+		t.Errorf("%d pictures in the second turn, want 4", n)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestPicturesCountAsResultBytes(t *testing.T) {
 	h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
 	told := Conversation(h.Model.Requests())
 	if strings.Count(told, `"image_url":`) != 1 || !strings.Contains(told, "(not shown: the run's budget of result bytes is used up)") {
-		t.Error(told)
+		t.Errorf(`told %q, want 1 times "image_url":, told containing "(not shown: the run's budget of result bytes is used up)"`, told)
 	}
 }
 
@@ -264,23 +264,23 @@ func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	m := end.Metadata
 	if len(m.ToolNames) != 21 || len(m.ToolParams) != 21 || len(m.ToolResults) != 21 {
-		t.Fatalf("%d names, %d params, %d results", len(m.ToolNames), len(m.ToolParams), len(m.ToolResults))
+		t.Fatalf("%d names, %d params, %d results, want 21, 21 and 21", len(m.ToolNames), len(m.ToolParams), len(m.ToolResults))
 	}
 	total := 0
 	for i, r := range m.ToolResults {
 		total += len(r)
 		if !json.Valid(r) {
-			t.Errorf("result %d is no JSON", i)
+			t.Errorf("result %d is %s, want JSON", i, short(string(r)))
 		}
 	}
 	if total > 1<<20+21*(1<<10+200) || len(m.ToolResults[0]) != 100_002 {
-		t.Errorf("%d bytes in all, %d of the first", total, len(m.ToolResults[0]))
+		t.Errorf("%d bytes in all, %d of the first, want at most %d and 100002", total, len(m.ToolResults[0]), 1<<20+21*(1<<10+200))
 	}
 	if last := string(m.ToolResults[19]); !strings.Contains(last, "[cut here: ") || !strings.Contains(last, "/runs/"+run.ID+"/results/c19]") {
-		t.Errorf("the last result is %s", short(last))
+		t.Errorf(`the last result is %s, want last containing "[cut here: ", last containing %s`, short(last), "/runs/"+run.ID+"/results/c19]")
 	}
-	if got := string(m.ToolResults[20]); got != `{"error":"the tool is out of order"}` {
-		t.Errorf("the failure is %s", got)
+	if got, want := string(m.ToolResults[20]), `{"error":"the tool is out of order"}`; got != want {
+		t.Errorf("the failure is %s, want %s", got, want)
 	}
 }
 
@@ -293,10 +293,10 @@ func TestResultThatCannotBeKeptIsSaid(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	res := agenttest.EventsOf[event.ToolResult](events)[0]
 	if res.Truncated == nil || res.Truncated.URL != "" || res.Truncated.Bytes < 400_000 || !strings.Contains(string(res.Payload), "bytes are shown]") {
-		t.Errorf("truncated %+v, payload %s", res.Truncated, short(string(res.Payload)))
+		t.Errorf(`truncated %+v, payload %s, want Truncated non-nil, URL empty, Bytes at least 400_000, Payload containing "bytes are shown]"`, res.Truncated, short(string(res.Payload)))
 	}
 	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
-		t.Errorf("result: %v", err)
+		t.Errorf("result: %v, want ErrGone", err)
 	}
 }
 
@@ -308,10 +308,10 @@ func TestFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
 	events := h.Events(t, run.ID)
 	failed := agenttest.EventsOf[event.ToolError](events)[0]
 	if failed.Truncated == nil || failed.Truncated.URL != "" || strings.Contains(failed.Payload, "secret") {
-		t.Errorf("truncated %+v of %s", failed.Truncated, short(failed.Payload))
+		t.Errorf("truncated %+v of %s, want Truncated non-nil, URL empty, Payload without secret", failed.Truncated, short(failed.Payload))
 	}
 	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
-		t.Errorf("result: %v", err)
+		t.Errorf("result: %v, want ErrGone", err)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestServerSamplesFromTheModelOfTheRun(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: "A secret question?"}).ID)
 	results := agenttest.EventsOf[event.ToolResult](events)
 	if len(results) != 1 || !strings.Contains(string(results[0].Payload), "Word.") {
-		t.Fatalf("results %+v in %s", results, agenttest.TypesOf(events))
+		t.Fatalf("results %+v in %s, want 1 with Payload containing Word.", results, agenttest.TypesOf(events))
 	}
 	var asked llmtest.Request
 	for _, r := range h.Model.Requests() {
@@ -35,14 +35,14 @@ func TestServerSamplesFromTheModelOfTheRun(t *testing.T) {
 		}
 	}
 	if len(asked.Messages) != 2 || asked.Messages[1].Content != "A word?" || len(asked.Tools) != 0 || asked.MaxTokens != 100 || asked.Model != "scripted" {
-		t.Errorf("the model was asked %+v", asked)
+		t.Errorf(`the model was asked %+v, want 2 Messages, Messages[1].Content "A word?", 0 Tools, MaxTokens 100, Model scripted`, asked)
 	}
 	said := int64(0)
 	for _, s := range agenttest.EventsOf[event.StepEnd](events) {
 		said += s.Usage.TotalTokens
 	}
 	if used := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.Usage.TotalTokens; used <= said {
-		t.Errorf("%d tokens in all, %d of them in the steps", used, said)
+		t.Errorf("%d tokens in all, %d of them in the steps, want more than %d", used, said, said)
 	}
 }
 
@@ -52,14 +52,14 @@ func TestServerGetsWhatIsLeftOfTheBudget(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{TotalTokens: 17}}).ID)
 	for _, r := range h.Model.Requests() {
 		if r.Messages[0].Content == "Be brief." && r.MaxTokens != 2 {
-			t.Errorf("%d tokens were allowed", r.MaxTokens)
+			t.Errorf("%d tokens were allowed, want 2", r.MaxTokens)
 		}
 	}
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "budget_exceeded" || end.Metadata.Usage.TotalTokens != 45 {
-		t.Errorf("ended with %s after %d tokens", end.FinishReason, end.Metadata.Usage.TotalTokens)
+		t.Errorf("ended with %s after %d tokens, want budget_exceeded and 45", end.FinishReason, end.Metadata.Usage.TotalTokens)
 	}
 	if b := agenttest.EventsOf[event.Budget](events); len(b) != 2 || b[1].Used != 30 {
-		t.Errorf("budget %+v", b)
+		t.Errorf("budget %+v, want 2, [1].Used 30", b)
 	}
 }

@@ -23,11 +23,11 @@ func TestPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
 		{Role: "user", Content: "Earlier."}, {Role: "user", Content: "Greet Ada"}, {Role: "assistant", Content: "Hello."}, {Role: "user", Content: "In short?"},
 	}
 	if len(got) != len(want) {
-		t.Fatalf("messages %+v", got)
+		t.Fatalf("messages %+v, want %d", got, len(want))
 	}
 	for i := range want {
 		if got[i].Role != want[i].Role || got[i].Content != want[i].Content {
-			t.Errorf("message %d is %+v", i, got[i])
+			t.Errorf("message %d is %+v, want Role %q, Content %q", i, got[i], want[i].Role, want[i].Content)
 		}
 	}
 }
@@ -36,13 +36,13 @@ func TestRunWhosePromptCannotBeHadFailsAndSaysSo(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
 	run := h.StartRun(t, agent.Request{Prompt: &agent.ServerPrompt{Server: "default", Name: "none"}})
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "unprocessable" || end.Message == "" {
-		t.Errorf("%+v", end)
+		t.Errorf("end %+v, want Code unprocessable, Message non-empty", end)
 	}
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Prompt: &agent.ServerPrompt{Server: "none", Name: "greet"}})
 	if bad, ok := errors.AsType[*agent.InvalidError](err); !ok || bad.Pointer != "/prompt/server" {
-		t.Error(err)
+		t.Errorf("error %v, want an InvalidError, Pointer /prompt/server", err)
 	}
 	if len(h.Model.Requests()) != 0 {
-		t.Error("the model was asked")
+		t.Errorf("the model was asked: %d requests, want 0", len(h.Model.Requests()))
 	}
 }

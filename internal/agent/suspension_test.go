@@ -72,7 +72,7 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		if v := <-done; !v.isApproved() {
-			t.Errorf("%+v", v)
+			t.Errorf("resolution %+v, want it approved", v)
 		}
 		<-time.After(17 * time.Second)
 		if tools.Err() != nil {
@@ -97,14 +97,14 @@ func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 		synctest.Wait()
 		i := l.last(t).Body.(event.Suspended).Interrupts[0]
 		if i.ExpiresAt != time.Now().Add(15*time.Minute).UnixMilli() {
-			t.Errorf("%+v", i)
+			t.Errorf("interrupt %+v, want it to expire in 15 min", i)
 		}
 		<-time.After(15 * time.Minute)
 		if v := <-done; !errors.Is(v.unanswered, ErrExpired) || v.isApproved() {
-			t.Errorf("%+v", v)
+			t.Errorf("resolution %+v, want ErrExpired, not approved", v)
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, ErrExpired) {
-			t.Error(err)
+			t.Errorf("error %v, want ErrExpired", err)
 		}
 	})
 }
@@ -131,16 +131,16 @@ func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
 		synctest.Wait()
 		i, ok := l.last(t).Body.(event.Suspended)
 		if !ok {
-			t.Fatalf("%s", l.last(t).JSON)
+			t.Fatalf("last event %s, want suspended", l.last(t).JSON)
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: i.Interrupts[0].ID, Action: "decline"}); err != nil {
 			t.Fatal(err)
 		}
 		if v := <-asked; v.elicitationAction() != mcp.Decline {
-			t.Errorf("%+v", v)
+			t.Errorf("resolution %+v, want elicitationAction Decline", v)
 		}
 		if err := <-told; err != nil || l.last(t).Body.Type() != "tool_progress" {
-			t.Errorf("%v, %s", err, l.last(t).JSON)
+			t.Errorf("error %v, %s, want type tool_progress, no error", err, l.last(t).JSON)
 		}
 	})
 }
@@ -164,16 +164,16 @@ func TestQuestionsOfARunAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		if v, err := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil); err != nil || v.elicitationAction() != mcp.Cancel {
-			t.Errorf("%+v, %v", v, err)
+			t.Errorf("resolution %+v, %v, want elicitationAction Cancel, no error", v, err)
 		}
 		stop()
 		for range maxElicitations {
 			if v := <-results; !errors.Is(v.unanswered, errWithdrawn) {
-				t.Errorf("%+v", v)
+				t.Errorf("resolution %+v, want unanswered %v", v, errWithdrawn)
 			}
 		}
 		if n := l.run.suspension.openCount.Load(); n != 0 || len(l.run.suspension.open) != 0 {
-			t.Errorf("%d are left", n)
+			t.Errorf("open count %d, open %v, want 0 and none", n, l.run.suspension.open)
 		}
 		l.agent.removeRun(l.run)
 	})

@@ -179,7 +179,7 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			events := h.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
-				t.Errorf("ended with %+v", end)
+				t.Errorf("ended with %+v, want Answer %q, FinishReason %q, Metadata.Usage %+v, Metadata.Steps %d", end, want.Answer, want.FinishReason, want.Metadata.Usage, want.Metadata.Steps)
 			}
 			oneEndingPerCall(t, events)
 			unknown := make(map[string]int)
@@ -195,7 +195,7 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 					made = 0
 				}
 				if h.Tools.CallCounts()[tool] != made || unknown[tool] != times-before[tool]-made {
-					t.Errorf("%s: made %d times by the second process, %d unknown; %d ended and %d sent by the first", tool, h.Tools.CallCounts()[tool], unknown[tool], before[tool], sent[tool])
+					t.Errorf("%s: made %d times by the second process, %d unknown; %d ended and %d sent by the first, want %d and %d", tool, h.Tools.CallCounts()[tool], unknown[tool], before[tool], sent[tool], made, times-before[tool]-made)
 				}
 			}
 			if len(unknown) > 0 {
@@ -205,12 +205,12 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
 			if plain(texts(end.Metadata.ToolResults)+texts(end.Metadata.ToolParams)) != plain(texts(want.Metadata.ToolResults)+texts(want.Metadata.ToolParams)) {
-				t.Error("other metadata")
+				t.Errorf("metadata %+v, want results and arguments as in %+v", end.Metadata, want.Metadata)
 			}
 			told := make(map[string]int)
 			for _, b := range agenttest.EventsOf[event.Budget](events) {
 				if told[fmt.Sprint(b.Limit, b.Used >= b.Max)]++; told[fmt.Sprint(b.Limit, b.Used >= b.Max)] > 1 {
-					t.Errorf("told twice of %s", b.Limit)
+					t.Errorf("told of %s (used up: %t) %d times, want at most once", b.Limit, b.Used >= b.Max, told[fmt.Sprint(b.Limit, b.Used >= b.Max)])
 				}
 			}
 		})
@@ -267,7 +267,7 @@ func oneEndingPerCall(t *testing.T, events []event.Event) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(open)) {
 		if open[id] != 0 {
-			t.Errorf("%s ended %d times", id, 1-open[id])
+			t.Errorf("%s ended %d times, want once", id, 1-open[id])
 		}
 	}
 }
@@ -293,6 +293,6 @@ func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) { o.Log, o.Durable, o.ClaimDelay = log, true, youth })
 	all := h.Events(t, run.ID)
 	if at := time.UnixMilli(all[1].Time); at.Before(born.Add(youth).Truncate(time.Millisecond)) {
-		t.Errorf("taken up after %v", at.Sub(born))
+		t.Errorf("claimed %v after the run began, want %v at the earliest", at.Sub(born), youth)
 	}
 }

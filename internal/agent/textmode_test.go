@@ -44,28 +44,28 @@ func TestTextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "It is 3." || strings.Join(end.Metadata.ToolNames, " ") != "add add add nosuch fail add echo" {
-		t.Errorf("%+v", end)
+		t.Errorf(`end %+v, want Answer "It is 3.", Metadata.ToolNames "add add add nosuch fail add echo"`, end)
 	}
 	var kinds []string
 	for _, e := range agenttest.EventsOf[event.ToolError](events) {
 		kinds = append(kinds, e.Kind)
 	}
-	if got := strings.Join(kinds, " "); got != "invalid_arguments invalid_arguments invalid_arguments unknown_tool execution" {
-		t.Errorf("kinds %s", got)
+	if got, want := strings.Join(kinds, " "), "invalid_arguments invalid_arguments invalid_arguments unknown_tool execution"; got != want {
+		t.Errorf("kinds %s, want %s", got, want)
 	}
 	requests := h.Model.Requests()
 	for i, r := range requests {
 		if s := r.Messages[0].Content; !strings.Contains(s, "TOOL: tool_name\nPARAMETERS: {") || !strings.Contains(s, "- add: adds two numbers") || len(r.Tools) > 0 {
-			t.Errorf("request %d: %s", i, s)
+			t.Errorf(`request %d: %s, %d Tools, want s containing "TOOL: tool_name\nPARAMETERS: {", s containing "- add: adds two numbers", Tools 0`, i, s, len(r.Tools))
 		}
 		last := r.Messages[len(r.Messages)-1]
 		told := strings.Contains(last.Content, "Write a call like this")
 		if (i >= 1 && i <= 3) != told || i >= 1 && i <= 5 && !strings.HasPrefix(last.Content, "TOOL ERROR: ") {
-			t.Errorf("request %d ends with %s", i, last.Content)
+			t.Errorf("request %d ends with %s, want the format told in requests 1 to 3, a tool error in 1 to 5", i, last.Content)
 		}
 	}
 	if got, want := requests[6].Messages[len(requests[6].Messages)-1].Content, "TOOL RESULT: add\n{\"sum\":3}\n\nTOOL RESULT: echo\nx}y"; got != want {
-		t.Errorf("the results come back as %q", got)
+		t.Errorf("the results come back as %q, want %q", got, want)
 	}
 }
 
@@ -92,6 +92,6 @@ func TestStandInsAreWrittenInTheDialect(t *testing.T) {
 	last := h.Model.Requests()[2]
 	got := last.Messages[len(last.Messages)-3].Content
 	if !strings.HasPrefix(got, "TOOL RESULT: echo\n[The result of echo (call ") || !strings.Contains(got, "/runs/"+run.ID+"/results/") {
-		t.Errorf("%.200s", got)
+		t.Errorf(`got %.200s, want got starting with "TOOL RESULT: echo\n[The result of echo (call ", got containing %q`, got, "/runs/"+run.ID+"/results/")
 	}
 }

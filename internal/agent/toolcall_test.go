@@ -34,12 +34,12 @@ func TestToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 	}
 	res, err := a.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "h_add", Args: json.RawMessage(`{"a":1,"b":2}`)})
 	if err != nil || string(res.Payload) != `{"sum":3}` || res.Server != "hidden" {
-		t.Errorf("%+v, %v", res, err)
+		t.Errorf(`tool result %+v, %v, want Payload {"sum":3}, Server hidden, no error`, res, err)
 	}
 	h.Agent = a
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_tool" {
-		t.Errorf("the model's call: %+v", failed)
+		t.Errorf("the model's call: %+v, want 1 with Kind unknown_tool", failed)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestDirectCallAndARunsCallAreOneWay(t *testing.T) {
 		}
 	}
 	if len(worked) != 1 || len(failed) != 3 {
-		t.Errorf("%d calls worked, %d failed", len(worked), len(failed))
+		t.Errorf("%d calls worked, %d failed, want 1 and 3", len(worked), len(failed))
 	}
 }
 
@@ -78,10 +78,10 @@ func TestDirectCallDeclinesQuestions(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(), nil)
 	res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "ask"})
 	if err != nil || !strings.Contains(string(res.Payload), "decline") {
-		t.Errorf("%s, %v", res.Payload, err)
+		t.Errorf("payload %s, %v, want Payload containing decline, no error", res.Payload, err)
 	}
 	if _, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "sample"}); err == nil {
-		t.Error("it sampled")
+		t.Error("CallTool(sample) = no error, want it refused")
 	}
 }
 

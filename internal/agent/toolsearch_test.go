@@ -87,32 +87,32 @@ func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 	))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
-	if got := strings.Join(meta.ToolNames, " "); got != "search_tools search_tools file_invoice" {
-		t.Errorf("called %s", got)
+	if got, want := strings.Join(meta.ToolNames, " "), "search_tools search_tools file_invoice"; got != want {
+		t.Errorf("called %s, want %s", got, want)
 	}
-	if got := string(meta.ToolResults[0]); !strings.Contains(got, `{"tools":[{"name":"file_invoice","server":"default","description":"Files an invoice with accounting."}`) {
-		t.Errorf("found %s", got)
+	if got, want := string(meta.ToolResults[0]), `{"tools":[{"name":"file_invoice","server":"default","description":"Files an invoice with accounting."}`; !strings.Contains(got, want) {
+		t.Errorf("found %s, want it to contain %s", got, want)
 	}
 	for _, r := range agenttest.EventsOf[event.ToolResult](events) {
 		if (r.Tool == "search_tools") != (r.Server == "") {
-			t.Errorf("%s is of server %q", r.Tool, r.Server)
+			t.Errorf("%s is of server %q, want none for search_tools only", r.Tool, r.Server)
 		}
 	}
 	requests := h.Model.Requests()
 	if got := offered(requests[0]); got != "search_tools" {
-		t.Errorf("at first the model is shown %s", got)
+		t.Errorf("at first the model is shown %s, want search_tools", got)
 	}
-	if d := requests[0].Tools[0].Function.Description; !strings.Contains(d, "100 tools can be used, of the servers default;") {
-		t.Errorf("the search says %s", d)
+	if d, want := requests[0].Tools[0].Function.Description, "100 tools can be used, of the servers default;"; !strings.Contains(d, want) {
+		t.Errorf("the search says %s, want it to contain %s", d, want)
 	}
 	// In the order of the calls, whichever of the two was done first.
 	for _, r := range requests[1:] {
-		if got := offered(r); !strings.HasPrefix(got, "search_tools file_invoice task_17") {
-			t.Errorf("then %s", got)
+		if got, want := offered(r), "search_tools file_invoice task_17"; !strings.HasPrefix(got, want) {
+			t.Errorf("then %s, want it to start with %s", got, want)
 		}
 	}
 	if first, last := requests[1], requests[2]; offered(first) != offered(last) {
-		t.Errorf("a turn that found nothing new changed %s to %s", offered(first), offered(last))
+		t.Errorf("offered %s after a turn that found nothing new, want %s", offered(last), offered(first))
 	}
 }
 
@@ -139,7 +139,7 @@ func TestSearchKeepsTheCallersOwnTools(t *testing.T) {
 		seen := make(map[string]bool)
 		for _, tool := range requests[i+1].Tools {
 			if seen[tool.Function.Name] {
-				t.Errorf("turn %d offers %s twice", i+2, tool.Function.Name)
+				t.Errorf("turn %d offers %s twice, want once", i+2, tool.Function.Name)
 			}
 			seen[tool.Function.Name] = true
 		}
@@ -182,7 +182,7 @@ func TestSearchBeginsAboveItsBounds(t *testing.T) {
 		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Tools, o.ToolSearch = tools, c.bounds })
 		h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		if got := len(h.Model.Requests()[0].Tools) == 1; got != c.searched {
-			t.Errorf("%+v: searched %t", c.bounds, got)
+			t.Errorf("%+v: searched %t, want %v", c.bounds, got, c.searched)
 		}
 	}
 }
@@ -196,11 +196,11 @@ func TestToolThatWasNotFoundCanBeCalled(t *testing.T) {
 	))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
-	if got := texts(meta.ToolResults); got != `"task_3" {"error":"There is no tool named \"nope\"."}` {
-		t.Errorf("results %s", got)
+	if got, want := texts(meta.ToolResults), `"task_3" {"error":"There is no tool named \"nope\"."}`; got != want {
+		t.Errorf("results %s, want %s", got, want)
 	}
 	if got := offered(h.Model.Requests()[1]); got != "search_tools task_3" {
-		t.Errorf("shown %s", got)
+		t.Errorf(`shown %s, want "search_tools task_3"`, got)
 	}
 }
 
@@ -213,7 +213,7 @@ func TestBadSearchIsAnsweredWithItsSchema(t *testing.T) {
 		h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
 		failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 		if len(failed) != 1 || failed[0].Kind != "invalid_arguments" || !strings.Contains(failed[0].Payload, says) || strings.Count(failed[0].Payload, `"required":["query"]`) != 1 {
-			t.Errorf("%.40s: %+v", args, failed)
+			t.Errorf(`%.40s: %+v, want 1 with Kind invalid_arguments and Payload containing %q, 1 times "required":["query"]`, args, failed, says)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestSearchThatFindsNothingSaysSo(t *testing.T) {
 	h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(wish("submarine")), llmtest.Says("No.")))
 	found := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if len(found) != 1 || string(found[0].Payload) != `{"tools":[]}` || !strings.Contains(h.Model.Requests()[1].Messages[3].Content, "Try others") {
-		t.Errorf("%+v", found)
+		t.Errorf(`found %+v, Model.Requests()[1].Messages[3].Content %q, want 1 found, [0].Payload {"tools":[]}, Model.Requests()[1].Messages[3].Content containing "Try others"`, found, h.Model.Requests()[1].Messages[3].Content)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestFoundToolsAreBounded(t *testing.T) {
 	requests := h.Model.Requests()
 	last := requests[len(requests)-1].Tools
 	if len(last) != 49 || last[0].Function.Name != "search_tools" || last[48].Function.Name != "task_71" {
-		t.Errorf("%d tools: %s", len(last), offered(requests[len(requests)-1]))
+		t.Errorf("%d tools: %s, want 49 from search_tools to task_71", len(last), offered(requests[len(requests)-1]))
 	}
 }
 
@@ -265,10 +265,10 @@ func TestSearchTakesNoNameFromATool(t *testing.T) {
 		func(o *agent.Options) { o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 1} })
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := texts(agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolResults); got != `"theirs"` {
-		t.Errorf("results %s", got)
+		t.Errorf(`results %s, want "theirs"`, got)
 	}
 	if got := offered(h.Model.Requests()[0]); got != "search_tools_2" {
-		t.Errorf("shown %s", got)
+		t.Errorf("shown %s, want search_tools_2", got)
 	}
 }
 
@@ -293,12 +293,12 @@ func TestSearchWorksInTextMode(t *testing.T) {
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "Filed." || strings.Join(end.Metadata.ToolNames, " ") != "search_tools file_invoice" {
-		t.Errorf("%+v", end)
+		t.Errorf(`end %+v, want Answer Filed., Metadata.ToolNames "search_tools file_invoice"`, end)
 	}
 	for i, r := range h.Model.Requests() {
 		system := r.Messages[0].Content
 		if !strings.Contains(system, "- search_tools: ") || strings.Contains(system, "- task_5:") || strings.Contains(system, "- file_invoice: ") != (i > 0) {
-			t.Errorf("prompt %d: %s", i, system)
+			t.Errorf("prompt %d: %s, want search_tools, not task_5, and file_invoice after it was found", i, system)
 		}
 	}
 }
@@ -315,7 +315,7 @@ func TestPromptListsOnlyWhatIsShown(t *testing.T) {
 	})
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := h.Model.Requests()[0].Messages[0].Content; strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "- search_tools: ") {
-		t.Errorf("prompt %s", got)
+		t.Errorf(`prompt %s, want 1 times \n, got starting with "- search_tools: "`, got)
 	}
 }
 

@@ -17,12 +17,12 @@ func TestWhatARunShowsIsBounded(t *testing.T) {
 		g.startTurn()
 		taken, refusal := g.admitMedia(big)
 		if fits := i < 4; fits != (taken != nil) || fits != (refusal == "") {
-			t.Errorf("picture %d of %d characters: %t, %q", i+1, len(big.Data), taken != nil, refusal)
+			t.Errorf("picture %d of %d characters: taken %t, refusal %q, want taken %t", i+1, len(big.Data), taken != nil, refusal, fits)
 		}
 	}
 	small := &content.Media{MIME: "image/png", Data: "iVBORw0KGgo="}
 	if taken, refusal := g.admitMedia(small); taken != nil || refusal == "" {
-		t.Error("not a byte more fits, and it is shown")
+		t.Errorf("not a byte more fits, and it is shown: taken %+v, refusal %q, want taken nil, refusal non-empty", taken, refusal)
 	}
 }
 
@@ -33,7 +33,7 @@ func TestModelIsShownWhatItTakes(t *testing.T) {
 		seen, note := g.admitMedia(picture)
 		heard, other := g.admitMedia(sound)
 		if (seen != nil) != p.Images || (heard != nil) != p.Audio || note != "" || other != "" {
-			t.Errorf("%+v: picture %t, sound %t, %q, %q", p, seen != nil, heard != nil, note, other)
+			t.Errorf("%+v: picture %t, sound %t, %q, %q, want %v, %v, empty and empty", p, seen != nil, heard != nil, note, other, p.Images, p.Audio)
 		}
 	}
 }

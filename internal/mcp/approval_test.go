@@ -15,7 +15,7 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 	c.Tools(t.Context())
 	add, _ := c.Tool("add")
 	if free, _ := c.Tool("sub"); !add.NeedsApproval || free.NeedsApproval || len(add.Version()) != 64 || add.Version() == free.Version() {
-		t.Fatalf("%+v", add)
+		t.Fatalf("add %+v, sub %+v, want that only add needs approval, and two versions of 64 characters", add, free)
 	}
 	call := func(approved string) *CallError {
 		_, err := c.Call(t.Context(), Call{Tool: "add", Approved: approved})
@@ -23,7 +23,7 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 	}
 	for _, approved := range []string{"", "x"} {
 		if e := call(approved); e.Kind != Denied {
-			t.Errorf("%q: %v", approved, e)
+			t.Errorf("%q: %v, want Kind Denied", approved, e)
 		}
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "add", Approved: add.Version()})
@@ -40,10 +40,10 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := call(add.Version()); e.Kind != Denied || !strings.Contains(e.Message, "changed") {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Denied, Message containing changed", e)
 	}
 	if got := s.calls.Load(); got != 2 {
-		t.Errorf("%d calls were sent", got)
+		t.Errorf("%d calls were sent, want 2", got)
 	}
 }
 
@@ -59,6 +59,6 @@ func TestApprovalThatIsAskedForLaterHoldsAtOnce(t *testing.T) {
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
 	if e := kind(t, err); e.Kind != Denied || s.calls.Load() != 0 {
-		t.Error(e)
+		t.Errorf("call error %v, calls %d, want e.Kind Denied, calls 0", e, s.calls.Load())
 	}
 }

@@ -41,7 +41,7 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	got, err := c.CheckArgs("forecast", given)
 	e := kind(t, err)
 	if e.Kind != InvalidArguments || len(e.Fields) != 3 || e.Err != nil || string(got) != string(given) {
-		t.Errorf("%+v, %s", e, got)
+		t.Errorf("call error %+v, %s, want Kind InvalidArguments, 3 Fields, no Err, and the arguments %s", e, got, given)
 	}
 	for _, want := range []string{"\n- /city: missing required field: city", "\n- /days: expected integer, got string \"x\"", "\n- /town: unexpected field: town"} {
 		if !strings.Contains(e.Message, want) {
@@ -49,15 +49,15 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 		}
 	}
 	if got, err := c.CheckArgs("forecast", json.RawMessage(`{"city":"Rome","days":"3"}`)); err != nil || string(got) != `{"city":"Rome","days":3}` {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf(`raw message %s, %v, want {"city":"Rome","days":3} and no error`, got, err)
 	}
 	if got, err := c.CheckArgs("nowhere", given); err != nil || string(got) != string(given) {
-		t.Errorf("a tool that isn't there: %s, %v", got, err)
+		t.Errorf("a tool that isn't there: %s, %v, want %s and no error", got, err, string(given))
 	}
 	// Who calls without asking first gets no further.
 	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given, Check: true})
 	if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
-		t.Errorf("%+v after %d calls", e, calls.Load())
+		t.Errorf("%+v after %d calls, want e.Kind InvalidArguments, 3 e.Fields, calls 0", e, calls.Load())
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "forecast", Args: json.RawMessage(`{"city":"Rome"}`), Check: true})
 	must(t, res, err)
@@ -99,7 +99,7 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	all.Go(func() { // waits in the queue, while the tool becomes another one
 		_, err := c.Call(t.Context(), Call{Tool: "forecast", Args: args, Check: true})
 		if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 2 {
-			t.Errorf("%+v", e)
+			t.Errorf("call error %+v, want Kind InvalidArguments, 2 Fields", e)
 		}
 	})
 	version.Store(strings.ReplaceAll(forecast, "city", "place"))
@@ -109,10 +109,10 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	close(goOn)
 	all.Wait()
 	if calls.Load() != 0 {
-		t.Error("it was sent")
+		t.Errorf("it was sent: calls %d, want 0", calls.Load())
 	}
 	if _, err := c.CheckArgs("forecast", args); err == nil {
-		t.Error("the old schema is still there")
+		t.Error("CheckArgs fits the old schema still, want an error")
 	}
 }
 
@@ -155,11 +155,11 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 	log := &keptLog{}
 	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serve(t, s).URL})
 	for _, tool := range c.Tools(t.Context()) {
-		if !strings.HasPrefix(tool.Unchecked, "the input schema cannot be used: ") {
-			t.Errorf("%s: unchecked %q", tool.Name, tool.Unchecked)
+		if want := "the input schema cannot be used: "; !strings.HasPrefix(tool.Unchecked, want) {
+			t.Errorf("%s: unchecked %q, want it to start with %q", tool.Name, tool.Unchecked, want)
 		}
 		if args, err := c.CheckArgs(tool.Name, json.RawMessage(`{"x":"1"}`)); err != nil || string(args) != `{"x":"1"}` {
-			t.Errorf("%s: %s, %v", tool.Name, args, err)
+			t.Errorf(`%s: %s, %v, want {"x":"1"} and no error`, tool.Name, args, err)
 		}
 		res, err := c.Call(t.Context(), Call{Tool: tool.Name, Args: json.RawMessage(`{"x":"1"}`)})
 		must(t, res, err)
@@ -168,7 +168,7 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := log.with("MCP tool not checked"); n != len(bad) || int(calls.Load()) != len(bad) {
-		t.Errorf("said %d times, %d calls", n, calls.Load())
+		t.Errorf("said %d times, %d calls, want %d and %d", n, calls.Load(), len(bad), len(bad))
 	}
 }
 
@@ -199,14 +199,14 @@ func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: name})
 		must(t, res, err)
 		if got := res.Text(); got != want {
-			t.Errorf("%s: %q", name, got)
+			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 		if (res.Violations != nil) != strings.Contains(want, "does not fit") {
-			t.Errorf("%s: %+v", name, res.Violations)
+			t.Errorf("%s: violations %+v, want them only where the text tells of them: %q", name, res.Violations, want)
 		}
 	}
 	if log.with("MCP result does not fit the tool's output schema") != 2 || log.with("sesame") != 0 {
-		t.Errorf("log %q", log.all)
+		t.Errorf("log %q, want 2 results that do not fit, and no sesame", log.all)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestRejectedArgumentsAreKnownByTheirWording(t *testing.T) {
 	} {
 		quoted, _ := json.Marshal(map[string]string{"type": "text", "text": said})
 		if got := ResultErrorKind(&content.Result{IsError: true, Content: []json.RawMessage{quoted}}); got != want {
-			t.Errorf("%q is %s", said, got)
+			t.Errorf("%q is %s, want %q", said, got, want)
 		}
 	}
 }
@@ -256,7 +256,7 @@ func TestTheSDKsOwnRejectionIsKnown(t *testing.T) {
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
 	must(t, res, err)
 	if !res.IsError || ResultErrorKind(res) != InvalidArguments {
-		t.Errorf("%v %s: %q", res.IsError, ResultErrorKind(res), res.Text())
+		t.Errorf("is error %v %s: %q, want true and InvalidArguments", res.IsError, ResultErrorKind(res), res.Text())
 	}
 }
 
@@ -269,13 +269,13 @@ func TestExcerptOfALargeSchema(t *testing.T) {
 	tool := catalog.Tool{InputSchema: json.RawMessage(`{"type":"object","properties":{` + strings.Join(fields, ",") + `},"required":["field_7"]}`)}
 	wrong := []ContentField{{Pointer: "/field_7"}, {Pointer: "/field_9/x"}}
 	if got := tool.SchemaExcerpt(wrong, 1<<20); got != string(tool.InputSchema) {
-		t.Error("a schema that fits was changed")
+		t.Errorf("SchemaExcerpt = %q, want the whole schema %q", got, string(tool.InputSchema))
 	}
 	want := `{"type":"object","properties":{"field_7":{"type":"string","description":"The field of that number."},"field_9":{"type":"string","description":"The field of that number."}},"required":["field_7"]} [2 of 500 fields are shown]`
 	if got := tool.SchemaExcerpt(wrong, 1000); got != want {
-		t.Errorf("%s", got)
+		t.Errorf("schema excerpt %s, want %s", got, want)
 	}
 	if got := tool.SchemaExcerpt(nil, 1000); len(got) > 1100 || !strings.HasSuffix(got, fmt.Sprintf("[truncated: 1000 of %d bytes are shown]", len(tool.InputSchema))) {
-		t.Errorf("%s", got)
+		t.Errorf("schema excerpt %s, want length at most 1100, got ending in %s", got, fmt.Sprintf("[truncated: 1000 of %d bytes are shown]", len(tool.InputSchema)))
 	}
 }

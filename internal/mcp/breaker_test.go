@@ -18,7 +18,7 @@ func report(t *testing.T, b *breaker, v callOutcome) {
 	t.Helper()
 	p, f := b.admitCall()
 	if f != nil {
-		t.Fatal(f)
+		t.Fatalf("failure %v, want nil", f)
 	}
 	b.recordOutcome(p, v, 0)
 }
@@ -41,7 +41,7 @@ func TestBreakerOpensAfterFiveFailuresInARow(t *testing.T) {
 			report(t, &b, fails)
 		}
 		if f := b.openFailure(); f == nil || f.Public != "it failed too often; tried again in 5 s" {
-			t.Errorf("not open: %v", f)
+			t.Errorf(`openFailure() = %v, want "it failed too often; tried again in 5 s"`, f)
 		}
 	})
 }
@@ -87,16 +87,16 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 			if trial.after > 0 {
 				after(trial.after - time.Nanosecond)
 				if b.openFailure() == nil {
-					t.Error("tried too soon")
+					t.Error("openFailure() = nil before the pause is over, want a failure")
 				}
 				after(time.Nanosecond)
 			}
 			p, f := b.admitCall()
 			if f != nil {
-				t.Fatal(f)
+				t.Fatalf("failure %v, want nil", f)
 			}
 			if _, f := b.admitCall(); f == nil || f.Kind != Unavailable || !f.NotRun {
-				t.Errorf("a second call was let through: %v", f)
+				t.Errorf("admitCall during the trial = %v, want Unavailable, not run", f)
 			}
 			if since, _, _ := b.currentState(); since != begin {
 				t.Errorf("open since %s, want %s", since, begin)
@@ -119,14 +119,14 @@ func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 		}
 		b.recordOutcome(old, works, 0)
 		if b.openFailure() == nil {
-			t.Error("an old success closed it")
+			t.Error("openFailure() = nil after a success from before, want a failure")
 		}
 		after(breakerTime)
 		trial, _ := b.admitCall()
 		b.recordOutcome(old, works, 0)
 		b.recordOutcome(trial, fails, 0)
 		if b.openFailure() == nil {
-			t.Error("an old success stood for the trial")
+			t.Error("openFailure() = nil after the trial failed, want a failure")
 		}
 	})
 }
@@ -154,21 +154,21 @@ func TestBreakerOfAServerThatIsGone(t *testing.T) {
 		for range maxStreak {
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
 			if e := kind(t, err); e.Kind != Unavailable || strings.Contains(e.Message, "too often") {
-				t.Fatal(e.Message)
+				t.Fatalf(`message %q, Kind %q, want Kind Unavailable, Message without "too often"`, e.Message, e.Kind)
 			}
 		}
 		for range 100 {
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
 			if e := kind(t, err); e.Kind != Unavailable || e.Message != "MCP server a: it failed too often; tried again in 5 s" {
-				t.Fatal(e.Message)
+				t.Fatalf(`message %q, Kind %q, want Kind Unavailable, Message "MCP server a: it failed too often; tried again in 5 s"`, e.Message, e.Kind)
 			}
 		}
 		if n := tried.Load(); n != maxStreak {
-			t.Errorf("%d calls reached the server", n)
+			t.Errorf("%d calls reached the server, want %d", n, maxStreak)
 		}
 		synctest.Wait() // the supervisor has listed again, which works
 		if st := c.Servers()[0]; st.State != Degraded || st.Since != time.Now() || !strings.Contains(st.Reason, "too often") || st.Tools != 1 {
-			t.Errorf("%+v", st)
+			t.Errorf(`server status %+v, want Degraded since now with 1 tool, Reason containing "too often"`, st)
 		}
 		down.Store(false)
 		begin := time.Now()
@@ -179,10 +179,10 @@ func TestBreakerOfAServerThatIsGone(t *testing.T) {
 			after(time.Second)
 		}
 		if took := time.Since(begin); took > 10*time.Second {
-			t.Errorf("recovered after %s", took)
+			t.Errorf("recovered after %s, want at most 10 s", took)
 		}
 		if st := c.Servers()[0]; st.State != Connected || st.Reason != "" {
-			t.Errorf("%+v", st)
+			t.Errorf("server status %+v, want State Connected, Reason empty", st)
 		}
 		_ = c.Close()
 	})
@@ -214,12 +214,12 @@ func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
 		do(gone, "busy")
 	}
 	if st := c.Servers()[0]; st.State != Connected {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Connected", st)
 	}
 	for range maxStreak {
 		do(t.Context(), "busy")
 	}
 	if st := c.Servers()[0]; st.State != Degraded {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Degraded", st)
 	}
 }

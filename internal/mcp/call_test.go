@@ -29,7 +29,7 @@ func TestIsErrorIsAResult(t *testing.T) {
 		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "bad"})
 		if r := must(t, res, err); !r.IsError || r.Text() != "no luck" {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf(`%s: %+v, want IsError true, Text "no luck"`, name, r)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 		}
 	}
 	if asked.Load() != 0 {
-		t.Errorf("%d calls were sent", asked.Load())
+		t.Errorf("%d calls were sent, want 0", asked.Load())
 	}
 }
 
@@ -92,7 +92,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 			<-begun
 			cancel()
 			if e := kind(t, <-failed); e.Kind != Cancelled {
-				t.Error(e)
+				t.Errorf("call error %v, want Kind Cancelled", e)
 			}
 			<-told
 			res, err := c.Call(t.Context(), Call{Tool: "echo"}) // the session lives
@@ -129,7 +129,7 @@ func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
 		}
 		wg.Wait()
 		if took := time.Since(begin); took != 120*time.Second || most.Load() != 1 {
-			t.Errorf("took %s, %d at a time", took, most.Load())
+			t.Errorf("took %s, %d at a time, want 120 s and 1", took, most.Load())
 		}
 		_ = c.Close()
 	})
@@ -155,7 +155,7 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 			go func() {
 				_, err := c.Call(t.Context(), Call{Tool: "t"})
 				if e := kind(t, err); e.Kind != Timeout {
-					t.Error(e)
+					t.Errorf("call error %v, want Kind Timeout", e)
 				}
 				done <- time.Since(begin)
 			}()
@@ -165,10 +165,10 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 		defer cancel()
 		_, err := c.Call(hurried, Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != time.Second {
-			t.Errorf("%v after %s", e, time.Since(begin))
+			t.Errorf("%v after %s, want e.Kind Timeout, time.Since(begin) 1 s", e, time.Since(begin))
 		}
 		if a, b := <-done, <-done; a != 7*time.Second || b != 14*time.Second {
-			t.Errorf("timed out after %s and %s", a, b)
+			t.Errorf("timed out after %s and %s, want 7 s and 14 s", a, b)
 		}
 		_ = c.Close()
 	})

@@ -22,7 +22,7 @@ func TestRedirectForASlashSaysSo(t *testing.T) {
 		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL + path})
 		c.Tools(t.Context())
 		if got := c.Servers()[0].Reason; got != want {
-			t.Errorf("%s: %s", path, got)
+			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func reached(t *testing.T, what string, there <-chan struct{}) {
 	select {
 	case <-there:
 	case <-time.After(time.Minute):
-		t.Errorf("waited a minute for %s", what)
+		t.Errorf("waited a minute, want %s", what)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 		cancel()
 	}()
 	if _, err := c.Call(ctx, Call{Tool: "t"}); kind(t, err).Kind != Cancelled {
-		t.Error(err)
+		t.Errorf("error %v, want Kind Cancelled", err)
 	}
 	reached(t, "the call to end", left)
 }

@@ -58,7 +58,7 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 			c := open(t, Options{}, cfg)
 			c.Tools(t.Context())
 			if got := c.Servers()[0].Protocol; got != cfg.ProtocolVersion {
-				t.Fatalf("it speaks %s", got)
+				t.Fatalf("it speaks %s, want %s", got, cfg.ProtocolVersion)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			failed := make(chan error, 1)
@@ -71,10 +71,10 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 			cancel()
 			<-told
 			if took := time.Since(at); took > time.Second {
-				t.Errorf("it learnt of it after %s", took)
+				t.Errorf("it learnt of it after %s, want at most 1 s", took)
 			}
 			if e := kind(t, <-failed); e.Kind != Cancelled {
-				t.Error(e)
+				t.Errorf("call error %v, want Kind Cancelled", e)
 			}
 		})
 	}

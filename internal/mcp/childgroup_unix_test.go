@@ -14,6 +14,6 @@ func groupID() int { return syscall.Getpgrp() }
 func noChildren(t *testing.T) {
 	t.Helper()
 	if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
-		t.Errorf("a child is left: %d, %v", pid, err)
+		t.Errorf("a child is left: %d, %v, want ECHILD", pid, err)
 	}
 }

@@ -211,7 +211,7 @@ func (w *watch) born(kind string) *life {
 	w.t.Helper()
 	p := <-w.lives
 	if p.kind != kind {
-		w.t.Fatalf("%s came to life, not %s", p.kind, kind)
+		w.t.Fatalf("%s came to life, want %s", p.kind, kind)
 	}
 	return p
 }

@@ -72,7 +72,7 @@ func (c *consented) agrees(name string) func(context.Context, Elicitation) (Elic
 	return func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
 		c.asked.Add(1)
 		if e.Mode != ElicitURL || !strings.HasPrefix(e.URL, c.as.URL+"/authorize?") || !strings.Contains(e.Message, "crm") {
-			c.t.Errorf("asked %+v", e)
+			c.t.Errorf("asked %+v, want Mode ElicitURL, URL starting with %q, Message containing crm", e, c.as.URL+"/authorize?")
 		}
 		c.visit(name, e.URL)
 		return ElicitationResult{Action: Accept}, nil
@@ -88,7 +88,7 @@ func (c *consented) visit(name, address string) {
 	c.as.Unlock()
 	if q := oauthtest.Browse(c.t, address); q != nil {
 		if found, err := c.Callback(c.t.Context(), q); found && err != nil {
-			c.t.Error(err)
+			c.t.Errorf("error %v, want no error", err)
 		}
 	}
 }
@@ -106,13 +106,13 @@ func (c *consented) callAs(tool, name string) (string, error) {
 func (c *consented) signIn(name string) {
 	c.t.Helper()
 	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_sign_in" {
-		c.t.Fatalf("tools %q, %+v", got, c.Servers())
+		c.t.Fatalf("tools %q, %+v, want crm_sign_in", got, c.Servers())
 	}
 	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "from the next question on: crm_who") {
-		c.t.Fatalf("%q, %v\n%s", got, err, c.buf)
+		c.t.Fatalf("call as %q, %v\n%s, want got ending in \"from the next question on: crm_who\", no error", got, err, c.buf)
 	}
 	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_who" {
-		c.t.Fatalf("tools %q", got)
+		c.t.Fatalf("tools %q, want crm_who", got)
 	}
 }
 
@@ -124,24 +124,24 @@ func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newConsented(t, nil, o)
 			if st := c.Servers()[0]; st.State != Connecting || st.Reason != awaitConsent {
-				t.Errorf("%+v", st)
+				t.Errorf("server status %+v, want State Connecting, Reason %q", st, awaitConsent)
 			}
 			c.signIn("ann")
 			if st := c.Servers()[0]; st.State != Connected {
-				t.Errorf("%+v", st)
+				t.Errorf("server status %+v, want State Connected", st)
 			}
 			for range 2 {
 				for _, who := range []string{"ann", "bob", "eve"} {
 					if got, err := c.callAs("crm_who", who); err != nil || got != who {
-						t.Errorf("%s called as %q, %v", who, got, err)
+						t.Errorf("%s called as %q, %v, want %q and no error", who, got, err, who)
 					}
 				}
 			}
 			if c.asked.Load() != 3 || c.runs.Load() != 6 || len(c.as.Granted("authorization_code")) != 3 {
-				t.Errorf("asked %d times, ran %d times", c.asked.Load(), c.runs.Load())
+				t.Errorf("asked %d times, ran %d times, %d codes, want 3, 6 and 3", c.asked.Load(), c.runs.Load(), len(c.as.Granted("authorization_code")))
 			}
 			if sent := strings.Join(c.mcp.Sent, " "); strings.Contains(sent, "inbound-") {
-				t.Error("a caller's own token reached the server")
+				t.Errorf("a caller's own token reached the server: sent %q, want no inbound-", sent)
 			}
 		})
 	}
@@ -163,29 +163,29 @@ func TestOneVisitLetsAllCallsOfACallerGoOn(t *testing.T) {
 				questions.Done()
 				<-ctx.Done() // nobody answers here: the browser does
 				if !isClosed(e.Done) {
-					t.Error("ended before the browser came back")
+					t.Error("Done is open, want it closed when the browser came back")
 				}
 				return ElicitationResult{Action: Cancel}, nil
 			}})
 			if err != nil || res.Text() != "bob" {
-				t.Error(res, err)
+				t.Errorf("result %+v, %v, want Text bob, no error", res, err)
 			}
 		})
 	}
 	questions.Wait() // none of them holds a permit
 	if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" {
-		t.Error("somebody else's call waits", got, err)
+		t.Errorf("a call of another caller = %q, %v, want ann and no error", got, err)
 	}
 	address := <-addresses
 	for range 19 {
 		if other := <-addresses; other != address {
-			t.Errorf("%s and %s", address, other)
+			t.Errorf("%s and %s, want %s", address, other, address)
 		}
 	}
 	c.visit("bob", address)
 	all.Wait()
 	if n := len(c.as.Granted("authorization_code")) - before; n != 1 {
-		t.Errorf("%d tokens", n)
+		t.Errorf("%d tokens, want 1", n)
 	}
 }
 
@@ -205,12 +205,12 @@ func TestWithoutConsentACallIsDenied(t *testing.T) {
 		} {
 			_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: elicit})
 			if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "sign-in required") {
-				t.Errorf("%s: %s: %s", name, e.Kind, e.Message)
+				t.Errorf(`%s: %s: %s, want Kind Denied, Message containing "sign-in required"`, name, e.Kind, e.Message)
 			}
 		}
 	}
 	if st := c.Servers()[0]; st.State != Connected || c.runs.Load() != 0 {
-		t.Errorf("%+v, ran %d times", st, c.runs.Load())
+		t.Errorf("%+v, ran %d times, want st.State Connected, runs 0", st, c.runs.Load())
 	}
 	// The authorization server says no.
 	c.as.Lock()
@@ -218,12 +218,12 @@ func TestWithoutConsentACallIsDenied(t *testing.T) {
 	c.as.Unlock()
 	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
 		if found, err := c.Callback(t.Context(), oauthtest.Browse(t, e.URL)); !found || err == nil {
-			t.Error("it is taken")
+			t.Errorf("Callback = %v, %v, want true and an error", found, err)
 		}
 		return ElicitationResult{Action: Accept}, nil
 	}})
 	if e := kind(t, err); e.Kind != Denied || !strings.HasSuffix(e.Message, "signing in failed") {
-		t.Errorf("%s: %s", e.Kind, e.Message)
+		t.Errorf(`%s: %s, want Kind Denied, Message ending in "signing in failed"`, e.Kind, e.Message)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestWaitingForAPersonEnds(t *testing.T) {
 			return ElicitationResult{Action: map[ErrorKind]string{Cancelled: Accept, Denied: Decline}[end]}, nil
 		}})
 		if e := kind(t, err); e.Kind != end {
-			t.Errorf("%s: %s", e.Kind, e.Message)
+			t.Errorf("%s: %s, want %s", e.Kind, e.Message, end)
 		}
 		cancel()
 	}
@@ -252,7 +252,7 @@ func TestWaitingForAPersonEnds(t *testing.T) {
 	}})
 	closing.Wait()
 	if e := kind(t, err); e.Kind != Cancelled && e.Kind != Denied {
-		t.Errorf("%s: %s", e.Kind, e.Message)
+		t.Errorf("%s: %s, want Cancelled or Denied", e.Kind, e.Message)
 	}
 }
 
@@ -274,10 +274,10 @@ func TestToolWantsMoreRights(t *testing.T) {
 	wants.Store(&write)
 	asked := c.asked.Load()
 	if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" || c.asked.Load() != asked+1 {
-		t.Fatalf("%q, %v, asked %d times", got, err, c.asked.Load()-asked)
+		t.Fatalf("%q, %v, asked %d times, want got ann, asked %d, no error", got, err, c.asked.Load()-asked, asked+1)
 	}
 	if got := c.as.Visits[len(c.as.Visits)-1].Get("scope"); got != "basic write" {
-		t.Errorf("asked for %q", got)
+		t.Errorf(`asked for %q, want "basic write"`, got)
 	}
 	c.as.Lock()
 	c.as.Scope = "basic"
@@ -287,7 +287,7 @@ func TestToolWantsMoreRights(t *testing.T) {
 	asked = c.asked.Load()
 	_, err := c.callAs("crm_who", "ann")
 	if e := kind(t, err); e.Kind != Unavailable || !strings.HasSuffix(e.Message, "the server requires more scopes than the token has") || c.asked.Load() != asked+1 {
-		t.Errorf("%s: %s, asked %d times", e.Kind, e.Message, c.asked.Load()-asked)
+		t.Errorf(`%s: %s, asked %d times, want Kind Unavailable, Message ending in "the server requires more scopes than the token has", 1`, e.Kind, e.Message, c.asked.Load()-asked)
 	}
 }
 
@@ -301,17 +301,17 @@ func TestRevokedConsent(t *testing.T) {
 	for range 50 {
 		all.Go(func() {
 			if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" {
-				t.Error(got, err)
+				t.Errorf("call as %q, %v, want ann and no error", got, err)
 			}
 		})
 	}
 	all.Wait()
 	if n := len(c.as.Granted("refresh_token")); n != 1 || c.asked.Load() != asked || c.runs.Load() != 50 {
-		t.Errorf("%d refreshes, asked %d times, ran %d times", n, c.asked.Load()-asked, c.runs.Load())
+		t.Errorf("%d refreshes, asked %d times, ran %d times, want 1, 0 and 50", n, c.asked.Load()-asked, c.runs.Load())
 	}
 	// S2.2
 	if text := c.buf.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") || strings.Contains(text, "state=") {
-		t.Errorf("the log has %s", text)
+		t.Errorf("the log has %s, want text without canary, text without code-, text without state=", text)
 	}
 }
 
@@ -319,17 +319,17 @@ func TestRevokedConsent(t *testing.T) {
 func TestReloadTakesTheSignInAway(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_sign_in" {
-		t.Fatal(got)
+		t.Fatalf("tools %q, want crm_sign_in", got)
 	}
 	if err := c.Reload([]config.Server{{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.ToolsFor(t.Context(), caller("ann")); len(got) != 0 {
-		t.Errorf("tools %v", got)
+		t.Errorf("tools %v, want 0", got)
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "crm_sign_in", Principal: caller("ann")})
 	if e := kind(t, err); e.Kind != UnknownTool {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 }
 
@@ -338,13 +338,13 @@ func TestSignInAt(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.Tools(t.Context())
 	if host, err := c.SignInAt(t.Context(), "crm"); err != nil || "http://"+host != c.as.URL {
-		t.Error(host, err)
+		t.Errorf("SignInAt = %q, %v, want the host of %s", host, err, c.as.URL)
 	}
 	if len(c.as.Clients) != 1 {
-		t.Error("registered")
+		t.Errorf("registered: %d as.Clients, want 1", len(c.as.Clients))
 	}
 	if _, err := c.SignInAt(t.Context(), "other"); !errors.Is(err, ErrUnknownServer) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrUnknownServer", err)
 	}
 }
 
@@ -360,10 +360,10 @@ func TestServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
 			change(cfg)
 		}, nil)
 		if list := namesOf(c.Tools(t.Context())); list != "crm_who" {
-			t.Errorf("%s: tools %q, %+v\n%s", name, list, c.Servers(), c.buf)
+			t.Errorf("%s: tools %q, %+v\n%s, want crm_who", name, list, c.Servers(), c.buf)
 		}
 		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "service" {
-			t.Errorf("%s: %q, %v\n%s", name, got, err, c.buf)
+			t.Errorf("%s: %q, %v\n%s, want service and no error", name, got, err, c.buf)
 		}
 	}
 }
@@ -380,7 +380,7 @@ func TestReloadKeepsConsent(t *testing.T) {
 		}
 		asked := c.asked.Load()
 		if got, err := c.callAs("crm_who", "ann"); err != nil || got != "ann" || c.asked.Load()-asked != int64(n) {
-			t.Errorf("%q, %v, asked %d times", got, err, c.asked.Load()-asked)
+			t.Errorf("%q, %v, asked %d times, want ann, %d and no error", got, err, c.asked.Load()-asked, int64(n))
 		}
 	}
 }
@@ -395,25 +395,25 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 		cfg.Auth, cfg.Grant = config.AuthEnterprise, config.Grant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
 	}, nil)
 	if list := c.Tools(t.Context()); len(list) != 0 || c.Servers()[0].Reason != awaitCaller {
-		t.Errorf("tools without a caller: %v, %+v", list, c.Servers())
+		t.Errorf("tools without a caller: %v, %+v, want 0 list, c.Servers()[0].Reason %q", list, c.Servers(), awaitCaller)
 	}
 	for range 2 {
 		for _, who := range []string{"ann", "bob"} {
 			c.ToolsFor(t.Context(), caller(who))
 			if got, err := c.callAs("crm_who", who); err != nil || got != who {
-				t.Errorf("%s called as %q, %v\n%s", who, got, err, c.buf)
+				t.Errorf("%s called as %q, %v\n%s, want %q and no error", who, got, err, c.buf, who)
 			}
 		}
 	}
 	if n := len(as.Granted("urn:ietf:params:oauth:grant-type:token-exchange")); n != 2 || c.asked.Load() != 0 {
-		t.Errorf("%d exchanges, asked %d times", n, c.asked.Load())
+		t.Errorf("%d exchanges, asked %d times, want 2 and 0", n, c.asked.Load())
 	}
 	if sent := strings.Join(c.mcp.Sent, " "); strings.Contains(sent, "inbound-") {
-		t.Error("a caller's own token reached the server")
+		t.Errorf("a caller's own token reached the server: sent %q, want no inbound-", sent)
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: auth.Identity{Subject: "ann"}})
 	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "the caller sent none") {
-		t.Errorf("%s: %s", e.Kind, e.Message)
+		t.Errorf(`%s: %s, want Kind Unavailable, Message containing "the caller sent none"`, e.Kind, e.Message)
 	}
 }
 
@@ -428,6 +428,6 @@ func TestServerThatIsNeverContentEndsSoon(t *testing.T) {
 	asked := c.asked.Load()
 	_, err := c.callAs("crm_who", "ann")
 	if e := kind(t, err); e.Kind != Unavailable || c.asked.Load()-asked != maxConsents {
-		t.Errorf("%s: %s, asked %d times", e.Kind, e.Message, c.asked.Load()-asked)
+		t.Errorf("%s: %s, asked %d times, want Unavailable and %d", e.Kind, e.Message, c.asked.Load()-asked, maxConsents)
 	}
 }

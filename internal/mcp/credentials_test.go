@@ -68,7 +68,7 @@ func TestTokenIsOnEveryRequest(t *testing.T) {
 	_ = c.Close()
 	<-s.deletes
 	if all.Load() < 6 || bad.Load() != 0 {
-		t.Errorf("%d of %d requests without the token", bad.Load(), all.Load())
+		t.Errorf("%d of %d requests without the token, want all at least 6, bad 0", bad.Load(), all.Load())
 	}
 }
 
@@ -122,7 +122,7 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if source.fetches.Load() != 2 || runs.Load() != 20 || s.shakes.Load() != 1 {
-		t.Errorf("%d fetches, %d runs, %d handshakes", source.fetches.Load(), runs.Load(), s.shakes.Load())
+		t.Errorf("%d fetches, %d runs, %d handshakes, want 2, 20 and 1", source.fetches.Load(), runs.Load(), s.shakes.Load())
 	}
 }
 
@@ -138,7 +138,7 @@ func TestTokenThatIsAlwaysRefused(t *testing.T) {
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	e := kind(t, err)
 	if e.Kind != Unavailable || source.fetches.Load() > 2 || asked.Load() != 2 || s.shakes.Load() != 1 {
-		t.Errorf("%v: %d fetches, %d requests, %d handshakes", e, source.fetches.Load(), asked.Load(), s.shakes.Load())
+		t.Errorf("%v: %d fetches, %d requests, %d handshakes, want e.Kind Unavailable, fetches at most 2, asked 2, shakes 1", e, source.fetches.Load(), asked.Load(), s.shakes.Load())
 	}
 }
 
@@ -151,10 +151,10 @@ func TestHandshakeThatIsAlwaysRefused(t *testing.T) {
 	c := open(t, Options{Service: source}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT})
 	c.Tools(t.Context())
 	if n := source.fetches.Load(); n > 2 {
-		t.Errorf("%d fetches", n)
+		t.Errorf("%d fetches, want at most 2", n)
 	}
 	if st := c.Servers()[0]; st.Reason != "it refused our credentials (HTTP 401)" {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want Reason "it refused our credentials (HTTP 401)"`, st)
 	}
 }
 
@@ -196,17 +196,17 @@ func TestQueryAndContext(t *testing.T) {
 	})
 	must(t, res, err)
 	if q := seen["list"]; q.Get("keep") != "1" || q.Get("over") != "static" || q.Get("tenant") != "a&b" || q.Get("context_id") != "static" {
-		t.Errorf("list: %v", q)
+		t.Errorf(`list: %v, want Get("keep") 1, Get("over") static, Get("tenant") a&b, Get("context_id") static`, q)
 	}
 	if q := seen["call"]; q.Get("keep") != "1" || q.Get("tenant") != "a&b" || q.Get("context_id") != "11 11=&?" || len(q["context_id"]) != 1 {
-		t.Errorf("call: %v", q)
+		t.Errorf(`call: %v, want keep 1, tenant a&b, context_id "11 11=&?" once`, q)
 	}
 	m := metas[0]
 	if m["context_id"] != "11 11=&?" || m["traceparent"] != "ours" {
-		t.Errorf("_meta %v", m)
+		t.Errorf(`_meta %v, want ["context_id"] "11 11=&?", ["traceparent"] ours`, m)
 	}
 	if _, has := m["io.modelcontextprotocol/protocolVersion"]; has || m["progressToken"] != nil {
-		t.Errorf("_meta from outside: %v", m)
+		t.Errorf("_meta %v, want no protocolVersion and no progressToken from outside", m)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestNoSecretsInLogsAndMessages(t *testing.T) {
 	mu.Unlock()
 	for _, secret := range []string{"token-", "session-1", "session-2", "query-secret", "header-secret", "context-secret", "upstream-body"} {
 		if strings.Contains(all, secret) {
-			t.Errorf("%q in %s", secret, all)
+			t.Errorf("%q in %s, want no %q", secret, all, secret)
 		}
 	}
 }

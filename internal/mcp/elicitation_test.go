@@ -114,7 +114,7 @@ func TestElicitationEndsWithItsCall(t *testing.T) {
 			<-ctx.Done()
 			select {
 			case <-over:
-				t.Error("got the end of Call before that of Elicit")
+				t.Error("Call has ended before Elicit, want it after")
 			case <-time.After(20 * time.Millisecond): // it has had every chance
 			}
 			returned = true

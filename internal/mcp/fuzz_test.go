@@ -16,7 +16,7 @@ func FuzzForm(f *testing.F) {
 	f.Fuzz(func(t *testing.T, schema, content string) {
 		e := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(schema)}
 		if err := e.Check(json.RawMessage(content)); err == nil && !json.Valid([]byte(content)) {
-			t.Errorf("%q is an answer to %q", content, schema)
+			t.Errorf("Check of %q for %q = nil, want an error for what is not JSON", content, schema)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(list...)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
-		t.Errorf("tools %s", got)
+		t.Errorf(`tools %s, want "good mentioned"`, got)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestHeadersGoWithTheCall(t *testing.T) {
 		client := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		_, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"us-west1"}`)})
 		if header := <-got; err != nil || header != c.want {
-			t.Errorf("%s: the header is %q, %v", c.flavour, header, err)
+			t.Errorf("%s: the header is %q, %v, want %q and no error", c.flavour, header, err, c.want)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 			continue
 		}
 		if header := <-got; header != want[tool.Original] {
-			t.Errorf("%q: the header is %q", tool.Original, header)
+			t.Errorf("%q: the header is %q, want %q", tool.Original, header, want[tool.Original])
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 				t.Errorf("kind %s, want %s: %v", e.Kind, bad.kind, err)
 			}
 			if strings.Contains(e.Message, "session-") || strings.Contains(e.Message, "oops") || strings.Contains(e.Message, "\n") {
-				t.Errorf("message %q", e.Message)
+				t.Errorf(`message %q, want Message without session-, Message without oops, Message without "\n"`, e.Message)
 			}
 			close(release)
 			if err := <-waited; err != nil {
@@ -145,7 +145,7 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 			res, err := do("")
 			must(t, res, err)
 			if n := s.shakes.Load(); n != 1 {
-				t.Errorf("%d handshakes", n)
+				t.Errorf("%d handshakes, want 1", n)
 			}
 		})
 	}
@@ -161,14 +161,14 @@ func TestServerStartedLaterIsConnected(t *testing.T) {
 	_ = l.Close()
 	c := open(t, Options{}, config.Server{Name: "a", URL: "http://" + addr})
 	if list := c.Tools(t.Context()); len(list) != 0 {
-		t.Fatal(list)
+		t.Fatalf("list %+v, want 0", list)
 	}
 	if st := c.Servers()[0]; st.State != Failed || st.Reason != "connection refused" {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want State Failed, Reason "connection refused"`, st)
 	}
 	_, err = c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != UnknownTool {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 
 	listed := make(chan struct{}, 10)
@@ -217,13 +217,13 @@ func TestServerThatStopsIsReported(t *testing.T) {
 	down.Store(true)
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Unavailable {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Unavailable", e)
 	}
 	if st := c.Servers()[0]; st.State != Degraded || st.Reason == "" {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Degraded, Reason non-empty", st)
 	}
 	if list := c.Tools(t.Context()); len(list) != 1 {
-		t.Errorf("tools %v", list)
+		t.Errorf("tools %v, want 1", list)
 	}
 	down.Store(false)
 	<-back // with backoff
@@ -242,7 +242,7 @@ func TestHangingCallTimesOut(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Timeout: 50 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Timeout {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Timeout", e)
 	}
 	select {
 	case <-begun:
@@ -269,10 +269,10 @@ func TestUnknownOutcomeIsRepeatedOnlyIfAllowed(t *testing.T) {
 		c := open(t, Options{}, cfg)
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if allowed && (err != nil || asked.Load() != 2) {
-			t.Errorf("%v after %d requests", err, asked.Load())
+			t.Errorf("%v after %d requests, want 2 and no error", err, asked.Load())
 		}
 		if !allowed && (kind(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
-			t.Errorf("%v after %d requests", err, asked.Load())
+			t.Errorf("%v after %d requests, want UnknownOutcome after 1", err, asked.Load())
 		}
 	}
 }
@@ -288,7 +288,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 		c := open(t, Options{Service: newTokens()}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != Protocol || seen.Load() != 0 {
-			t.Errorf("%d: %v; the other host saw %d requests", status, e, seen.Load())
+			t.Errorf("%d: %v; the other host saw %d requests, want e.Kind Protocol, seen 0", status, e, seen.Load())
 		}
 	}
 }
@@ -359,16 +359,16 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 			_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
 			runtime.ReadMemStats(&after)
 			if e := kind(t, err); e.Kind != f.kind {
-				t.Error(e)
+				t.Errorf("call error %v, want Kind %q", e, f.kind)
 			}
 			// Everything allocated meanwhile, the server's part and garbage included.
 			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 48 {
-				t.Errorf("%d MiB allocated", mib)
+				t.Errorf("%d MiB allocated, want at most 48", mib)
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
 			must(t, res, err)
 			if s.shakes.Load() != 1 {
-				t.Error("the session did not survive")
+				t.Errorf("the session did not survive: shakes %d, want 1", s.shakes.Load())
 			}
 		})
 	}
@@ -385,7 +385,7 @@ func TestEndlessProgressTimesOut(t *testing.T) {
 		begin, got := time.Now(), 0
 		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})
 		if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != 60*time.Second || got < 58 {
-			t.Errorf("%v after %s and %d notifications", e, time.Since(begin), got)
+			t.Errorf("%v after %s and %d notifications, want e.Kind Timeout, time.Since(begin) 60 s, got at least 58", e, time.Since(begin), got)
 		}
 		_ = c.Close()
 	})
@@ -445,7 +445,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := must(t, res, err).Text(); got != "late" || calls.Load() != 1 {
-		t.Errorf("%q after %d calls", got, calls.Load())
+		t.Errorf("%q after %d calls, want late and 1", got, calls.Load())
 	}
 }
 
@@ -469,7 +469,7 @@ func TestRefusedResumeFailsTheCall(t *testing.T) {
 		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
 		if e := kind(t, err); e.Kind != UnknownOutcome {
-			t.Errorf("%d: %v", status, e)
+			t.Errorf("%d: %v, want Kind UnknownOutcome", status, e)
 		}
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)

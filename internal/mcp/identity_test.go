@@ -180,14 +180,14 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 		}))
 		c := open(t, Options{}, i.server("evil", evil.URL, kind))
 		if err := c.RefreshFor(t.Context(), caller("ann"), "evil"); err == nil {
-			t.Error("listed")
+			t.Error("Refresh = no error, want one")
 		}
 		if stolen.Load() != 0 || asked.Load() == 0 {
-			t.Errorf("%s: the thief was asked %d times", kind, stolen.Load())
+			t.Errorf("%s: the token endpoint was asked %d times, the server %d times, want 0 and at least 1", kind, stolen.Load(), asked.Load())
 		}
 		for _, form := range i.asked() {
 			if form.Get("resource") != evil.URL && kind == config.AuthClientCredentials {
-				t.Errorf("a token for %s", form.Get("resource"))
+				t.Errorf("a token for %s, kind %q, want other than AuthClientCredentials", form.Get("resource"), kind)
 			}
 		}
 	}
@@ -201,21 +201,21 @@ func TestOwnCredentialsAreForOneServer(t *testing.T) {
 	for _, tool := range []string{"a_who", "b_who"} {
 		c.Tools(t.Context())
 		if got, err := callAs(t, c, tool, caller("ann")); err != nil || got != "service" {
-			t.Errorf("%s: %q, %v", tool, got, err)
+			t.Errorf("%s: %q, %v, want service and no error", tool, got, err)
 		}
 	}
 	for _, form := range i.asked() {
 		if form.Get("grant_type") != "client_credentials" {
-			t.Errorf("form %v", form)
+			t.Errorf(`form %v, want Get("grant_type") client_credentials`, form)
 		}
 	}
 	if n := len(i.asked()); n != 2 {
-		t.Errorf("%d tokens for two servers", n)
+		t.Errorf("%d tokens for two servers, want 2", n)
 	}
 	for name, g := range map[string]*guarded{a.URL + "/mcp": a, b.URL: b} {
 		other := map[*guarded]string{a: b.URL, b: a.URL + "/mcp"}[g]
 		if all := g.all(); !strings.Contains(all, "service|"+name+"|") || strings.Contains(all, "service|"+other+"|") {
-			t.Errorf("%s got %s", name, all)
+			t.Errorf("%s got %s, want its own tokens only", name, all)
 		}
 	}
 }
@@ -228,10 +228,10 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
 	c := open(t, Options{MaxConcurrentCalls: 40}, i.server("a", a.URL, config.AuthExchange), i.server("b", b.URL, config.AuthExchange))
 	if list := c.Tools(t.Context()); len(list) != 0 {
-		t.Errorf("tools without a caller: %v", list)
+		t.Errorf("tools without a caller: %v, want 0", list)
 	}
 	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "a_who b_who" {
-		t.Fatalf("tools %q, %+v", got, c.Servers())
+		t.Fatalf(`tools %q, %+v, want "a_who b_who"`, got, c.Servers())
 	}
 	var all sync.WaitGroup
 	for n := range 60 {
@@ -239,26 +239,26 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 		all.Go(func() {
 			for _, tool := range []string{"a_who", "b_who"} {
 				if got, err := callAs(t, c, tool, caller(name)); err != nil || got != name {
-					t.Errorf("%s called as %q, %v", name, got, err)
+					t.Errorf("%s called as %q, %v, want %q and no error", name, got, err, name)
 				}
 			}
 		})
 	}
 	all.Wait()
 	if n := len(i.asked()); n != 6 {
-		t.Errorf("%d exchanges for three callers of two servers", n)
+		t.Errorf("%d exchanges for three callers of two servers, want 6", n)
 	}
 	for g, other := range map[*guarded]*guarded{a: b, b: a} {
 		if len(g.users) != 3 {
-			t.Errorf("%d sessions for three callers", len(g.users))
+			t.Errorf("%d sessions for three callers, want 3", len(g.users))
 		}
 		for id, users := range g.users {
 			if len(users) != 1 || id == "" {
-				t.Errorf("session %q was used by %v", id, users)
+				t.Errorf("session %q was used by %v, want one user and an ID", id, users)
 			}
 		}
 		if got := g.all(); strings.Contains(got, "inbound-") || strings.Contains(got, other.URL+"|") {
-			t.Errorf("a token went where it must not: %s", got)
+			t.Errorf("a token went where it must not: %s, want got without inbound-, got without %s", got, other.URL+"|")
 		}
 	}
 }
@@ -275,11 +275,11 @@ func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
 	second.Token = auth.NewSecret("ann") // the same subject to this IAM
 	for _, who := range []auth.Identity{first, first, second, second} {
 		if got, err := callAs(t, c, "a_who", who); err != nil || got != "ann" {
-			t.Fatal(got, err)
+			t.Fatalf("call as %q, %v, want ann and no error", got, err)
 		}
 	}
 	if len(i.asked()) != 2 || len(g.users) != 1 {
-		t.Errorf("%d exchanges, %d sessions", len(i.asked()), len(g.users))
+		t.Errorf("%d exchanges, %d sessions, want 2 and 1", len(i.asked()), len(g.users))
 	}
 }
 
@@ -309,11 +309,11 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 	}()
 	<-begun
 	if got, err := callAs(t, c, "a_t", more); err != nil || !strings.HasPrefix(got, "Bearer full|") {
-		t.Error(got, err)
+		t.Errorf(`call as %q, %v, want got starting with "Bearer full|", no error`, got, err)
 	}
 	close(release)
 	if got := <-answer; !strings.HasPrefix(got, "Bearer limited|") || s.shakes.Load() != 1 {
-		t.Errorf("called with %s; %d handshakes", got, s.shakes.Load())
+		t.Errorf(`called with %s; %d handshakes, want it to start with "Bearer limited|", 1`, got, s.shakes.Load())
 	}
 }
 
@@ -339,7 +339,7 @@ func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 		}
 		all.Wait()
 		if n, runs := len(i.asked())-before, g.runs.Load()-ran; n != 1 || runs != 20 {
-			t.Errorf("%s: %d renewals, %d runs", kind, n, runs)
+			t.Errorf("%s: %d renewals, %d runs, want 1 and 20", kind, n, runs)
 		}
 	}
 }
@@ -351,10 +351,10 @@ func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
 	_, err := callAs(t, c, "a_t", caller("ann"))
 	if e := kind(t, err); e.Kind != Unavailable || len(i.asked()) > 2 {
-		t.Errorf("%v after %d exchanges", e, len(i.asked()))
+		t.Errorf("%v after %d exchanges, want e.Kind Unavailable, asked at most 2", e, len(i.asked()))
 	}
 	if st := c.Servers()[0]; st.State != Connected {
-		t.Errorf("one caller's refusal made it %+v", st)
+		t.Errorf("one caller's refusal made it %+v, want State Connected", st)
 	}
 }
 
@@ -364,20 +364,20 @@ func TestCallWithoutCallersToken(t *testing.T) {
 	g := newGuarded(t, i, "")
 	c := open(t, Options{}, i.server("a", g.URL, config.AuthExchange))
 	if st := c.Servers()[0]; !c.Ready() && st.State != Connecting || st.Reason != awaitCaller {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want Connecting or ready, Reason %q", st, awaitCaller)
 	}
 	c.ToolsFor(t.Context(), caller("ann"))
 	before := len(g.all())
 	_, err := callAs(t, c, "a_who", auth.Identity{Issuer: "https://login.example", Subject: "ann"})
 	e := kind(t, err)
 	if e.Kind != Unavailable || e.Message != "MCP server a: it needs the caller's token, and the caller sent none" {
-		t.Errorf("%s: %s", e.Kind, e.Message)
+		t.Errorf(`%s: %s, want Unavailable and "MCP server a: it needs the caller's token, and the caller sent none"`, e.Kind, e.Message)
 	}
 	if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "the caller sent none") {
-		t.Error(err)
+		t.Errorf(`error %v, want error containing "the caller sent none"`, err)
 	}
 	if len(g.all()) != before {
-		t.Error("the server was asked")
+		t.Errorf("%d requests reached the server, want %d", len(g.all()), before)
 	}
 }
 
@@ -391,13 +391,13 @@ func TestOneCallersTroubleIsHisOwn(t *testing.T) {
 	g := newGuarded(t, i, "")
 	c := open(t, Options{Logger: textLog(locked{&mu, &log})}, i.server("a", g.URL, config.AuthExchange))
 	if got := c.ToolsFor(t.Context(), caller("eve")); len(got) != 0 {
-		t.Errorf("tools %v", got)
+		t.Errorf("tools %v, want 0", got)
 	}
 	if st := c.Servers()[0]; st.State != Connecting || st.Reason != awaitCaller {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Connecting, Reason %q", st, awaitCaller)
 	}
 	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "a_who" {
-		t.Fatal(got)
+		t.Fatalf("tools %q, want a_who", got)
 	}
 	var err error
 	for range 2 * maxStreak { // which would open the breaker
@@ -405,20 +405,20 @@ func TestOneCallersTroubleIsHisOwn(t *testing.T) {
 	}
 	e := kind(t, err)
 	if e.Kind != Unavailable || e.Message != "MCP server a: there is no token for it" {
-		t.Errorf("%s: %s", e.Kind, e.Message)
+		t.Errorf(`%s: %s, want Unavailable and "MCP server a: there is no token for it"`, e.Kind, e.Message)
 	}
 	if st := c.Servers()[0]; st.State != Connected {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Connected", st)
 	}
 	if got, err := callAs(t, c, "a_who", caller("ann")); err != nil || got != "ann" {
-		t.Error(got, err)
+		t.Errorf("call as %q, %v, want ann and no error", got, err)
 	}
 	// S2.2: never logged.
 	mu.Lock()
 	defer mu.Unlock()
 	for _, secret := range []string{"inbound-", "client-s3cret", "ann|"} {
 		if strings.Contains(log.String()+e.Error(), secret) {
-			t.Errorf("%q is in %s", secret, log.String())
+			t.Errorf("log %s, error %v, want them without %q", log.String(), e, secret)
 		}
 	}
 }
@@ -436,16 +436,16 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 	for n := range 50 {
 		all.Go(func() {
 			if got := namesOf(c.ToolsFor(t.Context(), caller(fmt.Sprint(n)))); got != "a_t" {
-				t.Error(got)
+				t.Errorf("tools %q, want a_t", got)
 			}
 		})
 	}
 	all.Wait()
 	if lists.Load() != 1 {
-		t.Errorf("listed %d times", lists.Load())
+		t.Errorf("listed %d times, want 1", lists.Load())
 	}
 	if err := c.RefreshFor(t.Context(), caller("ann"), "a"); err != nil || lists.Load() != 2 {
-		t.Errorf("%v; listed %d times", err, lists.Load())
+		t.Errorf("%v; listed %d times, want 2 and no error", err, lists.Load())
 	}
 }
 
@@ -456,7 +456,7 @@ func TestReloadEndsCallersSessions(t *testing.T) {
 	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
 	for _, name := range []string{"ann", "bob"} {
 		if got, err := callAs(t, c, "a_t", caller(name)); err != nil || got != "ok" {
-			t.Fatal(got, err)
+			t.Fatalf("call as %q, %v, want ok and no error", got, err)
 		}
 	}
 	if err := c.Reload(nil); err != nil {
@@ -464,10 +464,10 @@ func TestReloadEndsCallersSessions(t *testing.T) {
 	}
 	ended := map[string]bool{<-s.deletes: true, <-s.deletes: true}
 	if !ended["session-1"] || !ended["session-2"] {
-		t.Errorf("ended %v", ended)
+		t.Errorf(`ended %v, want ["session-1"] true, ["session-2"] true`, ended)
 	}
 	_, err := callAs(t, c, "a_t", caller("ann"))
 	if e := kind(t, err); e.Kind != UnknownTool {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 }

@@ -27,7 +27,7 @@ func BenchmarkLargeCall(b *testing.B) {
 			for b.Loop() {
 				res, err := c.Call(b.Context(), Call{Tool: "t", Args: json.RawMessage(`{}`)})
 				if err != nil || len(res.Text()) < size/2 {
-					b.Fatal(err)
+					b.Fatalf("error %v, want len(text) at least %d, no error", err, size/2)
 				}
 			}
 		})

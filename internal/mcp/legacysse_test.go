@@ -73,7 +73,7 @@ func TestLegacySSECallsTools(t *testing.T) {
 		work.Go(func() {
 			args := fmt.Sprintf(`{"text":"no %d"}`, i)
 			if res, err := c.Call(t.Context(), Call{Tool: "echo", Args: []byte(args)}); err != nil || !strings.Contains(string(res.Content[0]), fmt.Sprintf("no %d", i)) {
-				t.Errorf("Call(%s) = %+v, %v", args, res, err)
+				t.Errorf("Call(%s) = %+v, %v, want Content[0] containing %s, no error", args, res, err, fmt.Sprintf("no %d", i))
 			}
 		})
 	}

@@ -217,11 +217,11 @@ func must(t testing.TB, res *content.Result, err error) *content.Result {
 func kind(t testing.TB, err error) *CallError {
 	t.Helper()
 	if err == nil {
-		t.Fatal("no error")
+		t.Fatal("error nil, want a *CallError")
 	}
 	e, ok := err.(*CallError)
 	if !ok {
-		t.Fatalf("%T is not a *CallError: %v", err, err)
+		t.Fatalf("error %T %v, want a *CallError", err, err)
 	}
 	return e
 }

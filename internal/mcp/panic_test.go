@@ -58,12 +58,12 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 			if strings.HasPrefix(name, "a call") {
 				_, err := c.Call(t.Context(), Call{Tool: "echo"})
 				if e := kind(t, err); e.Kind != Protocol || strings.Contains(e.Message, "bug") {
-					t.Errorf("%v: %s", err, e.Message)
+					t.Errorf("%v: %s, Kind %q, want Kind Protocol, Message without bug", err, e.Message, e.Kind)
 				}
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo"})
 			if !b.struck.Load() {
-				t.Error("the bug did not strike")
+				t.Error("the panic did not happen, want it in the call")
 			}
 			must(t, res, err)
 		})

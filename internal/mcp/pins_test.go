@@ -92,18 +92,18 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pins.json")
 	c := open(t, Options{Pins: path}, cfg, free)
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
-		t.Fatal(got)
+		t.Fatalf("tools %q, want t", got)
 	}
 	if _, ok := c.Tool("add"); ok {
-		t.Error("the definition of a disabled tool is given out")
+		t.Error("Tool(add) of a disabled tool = true, want false")
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
 	if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "nothing has been accepted yet") {
-		t.Error(e.Message)
+		t.Errorf(`message %q, Kind %q, want Kind Denied, Message containing "nothing has been accepted yet"`, e.Message, e.Kind)
 	}
 	st := c.Servers()[0]
 	if st.State != Connected || st.Tools != 0 || fmt.Sprint(st.DisabledTools) != "[add sub]" || !strings.Contains(st.Reason, "answerd check") {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want State Connected, Tools 0, DisabledTools "[add sub]", Reason containing "answerd check"`, st)
 	}
 	if err := c.AcceptPins(); err != nil {
 		t.Fatal(err)
@@ -111,19 +111,19 @@ func TestPinnedToolsWaitForAcceptance(t *testing.T) {
 	again := open(t, Options{Pins: path}, cfg, free)
 	for _, c := range []*Client{c, again} {
 		if got := namesOf(c.Tools(t.Context())); got != "add sub t" || len(c.PinChanges()) != 0 {
-			t.Errorf("tools %s, changes %v", got, c.PinChanges())
+			t.Errorf(`tools %s, changes %v, want "add sub t" and none`, got, c.PinChanges())
 		}
 		res, err := c.Call(t.Context(), Call{Tool: "add"})
 		must(t, res, err)
 		if st := c.Servers()[0]; st.Tools != 2 || st.DisabledTools != nil || st.Reason != "" {
-			t.Errorf("%+v", st)
+			t.Errorf("server status %+v, want Tools 2, DisabledTools nil, Reason empty", st)
 		}
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Error(info, err)
+		t.Errorf("file %v, %v, want mode 0600", info, err)
 	}
 	if left, _ := filepath.Glob(path + ".*"); len(left) != 0 {
-		t.Error(left)
+		t.Errorf("left %q, want 0", left)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 	log := &logLines{}
 	c, _ := accepted(t, s, log)
 	if got := log.count("MCP tool disabled"); got != 2 { // before they were accepted
-		t.Errorf("%d lines", got)
+		t.Errorf("%d lines, want 2", got)
 	}
 	s.offer(addV2, sub, `{"name":"mul"}`)
 	for range 3 {
@@ -143,19 +143,19 @@ func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 		}
 	}
 	if got := namesOf(c.Tools(t.Context())); got != "sub" {
-		t.Error(got)
+		t.Errorf("tools %q, want sub", got)
 	}
 	for tool, want := range map[string]string{"add": "has changed", "mul": "is new"} {
 		_, err := c.Call(t.Context(), Call{Tool: tool})
 		if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, want) {
-			t.Error(e.Message)
+			t.Errorf("message %q, Kind %q, want Kind Denied, Message containing %q", e.Message, e.Kind, want)
 		}
 	}
 	if n := s.calls.Load(); n != 0 {
-		t.Errorf("%d calls reached the server", n)
+		t.Errorf("%d calls reached the server, want 0", n)
 	}
 	if got := log.count("MCP tool disabled"); got != 4 {
-		t.Errorf("%d lines about disabled tools", got)
+		t.Errorf("%d lines about disabled tools, want 4", got)
 	}
 	// Back as it was, but for the spelling of its JSON.
 	s.offer(sub, addV1Again)
@@ -163,7 +163,7 @@ func TestChangedDefinitionDisablesTheTool(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := namesOf(c.Tools(t.Context())); got != "add sub" {
-		t.Error(got)
+		t.Errorf(`tools %q, want "add sub"`, got)
 	}
 }
 
@@ -187,10 +187,10 @@ func TestRestartedServerIsListedBeforeACall(t *testing.T) {
 	gone.Store(true)
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
 	if e := kind(t, err); e.Kind != Denied {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Denied", e)
 	}
 	if s.calls.Load() != 0 || lists.Load() != 2 {
-		t.Errorf("%d calls, %d lists", s.calls.Load(), lists.Load())
+		t.Errorf("%d calls, %d lists, want 0 and 2", s.calls.Load(), lists.Load())
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "sub"})
 	must(t, res, err)
@@ -209,19 +209,19 @@ func TestDamagedPins(t *testing.T) {
 		}
 		c := open(t, Options{Pins: path}, cfg)
 		if got := namesOf(c.Tools(t.Context())); got != "" {
-			t.Errorf("%s: tools %s", name, got)
+			t.Errorf("%s: tools %s, want empty", name, got)
 		}
 		if err := c.AcceptPins(); err == nil || !strings.Contains(err.Error(), "damaged") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want error containing damaged", name, err)
 		}
 		if now, _ := os.ReadFile(path); string(now) != content {
-			t.Errorf("%s: the file is now %s", name, now)
+			t.Errorf("%s: the file is now %s, want %s", name, now, content)
 		}
 	}
 	c := open(t, Options{Pins: filepath.Join(t.TempDir(), "no", "such", "folder")}, cfg)
 	c.Tools(t.Context())
 	if err := c.AcceptPins(); err == nil {
-		t.Error("nothing was written")
+		t.Error("AcceptPins in a folder that is missing = no error, want one")
 	}
 }
 
@@ -233,7 +233,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 	b := config.Server{Name: "b", URL: serve(t, other).URL, Pin: true}
 	running := open(t, Options{Pins: path}, a, b)
 	if got := namesOf(running.Tools(t.Context())); got != "" {
-		t.Fatal(got)
+		t.Fatalf("tools %q, want empty", got)
 	}
 	for _, cfg := range []config.Server{a, b} { // each alone, as if the other was down
 		check := open(t, Options{Pins: path}, cfg)
@@ -244,7 +244,7 @@ func TestAcceptanceByAnotherProcess(t *testing.T) {
 	}
 	reload(t, running, a, b)
 	if got := namesOf(running.Tools(t.Context())); got != "add sub" || s.shakes.Load() != 2 {
-		t.Errorf("tools %s, %d handshakes", got, s.shakes.Load())
+		t.Errorf(`tools %s, %d handshakes, want "add sub" and 2`, got, s.shakes.Load())
 	}
 }
 

@@ -57,7 +57,7 @@ func TestPromptsOfAServerThatIsDownFail(t *testing.T) {
 		}
 		_, err = c.Prompt(t.Context(), auth.Identity{}, server, "p", nil)
 		if _, ok := errors.AsType[*ServerError](err); !ok {
-			t.Errorf("%s: %v", server, err)
+			t.Errorf("%s: %v, want a ServerError", server, err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestCallKeepsWhatTheSDKsTypesLose(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		if must(t, res, err); string(res.Structured) != `{"n":9007199254740993,"f":1.50}` ||
 			len(res.Content) != 2 || string(res.Content[0]) != `{"type":"hologram","depth":9007199254740993}` {
-			t.Errorf("%s: got %s and %s", name, res.Content, res.Structured)
+			t.Errorf(`%s: got %s and %s, want Structured {"n":9007199254740993,"f":1.50}, 2, [0] {"type":"hologram","depth":9007199254740993}`, name, res.Content, res.Structured)
 		}
 	}
 }
@@ -62,14 +62,14 @@ func TestServerErrorHasItsOwnCode(t *testing.T) {
 					e := kind(t, err)
 					rpc, ok := errors.AsType[*jsonrpc.Error](err)
 					if !ok || rpc.Code != code || string(rpc.Data) != `{"n":1}` {
-						t.Errorf("%s: got the error %+v in %v", name, rpc, err)
+						t.Errorf(`%s: got the error %+v in %v, want an Error, rpc.Code %d, Data {"n":1}`, name, rpc, err, code)
 					}
 					if e.Kind != Execution || e.Message != "MCP server a: it answered: too hot" {
-						t.Errorf("%s: got %s, %q", name, e.Kind, e.Message)
+						t.Errorf(`%s: got %s, %q, want Execution and "MCP server a: it answered: too hot"`, name, e.Kind, e.Message)
 					}
 				}
 				if before == nil || c.serverByName("a").pool.CurrentSession() != before {
-					t.Errorf("%s: the session did not survive", name)
+					t.Errorf("%s: the session was replaced, want %p still", name, before)
 				}
 			}
 		})

@@ -48,40 +48,40 @@ func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 	a, b, d := cfg("a"), cfg("b"), cfg("d")
 	c := open(t, Options{}, a, b)
 	if got := namesOf(c.Tools(t.Context())); got != "a_t b_t" {
-		t.Fatal(got)
+		t.Fatalf(`tools %q, want "a_t b_t"`, got)
 	}
 	changed := b
 	changed.Timeout = time.Minute
 	reload(t, c, d, changed, a)
 	if got := namesOf(c.Tools(t.Context())); got != "d_t b_t a_t" {
-		t.Errorf("tools %s; %+v", got, c.Servers())
+		t.Errorf(`tools %s; %+v, want "d_t b_t a_t"`, got, c.Servers())
 	}
-	if got := statesOf(c); got != "d connected, b connected, a connected" {
-		t.Error(got)
+	if got, want := statesOf(c), "d connected, b connected, a connected"; got != want {
+		t.Errorf("states of %q, want %q", got, want)
 	}
 	if id := <-scripts["b"].deletes; id != "session-1" { // the earlier b's session is ended
-		t.Error(id)
+		t.Errorf("id %q, want session-1", id)
 	}
 	for _, name := range []string{"a", "b", "d"} {
 		res, err := c.Call(t.Context(), Call{Tool: name + "_t"})
 		must(t, res, err)
 	}
 	if a, b := scripts["a"].shakes.Load(), scripts["b"].shakes.Load(); a != 1 || b != 2 {
-		t.Errorf("%d handshakes with a, %d with b", a, b)
+		t.Errorf("%d handshakes with a, %d with b, want 1 and 2", a, b)
 	}
 	reload(t, c, a)
 	if id := <-scripts["d"].deletes; id != "session-1" {
-		t.Error(id)
+		t.Errorf("id %q, want session-1", id)
 	}
 	if got := namesOf(c.Tools(t.Context())); got != "a_t" || statesOf(c) != "a connected" {
-		t.Error(got, statesOf(c))
+		t.Errorf(`tools %q, %q, want a_t and "a connected"`, got, statesOf(c))
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "d_t"})
 	if e := kind(t, err); e.Kind != UnknownTool {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 	if scripts["a"].shakes.Load() != 1 {
-		t.Error("the unchanged server lost its session")
+		t.Errorf(`the unchanged server lost its session: ["a"].shakes %d, want 1`, scripts["a"].shakes.Load())
 	}
 }
 
@@ -121,11 +121,11 @@ func TestRemovedServerDrains(t *testing.T) {
 		second, third, queued := call("wait"), call("wait"), call("now")
 		reload(t, c)
 		if e := kind(t, <-queued); e.Kind != UnknownTool || statesOf(c) != "" {
-			t.Error(e, statesOf(c))
+			t.Errorf("call error %v, %q, want e.Kind UnknownTool, statesOf(c) empty", e, statesOf(c))
 		}
 		synctest.Wait()
 		if n := len(s.deletes); n != 0 {
-			t.Errorf("%d sessions were ended under a call", n)
+			t.Errorf("%d sessions were ended under a call, want 0", n)
 		}
 		close(release)
 		for _, done := range []chan error{first, second, third} {
@@ -135,7 +135,7 @@ func TestRemovedServerDrains(t *testing.T) {
 		}
 		c.drains.Wait()
 		if n := len(s.deletes); n != 2 {
-			t.Errorf("%d sessions were ended", n)
+			t.Errorf("%d sessions were ended, want 2", n)
 		}
 		_ = c.Close()
 	})
@@ -162,10 +162,10 @@ func TestCloseEndsADrain(t *testing.T) {
 		t.Error(err)
 	}
 	if e := kind(t, <-failed); e.Kind != Cancelled {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	if err := c.Reload(nil); err == nil {
-		t.Error("a closed client was configured")
+		t.Error("Configure after Close = no error, want one")
 	}
 }
 
@@ -181,11 +181,11 @@ func TestBadConfigurationChangesNothing(t *testing.T) {
 		{good, {Name: ""}},
 	} {
 		if err := c.Reload(bad); err == nil {
-			t.Errorf("%+v was taken", bad)
+			t.Errorf("%+v was taken, want an error", bad)
 		}
 	}
 	if got := namesOf(c.Tools(t.Context())); got != "t" || statesOf(c) != "a connected" || s.shakes.Load() != 1 {
-		t.Error(got, statesOf(c), s.shakes.Load())
+		t.Errorf(`tools %q, %q, %d, want t, "a connected" and 1`, got, statesOf(c), s.shakes.Load())
 	}
 }
 
@@ -250,10 +250,10 @@ func TestAuthorizationCodeNeedsARedirectURL(t *testing.T) {
 	servers := []config.Server{{Name: "crm", URL: "https://h", Auth: config.AuthAuthorizationCode}}
 	_, err := New(servers, Options{Logger: quietLog()})
 	if want := `MCP server "crm", auth.redirectUrl: is missing, since PUBLIC_URL is not set either`; err == nil || err.Error() != want {
-		t.Error(err)
+		t.Errorf("error %v, want error %q", err, want)
 	}
 	c := open(t, Options{})
 	if err := c.Reload(servers); err == nil {
-		t.Error("reloaded")
+		t.Error("Configure = no error, want one")
 	}
 }

@@ -64,30 +64,30 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 			h, lists := holding(s, says)
 			c := open(t, Options{Transport: without(h)}, config.Server{Name: "a", URL: "http://localhost"})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != transport.StatelessVersion {
-				t.Fatalf("tools %s, %+v", got, c.Servers())
+				t.Fatalf("tools %s, %+v, want got echo, c.Servers()[0].Protocol StatelessVersion", got, c.Servers())
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if holds == 0 {
 				after(7 * maxListLife)
 				if n := lists.Load(); n != 1 {
-					t.Errorf("listed %d times", n)
+					t.Errorf("listed %d times, want 1", n)
 				}
 				_ = c.Close()
 				return
 			}
 			after(holds - time.Nanosecond)
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || lists.Load() != 1 {
-				t.Errorf("%s: too soon: %s", says, got)
+				t.Errorf("%s: too soon: %s, lists %d, want echo and 1", says, got, lists.Load())
 			}
 			after(time.Nanosecond)
 			synctest.Wait()
 			if got := namesOf(c.Tools(t.Context())); got != "echo news" || lists.Load() != 2 {
-				t.Errorf("%s: tools %s after %d lists", says, got, lists.Load())
+				t.Errorf(`%s: tools %s after %d lists, want "echo news" and 2`, says, got, lists.Load())
 			}
 			after(10 * holds)
 			synctest.Wait()
 			if n := lists.Load(); n != 12 {
-				t.Errorf("%s: %d lists", says, n)
+				t.Errorf("%s: %d lists, want 12", says, n)
 			}
 			_ = c.Close()
 		})
@@ -134,7 +134,7 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 		after(renewalGap)
 		synctest.Wait()
 		if tool, _ := c.Tool("add"); !strings.Contains(tool.Description, "ssh") || lists.Load() != 2 {
-			t.Errorf("%d lists, description %q", lists.Load(), tool.Description)
+			t.Errorf("%d lists, description %q, want Description containing ssh, lists 2", lists.Load(), tool.Description)
 		}
 		before := lists.Load()
 		for range 1000 { // and from the third on each list says so too
@@ -142,7 +142,7 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 			after(10 * time.Millisecond)
 		}
 		if n := lists.Load() - before; n < 5 || n > 11 {
-			t.Errorf("%d lists in 10 s", n)
+			t.Errorf("%d lists in 10 s, want n at least 5, n at most 11", n)
 		}
 		_ = c.Close()
 	})
@@ -171,7 +171,7 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 		after(renewalGap)
 		synctest.Wait()
 		if tool, _ := c.Tool("add"); !strings.Contains(tool.Description, "ssh") || lists.Load() != -99 {
-			t.Errorf("%d lists, description %q", lists.Load(), tool.Description)
+			t.Errorf("%d lists after the change, description %q, want 1 and the new description", lists.Load()+100, tool.Description)
 		}
 		_ = c.Close()
 	})
@@ -193,14 +193,14 @@ func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := namesOf(c.Tools(t.Context())); got != "add echo" {
-			t.Fatal(got)
+			t.Fatalf(`tools %q, want "add echo"`, got)
 		}
 		old.offer(addV2)
 		current.AddTool(&sdk.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 		after(pinnedListLife)
 		synctest.Wait()
 		if got := namesOf(c.Tools(t.Context())); got != "" {
-			t.Error(got)
+			t.Errorf("tools %q, want empty", got)
 		}
 		_ = c.Close()
 	})
@@ -218,6 +218,6 @@ func TestListOfAnotherType(t *testing.T) {
 	}}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "" || c.Servers()[0].State != Failed {
-		t.Errorf("tools %s, %+v", got, c.Servers())
+		t.Errorf("tools %s, %+v, want got empty, c.Servers()[0].State Failed", got, c.Servers())
 	}
 }

@@ -101,7 +101,7 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 				}
 			}
 			if _, err := read("docs:///page/missing"); err == nil {
-				t.Error("got no error for a resource that is missing")
+				t.Error("got no error for a resource that is missing, want an error")
 			}
 			<-reads
 			if len(reads) != 0 {

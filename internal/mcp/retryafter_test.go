@@ -42,7 +42,7 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
 		if e := kind(t, err); !strings.Contains(e.Message, "40 s") {
-			t.Error(e.Message)
+			t.Errorf(`message %q, want it to contain "40 s"`, e.Message)
 		}
 		busy.Store(false)
 		after(40*time.Second - time.Nanosecond)
@@ -55,12 +55,12 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 		busy.Store(true)
 		asked.Store(0)
 		if err := c.Refresh(t.Context(), "a"); err == nil {
-			t.Error("a busy server was listed")
+			t.Error("Refresh of a busy server = no error, want one")
 		}
 		n := asked.Load()
 		after(39 * time.Second)
 		if got := asked.Load(); got != n {
-			t.Errorf("asked %d times more", got-n)
+			t.Errorf("asked %d times more, got %d, want %d", got-n, got, n)
 		}
 		_ = c.Close()
 	})
@@ -79,15 +79,15 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 		b.withdrawCall(asking)
 		second, f := b.admitCall()
 		if f != nil {
-			t.Fatal(f)
+			t.Fatalf("failure %v, want nil", f)
 		}
 		b.recordOutcome(asking, fails, 0)
 		if since, _, _ := b.currentState(); since.IsZero() || b.trial != second.trial {
-			t.Error("the call that asks ended the trial of another")
+			t.Error("the call that asks ended the trial of another, want that trial to go on")
 		}
 		b.recordOutcome(second, works, 0)
 		if b.openFailure() != nil {
-			t.Error("it is not closed")
+			t.Errorf("openFailure() = %v after the trial worked, want nil", b.openFailure())
 		}
 	})
 	w := asks(t, "stateful sse")
@@ -128,17 +128,17 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 		}
 		_, err := callAs(t, c, "a_t", who)
 		if e := kind(t, err); e.Kind != Timeout {
-			t.Errorf("%d: %v", n, e)
+			t.Errorf("%d: %v, want Kind Timeout", n, e)
 		}
 	}
 	i.mu.Unlock()
 	if since, reason, _ := server.breaker.currentState(); !since.IsZero() || server.breaker.streak != 0 {
-		t.Errorf("the breaker is open: %s; or has counted %d failures", reason, server.breaker.streak)
+		t.Errorf("breaker: %q, %d failures, want it closed with none", reason, server.breaker.streak)
 	}
 	server.breaker.opened, server.breaker.retry = time.Now(), time.Now().Add(time.Hour)
 	_, err := callAs(t, c, "a_t", auth.Identity{Issuer: "https://login.example", Subject: "eve"})
 	if e := kind(t, err); !strings.Contains(e.Message, "the caller sent none") {
-		t.Error(e.Message)
+		t.Errorf(`message %q, want it to contain "the caller sent none"`, e.Message)
 	}
 }
 
@@ -162,14 +162,14 @@ func TestOversizedListFailsNoCall(t *testing.T) {
 			c.Tools(t.Context())
 			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", transport.MaxMessage), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "larger than 4194304 bytes") {
-				t.Errorf("refresh: %v", err)
+				t.Errorf(`refresh: %v, want error containing "larger than 4194304 bytes"`, err)
 			}
 			for range 20 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo"})
 				must(t, res, err)
 			}
 			if st := c.Servers()[0]; !strings.Contains(st.Reason, "larger than") || st.Tools != 1 {
-				t.Errorf("%+v", st)
+				t.Errorf(`server status %+v, want Reason containing "larger than", Tools 1`, st)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 // large, or not answered.
 func TestSamplingIsRefused(t *testing.T) {
 	never := func(context.Context, Sampling) (Sample, error) {
-		t.Error("the model was asked")
+		t.Error("the model was asked, want the request refused")
 		return Sample{}, nil
 	}
 	image := []*sdk.SamplingMessage{{Role: "user", Content: &sdk.ImageContent{Data: []byte{1}, MIMEType: "image/png"}}}

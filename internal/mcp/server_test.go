@@ -29,13 +29,13 @@ func TestServersAreIndependent(t *testing.T) {
 		config.Server{Name: "old", Type: config.TypeSSE, URL: web.URL},
 		config.Server{Name: "good", URL: web.URL})
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
-		t.Errorf("tools %s", got)
+		t.Errorf("tools %s, want t", got)
 	}
 	var states []string
 	for _, st := range c.Servers() {
 		states = append(states, st.Name+" "+string(st.State)+" "+st.Reason)
 		if st.Since.IsZero() {
-			t.Error(st.Name + " has no since")
+			t.Errorf("status %+v, want it to have a Since", st)
 		}
 	}
 	want := `down failed connection refused
@@ -45,22 +45,22 @@ socket failed connection refused
 old failed it answered HTTP 405
 good connected `
 	if got := strings.Join(states, "\n"); got != want {
-		t.Errorf("states\n%s", got)
+		t.Errorf("states\n%s, want %s", got, want)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 	if s.shakes.Load() != 1 {
-		t.Errorf("%d handshakes", s.shakes.Load())
+		t.Errorf("%d handshakes, want 1", s.shakes.Load())
 	}
 	for name, want := range map[string]string{
 		"nope": "no such MCP server", "off": "it is disabled", "child": "its command is not found", "socket": "connection refused", "down": "connection refused",
 	} {
 		if err := c.Refresh(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("refresh %s: %v", name, err)
+			t.Errorf("refresh %s: %v, want error containing %s", name, err, want)
 		}
 	}
 	if err := c.Refresh(t.Context(), "nope"); !errors.Is(err, ErrUnknownServer) {
-		t.Error(err)
+		t.Errorf("error %v, want ErrUnknownServer", err)
 	}
 }
 
@@ -69,10 +69,10 @@ func TestHiddenTools(t *testing.T) {
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Hidden: true})
 	if list := c.Tools(t.Context()); len(list) != 0 {
-		t.Errorf("tools %v", list)
+		t.Errorf("tools %v, want 0", list)
 	}
 	if tool, ok := c.Tool("t"); !ok || tool.Original != "t" || tool.Server != "a" {
-		t.Errorf("%+v", tool)
+		t.Errorf("tool %+v, want ok true, tool.Original t, tool.Server a", tool)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
@@ -92,23 +92,23 @@ func TestToolsWaitsABoundedTime(t *testing.T) {
 		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second}, config.Server{Name: "a", URL: "http://localhost"})
 		begin, first := time.Now(), time.Now()
 		if c.Ready() || len(c.Tools(t.Context())) != 0 || time.Since(begin) != 3*time.Second {
-			t.Errorf("ready %v after %s", c.Ready(), time.Since(begin))
+			t.Errorf("ready %v after %s, want false and no tools after 3 s", c.Ready(), time.Since(begin))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c.Tools(ctx)
 		if took := time.Since(begin); took != 4*time.Second {
-			t.Errorf("waited until %s", took)
+			t.Errorf("waited until %s, want 4 s", took)
 		}
 		<-time.After(session.HandshakeTimeout) // fake time
 		synctest.Wait()
 		begin = time.Now()
 		c.Tools(t.Context())
 		if !c.Ready() || time.Since(begin) != 0 {
-			t.Errorf("ready %v, waited %s", c.Ready(), time.Since(begin))
+			t.Errorf("ready %v, waited %s, want true at once", c.Ready(), time.Since(begin))
 		}
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" || st.Since.Sub(first) != session.HandshakeTimeout {
-			t.Errorf("%+v after %s", st, st.Since.Sub(first))
+			t.Errorf(`%+v after %s, want st.State Failed, st.Reason "no answer in time", st.Since.Sub(first) HandshakeTimeout`, st, st.Since.Sub(first))
 		}
 		_ = c.Close()
 	})
@@ -132,10 +132,10 @@ func TestHandshakeOutlivesItsCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.Refresh(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
+			t.Errorf("error %v, want context.DeadlineExceeded", err)
 		}
 		if err := c.Refresh(t.Context(), "a"); err != nil || shakes != 1 {
-			t.Errorf("%v after %d handshakes", err, shakes)
+			t.Errorf("%v after %d handshakes, want 1 and no error", err, shakes)
 		}
 		_ = c.Close()
 	})
@@ -165,7 +165,7 @@ func TestServerThatHangsOnDiscover(t *testing.T) {
 		c := open(t, Options{Transport: deaf}, config.Server{Name: "a", URL: "http://localhost"})
 		begin := time.Now()
 		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != session.HandshakeTimeout/2 {
-			t.Errorf("tools %q after %s; %+v", got, time.Since(begin), c.Servers())
+			t.Errorf("tools %q after %s; %+v, want t and %v", got, time.Since(begin), c.Servers(), session.HandshakeTimeout/2)
 		}
 		_ = c.Close()
 	})
@@ -192,13 +192,13 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 		c := open(t, Options{Transport: dying}, config.Server{Name: "a", URL: "http://localhost"})
 		if got := namesOf(c.Tools(t.Context())); got != "t" {
-			t.Fatal(got)
+			t.Fatalf("tools %q, want t", got)
 		}
 		dead.Store(true)
 		begin := time.Now()
 		_ = c.Close()
 		if took := time.Since(begin); took > 2*transport.NotifyTimeout {
-			t.Errorf("took %s", took)
+			t.Errorf("took %s, want at most %v", took, 2*transport.NotifyTimeout)
 		}
 	})
 }
@@ -214,18 +214,18 @@ func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 		c.Tools(t.Context())
 		away.Store(true)
 		if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Unavailable {
-			t.Error(err)
+			t.Errorf("error %v, want Kind Unavailable", err)
 		}
 		<-time.After(time.Minute) // fake time, in which the waits grow
 		if st := c.Servers()[0]; st.State != Degraded {
-			t.Errorf("%+v", st)
+			t.Errorf("server status %+v, want State Degraded", st)
 		}
 		away.Store(false)
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Connected {
-			t.Errorf("%+v", st)
+			t.Errorf("server status %+v, want State Connected", st)
 		}
 		_ = c.Close()
 	})

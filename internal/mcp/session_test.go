@@ -329,7 +329,7 @@ func TestCloseEndsTheSession(t *testing.T) {
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Cancelled {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 }
 
@@ -352,6 +352,6 @@ func TestCloseEndsCalls(t *testing.T) {
 		t.Error(err)
 	}
 	if e := kind(t, <-failed); e.Kind != Cancelled {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 }

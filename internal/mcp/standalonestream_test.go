@@ -72,7 +72,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	<-gets
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
 	if got := must(t, res, err).Text(); got != "accept 3" {
-		t.Errorf("alone: %s", got)
+		t.Errorf(`alone: %s, want "accept 3"`, got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
@@ -83,7 +83,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	<-slow
 	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
 	if got := must(t, res, err).Text(); got != "decline <nil>" {
-		t.Errorf("one of two: %s", got)
+		t.Errorf(`one of two: %s, want "decline <nil>"`, got)
 	}
 	cancel()
 	<-over
@@ -91,7 +91,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	// ask about it.
 	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
 	if got := must(t, res, err).Text(); got != "accept 3" {
-		t.Errorf("after one was given up: %s", got)
+		t.Errorf(`after one was given up: %s, want "accept 3"`, got)
 	}
 }
 
@@ -105,11 +105,11 @@ func TestStandaloneStreamReconnects(t *testing.T) {
 	first := <-gets
 	w.CloseClientConnections()
 	if again := <-gets; again != first {
-		t.Errorf("session %q, then %q", first, again)
+		t.Errorf("session %q, then %q, want %q", first, again, first)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
 	if got := must(t, res, err).Text(); got != "accept 3" {
-		t.Error(got)
+		t.Errorf(`must %q, want "accept 3"`, got)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 				must(t, res, err)
 			}
 			if shakes.Load() == 0 || s.shakes.Load() != 1 {
-				t.Errorf("%d GETs, %d handshakes", shakes.Load(), s.shakes.Load())
+				t.Errorf("%d GETs, %d handshakes, want at least 1 and 1", shakes.Load(), s.shakes.Load())
 			}
 		})
 	}

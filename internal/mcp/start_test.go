@@ -21,24 +21,24 @@ import (
 // time.
 func TestProcessHasTimeToComeUp(t *testing.T) {
 	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTimeout {
-		t.Fatalf("%s, %v", d.time, err)
+		t.Fatalf("ready after %s, %v, want %v and no error", d.time, err, startTimeout)
 	}
 	const up = 25 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		c := piped(t, Options{StartWait: 3 * time.Second}, config.Server{Type: "pipe of a process"}, slowToDiscover(up))
 		if d := time.Since(begin); d != 3*time.Second || c.Ready() {
-			t.Errorf("waited %s", d)
+			t.Errorf("waited %s, ready %t, want 3 s, false", d, c.Ready())
 		}
 		<-time.After(session.HandshakeTimeout) // fake time
 		begin = time.Now()
 		if n := len(c.Tools(t.Context())); n != 0 || time.Since(begin) != 0 || !c.Ready() {
-			t.Errorf("%d tools after %s more", n, time.Since(begin))
+			t.Errorf("%d tools after %s more, ready %t, want 0 at once, true", n, time.Since(begin), c.Ready())
 		}
 		<-time.After(up) // fake time
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Connected || st.Protocol != transport.StatelessVersion || st.Tools != 1 {
-			t.Errorf("%+v", st)
+			t.Errorf("server status %+v, want State Connected, Protocol StatelessVersion, Tools 1", st)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -51,7 +51,7 @@ func TestProcessHasTimeToComeUp(t *testing.T) {
 func TestEndBeforeTheHandshakeIsItsReason(t *testing.T) {
 	c := piped(t, Options{}, config.Server{}, func(net.Conn) {})
 	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want State Failed, Reason starting with "its pipe "`, st)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestChildrenDieWithUs(t *testing.T) {
 	by["family"].died()
 	by["reader"].died()
 	if !by["lazy"].alive() {
-		t.Error("a grandchild that ignores its input has died; who did it?")
+		t.Error("the grandchild that ignores its input has ended, want it alive")
 	}
 	if err := syscall.Kill(by["lazy"].pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
@@ -60,7 +60,7 @@ func TestChildOutlivesOtherThreads(t *testing.T) {
 		}
 		all.Wait()
 		if got := worldOf(t, c); got.PID != born.pid {
-			t.Fatalf("process %d, then %d", born.pid, got.PID)
+			t.Fatalf("process %d after a call, want %d", got.PID, born.pid)
 		}
 	}
 }
@@ -88,7 +88,7 @@ read a`
 		}
 		defer c.Close()
 		if n := len(c.Tools(t.Context())); n != 1 {
-			t.Fatalf("%d tools: %+v", n, c.Servers())
+			t.Fatalf("%d tools: %+v, want 1", n, c.Servers())
 		}
 	}
 	cycle() // what is made once
@@ -102,7 +102,7 @@ read a`
 	after := resources(t)
 	// Go keeps threads for later.
 	if after.files != before.files || after.threads > before.threads+20 {
-		t.Errorf("%+v, then %+v", before, after)
+		t.Errorf("%+v, then %+v, want %d files, at most %d threads", before, after, before.files, before.threads+20)
 	}
 	noChildren(t)
 }

@@ -29,7 +29,7 @@ func TestChildAnswersManyCallers(t *testing.T) {
 	c.Tools(t.Context())
 	for _, st := range c.Servers() {
 		if st.State != Connected {
-			t.Fatalf("%+v", st)
+			t.Fatalf("server status %+v, want State Connected", st)
 		}
 	}
 	var all sync.WaitGroup
@@ -90,10 +90,10 @@ func TestChildGetsWhatItIsGiven(t *testing.T) {
 				t.Errorf("environment %q, want %q", got.Env, want)
 			}
 			if got.Dir != dir || !reflect.DeepEqual(got.Args[1:], cfg.Args) {
-				t.Errorf("%+v", got)
+				t.Errorf("process %+v, want directory %q and arguments %q", got, dir, cfg.Args)
 			}
 			if runtime.GOOS == "linux" && got.Group != got.PID {
-				t.Errorf("group %d of process %d", got.Group, got.PID)
+				t.Errorf("group %d of process %d, want %d", got.Group, got.PID, got.PID)
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func TestChildWithQueryParametersIsWarnedAboutOnce(t *testing.T) {
 		must(t, res, err)
 	}
 	if n := strings.Count(log.String(), "query parameters"); n != 1 {
-		t.Errorf("%d warnings: %s", n, log.String())
+		t.Errorf("%d warnings: %s, want 1", n, log.String())
 	}
 }
 
@@ -143,7 +143,7 @@ func TestCommandIsFound(t *testing.T) {
 		c := open(t, Options{}, cfg)
 		c.Tools(t.Context())
 		if st := c.Servers()[0]; st.Reason != row.reason || (st.State == Connected) != (row.reason == "") {
-			t.Errorf("%+v: %+v", row, st)
+			t.Errorf("%+v: %+v, want the reason, and Connected only without one", row, st)
 		}
 	}
 }
@@ -181,11 +181,11 @@ func TestCancelReachesTheChild(t *testing.T) {
 	w.born("hanging")
 	cancel()
 	if e := kind(t, <-done); e.Kind != Cancelled {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	w.born("cancelled")
 	if got := worldOf(t, c); got.PID != born.pid {
-		t.Errorf("process %d, then %d", born.pid, got.PID)
+		t.Errorf("process %d after a cancelled call, want %d", got.PID, born.pid)
 	}
 }
 
@@ -199,24 +199,24 @@ func TestDeadChildIsStartedAgain(t *testing.T) {
 	first := w.born("serve")
 	_, err := c.Call(t.Context(), Call{Tool: "die"})
 	if e := kind(t, err); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its process ended (exit status 3)") {
-		t.Errorf("%v: %s", e.Kind, e.Message)
+		t.Errorf(`%v: %s, want Kind UnknownOutcome, Message containing "its process ended (exit status 3)"`, e.Kind, e.Message)
 	}
 	first.died()
 	second := w.born("serve") // nobody has called meanwhile
 	if s := log.String(); !strings.Contains(s, "cannot go on") || !strings.Contains(s, "exit status 3") {
-		t.Error(s)
+		t.Errorf(`string %q, want s containing "cannot go on", s containing "exit status 3"`, s)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil { // which needs no new child
 		t.Error(err)
 	}
 	if got := worldOf(t, c); got.PID != second.pid {
-		t.Errorf("process %d answers, not %d", got.PID, second.pid)
+		t.Errorf("process %d answers, want %d", got.PID, second.pid)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil { // the call may have come before the list
 		t.Error(err)
 	}
 	if st := c.Servers()[0]; st.State != Connected {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Connected", st)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 	endProcess(t, first.pid)
 	w.born("serve")
 	if second := w.born("hanging"); second.pid == first.pid {
-		t.Error("the same process")
+		t.Errorf("the same process: pid %d, want other than %d", second.pid, first.pid)
 	}
 	cancel()
 	<-done
@@ -301,10 +301,10 @@ func TestChildThatExitsAtOnce(t *testing.T) {
 	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("exit", ""))
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.State != Failed || st.Reason != "its process ended (exit status 3)" {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want State Failed, Reason "its process ended (exit status 3)"`, st)
 	}
 	if s := log.String(); !strings.Contains(s, "no licence found") {
-		t.Error(s)
+		t.Errorf(`string %q, want it to contain "no licence found"`, s)
 	}
 }
 
@@ -317,20 +317,20 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 	for range maxStarts {
 		w.born("brief")
 		if _, err := c.Call(t.Context(), Call{Tool: "echo"}); kind(t, err).Kind != UnknownOutcome {
-			t.Error(err)
+			t.Errorf("error %v, want Kind UnknownOutcome", err)
 		}
 	}
 	<-log.seen
 	_, err := c.Call(t.Context(), Call{Tool: "echo"})
 	// The breaker, which opens after as many failures, may be the one to say so.
 	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "too often") {
-		t.Errorf("%v: %s", e.Kind, e.Message)
+		t.Errorf(`%v: %s, want Kind Unavailable, Message containing "too often"`, e.Kind, e.Message)
 	}
 	if st := c.Servers()[0]; st.State != Degraded {
-		t.Errorf("%+v", st)
+		t.Errorf("server status %+v, want State Degraded", st)
 	}
 	if n := len(w.lives); n != 0 {
-		t.Errorf("%d more starts", n)
+		t.Errorf("%d more starts, want 0", n)
 	}
 }
 
@@ -341,14 +341,14 @@ func TestChildThatDiesOfDiscover(t *testing.T) {
 	c := open(t, Options{}, stdioConfig("legacy", w.addr()))
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.State != Connected || st.Protocol != "2025-11-25" {
-		t.Fatalf("%+v", st)
+		t.Fatalf("server status %+v, want State Connected, Protocol 2025-11-25", st)
 	}
 	w.born("legacy")
 	second := w.born("legacy")
 	endProcess(t, second.pid)
 	third := w.born("legacy")
 	if got := worldOf(t, c); got.PID != third.pid {
-		t.Errorf("process %d answers, not %d", got.PID, third.pid)
+		t.Errorf("process %d answers, want %d", got.PID, third.pid)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestBannerOnStdoutIsSkipped(t *testing.T) {
 	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("banner", ""))
 	worldOf(t, c)
 	if n := strings.Count(log.String(), "not MCP"); n != 1 || !strings.Contains(log.String(), "Welcome!") {
-		t.Errorf("%d lines: %s", n, log.String())
+		t.Errorf("%d lines: %s, want n 1, log containing Welcome!", n, log.String())
 	}
 }
 
@@ -372,12 +372,12 @@ func TestEndlessLineEndsTheSessionOnly(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := c.Call(t.Context(), Call{Tool: "flood"})
 	if e := kind(t, err); e.Kind != TooLarge {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind TooLarge", e)
 	}
 	first.died()
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
-		t.Errorf("%d MiB were allocated", got>>20)
+		t.Errorf("%d MiB were allocated, want at most 32", got>>20)
 	}
 	worldOf(t, c)
 }
@@ -390,7 +390,7 @@ func TestFloodOnStderr(t *testing.T) {
 	worldOf(t, c)
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
-		t.Errorf("%d MiB were allocated", got>>20)
+		t.Errorf("%d MiB were allocated, want at most 32", got>>20)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
 	child.died()
 	deaf.died()
 	if d := time.Since(begin); d > 7*time.Second {
-		t.Error(d)
+		t.Errorf("closed after %v, want at most 7 s", d)
 	}
 	noChildren(t)
 }
@@ -428,7 +428,7 @@ func TestGrandchildHoldsNobodyUp(t *testing.T) {
 	parent, lazy := w.born("wrapper"), w.born("lazy")
 	_, err := c.Call(t.Context(), Call{Tool: "die"})
 	if e := kind(t, err); e.Kind != UnknownOutcome {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind UnknownOutcome", e)
 	}
 	parent.died()
 	lazy.died()

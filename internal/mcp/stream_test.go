@@ -41,6 +41,6 @@ func TestServerThatPingsDuringACall(t *testing.T) {
 	res, err := c.Call(context.Background(), Call{Tool: "t"})
 	must(t, res, err)
 	if other.Load() != 0 {
-		t.Error("something else was answered")
+		t.Errorf("something else was answered: other %d, want 0", other.Load())
 	}
 }

@@ -197,10 +197,10 @@ func TestEveryRequestIntroducesUsAsTheHandshakeDid(t *testing.T) {
 		_ = c.Close()
 		first, call := said[methodDiscover], said[methodCall]
 		if !strings.Contains(first, `"name":"answerd"`) || !strings.Contains(first, `"1.2.3"`) || !strings.Contains(first, `"elicitation"`) {
-			t.Errorf("%s: the handshake says %s", flavour, first)
+			t.Errorf(`%s: the handshake says %s, want first containing "name":"answerd", first containing "1.2.3", first containing "elicitation"`, flavour, first)
 		}
 		if introduced != (call == first) || !introduced && call != " " {
-			t.Errorf("%s: a call says %s, and the handshake %s", flavour, call, first)
+			t.Errorf("%s: a call says %s, want what the handshake said (%s): %t", flavour, call, first, introduced)
 		}
 	}
 }

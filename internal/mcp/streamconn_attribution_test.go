@@ -33,12 +33,12 @@ func TestElicitationOverStreamConnReachesTheOnlyCall(t *testing.T) {
 		})
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
 			if e.Message != "How many?" || string(e.Schema) != bookingForm {
-				t.Errorf("asked %+v", e)
+				t.Errorf(`asked %+v, want Message "How many?", Schema %q`, e, bookingForm)
 			}
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":3}`)}, nil
 		}})
 		if got := must(t, res, err).Text(); !strings.Contains(got, `{"people":3}`) {
-			t.Errorf("%q: %s", version, got)
+			t.Errorf(`%q: %s, want it to contain {"people":3}`, version, got)
 		}
 	}
 }
@@ -72,19 +72,19 @@ func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 		}
 	}))
 	if logs, err := logsOf(t.Context(), c); err != nil || logs != 1 {
-		t.Errorf("alone: %d messages, %v", logs, err)
+		t.Errorf("alone: %d messages, %v, want 1 and no error", logs, err)
 	}
 	together = true
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
-			t.Errorf("the first of two: %d messages, %v", logs, err)
+			t.Errorf("the first of two: %d messages, %v, want 0 and no error", logs, err)
 		}
 	}()
 	<-entered
 	if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
-		t.Errorf("the second of two: %d messages, %v", logs, err)
+		t.Errorf("the second of two: %d messages, %v, want 0 and no error", logs, err)
 	}
 	<-done
 }
@@ -104,9 +104,9 @@ func TestServerMessagesAreNotAttributedAfterAnAbandonedCall(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	go func() { <-entered; leave() }()
 	if _, err := logsOf(ctx, c); kind(t, err).Kind != Cancelled {
-		t.Error(err)
+		t.Errorf("error %v, want Kind Cancelled", err)
 	}
 	if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
-		t.Errorf("%d messages, %v", logs, err)
+		t.Errorf("%d messages, %v, want 0 and no error", logs, err)
 	}
 }

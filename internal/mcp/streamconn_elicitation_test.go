@@ -84,7 +84,7 @@ func TestElicitationOverStreamConnNeedsOneCallInFlight(t *testing.T) {
 		ask(Decline, 0)
 		leave()
 		if k := kind(t, <-done); k.Kind != Cancelled || held != (questions{}) {
-			t.Errorf("%v, %+v", k, held)
+			t.Errorf("%v, %+v, want Cancelled and no questions", k, held)
 		}
 		<-time.After(time.Hour)
 		ask(Decline, 0)
@@ -110,12 +110,12 @@ func TestStreamConnHandlesListChanged(t *testing.T) {
 		})
 		<-time.After(time.Minute)
 		if _, ok := c.Tool("new"); !ok {
-			t.Errorf("%+v", c.Tools(t.Context()))
+			t.Errorf("tools %+v, want new among them", c.Tools(t.Context()))
 		}
 		server.AddResource(&sdk.Resource{URI: "x:2", Name: "2"}, nil)
 		<-time.After(time.Minute)
 		if r, ok := c.Tool(readTool); !ok || !strings.Contains(r.Description, "x:2") {
-			t.Errorf("%+v", r)
+			t.Errorf("tool %+v, want ok true, r.Description containing x:2", r)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)

@@ -35,7 +35,7 @@ func TestStreamConnMatchesResponses(t *testing.T) {
 			})
 			st := c.Servers()[0]
 			if want := version; st.State != Connected || st.Tools != 1 || want != "" && st.Protocol != want || want == "" && st.Protocol != transport.StatelessVersion {
-				t.Fatalf("%+v", st)
+				t.Fatalf("server status %+v, want Connected with 1 tool and protocol %q or the newest", st, version)
 			}
 			var all sync.WaitGroup
 			for i := range 200 {
@@ -75,11 +75,11 @@ func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 	for range 20 {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		if got := must(t, res, err).Text(); got != "right" {
-			t.Fatal(got)
+			t.Fatalf("result %q, want right", got)
 		}
 	}
 	if dials.Load() != 1 {
-		t.Errorf("%d connections", dials.Load())
+		t.Errorf("%d connections, want 1", dials.Load())
 	}
 }
 
@@ -113,13 +113,13 @@ func TestUnreadableResponseFailsOnlyItsCall(t *testing.T) {
 	line := <-held
 	held <- line
 	if _, err := do("version"); kind(t, err).Kind != Protocol {
-		t.Error(err)
+		t.Errorf("error %v, want Kind Protocol", err)
 	}
 	if _, err := do("deep"); kind(t, err).Kind != TooLarge {
 		t.Errorf("a deep result: %v, want %s", err, TooLarge)
 	}
 	if _, err := do("null"); kind(t, err).Kind != Protocol {
-		t.Error(err)
+		t.Errorf("error %v, want Kind Protocol", err)
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -155,14 +155,14 @@ func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 	conn := <-first
 	_ = conn.Close()
 	if e := kind(t, <-done); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its pipe broke; the call may or may not") {
-		t.Error(e, e.Message)
+		t.Errorf(`call error %v, %q, want Kind UnknownOutcome, Message containing "its pipe broke; the call may or may not"`, e, e.Message)
 	}
 	for i := range 3 {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": i}})
 		must(t, res, err)
 	}
 	if dials.Load() != 2 || len(ran) != 4 || ran["sent"] != 1 {
-		t.Errorf("%d connections, %v", dials.Load(), ran)
+		t.Errorf(`%d connections, %v, want dials 2, 4 ran, ran["sent"] 1`, dials.Load(), ran)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestIdempotentCallSurvivesConnectionLoss(t *testing.T) {
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 	if calls.Load() != 2 {
-		t.Errorf("sent %d times", calls.Load())
+		t.Errorf("sent %d times, want 2", calls.Load())
 	}
 }
 
@@ -224,15 +224,15 @@ func TestStreamConnCancelKeepsTheSession(t *testing.T) {
 	<-began
 	cancel()
 	if e := kind(t, <-done); e.Kind != Cancelled {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	if got := <-told; !strings.Contains(got, `"requestId"`) {
-		t.Error(got)
+		t.Errorf(`got %q, want it to contain "requestId"`, got)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 	if dials.Load() != 1 {
-		t.Errorf("%d connections", dials.Load())
+		t.Errorf("%d connections, want 1", dials.Load())
 	}
 }
 
@@ -254,12 +254,12 @@ func TestLateResponseIsNotLoggedAsWarning(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := c.Call(ctx, Call{Tool: "t"}); kind(t, err).Kind != Timeout {
-			t.Error(err)
+			t.Errorf("error %v, want Kind Timeout", err)
 		}
 		synctest.Wait() // the server has been told
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		if got := must(t, res, err).Text(); got != "ok" || strings.Contains(log.String(), "WARN") {
-			t.Errorf("%q; %s", got, log.String())
+			t.Errorf("result %q; log %s, want ok, no WARN", got, log.String())
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -289,18 +289,18 @@ func TestServerThatDoesNotReadFailsCallsInTime(t *testing.T) {
 		for range 5 {
 			all.Go(func() {
 				if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Timeout {
-					t.Error(err)
+					t.Errorf("error %v, want Kind Timeout", err)
 				}
 			})
 		}
 		all.Wait()
 		if d := time.Since(begin); d != 5*time.Second || calls.Load() != 1 {
-			t.Errorf("%v, %d calls arrived", d, calls.Load())
+			t.Errorf("%v, %d calls arrived, want 5 s and 1", d, calls.Load())
 		}
 		close(stop)
 		synctest.Wait()
 		if calls.Load() != 2 { // the second was being written
-			t.Errorf("%d calls arrived", calls.Load())
+			t.Errorf("%d calls arrived, want 2", calls.Load())
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -321,7 +321,7 @@ func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 			lines(func(m message, say func(string)) {
 				_, twice := calls.LoadOrStore(m.Params.Meta["n"], true)
 				if twice {
-					t.Errorf("call %v came twice", m.Params.Meta["n"])
+					t.Errorf("call %v came twice, want once", m.Params.Meta["n"])
 				}
 				if first { // reads no more
 					<-broken
@@ -350,10 +350,10 @@ func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 		close(broken)
 		all.Wait()
 		if e := kind(t, <-has); e.Kind != UnknownOutcome {
-			t.Error(e)
+			t.Errorf("call error %v, want Kind UnknownOutcome", e)
 		}
 		if dials.Load() != 2 {
-			t.Errorf("%d connections", dials.Load())
+			t.Errorf("%d connections, want 2", dials.Load())
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -379,7 +379,7 @@ func TestFloodOfServerRequestsIsBounded(t *testing.T) {
 		must(t, res, err)
 		synctest.Wait()
 		if n := answers.Load(); n < 1 || n > maxServerRequest+1 { // one is being written
-			t.Errorf("%d answers", n)
+			t.Errorf("%d answers, want 1 to %d", n, maxServerRequest+1)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -426,7 +426,7 @@ func TestStreamConnInitializesWhenDiscoverIsNotAnswered(t *testing.T) {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		must(t, res, err)
 		if d := time.Since(begin); d != session.HandshakeTimeout/2 {
-			t.Error(d)
+			t.Errorf("answered after %v, want %v", d, session.HandshakeTimeout/2)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -482,10 +482,10 @@ func TestStreamConnSendsContextInMetaWithOneWarning(t *testing.T) {
 	for range 3 {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": "1111"}})
 		if got := must(t, res, err).Text(); got != "1111" {
-			t.Error(got)
+			t.Errorf("result %q, want 1111", got)
 		}
 	}
 	if n := strings.Count(log.String(), "_meta only"); n != 1 {
-		t.Errorf("%d warnings: %s", n, log.String())
+		t.Errorf("%d warnings: %s, want 1", n, log.String())
 	}
 }

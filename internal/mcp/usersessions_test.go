@@ -61,7 +61,7 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 		visit := func(n int) *userSession {
 			s, f := c.acquireSession(caller(fmt.Sprint(n)))
 			if f != nil {
-				t.Fatal(f)
+				t.Fatalf("failure %v, want nil", f)
 			}
 			return s
 		}
@@ -73,14 +73,14 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 			c.releaseSession(visit(n))
 		}
 		if c.sessions.Len() != maxUserSessions {
-			t.Errorf("%d sessions", c.sessions.Len())
+			t.Errorf("%d sessions, want %d", c.sessions.Len(), maxUserSessions)
 		}
 		if visit(-1) != busy || visit(0) == first {
-			t.Error("the wrong one made room")
+			t.Error("the session in use was replaced, or the oldest idle one was not, want it the other way round")
 		}
 		c.closeAll()
 		if _, f := c.acquireSession(caller("late")); f == nil || f.Kind != Cancelled {
-			t.Errorf("after close: %v", f)
+			t.Errorf("acquireSession after closeAll = %v, want Cancelled", f)
 		}
 	})
 }
@@ -91,14 +91,14 @@ func TestTooManyPrincipalsAtATime(t *testing.T) {
 	defer c.closeAll()
 	for n := range maxUserSessions {
 		if _, f := c.acquireSession(caller(fmt.Sprint(n))); f != nil {
-			t.Fatal(f)
+			t.Fatalf("failure %v, want nil", f)
 		}
 	}
 	if _, f := c.acquireSession(caller("one more")); f == nil || f.Kind != Unavailable || !f.NotRun {
-		t.Errorf("got %v", f)
+		t.Errorf("acquireSession = %v, want Unavailable, not run", f)
 	}
 	if _, f := c.acquireSession(caller("0")); f != nil { // who is there already
-		t.Error(f)
+		t.Errorf("failure %v, want nil", f)
 	}
 }
 
@@ -121,20 +121,20 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
 		c.ToolsFor(t.Context(), caller("ann"))
 		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
-			t.Fatal(got, err)
+			t.Fatalf("call as %q, %v, want ok and no error", got, err)
 		}
 		<-time.After(userSessionIdle - time.Second)
 		synctest.Wait()
 		if len(ended) != 0 {
-			t.Errorf("ended early: %v", <-ended)
+			t.Errorf("%d sessions ended early, want 0", len(ended))
 		}
 		<-time.After(userSessionIdle/10 + time.Second)
 		synctest.Wait()
 		if len(ended) != 1 || <-ended != "Bearer for-ann" {
-			t.Errorf("%d sessions ended", len(ended))
+			t.Errorf("%d sessions ended, want that of ann", len(ended))
 		}
 		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
-			t.Error(got, err)
+			t.Errorf("call as %q, %v, want ok and no error", got, err)
 		}
 		_ = c.Close()
 		source.Close()
@@ -155,17 +155,17 @@ func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 			return time.Since(begin)
 		}
 		if d := took(); d != 3*time.Second {
-			t.Errorf("the first caller waited %s", d)
+			t.Errorf("the first caller waited %s, want 3 s", d)
 		}
 		<-time.After(session.HandshakeTimeout) // fake time
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != "no answer in time" {
-			t.Errorf("%+v", st)
+			t.Errorf(`server status %+v, want State Failed, Reason "no answer in time"`, st)
 		}
 		<-time.After(transport.MaxBackoff)
 		for range 3 {
 			if d := took(); d != 0 {
-				t.Errorf("a later caller waited %s", d)
+				t.Errorf("a later caller waited %s, want 0", d)
 			}
 		}
 		_ = c.Close()

@@ -87,19 +87,19 @@ func TestWebSocketFaults(t *testing.T) {
 			e := kind(t, do("bad"))
 			runtime.ReadMemStats(&after)
 			if e.Kind != f.kind || strings.Contains(e.Message, "secret") {
-				t.Error(e)
+				t.Errorf("call error %v, want Kind %q, Message without secret", e, f.kind)
 			}
 			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 48 {
-				t.Errorf("%d MiB allocated", mib)
+				t.Errorf("%d MiB allocated, want at most 48", mib)
 			}
 			if e := kind(t, <-beside); e.Kind != UnknownOutcome {
-				t.Errorf("the call beside it: %v", e)
+				t.Errorf("the call beside it: %v, want Kind UnknownOutcome", e)
 			}
 			if err := do(""); err != nil || s.shakes.Load() != 2 {
-				t.Errorf("%v after %d handshakes", err, s.shakes.Load())
+				t.Errorf("%v after %d handshakes, want 2 and no error", err, s.shakes.Load())
 			}
 			if code := websocket.CloseStatus(<-s.gone); f.closed != 0 && code != f.closed {
-				t.Errorf("the server saw %d", code)
+				t.Errorf("the server saw %d, want %v", code, f.closed)
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func TestWebSocketHugeAnswerToAnotherCall(t *testing.T) {
 		c := open(t, Options{}, wsServer(t, &wsScript{call: huge(head)}))
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != want {
-			t.Errorf("%s: %v", head, e)
+			t.Errorf("%s: %v, want Kind %s", head, e, want)
 		}
 		_ = c.Close()
 	}
@@ -140,7 +140,7 @@ func TestWebSocketDropMidCall(t *testing.T) {
 		c := open(t, Options{}, cfg)
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if allowed && (err != nil || asked.Load() != 2) || !allowed && (kind(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
-			t.Errorf("allowed %t: %v after %d requests", allowed, err, asked.Load())
+			t.Errorf("repeats allowed %t: %v after %d requests, want success after 2, or UnknownOutcome after 1", allowed, err, asked.Load())
 		}
 	}
 }
@@ -187,16 +187,16 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 	once := int64(0)
 	runs.Range(func(args, n any) bool {
 		if n.(*atomic.Int64).Load() != 1 {
-			t.Errorf("%s ran %d times", args, n.(*atomic.Int64).Load())
+			t.Errorf("%s ran %d times, want 1", args, n.(*atomic.Int64).Load())
 		}
 		once++
 		return true
 	})
 	if once < ok.Load() || unknown.Load() > int64(len(cuts)*callers) {
-		t.Errorf("%d ran, %d answered, %d unknown", once, ok.Load(), unknown.Load())
+		t.Errorf("%d ran, %d answered, %d unknown, want at least as many run as answered, at most %d unknown", once, ok.Load(), unknown.Load(), len(cuts)*callers)
 	}
 	if n := s.opened.Load(); n != int64(1+len(cuts)) {
-		t.Errorf("%d sockets for %d cuts", n, len(cuts))
+		t.Errorf("%d sockets for %d cuts, want %d", n, len(cuts), int64(1+len(cuts)))
 	}
 	t.Logf("%d answered, %d unknown", ok.Load(), unknown.Load())
 }
@@ -220,7 +220,7 @@ func TestWebSocketComesBackByItself(t *testing.T) {
 	s.drop()
 	<-listed
 	if n := s.opened.Load(); n != 2 {
-		t.Errorf("%d sockets", n)
+		t.Errorf("%d sockets, want 2", n)
 	}
 }
 
@@ -251,13 +251,13 @@ func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 	go func() { <-begun; cancel() }()
 	_, err := c.Call(ctx, Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != Cancelled {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	if got, want := <-s.cancelled, <-ids; got != want {
 		t.Errorf("cancelled %s, want %s", got, want)
 	}
 	if err := <-answered; err != nil || s.dials.Load() != 1 {
-		t.Errorf("%v; %d sockets", err, s.dials.Load())
+		t.Errorf("%v; %d sockets, want 1 and no error", err, s.dials.Load())
 	}
 }
 
@@ -287,16 +287,16 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 		begin := time.Now()
 		_, err = c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != UnknownOutcome || time.Since(begin) > 30*time.Second {
-			t.Errorf("%v after %s", e, time.Since(begin))
+			t.Errorf("%v after %s, want e.Kind UnknownOutcome, time.Since(begin) at most 30 s", e, time.Since(begin))
 		}
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Degraded || st.Reason != "it does not answer any more" {
-			t.Errorf("%+v", st)
+			t.Errorf(`server status %+v, want State Degraded, Reason "it does not answer any more"`, st)
 		}
 		network.Dead.Store(false)
 		<-time.After(2 * transport.MaxBackoff) // fake time
 		if st := c.Servers()[0]; st.State != Connected || s.dials.Load() != 2 {
-			t.Errorf("%+v after %d handshakes", st, s.dials.Load())
+			t.Errorf("%+v after %d handshakes, want st.State Connected, dials 2", st, s.dials.Load())
 		}
 		_ = c.Close()
 		_ = web.Close()
@@ -313,7 +313,7 @@ func TestWebSocketServerThatKeepsClosing(t *testing.T) {
 		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		<-time.After(10 * time.Minute) // fake time
 		if n := s.dials.Load(); n < 10 || n > 30 {
-			t.Errorf("%d handshakes in 10 minutes", n)
+			t.Errorf("%d handshakes in 10 minutes, want n at least 10, n at most 30", n)
 		}
 		_ = c.Close()
 		_ = web.Close()
@@ -343,7 +343,7 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if e := kind(t, err); e.Kind != UnknownOutcome {
-			t.Fatal(e)
+			t.Fatalf("call error %v, want Kind UnknownOutcome", e)
 		}
 		<-s.gone
 	}
@@ -353,16 +353,16 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 		lose()
 	}
 	if n := s.dials.Load(); n < int64(cycles) {
-		t.Errorf("%d sockets", n)
+		t.Errorf("%d sockets, want at least %d", n, int64(cycles))
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
 	if n := runtime.NumGoroutine(); n > goroutines+5 {
-		t.Errorf("%d goroutines, %d before", n, goroutines)
+		t.Errorf("%d goroutines, %d before, want at most %d", n, goroutines, goroutines+5)
 	}
 	if n := openFiles(t); n > files+5 {
-		t.Errorf("%d open files, %d before", n, files)
+		t.Errorf("%d open files, %d before, want at most %d", n, files, files+5)
 	}
 }
 
@@ -371,7 +371,7 @@ func openFiles(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
+		t.Fatalf("error %v, want no error or ErrNotExist", err)
 	}
 	return len(list)
 }
@@ -385,7 +385,7 @@ func TestWebSocketCloseIsPolite(t *testing.T) {
 		t.Error(err)
 	}
 	if code := websocket.CloseStatus(<-s.gone); code != websocket.StatusNormalClosure {
-		t.Errorf("closed with %d", code)
+		t.Errorf("closed with %d, want StatusNormalClosure", code)
 	}
 }
 
@@ -400,7 +400,7 @@ func TestWebSocketCloseIsBounded(t *testing.T) {
 		network.Dead.Store(true)
 		begin := time.Now()
 		if err := c.Close(); err != nil || time.Since(begin) != time.Second {
-			t.Errorf("%v after %s", err, time.Since(begin))
+			t.Errorf("%v after %s, want 1 s and no error", err, time.Since(begin))
 		}
 		_ = web.Close()
 	})

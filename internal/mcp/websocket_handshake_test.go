@@ -51,7 +51,7 @@ func TestWebSocketHandshake(t *testing.T) {
 	}
 	_ = c.Close()
 	if q := shake.URL.Query(); shake.URL.Path != "/mcp" || q.Get("keep") != "1" || q.Get("over") != "static" || q.Get("tenant") != "a&b" {
-		t.Errorf("%s", shake.URL)
+		t.Errorf("URL %s, keep %q, over %q, tenant %q, want shake.URL.Path /mcp, keep 1, over static, tenant a&b", shake.URL, q.Get("keep"), q.Get("over"), q.Get("tenant"))
 	}
 	for name, want := range map[string]string{
 		"X-Key": "k", "Authorization": "Bearer token-1", "Sec-Websocket-Protocol": "mcp", "Sec-Websocket-Extensions": "",
@@ -61,12 +61,12 @@ func TestWebSocketHandshake(t *testing.T) {
 		}
 	}
 	if len(metas) != 2 || metas[0]["context_id"] != "1" || metas[1]["context_id"] != "2" || s.dials.Load() != 1 {
-		t.Errorf("_meta %v; %d sockets", metas, s.dials.Load())
+		t.Errorf(`_meta %v; %d sockets, want 2 metas, metas[0]["context_id"] 1, metas[1]["context_id"] 2, dials 1`, metas, s.dials.Load())
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	if n := strings.Count(logged.String(), "_meta only"); n != 1 || strings.Contains(logged.String(), "token-") {
-		t.Errorf("%d warnings in %s", n, logged.String())
+		t.Errorf("%d warnings in %s, want n 1, logged without token-", n, logged.String())
 	}
 }
 
@@ -102,10 +102,10 @@ func TestWebSocketRefusedToken(t *testing.T) {
 			c.Tools(t.Context())
 			st := c.Servers()[0]
 			if st.State != want || source.fetches.Load() != 2 || s.dials.Load() != 2 {
-				t.Errorf("%d: %+v after %d fetches and %d handshakes", status, st, source.fetches.Load(), s.dials.Load())
+				t.Errorf("%d: %+v after %d fetches and %d handshakes, want st.State %q, fetches 2, dials 2", status, st, source.fetches.Load(), s.dials.Load(), want)
 			}
 			if want == Failed && !strings.HasPrefix(st.Reason, "it refused our credentials (HTTP ") {
-				t.Error(st.Reason)
+				t.Errorf(`reason %q, want it to start with "it refused our credentials (HTTP "`, st.Reason)
 			}
 			_ = c.Close() // before it tries again
 		}
@@ -150,7 +150,7 @@ func TestWebSocketHandshakeRefused(t *testing.T) {
 		_ = c.Close()
 	}
 	if seen.Load() != 0 {
-		t.Errorf("the other host saw %d requests", seen.Load())
+		t.Errorf("the other host saw %d requests, want 0", seen.Load())
 	}
 }
 
@@ -175,7 +175,7 @@ func TestWebSocketOverTLS(t *testing.T) {
 	c = open(t, Options{}, cfg)
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.Reason != "its TLS certificate is not trusted" {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want Reason "its TLS certificate is not trusted"`, st)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestWebSocketThroughProxy(t *testing.T) {
 	c := open(t, Options{Transport: through}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss://mcp.example:444/"})
 	c.Tools(t.Context())
 	if got := <-asked; got != "CONNECT mcp.example:444" {
-		t.Error(got)
+		t.Errorf(`got %q, want "CONNECT mcp.example:444"`, got)
 	}
 }
 
@@ -208,14 +208,14 @@ func TestWebSocketServerThatHangsUpAtDiscover(t *testing.T) {
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 	if s.dials.Load() != 2 || s.shakes.Load() != 1 {
-		t.Errorf("%d sockets, %d handshakes", s.dials.Load(), s.shakes.Load())
+		t.Errorf("%d sockets, %d handshakes, want 2 and 1", s.dials.Load(), s.shakes.Load())
 	}
 	s.call = func(c *websocket.Conn, m message) { go c.CloseNow() }
 	_, err = c.Call(t.Context(), Call{Tool: "t"})
 	if e := kind(t, err); e.Kind != UnknownOutcome {
-		t.Error(e)
+		t.Errorf("call error %v, want Kind UnknownOutcome", e)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil || s.dials.Load() != 3 {
-		t.Errorf("%v after %d sockets", err, s.dials.Load())
+		t.Errorf("%v after %d sockets, want 3 and no error", err, s.dials.Load())
 	}
 }

@@ -218,19 +218,19 @@ func TestWebSocketBothProtocols(t *testing.T) {
 			s.old = tc.old
 			c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serve(t, s)), ProtocolVersion: tc.pin})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
-				t.Fatalf("tools %q, %+v", got, c.Servers())
+				t.Fatalf("tools %q, %+v, want echo", got, c.Servers())
 			}
 			for range 10 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"hello"}`)})
 				if got := must(t, res, err).Text(); got != "hello" {
-					t.Errorf("text %q", got)
+					t.Errorf("text %q, want hello", got)
 				}
 			}
 			if st := c.Servers()[0]; st.State != Connected || st.Protocol != tc.want {
-				t.Errorf("%+v", st)
+				t.Errorf("server status %+v, want State Connected, Protocol %q", st, tc.want)
 			}
 			if n := s.opened.Load(); n != 1 {
-				t.Errorf("%d sockets", n)
+				t.Errorf("%d sockets, want 1", n)
 			}
 		})
 	}
@@ -257,6 +257,6 @@ func TestWebSocketAnswersMatchTheirCalls(t *testing.T) {
 	}
 	all.Wait()
 	if s.opened.Load() != 1 || w.conns.Load() != 1 {
-		t.Errorf("%d sockets, %d connections", s.opened.Load(), w.conns.Load())
+		t.Errorf("%d sockets, %d connections, want 1 and 1", s.opened.Load(), w.conns.Load())
 	}
 }

@@ -21,7 +21,7 @@ func refused(t *testing.T, err, reason error) time.Duration {
 		t.Fatalf("%v, want a refusal: %v", err, reason)
 	}
 	if r.RetryAfter < time.Second || r.RetryAfter > time.Minute || r.RetryAfter%time.Second != 0 {
-		t.Errorf("retry after %s", r.RetryAfter)
+		t.Errorf("retry after %s, want whole seconds from 1 s to 1 min", r.RetryAfter)
 	}
 	return r.RetryAfter
 }
@@ -43,14 +43,14 @@ func TestWhoFindsAllPlacesTakenWaitsASecondAtMost(t *testing.T) {
 		_, err := g.Acquire(t.Context(), "b")
 		refused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("waited %s", took)
+			t.Errorf("waited %s, want 1 s", took)
 		}
 		// By now it is known that places don't become free so fast.
 		began = time.Now()
 		_, err = g.Acquire(t.Context(), "b")
 		refused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != 0 {
-			t.Errorf("waited %s in vain", took)
+			t.Errorf("waited %s in vain, want 0", took)
 		}
 		first.Release()
 		first.Release() // once is enough, and twice is not two
@@ -112,8 +112,8 @@ func TestThoseWhoWaitAreServedInTurn(t *testing.T) {
 			left <- struct{}{}
 		}
 		all.Wait()
-		if got := fmt.Sprint(order); got != "[noisy ada bob noisy ada noisy]" {
-			t.Error(got)
+		if got, want := fmt.Sprint(order), "[noisy ada bob noisy ada noisy]"; got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
@@ -143,7 +143,7 @@ func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 		synctest.Wait()
 		refused(t, <-results, admission.ErrFull) // and gave one of them up
 		if len(results) != 0 {
-			t.Errorf("%d more left the queue", len(results))
+			t.Errorf("%d more left the queue, want 0", len(results))
 		}
 		place.Release()
 		all.Wait()
@@ -178,7 +178,7 @@ func TestRateIsABucketThatFillsUp(t *testing.T) {
 			}
 		}
 		if after := refused(t, begin("a"), admission.ErrTooFast); after != 2*time.Second {
-			t.Errorf("the next is due after %s", after)
+			t.Errorf("the next is due after %s, want 2 s", after)
 		}
 		if err := begin("b"); err != nil {
 			t.Error(err)
@@ -220,21 +220,21 @@ func TestWhatIsTakenCountsAndDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1, PerCaller: 1, MemoryShort: func() bool { return false }})
 		if !g.HasFreeSlot() {
-			t.Fatal("no room in an empty house")
+			t.Fatal("HasFreeSlot() = false for an empty gate, want true")
 		}
 		first := g.AcquireOverLimit("a")
 		if g.HasFreeSlot() {
-			t.Error("room in a full house")
+			t.Error("HasFreeSlot() = true with the only slot in use, want false")
 		}
 		var all sync.WaitGroup
 		all.Go(func() { enter(t, g, "b").Release() })
 		synctest.Wait()
 		if !g.HasFreeSlot() {
-			t.Error("those who wait stand in front of what is taken")
+			t.Error("HasFreeSlot() = false with a run above the limit and one waiting, want true")
 		}
 		second := g.AcquireOverLimit("a")
 		if g.HasFreeSlot() {
-			t.Error("room for more than one above the limit")
+			t.Error("HasFreeSlot() = true with one run above the limit, want false")
 		}
 		first.Release()
 		synctest.Wait()
@@ -251,14 +251,14 @@ func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, err := g.Acquire(t.Context(), "b"); !errors.Is(err, admission.ErrClosed) {
-				t.Error(err)
+				t.Errorf("error %v, want ErrClosed", err)
 			}
 		})
 		synctest.Wait()
 		g.Close()
 		all.Wait()
 		if _, err := g.Acquire(t.Context(), "c"); !errors.Is(err, admission.ErrClosed) {
-			t.Error(err)
+			t.Errorf("error %v, want ErrClosed", err)
 		}
 		place.Release()
 	})
@@ -321,13 +321,13 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 		noisy, quiet := tallies["noisy"], tallies["quiet"]
 		t.Logf("noisy %+v, quiet %+v", *noisy, *quiet)
 		if quiet.out*100 > quiet.in+quiet.out {
-			t.Errorf("%d of %d of the quiet caller were refused", quiet.out, quiet.in+quiet.out)
+			t.Errorf("%d of %d of the quiet caller were refused, want at most 1 in 100", quiet.out, quiet.in+quiet.out)
 		}
 		if refusals := noisy.out + quiet.out; (noisy.vain+quiet.vain)*100 > refusals {
-			t.Errorf("%d of %d refusals came late", noisy.vain+quiet.vain, refusals)
+			t.Errorf("%d of %d refusals came late, want at most 1 in 100", noisy.vain+quiet.vain, refusals)
 		}
 		if got := noisy.in + quiet.in; got < seconds*places/2*9/10 {
-			t.Errorf("%d came in; there was room for %d", got, seconds*places/2)
+			t.Errorf("%d came in; there was room for %d, want at least %d", got, seconds*places/2, seconds*places/2*9/10)
 		}
 	})
 }

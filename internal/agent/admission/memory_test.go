@@ -15,7 +15,7 @@ import (
 func TestMemoryIsShortWhileWhatIsAliveIsNearTheLimit(t *testing.T) {
 	var m admission.Memory
 	if m.Short() {
-		t.Fatal("short without a limit")
+		t.Fatal("Short() = true without a limit, want false")
 	}
 	const limit = 128 << 20
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
@@ -27,20 +27,20 @@ func TestMemoryIsShortWhileWhatIsAliveIsNearTheLimit(t *testing.T) {
 		alive := make([]byte, limit)
 		runtime.GC()
 		if !look() {
-			t.Error("not short with all of it alive")
+			t.Error("Short() = false with all of the limit alive, want true")
 		}
 		runtime.KeepAlive(alive)
 		alive = nil
 		look() // a collection may have been under way
 		// Nobody collects here but who looks.
 		if look() {
-			t.Error("short with nothing alive")
+			t.Error("Short() = true with nothing alive, want false")
 		}
 		for range 4 {
 			_ = make([]byte, limit/4)
 		}
 		if look() {
-			t.Error("short with garbage")
+			t.Error("Short() = true with garbage only, want false")
 		}
 	})
 }

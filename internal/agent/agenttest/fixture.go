@@ -231,7 +231,7 @@ func (h *Fixture) EventsUntil(t testing.TB, id string, pleases func(event.Event)
 			select {
 			case <-page.More:
 			case <-ctx.Done():
-				t.Fatalf("the run stays at %s", TypesOf(all))
+				t.Fatalf("the run stays at %s, want it to go on", TypesOf(all))
 			}
 		}
 	}
@@ -251,7 +251,7 @@ func TerminalEvent[B event.Body](t testing.TB, events []event.Event) B {
 	t.Helper()
 	b, ok := events[len(events)-1].Body.(B)
 	if !ok {
-		t.Fatalf("the run ended with %s: %s", events[len(events)-1].Body.Type(), events[len(events)-1].JSON)
+		t.Fatalf("the run ended with %s: %s, want %T", events[len(events)-1].Body.Type(), events[len(events)-1].JSON, b)
 	}
 	return b
 }

@@ -35,7 +35,7 @@ func TestAmongAThousandToolsTheRightOnesAreFound(t *testing.T) {
 	}
 	t.Logf("of %d wishes %d first, %d among the first %d", len(wishes), first, found, limit)
 	if first*100 < len(wishes)*60 || found*100 < len(wishes)*80 {
-		t.Errorf("recall at %d is %d of %d", limit, found, len(wishes))
+		t.Errorf("recall at %d is %d as the first and %d in all of %d, want at least 60 %% and 80 %%", limit, first, found, len(wishes))
 	}
 }
 
@@ -74,10 +74,10 @@ func TestFindGoesByTheWordsThatMatter(t *testing.T) {
 		}
 	}
 	if got := index.Find("item", 1); len(got) != 1 {
-		t.Errorf("limit 1 gave %d", len(got))
+		t.Errorf("limit 1 gave %d, want 1", len(got))
 	}
 	if got := New(nil).Find("item", 8); len(got) != 0 {
-		t.Errorf("nothing gave %v", got)
+		t.Errorf("nothing gave %v, want 0", got)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestHugeToolIsReadUpToItsBound(t *testing.T) {
 	docs := []Doc{{Name: "a", Description: huge, Schema: json.RawMessage(strings.Repeat(`{"items":`, 1000) + "1" + strings.Repeat("}", 1000))}}
 	index := New(docs)
 	if len(index.Find("word", 1)) != 1 || len(index.Find("end", 1)) != 0 || len(splitWords(huge)) != maxWords {
-		t.Error("the bound does not hold")
+		t.Errorf("Find(word) = %v, Find(end) = %v, %d words, want 1, 0 and %d", index.Find("word", 1), index.Find("end", 1), len(splitWords(huge)), maxWords)
 	}
 }
 
@@ -113,11 +113,11 @@ func FuzzFind(f *testing.F) {
 		index := New(docs)
 		for _, i := range index.Find(query, 2) {
 			if i < 0 || i >= len(docs) {
-				t.Errorf("found %d", i)
+				t.Errorf("Find gave %d, want an index below %d", i, len(docs))
 			}
 		}
 		if w := splitWords(query); len(w) > 0 && len(index.Find(query, 1)) == 0 {
-			t.Errorf("%q has words %q and is not found by them", query, w)
+			t.Errorf("Find(%q) = nothing, want the document with its words %q", query, w)
 		}
 	})
 }

@@ -44,19 +44,19 @@ func TestQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 		{Hook: ToolResult, Args: json.RawMessage(`{}`), Result: &Result{Content: []json.RawMessage{json.RawMessage(`{"type":"text","text":"x"}`)}, Structured: json.RawMessage(`0`)}},
 	} {
 		if r, err := c.Ask(t.Context(), call); err != nil || r.String() != "nothing" {
-			t.Errorf("%s: %+v, %v", call.Hook, r, err)
+			t.Errorf(`%s: %+v, %v, want "nothing" and no error`, call.Hook, r, err)
 		}
 	}
 	q := s.Questions()
 	if a := q[0]; a.Hook != "pre_tool_call" || a.RunID != "run_1" || a.Subject != "ada" || a.Server != "crm" || a.Tool != "find" || a.CallID != "call_1" ||
 		string(a.Args) != `{"q":"<é>","n":12345678901234567890}` || a.Result != nil || a.Error != nil {
-		t.Errorf("before: %+v", a)
+		t.Errorf(`before: %+v, want Hook pre_tool_call, RunID run_1, Subject ada, Server crm, Tool find, CallID call_1, Args {"q":"<é>","n":12345678901234567890}, Result nil, Error nil`, a)
 	}
 	if a := q[1]; a.Hook != "tool_error" || string(a.Args) != "null" || a.ArgsText != `{"q":` || a.Error.Kind != "invalid_arguments" || a.Error.Message != "No." {
-		t.Errorf("failed: %+v", a)
+		t.Errorf(`failed: %+v, want Hook tool_error, Args null, ArgsText {"q":, Error.Kind invalid_arguments, Error.Message No.`, a)
 	}
 	if a := q[2]; a.Hook != "tool_result" || string(a.Result.Structured) != "0" || len(a.Result.Content) != 1 || a.Error != nil {
-		t.Errorf("worked: %+v", a)
+		t.Errorf("worked: %+v, want Hook tool_result, Result.Structured 0, 1 Result.Content, Error nil", a)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	if _, err := client(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
-		t.Error("a question with another secret was taken")
+		t.Error("a question with another secret was taken, want an error")
 	}
 	send := func(at time.Time, change func([]byte) []byte) func() int {
 		body, err := Call{Hook: PreToolCall, Tool: "find"}.encodeBody(at, fmt.Sprint("dlv_", at))
@@ -84,17 +84,17 @@ func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 	same := func(b []byte) []byte { return b }
 	first := send(time.Now(), same)
 	if code := first(); code != 200 {
-		t.Errorf("the question: %d", code)
+		t.Errorf("the question: %d, want 200", code)
 	}
 	if code := first(); code != 401 {
-		t.Errorf("its copy: %d", code)
+		t.Errorf("its copy: %d, want 401", code)
 	}
 	if code := send(time.Now().Add(-time.Hour), same)(); code != 401 {
-		t.Errorf("an old one: %d", code)
+		t.Errorf("an old one: %d, want 401", code)
 	}
 	later := func(b []byte) []byte { return bytes.Replace(b, []byte(`"timestamp":`), []byte(`"timestamp":1`), 1) }
 	if code := send(time.Now(), later)(); code != 401 {
-		t.Errorf("one with another time: %d", code)
+		t.Errorf("one with another time: %d, want 401", code)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestRepliesAreReadStrictly(t *testing.T) {
 // F19 among others. Whatever a service does instead of replying, the error has no
 // word of it, nor of the URL.
 func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed, want it refused") }))
 	defer other.Close()
 	for name, answer := range map[string]http.HandlerFunc{
 		"a redirect": func(w http.ResponseWriter, r *http.Request) {
@@ -183,7 +183,7 @@ func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 			defer s.Close()
 			_, err := client(t, s.URL+"/?key=canary", webhooktest.Secret).Ask(t.Context(), Call{Hook: PreToolCall})
 			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "127.0.0.1") {
-				t.Errorf("error %v", err)
+				t.Errorf("error %v, want error without canary, error without 127.0.0.1", err)
 			}
 		})
 	}
@@ -231,7 +231,7 @@ func TestKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
 	<-served
 	first, lost, again := <-bodies, <-bodies, <-bodies
 	if bytes.Equal(first, lost) || !bytes.Equal(lost, again) {
-		t.Errorf("%s\n%s\n%s", first, lost, again)
+		t.Errorf("bodies\n%s\n%s\n%s, want the second unlike the first and the third like the second", first, lost, again)
 	}
 }
 
@@ -253,14 +253,14 @@ func TestReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
 		begin := time.Now()
 		_, err = c.Ask(t.Context(), Call{Hook: PreToolCall})
 		if took := time.Since(begin); took != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v after %s", err, took)
+			t.Errorf("%v after %s, want took 5 s, err context.DeadlineExceeded", err, took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		begin = time.Now()
 		_, err = c.Ask(ctx, Call{Hook: PreToolCall})
 		if took := time.Since(begin); took != time.Second || !errors.Is(err, context.Canceled) {
-			t.Errorf("%v after %s", err, took)
+			t.Errorf("%v after %s, want took 1 s, err context.Canceled", err, took)
 		}
 	})
 }
@@ -304,7 +304,7 @@ func TestServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
 		{URL: "https://hooks.example.com"},
 	} {
 		if _, err := New(o); err == nil || strings.Contains(err.Error(), "canary") {
-			t.Errorf("%q: %v", o.URL, err)
+			t.Errorf("%q: %v, want error without canary", o.URL, err)
 		}
 	}
 }
@@ -320,10 +320,10 @@ func FuzzReply(f *testing.F) {
 				continue
 			}
 			if r.Args != nil && (about != PreToolCall || !json.Valid(r.Args) || r.Args[0] != '{') {
-				t.Errorf("args %s of %s", r.Args, about)
+				t.Errorf("args %s of %s, want a JSON object, only of pre_tool_call", r.Args, about)
 			}
 			if r.Abort && (r.Args != nil || r.Content != nil) || len(r.Reason) > maxReason {
-				t.Errorf("%+v", r)
+				t.Errorf("reply %+v, want no args or content beside abort, a reason of at most %d bytes", r, maxReason)
 			}
 		}
 	})

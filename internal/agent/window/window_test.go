@@ -112,12 +112,12 @@ func TestFitDropsCallsTogetherWithTheirResults(t *testing.T) {
 				open[call.ID] = true
 			}
 			if m.Role == llm.ToolRole && !open[m.CallID] {
-				t.Fatalf("at %d tokens a result has lost its call: %s", limit, shapeOf(c))
+				t.Fatalf("at %d tokens a result has lost its call, want both or none: %s", limit, shapeOf(c))
 			}
 			delete(open, m.CallID)
 		}
 		if len(open) > 0 {
-			t.Fatalf("at %d tokens a call has lost its result: %s", limit, shapeOf(c))
+			t.Fatalf("at %d tokens a call has lost its result: %s, %d open, want 0", limit, shapeOf(c), len(open))
 		}
 	}
 	c := newConversation("SQCRCR", func(int) int { return 600 })
@@ -258,12 +258,12 @@ func checkTrimmed(t *testing.T, form string, system llm.Message, before []llm.Me
 			t.Errorf("%s: result %d = %+v, want that of %+v", form, i, m, before[i])
 		}
 		if strings.ContainsRune(m.Text, '\ufffd') {
-			t.Errorf("%s: result %d was cut within a character", form, i)
+			t.Errorf("%s: result %d %q, want it cut between characters", form, i, m.Text)
 		}
 		delete(open, m.CallID)
 	}
 	if len(open) > 0 {
-		t.Errorf("%s: calls %v have no result", form, open)
+		t.Errorf("%s: calls %v have no result, want 0", form, open)
 	}
 }
 

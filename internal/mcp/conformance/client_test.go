@@ -48,8 +48,8 @@ func TestEveryToolIsCalledAsTheSuiteAsksOrAsItsSchemaSays(t *testing.T) {
 	if err := run(t.Context(), []string{"conformance", url}, func(name string) string { return env[name] }); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(called(), "; "); got != `asked {"n":1}; asked {"n":2}; other {"b":true,"n":5,"s":"us-west1"}` {
-		t.Errorf("called %s", got)
+	if got, want := strings.Join(called(), "; "), `asked {"n":1}; asked {"n":2}; other {"b":true,"n":5,"s":"us-west1"}`; got != want {
+		t.Errorf("called %s, want %s", got, want)
 	}
 }
 
@@ -58,6 +58,6 @@ func TestServerThatCannotBeUsedIsAFailure(t *testing.T) {
 	defer web.Close()
 	err := run(t.Context(), []string{"conformance", web.URL}, func(string) string { return "" })
 	if err == nil || !strings.Contains(err.Error(), "failed") {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want error containing failed", err)
 	}
 }

@@ -61,21 +61,21 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 		first := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
 		do(h, request("POST", initialize))
 		if w := do(h, request("POST", initialize)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
-			t.Errorf("a third session: %d", w.Code)
+			t.Errorf("a third session: %d, want Code 503, Retry-After non-empty", w.Code)
 		}
 		if w := do(h, request("POST", call, modern...)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "hello") {
-			t.Errorf("a call that takes none: %d %s", w.Code, w.Body)
+			t.Errorf("a call that takes none: %d %s, want Code 200, String containing hello", w.Code, w.Body)
 		}
 		if w := do(h, request("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusOK {
-			t.Errorf("the first session: %d", w.Code)
+			t.Errorf("the first session: %d, want 200", w.Code)
 		}
 		<-time.After(time.Minute + time.Second)
 		synctest.Wait()
 		if w := do(h, request("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusNotFound {
-			t.Errorf("the first session, idle: %d", w.Code)
+			t.Errorf("the first session, idle: %d, want 404", w.Code)
 		}
 		if w := do(h, request("POST", initialize)); w.Code != http.StatusOK {
-			t.Errorf("a session after that: %d", w.Code)
+			t.Errorf("a session after that: %d, want 200", w.Code)
 		}
 	})
 }
@@ -90,14 +90,14 @@ func TestSessionBelongsToItsOwner(t *testing.T) {
 		request("DELETE", "", "Mcp-Session-Id", id),
 	} {
 		if w := do(h, r); w.Code != http.StatusForbidden {
-			t.Errorf("%s by another: %d", r.Method, w.Code)
+			t.Errorf("%s by another: %d, want 403", r.Method, w.Code)
 		}
 	}
 	if w := do(h, request("POST", list, "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusOK {
-		t.Errorf("by the owner: %d", w.Code)
+		t.Errorf("by the owner: %d, want 200", w.Code)
 	}
 	if w := do(h, request("DELETE", "", "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusNoContent {
-		t.Errorf("ended by the owner: %d", w.Code)
+		t.Errorf("ended by the owner: %d, want 204", w.Code)
 	}
 }
 
@@ -138,17 +138,17 @@ func TestStreamSendsHeartbeatsDuringACall(t *testing.T) {
 		go func() { h.ServeHTTP(w, request("POST", call, modern...)); close(done) }()
 		synctest.Wait()
 		if flushed, body := w.seen(); !flushed || body != "" {
-			t.Errorf("at once: flushed %v, %q", flushed, body)
+			t.Errorf("at once: flushed %v, %q, want true and empty", flushed, body)
 		}
 		<-time.After(2500 * time.Millisecond)
 		synctest.Wait()
 		if _, got := w.seen(); got != ": ping\n: ping\n" {
-			t.Errorf("after two heartbeats: %q", got)
+			t.Errorf(`after two heartbeats: %q, want ": ping\n: ping\n"`, got)
 		}
 		close(goOn)
 		<-done
 		if _, got := w.seen(); !strings.Contains(got, "hello") || w.Header().Get("X-Accel-Buffering") != "no" {
-			t.Errorf("in the end: %q", got)
+			t.Errorf("in the end: %q, want got containing hello, X-Accel-Buffering no", got)
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestPanicEndsOnlyItsCall(t *testing.T) {
 	defer h.Close(t.Context())
 	w := do(h, request("POST", call, modern...))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"isError":true`) || strings.Contains(w.Body.String(), "panic") {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf(`code %d %s, want Code 200, String containing "isError":true, String without panic`, w.Code, w.Body)
 	}
 }
 
@@ -168,7 +168,7 @@ func came(t *testing.T, there <-chan struct{}) {
 	select {
 	case <-there:
 	case <-time.After(20 * time.Second):
-		t.Fatal("it does not come to that")
+		t.Fatal("waited 20 s in vain, want the channel closed")
 	}
 }
 
@@ -195,9 +195,9 @@ func TestCloseEndsCallsAndSessions(t *testing.T) {
 	came(t, left)
 	came(t, closed)
 	if w := do(h, request("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusNotFound {
-		t.Errorf("the session: %d", w.Code)
+		t.Errorf("the session: %d, want 404", w.Code)
 	}
 	if w := do(h, request("POST", call, modern...)); !strings.Contains(w.Body.String(), "shutting down") {
-		t.Errorf("a call: %s", w.Body)
+		t.Errorf(`a call: %s, want String containing "shutting down"`, w.Body)
 	}
 }

@@ -28,7 +28,7 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 		}
 	}
 	if len(q.Get("state")) < 43 || a.Err() != nil || !strings.HasPrefix(w.as.URL, "http://"+a.Host()) {
-		t.Errorf("state %q, %v, %s", q.Get("state"), a.Err(), a.Host())
+		t.Errorf("state %q, %v, host %s, want 43 characters, no error and the host of %s", q.Get("state"), a.Err(), a.Host(), w.as.URL)
 	}
 	for range 3 {
 		w.mustSend(userNamed("ann"), "ann hello")
@@ -62,7 +62,7 @@ func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 	w.as.Lock()
 	defer w.as.Unlock()
 	if len(w.as.Clients) != 2 { // ours of the test, and one registration
-		t.Errorf("%d clients", len(w.as.Clients))
+		t.Errorf("%d clients, want 2", len(w.as.Clients))
 	}
 }
 
@@ -97,10 +97,10 @@ func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 		found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL))
 		<-a.Done
 		if !found || (err == nil) != c.ok || (a.Err() == nil) != c.ok || (len(w.as.Requests) == 1) != c.ok {
-			t.Errorf("%s: %v, %v, %d token requests", name, found, err, len(w.as.Requests))
+			t.Errorf("%s: %v, %v, %v, %d token requests, want true and success: %v", name, found, err, a.Err(), len(w.as.Requests), c.ok)
 		}
 		if e, ok := errors.AsType[*Error](err); !c.ok && (!ok || e.Public != "signing in failed") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf(`%s: %v, want an Error, Public "signing in failed"`, name, err)
 		}
 	}
 }
@@ -114,17 +114,17 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "two states": {"code": q["code"], "state": {a.state, a.state}},
 	} {
 		if found, err := w.Callback(t.Context(), stranger); found || err != nil {
-			t.Errorf("%s: %v, %v", name, found, err)
+			t.Errorf("%s: %v, %v, want false and no error", name, found, err)
 		}
 	}
 	if len(w.as.Requests) != 0 {
-		t.Error("a stranger's callback asked for a token")
+		t.Errorf("a stranger's callback asked for a token: %d as.Requests, want 0", len(w.as.Requests))
 	}
 	if found, err := w.Callback(t.Context(), q); !found || err != nil {
-		t.Fatal(found, err)
+		t.Fatalf("found %v, %v, want true and no error", found, err)
 	}
 	if found, err := w.Callback(t.Context(), q); found || err != nil || len(w.as.Requests) != 1 {
-		t.Errorf("replayed: %v, %v, %d token requests", found, err, len(w.as.Requests))
+		t.Errorf("replayed: %v, %v, %d token requests, want false, 1 and no error", found, err, len(w.as.Requests))
 	}
 	late := w.startAuthorization(userNamed("bob"))
 	q = oauthtest.Browse(t, late.URL)
@@ -132,7 +132,7 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	late.Expires = time.Now().Add(-time.Second)
 	w.mu.Unlock()
 	if found, _ := w.Callback(t.Context(), q); found || late.Err() == nil || len(w.as.Requests) != 1 {
-		t.Error("an expired state is taken")
+		t.Errorf("Callback with an expired state = %v, error %v, %d token requests, want false, an error and 1", found, late.Err(), len(w.as.Requests))
 	}
 }
 
@@ -144,7 +144,7 @@ func TestCallbackRefusesACodeOfAnotherAuthorization(t *testing.T) {
 	q := oauthtest.Browse(t, theirs.URL)
 	q.Set("state", mine.state)
 	if found, err := w.Callback(t.Context(), q); !found || err == nil {
-		t.Error("injected")
+		t.Errorf("Callback with another's state = %v, %v, want true and an error", found, err)
 	}
 	w.mustFail(userNamed("ann"))
 }
@@ -167,7 +167,7 @@ func TestRefreshTokenIsRotated(t *testing.T) {
 	w.as.Revoke(true)
 	w.expireToken(userNamed("ann"))
 	if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
-		t.Error(e)
+		t.Errorf("error %v, want ErrConsent", e)
 	}
 	w.signIn(userNamed("ann"))
 	w.mustSend(userNamed("ann"), "ann hello")
@@ -217,7 +217,7 @@ func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 	w.as.Revoke(true)
 	w.signIn(userNamed("ann"))
 	if e := w.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) || !errors.Is(e, errScope) {
-		t.Error(e)
+		t.Errorf("error %v, want %v, not ErrConsent", e, errScope)
 	}
 }
 
@@ -237,14 +237,14 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 	second := w.signIn(userNamed("ann"))
 	w.mustSend(userNamed("ann"), "ann hello")
 	if a, b := first.parameters(t).Get("client_id"), second.parameters(t).Get("client_id"); a == b {
-		t.Errorf("registered as %s at both", a)
+		t.Errorf("client %s at both servers, want one for each", a)
 	}
 	if len(w.as.Requests)-refreshes > 1 {
-		t.Error("the old one was asked again and again")
+		t.Errorf("%d requests to the old server, want at most 1", len(w.as.Requests)-refreshes)
 	}
 	for _, r := range other.Requests {
 		if r.Grant == "refresh_token" || r.Client == first.client.id {
-			t.Errorf("the new one got %v", r.Form)
+			t.Errorf("the new one got %v, Grant %q, Client %q, want Grant other than refresh_token, Client other than %q", r.Form, r.Grant, r.Client, first.client.id)
 		}
 	}
 	// Those of the configuration are good at the first issuer only.
@@ -257,10 +257,10 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 	asked := len(other.Requests)
 	other.Unlock()
 	if e := fixed.mustFail(userNamed("ann")); !strings.Contains(e.Error(), "names another authorization server than before") {
-		t.Error(e)
+		t.Errorf(`error %v, want Error containing "names another authorization server than before"`, e)
 	}
 	if len(other.Requests) != asked {
-		t.Error("the new one got the secret")
+		t.Errorf("the new one got the secret: %d Requests, want %d", len(other.Requests), asked)
 	}
 }
 
@@ -272,10 +272,10 @@ func TestCloseEndsAuthorizations(t *testing.T) {
 	w.Close()
 	<-a.Done
 	if a.Err() == nil {
-		t.Error("no error")
+		t.Error("authorization after Close: no error, want one")
 	}
 	if found, _ := w.Callback(t.Context(), q); found {
-		t.Error("taken after the end")
+		t.Error("Callback after Close = true, want false")
 	}
 	w.mustFail(userNamed("bob"))
 }

@@ -99,7 +99,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Cleanup(redirect.Close)
 	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) { w.cfg.TokenURL = redirect.URL + "/token" })
 	if e := w.mustFail(userNamed("ann")); stolen.Load() != 0 || !strings.Contains(e.Error(), "redirect") {
-		t.Errorf("%d, %v", stolen.Load(), e)
+		t.Errorf("stolen %d, %v, want stolen 0, error containing redirect", stolen.Load(), e)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestDiscoveryWithoutMetadataUsesTheServersOrigin(t *testing.T) {
 	req, _ := http.NewRequest(http.MethodGet, self.URL+"/mcp", nil)
 	resp, err := c.For(auth.Identity{}).Send(transport, req)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatal(resp, err)
+		t.Fatalf("response %+v, %v, want StatusCode 200, no error", resp, err)
 	}
 	resp.Body.Close()
 }
@@ -213,7 +213,7 @@ func TestRegistrationIsChecked(t *testing.T) {
 	} {
 		who, err := parseRegistration([]byte(body), methodBasic)
 		if got := who.id + " " + who.method; (err == nil) != (want != "") || err == nil && got != want {
-			t.Errorf("%.80s: %s, %v", body, got, err)
+			t.Errorf("%.80s: %s, %v, want %q", body, got, err, want)
 		}
 	}
 }
@@ -272,7 +272,7 @@ func FuzzChallenge(f *testing.F) {
 		}
 		for _, s := range c.scopes {
 			if s == "" || len(s) > maxScope || strings.ContainsAny(s, " \"\\\x00\r\n") {
-				t.Errorf("scope %q", s)
+				t.Errorf("scope %q, want 1 to %d characters without spaces, quotes, backslashes and controls", s, maxScope)
 			}
 		}
 	})
@@ -293,7 +293,7 @@ func FuzzMetadata(f *testing.F) {
 	f.Cleanup(c.Close)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if r, err := parseResource(body, []string{"https://h/mcp"}); err == nil && token.CheckTokenEndpoint(r.issuer, "") != nil {
-			t.Errorf("issuer %q", r.issuer)
+			t.Errorf("issuer %q, want a valid token endpoint", r.issuer)
 		}
 		a, err := c.parseAuthServer(body, "https://a", false)
 		if err != nil {
@@ -301,7 +301,7 @@ func FuzzMetadata(f *testing.F) {
 		}
 		for _, at := range []string{a.tokenURL, a.authorizeURL} {
 			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && classifyHost(u.Hostname()) == local) {
-				t.Errorf("endpoint %q", at)
+				t.Errorf("endpoint %q, want https, or http on this host", at)
 			}
 		}
 	})

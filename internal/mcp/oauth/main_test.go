@@ -121,7 +121,7 @@ func (w *fixture) mustFail(who auth.Identity) *Error {
 	got, err := w.post(who)
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
-		w.t.Fatalf("got %q, %v", got, err)
+		w.t.Fatalf("got %q, %v, want an Error", got, err)
 	}
 	return e
 }
@@ -130,11 +130,11 @@ func (w *fixture) mustFail(who auth.Identity) *Error {
 func (w *fixture) startAuthorization(who auth.Identity) *Authorization {
 	w.t.Helper()
 	if e := w.mustFail(who); !errors.Is(e, ErrConsent) {
-		w.t.Fatal(e)
+		w.t.Fatalf("error %v, want ErrConsent", e)
 	}
 	a, err := w.Authorize(w.t.Context(), who)
 	if err != nil {
-		w.t.Fatalf("%v\n%s", err, w.logs)
+		w.t.Fatalf("error %v\n%s, want no error", err, w.logs)
 	}
 	return a
 }
@@ -144,7 +144,7 @@ func (w *fixture) signIn(who auth.Identity) *Authorization {
 	w.t.Helper()
 	a := w.startAuthorization(who)
 	if found, err := w.Callback(w.t.Context(), oauthtest.Browse(w.t, a.URL)); !found || err != nil {
-		w.t.Fatalf("%v, %v\n%s", found, err, w.logs)
+		w.t.Fatalf("found %v, %v\n%s, want true and no error", found, err, w.logs)
 	}
 	<-a.Done
 	return a

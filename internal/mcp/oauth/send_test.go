@@ -37,10 +37,10 @@ func everyKind(t *testing.T, test func(t *testing.T, w *fixture, next, subject s
 			}
 			for _, r := range w.as.Granted(is.first) {
 				if got := r.Form.Get("resource"); got != w.mcp.URL+"/mcp" { // RFC 8707
-					t.Errorf("resource %q", got)
+					t.Errorf("resource %q, want %q", got, w.mcp.URL+"/mcp")
 				}
 				if r.Method != "none" && r.Method != "client_secret_basic" {
-					t.Errorf("authenticated by %s", r.Method)
+					t.Errorf("authenticated by %s, want none or client_secret_basic", r.Method)
 				}
 			}
 			test(t, w, is.next, is.subject)
@@ -57,7 +57,7 @@ func TestSendRenewsARevokedTokenOnceForAllRequests(t *testing.T) {
 		for range 50 {
 			all.Go(func() {
 				if got, err := w.post(userNamed("ann")); err != nil || got != subject+" hello" {
-					t.Error(got, err)
+					t.Errorf("post %q, %v, want %q and no error", got, err, subject+" hello")
 				}
 			})
 		}
@@ -82,7 +82,7 @@ func TestSendStopsWhenTheServerRefusesEveryToken(t *testing.T) {
 				t.Errorf("%q, %v, want %v", got, err, ErrConsent)
 			}
 		} else if got != "401 Unauthorized" && err == nil {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("post %q, %v, want an error", got, err)
 		}
 		if n := len(w.as.Granted(next)) - before; n > 1 {
 			t.Errorf("got %d token requests, want at most 1", n)
@@ -101,7 +101,7 @@ func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 		for range 50 {
 			all.Go(func() {
 				if got, err := w.post(userNamed("ann")); err != nil || !strings.HasSuffix(got, " hello") {
-					t.Error(got, err)
+					t.Errorf(`post %q, %v, want got ending in " hello", no error`, got, err)
 				}
 			})
 		}
@@ -127,7 +127,7 @@ func TestSendSharesNoTokenBetweenUsers(t *testing.T) {
 		}
 		w.mustSend(userNamed("ann"), "ann hello")
 		if all := fmt.Sprint(w.mcp.Sent); strings.Contains(all, "inbound-") {
-			t.Error(all)
+			t.Errorf("requests %q, want no inbound-", all)
 		}
 	}
 	w := newFixture(t, Config{Kind: Enterprise}, nil)
@@ -164,7 +164,7 @@ func TestDiscoveryWithoutAChallengeUsesTheWellKnownURL(t *testing.T) {
 	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) { w.mcp.Silent = true })
 	w.mustSend(userNamed("ann"), "service hello")
 	if got := w.as.Granted("client_credentials")[0].Form.Get("scope"); got != "basic" { // of scopes_supported
-		t.Errorf("scope %q", got)
+		t.Errorf("scope %q, want basic", got)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 	write("stale\n")
 	w := newFixture(t, Config{Kind: JWTBearer}, func(w *fixture) { w.cfg.Assertion = Text{File: path} })
 	if e := w.mustFail(userNamed("ann")); e.Public != "no token could be obtained for this server" || strings.Contains(e.Error(), "stale") {
-		t.Error(e)
+		t.Errorf(`error %v, want Public "no token could be obtained for this server", Error without stale`, e)
 	}
 	// SEP-1933: a refused assertion is not sent again, nor another grant tried.
 	if n := len(w.as.Requests); n != 1 {
@@ -228,7 +228,7 @@ func TestDPoPProofs(t *testing.T) {
 		w.mcp.Lock()
 		for _, sent := range w.mcp.Sent[1:] {
 			if !strings.HasPrefix(sent, "DPoP canary-") {
-				t.Errorf("sent %q", sent)
+				t.Errorf(`sent %q, want it to start with "DPoP canary-"`, sent)
 			}
 		}
 		want := 4 // the first without a token
@@ -270,7 +270,7 @@ func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 		w.as.Metadata["dpop_signing_alg_values_supported"] = []string{"RS256"}
 	})
 	if e := w.mustFail(userNamed("ann")); !strings.Contains(e.Error(), "offers no DPoP with ES256") {
-		t.Error(e)
+		t.Errorf(`error %v, want Error containing "offers no DPoP with ES256"`, e)
 	}
 }
 
@@ -296,7 +296,7 @@ func TestStepUpIsLimited(t *testing.T) {
 	w.as.Revoke(false)
 	for range 3 {
 		if e := w.mustFail(userNamed("ann")); !errors.Is(e, errScope) || e.Public != "the server requires more scopes than the token has" {
-			t.Error(e)
+			t.Errorf(`error %v, want e %v, Public "the server requires more scopes than the token has"`, e, errScope)
 		}
 	}
 	if n := len(w.as.Granted("client_credentials")); n != 3 {
@@ -306,7 +306,7 @@ func TestStepUpIsLimited(t *testing.T) {
 		w.mcp.Needs = func(*http.Request) []string { return []string{"write"} }
 	})
 	if e := fixed.mustFail(userNamed("ann")); !errors.Is(e, errScope) || len(fixed.as.Granted("client_credentials")) != 1 {
-		t.Error(e)
+		t.Errorf("error %v, tokens for client_credentials %d, want %v and 1", e, len(fixed.as.Granted("client_credentials")), errScope)
 	}
 	// A server that wants something else each time.
 	n := 0
@@ -329,11 +329,11 @@ func TestLogContainsNoSecret(t *testing.T) {
 		e := w.mustFail(userNamed("ann"))
 		text := w.logs.String() + e.Error() + fmt.Sprintf("%+v %#v", e, e)
 		if w.cfg.Kind != AuthorizationCode && !strings.Contains(text, "token fetched") || !strings.Contains(text, "token fetch failed") {
-			t.Errorf("the log has %s", text)
+			t.Errorf("log %s, want a failed fetch, and a fetched token unless a person signs in", text)
 		}
 		secrets := []string{"canary", "s3cret", "registered-", "code-", "inbound-", "workload", "jag|"}
 		if i := slices.IndexFunc(secrets, func(s string) bool { return strings.Contains(text, s) }); i >= 0 {
-			t.Errorf("%q is in %s", secrets[i], text)
+			t.Errorf("log and error %s, want them without %q", text, secrets[i])
 		}
 	})
 }
@@ -354,6 +354,6 @@ func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
 	req.Header.Set("Upgrade", "websocket")
 	resp, err := w.For(userNamed("ann")).Send(next, req)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols || len(sent) != 2 || !strings.HasPrefix(sent[1], "Bearer canary-") {
-		t.Errorf("%v, sent %q", err, sent)
+		t.Errorf(`%v, sent %q, want status 101, 2 sent, sent[1] starting with "Bearer canary-", no error`, err, sent)
 	}
 }

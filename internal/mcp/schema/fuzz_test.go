@@ -41,11 +41,11 @@ func FuzzCheck(f *testing.F) {
 				continue
 			}
 			if string(got) != args || len(problems) > maxProblems+1 {
-				t.Errorf("schema %d: %q becomes %q with %d problems", i, args, got, len(problems))
+				t.Errorf("schema %d: %q becomes %q with %d problems, want got %q, problems at most %d", i, args, got, len(problems), args, maxProblems+1)
 			}
 			for _, p := range problems {
 				if !utf8.ValidString(p.Pointer+p.Detail) || len(p.Pointer) > maxPointer || len(p.Detail) > 800 {
-					t.Errorf("schema %d: %q: problem %+q", i, args, p)
+					t.Errorf("schema %d: %q: problem %+q, want UTF-8, at most %d bytes of pointer and 800 of detail", i, args, p, maxPointer)
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func FuzzCompile(f *testing.F) {
 		s, err := Compile(json.RawMessage(raw))
 		if err != nil {
 			if !utf8.ValidString(err.Error()) || len(err.Error()) > 400 {
-				t.Errorf("error %+q", err)
+				t.Errorf("error %+q, want UTF-8 of at most 400 bytes", err)
 			}
 			return
 		}

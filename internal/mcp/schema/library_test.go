@@ -216,12 +216,12 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 			v, _ := parse([]byte(given), refuseDuplicates)
 			fits := library.Validate(valueForLibrary(v)) == nil
 			if got := s.Validate(json.RawMessage(given)); (got == nil) != fits {
-				t.Fatalf("schema %s\nvalue %s\nlibrary.Validate = %v, Validate = %v", raw, given, library.Validate(valueForLibrary(v)), got)
+				t.Fatalf("schema %s\nvalue %s\nlibrary.Validate = %v, Validate = %v, want a fit: %v", raw, given, library.Validate(valueForLibrary(v)), got, fits)
 			}
 			coerced, problems := s.Check(json.RawMessage(given))
 			switch after, _ := parse(coerced, refuseDuplicates); {
 			case fits && (problems != nil || string(coerced) != given):
-				t.Fatalf("schema %s\nvalue %s\nis valid, got %s, %v from Check", raw, given, coerced, problems)
+				t.Fatalf("schema %s\nvalue %s\nis valid, Check = %s, %v, want it unchanged, no problems", raw, given, coerced, problems)
 			case fits:
 				n["fits"]++
 			case problems == nil && library.Validate(valueForLibrary(after)) != nil:
@@ -234,7 +234,7 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 				n["wrong"]++
 				for _, p := range problems {
 					if !v.hasLocation(p.Pointer) {
-						t.Fatalf("schema %s\nvalue %s\nproblem at %s: %s", raw, given, p.Pointer, p.Detail)
+						t.Fatalf("schema %s\nvalue %s\nproblem at %s: %s, want it at a place of the value", raw, given, p.Pointer, p.Detail)
 					}
 				}
 			}

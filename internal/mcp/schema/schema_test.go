@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestCheckGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.golden")
 	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
+		t.Fatalf("files %q, %v, want at least 1, no error", files, err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".golden"), func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestCheckGolden(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else if got != string(want) {
-				t.Errorf("the golden file differs:\n%s", got)
+				t.Errorf("the golden file differs: got\n%s\nwant\n%s", got, want)
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func TestCheckBoundsItsWork(t *testing.T) {
 	}
 	_, problems := s.Check(json.RawMessage(strings.Repeat(`{"a":`, 60) + "1" + strings.Repeat("}", 60)))
 	if len(problems) != 1 || !strings.HasPrefix(problems[0].Detail, "cannot be checked") {
-		t.Errorf("%v", problems)
+		t.Errorf(`problems %v, want 1 with Detail starting with "cannot be checked"`, problems)
 	}
 	bomb := `{"$ref":"#/$defs/a0","$defs":{"a20":{}`
 	for i := range 20 {

@@ -45,9 +45,9 @@ func TestElicitationCheckNamesTheFieldsThatAreWrong(t *testing.T) {
 	}
 	closed := Elicitation{Mode: ElicitForm, Schema: json.RawMessage(`{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}`)}
 	if closed.Check(json.RawMessage(`{"b":1}`)) == nil {
-		t.Error("Check accepted a field that the form does not have")
+		t.Error("Check accepted a field that the form does not have, want an error")
 	}
 	if (Elicitation{Mode: ElicitURL}).Check(json.RawMessage(`{}`)) == nil || (Elicitation{Mode: ElicitURL}).Check(nil) != nil {
-		t.Error("Check accepted content for a URL, or refused none")
+		t.Error("Check accepted content for a URL, or refused none, want it the other way round")
 	}
 }
