@@ -24,7 +24,7 @@ const (
 // arguments, so that it can be told what was wrong.
 type extractor struct {
 	emit     func(llm.Part) bool // reports whether the consumer wants more
-	tools    []llm.Tool
+	tools    toolSet
 	disabled bool // everything is text
 	// auto says that the model was offered the tools natively, so that only what is
 	// certainly a call of a known tool is read out of its text.
@@ -150,14 +150,14 @@ func (x *extractor) readProse(final bool) (again bool, err error) {
 		}
 		notation := noMatch
 		if !x.noHolding {
-			notation = matchNotation(x.pending[i:], place, final, x.isKnownTool)
+			notation = matchNotation(x.pending[i:], place, final, x.tools)
 		}
 		if notation == matched {
 			x.holding = true
 			return true, x.emitText(i)
 		}
-		header, result := matchHeader(x.pending[i:], final, x.isKnownTool)
-		if x.auto && (header.raw != "" || !x.isKnownTool(header.name)) && result == matched {
+		header, result := matchHeader(x.pending[i:], final, x.tools.isKnown)
+		if x.auto && (header.raw != "" || !x.tools.isKnown(header.name)) && result == matched {
 			result = noMatch
 		}
 		if result == noMatch && (notation == needMore || len(x.calls) > 0 && place.lineStart && matchResults(x.pending[i:], final) == needMore) {
@@ -183,7 +183,7 @@ func (x *extractor) placeOf(i int) notationPlace {
 		before = x.pending[i-1]
 	}
 	atStart := !x.started && len(x.calls) == 0 && strings.Trim(x.pending[:i], whiteSpace) == ""
-	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && x.afterCall, answerStart: atStart}
+	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && x.afterCall, answerStart: atStart, inlineCode: before == '`'}
 }
 
 // matchResults looks for the result of a tool, in the words of the prompt: a model that goes on
@@ -199,7 +199,7 @@ func (x *extractor) readHeld(final bool) (again bool, err error) {
 		return false, nil
 	}
 	x.holding = false
-	segments, found := parseHeld(x.pending, x.isKnownTool)
+	segments, found := parseHeld(x.pending, x.tools)
 	if !final || !found {
 		x.noHolding = true
 		return true, nil
@@ -239,6 +239,9 @@ func (x *extractor) nextCandidate(i int) int {
 			if !notTool && !isWordByte(before) {
 				return i
 			}
+		}
+		if !x.started && x.tools.hasPrefix(x.pending[i:i+1]) && x.placeOf(i).answerStart {
+			return i
 		}
 	}
 	return i
@@ -296,17 +299,6 @@ func (x *extractor) emitText(n int) error {
 		x.spoken.WriteString(text)
 	}
 	return x.send(llm.Text{Delta: text})
-}
-
-// isKnownTool reports whether a tool of this name was offered. Calls of other names are
-// calls, too, and left for the caller to refuse.
-func (x *extractor) isKnownTool(name string) bool {
-	for _, t := range x.tools {
-		if t.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // beginCall starts the call whose header the pending text begins with.

@@ -191,6 +191,25 @@ var callVectors = map[string]struct{ in, want string }{
 	"JSON fenced":                            {"```json\n{\"name\": \"calc\", \"arguments\": {\"a\": 1}}\n```", "^calc|calc {\"a\": 1}"},
 	"JSON list":                              {"[{\"name\": \"calc\", \"arguments\": {\"a\": 1}}, {\"name\": \"now\"}]", "^calc|^now|calc {\"a\": 1}|now {}"},
 	"JSON with quoted arguments":             {"{\"type\": \"function\", \"function\": {\"name\": \"calc\", \"arguments\": \"{\\\"a\\\": 1}\"}}", "^calc|calc {\"a\": 1}"},
+	"GLM":                                    {"<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>", "^get_weather|get_weather {\"city\":\"Rome\"}"},
+	"GLM, text that looks like a number":     {"<tool_call>get_weather<arg_key>city</arg_key><arg_value>12</arg_value></tool_call>", "^get_weather|get_weather {\"city\":\"12\"}"},
+	"GLM-4, name and JSON":                   {"get_weather\n{\"city\": \"Rome\"}", "^get_weather|get_weather {\"city\": \"Rome\"}"},
+	"name and JSON, then prose":              {"get_weather\n{\"city\": \"Rome\"} is what I would call.", "get_weather\n{\"city\": \"Rome\"} is what I would call."},
+	"DeepSeek V3.1":                          {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>calc<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "^calc|^now|calc {\"a\": 1}|now {}"},
+	"DeepSeek R1":                            {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>calc\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "^calc|calc {\"a\": 1}"},
+	"Kimi":                                   {"Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.calc:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_calls_section_end|>", "Wait.|^calc|calc {\"a\": 1}"},
+	"gpt-oss":                                {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.calc <|constrain|>json<|message|>{\"a\": 1}<|call|>", "^calc|calc {\"a\": 1}"},
+	"Granite":                                {"<|tool_call|>[{\"name\": \"calc\", \"arguments\": {\"a\": 1}}]", "^calc|calc {\"a\": 1}"},
+	"invoke without parameters":              {"<function_calls>\n<invoke name=\"now\">\n</invoke>\n</function_calls>", "^now|now {}"},
+	"invoke, unknown tool":                   {"<invoke name=\"nosuch\">\n</invoke>", "<invoke name=\"nosuch\">\n</invoke>"},
+	"a notation in inline code":              {"Write `<tool_call>{\"name\": \"now\"}</tool_call>` for that.", "Write `<tool_call>{\"name\": \"now\"}</tool_call>` for that."},
+	"ReAct, text for the only parameter":     {"Action: get_weather\nAction Input: Rome\nObservation: sunny", "^get_weather|get_weather {\"city\":\"Rome\"}"},
+	"ReAct, JSON in a fence":                 {"Action:\n```json\n{\"action\": \"calc\", \"action_input\": {\"a\": 1}}\n```", "^calc|calc {\"a\": 1}"},
+	"ReAct, final answer":                    {"Action:\n```\n{\"action\": \"Final Answer\", \"action_input\": \"3\"}\n```", "Action:\n```\n{\"action\": \"Final Answer\", \"action_input\": \"3\"}\n```"},
+	"JSON without its last bracket":          {"{\"name\": \"calc\", \"arguments\": {\"a\": 1}", "^calc|calc {\"a\": 1}"},
+	"JSON that ends in its arguments":        {"{\"name\": \"calc\", \"arguments\": {\"a\": 1", "{\"name\": \"calc\", \"arguments\": {\"a\": 1"},
+	"a Python dictionary":                    {"{'name': 'calc', 'arguments': {'a': True}}", "^calc|calc {\"a\":true}"},
+	"a token that ends the message":          {"{\"name\": \"now\", \"arguments\": {}}<|im_end|>", "^now|now {}"},
 	"JSON that is an answer":                 {"{\"name\": \"Ada\", \"age\": 36}", "{\"name\": \"Ada\", \"age\": 36}"},
 	"JSON that explains":                     {"You would send {\"name\": \"calc\", \"arguments\": {}}.", "You would send {\"name\": \"calc\", \"arguments\": {}}."},
 	"Python":                                 {"[get_weather(city='Rome'), calc(a=[1, {'b': None}])]", "^get_weather|^calc|get_weather {\"city\":\"Rome\"}|calc {\"a\":[1,{\"b\":null}]}"},
@@ -268,7 +287,7 @@ func TestExtractorBoundsCallsAndArguments(t *testing.T) {
 }
 
 // otherNotation is the beginning of a call in another notation than the prompt's.
-var otherNotation = regexp.MustCompile("<tool_call>|<function=|<\\|python_tag\\|>|\\[TOOL_CALLS\\]|(?m:^Action:)|^\\s*(```\\w*\\s*)?[\\[{]")
+var otherNotation = regexp.MustCompile("<tool_call>|<function|<invoke|<minimax|<\\||<｜|\\[TOOL_CALLS\\]|(?m:^Action:)|^\\s*(```\\w*\\s*)?[\\[{]|^\\s*[\\pL\\pM\\pN_./-]+[ \\t]*\\r?\\n\\s*\\{")
 
 // findInvented returns the first call that text does not contain. It matches a pattern of
 // its own against the whole text at once.

@@ -33,7 +33,7 @@ func (x *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	}
 	bare := strings.Trim(answer, whiteSpace+marks+"\"'.")
 	name, arguments, _ := strings.Cut(bare, "(")
-	if x.isKnownTool(name) && (arguments == "" || strings.HasSuffix(arguments, ")")) && !strings.Contains(arguments, "\n") {
+	if x.tools.isKnown(name) && (arguments == "" || strings.HasSuffix(arguments, ")")) && !strings.Contains(arguments, "\n") {
 		return writtenCall{name, cutText(bare, maxNearMiss)}, true
 	}
 	return writtenCall{}, false

@@ -3,6 +3,7 @@ package texttool
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -10,11 +11,19 @@ import (
 // one. These are understood as well, for tools that exist:
 //
 //	<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>    Hermes, Qwen
+//	<tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>    GLM
 //	<function=f>{"x": 1}</function>                                Llama 3.1; with <parameter=x> Qwen3-Coder
+//	<invoke name="f"><parameter name="x">1</parameter></invoke>    MiniMax, Claude; with ｜DSML｜ DeepSeek
 //	<|python_tag|>{"name": "f", "parameters": {"x": 1}}            Llama 3.1; also f.call(x=1)
+//	<|tool_call|>[{"name": "f", "arguments": {"x": 1}}]            Granite, Phi
+//	<|tool_call_start|>[f(x=1)]<|tool_call_end|>                   LFM2
 //	[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}]             Mistral; also f[ARGS]{"x": 1}
-//	Action: f⏎Action Input: {"x": 1}                               ReAct
+//	<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"x": 1}                   DeepSeek
+//	<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"x": 1}    Kimi
+//	<|channel|>commentary to=functions.f<|message|>{"x": 1}        gpt-oss
+//	Action: f⏎Action Input: {"x": 1}                               ReAct; also Action:⏎```{"action": …}```
 //	{"name": "f", "arguments": {"x": 1}}                           alone or in a code fence
+//	f⏎{"x": 1}                                                     GLM-4, alone
 //	[f(x=1)]                                                       Llama 3.2 and 4, alone
 //
 // The text from the beginning of such a call to the end of the answer is held back and read
@@ -23,14 +32,28 @@ import (
 // maxHeld bounds a text that is held back, in bytes; a longer one is text.
 const maxHeld = 256 << 10
 
-// Marks with which a call begins wherever they stand.
+// Marks with which a call begins wherever they stand, except in code within a line.
 const (
-	hermesMark   = "<tool_call>"
-	functionMark = "<function="
-	pythonMark   = "<|python_tag|>"
-	mistralMark  = "[TOOL_CALLS]"
-	reactMark    = "Action:"
+	hermesMark      = "<tool_call>"
+	functionMark    = "<function="
+	invokeMark      = "<invoke name="
+	minimaxMark     = "<minimax:tool_call>"
+	callsMark       = "<function_calls>"
+	dsmlMark        = "<｜DSML｜"
+	pythonMark      = "<|python_tag|>"
+	pythonStartMark = "<|python_start|>"
+	callMark        = "<|tool_call|>"
+	callStartMark   = "<|tool_call_start|>"
+	mistralMark     = "[TOOL_CALLS]"
+	kimiSectionMark = "<|tool_calls_section_begin|>"
+	kimiMark        = "<|tool_call_begin|>"
+	deepSeekMark    = "<｜tool▁call"
+	harmonyMark     = "<|channel|>"
+	reactMark       = "Action:"
 )
+
+var callMarks = []string{hermesMark, functionMark, invokeMark, minimaxMark, callsMark, dsmlMark, pythonMark, pythonStartMark, callMark, callStartMark,
+	mistralMark, kimiSectionMark, kimiMark, deepSeekMark, harmonyMark}
 
 // maxNotationStart bounds how much text decides whether a call may begin, in bytes.
 const maxNotationStart = 400
@@ -39,23 +62,26 @@ const maxNotationStart = 400
 type notationPlace struct {
 	lineStart   bool
 	answerStart bool // nothing but white space stands before it
+	inlineCode  bool // a backtick stands before it
 }
 
 // matchNotation looks for the beginning of a call in another notation at the start of text.
 // final says that nothing follows text.
-func matchNotation(text string, at notationPlace, final bool, isKnown func(string) bool) matchResult {
+func matchNotation(text string, at notationPlace, final bool, tools toolSet) matchResult {
 	if len(text) >= maxNotationStart {
 		text, final = text[:maxNotationStart], true
 	}
 	result := noMatch
-	for _, mark := range []string{hermesMark, functionMark, pythonMark, mistralMark} {
-		result = max(result, matchPrefix(text, mark, final))
+	if !at.inlineCode {
+		for _, mark := range callMarks {
+			result = max(result, matchPrefix(text, mark, final))
+		}
 	}
 	if at.lineStart {
-		result = max(result, matchReAct(text, final, isKnown))
+		result = max(result, matchReAct(text, final, tools))
 	}
 	if at.answerStart {
-		result = max(result, matchWholeAnswer(text, final, isKnown))
+		result = max(result, matchWholeAnswer(text, final, tools))
 	}
 	if result != noMatch && strings.HasPrefix(text, "```") && !at.answerStart {
 		return noMatch
@@ -74,17 +100,25 @@ func matchPrefix(text, prefix string, final bool) matchResult {
 	return noMatch
 }
 
-var reactStart = regexp.MustCompile(`^Action:[ \t]*[*` + "`" + `"']*([\pL\pM\pN_./-]+)[*` + "`" + `"']*[ \t]*\r?(?:\n|$)`)
+var (
+	reactStart = regexp.MustCompile(`^Action:[ \t]*[*` + "`" + `"']*(?:Use (?:the )?)?([\pL\pM\pN_./-]+)[*` + "`" + `"']*[ \t]*(?:\((\{[^\n]*\})\))?[ \t]*\r?(?:\n|$)`)
+	// reactBlob is an action as JSON in a code fence, as LangChain's and Cohere's prompts ask for.
+	reactBlob        = regexp.MustCompile("^Action:[ \t]*\r?\n?[ \t]*```(?:json)?[ \t]*\r?\n?\\s*[\\[{]")
+	reactBlobPartial = regexp.MustCompile("^Action:[ \t]*\r?\n?[ \t]*(?:`{0,2}|```[json]{0,4}[ \t]*\r?\n?\\s*)$")
+)
 
-// matchReAct looks for a line "Action: " with the name of a tool.
-func matchReAct(text string, final bool, isKnown func(string) bool) matchResult {
+// matchReAct looks for a line "Action: " with the name of a tool, or with JSON in a code fence.
+func matchReAct(text string, final bool, tools toolSet) matchResult {
 	if result := matchPrefix(text, reactMark, final); result != matched {
 		return result
 	}
-	if !final && !strings.Contains(text, "\n") {
+	if reactBlob.MatchString(text) {
+		return matched
+	}
+	if !final && (!strings.Contains(text, "\n") || reactBlobPartial.MatchString(text)) {
 		return needMore
 	}
-	if m := reactStart.FindStringSubmatch(text); m != nil && isKnown(m[1]) {
+	if m := reactStart.FindStringSubmatch(text); m != nil && tools.isKnown(m[1]) {
 		return matched
 	}
 	return noMatch
@@ -92,11 +126,14 @@ func matchReAct(text string, final bool, isKnown func(string) bool) matchResult 
 
 var (
 	fenceStart = regexp.MustCompile("^```[A-Za-z_]*[ \t]*\r?\n?\\s*")
-	// jsonStart is the beginning of an object or a list of objects, with the first name.
-	jsonStart   = regexp.MustCompile(`^(?:\[\s*)?\{\s*"([^"\\]*)"`)
-	jsonPartial = regexp.MustCompile(`^(?:\[\s*)?(?:\{\s*)?(?:"[^"\\]*)?$`)
+	// jsonStart is the beginning of an object or a list of objects, with the first name; Python's
+	// dictionaries have single quotes.
+	jsonStart   = regexp.MustCompile(`^(?:\[\s*)?\{\s*(?:"([^"\\]*)"|'([^'\\]*)')`)
+	jsonPartial = regexp.MustCompile(`^(?:\[\s*)?(?:\{\s*)?(?:["'][^"'\\]*)?$`)
 	pythonStart = regexp.MustCompile(`^\[\s*([A-Za-z_][\w.-]*)\(`)
 	pythonPart  = regexp.MustCompile(`^\[\s*(?:[A-Za-z_][\w.-]*)?$`)
+	nameStart   = regexp.MustCompile(`^([\pL\pM\pN_./-]+)[ \t]*\r?\n\s*\{`)
+	namePart    = regexp.MustCompile(`^([\pL\pM\pN_./-]+)(?:[ \t]*\r?\n\s*|[ \t]*\r?)?$`)
 	// callMembers are the names with which an object that is a call begins.
 	callMembers = map[string]bool{
 		"name": true, "function": true, "tool": true, "tool_name": true, "tool_calls": true, "arguments": true,
@@ -105,9 +142,15 @@ var (
 )
 
 // matchWholeAnswer looks for an answer that is a call as a whole: JSON, or a list in Python's
-// notation, both possibly in a code fence.
-func matchWholeAnswer(text string, final bool, isKnown func(string) bool) matchResult {
+// notation, both possibly in a code fence, or a tool's name on a line and JSON below it.
+func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	if !final && strings.HasPrefix("```", text) {
+		return needMore
+	}
+	if m := nameStart.FindStringSubmatch(text); m != nil && tools.isKnown(m[1]) {
+		return matched
+	}
+	if m := namePart.FindStringSubmatch(text); m != nil && !final && tools.hasPrefix(m[1]) {
 		return needMore
 	}
 	if fence := fenceStart.FindString(text); fence != "" {
@@ -116,12 +159,12 @@ func matchWholeAnswer(text string, final bool, isKnown func(string) bool) matchR
 		}
 	}
 	if m := jsonStart.FindStringSubmatch(text); m != nil {
-		if callMembers[m[1]] {
+		if callMembers[m[1]+m[2]] {
 			return matched
 		}
 		return noMatch
 	}
-	if m := pythonStart.FindStringSubmatch(text); m != nil && isKnown(m[1]) {
+	if m := pythonStart.FindStringSubmatch(text); m != nil && tools.isKnown(m[1]) {
 		return matched
 	}
 	if !final && (jsonPartial.MatchString(text) || pythonPart.MatchString(text)) {
@@ -139,35 +182,70 @@ type segment struct {
 	call *writtenCall
 }
 
+// endTokens end a message in chat templates. Some endpoints leave them in the text.
+var endTokens = []string{"<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "<|call|>",
+	"</s>", "<｜end▁of▁sentence｜>", "<|python_end|>", "<|tool_call_end|>", "<|/tool_call|>"}
+
+// trimEnd removes white space and tokens that end a message from the end of text.
+func trimEnd(text string) string {
+	for {
+		text = strings.TrimRight(text, whiteSpace)
+		before := text
+		for _, token := range endTokens {
+			text = strings.TrimSuffix(text, token)
+		}
+		if text == before {
+			return text
+		}
+	}
+}
+
 // parseHeld reads the calls of a text that matchNotation matched. It reports false if the text
 // has no call of a known tool, or one that cannot be read: then all of it is text.
-func parseHeld(text string, isKnown func(string) bool) ([]segment, bool) {
+func parseHeld(text string, tools toolSet) ([]segment, bool) {
+	text = trimEnd(text)
 	var out []segment
 	switch {
 	case strings.HasPrefix(text, hermesMark):
-		out = splitBlocks(text, hermesMark, "</tool_call>", parseBlock)
+		out = splitBlocks(text, hermesMark, "</tool_call>", tools.parseBlock)
 	case strings.HasPrefix(text, functionMark):
-		out = splitBlocks(text, functionMark, "</function>", func(body string) []writtenCall { return parseFunction(functionMark + body) })
-	case strings.HasPrefix(text, pythonMark):
-		out = callSegments(parseBlock(strings.TrimSuffix(strings.TrimSpace(text[len(pythonMark):]), "<|eom_id|>")))
+		out = splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, "</function>",
+			func(body string) []writtenCall { return tools.parseFunction(functionMark + body) })
+	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark), strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
+		_, body, _ := strings.Cut(text, "|>")
+		out = callSegments(tools.parseBlock(trimEnd(body)))
 	case strings.HasPrefix(text, mistralMark):
 		out = callSegments(parseMistral(text))
 	case strings.HasPrefix(text, reactMark):
-		out = callSegments(parseReAct(text))
+		out = callSegments(tools.parseReAct(text))
+	case strings.HasPrefix(text, "<"):
+		out = tools.parseMarkup(text)
 	default:
-		out = callSegments(parseBlock(trimFence(text)))
+		out = callSegments(tools.parseWholeAnswer(text))
 	}
 	calls := 0
 	for _, s := range out {
 		if s.call != nil {
-			if calls++; !isKnown(s.call.name) {
+			if calls++; !tools.isKnown(s.call.name) {
 				return nil, false
 			}
+			s.call.arguments = tools.wrapText(*s.call)
 		}
 	}
 	return out, calls > 0
 }
 
+// parseWholeAnswer reads an answer that is a call as a whole.
+func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
+	if m := nameStart.FindStringSubmatch(text); m != nil {
+		arguments := strings.TrimSpace(strings.TrimPrefix(text, m[1]))
+		if !isObject(arguments) {
+			return nil
+		}
+		return []writtenCall{{m[1], arguments}}
+	}
+	return tools.parseBlock(trimFence(text))
+}
 func callSegments(calls []writtenCall) []segment {
 	out := make([]segment, len(calls))
 	for i := range calls {
@@ -202,18 +280,58 @@ func splitBlocks(text, opening, closing string, parse func(body string) []writte
 	}
 }
 
-// parseBlock reads calls as JSON, as <function=…>, or in Python's notation.
-func parseBlock(text string) []writtenCall {
+// parseBlock reads calls as JSON, as <function=…>, in GLM's form, or in Python's notation.
+func (tools toolSet) parseBlock(text string) []writtenCall {
 	text = strings.TrimSpace(trimFence(text))
 	switch {
 	case strings.HasPrefix(text, functionMark):
-		return parseFunction(text)
-	case strings.HasPrefix(text, "{"), strings.HasPrefix(text, "[{"), strings.HasPrefix(text, "["):
+		return tools.parseFunction(text)
+	case strings.HasPrefix(text, "{"), strings.HasPrefix(text, "["):
 		if calls := parseJSONCalls(text); calls != nil {
 			return calls
 		}
+		if calls := parseUnclosed(text); calls != nil {
+			return calls
+		}
+		if value, ok := pythonLiteral(text); ok {
+			return parseJSONCalls(value)
+		}
+	}
+	if calls := tools.parseKeyValues(text); calls != nil {
+		return calls
 	}
 	return parsePythonCalls(text)
+}
+
+// parseUnclosed reads JSON calls that lack brackets at their end. What is missing may close the
+// call, but not its arguments: those may be incomplete.
+func parseUnclosed(text string) []writtenCall {
+	var open []byte
+	inString := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{', c == '[':
+			open = append(open, c+2) // the bracket that closes it
+		case (c == '}' || c == ']') && len(open) > 0:
+			open = open[:len(open)-1]
+		}
+	}
+	if inString || len(open) == 0 || len(open) > 3 {
+		return nil
+	}
+	slices.Reverse(open)
+	calls := parseJSONCalls(text + string(open))
+	for _, c := range calls {
+		if !strings.Contains(text, c.arguments) {
+			return nil
+		}
+	}
+	return calls
 }
 
 // trimFence returns the content of a code fence that encloses all of text, or text.
@@ -294,40 +412,6 @@ func parseJSONCall(value json.RawMessage) []writtenCall {
 	return []writtenCall{call}
 }
 
-var (
-	functionHead  = regexp.MustCompile(`^<function=\s*"?([\pL\pM\pN_./-]+)"?\s*>`)
-	parameterPart = regexp.MustCompile(`(?s)<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|$)`)
-)
-
-// parseFunction reads <function=NAME>, whose body is a JSON object or <parameter=…> elements.
-func parseFunction(text string) []writtenCall {
-	head := functionHead.FindStringSubmatch(text)
-	if head == nil {
-		return nil
-	}
-	body, _, _ := strings.Cut(text[len(head[0]):], "</function>")
-	body = strings.TrimSpace(body)
-	if body == "" {
-		return []writtenCall{{name: head[1], arguments: "{}"}}
-	}
-	if strings.HasPrefix(body, "{") {
-		return []writtenCall{{name: head[1], arguments: body}}
-	}
-	arguments := make(map[string]json.RawMessage)
-	for _, m := range parameterPart.FindAllStringSubmatch(body, -1) {
-		value := json.RawMessage(strings.TrimSpace(m[2]))
-		if !json.Valid(value) {
-			value, _ = json.Marshal(m[2]) // text without quotes; a string can always be encoded
-		}
-		arguments[m[1]] = value
-	}
-	if len(arguments) == 0 {
-		return nil
-	}
-	encoded, _ := json.Marshal(arguments) // valid values under string keys can always be encoded
-	return []writtenCall{{name: head[1], arguments: string(encoded)}}
-}
-
 var mistralName = regexp.MustCompile(`^\s*([\pL\pM\pN_./-]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*`)
 
 // parseMistral reads a list of calls after the mark, or a name and its arguments after each mark.
@@ -354,28 +438,50 @@ func parseMistral(text string) (calls []writtenCall) {
 	return calls
 }
 
-var reactInput = regexp.MustCompile(`(?s)^\s*\**Action Input:?\**:?\s*(.*)$`)
+var (
+	reactInput = regexp.MustCompile(`(?s)^\s*\**Action Input:?\**:?\s*(.*)$`)
+	// reactNext is what a model invents behind the input of its action.
+	reactNext = regexp.MustCompile(`\n(?:Observation|Thought|Final Answer)\b`)
+)
 
 // parseReAct reads one action. What the model wrote after its input, such as an observation, is
 // not part of it.
-func parseReAct(text string) []writtenCall {
+func (tools toolSet) parseReAct(text string) []writtenCall {
+	if reactBlob.MatchString(text) {
+		_, blob, _ := strings.Cut(text, "```")
+		blob, _, _ = strings.Cut(blob, "```")
+		return tools.parseBlock("```" + blob)
+	}
 	head := reactStart.FindStringSubmatch(text)
 	if head == nil {
 		return nil
 	}
-	call := writtenCall{name: head[1], arguments: "{}"}
-	if m := reactInput.FindStringSubmatch(text[len(head[0]):]); m != nil {
-		input, _, _ := strings.Cut(m[1], "\nObservation")
-		if input = trimFence(strings.TrimSpace(input)); strings.HasPrefix(input, "{") {
-			dec := json.NewDecoder(strings.NewReader(input))
-			var object json.RawMessage
-			if dec.Decode(&object) == nil {
-				input = string(object)
-			}
+	input := head[2]
+	if m := reactInput.FindStringSubmatch(text[len(head[0]):]); m != nil && input == "" {
+		input = m[1]
+		if next := reactNext.FindStringIndex(input); next != nil {
+			input = input[:next[0]]
 		}
-		if input != "" && !strings.EqualFold(input, "none") {
-			call.arguments = input
+		input = trimFence(strings.TrimSpace(input))
+	}
+	return []writtenCall{{name: head[1], arguments: readInput(input)}}
+}
+
+// readInput returns the input of an action as JSON where it is an object, in Python's notation or
+// with other text behind it.
+func readInput(input string) string {
+	if input == "" || strings.EqualFold(input, "none") {
+		return "{}"
+	}
+	if strings.HasPrefix(input, "{") {
+		dec := json.NewDecoder(strings.NewReader(input))
+		var object json.RawMessage
+		if dec.Decode(&object) == nil {
+			return string(object)
+		}
+		if object, ok := pythonLiteral(input); ok {
+			return object
 		}
 	}
-	return []writtenCall{call}
+	return input
 }

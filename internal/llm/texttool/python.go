@@ -31,6 +31,17 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 	return calls
 }
 
+// pythonLiteral returns a list or dictionary in Python's notation as JSON; ok is false for
+// anything else.
+func pythonLiteral(text string) (value string, ok bool) {
+	p := &pythonParser{text: strings.TrimSpace(text)}
+	var b strings.Builder
+	if !p.readValue(&b) || p.rest() != "" || !json.Valid([]byte(b.String())) {
+		return "", false
+	}
+	return b.String(), true
+}
+
 // pythonParser reads literals of Python from text.
 type pythonParser struct {
 	text  string

@@ -1,0 +1,193 @@
+package texttool
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+
+	"answerd/internal/llm"
+)
+
+// toolSet is the tools that a model was offered.
+type toolSet []llm.Tool
+
+// isKnown reports whether a tool of this name was offered.
+func (tools toolSet) isKnown(name string) bool {
+	_, found := tools.find(name)
+	return found
+}
+
+// hasPrefix reports whether the name of a tool begins with prefix.
+func (tools toolSet) hasPrefix(prefix string) bool {
+	for _, t := range tools {
+		if strings.HasPrefix(t.Name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (tools toolSet) find(name string) (llm.Tool, bool) {
+	for _, t := range tools {
+		if t.Name == name {
+			return t, true
+		}
+	}
+	return llm.Tool{}, false
+}
+
+// propertyType returns the JSON Schema type of a tool's parameter; "" if it is not given or
+// not a single one.
+func (tools toolSet) propertyType(tool, parameter string) string {
+	t, _ := tools.find(tool)
+	var s struct {
+		Properties map[string]struct{ Type json.RawMessage }
+	}
+	var name string
+	if json.Unmarshal(t.Schema, &s) == nil {
+		_ = json.Unmarshal(s.Properties[parameter].Type, &name) // a list of types is none
+	}
+	return name
+}
+
+// wrapText returns the arguments of c. A text is the only parameter of a tool that has one
+// parameter, of type string.
+func (tools toolSet) wrapText(c writtenCall) string {
+	var text string
+	switch {
+	case isObject(c.arguments):
+		return c.arguments
+	case json.Unmarshal([]byte(c.arguments), &text) != nil:
+		text = c.arguments
+	}
+	t, _ := tools.find(c.name)
+	var s struct{ Properties map[string]json.RawMessage }
+	if json.Unmarshal(t.Schema, &s) != nil || len(s.Properties) != 1 || strings.HasPrefix(text, "{") {
+		return c.arguments
+	}
+	for parameter := range s.Properties {
+		if tools.propertyType(c.name, parameter) == "string" {
+			return encodeArguments(map[string]json.RawMessage{parameter: encodeText(text)})
+		}
+	}
+	return c.arguments
+}
+
+// decodeValue returns the value of a parameter that a model wrote without JSON's quotes: text for
+// a string, and otherwise JSON if it is that.
+func (tools toolSet) decodeValue(tool, parameter, text string) json.RawMessage {
+	value := json.RawMessage(strings.TrimSpace(text))
+	if tools.propertyType(tool, parameter) != "string" && json.Valid(value) {
+		return value
+	}
+	return encodeText(text)
+}
+
+func encodeText(text string) json.RawMessage {
+	encoded, _ := json.Marshal(text) // a string can always be encoded
+	return encoded
+}
+
+func encodeArguments(arguments map[string]json.RawMessage) string {
+	encoded, _ := json.Marshal(arguments) // valid values under string keys can always be encoded
+	return string(encoded)
+}
+
+var (
+	functionHead  = regexp.MustCompile(`^<function=\s*"?([\pL\pM\pN_./-]+)"?\s*>`)
+	parameterPart = regexp.MustCompile(`(?s)<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|$)`)
+)
+
+// parseFunction reads <function=NAME>, whose body is a JSON object or <parameter=…> elements.
+func (tools toolSet) parseFunction(text string) []writtenCall {
+	head := functionHead.FindStringSubmatch(text)
+	if head == nil {
+		return nil
+	}
+	body, _, _ := strings.Cut(text[len(head[0]):], "</function>")
+	body = strings.TrimSpace(body)
+	if body == "" {
+		return []writtenCall{{name: head[1], arguments: "{}"}}
+	}
+	if strings.HasPrefix(body, "{") {
+		return []writtenCall{{name: head[1], arguments: body}}
+	}
+	return tools.parseParameters(head[1], body, parameterPart)
+}
+
+// parseParameters reads the parameters of a call, each of which pattern finds with its name and
+// its value. It returns nil if there is none.
+func (tools toolSet) parseParameters(name, body string, pattern *regexp.Regexp) []writtenCall {
+	arguments := make(map[string]json.RawMessage)
+	for _, m := range pattern.FindAllStringSubmatch(body, -1) {
+		parameter := strings.TrimSpace(m[1])
+		arguments[parameter] = tools.decodeValue(name, parameter, m[2])
+	}
+	if len(arguments) == 0 {
+		return nil
+	}
+	return []writtenCall{{name: name, arguments: encodeArguments(arguments)}}
+}
+
+var (
+	keyValueHead = regexp.MustCompile(`^([\pL\pM\pN_./-]+)\s*(<arg_key>|$)`)
+	keyValuePart = regexp.MustCompile(`(?s)<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>`)
+)
+
+// parseKeyValues reads the name of a tool and <arg_key> and <arg_value> elements, as GLM writes them.
+func (tools toolSet) parseKeyValues(text string) []writtenCall {
+	head := keyValueHead.FindStringSubmatch(text)
+	switch {
+	case head == nil || !tools.isKnown(head[1]):
+		return nil
+	case head[2] == "":
+		return []writtenCall{{name: head[1], arguments: "{}"}}
+	}
+	return tools.parseParameters(head[1], text, keyValuePart)
+}
+
+var (
+	// markupWrapper is what encloses <invoke> elements.
+	markupWrapper = regexp.MustCompile(`</?(?:minimax:tool_call|function_calls|tool_calls)>\n?`)
+	invokeHead    = regexp.MustCompile(`^\s*["']?([\pL\pM\pN_./-]+)["']?\s*>`)
+	invokePart    = regexp.MustCompile(`(?s)<parameter name=["']?([^"'>]+)["']?[^>]*>(.*?)</parameter>`)
+
+	kimiCall = regexp.MustCompile(`(?s)<\|tool_call_begin\|>\s*(?:functions\.)?([\pL\pM\pN_.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(.*?)\s*(?:<\|tool_call_end\|>|<\|tool_calls_section_end\|>|$)`)
+
+	deepSeekCall = regexp.MustCompile("(?s)<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?\\s*([\\pL\\pM\\pN_./-]+)\\s*(?:<｜tool▁sep｜>)?\\s*(?:```(?:json)?)?\\s*(\\{.*?\\})\\s*(?:```)?\\s*(?:<｜tool▁call▁end｜>|$)")
+
+	harmonyCall = regexp.MustCompile(`(?s) to=functions\.([\pL\pM\pN_.-]+)[^{]*?<\|message\|>\s*(\{.*?\})\s*(?:<\|call\|>|<\|end\|>|<\|start\|>|$)`)
+)
+
+// parseMarkup reads calls in elements or between special tokens. It returns nil if there is none.
+func (tools toolSet) parseMarkup(text string) []segment {
+	var pattern *regexp.Regexp
+	switch {
+	case strings.HasPrefix(text, kimiSectionMark), strings.HasPrefix(text, kimiMark):
+		pattern = kimiCall
+	case strings.HasPrefix(text, deepSeekMark):
+		pattern = deepSeekCall
+	case strings.HasPrefix(text, harmonyMark):
+		pattern = harmonyCall
+	default:
+		text = markupWrapper.ReplaceAllString(strings.ReplaceAll(text, "｜DSML｜", ""), "")
+		return splitBlocks(text, invokeMark, "</invoke>", tools.parseInvoke)
+	}
+	var out []segment
+	for _, m := range pattern.FindAllStringSubmatch(text, -1) {
+		out = append(out, segment{call: &writtenCall{m[1], m[2]}})
+	}
+	return out
+}
+
+// parseInvoke reads the inside of <invoke name=…>: the name and <parameter name=…> elements.
+func (tools toolSet) parseInvoke(body string) []writtenCall {
+	head := invokeHead.FindStringSubmatch(body)
+	if head == nil {
+		return nil
+	}
+	if strings.TrimSpace(body[len(head[0]):]) == "" {
+		return []writtenCall{{name: head[1], arguments: "{}"}}
+	}
+	return tools.parseParameters(head[1], body[len(head[0]):], invokePart)
+}
