@@ -79,6 +79,9 @@ var providers = map[string]provider{
 	// turns of a tool loop. An empty one must come back as well.
 	"DeepSeek":       {deltas: []string{`{"reasoning_content":"Wh"}`, `{"reasoning_content":"y?"}`}, refuse: needsMember("reasoning_content", `"Why?"`, deepSeekMissing)},
 	"DeepSeek empty": {deltas: []string{`{"reasoning_content":""}`}, refuse: needsMember("reasoning_content", `""`, deepSeekMissing)},
+	// https://github.com/QwenLM/qwen-code/pull/3729: it sends calls without any reasoning_content as
+	// well, and refuses them without an empty one.
+	"DeepSeek silent": {refuse: needsMember("reasoning_content", `""`, deepSeekMissing)},
 	// https://api-docs.deepseek.com/guides/reasoning_model, of the first reasoning model: 400
 	// if reasoning_content is in the input.
 	"DeepSeek R1": {deltas: []string{`{"reasoning_content":"Why?"}`}, refuse: refusesWord(`"reasoning_content"`, "reasoning_content is not allowed in the input messages")},
@@ -231,6 +234,37 @@ func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
 	}
 }
 
+// Calls that an earlier run made come without the members of the provider, which are asked for in
+// this one: a client of Chat Completions that executes its own tools has never seen them.
+func TestProviderAcceptsCallsOfAnEarlierRun(t *testing.T) {
+	for name, refuse := range map[string]func(*http.Request, string, wireMessages) string{
+		"Gemini 3": func(_ *http.Request, _ string, calls wireMessages) string {
+			for _, m := range calls {
+				if !strings.Contains(string(m["tool_calls"]), `"thought_signature":"skip_thought_signature_validator"`) {
+					return "Function call is missing a thought_signature in functionCall parts. Function call `default_api:look`, position 2."
+				}
+			}
+			return ""
+		},
+		"DeepSeek": needsMember("reasoning_content", `""`, deepSeekMissing),
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(&endpoint{provider: provider{refuse: refuse}, rounds: nil})
+			t.Cleanup(server.Close)
+			w := newTestWorld(t, newTwoCallScript())
+			s := startAnswerd(t, w.environment("LLM_BASE_URL", server.URL+"/v1"))
+			resp := post(t, newClient(t), s.url+"/v1/chat/completions", `{"model":"scripted","tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}}],"messages":[
+				{"role":"user","content":"Q"},
+				{"role":"assistant","content":null,"tool_calls":[{"id":"Call00000","type":"function","function":{"name":"look","arguments":"{}"}}]},
+				{"role":"tool","tool_call_id":"Call00000","content":"seen"}]}`)
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"content":"Done."`) {
+				t.Errorf("got %s %s, %v, want Done.", resp.Status, body, err)
+			}
+		})
+	}
+}
+
 // A model that is down is replaced by its fallback, which gets its own key and no other.
 func TestFallbackAnswersWithItsOwnKey(t *testing.T) {
 	var keys atomic.Value
@@ -370,8 +404,8 @@ func TestProviderMembersSurvive(t *testing.T) {
 					return err
 				}
 				e, want := endpoints[id], int64(0)
-				if id == "DeepSeek-R1" || id == "Groq" {
-					want = -1 // they refuse the members, and are asked again without them
+				if id == "DeepSeek-R1" || id == "DeepSeek-silent" || id == "Groq" {
+					want = -1 // they refuse what they have sent, and are asked again
 				}
 				if got := j.lastFrame(); got.Event != "final_answer" || !strings.Contains(string(got.Data), `"answer":"Done."`) || want == 0 && e.refused.Load() > 0 {
 					t.Errorf("%s: got %s and %d refused requests, want an answer and none", id, got.Data, e.refused.Load())

@@ -15,23 +15,36 @@ import (
 type dialect struct {
 	oldMaxTokens    bool // max_tokens in place of max_completion_tokens
 	noStreamOptions bool
-	noExtensions    bool // llm.Extensions are left out; decided anew for each answer
+	// What follows is decided anew for each answer.
+	noExtensions  bool // llm.Extensions are left out
+	fillReasoning bool // messages of the assistant without reasoning_content have an empty one
+	fillSignature bool // calls without a thought signature have Google's placeholder
 }
 
-// without returns d changed by what the error refuses of the request body; d itself if it
-// names nothing that can be left out. An endpoint that misses a member is not meant: DeepSeek
-// says that reasoning_content "must be passed back".
+// without returns d changed by what the error refuses of the request body, or misses in it; d
+// itself if it names nothing that can be left out or filled in.
+//
+// Members are missing where a call was made in an earlier run, by another model or by DeepSeek
+// without any reasoning. DeepSeek accepts an empty reasoning_content
+// (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
+// and Google has a placeholder for such calls
+// (https://ai.google.dev/gemini-api/docs/thought-signatures).
 func (d dialect) without(e *llm.Error, body []byte) dialect {
 	if e.Status != http.StatusBadRequest && e.Status != http.StatusUnprocessableEntity {
 		return d
 	}
 	message := strings.ToLower(e.Message)
+	missing := containsAny(message, missingWords)
 	switch {
+	case missing && strings.Contains(message, "reasoning_content"):
+		d.fillReasoning = true
+	case missing && strings.Contains(strings.ReplaceAll(message, " ", "_"), "thought_signature"):
+		d.fillSignature = true
 	case strings.Contains(message, "max_completion_tokens") && bytes.Contains(body, []byte(`"max_completion_tokens":`)):
 		d.oldMaxTokens = true
 	case strings.Contains(message, "stream_options") && bytes.Contains(body, []byte(`"stream_options":`)):
 		d.noStreamOptions = true
-	case !d.noExtensions && !containsAny(message, missingWords) && containsAny(message, refusedWords) && namesExtension(message, body):
+	case !d.noExtensions && !missing && containsAny(message, refusedWords) && namesExtension(message, body):
 		d.noExtensions = true
 	}
 	return d
@@ -58,8 +71,25 @@ func namesExtension(message string, body []byte) bool {
 // remembered returns what holds for all requests to the endpoint. Members of one answer that
 // were refused may be accepted of another model.
 func (d dialect) remembered() dialect {
-	d.noExtensions = false
+	d.noExtensions, d.fillReasoning, d.fillSignature = false, false, false
 	return d
+}
+
+// fillMembers adds the members that the endpoint misses.
+func (d dialect) fillMembers(messages []wireMessage) {
+	for i := range messages {
+		m := &messages[i]
+		if d.fillReasoning && m.Role == llm.Assistant && !bytes.Contains(m.Extensions, []byte(`"reasoning_content":`)) {
+			if len(m.Extensions) <= len("{}") {
+				m.Extensions = []byte("{}")
+			}
+			m.Extensions = append(appendMembers([]byte(`{"reasoning_content":""`), m.Extensions), '}')
+		}
+		// Of calls in parallel only the first one has a signature.
+		if d.fillSignature && len(m.ToolCalls) > 0 && !bytes.Contains(m.ToolCalls[0].Extensions, []byte(`"thought_signature"`)) {
+			m.ToolCalls[0].Extensions = []byte(`{"extra_content":{"google":{"thought_signature":"skip_thought_signature_validator"}}}`)
+		}
+	}
 }
 
 // dialectStore holds the dialect of an endpoint for all of its streams.

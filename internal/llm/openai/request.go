@@ -83,6 +83,9 @@ func encodeRequest(r *llm.Request, cache *toolCache, endpoint string, d dialect)
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	messages := appendMessages(make([]wireMessage, 0, len(r.Messages)), r.Messages, endpoint)
+	if d.fillReasoning || d.fillSignature {
+		d.fillMembers(messages)
+	}
 	size := len(first) + len(tools) + 64
 	for i := range messages {
 		size += messages[i].encodedSize()
