@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,6 +24,8 @@ type provider struct {
 	deltas  []string // before the calls of a round, each a JSON object
 	call    string   // members of the first call of a round beside id, type and function; "" for none
 	profile string   // members of the profile in MODELS_FILE, without braces; "" for none
+	status  int      // of a refusal; 0 is 400
+	error   string   // the body of a refusal; "" has OpenAI's shape
 	// refuse returns why the endpoint answers 400 to a request; "" if it accepts it.
 	refuse func(r *http.Request, body string, calls wireMessages) string
 }
@@ -71,45 +74,82 @@ func needsSignature(_ *http.Request, _ string, calls wireMessages) string {
 	return ""
 }
 
+// providers have their behaviour from the pages that are named; "read" means an excerpt of the
+// page in a public index, not the provider itself.
 var providers = map[string]provider{
-	// https://ai.google.dev/gemini-api/docs/thought-signatures, and for the error and the
-	// member https://discuss.ai.google.dev/t/109823: 400 for a call without its signature.
+	// https://ai.google.dev/gemini-api/docs/thought-signatures, read: "When using Gemini 3 models, you
+	// must pass back thought signatures during function calling, otherwise you will get a
+	// validation error (4xx status code)"; of parallel calls the first has the signature, and each
+	// call of a sequence has one. The text of the error: https://docs.apiyi.com/en/faq/gemini-thought-signature-missing.md.
+	// The member of the OpenAI-compatible endpoint, extra_content.google.thought_signature of a call,
+	// was read in public clients of it only.
 	"Gemini 3": {call: geminiSignature, refuse: needsSignature},
-	// https://api-docs.deepseek.com/guides/thinking_mode#tool-calls: 400 without it in the
-	// turns of a tool loop. An empty one must come back as well.
-	"DeepSeek":       {deltas: []string{`{"reasoning_content":"Wh"}`, `{"reasoning_content":"y?"}`}, refuse: needsMember("reasoning_content", `"Why?"`, deepSeekMissing)},
+	// https://api-docs.deepseek.com/guides/thinking_mode, read: if the model called tools, the
+	// reasoning_content "must be passed back" in all later requests, and otherwise it is ignored.
+	// deepseek-v4-pro and deepseek-v4-flash think by default. "For turns that do perform tool calls
+	// … the API will return a 400 error" is quoted from there by https://github.com/anomalyco/opencode/issues/24722,
+	// the error by https://github.com/crewAIInc/crewAI/issues/5878. In June 2026 the API accepted
+	// requests without it, too: https://github.com/langchain-ai/langchain/issues/34166.
+	"DeepSeek": {deltas: []string{`{"reasoning_content":"Wh"}`, `{"reasoning_content":"y?"}`}, refuse: needsMember("reasoning_content", `"Why?"`, deepSeekMissing)},
+	// https://github.com/Oaklight/llm-rosetta/issues/356, read: a call after an empty
+	// reasoning_content, without which the next request is 400.
 	"DeepSeek empty": {deltas: []string{`{"reasoning_content":""}`}, refuse: needsMember("reasoning_content", `""`, deepSeekMissing)},
-	// https://github.com/QwenLM/qwen-code/pull/3729: it sends calls without any reasoning_content as
-	// well, and refuses them without an empty one.
+	// https://github.com/QwenLM/qwen-code/pull/3729, read: it sends calls without any
+	// reasoning_content as well, and then refuses them without an empty one.
 	"DeepSeek silent": {refuse: needsMember("reasoning_content", `""`, deepSeekMissing)},
-	// https://api-docs.deepseek.com/guides/reasoning_model, of the first reasoning model: 400
-	// if reasoning_content is in the input.
+	// https://api-docs.deepseek.com/guides/reasoning_model as of February 2025, read as mirrored by
+	// https://deepseek.apidog.io/reasoning-model-deepseek-reasoner-835841m0: "if the reasoning_content
+	// field is included in the sequence of input messages, the API will return a 400 error". That
+	// model had no tool calls; servers of its weights do. The text of the error is not documented.
 	"DeepSeek R1": {deltas: []string{`{"reasoning_content":"Why?"}`}, refuse: refusesWord(`"reasoning_content"`, "reasoning_content is not allowed in the input messages")},
-	// https://openrouter.ai/docs/use-cases/reasoning-tokens: reasoning_details come back unmodified.
+	// https://openrouter.ai/docs/guides/best-practices/reasoning-tokens#preserving-reasoning-blocks, read
+	// as https://github.com/RooCodeInc/Roo-Code/pull/9506 follows it: reasoning_details go back with
+	// the calls. Which upstreams answer 400 without them is not documented; here it does.
 	"OpenRouter": {deltas: []string{`{"reasoning":"Why?","reasoning_details":` + openRouterDetails + `}`},
 		refuse: needsMember("reasoning_details", openRouterDetails, "reasoning_details are missing")},
-	// https://learn.microsoft.com/azure/ai-services/openai/reference: the header api-key, the
-	// query api-version.
-	"Azure": {profile: `"headers":{"api-key":"${AZURE_KEY}"},"query":{"api-version":"2024-10-21"}`, refuse: func(r *http.Request, _ string, _ wireMessages) string {
-		if r.Header.Get("api-key") != "canary-azure" || r.URL.Query().Get("api-version") != "2024-10-21" || r.Header.Get("Authorization") != "" {
-			return "Access denied due to invalid subscription key or wrong API version."
-		}
-		return ""
-	}},
-	// https://github.com/editor-code-assistant/eca/issues/231: unknown members are extra_forbidden.
-	"Mistral": {profile: `"max_output_tokens":100`, refuse: refusesWord(`"max_completion_tokens"`, "extra_forbidden: body.max_completion_tokens: Extra inputs are not permitted")},
-	// The examples reasoning_with_streaming.py and reasoning_multi_turn.py in examples/mistral/chat of
+	// https://learn.microsoft.com/azure/ai-services/openai/reference, read: 2024-10-21 is the last
+	// dated version of the inference API, given as api-version in the query. The header api-key and
+	// the 401: that page as known from use, not read.
+	"Azure": {profile: `"headers":{"api-key":"${AZURE_KEY}"},"query":{"api-version":"2024-10-21"}`, status: http.StatusUnauthorized,
+		refuse: func(r *http.Request, _ string, _ wireMessages) string {
+			if r.Header.Get("api-key") != "canary-azure" || r.URL.Query().Get("api-version") != "2024-10-21" || r.Header.Get("Authorization") != "" {
+				return "Access denied due to invalid subscription key or wrong API endpoint."
+			}
+			return ""
+		}},
+	// https://github.com/editor-code-assistant/eca/issues/315, read: 422 with this body.
+	"Mistral": {profile: `"max_output_tokens":100`, status: http.StatusUnprocessableEntity,
+		error:  `{"object":"error","message":{"detail":[{"type":"extra_forbidden","loc":["body","max_completion_tokens"],"msg":"Extra inputs are not permitted","input":100}]},"type":"invalid_request_error","param":null,"code":null}`,
+		refuse: refusesWord(`"max_completion_tokens"`, "extra_forbidden")},
+	// examples/mistral/chat/reasoning_with_streaming.py and reasoning_multi_turn.py of
 	// https://github.com/mistralai/client-python: while the model thinks, delta.content is a list
 	// with a ThinkChunk, then one list with the last ThinkChunk and the first TextChunk, then
-	// strings; the message goes back "with its ThinkChunks intact". The 400 for more than one
-	// of them, and the empty strings between them: https://github.com/earendil-works/pi/issues/9674.
+	// strings; the message goes back "with its ThinkChunks intact". The 400 for more than one of
+	// them, and the empty strings between them: https://github.com/earendil-works/pi/issues/9674, read.
 	"Mistral reasoning": {deltas: []string{
 		`{"content":""}`, `{"content":[{"type":"thinking","thinking":[{"type":"text","text":"Wh"}]}]}`, `{"content":""}`,
 		`{"content":[{"type":"thinking","thinking":[{"type":"text","text":"y?"}],"signature":"s=="},{"type":"text","text":"I "}]}`, `{"content":"calculate."}`,
-	}, refuse: needsMember("content", `[`+mistralThinking+`,{"type":"text","text":"I calculate."}]`, "Expected at most one leading ThinkChunk")},
+	}, refuse: needsMember("content", `[`+mistralThinking+`,{"type":"text","text":"I calculate."}]`, "Expected at most one leading ThinkChunk, got 2")},
+	// https://github.com/vercel/ai/issues/7860, read: for gpt-oss, reasoning of a turn with calls is
+	// to be passed back.
+	"Groq": {deltas: []string{`{"reasoning":"Why?"}`}, refuse: needsMember("reasoning", `"Why?"`, "reasoning is missing")},
+	// https://github.com/karthink/gptel/issues/774 and https://github.com/vercel/ai/pull/8057, read:
+	// other models of Groq refuse the reasoning, one of them after it sent some. The text is of
+	// the former.
+	"Groq strict": {deltas: []string{`{"reasoning":"Why?"}`},
+		refuse: refusesWord(`"reasoning":`, "'messages.2' : for 'role:assistant' the following must be satisfied[('messages.2' : property 'reasoning' is unsupported, did you mean 'role'?)]")},
+	// https://github.com/vllm-project/vllm/issues/27755 and /issues/38488, read: reasoning in place
+	// of reasoning_content, which is dropped from messages. vLLM does not refuse messages without
+	// it; here it does, so that the test sees it.
+	"vLLM": {deltas: []string{`{"reasoning":"Why?"}`}, refuse: needsMember("reasoning", `"Why?"`, "reasoning is missing")},
+	// https://ollama.com/blog/streaming-tool, read: calls while the text is streamed, each whole.
+	"Ollama": {deltas: []string{`{"reasoning":"Why?"}`}},
+	// https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md, --reasoning-format,
+	// read in descriptions of clients: thoughts come in reasoning_content.
+	"llama.cpp": {deltas: []string{`{"reasoning_content":"Why?"}`}},
 	// No provider: members that nobody has documented, of a message and of a call.
 	"unknown members": {deltas: []string{`{"x_state":{"n":1.0,"s":"\u00e9"}}`}, call: `"x_call":[1,2.50]`,
-		refuse: func(r *http.Request, body string, calls wireMessages) string {
+		refuse: func(_ *http.Request, _ string, calls wireMessages) string {
 			for _, m := range calls {
 				if string(m["x_state"]) != `{"n":1.0,"s":"\u00e9"}` || !strings.Contains(string(m["tool_calls"]), `"x_call":[1,2.50]`) {
 					return "x_state and x_call are missing"
@@ -117,14 +157,6 @@ var providers = map[string]provider{
 			}
 			return ""
 		}},
-	// https://github.com/tashfeenahmed/freellmapi/issues/1070: unknown members are unsupported.
-	"Groq": {deltas: []string{`{"reasoning":"Why?","channel":"analysis"}`}, refuse: refusesWord(`"channel"`, "'messages.2' : property 'channel' is unsupported")},
-	// https://github.com/vllm-project/vllm/issues/27755: reasoning in place of reasoning_content.
-	"vLLM": {deltas: []string{`{"reasoning":"Why?"}`}, refuse: needsMember("reasoning", `"Why?"`, "reasoning is missing")},
-	// https://ollama.com/blog/streaming-tool: each call comes whole.
-	"Ollama": {deltas: []string{`{"reasoning":"Why?"}`}},
-	// https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
-	"llama.cpp": {deltas: []string{`{"reasoning_content":"Why?"}`}},
 }
 
 // endpoint is the endpoint of a provider: it calls tools in rounds, and then says Done.
@@ -161,8 +193,12 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if e.refuse != nil {
 		if why := e.refuse(r, string(body), calls); why != "" {
 			e.refused.Add(1)
-			w.WriteHeader(http.StatusBadRequest)
-			_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": why}})
+			w.WriteHeader(cmp.Or(e.status, http.StatusBadRequest))
+			if e.error != "" {
+				_, _ = io.WriteString(w, e.error)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error"}})
 			return
 		}
 	}
@@ -404,7 +440,7 @@ func TestProviderMembersSurvive(t *testing.T) {
 					return err
 				}
 				e, want := endpoints[id], int64(0)
-				if id == "DeepSeek-R1" || id == "DeepSeek-silent" || id == "Groq" {
+				if id == "DeepSeek-R1" || id == "DeepSeek-silent" || id == "Groq-strict" {
 					want = -1 // they refuse what they have sent, and are asked again
 				}
 				if got := j.lastFrame(); got.Event != "final_answer" || !strings.Contains(string(got.Data), `"answer":"Done."`) || want == 0 && e.refused.Load() > 0 {
@@ -415,6 +451,40 @@ func TestProviderMembersSurvive(t *testing.T) {
 			f.ledger.checkCalls(t)
 			if got, want := f.ledger.totalCalls(), 3*len(endpoints); got != want {
 				t.Errorf("got %d calls, want %d", got, want)
+			}
+		})
+	}
+}
+
+// The errors of local servers, of which each has a next step.
+func TestProviderErrorHasANextStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		code   string
+		detail string
+	}{
+		// https://github.com/ollama/ollama/issues/6027 and
+		// https://github.com/tinyhumansai/openhuman/issues/2787, read.
+		"Ollama, a model without tools": {400, `{"error":{"message":"registry.ollama.ai/library/gemma3:1b does not support tools","type":"api_error","param":null,"code":null}}`, "model_error", "LLM_TOOL_CALLING=text"},
+		// https://github.com/ggml-org/llama.cpp/issues/10920, read: of versions before 2025.
+		"llama.cpp, an old one": {500, `{"code":500,"message":"Unsupported param: tools","type":"server_error"}`, "model_error", "LLM_TOOL_CALLING=text"},
+		// https://github.com/ggml-org/llama.cpp/pull/15780 and
+		// https://github.com/oobabooga/textgen/issues/7257, read.
+		"llama.cpp, a long conversation": {400, `{"error":{"code":400,"message":"the request exceeds the available context size. try increasing the context size or enable context shift","type":"exceed_context_size_error","n_prompt_tokens":14429,"n_ctx":8192}}`, "too_large", "context window"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = io.WriteString(w, c.body)
+			}))
+			t.Cleanup(server.Close)
+			w := newTestWorld(t, newTwoCallScript())
+			s := startAnswerd(t, w.environment("LLM_BASE_URL", server.URL+"/v1"))
+			resp := post(t, newClient(t), s.url+"/answer", `{"question":"Q"}`)
+			var problem struct{ Code, Detail string }
+			if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Code != c.code || !strings.Contains(problem.Detail, c.detail) {
+				t.Errorf("got %s with %q, %v, want %s with %s", problem.Code, problem.Detail, err, c.code, c.detail)
 			}
 		})
 	}

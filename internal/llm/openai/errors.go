@@ -21,6 +21,7 @@ const (
 	publicRefused      = "The model endpoint refused the request."
 	publicCredentials  = "The model endpoint rejected the credentials."
 	publicUnknown      = "The model endpoint does not know the model."
+	publicNoTools      = "The model cannot call tools natively. Its operator can have them called as text, with LLM_TOOL_CALLING=text or tool_calling in its profile."
 	publicContext      = "The conversation is too long for the model's context window."
 	publicLimited      = "The model endpoint is rate limiting."
 	publicQuota        = "The quota at the model endpoint is exhausted. Its operator has to raise it, or to pay."
@@ -72,6 +73,8 @@ func statusError(status int, said []byte) *retryableError {
 	// endpoint, so even a 500 of unknown effect may be sent again.
 	e.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
+	case containsAny(strings.ToLower(string(said)), noToolsWords):
+		e.Public, e.Unavailable = publicNoTools, false
 	case quotaExhausted(status, said):
 		e.Public, e.Unavailable = publicQuota, true
 	case status >= 300 && status < 400:
@@ -142,6 +145,13 @@ var contextWords = []string{
 	"too large for model with",           // Mistral: "Prompt contains … tokens …, too large for model with …"
 	"max_new_tokens` must be <=",         // TGI
 	"reduce the length of the messages",  // OpenAI, older
+}
+
+// noToolsWords are, in lower case, the words of servers for a model whose template has no tools.
+var noToolsWords = []string{
+	"does not support tools",       // Ollama
+	"unsupported param: tools",     // llama.cpp, older
+	"tools param requires --jinja", // llama.cpp
 }
 
 // modelWords tell a 404 that is about the model from one that is about the path: "The model `x` does
