@@ -87,7 +87,7 @@ type Model struct {
 	endpoint         string // names it in llm.Extensions
 	key              func() string
 	options          []option.RequestOption // of every request: query and headers
-	secrets          []string               // values of headers, which no log may have
+	secrets          []string               // values of headers and of URLs, which no log may have
 	dialect          dialectStore
 	showErrors       bool
 }
@@ -139,7 +139,7 @@ func New(cfg Config) *Model {
 		endpoint:         endpointID(base),
 		key:              key,
 		options:          options,
-		secrets:          slices.Collect(maps.Values(cfg.Headers)),
+		secrets:          requestSecrets(cfg, base, query),
 		showErrors:       cfg.ShowErrors,
 	}
 }
@@ -153,6 +153,25 @@ func splitQuery(base string) (string, url.Values) {
 	query := u.Query()
 	u.RawQuery = ""
 	return u.String(), query
+}
+
+// requestSecrets returns what the operator has configured of each request, as it is and as it
+// stands in a URL: an endpoint may repeat it in an error.
+func requestSecrets(cfg Config, base string, query url.Values) []string {
+	secrets := slices.Concat(slices.Collect(maps.Values(cfg.Headers)), slices.Collect(maps.Values(cfg.Query)))
+	for _, values := range query {
+		secrets = append(secrets, values...)
+	}
+	if u, err := url.Parse(base); err == nil && u.User != nil {
+		password, _ := u.User.Password()
+		secrets = append(secrets, password)
+	}
+	for _, s := range slices.Clone(secrets) {
+		secrets = append(secrets, url.QueryEscape(s), url.PathEscape(s))
+	}
+	// The longest first, since one may be a part of another.
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
+	return slices.Compact(secrets)
 }
 
 // refuseRedirect returns a redirect as the reply: following it would send the key and the
@@ -193,7 +212,7 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 	for try := 0; ; try++ {
 		err := m.attempt(ctx, body, emit)
 		if failed, ok := errors.AsType[*llm.Error](err); ok {
-			m.reportError(ctx, r.Model, failed, append(m.secrets, m.key()))
+			m.reportError(ctx, r.Model, failed, slices.Concat(m.secrets, []string{m.key()}))
 		}
 		var f *retryableError
 		if !errors.As(err, &f) {
