@@ -88,12 +88,29 @@ func (l *callLedger) checkCalls(t *testing.T) {
 	}
 }
 
+// stateCanary begins the requestState of the tool ask.
+const stateCanary = "canary-state-"
+
 func newLedger(t testing.TB) (l *callLedger, url string) {
 	l = &callLedger{made: make(map[string]int)}
 	s := sdk.NewServer(&sdk.Implementation{Name: "ledger", Version: "1"}, nil)
 	for _, name := range []string{"work", "careful"} {
 		sdk.AddTool(s, &sdk.Tool{Name: name}, l.recordCall)
 	}
+	// ask requires a person's input first, and its own state back with it.
+	s.AddTool(&sdk.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		var in entry
+		if err := json.Unmarshal(r.Params.Arguments, &in); err != nil {
+			return nil, err
+		}
+		if r.Params.InputResponses["q"] == nil || r.Params.RequestState != stateCanary+in.Key {
+			return &sdk.CallToolResult{RequestState: stateCanary + in.Key, InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
+				Mode: "form", Message: "Sure?", RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"yes": map[string]any{"type": "boolean"}}},
+			}}}, nil
+		}
+		res, _, err := l.recordCall(ctx, r, in)
+		return res, err
+	})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
 	return l, web.URL

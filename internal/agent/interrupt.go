@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"answerd/internal/auth"
@@ -42,7 +43,8 @@ func (e *ContentError) Error() string { return "the answer does not fit what was
 // interrupt is a question that a run waits for its owner to answer. Its record decides which
 // answers are valid, so any process can check them.
 type interrupt struct {
-	event.Interrupt // not changed once it is asked
+	event.Interrupt      // not changed once it is asked
+	isAsked         bool // the log has the question
 
 	doneElsewhere <-chan struct{} // closed when the person has done elsewhere what was asked; nil else
 	answer        chan resolution // of capacity 1, and there is one answer at most
@@ -75,46 +77,73 @@ var (
 // process asked is not asked again. The error is the log's, or says that another process continues
 // the run.
 func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (resolution, error) {
-	i, v, err := l.replayedQuestion(ctx, rec)
-	switch {
-	case err != nil:
-	case i != nil:
-		l.run.inbox.expectAnswer(i)
-		err = l.run.suspension.reopenInterrupt(i)
-	case v == nil:
-		i, v, err = l.openQuestion(ctx, rec, done)
-	}
-	switch {
-	case err != nil:
-		return resolution{}, err
-	case v != nil:
-		return *v, nil
-	}
-	answer, err := i.awaitAnswer(ctx, l.run)
+	all, err := l.askOwnerAll(ctx, []event.Interrupt{rec}, done)
 	if err != nil {
 		return resolution{}, err
 	}
-	return answer, l.run.suspension.resolveInterrupt(ctx, i, answer)
+	return all[0], nil
 }
 
-// openQuestion appends a question. It returns a resolution at once if no person can be asked.
-func (l *loop) openQuestion(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *resolution, error) {
+// askOwnerAll asks several questions at the same time, and returns their resolutions in order. The
+// run is not suspended before all of them are in the log.
+func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, done <-chan struct{}) ([]resolution, error) {
+	resolved, open := make([]resolution, len(recs)), make([]*interrupt, len(recs))
+	for n, rec := range recs {
+		i, v, err := l.replayedQuestion(ctx, rec)
+		if err == nil && i == nil && v == nil {
+			i, v, err = l.newQuestion(ctx, rec, done)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if v != nil {
+			resolved[n] = *v
+			continue
+		}
+		open[n] = i
+		l.run.inbox.expectAnswer(i)
+	}
+	if err := l.run.suspension.openInterrupts(ctx, open); err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(recs))
+	var wg sync.WaitGroup
+	for n, i := range open {
+		if i == nil {
+			continue
+		}
+		if !i.isAsked {
+			resolved[n] = resolution{unanswered: errTooManyOpen}
+			continue
+		}
+		wg.Go(func() {
+			defer recoverTo(&errs[n])
+			if resolved[n], errs[n] = i.awaitAnswer(ctx, l.run); errs[n] == nil {
+				errs[n] = l.run.suspension.resolveInterrupt(ctx, i, resolved[n])
+			}
+		})
+	}
+	wg.Wait()
+	return resolved, errors.Join(errs...)
+}
+
+// newQuestion returns a question that is not asked yet. It returns a resolution at once if no
+// person can be asked.
+func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *resolution, error) {
 	now, timeout := time.Now(), l.agent.InputTimeout
 	if !l.run.req.canAnswer(rec.Kind) {
 		timeout = 0
 	}
-	rec.ID, rec.CreatedAt, rec.ExpiresAt = newID("int"), now.UnixMilli(), now.Add(timeout).UnixMilli()
+	if rec.ID == "" {
+		rec.ID = newID("int")
+	}
+	rec.CreatedAt, rec.ExpiresAt = now.UnixMilli(), now.Add(timeout).UnixMilli()
 	i := newInterrupt(rec, done)
 	if timeout == 0 {
 		v := resolution{unanswered: errNobodyToAsk}
 		return i, &v, l.run.suspension.recordUnanswered(ctx, i, v)
 	}
-	l.run.inbox.expectAnswer(i)
-	err := l.run.suspension.openInterrupt(ctx, i)
-	if errors.Is(err, errTooManyOpen) {
-		return i, &resolution{unanswered: err}, nil
-	}
-	return i, nil, err
+	return i, nil, nil
 }
 
 // canAnswer reports whether the caller of the request can answer an interrupt of that kind.
@@ -193,8 +222,8 @@ func (v resolution) elicitationAction() string {
 	return mcp.Cancel
 }
 
-// elicitInput asks the owner of the run a question of a call's server. The server's request waits
-// in this process, so the run cannot be parked meanwhile.
+// elicitInput asks the owner of the run a question that the server of a call sent during the call. The
+// server waits for the answer of this process, so the run cannot be parked meanwhile.
 func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // runs in a goroutine of package mcp
 	v, err := l.askOwner(ctx, event.Interrupt{

@@ -213,7 +213,14 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 		return i, v, nil
 	}
 	c := l.replayed.Call(rec.CallID)
-	if c == nil || rec.Kind != event.KindApproval || c.Approval == nil {
+	if c == nil {
+		return nil, nil, nil
+	}
+	if rec.Kind == event.KindElicitation {
+		i, v = l.replayedElicitation(c, rec.ID)
+		return i, v, nil
+	}
+	if c.Approval == nil {
 		return nil, nil, nil
 	}
 	if c.Approval.ArgsSHA256 != rec.ArgsSHA256 {
@@ -222,8 +229,31 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 	if v := l.approvalResolution(c); v != nil {
 		return nil, v, nil
 	}
-	i, c.Approval = newInterrupt(*c.Approval, nil), nil
+	i, c.Approval = reopenedInterrupt(*c.Approval), nil
 	return i, nil, nil
+}
+
+// reopenedInterrupt returns a question that another process asked.
+func reopenedInterrupt(rec event.Interrupt) *interrupt {
+	i := newInterrupt(rec, nil)
+	i.isAsked = true
+	return i
+}
+
+// replayedElicitation is replayedQuestion for a question of a call's server.
+func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *resolution) {
+	if b, resolved := c.Elicited[id]; resolved {
+		v := decodeInput(id, l.replayed.Inputs[id])
+		v.Action, v.unanswered = b.Action, nil
+		return nil, &v
+	}
+	for n, open := range c.Elicitations {
+		if open.ID == id {
+			c.Elicitations = slices.Delete(c.Elicitations, n, n+1)
+			return reopenedInterrupt(open), nil
+		}
+	}
+	return nil, nil
 }
 
 // replayedBudgetQuestion is replayedQuestion for a limit.
@@ -233,7 +263,7 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	}
 	if asked := l.replayed.Asked; asked != nil {
 		l.replayed.Asked = nil
-		return newInterrupt(*asked, nil), nil
+		return reopenedInterrupt(*asked), nil
 	}
 	if s := l.replayed.Step(l.step); s != nil && s.Refused == limit {
 		return nil, &resolution{unanswered: errWithdrawn}
@@ -241,14 +271,22 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	return nil, nil
 }
 
-// withdrawQuestions closes the questions of a replayed call that nobody waits for any more:
-// those of its server, which died with the old connection, and an approval of other arguments.
-func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call) error {
+// withdrawQuestions closes the questions of a replayed call that nobody waits for any more: those
+// that its server sent on a connection that died, and an approval of other arguments. keep has the
+// ids of those that the call still waits for.
+func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...string) error {
 	if c == nil {
 		return nil
 	}
-	open := c.Elicitations
-	if c.Elicitations = nil; c.Approval != nil && c.Resolution == nil {
+	var open, kept []event.Interrupt
+	for _, i := range c.Elicitations {
+		if slices.Contains(keep, i.ID) {
+			kept = append(kept, i)
+		} else {
+			open = append(open, i)
+		}
+	}
+	if c.Elicitations = kept; c.Approval != nil && c.Resolution == nil {
 		open = append(open, *c.Approval)
 		c.Approval = nil
 	}

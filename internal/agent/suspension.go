@@ -91,9 +91,10 @@ func (s *suspension) releaseTurn(changed chan struct{}) {
 	close(changed)
 }
 
-// openInterrupt asks the owner of the run: it appends the question and counts it as open. It
-// returns errTooManyOpen, or the log's error.
-func (s *suspension) openInterrupt(ctx context.Context, i *interrupt) error {
+// openInterrupts asks the owner of the run: it appends the questions that are not in the log yet, and
+// counts all as open. Nil ones are left out, and so are elicitations beyond maxElicitations, which
+// stay unasked. The error is the log's.
+func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	elicitations := 0
@@ -102,16 +103,28 @@ func (s *suspension) openInterrupt(ctx context.Context, i *interrupt) error {
 			elicitations++
 		}
 	}
-	if i.Kind == event.KindElicitation && elicitations == maxElicitations {
-		return errTooManyOpen
+	for _, i := range all {
+		if i == nil {
+			continue
+		}
+		if i.Kind == event.KindElicitation {
+			if elicitations == maxElicitations {
+				continue
+			}
+			elicitations++
+		}
+		s.addOpenLocked(i)
+		if i.isAsked {
+			continue
+		}
+		// The turn may be over by now. Then the question is withdrawn at once, which is no error.
+		if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
+			s.removeOpenLocked(i)
+			return err
+		}
+		i.isAsked = true
+		s.resumeLocked()
 	}
-	s.addOpenLocked(i)
-	// The turn may be over by now. Then the question is withdrawn at once, which is no error.
-	if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
-		s.removeOpenLocked(i)
-		return err
-	}
-	s.resumeLocked()
 	return s.suspendIfBlockedLocked()
 }
 
@@ -137,14 +150,6 @@ func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resol
 	}
 	s.removeOpenLocked(i)
 	s.resumeLocked()
-	return s.suspendIfBlockedLocked()
-}
-
-// reopenInterrupt counts a question as open that another process asked; the log has it already.
-func (s *suspension) reopenInterrupt(i *interrupt) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.addOpenLocked(i)
 	return s.suspendIfBlockedLocked()
 }
 

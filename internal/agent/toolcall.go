@@ -34,6 +34,7 @@ type toolExecution struct {
 	loop          *loop             // answers what the server asks; nil outside of runs
 	index         int               // of the call in its turn, from 0
 	replayed      *replay.Call      // what other processes did for it; nil if nothing
+	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
 	// builtin executes a tool of the agent's own; nil for a server's tool.
 	builtin func(context.Context, *toolExecution) (*content.Result, error)
 
@@ -69,8 +70,7 @@ func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent 
 func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutcome, error) {
 	ctx, span := a.startCallSpan(ctx, &x)
 	defer span.End()
-	err := a.refuseRepetition(&x)
-	for _, step := range []func(context.Context, *toolExecution) error{
+	steps := []func(context.Context, *toolExecution) error{
 		a.resolveTool,
 		a.authorizeCall, // before a hook or a person learns of the call
 		a.callPreHook,
@@ -79,7 +79,12 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 		a.authorizeCall, // again, since a person may have taken a long time
 		a.chargeBudget,
 		a.execute,
-	} {
+	}
+	if x.pending != nil { // another process took the other steps, and sent the call
+		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
+	}
+	err := a.refuseRepetition(&x)
+	for _, step := range steps {
 		if err != nil || x.hookResult != nil {
 			break
 		}
@@ -126,14 +131,18 @@ func (x *toolExecution) canceledFailure(ctx context.Context) error {
 }
 
 // refuseRepetition ends a call that a process sent before it died, unless its tool may be called
-// twice: nobody knows whether the server carried it out.
+// twice: nobody knows whether the server carried it out. A call whose server required input was not
+// carried out yet.
 func (a *Agent) refuseRepetition(x *toolExecution) error {
-	if x.replayed == nil || !x.replayed.Sent || a.Tools.Repeatable(a.presentName(x)) {
+	if x.replayed == nil || !x.replayed.Sent {
 		return nil
 	}
 	x.decision = decision{verdict: allowed}
 	if b := x.replayed.Resolution; b != nil {
 		x.decision = decision{verdict: approved, by: b.By}
+	}
+	if !x.replayed.InFlight && x.pending != nil || a.Tools.Repeatable(a.presentName(x)) {
+		return nil
 	}
 	return x.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
@@ -234,13 +243,13 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 		request.Progress = func(p mcp.Progress) { x.notifications.appendProgress(ctx, p) }
 		request.Log = func(m mcp.LogMessage) { x.notifications.appendLog(ctx, m) }
 	}
+	var result *content.Result
 	if x.loop != nil {
-		if err := x.loop.prepareRequest(ctx, x, &request); err != nil {
-			return err
-		}
+		result, err = x.loop.sendCall(ctx, x, request)
+	} else {
+		result, err = a.Tools.Call(ctx, request)
+		x.duration = time.Since(started)
 	}
-	result, err := a.Tools.Call(ctx, request)
-	x.duration = time.Since(started)
 	if x.notifications != nil && x.notifications.err != nil {
 		return fmt.Errorf("append a notification of the server: %w", x.notifications.err)
 	}
@@ -258,23 +267,41 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 	return nil
 }
 
-// prepareRequest notes that the request of a run's call may leave, and lets its server ask the
-// run's model and owner.
-func (l *loop) prepareRequest(ctx context.Context, x *toolExecution, request *mcp.Call) error {
-	if err := l.withdrawQuestions(ctx, x.replayed); err != nil {
-		return err
+// sendCall sends a call of the run. While its server requires input (2026-07-28), sendCall asks the
+// owner of the run and sends the call again with their answers; meanwhile the run may be parked, and
+// another process go on here. Other questions of the server are answered while the call is open.
+func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call) (*content.Result, error) {
+	if err := l.withdrawQuestions(ctx, x.replayed, x.pending.interruptIDs()...); err != nil {
+		return nil, err
 	}
-	// The note comes before the request: a process that takes over must not send it again.
-	if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
-		return x.canceledFailure(ctx)
-	} else if err != nil {
-		return err
-	}
-	request.Sample = l.sampleForServer
+	request.Suspend, request.Sample = true, l.sampleForServer
 	request.Elicit = func(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
 		return l.elicitInput(ctx, x.Call, e)
 	}
-	return nil
+	for {
+		if x.pending != nil {
+			answers, err := l.answerPending(ctx, x)
+			if err != nil {
+				return nil, err
+			}
+			request.Resume = &mcp.Resumption{Required: x.pending.Required, Answers: answers}
+		}
+		// The note comes before the request: a process that takes over must not send it again.
+		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
+			return nil, x.canceledFailure(ctx)
+		} else if err != nil {
+			return nil, err
+		}
+		started := time.Now()
+		result, err := l.agent.Tools.Call(ctx, request)
+		x.duration += time.Since(started)
+		if err != nil || result.InputRequired == nil {
+			return result, err
+		}
+		if err := l.savePending(ctx, x, result.InputRequired); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // requestMeta returns the _meta of the request: the W3C trace context, by which a server that is

@@ -180,6 +180,9 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 		call: c, tool: tool, exists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
 	}
+	if x.pending = l.replayedPending(x.replayed); x.pending != nil {
+		c.args, c.edited, x.approvedVersion = x.pending.Args, x.pending.Edited, x.pending.ApprovedVersion
+	}
 	if l.search != nil && c.Tool == l.search.tool.Name {
 		x.tool, x.exists, x.builtin = l.search.tool, true, l.search.searchTools
 	}

@@ -401,7 +401,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 			InputSchema  map[string]any `json:"input_schema"`
 		}
 	}](t, s.do(t, "GET", "/tools", ""), 200).Tools
-	if len(tools) != 9 || tools[0].Name != "add" || tools[0].Server != "default" || tools[0].InputSchema["type"] != "object" {
+	if len(tools) != 10 || tools[0].Name != "add" || tools[0].Server != "default" || tools[0].InputSchema["type"] != "object" {
 		t.Errorf("tools %+v", tools)
 	}
 	type server struct {
@@ -409,7 +409,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 		Tools       int
 	}
 	list := decode[struct{ Servers []server }](t, s.do(t, "GET", "/servers", ""), 200).Servers
-	if len(list) != 1 || list[0] != (server{"default", "connected", 9}) {
+	if len(list) != 1 || list[0] != (server{"default", "connected", 10}) {
 		t.Errorf("servers %+v", list)
 	}
 	// S2.12

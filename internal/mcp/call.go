@@ -53,6 +53,12 @@ type Call struct {
 	// for it; the context ends with the call at the latest. An error means Cancel. The time it
 	// takes does not count towards the call's timeout.
 	Elicit func(context.Context, Elicitation) (ElicitationResult, error)
+	// Suspend ends the call, with a Result of InputRequired alone, when its server answers with
+	// input_required and asks the person (2026-07-28). Elicit is not called for that, and nothing
+	// of the call is left: any process may send it again with Resume, once the person has answered
+	// the Elicitations of that result. A call that asks a person in another way is not suspended.
+	Suspend bool
+	Resume  *Resumption
 	// Sample, if set, answers the server's sampling requests, if the server's configuration allows
 	// them. The rules of Elicit apply, except that its time counts towards the call's timeout.
 	Sample func(context.Context, Sampling) (Sample, error)
@@ -308,6 +314,9 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 		x.Headers = catalog.HeaderValues(params, call.Args)
 	}
 	raw, f := s.roundTrip(x, used, b, call, on.asking)
+	if f == nil && x.InputRequired != nil {
+		return &content.Result{InputRequired: x.InputRequired}, true, nil
+	}
 	if f == nil {
 		decode := content.Decode
 		if b.ReadsResources {
@@ -349,7 +358,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 
 // roundTrip sends tools/call, or resources/read for the read tool, and waits for the result.
 func (s *server) roundTrip(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
-	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion}
+	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion, Suspend: call.Suspend, Resume: call.Resume}
 	if !b.ReadsResources {
 		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: callMeta(call), Handlers: handlers})
 	}

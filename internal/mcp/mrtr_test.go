@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 )
 
 // round is one request of a call in several round trips.
@@ -85,5 +87,46 @@ func TestCallWithEndlessRoundTripsTimesOut(t *testing.T) {
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
 	if got := kind(t, err).Kind; got != Timeout {
 		t.Errorf("got %s: %v, want %s", got, err, Timeout)
+	}
+}
+
+// What a server requires is stored, so it is bounded; it is the call's failure.
+func TestInputRequiredBeyondItsBoundsIsTooLarge(t *testing.T) {
+	for name, result := range map[string]string{
+		"requestState":  `{"resultType":"input_required","requestState":"` + strings.Repeat("x", content.MaxRequestState+1) + `"}`,
+		"inputRequests": `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", content.MaxInputRequests) + `"}}}}`,
+	} {
+		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string { return result }, make(chan round, 64))).URL})
+		_, err := c.Call(t.Context(), Call{Tool: "t", Suspend: true})
+		if e := kind(t, err); e.Kind != TooLarge {
+			t.Errorf("%s: got %s: %s, want %s", name, e.Kind, e.Message, TooLarge)
+		}
+	}
+}
+
+// A call that was suspended goes on in another client, by the limit of round trips of one request.
+func TestSuspendedCallIsSentAgainByAnotherClient(t *testing.T) {
+	const ask = `{"resultType":"input_required","requestState":"s","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
+	rounds := make(chan round, 64)
+	w := serve(t, unfinishing(func(int) string { return ask }, rounds))
+	var resume *Resumption
+	for n := 1; ; n++ {
+		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		res, err := c.Call(t.Context(), Call{Tool: "t", Suspend: true, Resume: resume})
+		if err != nil {
+			if e := kind(t, err); e.Kind != Protocol || len(rounds) != 10 {
+				t.Errorf("got %s: %s after %d requests, want %s after 10", e.Kind, e.Message, len(rounds), Protocol)
+			}
+			return
+		}
+		if res.InputRequired == nil || res.InputRequired.RoundTrips != n {
+			t.Fatalf("got %+v, want input required after %d round trips", res, n)
+		}
+		asked, err := Elicitations(res.InputRequired)
+		if err != nil || asked["a"].Message != "who?" {
+			t.Fatalf("got the questions %+v, %v, want who?", asked, err)
+		}
+		resume = &Resumption{Required: res.InputRequired, Answers: map[string]ElicitationResult{"a": {Action: Decline}}}
+		_ = c.Close()
 	}
 }

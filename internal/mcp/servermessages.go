@@ -1,6 +1,9 @@
 package mcp
 
-import "answerd/internal/mcp/session"
+import (
+	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/session"
+)
 
 // The notifications and requests that a server sends during a call, as the fields of Call receive
 // them.
@@ -13,6 +16,8 @@ type (
 	Elicitation = session.Elicitation
 	// ElicitationResult is the person's answer.
 	ElicitationResult = session.ElicitationResult
+	// Resumption has the person's answers to what a suspended call required.
+	Resumption = session.Resumption
 	// Sampling is a request to a language model.
 	Sampling = session.Sampling
 	// SamplingMessage is one message of a Sampling.
@@ -38,3 +43,9 @@ const (
 // ErrRefused is what Call.Sample returns for a request that it refuses, such as one beyond the
 // budget of the run.
 var ErrRefused = session.ErrRefused
+
+// Elicitations returns what a suspended call asks the person, by the key of the request. The error
+// is of a result that no Call returned.
+func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
+	return session.Elicitations(in)
+}

@@ -56,6 +56,15 @@ type ToolServer struct {
 	callCounts map[string]int // calls that arrived, by tool
 }
 
+// RequestState is the state that the tool "ask" wants back with the answer.
+const RequestState = "canary-request-state"
+
+// statelessPath is where the server speaks 2026-07-28; elsewhere it speaks the versions before.
+const statelessPath = "/stateless"
+
+// Stateless makes a fixture speak 2026-07-28 with its server.
+func Stateless(s *config.Server) { s.URL += statelessPath }
+
 type sum struct {
 	A float64 `json:"a"`
 	B float64 `json:"b"`
@@ -106,18 +115,37 @@ func newToolServer(t testing.TB) *ToolServer {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
 	})
 	// Asks the person behind the call, by the means of the protocol that is spoken, and
-	// says what it was told.
+	// says what it was told. With 2026-07-28 it requires its state back.
 	server.AddTool(&sdk.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
 		if given == nil {
-			return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
+			return &sdk.CallToolResult{RequestState: RequestState, InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
 				Mode: "form", Message: "For how many?", RequestedSchema: map[string]any{
 					"type": "object", "properties": map[string]any{"people": map[string]any{"type": "integer"}}, "required": []string{"people"},
 				},
 			}}}, nil
 		}
+		if state := r.Params.RequestState; state != RequestState && r.Session.InitializeParams().ProtocolVersion >= "2026-07-28" {
+			return nil, fmt.Errorf("the state is %q", state)
+		}
 		said, err := json.Marshal(given)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
+	})
+	// Asks two questions at a time, and one more after those.
+	server.AddTool(&sdk.Tool{Name: "interview", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		question := func(text string) *sdk.ElicitParams {
+			return &sdk.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"answer": map[string]any{"type": "string"}}}}
+		}
+		switch given := r.Params.InputResponses; {
+		case r.Params.RequestState == "":
+			return &sdk.CallToolResult{RequestState: "1", InputRequests: sdk.InputRequestMap{"a": question("First?"), "b": question("Second?")}}, nil
+		case r.Params.RequestState == "1":
+			said, err := json.Marshal([]any{given["a"], given["b"]})
+			return &sdk.CallToolResult{RequestState: string(said), InputRequests: sdk.InputRequestMap{"c": question("Third?")}}, err
+		default:
+			said, err := json.Marshal(given["c"])
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Params.RequestState + string(said)}}}, err
+		}
 	})
 	// Has the client's model say something, and repeats it.
 	server.AddTool(&sdk.Tool{Name: "sample", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -137,7 +165,10 @@ func newToolServer(t testing.TB) *ToolServer {
 			{Role: "assistant", Content: &sdk.TextContent{Text: "Hello."}},
 		}}, nil
 	})
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	paths := http.NewServeMux()
+	paths.Handle("/", sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	paths.Handle(statelessPath, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	web := httptest.NewServer(paths)
 	t.Cleanup(func() {
 		close(s.over)
 		web.Close()

@@ -5,7 +5,7 @@
 //	if step := s.Step(1); step != nil {
 //		// the model's answer of step 1, its calls and what was decided after it
 //	}
-//	if c := s.Call("call_1"); c != nil && c.End == nil && c.Sent {
+//	if c := s.Call("call_1"); c != nil && c.End == nil && c.InFlight {
 //		// nobody knows whether the server carried it out
 //	}
 //
@@ -17,6 +17,7 @@ package replay
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,13 +62,21 @@ type Call struct {
 	Args     string // the arguments as the model wrote them; "" until they are complete
 	ByClient bool   // the caller executes it
 	Sent     bool   // its request may have left
-	End      event.Body
+	InFlight bool   // it may have left since the server last required input
+	// Input is what the server required last, before the call is sent again; "" if nothing. It is
+	// base64, as in the notes of NoteInput.
+	Input string
+	End   event.Body
 	// Approval is the newest approval that was asked for, and Resolution what became of it;
 	// nil if there is none.
 	Approval   *event.Interrupt
 	Resolution *event.ApprovalResolved
-	// Elicitations are the questions of its server that are still open.
+	// Elicitations are the questions of its server that are still open, and Elicited what became
+	// of the others, by interrupt.
 	Elicitations []event.Interrupt
+	Elicited     map[string]event.ElicitationResolved
+
+	input string // of the notes of NoteInput that have not all come yet
 }
 
 // Read rebuilds the state of a run from all of its events, notes and inputs.
@@ -138,7 +147,9 @@ func (s *State) applyNote(words []string, byKey map[string]*Call) (movedOn bool)
 	case kind == NoteTaken || kind == NoteLeft:
 		return true
 	case kind == NoteSent && byKey[rest] != nil:
-		byKey[rest].Sent = true
+		byKey[rest].Sent, byKey[rest].InFlight = true, true
+	case kind == NoteInput && len(words) == 5 && byKey[words[1]] != nil:
+		byKey[words[1]].applyInput(words[2], words[3], words[4])
 	case kind == NoteExtensions && step != nil:
 		step.Extensions += rest
 	case kind == NoteLimit && step != nil:
@@ -152,6 +163,19 @@ func (s *State) applyNote(words []string, byKey map[string]*Call) (movedOn bool)
 		}
 	}
 	return false
+}
+
+// applyInput adds one part of what the server of the call requires. A process that died before the
+// last part has not asked anybody yet, so the call still counts as in flight.
+func (c *Call) applyInput(index, count, part string) {
+	n, err := strconv.Atoi(index)
+	if n == 0 {
+		c.input = ""
+	}
+	c.input += part
+	if err == nil && strconv.Itoa(n+1) == count {
+		c.Input, c.InFlight = c.input, false
+	}
 }
 
 // applyEvent adds one event to the state.
@@ -237,6 +261,10 @@ func (s *State) applyCallEvent(e event.Event) {
 	case event.ElicitationResolved:
 		c := s.Calls[b.CallID]
 		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == b.InterruptID })
+		if c.Elicited == nil {
+			c.Elicited = make(map[string]event.ElicitationResolved)
+		}
+		c.Elicited[b.InterruptID] = b
 	}
 }
 

@@ -37,6 +37,8 @@ type Result struct {
 	// Structured content of more than 1 MiB is not checked. The result is delivered anyway,
 	// and Parts ends with the violations.
 	Violations []schema.Problem
+	// InputRequired is set, and nothing else, where the result is not complete yet.
+	InputRequired *InputRequired
 
 	blocks   []contentBlock // Content in parts
 	isParsed bool           // the members of blocks are decoded

@@ -58,6 +58,9 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	h := asked.answers
+	if asked.given != nil {
+		return elicitResult(e, *asked.given), nil
+	}
 	if h == nil || h.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
@@ -70,13 +73,18 @@ func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitRe
 	if err != nil {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
+	return elicitResult(e, answer), nil
+}
+
+// elicitResult returns an answer as the SDK has it. Content that does not decode counts as Cancel.
+func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 	result := &sdk.ElicitResult{Action: answer.Action}
 	if answer.Action == Accept && e.Mode == ElicitForm {
 		if err := json.Unmarshal(answer.Content, &result.Content); err != nil {
-			return &sdk.ElicitResult{Action: Cancel}, nil
+			return &sdk.ElicitResult{Action: Cancel}
 		}
 	}
-	return result, nil
+	return result
 }
 
 // answerSampling handles sampling/createMessage for the SDK. Only sessions with a server that is

@@ -49,7 +49,7 @@ func ListPrompts(cursor string) RequestFunc {
 // GetPrompt returns the request for a prompt whose arguments are filled in.
 func GetPrompt(name string, args map[string]string) RequestFunc {
 	return func(x *Request) (json.RawMessage, *transport.Failure) {
-		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+		return x.answerInputs(Handlers{}, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
 		})
 	}

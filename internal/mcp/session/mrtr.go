@@ -3,13 +3,13 @@ package session
 //lint:file-ignore SA1019 2026-07-28 deprecates sampling and roots (SEP-2577); servers still use them.
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -26,65 +26,100 @@ const (
 	retryWait = 50 * time.Millisecond
 )
 
-// inputRequired is a result that is not complete: the server asks something, or only wants
-// the request again.
-type inputRequired struct {
-	ResultType string                  `json:"resultType"`
-	Requests   map[string]inputRequest `json:"inputRequests"`
-	State      string                  `json:"requestState"`
-}
-
-type inputRequest struct {
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params"`
-}
-
-// decodeInputRequired returns what a result asks for. ok is false for one that is complete,
-// and for one that neither asks for anything nor has a state.
-func decodeInputRequired(result json.RawMessage) (in inputRequired, ok bool) {
-	if !bytes.Contains(result, []byte(`"input_required"`)) { // a large result need not be decoded
-		return in, false
-	}
-	err := json.Unmarshal(result, &in)
-	return in, err == nil && in.ResultType == "input_required" && (in.Requests != nil || in.State != "")
+// Resumption continues a request that ended with what its server requires (Handlers.Suspend).
+type Resumption struct {
+	Required *content.InputRequired
+	Answers  map[string]ElicitationResult // the person's, by the key of the request
 }
 
 // answerInputs sends a request by send, answers what its result asks for, and sends it again with
 // the answers and the server's state, until the result is complete. The SDK does this for its own
 // result types only. A server that asks for nothing may be overloaded, so each round trip then
-// waits twice as long as the one before. The caller must refuse a result that is still not
-// complete.
-func (x *Request) answerInputs(send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
-	result, f := send(nil, "")
-	for sent, wait := 1, retryWait; f == nil && sent < maxRoundTrips; sent, wait = sent+1, 2*wait {
-		in, required := decodeInputRequired(result)
-		if !required {
-			break
+// waits twice as long as the one before. With Suspend, a result that asks a person ends the
+// request: x.InputRequired is set then, and nil returned. The caller must refuse a result that is
+// still not complete.
+func (x *Request) answerInputs(h Handlers, send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+	var answers sdk.InputResponseMap
+	in, given := &content.InputRequired{}, map[string]ElicitationResult(nil)
+	if h.Resume != nil {
+		var err error
+		in, given = h.Resume.Required, h.Resume.Answers
+		if answers, err = x.answerAll(in.Requests, given); err != nil {
+			return nil, transport.BadReply("it asks for something that cannot be answered", err)
 		}
-		if len(in.Requests) == 0 && !transport.Pause(x.Context(), wait) {
+	}
+	for sent, wait := in.RoundTrips+1, retryWait; ; sent, wait = sent+1, 2*wait {
+		result, f := send(answers, in.State)
+		if f != nil || sent >= maxRoundTrips {
+			return result, f
+		}
+		next, required := content.DecodeInputRequired(result)
+		if !required {
+			return result, nil
+		}
+		if next.IsTooLarge() {
+			return nil, &transport.Failure{Kind: transport.TooLarge, Public: "what it asks for, or its requestState, is too large to be stored"}
+		}
+		if next.RoundTrips = sent; h.Suspend && asksPerson(next) {
+			x.InputRequired = next
+			return nil, nil
+		}
+		if len(next.Requests) == 0 && !transport.Pause(x.Context(), wait) {
 			return nil, x.Ended()
 		}
-		answers, err := x.answerAll(in.Requests)
+		var err error
+		answers, err = x.answerAll(next.Requests, nil)
 		if x.Context().Err() != nil {
 			return nil, x.Ended()
 		}
 		if err != nil {
-			break
+			return result, nil
 		}
-		result, f = send(answers, in.State)
+		in = next
 	}
-	return result, f
 }
 
-// answerAll answers the requests of one result at the same time.
-func (x *Request) answerAll(requests map[string]inputRequest) (sdk.InputResponseMap, error) {
+// asksPerson reports whether a result asks a person something, and all that it asks them is safe
+// to show.
+func asksPerson(in *content.InputRequired) bool {
+	asked, err := Elicitations(in)
+	return err == nil && len(asked) > 0
+}
+
+// Elicitations returns what a result asks a person, by the key of the request.
+func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
+	asked := make(map[string]Elicitation)
+	for key, r := range in.Requests {
+		if r.Method != methodElicit {
+			continue
+		}
+		p := &sdk.ElicitParams{}
+		if err := json.Unmarshal(r.Params, p); err != nil {
+			return nil, fmt.Errorf("a request for %s: %w", r.Method, err)
+		}
+		e, err := decodeElicitation(p, serverRequest{params: r.Params}.requestedSchema(p.RequestedSchema))
+		if err != nil {
+			return nil, err
+		}
+		asked[key] = e
+	}
+	return asked, nil
+}
+
+// answerAll answers the requests of one result at the same time. given are the answers that a
+// person has given already.
+func (x *Request) answerAll(requests map[string]content.InputRequest, given map[string]ElicitationResult) (sdk.InputResponseMap, error) {
 	answers := make(sdk.InputResponseMap, len(requests))
 	var mu sync.Mutex // protects answers and errs
 	var errs []error
 	var all sync.WaitGroup
 	for id, r := range requests {
 		all.Go(func() {
-			answer, err := x.answerInput(r)
+			var of *ElicitationResult
+			if a, ok := given[id]; ok {
+				of = &a
+			}
+			answer, err := x.answerInput(r, of)
 			mu.Lock()
 			defer mu.Unlock()
 			answers[id] = answer
@@ -96,9 +131,9 @@ func (x *Request) answerAll(requests map[string]inputRequest) (sdk.InputResponse
 }
 
 // answerInput has the SDK answer a request as if it had come as a message: the SDK checks
-// forms and fills in their defaults.
-func (x *Request) answerInput(r inputRequest) (sdk.InputResponse, error) {
-	tagged := x.session.tagRequest(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x)
+// forms and fills in their defaults. given is the person's answer; nil if they have to be asked.
+func (x *Request) answerInput(r content.InputRequest, given *ElicitationResult) (sdk.InputResponse, error) {
+	tagged := x.session.tagRequest(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x, given)
 	var req sdk.Request
 	var params sdk.Params
 	switch r.Method {

@@ -80,10 +80,10 @@ func (s *Session) ReadResource(x *Request, read ResourceRead) (json.RawMessage, 
 		if cached != nil {
 			return cached, nil
 		}
-		raw, f := x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+		raw, f := x.answerInputs(read.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			return ask(x, methodRead, &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: in, RequestState: state})
 		})
-		if f != nil {
+		if f != nil || x.InputRequired != nil {
 			return nil, f
 		}
 		var header resultHeader

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
 
@@ -17,6 +18,9 @@ import (
 // during it. It sends several messages if the server asks for input.
 type Request struct {
 	transport.RoundTrip
+	// InputRequired is set where the request ended because a person has to answer first
+	// (Handlers.Suspend).
+	InputRequired   *content.InputRequired
 	session         *Session
 	discoverTimeout time.Duration      // of a handshake: for the answer to server/discover
 	notifications   *notificationQueue // of the call; nil if the caller does not read them
@@ -73,7 +77,7 @@ func connectionHandlers(s *Session) transport.Handlers {
 	return transport.Handlers{
 		Protocol: s.protocolIfReady,
 		Request: func(m *jsonrpc.Request, r *transport.RoundTrip) *jsonrpc.Request {
-			return s.tagRequest(m, requestOfRoundTrip(r))
+			return s.tagRequest(m, requestOfRoundTrip(r), nil)
 		},
 		Notification: s.handleNotification,
 		Progress:     func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueProgress(message) },
@@ -84,12 +88,13 @@ func connectionHandlers(s *Session) transport.Handlers {
 }
 
 // tagRequest tags a request of the server, which belongs to x, for our handlers; x may be nil.
-func (s *Session) tagRequest(m *jsonrpc.Request, x *Request) *jsonrpc.Request {
+// given is the person's answer to it; nil if there is none yet.
+func (s *Session) tagRequest(m *jsonrpc.Request, x *Request, given *ElicitationResult) *jsonrpc.Request {
 	if x == nil {
 		return s.requests.tag(m, serverRequest{})
 	}
 	x.tagged.Store(true)
-	return s.requests.tag(m, serverRequest{call: &x.RoundTrip, answers: x.serverRequests})
+	return s.requests.tag(m, serverRequest{call: &x.RoundTrip, answers: x.serverRequests, given: given})
 }
 
 // queueProgress queues a progress notification if the caller of the request asked for it. message

@@ -43,8 +43,9 @@ type requestRegistry struct {
 // serverRequest is one request of a server within one of our calls.
 type serverRequest struct {
 	call    *transport.RoundTrip
-	answers *serverRequests // of that call; nil declines the request
-	params  json.RawMessage // as received: the SDK's types lose the order of fields
+	answers *serverRequests    // of that call; nil declines the request
+	given   *ElicitationResult // the person's answer, if they gave it already
+	params  json.RawMessage    // as received: the SDK's types lose the order of fields
 }
 
 // requestedSchema returns the requested schema of r as it was received: a person fills in a
@@ -126,6 +127,11 @@ type Handlers struct {
 	Elicit     func(context.Context, Elicitation) (ElicitationResult, error)
 	Sample     func(context.Context, Sampling) (Sample, error)
 	OnQuestion func() // called when a person is asked; must be set if Elicit is
+	// Suspend ends the request when its server answers with input_required and asks a person
+	// (2026-07-28), so that nothing waits meanwhile: Request.InputRequired has what it asks, and
+	// Elicit is not called. The caller sends the request again with Resume.
+	Suspend bool
+	Resume  *Resumption
 }
 
 // serverRequests answers what a server asks during one call, within bounds. A nil one belongs

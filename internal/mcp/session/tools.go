@@ -92,7 +92,7 @@ func (s *Session) CallTool(x *Request, call ToolCall) (json.RawMessage, *transpo
 	// The SDK writes to params, so each call has its own.
 	params := &sdk.CallToolParams{Meta: call.Meta, Name: call.Name, Arguments: call.Args}
 	return s.withHandlers(x, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
-		return x.answerInputs(func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+		return x.answerInputs(call.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params.InputResponses, params.RequestState = in, state
 			return ask(x, methodCall, params)
 		})

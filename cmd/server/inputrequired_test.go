@@ -1,0 +1,124 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// S0.6: what a 2026-07-28 server asks is answered after a kill -9, by another replica or by the same
+// process started again, once, and the call is made once.
+func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
+	t.Parallel()
+	for name, where := range map[string]struct {
+		log      string
+		replicas int
+	}{"another replica": {"", 2}, "started again": {"file:" + t.TempDir(), 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, ctx := startReplicas(t, where.replicas, where.log), longContext(t)
+			const runs = 6
+			journeys := make([]*runReader, runs)
+			forEach(t, runs, func(i int) error {
+				journeys[i] = f.newRunReader(fmt.Sprintf("ask%d", i), "ask", 0)
+				return journeys[i].readUntil(ctx, 0, "suspended")
+			})
+			f.killReplica(0)
+			if where.replicas == 1 {
+				f.startReplica(t, 0)
+			}
+			last := where.replicas - 1
+			forEach(t, runs, func(i int) error {
+				j := journeys[i]
+				for _, want := range []int{http.StatusOK, http.StatusConflict} {
+					if status, err := f.post(ctx, last, "/runs/"+j.run+"/input", j.answer(`{"yes":true}`)); err != nil || status != want {
+						return fmt.Errorf("%s: the answer got %d, %w, want %d", j.run, status, err, want)
+					}
+				}
+				if err := j.readUntil(ctx, last, ""); err != nil {
+					return err
+				}
+				if n := f.ledger.callsOf(fmt.Sprintf("ask%d-0", i)); n != 1 || j.lastFrame().Event != "final_answer" {
+					return fmt.Errorf("%s: %d calls, ended with %s, want one call and final_answer", j.run, n, j.lastFrame().Data)
+				}
+				return j.checkFrames(ctx)
+			})
+			f.requireNoCanary(t, journeys)
+		})
+	}
+}
+
+// A replica that is killed around the moment of the answer makes the call once, or nobody knows what
+// became of it.
+func TestInputRequiredIsSentOnceWhenReplicasAreKilled(t *testing.T) {
+	t.Parallel()
+	f, ctx := startReplicas(t, 2, ""), longContext(t)
+	over := f.killAtRandom(t, count("ANSWERD_TEST_KILLS", 3), 600*time.Millisecond)
+	var mu sync.Mutex // guards journeys
+	var journeys []*runReader
+	forEach(t, 6, func(i int) error {
+		for n := 0; n == 0 || !isClosed(over); n++ {
+			j := f.newRunReader(fmt.Sprintf("asks%d-%d", i, n), "ask ask", 0)
+			for range 2 {
+				if err := j.readUntil(ctx, -1, "suspended"); err != nil {
+					return err
+				}
+				if j.lastFrame().Event != "suspended" {
+					break
+				}
+				for status := 0; status != http.StatusOK && status != http.StatusConflict; {
+					status, _ = f.post(ctx, -1, "/runs/"+j.run+"/input", j.answer(`{"yes":true}`)) // a replica may be gone
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+				}
+			}
+			if err := j.readUntil(ctx, -1, ""); err != nil {
+				return err
+			}
+			if e := j.lastFrame(); e.Event != "final_answer" {
+				return fmt.Errorf("%s ended with %s", j.run, e.Data)
+			}
+			if err := j.checkFrames(ctx); err != nil {
+				return err
+			}
+			mu.Lock()
+			journeys = append(journeys, j)
+			mu.Unlock()
+		}
+		return nil
+	})
+	f.ledger.checkCalls(t)
+	f.requireNoCanary(t, journeys)
+	f.requireComplete(t, "taken over", journeys)
+}
+
+// answer is the body that accepts the first interrupt of the last frame.
+func (j *runReader) answer(content string) string {
+	var waits struct{ Interrupts []struct{ ID string } }
+	if err := json.Unmarshal(j.lastFrame().Data, &waits); err != nil || len(waits.Interrupts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(`{"id":%q,"action":"accept","content":%s}`, waits.Interrupts[0].ID, content)
+}
+
+// requireNoCanary fails where a server's requestState was told or logged.
+func (f *replicas) requireNoCanary(t *testing.T, journeys []*runReader) {
+	t.Helper()
+	for _, j := range journeys {
+		for _, e := range j.frames {
+			if strings.Contains(string(e.Data), stateCanary) {
+				t.Errorf("the event %s has the requestState", e.Data)
+			}
+		}
+	}
+	for _, p := range f.all {
+		if strings.Contains(p.log.String(), stateCanary) {
+			t.Error("the requestState is in a log")
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package content
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// Bounds of one input_required result, in bytes. A client stores it until a person has answered.
+const (
+	MaxRequestState  = 64 << 10
+	MaxInputRequests = 512 << 10 // of all requests together
+)
+
+// InputRequired is a result that is not complete: the server wants the request again with the
+// answers to Requests, and with State (2026-07-28 basic/utilities/mrtr). Any session may send it.
+type InputRequired struct {
+	Requests map[string]InputRequest `json:"inputRequests,omitempty"`
+	// State is opaque to us and may be a secret: it is for the server only.
+	State string `json:"requestState,omitempty"`
+	// RoundTrips is how often the request has been sent so far.
+	RoundTrips int `json:"roundTrips,omitempty"`
+}
+
+// InputRequest is one request of an InputRequired.
+type InputRequest struct {
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// DecodeInputRequired returns what a result asks for. ok is false for one that is complete,
+// and for one that neither asks for anything nor has a state.
+func DecodeInputRequired(result json.RawMessage) (in *InputRequired, ok bool) {
+	if !bytes.Contains(result, []byte(`"input_required"`)) { // a large result need not be decoded
+		return nil, false
+	}
+	var w struct {
+		ResultType string                  `json:"resultType"`
+		Requests   map[string]InputRequest `json:"inputRequests"`
+		State      string                  `json:"requestState"`
+	}
+	if json.Unmarshal(result, &w) != nil || w.ResultType != "input_required" || w.Requests == nil && w.State == "" {
+		return nil, false
+	}
+	return &InputRequired{Requests: w.Requests, State: w.State}, true
+}
+
+// IsTooLarge reports whether in exceeds MaxRequestState or MaxInputRequests.
+func (in *InputRequired) IsTooLarge() bool {
+	size := 0
+	for key, r := range in.Requests {
+		size += len(key) + len(r.Method) + len(r.Params)
+	}
+	return len(in.State) > MaxRequestState || size > MaxInputRequests
+}
