@@ -33,6 +33,10 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/lru": {},
 
+	"answerd/internal/tlsconfig": {},
+
+	"answerd/internal/tlsconfig/tlstest": {ours: []string{"tlsconfig"}},
+
 	"answerd/internal/auth": {ours: []string{"auth/fetch", "auth/strictjson"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5")},
 
 	// token may import auth, for Identity and Secret; auth must not import token.
