@@ -52,18 +52,18 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm": {outside: jsonv2},
 
-	"answerd/internal/llm/openai": {ours: []string{"llm", "sse"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm/openai": {ours: []string{"llm", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 
 	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	// session takes from config only what a loopback address is.
 	"answerd/internal/mcp/session": {ours: []string{"mcp/config", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 
-	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp/config": {ours: []string{"auth", "auth/fetch", "auth/token", "mcp/oauth", "tlsconfig"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	"answerd/internal/mcp/catalog": {ours: []string{"mcp/config", "mcp/schema", "mcp/wire"}},
 
@@ -122,7 +122,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/memory": {ours: []string{"event"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry"},
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "tlsconfig"},
 		outside: append(otelAPI, "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 
@@ -131,7 +131,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/wire": {outside: jsonv2},
 
-	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/token", "lru"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
+	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/token", "lru", "tlsconfig"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 

@@ -35,9 +35,17 @@ type Profile struct {
 	APIKeyFile string            `json:"api_key_file"` // in place of it
 	Headers    map[string]string `json:"headers"`      // sent with every request
 	Query      map[string]string `json:"query"`        // query parameters of every request
+	TLS        TLSFiles          `json:"tls"`
 	// Fallback lists models of the file to ask, in order, when this one cannot be reached, is
 	// rate limited or fails with 5xx before the first part of its answer.
 	Fallback []string `json:"fallback"`
+}
+
+// TLSFiles names PEM files for the connections to a model's endpoint; "" is none.
+type TLSFiles struct {
+	CAFile   string `json:"ca_file"`   // roots in place of the system's
+	CertFile string `json:"cert_file"` // client certificate
+	KeyFile  string `json:"key_file"`  // its key
 }
 
 // Price is what tokens of a model cost, in the operator's currency.

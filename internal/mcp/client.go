@@ -47,6 +47,7 @@ import (
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
+	"answerd/internal/tlsconfig"
 )
 
 // Options are the settings of a Client. The zero value works.
@@ -76,7 +77,12 @@ type Options struct {
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
 
+	// TokenTLS has the roots and the client certificate for the token endpoints of servers with
+	// AuthExchange that have no TLS of their own; nil means the system's roots alone.
+	TokenTLS *tlsconfig.Source
+
 	grants *sharedGrants // shared by all servers; New sets it
+	tls    *tlsSources   // the same
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
@@ -130,6 +136,10 @@ func New(servers []config.Server, o Options) (*Client, error) {
 		o.Version = "dev"
 	}
 	o.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
+	o.tls = &tlsSources{}
+	if err := o.tls.load(servers); err != nil {
+		return nil, err
+	}
 	c := &Client{
 		opts:      o,
 		log:       o.Logger,
@@ -359,6 +369,30 @@ type ServerStatus struct {
 	// DisabledTools holds the server's own names of the tools whose definitions the operator has
 	// not accepted (pin), sorted.
 	DisabledTools []string `json:"disabled_tools,omitempty"`
+}
+
+// Certificate is a certificate of a connection to an MCP server.
+type Certificate struct {
+	Server  string // its configured name
+	Role    string // "client" for ours, "server" for the one that the server showed last
+	Expires time.Time
+}
+
+// Certificates returns the client certificates of all servers, and the certificates that the servers
+// showed, as far as they are known.
+func (c *Client) Certificates() []Certificate {
+	var out []Certificate
+	for _, s := range c.allServers() {
+		if s.dialer.tls == nil {
+			continue
+		}
+		for role, at := range map[string]time.Time{"client": s.dialer.tls.Source().Expiry(), "server": s.dialer.tls.PeerExpiry()} {
+			if !at.IsZero() {
+				out = append(out, Certificate{s.cfg.Name, role, at})
+			}
+		}
+	}
+	return out
 }
 
 // ServerError says why a server cannot be used now. Its text may be shown to the caller. Err is the

@@ -62,12 +62,13 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					w := serveEndingLate(t, handler(tools(nil), options), late, secure)
 					spans := tracetest.NewSpanRecorder()
 					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+					cfg := config.Server{Name: "a", URL: w.URL}
+					if secure {
+						cfg.TLS = trust(t, w.Server)
+					}
 					c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
-						if secure {
-							next.(*http.Transport).TLSClientConfig = w.Client().Transport.(*http.Transport).TLSClientConfig
-						}
 						return otelhttp.NewTransport(next, otelhttp.WithTracerProvider(traces))
-					}}, config.Server{Name: "a", URL: w.URL})
+					}}, cfg)
 					c.Tools(t.Context())
 					trace, root := traces.Tracer("test").Start(t.Context(), "calls")
 					call := func() {

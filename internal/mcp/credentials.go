@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 
@@ -10,7 +11,39 @@ import (
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/oauth"
 	"answerd/internal/mcp/transport"
+	"answerd/internal/tlsconfig"
 )
+
+// tlsSources has the certificates of all servers, by the names of their files. A server whose
+// configuration changes keeps them. The lock Client.reload protects it.
+type tlsSources struct {
+	all map[tlsconfig.Files]*tlsconfig.Source
+}
+
+// load reads the files that are new with servers, and forgets those that servers do not have.
+func (t *tlsSources) load(servers []config.Server) error {
+	next := map[tlsconfig.Files]*tlsconfig.Source{}
+	for i := range servers {
+		s := &servers[i]
+		if s.Disabled || next[s.TLS] != nil {
+			continue
+		}
+		source := t.all[s.TLS]
+		if source == nil {
+			var err error
+			if source, err = tlsconfig.Load(s.TLS); err != nil {
+				field := "tls"
+				if e, ok := errors.AsType[*tlsconfig.FileError](err); ok {
+					field = config.TLSField(e.Field)
+				}
+				return fmt.Errorf("MCP server %q, %s: %w", s.Name, field, err)
+			}
+		}
+		next[s.TLS] = source
+	}
+	t.all = next
+	return nil
+}
 
 // credentials are the source of the tokens for one server.
 type credentials struct {
@@ -38,20 +71,38 @@ func newCredentials(cfg config.Server, o Options) (credentials, error) {
 	case cfg.Auth == config.AuthJWT && o.Service != nil:
 		c.source = transport.Bearer{Source: o.Service}
 	case cfg.Auth == config.AuthExchange:
+		client, closeIdle := o.tokenClient(cfg)
 		ex, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
 			Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
 			ClientID: cfg.Grant.ClientID, Secret: token.FixedSecret(cfg.Grant.ClientSecret),
-			Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), Logger: o.Logger.With("mcp_server", cfg.Name),
+			Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), HTTPClient: client, Logger: o.Logger.With("mcp_server", cfg.Name),
 		}})
 		if err != nil {
 			return c, err
 		}
-		c.source, c.close = noUserSender{}, ex.Close
+		c.source, c.close = noUserSender{}, func() {
+			ex.Close()
+			closeIdle()
+		}
 		c.delegation = &delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true}
 	case cfg.Auth.HasAuthorizationServer():
 		return o.grants.credentialsFor(cfg, o)
 	}
 	return c, nil
+}
+
+// tokenClient returns the client for the token endpoint of a server with AuthExchange, with the TLS
+// files of the server or else those of the IAM; nil without either.
+func (o *Options) tokenClient(cfg config.Server) (client *http.Client, closeIdle func()) {
+	source := o.TokenTLS
+	if cfg.TLS != (tlsconfig.Files{}) {
+		source = o.tls.all[cfg.TLS]
+	}
+	if source == nil {
+		return nil, func() {}
+	}
+	client = source.Client()
+	return client, client.CloseIdleConnections
 }
 
 // sharedGrants holds the clients of authorization servers by what their tokens depend on. When
@@ -67,6 +118,7 @@ type grantKey struct {
 	name, url, redirect string
 	kind                config.AuthType
 	grant               config.Grant
+	tls                 tlsconfig.Files
 }
 
 type sharedGrant struct {
@@ -77,7 +129,7 @@ type sharedGrant struct {
 // acquireClient returns the client for a server and creates it if needed. Call the returned
 // function after the server's last request.
 func (g *sharedGrants) acquireClient(cfg config.Server, o Options) (*oauth.Client, func(), error) {
-	key := grantKey{cfg.Name, cfg.HTTPURL(), o.RedirectURL, cfg.Auth, cfg.Grant}
+	key := grantKey{cfg.Name, cfg.HTTPURL(), o.RedirectURL, cfg.Auth, cfg.Grant, cfg.TLS}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.all[key]
@@ -115,7 +167,7 @@ func oauthConfig(s *config.Server, o Options) oauth.Config {
 		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
 		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
 		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
-		DPoP: g.DPoP, Logger: o.Logger.With("mcp_server", s.Name),
+		DPoP: g.DPoP, TLS: o.tls.all[s.TLS], Logger: o.Logger.With("mcp_server", s.Name),
 	}
 	if c.RedirectURL == "" {
 		c.RedirectURL = o.RedirectURL

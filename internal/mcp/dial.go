@@ -14,6 +14,7 @@ import (
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
+	"answerd/internal/tlsconfig"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -23,9 +24,10 @@ type dialer struct {
 	connect func(context.Context) (*sdk.ClientSession, error)
 	// useInitialize has later sessions begin with the last version that has requests of the server.
 	useInitialize func()
-	close         func()        // frees what sessions shared, after the last one
-	time          time.Duration // limit of one handshake; 0: session.HandshakeTimeout
-	delegation    *delegation   // of servers that are used on behalf of their callers
+	close         func()               // frees what sessions shared, after the last one
+	time          time.Duration        // limit of one handshake; 0: session.HandshakeTimeout
+	delegation    *delegation          // of servers that are used on behalf of their callers
+	tls           *tlsconfig.Transport // of servers over HTTP and WebSocket, otherwise nil
 }
 
 // dialers maps the type of a server to the function that makes its dialer.
@@ -51,7 +53,7 @@ func dialHTTP(cfg config.Server, o Options) (dialer, error) {
 	d := dialEndpoint(cfg, o, transport.NewHTTP(transport.HTTPConfig{
 		URL: cfg.URL, RoundTripper: out, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, o),
 	}), out.close)
-	d.delegation = out.delegation
+	d.delegation, d.tls = out.delegation, out.tls
 	if d.delegation == nil { // those servers have one session for each caller
 		d.connect = legacyFallback(d.connect, dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), func() {}), &d)
 	}
@@ -68,7 +70,9 @@ func dialLegacySSE(cfg config.Server, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	return dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), out.close), nil
+	d := dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), out.close)
+	d.tls = out.tls
+	return d, nil
 }
 
 func newLegacySSE(cfg config.Server, o Options, base *url.URL, out *roundTripper) transport.Endpoint {
@@ -164,7 +168,9 @@ func dialWebSocket(cfg config.Server, o Options) (dialer, error) {
 	if err != nil {
 		return dialer{}, err
 	}
-	return dialEndpoint(cfg, o, transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, o)}), out.close), nil
+	d := dialEndpoint(cfg, o, transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, o)}), out.close)
+	d.tls = out.tls
+	return d, nil
 }
 
 func serverLogger(cfg config.Server, o Options) *slog.Logger {
@@ -189,8 +195,9 @@ const maxResponseHeader = 64 << 10
 // roundTripper sends requests to one server over HTTP, with the configured headers and a token.
 type roundTripper struct {
 	transport.HeaderTransport
-	delegation *delegation // of servers that are used on behalf of their callers
-	close      func()      // to be called after the last request
+	delegation *delegation          // of servers that are used on behalf of their callers
+	tls        *tlsconfig.Transport // below it
+	close      func()               // to be called after the last request
 }
 
 // newRoundTripper returns the roundTripper of a server, with TCP connections of its own.
@@ -201,9 +208,10 @@ func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper
 	pooled.MaxIdleConnsPerHost = max(64, 2*cfg.MaxConcurrentCalls)
 	pooled.MaxResponseHeaderBytes = maxResponseHeader
 	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
-	var next http.RoundTripper = pooled
+	secured := o.tls.all[cfg.TLS].Transport(pooled)
+	var next http.RoundTripper = secured
 	if o.Transport != nil {
-		next = o.Transport(pooled)
+		next = o.Transport(secured)
 	}
 	creds, err := newCredentials(cfg, o)
 	if err != nil {
@@ -212,9 +220,10 @@ func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper
 	return &roundTripper{
 		HeaderTransport: transport.HeaderTransport{Next: next, Base: base, Headers: cfg.Headers, Query: cfg.Query, Tokens: creds.source},
 		delegation:      creds.delegation,
+		tls:             secured,
 		close: func() {
 			creds.close()
-			pooled.CloseIdleConnections()
+			secured.CloseIdleConnections()
 		},
 	}, nil
 }

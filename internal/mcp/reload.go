@@ -31,10 +31,25 @@ func (c *Client) Reload(servers []config.Server) error {
 	if c.closed {
 		return fmt.Errorf("reload: %w", transport.ErrClosed)
 	}
+	if err := c.opts.tls.load(servers); err != nil {
+		return err
+	}
 	for _, s := range c.applyServers(servers) {
 		c.drains.Go(s.drainAndClose)
 	}
 	return nil
+}
+
+// ReloadTLS reads the TLS files of all servers again. Sessions continue: their next requests use the
+// new certificates. A file that cannot be used is logged, and the certificates in use stay.
+func (c *Client) ReloadTLS() {
+	c.reload.Lock()
+	defer c.reload.Unlock()
+	for _, source := range c.opts.tls.all {
+		if err := source.Reload(); err != nil {
+			c.log.Error("TLS files of an MCP server refused; those in use stay", "error", err)
+		}
+	}
 }
 
 // applyServers makes servers the configuration, starts the new ones, and returns the replaced and

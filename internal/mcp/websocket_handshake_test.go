@@ -2,8 +2,6 @@ package mcp
 
 import (
 	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"log"
 	"log/slog"
@@ -161,14 +159,10 @@ func TestWebSocketOverTLS(t *testing.T) {
 	w.Config.ErrorLog = log.New(io.Discard, "", 0)
 	w.StartTLS()
 	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
-	roots := x509.NewCertPool()
-	roots.AddCert(w.Certificate())
-	trusting := func(rt http.RoundTripper) http.RoundTripper {
-		rt.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
-		return rt
-	}
 	cfg := config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss" + strings.TrimPrefix(w.URL, "https"), BearerToken: auth.NewSecret("x")}
-	c := open(t, Options{Transport: trusting}, cfg)
+	trusting := cfg
+	trusting.TLS = trust(t, w)
+	c := open(t, Options{}, trusting)
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
 	must(t, res, err)
 
@@ -186,12 +180,13 @@ func TestWebSocketThroughProxy(t *testing.T) {
 		asked <- r.Method + " " + r.RequestURI
 		http.Error(w, "no", http.StatusForbidden)
 	}))
-	through := func(rt http.RoundTripper) http.RoundTripper {
-		// As ProxyFromEnvironment would, which reads the environment once per process.
-		rt.(*http.Transport).Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy.URL) }
-		return rt
-	}
-	c := open(t, Options{Transport: through}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss://mcp.example:444/"})
+	// As ProxyFromEnvironment would, which reads the environment once per process. No test runs beside
+	// this one.
+	shared := http.DefaultTransport.(*http.Transport)
+	before := shared.Proxy
+	shared.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy.URL) }
+	defer func() { shared.Proxy = before }()
+	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss://mcp.example:444/"})
 	c.Tools(t.Context())
 	if got := <-asked; got != "CONNECT mcp.example:444" {
 		t.Errorf(`got %q, want "CONNECT mcp.example:444"`, got)

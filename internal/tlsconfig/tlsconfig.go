@@ -238,6 +238,17 @@ type generation struct {
 // replaces the TLS settings of t, which must not be used any more.
 func (s *Source) Transport(t *http.Transport) *Transport { return &Transport{source: s, template: t} }
 
+// Client returns an HTTP client for an identity provider or another single host, with connections of
+// its own.
+func (s *Source) Client() *http.Client {
+	own := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment
+	own.MaxIdleConnsPerHost = 8
+	return &http.Client{Transport: s.Transport(own)}
+}
+
+// Source returns where the certificates come from.
+func (t *Transport) Source() *Source { return t.source }
+
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.newest().RoundTrip(r)

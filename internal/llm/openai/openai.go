@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"answerd/internal/llm"
+	"answerd/internal/tlsconfig"
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
@@ -46,6 +47,7 @@ type Config struct {
 	Key     func() string     // in place of APIKey, asked for each request; nil is APIKey
 	Headers map[string]string // sent with every request; an Authorization replaces the key
 	Query   map[string]string // added to the query of BaseURL
+	TLS     *tlsconfig.Source // roots and client certificate; nil means the system's roots alone
 
 	FirstByteTimeout time.Duration // until the reply's first byte, for each try; 0 or less is 60 s
 	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less is 30 s
@@ -77,7 +79,7 @@ const (
 // any number of streams at once.
 type Model struct {
 	chat             sdk.ChatCompletionService
-	transport        *http.Transport // below chat
+	transport        roundTripper // below chat
 	firstByteTimeout time.Duration
 	idleTimeout      time.Duration
 	retries          int
@@ -99,7 +101,11 @@ func New(cfg Config) *Model {
 	own.MaxIdleConns, own.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
 	own.WriteBufferSize = writeBuffer
 	own.DisableCompression = true // compressed streams are held back by whoever compresses
-	var transport http.RoundTripper = endpointTransport{own}
+	var lowest roundTripper = own
+	if cfg.TLS != nil {
+		lowest = cfg.TLS.Transport(own)
+	}
+	var transport http.RoundTripper = endpointTransport{lowest}
 	if cfg.Transport != nil {
 		transport = cfg.Transport(transport)
 	}
@@ -130,7 +136,7 @@ func New(cfg Config) *Model {
 			// again depends on whether a part of its answer was handed out.
 			option.WithMaxRetries(0),
 		),
-		transport:        own,
+		transport:        lowest,
 		firstByteTimeout: cmp.Or(max(cfg.FirstByteTimeout, 0), defaultFirstByteTimeout),
 		idleTimeout:      cmp.Or(max(cfg.IdleTimeout, 0), defaultIdleTimeout),
 		retries:          max(cfg.MaxRetries, 0),

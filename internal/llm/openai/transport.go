@@ -6,7 +6,13 @@ import (
 )
 
 // endpointTransport sends the requests, below openai-go and below what Config.Transport wraps.
-type endpointTransport struct{ *http.Transport }
+type endpointTransport struct{ next roundTripper }
+
+// roundTripper is an *http.Transport, or one with certificates from files.
+type roundTripper interface {
+	http.RoundTripper
+	CloseIdleConnections()
+}
 
 // RoundTrip sends the request's body as it was before openai-go and otelhttp wrapped it.
 // net/http writes a body of a type that it doesn't know in a second write, through a buffer
@@ -23,7 +29,7 @@ func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.WithContext(r.Context()) // a copy: a RoundTripper may not change its request
 		r.Body = body
 	}
-	res, err := t.Transport.RoundTrip(r)
+	res, err := t.next.RoundTrip(r)
 	if err == nil && res.StatusCode >= 400 {
 		res.Body = limitedBody{io.LimitReader(res.Body, maxErrorBody), res.Body}
 	}

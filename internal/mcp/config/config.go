@@ -24,6 +24,7 @@ import (
 	"unicode"
 
 	"answerd/internal/auth"
+	"answerd/internal/tlsconfig"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -49,6 +50,7 @@ type Server struct {
 	BearerToken auth.Secret            // wins over an Authorization header
 	Auth        AuthType               // "" means AuthNone
 	Grant       Grant                  // for every AuthType with an authorization server
+	TLS         tlsconfig.Files        // for the server, and for the authorization server of its tokens
 
 	// Command starts a child process with Args, Env and WorkDir. It is looked up in our own
 	// PATH and started without a shell; a relative path is relative to WorkDir.
@@ -206,8 +208,28 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if f := s.checkHeaders(); f != nil {
 		return f
 	}
-	return s.checkURL(hasServiceToken)
+	if f := s.checkURL(hasServiceToken); f != nil {
+		return f
+	}
+	return s.checkTLS()
 }
+
+// checkTLS returns what is wrong with the names of the TLS files. It does not read them: mcp.New does.
+func (s *Server) checkTLS() *fieldError {
+	if s.TLS == (tlsconfig.Files{}) {
+		return nil
+	}
+	if e, ok := errors.AsType[*tlsconfig.FileError](s.TLS.Check()); ok {
+		return fieldErrorf(TLSField(e.Field), "%s", e.Err)
+	}
+	if u, err := url.Parse(s.URL); err == nil && (u.Scheme == "http" || u.Scheme == "ws") && !s.Auth.HasAuthorizationServer() {
+		return fieldErrorf("tls", "has no effect, since url is %s://", u.Scheme)
+	}
+	return nil
+}
+
+// TLSField returns the name of a TLS file in mcp.json.
+func TLSField(f tlsconfig.Field) string { return "tls." + string(f) + "File" }
 
 // isUnprintable reports whether r could forge log lines or control a terminal.
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
@@ -364,6 +386,8 @@ func (s *Server) checkCommand() *fieldError {
 		return fieldErrorf("bearerToken", "a server of type stdio gets none; put it into env")
 	case s.Auth != "" && s.Auth != AuthNone:
 		return fieldErrorf("auth.type", "a server of type stdio gets no token; put it into env")
+	case s.TLS != (tlsconfig.Files{}):
+		return fieldErrorf("tls", "a server of type stdio has none")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		switch {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/tlsconfig"
 )
 
 var testEnv = map[string]string{"HOST": "example.com", "KEY": "${TOKEN}", "TOKEN": "secret-token", "HOME_DIR": "/home/x"}
@@ -135,6 +136,11 @@ func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 		fileWithHTTPServer(`, "auth": {}`):                                                     `server "crm", auth: has no type (line 3)`,
 		fileWithHTTPServer(`, "timeout": 0`):                                                   `server "crm", timeout: must be more than 0 and at most 24h0m0s (line 3)`,
 		fileWithHTTPServer(`, "timeout": 5, "maxTime": 3`):                                     `server "crm", maxTime: must be no less than timeout (line 3)`,
+		fileWithStdioServer(`"tls": {"caFile": "ca.pem"}`):                                     `server "crm", tls: a server of type stdio has none (line 3)`,
+		fileWithHTTPServer(`, "tls": {"certFile": "c.pem"}`):                                   `server "crm", tls.keyFile: must be set, since the client certificate is (line 3)`,
+		fileWithHTTPServer(`, "tls": {"caFile": 1}`):                                           `server "crm", tls.caFile: must be a string, not a number (line 3)`,
+		fileWithHTTPServer(`, "tls": "ca.pem"`):                                                `server "crm", tls: must be an object, not a string (line 3)`,
+		`{"mcpServers":{"crm":{"url":"http://h","tls":{"caFile":"ca.pem"}}}}`:                  `server "crm", tls: has no effect, since url is http:// (line 1)`,
 		fileWithStdioServer(`"standaloneStream": true`):                                        `server "crm", standaloneStream: is for servers of type http (line 3)`,
 		fileWithHTTPServer(`, "timeout": "soon"`):                                              `server "crm", timeout: must be a duration such as 30s, or a number of seconds, of more than 0 and at most 24h0m0s (line 3)`,
 		fileWithHTTPServer(`, "maxConcurrentCalls": 0`):                                        `server "crm", maxConcurrentCalls: must be a whole number above 0 (line 3)`,
@@ -269,5 +275,17 @@ func TestMatchWildcardLetsStarsStandForAnyText(t *testing.T) {
 		if got := matchWildcard(k.pattern, k.s); got != k.want {
 			t.Errorf("matchWildcard(%q, %q) = %v, want %v", k.pattern, k.s, got, k.want)
 		}
+	}
+}
+
+func TestParseReadsTLSFiles(t *testing.T) {
+	data := `{"mcpServers": {"crm": {"url": "https://h", "tls": {"caFile": "${DIR}/ca.pem", "certFile": "c.pem", "keyFile": "c.key", "pinned": true}}}}`
+	servers, warnings, err := Parse([]byte(data), func(name string) string { return "/etc/" + strings.ToLower(name) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := tlsconfig.Files{CAFile: "/etc/dir/ca.pem", CertFile: "c.pem", KeyFile: "c.key"}
+	if got := servers[0].TLS; got != want || len(warnings) != 1 || !strings.Contains(warnings[0], `tls.pinned: unknown member`) {
+		t.Errorf("got %+v and warnings %q, want %+v and one about pinned", got, warnings, want)
 	}
 }

@@ -96,6 +96,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"query":       func(s *Server, v jsonValue) (err error) { s.Query, err = v.readStringMap(); return },
 	"bearerToken": func(s *Server, v jsonValue) (err error) { s.BearerToken, err = v.readSecret(); return },
 	"auth":        parseAuth,
+	"tls":         parseTLS,
 	"command":     func(s *Server, v jsonValue) (err error) { s.Command, err = v.readString(); return },
 	"args":        func(s *Server, v jsonValue) (err error) { s.Args, err = v.readStringList(); return },
 	"env": func(s *Server, v jsonValue) error {
@@ -163,6 +164,30 @@ func parseHeaders(s *Server, v jsonValue) (err error) {
 		}
 	}
 	return err
+}
+
+// parseTLS reads the field tls.
+func parseTLS(s *Server, v jsonValue) error {
+	fields, err := v.readObject()
+	if err != nil {
+		return err
+	}
+	for _, f := range fields {
+		switch f.name {
+		case "caFile":
+			s.TLS.CAFile, err = f.readString()
+		case "certFile":
+			s.TLS.CertFile, err = f.readString()
+		case "keyFile":
+			s.TLS.KeyFile, err = f.readString()
+		default:
+			f.warnUnknown()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parseType reads the field type.

@@ -9,6 +9,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/tlsconfig"
 )
 
 // Kind is the grant by which tokens are requested.
@@ -56,6 +57,9 @@ type Config struct {
 	IdP IdP
 	// DPoP binds tokens to a key of this process (RFC 9449).
 	DPoP bool
+	// TLS has the roots and the client certificate (RFC 8705) for authorization servers; nil means
+	// the system's roots alone.
+	TLS *tlsconfig.Source
 
 	Logger *slog.Logger // gets a debug line per token and a warning per failure; nil is silent
 }

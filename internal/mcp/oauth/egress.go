@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"answerd/internal/tlsconfig"
 )
 
 const (
@@ -29,8 +31,9 @@ type egress struct {
 	named *http.Client
 }
 
-// newEgress returns the clients for the authorization servers of one MCP server.
-func newEgress(server *url.URL) *egress {
+// newEgress returns the clients for the authorization servers of one MCP server. certificates may be
+// nil.
+func newEgress(server *url.URL, certificates *tlsconfig.Source) *egress {
 	pooled := func() *http.Transport {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		t.MaxIdleConnsPerHost, t.MaxResponseHeaderBytes = 4, maxHeader
@@ -43,11 +46,14 @@ func newEgress(server *url.URL) *egress {
 		return checkAddress(address, limit)
 	}}).DialContext
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &egress{
-		server:  server,
-		trusted: &http.Client{Transport: pooled(), CheckRedirect: stay, Timeout: requestTimeout},
-		named:   &http.Client{Transport: guarded, CheckRedirect: stay, Timeout: requestTimeout},
+	client := func(t *http.Transport) *http.Client {
+		c := &http.Client{Transport: t, CheckRedirect: stay, Timeout: requestTimeout}
+		if certificates != nil {
+			c.Transport = certificates.Transport(t)
+		}
+		return c
 	}
+	return &egress{server: server, trusted: client(pooled()), named: client(guarded)}
 }
 
 // clientFor returns the client for a URL. trusted means that the configuration names the

@@ -76,7 +76,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{
-		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server),
+		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS),
 		pending: map[string]*Authorization{},
 	}
 	c.users = c.newUserCache()

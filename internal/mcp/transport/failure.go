@@ -129,10 +129,21 @@ func noReply(err error, sent bool) *Failure {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f
 	}
+	if refusesCertificate(err) {
+		return &Failure{Kind: Unavailable, Public: "it refused our TLS client certificate", NotRun: true, Err: err}
+	}
 	if !sent {
 		return &Failure{Kind: Unavailable, Public: connectReason(err), NotRun: true, Err: err}
 	}
 	return &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+}
+
+// refusesCertificate reports whether err is the server's TLS alert about our certificate, or about a
+// missing one. In TLS 1.3 it arrives after the handshake (RFC 8446 section 4.4.2.4), when the request
+// was sent, but the server reads no request before it. crypto/tls has no exported type for alerts.
+func refusesCertificate(err error) bool {
+	alert, ok := errors.AsType[*net.OpError](err)
+	return ok && alert.Op == "remote error" && strings.Contains(alert.Error(), "certificate")
 }
 
 // connectReason returns why there is no connection, in a text that may be shown to the caller. The
