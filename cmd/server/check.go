@@ -80,6 +80,7 @@ func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io
 	if err := c.checkEventDirectory(); err != nil {
 		return err
 	}
+	defer c.certificates.close()
 	tools, err := connectTools(c, mcp.Options{Logger: logger, StartWait: checkTimeout})
 	if err != nil {
 		return err

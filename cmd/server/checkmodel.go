@@ -17,6 +17,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/llm"
+	"answerd/internal/tlsconfig"
 )
 
 const (
@@ -31,12 +32,13 @@ type modelEndpoint struct {
 	baseURL                string
 	key                    auth.Secret
 	headers, query         map[string]string // sent with every request
+	tls                    *tlsconfig.Source // nil means the system's roots alone
 	models                 []string          // the endpoint's own ids of the models that are served from it
 }
 
 // modelEndpoints returns the endpoints of all models.
 func (c *config) modelEndpoints() []modelEndpoint {
-	e := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey}
+	e := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
 	for _, p := range c.servedModels() {
 		id := cmp.Or(p.Upstream, p.ID)
@@ -50,7 +52,7 @@ func (c *config) modelEndpoints() []modelEndpoint {
 		}
 		own = append(own, modelEndpoint{
 			urlSetting: "MODELS_FILE, base_url of " + p.ID, keySetting: "MODELS_FILE, api_key of " + p.ID,
-			baseURL: p.BaseURL, key: auth.NewSecret(key), headers: p.Headers, query: p.Query, models: []string{id},
+			baseURL: p.BaseURL, key: auth.NewSecret(key), headers: p.Headers, query: p.Query, tls: c.certificates.models[p.ID], models: []string{id},
 		})
 	}
 	if len(e.models) == 0 {
@@ -181,7 +183,13 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	req.URL.RawQuery = query.Encode()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
-	resp, err := transport.RoundTrip(req) // follows no redirect, which could lead the key elsewhere
+	var sender http.RoundTripper = transport
+	if e.tls != nil {
+		secured := e.tls.Transport(transport)
+		defer secured.CloseIdleConnections()
+		sender = secured
+	}
+	resp, err := sender.RoundTrip(req) // follows no redirect, which could lead the key elsewhere
 	if err != nil {
 		return 0, nil, err
 	}

@@ -51,6 +51,12 @@ type config struct {
 	LLMShowErrors bool `env:"LLM_SHOW_ERRORS" envDefault:"false"`
 	// Repetitions of a failed model call, only before its first delta.
 	LLMMaxRetries int `env:"LLM_MAX_RETRIES" envDefault:"2"`
+	// Root certificates for LLM_BASE_URL, in PEM, in place of the system's. This and the other TLS files are read again when they change. A model of MODELS_FILE with a base_url has its own, in tls.
+	LLMTLSCAFile string `env:"LLM_TLS_CA_FILE"`
+	// Client certificate for LLM_BASE_URL, in PEM.
+	LLMTLSCertFile string `env:"LLM_TLS_CERT_FILE"`
+	// Its private key, not encrypted.
+	LLMTLSKeyFile string `env:"LLM_TLS_KEY_FILE"`
 
 	// One MCP server (streamable HTTP), named default.
 	MCPURL string `env:"MCP_URL"`
@@ -114,6 +120,12 @@ type config struct {
 	SecretOCID string `env:"SECRET_OCID"`
 	// How to authenticate to OCI Vault: api_key, instance_principal or resource_principal.
 	OCIAuthType string `env:"OCI_AUTH_TYPE" envDefault:"api_key"`
+	// Root certificates for the IAM, in PEM, in place of the system's: for IAM_BASE_URL, IAM_TOKEN_URL and AUTH_JWKS_URL, and for MCP servers with auth of type exchange that have no tls of their own.
+	IAMTLSCAFile string `env:"IAM_TLS_CA_FILE"`
+	// Client certificate for the IAM, in PEM.
+	IAMTLSCertFile string `env:"IAM_TLS_CERT_FILE"`
+	// Its private key, not encrypted.
+	IAMTLSKeyFile string `env:"IAM_TLS_KEY_FILE"`
 
 	// Issuer of the JWTs that callers must bring. Unset: no inbound authentication.
 	AuthIssuer string `env:"AUTH_ISSUER"`
@@ -200,6 +212,8 @@ type config struct {
 
 	eventsMaxBytesSet bool // else the event log may choose less
 
+	certificates certificates // of the TLS files, other than those of MCP servers
+
 	models   []llm.Profile       // of MODELS_FILE
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" where neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
@@ -240,7 +254,10 @@ func loadConfig(environ environment) (config, error) {
 		return config{}, err
 	}
 	c.warnings = c.findWarnings(environ)
-	return c, c.validate(modelSet || len(c.models) > 0)
+	if err := c.validate(modelSet || len(c.models) > 0); err != nil {
+		return c, err
+	}
+	return c, c.readCertificates()
 }
 
 // settingParsers accept more spellings than Go's own: yes and on for true, and a bare number of

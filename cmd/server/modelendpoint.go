@@ -17,7 +17,7 @@ import (
 )
 
 // expandModels replaces ${NAME} in what a model's profile says of its endpoint, and resolves
-// its key file against MODELS_FILE.
+// its files against MODELS_FILE.
 func (c *config) expandModels() error {
 	for i := range c.models {
 		p, missing := &c.models[i], ""
@@ -30,7 +30,7 @@ func (c *config) expandModels() error {
 				return value
 			})
 		}
-		for _, text := range []*string{&p.BaseURL, &p.APIKey, &p.APIKeyFile} {
+		for _, text := range []*string{&p.BaseURL, &p.APIKey, &p.APIKeyFile, &p.TLS.CAFile, &p.TLS.CertFile, &p.TLS.KeyFile} {
 			if strings.Contains(*text, "${") {
 				*text = expand(*text)
 			}
@@ -48,8 +48,10 @@ func (c *config) expandModels() error {
 		case p.BaseURL != "" && !isURL(p.BaseURL):
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
 		}
-		if p.APIKeyFile != "" && !filepath.IsAbs(p.APIKeyFile) {
-			p.APIKeyFile = filepath.Join(filepath.Dir(c.ModelsFile), p.APIKeyFile)
+		for _, path := range []*string{&p.APIKeyFile, &p.TLS.CAFile, &p.TLS.CertFile, &p.TLS.KeyFile} {
+			if *path != "" && !filepath.IsAbs(*path) {
+				*path = filepath.Join(filepath.Dir(c.ModelsFile), *path)
+			}
 		}
 	}
 	return nil
@@ -86,17 +88,20 @@ func (f *keyFile) read() string {
 }
 
 // addEndpoints makes the router ask models with an endpoint of their own there. LLM_API_KEY is
-// never sent to them. closeAll closes their idle connections.
+// never sent to them, and LLM_TLS_CERT_FILE is not either. closeAll closes their idle connections.
 func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger *slog.Logger) (closeAll func()) {
 	var opened []*openai.Model
 	for _, p := range c.models {
-		if p.BaseURL == "" && p.APIKey == "" && p.APIKeyFile == "" && len(p.Headers) == 0 && len(p.Query) == 0 {
+		if p.BaseURL == "" && p.APIKey == "" && p.APIKeyFile == "" && len(p.Headers) == 0 && len(p.Query) == 0 && p.TLS == (llm.TLSFiles{}) {
 			continue
 		}
 		cfg := openAIConfig(c, tel, logger)
 		if p.BaseURL != "" {
 			cfg.BaseURL, cfg.Key = p.BaseURL, nil
-			cfg.APIKey = ""
+			cfg.APIKey, cfg.TLS = "", nil
+		}
+		if own := c.certificates.models[p.ID]; own != nil {
+			cfg.TLS = own
 		}
 		if p.APIKey != "" {
 			cfg.APIKey, cfg.Key = p.APIKey, nil

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -27,13 +28,37 @@ type fileWatch struct {
 // paths.
 func newFileWatch(paths ...string) *fileWatch {
 	w := &fileWatch{}
-	for _, p := range paths {
-		if p != "" {
-			w.paths, w.seen = append(w.paths, p), append(w.seen, nil)
-		}
-	}
-	w.hasChanged()
+	w.setPaths(paths...)
 	return w
+}
+
+// setPaths changes which files are watched. A file that was watched already keeps its last state, so
+// that no change of it is missed.
+func (w *fileWatch) setPaths(paths ...string) {
+	known := make(map[string]os.FileInfo, len(w.paths))
+	for i, p := range w.paths {
+		known[p] = w.seen[i]
+	}
+	w.paths, w.seen = nil, nil
+	for _, p := range paths {
+		if p == "" || slices.Contains(w.paths, p) {
+			continue
+		}
+		seen, watched := known[p]
+		if !watched {
+			seen = fileState(p)
+		}
+		w.paths, w.seen = append(w.paths, p), append(w.seen, seen)
+	}
+}
+
+// fileState returns the state of a file that changes are compared by; nil if it cannot be seen.
+func fileState(path string) os.FileInfo {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	return info
 }
 
 // hasChanged reports whether a file has changed since the last call. A file that was moved to
@@ -41,10 +66,7 @@ func newFileWatch(paths ...string) *fileWatch {
 func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
-		now, err := os.Stat(p)
-		if err != nil {
-			now = nil
-		}
+		now := fileState(p)
 		changed = changed || !sameFile(now, w.seen[i])
 		w.seen[i] = now
 	}
@@ -114,13 +136,15 @@ func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// startReloading reloads the configuration of the MCP servers when its file or that of the
-// accepted definitions changes, until end is called. It runs without a file too, so that
-// SIGHUP does not end the process.
+// startReloading reloads the configuration of the MCP servers when its file, that of the accepted
+// definitions or a TLS file of a server changes, until end is called. It runs without a file too, so
+// that SIGHUP does not end the process.
 func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
+		t.client.ReloadTLS() // even if the configuration is refused
 		servers, warnings, err := mcpServers(c)
 		if err == nil {
+			t.watchFiles(c, servers)
 			err = t.client.Reload(servers)
 		}
 		if err != nil {

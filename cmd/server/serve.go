@@ -45,6 +45,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	defer stages.closeLogged(logger, "telemetry", tel.Shutdown)
 
+	defer c.certificates.close()
+	defer c.certificates.startReloading(ctx, logger)()
 	verifier, err := newVerifier(c, logger)
 	if err != nil {
 		return err
@@ -73,6 +75,11 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err := observeServers(tel, tools.client); err != nil {
 		return err
 	}
+	endExpiry, err := observeCertificates(ctx, tel, logger, func() []usedCertificate { return c.certificates.used(tools.client) })
+	if err != nil {
+		return err
+	}
+	defer endExpiry()
 	hooks, err := newHooks(c, tel)
 	if err != nil {
 		return err
@@ -159,7 +166,7 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
 		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimElements(c.AuthAlgorithms),
-		Clients: trimElements(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, Logger: logger,
+		Clients: trimElements(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, HTTPClient: c.certificates.client, Logger: logger,
 	})
 	switch {
 	case errors.Is(err, auth.ErrAlgorithm):
@@ -185,7 +192,7 @@ func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.M
 // openAIConfig returns how LLM_BASE_URL is asked.
 func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openai.Config{
-		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(),
+		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,
 		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries, ShowErrors: c.LLMShowErrors,
 		Transport: tel.Transport,
 		Tracer:    tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,

@@ -39,10 +39,11 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	if err != nil {
 		return toolset{}, err
 	}
+	t.watchFiles(c, servers) // before mcp.New reads those of TLS
 	logWarnings(warnings, o.Logger)
 	warnAboutCallers(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
-	o.RedirectURL = c.redirectURL()
+	o.RedirectURL, o.TokenTLS = c.redirectURL(), c.certificates.iam
 	if c.EnableJWTToken {
 		if t.tokens, err = newTokens(c, o.Logger); err != nil {
 			return toolset{}, err
@@ -60,6 +61,18 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 		return toolset{}, &configError{name, err.Error()}
 	}
 	return t, nil
+}
+
+// watchFiles sets the files whose changes are followed: the configuration, the accepted definitions,
+// and the TLS files of servers.
+func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
+	paths := []string{c.MCPConfigPath, c.pinsPath()}
+	for i := range servers {
+		if !servers[i].Disabled {
+			paths = append(paths, servers[i].TLS.Paths()...)
+		}
+	}
+	t.files.setPaths(paths...)
 }
 
 // mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and the warnings about that file.
@@ -122,7 +135,7 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 		secret = token.VaultSecret(token.VaultConfig{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
 	}
 	tokens, err := token.NewClientCredentials(token.ClientCredentialsConfig{
-		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope, Logger: logger,
+		TokenURL: c.tokenURL(), ClientID: c.IAMClientID, Secret: secret, Scope: c.Scope, HTTPClient: c.certificates.client, Logger: logger,
 	})
 	if err != nil {
 		return nil, &configError{"IAM_BASE_URL", err.Error()}

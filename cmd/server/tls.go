@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"answerd/internal/mcp"
+	"answerd/internal/telemetry"
+	"answerd/internal/tlsconfig"
+)
+
+// certificates has the roots and the client certificates for model endpoints and the IAM. The zero
+// value has none. Those for MCP servers belong to the mcp.Client.
+type certificates struct {
+	llm    *tlsconfig.Source            // of LLM_TLS_*; nil if none is set
+	models map[string]*tlsconfig.Source // by the id of a model of MODELS_FILE
+	iam    *tlsconfig.Source            // of IAM_TLS_*; nil if none is set
+	client *http.Client                 // asks the IAM with iam; nil without
+	named  []namedSource
+	watch  *fileWatch // of all files, as they were just before they were read
+}
+
+// namedSource is a source with the place in the configuration that it comes from.
+type namedSource struct {
+	*tlsconfig.Source
+	connection string // llm or iam
+	model      string // of MODELS_FILE; "" for a setting
+	setting    string // in errors: LLM_TLS, IAM_TLS or MODELS_FILE: /0/tls
+}
+
+// configError returns err, a *tlsconfig.FileError, as one that names the setting.
+func (n namedSource) configError(err error) error {
+	e, ok := errors.AsType[*tlsconfig.FileError](err)
+	if !ok {
+		return &configError{n.setting, err.Error()}
+	}
+	if n.model != "" {
+		return &configError{"MODELS_FILE", fmt.Sprintf("%s/%s_file: %s", n.setting, e.Field, err)}
+	}
+	return &configError{n.setting + "_" + strings.ToUpper(string(e.Field)) + "_FILE", err.Error()}
+}
+
+// readCertificates reads the files of all settings but those of mcp.json.
+func (c *config) readCertificates() error {
+	type entry struct {
+		files tlsconfig.Files
+		namedSource
+	}
+	entries := []entry{
+		{tlsconfig.Files{CAFile: c.LLMTLSCAFile, CertFile: c.LLMTLSCertFile, KeyFile: c.LLMTLSKeyFile}, namedSource{connection: "llm", setting: "LLM_TLS"}},
+		{tlsconfig.Files{CAFile: c.IAMTLSCAFile, CertFile: c.IAMTLSCertFile, KeyFile: c.IAMTLSKeyFile}, namedSource{connection: "iam", setting: "IAM_TLS"}},
+	}
+	for i, p := range c.models {
+		entries = append(entries, entry{tlsconfig.Files(p.TLS), namedSource{connection: "llm", model: p.ID, setting: fmt.Sprintf("/%d/tls", i)}})
+	}
+	var paths []string
+	for _, e := range entries {
+		paths = append(paths, e.files.Paths()...)
+	}
+	k := certificates{models: map[string]*tlsconfig.Source{}, watch: newFileWatch(paths...)}
+	for _, e := range entries {
+		if e.files == (tlsconfig.Files{}) {
+			continue
+		}
+		source, err := tlsconfig.Load(e.files)
+		if err != nil {
+			return e.configError(err)
+		}
+		switch e.Source = source; {
+		case e.model != "":
+			k.models[e.model] = source
+		case e.connection == "iam":
+			k.iam, k.client = source, source.Client()
+		default:
+			k.llm = source
+		}
+		k.named = append(k.named, e.namedSource)
+	}
+	c.certificates = k
+	return nil
+}
+
+// startReloading reads the files again when they change, until end is called.
+func (k *certificates) startReloading(ctx context.Context, logger *slog.Logger) (end func()) {
+	if len(k.named) == 0 {
+		return func() {}
+	}
+	return startFollowing(ctx, k.watch, "TLS certificates", logger, func() (slog.Attr, error) {
+		var errs []error
+		for _, n := range k.named { // one that cannot be used does not keep the others
+			if err := n.Reload(); err != nil {
+				errs = append(errs, n.configError(err))
+			}
+		}
+		return slog.Int("sources", len(k.named)), errors.Join(errs...)
+	})
+}
+
+// close closes the idle connections to the IAM.
+func (k *certificates) close() {
+	if k.client != nil {
+		k.client.CloseIdleConnections()
+	}
+}
+
+// usedCertificate is a certificate of an outgoing connection.
+type usedCertificate struct {
+	connection string // mcp, llm or iam
+	name       string // of the MCP server, or the model of MODELS_FILE; "" for a setting
+	role       string // client or server
+	expires    time.Time
+}
+
+// used returns the certificates whose expiry is known.
+func (k *certificates) used(tools *mcp.Client) []usedCertificate {
+	var out []usedCertificate
+	for _, n := range k.named {
+		if at := n.Expiry(); !at.IsZero() {
+			out = append(out, usedCertificate{n.connection, n.model, "client", at})
+		}
+	}
+	for _, c := range tools.Certificates() {
+		out = append(out, usedCertificate{"mcp", c.Server, c.Role, c.Expires})
+	}
+	return out
+}
+
+const (
+	expiryWarning  = 14 * 24 * time.Hour // before a certificate expires
+	expiryInterval = time.Hour           // between two looks at the certificates
+	expiryRepeat   = 24 * time.Hour      // between two warnings about one
+)
+
+// observeCertificates creates the metric of the certificates, and logs those that expire soon until
+// end is called.
+func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, used func() []usedCertificate) (end func(), err error) {
+	meter := tel.Meter("answerd/tls")
+	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
+		metric.WithDescription("Time until a certificate of an outgoing connection expires; negative afterwards."))
+	if err == nil {
+		_, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+			for _, c := range used() {
+				o.ObserveFloat64(gauge, time.Until(c.expires).Seconds(), metric.WithAttributes(
+					attribute.String("connection", c.connection), attribute.String("name", c.name), attribute.String("role", c.role)))
+			}
+			return nil
+		}, gauge)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create the metric of certificates: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		warnOfExpiry(ctx, logger, used)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}, nil
+}
+
+// warnOfExpiry logs certificates that expire within expiryWarning, each once a day, until ctx ends.
+func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCertificate) {
+	tick := time.NewTicker(expiryInterval)
+	defer tick.Stop()
+	warned := map[usedCertificate]time.Time{}
+	for {
+		seen := map[usedCertificate]time.Time{} // and no others: certificates are replaced for ever
+		for _, c := range used() {
+			left := time.Until(c.expires)
+			if left > expiryWarning {
+				continue
+			}
+			if seen[c] = warned[c]; time.Since(seen[c]) < expiryRepeat {
+				continue
+			}
+			seen[c] = time.Now()
+			what := "TLS certificate expires soon"
+			if left <= 0 {
+				what = "TLS certificate has expired"
+			}
+			logger.WarnContext(ctx, what, "connection", c.connection, "name", c.name, "role", c.role,
+				"expires", c.expires.UTC().Format(time.RFC3339), "days_left", int(math.Floor(left.Hours()/24)))
+		}
+		warned = seen
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
