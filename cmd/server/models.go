@@ -43,6 +43,21 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
+// metricModels returns the models that metrics name: those of the configuration, by the id that
+// requests name and by that of the endpoint.
+func (c *config) metricModels() (out []string) {
+	if c.DefaultModelID != "" {
+		out = append(out, c.DefaultModelID)
+	}
+	for _, p := range c.models {
+		out = append(out, p.ID)
+		if p.Upstream != "" {
+			out = append(out, p.Upstream)
+		}
+	}
+	return out
+}
+
 // printModels prints the table of the models.
 func printModels(stdout io.Writer, c config) {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)

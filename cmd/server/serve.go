@@ -194,8 +194,8 @@ func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) opena
 	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,
 		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries, ShowErrors: c.LLMShowErrors,
-		Transport: tel.Transport,
-		Tracer:    tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
+		Transport: tel.Transport, MetricModels: c.metricModels(),
+		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	}
 	if path := c.lookup("LLM_API_KEY_FILE"); path != "" {
 		cfg.Key = (&keyFile{path: path, logger: logger}).read

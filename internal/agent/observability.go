@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -25,10 +26,41 @@ type metrics struct {
 	streams    metric.Int64UpDownCounter
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
+	toolNames  *toolSeries
+}
+
+// Bounds of the time series of mcp.client.operation.duration that name their tool, of one server and
+// of all. A series is a server, a tool and a kind of failure or none, and 20 lines of /metrics.
+const (
+	maxToolSeriesOfServer = 100
+	maxToolSeries         = 150
+)
+
+// toolSeries remembers which series name their tool: servers choose the names of tools and may
+// change them at any time. The first ones do, until there are too many.
+type toolSeries struct {
+	mu     sync.Mutex // protects the fields below
+	named  map[[3]string]bool
+	counts map[string]int // by server
+}
+
+// label returns the tool as metrics name it.
+func (s *toolSeries) label(server, tool, kind string) string {
+	key := [3]string{server, tool, kind}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.named[key] {
+		if len(s.named) >= maxToolSeries || s.counts[server] >= maxToolSeriesOfServer {
+			return "_other"
+		}
+		s.named[key] = true
+		s.counts[server]++
+	}
+	return tool
 }
 
 func newMetrics(m metric.Meter) (metrics, error) {
-	var out metrics
+	out := metrics{toolNames: &toolSeries{named: make(map[[3]string]bool), counts: make(map[string]int)}}
 	var errs [7]error
 	out.runs, errs[0] = m.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
 	out.duration, errs[1] = m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
@@ -71,7 +103,7 @@ func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, 
 	}
 	attrs := []attribute.KeyValue{
 		attribute.String("mcp.method.name", "tools/call"),
-		attribute.String("gen_ai.tool.name", c.Tool),
+		attribute.String("gen_ai.tool.name", m.toolNames.label(c.Server, c.Tool, kind)),
 		attribute.String("mcp.server.name", c.Server),
 	}
 	if kind != "" {

@@ -12,6 +12,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 )
 
+// maxLabelSets bounds the label sets of one instrument. Further measurements are counted together,
+// with the label otel_metric_overflow.
+const maxLabelSets = 500
+
 var (
 	// durationBuckets in seconds: from a call over loopback, 1 ms, to a run at its
 	// usual limit, 120 s.
@@ -25,21 +29,23 @@ var (
 )
 
 // newMetrics returns the meter provider and the handler of /metrics, with a registry of its
-// own that also has the metrics of the Go runtime and the process. The SDK limits each
-// instrument to 2,000 label sets, so a hostile label costs bounded memory.
+// own that also has the metrics of the Go runtime and the process. Labels have values of the
+// configuration or of the code, and otherwise "_other". Should one still come from outside, maxLabelSets
+// bounds it.
 func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	// Scope labels would repeat the room's name on every line of the page.
+	// Scope labels would repeat the package's name on every line of the page.
 	reader, err := otelprom.New(otelprom.WithRegisterer(registry), otelprom.WithoutScopeInfo())
 	if err != nil {
 		return nil, nil, err
 	}
 	provider := sdkmetric.NewMeterProvider(
 		sdkmetric.WithResource(res),
+		sdkmetric.WithCardinalityLimit(maxLabelSets),
 		sdkmetric.WithReader(reader),
 		sdkmetric.WithView(newBucketView("s", durationBuckets), newBucketView("{token}", tokenBuckets)),
 	)

@@ -122,10 +122,15 @@ func (s *callSet) findCall(p callPiece, later bool) *partialCall {
 	return last
 }
 
+// maxCallID bounds the id of a call in bytes; each event and log line of the call repeats it. Some
+// gateways put a signature of several kilobytes into it, which must go back unchanged.
+const maxCallID = 8 << 10
+
 // uniqueID returns id, changed as little as makes it differ from those given before: an
-// answer's calls are told apart by it, and endpoints give one id to two calls, or none.
+// answer's calls are told apart by it, and endpoints give one id to two calls, or none. A longer
+// id than maxCallID is replaced.
 func (s *callSet) uniqueID(id string) string {
-	if id == "" {
+	if id == "" || len(id) > maxCallID {
 		return "call_" + rand.Text()
 	}
 	for n, candidate := 2, id; ; n++ {

@@ -60,6 +60,9 @@ type Config struct {
 	Meter     metric.Meter // nil records nothing
 	Logger    *slog.Logger // nil discards
 	System    string       // gen_ai.provider.name; empty is "openai"
+	// MetricModels are the ids that metrics name, as requests and replies have them. Any other
+	// model is "_other" there: callers and endpoints make names up, and each would be a series.
+	MetricModels []string
 
 	ShowErrors bool // the public text of an error ends with what the endpoint says
 }

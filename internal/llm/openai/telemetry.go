@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -27,6 +29,7 @@ import (
 type instruments struct {
 	tracer     trace.Tracer
 	common     []attribute.KeyValue // of every span and measurement
+	models     []string             // that metrics name
 	duration   metric.Float64Histogram
 	firstChunk metric.Float64Histogram
 	tokens     metric.Int64Histogram
@@ -47,7 +50,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	if cfg.Meter != nil {
 		meter = cfg.Meter
 	}
-	t := &instruments{tracer: tracenoop.Tracer{}}
+	t := &instruments{tracer: tracenoop.Tracer{}, models: cfg.MetricModels}
 	if cfg.Tracer != nil {
 		t.tracer = cfg.Tracer
 	}
@@ -165,12 +168,23 @@ func (o *callRecorder) responseAttributes() []attribute.KeyValue {
 	return kv
 }
 
-// measurementAttributes returns the attributes of a measurement. Models are named only once one
-// has answered: callers may ask for any, and each name would be a series of its own.
+// otherValue replaces values that are not configured in the attributes of measurements.
+const otherValue = "_other"
+
+// modelLabel returns the model as metrics name it.
+func (t *instruments) modelLabel(model string) string {
+	if model == "" || slices.Contains(t.models, model) {
+		return model
+	}
+	return otherValue
+}
+
+// measurementAttributes returns the attributes of a measurement. The model that was asked is named
+// only once it has answered.
 func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric.MeasurementOption {
-	key := attributeKey{answered: o.finish.Model}
+	key := attributeKey{answered: o.telemetry.modelLabel(o.finish.Model)}
 	if o.gotPart {
-		key.asked = o.model
+		key.asked = o.telemetry.modelLabel(o.model)
 	}
 	if len(extra) > 0 { // at most one
 		key.extra = extra[0]
@@ -201,7 +215,7 @@ type attributeCache struct {
 	sets map[attributeKey]metric.MeasurementOption
 }
 
-// maxAttributeSets bounds them; names of models come from outside.
+// maxAttributeSets bounds them.
 const maxAttributeSets = 256
 
 func (a *attributeCache) get(key attributeKey, set func() attribute.Set) metric.MeasurementOption {
@@ -227,6 +241,9 @@ func errorType(err error) (kind, public string) {
 	var e *llm.Error
 	switch {
 	case errors.As(err, &e) && e.Status != 0:
+		if http.StatusText(e.Status) == "" { // an endpoint may send any of 900
+			return otherValue, e.Public
+		}
 		return strconv.Itoa(e.Status), e.Public
 	case e != nil:
 		return string(e.Kind), e.Public

@@ -68,7 +68,7 @@ func (r *recorder) points(t *testing.T) []string {
 }
 
 func TestSpanIsAChildOfTheCallers(t *testing.T) {
-	r, cfg := newRecorder(Config{System: "xai", MaxRetries: 1})
+	r, cfg := newRecorder(Config{System: "xai", MaxRetries: 1, MetricModels: []string{"m", "m-1"}})
 	s, m := newEndpoint(t, cfg, replyStatus(503, "", "Retry-After", "0"), sendStream(helloStream))
 	ctx, parent := r.tracer.Start(t.Context(), "tool_calling_loop")
 	if _, err := llmtest.Collect(ctx, m, testRequest); err != nil {
@@ -138,13 +138,24 @@ func TestSpanOfAFailureHasNothingThatTheEndpointSaid(t *testing.T) {
 	}
 }
 
-// A caller may ask for any model: the name of one that never answered is no series.
-func TestMetricsOmitModelsThatNeverAnswered(t *testing.T) {
-	r, cfg := newRecorder(Config{})
-	_, m := newEndpoint(t, cfg, replyStatus(404, ""))
-	_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: "random-123"})
-	if points := fmt.Sprint(r.points(t)); strings.Contains(points, "random-123") {
-		t.Errorf("got %s, want no point of a model that never answered", points)
+// Callers ask for any model and endpoints answer with any status and model: only those of the
+// configuration are named, so there are few series.
+func TestMetricsNameConfiguredModelsOnly(t *testing.T) {
+	r, cfg := newRecorder(Config{MetricModels: []string{"m"}})
+	_, m := newEndpoint(t, cfg, replyStatus(404, ""), replyStatus(599, ""), sendStream(helloStream), sendStream(helloStream))
+	for _, model := range []string{"random-1", "random-2", "random-3", "m"} {
+		_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: model})
+	}
+	points := strings.Join(r.points(t), "\n")
+	for _, bad := range []string{"random-", "m-1", "599"} {
+		if strings.Contains(points, bad) {
+			t.Errorf("got %q in the points, want it replaced by _other:\n%s", bad, points)
+		}
+	}
+	for _, want := range []string{"gen_ai.request.model=_other,gen_ai.response.model=_other", "gen_ai.request.model=m,gen_ai.response.model=_other", "error.type=404", "error.type=_other"} {
+		if !strings.Contains(points, want) {
+			t.Errorf("got no point with %q:\n%s", want, points)
+		}
 	}
 }
 
