@@ -15,37 +15,39 @@ import (
 
 // How one instance takes a run over from another
 //
-// A delivery from the work queue is a hint that a run may need an executor, not a right: a
-// server that restarts forgets leases and delivers jobs whose executors are well. So the
-// instance that gets a delivery first finds out who wrote the run's last message, and asks
-// that instance whether it still executes the run (isClaimedBy). If it does, the delivery is
-// delayed. If it does not, or does not answer for half a lease, the instance appends a claim
-// at the head of the run. That append expects the last message it read, so it fails if the
-// old executor has written since; if it succeeds, the old executor's next append fails
-// (ErrFenced). Whatever the instances believe about each other, one of them can write.
+// A delivery from the work queue does not entitle an instance to execute the run. A server that
+// restarts forgets leases, and delivers jobs again although their executors are alive. So the
+// instance that gets a delivery reads who wrote the run's last message, and asks that instance
+// whether it still executes the run (isClaimedBy). If it does, the delivery is delayed. If it
+// does not, or does not answer for half a lease, the asking instance appends a claim after the
+// run's last message.
+//
+// The append of the claim expects the last message that was read. If the old executor has
+// written since, the claim fails. If the claim succeeds, the old executor's next append fails
+// (ErrFenced). So only one instance can write, whatever the instances believe about each other.
 
 const (
-	// claimAttempts bounds how often one delivery is tried while the run's executor goes on
+	// claimAttempts bounds how often one delivery is tried while the run's executor keeps
 	// writing.
 	claimAttempts = 20
-	// ownerQueries is how often the last writer of a run is asked, and ownerQueryTimeout how
-	// long it has for each answer.
+	// ownerQueries bounds how often the last writer of a run is asked, and ownerQueryTimeout how
+	// long each answer may take.
 	ownerQueries      = 3
 	ownerQueryTimeout = 500 * time.Millisecond
 	// maxUnresponsive bounds Log.unresponsive.
 	maxUnresponsive = 1000
 )
 
-// Claim implements event.Jobs. It pulls one message at a time with a short expiry: messages
-// that were pulled in advance would wait here for a lease, and a pull request does not
-// survive a restart of the server.
+// Claim implements event.Jobs. It pulls one message at a time, with a short expiry. A message
+// pulled in advance would wait here until its lease ends, and a pull request does not survive a
+// restart of the server.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	for {
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case l.ctx.Err() != nil:
-			return nil, unavailable("claim a run", l.ctx.Err())
+			return nil, unavailableError("claim a run", l.ctx.Err())
 		}
 		d := l.waitForDelivery(ctx)
 		if d == nil {
@@ -72,15 +74,15 @@ func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 			return d
 		}
 	}
-	select { // the server is away
+	select { // the server cannot be reached, or its disk is full
 	case <-time.After(retryInterval):
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-// claimDelivery claims the run of a delivery. It returns nil if the run needs no executor, or
-// has one.
+// claimDelivery claims the run of a delivery. It returns nil if the run has ended or another
+// instance executes it.
 func (l *Log) claimDelivery(ctx context.Context, d *delivery) (event.Job, error) {
 	id := lastToken(d.subject)
 	if !l.beginClaim(id) {
@@ -106,13 +108,13 @@ func (l *Log) claimDelivery(ctx context.Context, d *delivery) (event.Job, error)
 		if !errors.Is(err, event.ErrFenced) {
 			return j, err
 		}
-		// The old executor has written meanwhile, although it did not answer.
+		// The old executor did not answer, but has written meanwhile.
 	}
 	return nil, event.ErrFenced
 }
 
-// beginClaim excludes other calls of Claim from a run. A job can have two messages, and the
-// second one would take the run from the call that got the first one.
+// beginClaim excludes other calls of Claim from a run. A job can have two messages, and the call
+// that gets the second one must not claim the run from the call that got the first.
 func (l *Log) beginClaim(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,20 +131,21 @@ func (l *Log) endClaim(id string) {
 	delete(l.claiming, id)
 }
 
-// runState is what a claim has to know of a run.
+// runState holds the facts about a run that a claim depends on.
 type runState struct {
 	record *record
 	last   event.Event
 	by     writerID   // of the run's last message
-	park   parkRecord // if that says that the run is parked
+	park   parkRecord // set if by.kind is kindParked
 
-	// The payload of the last message, which the claim repeats, and its pos.
+	// data is the payload of the last message, which the claim repeats; head is its pos.
 	head  uint64
 	data  []byte
 	parts string
 }
 
-// readRunState reads the record and the last message of a run. ErrGone if it was deleted.
+// readRunState reads the record and the last message of a run. It returns ErrGone if the run was
+// deleted.
 func (l *Log) readRunState(ctx context.Context, id string) (s runState, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
@@ -154,7 +157,7 @@ func (l *Log) readRunState(ctx context.Context, id string) (s runState, err erro
 	if s.record.Gone {
 		return s, event.ErrGone
 	}
-	if last == nil { // the run's creator is about to write its first event
+	if last == nil { // the run's creator has not written its first event yet
 		request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
 		if err == nil && request != nil {
 			s.by, err = parseWriterID(request.header)
@@ -167,8 +170,8 @@ func (l *Log) readRunState(ctx context.Context, id string) (s runState, err erro
 	return s, err
 }
 
-// deferToExecutor reports whether the run is not to be claimed now, because it stays parked
-// or another instance executes it, and then delays or removes the delivery.
+// deferToExecutor reports whether the run must not be claimed now, because it stays parked or
+// another instance executes it. It then delays or removes the delivery.
 func (l *Log) deferToExecutor(ctx context.Context, id string, s runState, d *delivery) (bool, error) {
 	switch {
 	case s.by.kind == kindReleased:
@@ -176,11 +179,11 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, s runState, d *del
 	case s.by.kind == kindParked:
 		return l.keepParked(ctx, id, s.park, d)
 	case s.by.instance == l.instanceID:
-		return false, nil // activeJob did not find it, so it was lost
+		return false, nil // activeJob did not find it: this instance has lost the run
 	}
-	// The delay comes before the query. If the executor releases the run right after its
-	// answer, its own message to the queue takes precedence; and if this process dies, the
-	// job is delivered again sooner than after a lease.
+	// Delay the delivery before asking. If the executor releases the run right after its answer,
+	// the message that it then adds to the queue takes precedence. If this process dies, the job
+	// is delivered again sooner than after a lease.
 	delay := l.lease/2 + rand.N(l.lease/2)
 	if err := d.returnAfterConfirmed(ctx, delay); err != nil {
 		return false, err
@@ -191,8 +194,8 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, s runState, d *del
 	return false, d.extendLease()
 }
 
-// keepParked reports whether a run stays parked: neither has its time come nor an input. It
-// then delays the delivery, or removes it if it is a wake message.
+// keepParked reports whether a run stays parked: its wake time has not come, and it has no new
+// input. It then delays the delivery, or removes it if it is a wake message.
 func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delivery) (bool, error) {
 	if !p.until.IsZero() && !time.Now().Before(p.until) {
 		return false, nil
@@ -202,7 +205,7 @@ func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delive
 		return false, err
 	}
 	if d.subject != wakePrefix+id {
-		return true, d.returnAfter(p.remaining())
+		return true, d.returnAfter(p.remainingDelay())
 	}
 	if err := d.acknowledge(ctx); err != nil {
 		return true, err
@@ -307,7 +310,7 @@ func (l *Log) answerOwnerQueries() error {
 		_ = m.Respond(answer) // the other instance asks again
 	})
 	if err != nil {
-		return unavailable("subscribe to queries", err)
+		return unavailableError("subscribe to queries", err)
 	}
 	return nil
 }

@@ -51,9 +51,10 @@ func credentialsOption(file string) (nats.Option, error) {
 	return option, nil
 }
 
-// dial tries to connect until one of the servers answers, and returns ErrUnavailable when ctx
-// ends. It does not wrap the client library's errors, which may quote the URL and its password.
-func dial(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
+// connectUntilDone tries to connect until one of the servers answers, and returns ErrUnavailable when ctx
+// ends. It does not wrap the client library's errors, because they may quote the URL and its
+// password.
+func connectUntilDone(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
 	for {
 		c, err := nats.Connect(servers, options...)
 		switch {
@@ -80,7 +81,7 @@ func Check(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	c, err := dial(ctx, o.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login})
+	c, err := connectUntilDone(ctx, o.URL, []nats.Option{nats.Name("answerd check"), nats.Timeout(connectTimeout), login})
 	if err != nil {
 		return err
 	}
@@ -95,8 +96,8 @@ func Check(ctx context.Context, o Options) error {
 	return nil
 }
 
-// CheckURL returns an error that says what is wrong with the URL of a log. The error does not
-// quote the URL, which may have a password.
+// CheckURL returns an error if the URL of a log is malformed. The error does not quote the URL,
+// which may contain a password.
 func CheckURL(s string) error {
 	if dir, ok := strings.CutPrefix(s, "file:"); ok {
 		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {

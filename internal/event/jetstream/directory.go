@@ -12,13 +12,13 @@ import (
 // maxIndexWindow bounds the part of the index that one step of Runs reads.
 const maxIndexWindow = 1 << 20
 
-// Runs implements event.Directory. It reads an owner's index entries from the newest on, in
-// windows that double as long as they have few entries of the owner. Before is the number of
-// an entry in the index.
+// Runs implements event.Directory. It reads an owner's index entries, newest first, in windows
+// of the stream. A window with few entries of the owner makes the next one twice as large.
+// Filter.Before is the number of an entry in the index.
 func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err error) {
 	info, err := l.indexStream.Info(ctx)
 	if err != nil {
-		return page, unavailable("list runs", err)
+		return page, unavailableError("list runs", err)
 	}
 	high, first := info.State.LastSeq+1, info.State.FirstSeq
 	if f.Before != "" {
@@ -30,7 +30,7 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 	}
 	thread := "*"
 	if f.ThreadID != "" {
-		thread = digest(f.ThreadID)
+		thread = subjectDigest(f.ThreadID)
 	}
 	subject := ownerPrefix + ownerToken(f.Owner) + "." + thread + ".*"
 	last := uint64(0)
@@ -82,8 +82,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 	return entries, nil
 }
 
-// readRuns returns the runs of index entries. A run that cannot be read, because it is no longer
-// kept or its messages are damaged, has no ID.
+// readRuns returns the runs of index entries. A run without an ID stands for one that cannot be
+// read, because it is no longer kept or its messages are damaged.
 func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, error) {
 	recordSubjects, eventSubjects := make([]string, len(entries)), make([]string, len(entries))
 	for i, m := range entries {

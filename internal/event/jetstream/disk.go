@@ -17,32 +17,32 @@ import (
 
 // How an embedded log recovers from a full disk
 //
-// Deleting a run is a write as well: the server notes each deletion, and compacts a file by
-// writing it again. So a file of reserveBytes keeps space for that. When a write has failed,
-// the log becomes unready and takes no events (diskFull). It then removes the reserve, opens
-// the store again, because the server takes no writes after one has failed, and deletes the
-// runs whose retention has passed until the reserve fits on the disk again. Nothing else is
-// deleted, so no acknowledged event is lost.
+// Deleting a run needs disk space too: the server records each deletion, and compacts a file by
+// writing it again. A reserve file of reserveBytes holds space for that. When a write has
+// failed, the log becomes unready and accepts no events (diskFull). The server accepts no writes
+// after one has failed, so recoverDisk removes the reserve and opens the store again. It then
+// deletes the runs whose retention has passed, until the reserve fits on the disk again. It
+// deletes nothing else, so no acknowledged event is lost.
 
 const (
-	// diskCheckInterval is the time between two attempts to recover a disk that was full.
+	// diskCheckInterval separates two attempts to recover a disk that was full.
 	diskCheckInterval = time.Second
-	// diskRoom is how many bytes must be free beside the reserve before the log takes events
-	// again, and openRoom how many before its store is opened.
+	// diskRoom bytes must be free in addition to the reserve before the log accepts events
+	// again, and openRoom bytes before its store is opened.
 	diskRoom = 4 << 20
 	openRoom = 1 << 20
-	// reserveBytes is the size of the reserve: to compact the largest file of a stream (8 MiB
-	// in nats-server 2.15), and diskRoom.
+	// reserveBytes covers compacting the largest file of a stream (8 MiB in nats-server 2.15),
+	// and diskRoom.
 	reserveBytes = 12 << 20
 	reserveName  = "reserve"
-	// minMaxBytes is the least bound of a log that fitDisk chooses.
+	// minMaxBytes bounds from below what fitDisk chooses.
 	minMaxBytes = 1 << 20
-	// compactInterval is how often the server compacts its files while the disk is full. Its
-	// default is two minutes.
+	// compactInterval makes the server compact its files every second while the disk is full.
+	// The server's default of two minutes would delay the recovery.
 	compactInterval = time.Second
 )
 
-// DiskError says that the file system of a log has too little space for Options.MaxBytes.
+// DiskError reports that the file system of a log has too little space for Options.MaxBytes.
 type DiskError struct {
 	Need int64 // bytes for the log, its index and its reserve
 	Have int64 // bytes that are free or belong to the log already
@@ -52,9 +52,10 @@ func (e *DiskError) Error() string {
 	return fmt.Sprintf("the log needs %d MiB on its file system, which has %d MiB for it", e.Need>>20, e.Have>>20)
 }
 
-// fitDisk returns the bound of a log in dir. It is maxBytes, or a *DiskError if the file system
-// is too small. If maxBytes is 0, it is the default or what fits, but not less than the log has
-// stored: a stream drops what exceeds its bound.
+// fitDisk returns the size limit of a log in dir. A given maxBytes is returned as it is, or a
+// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses the
+// default or the space available, whichever is less, but at least what the log has stored: a
+// stream drops messages that exceed its limit.
 func fitDisk(dir string, maxBytes int64, logger *slog.Logger) (int64, error) {
 	free, err := freeBytes(dir)
 	if err != nil {
@@ -127,7 +128,7 @@ func (e *embedded) hasFree(n int64) bool {
 	return err == nil && free >= n
 }
 
-// isHealthy reports whether the server takes writes, as far as it knows.
+// isHealthy returns the error that the server reports for its own health, or nil.
 func (e *embedded) isHealthy() error {
 	if health := e.server.Healthz(&server.HealthzOptions{}); health.Status != "ok" {
 		return errors.New(health.Error)
@@ -135,9 +136,9 @@ func (e *embedded) isHealthy() error {
 	return nil
 }
 
-// diskFailed reports whether the disk of an embedded log takes no writes, in which case no
-// append succeeds before recoverDisk. The server does not answer an append that it could not
-// write, so it is asked for its health after an append that failed.
+// diskFailed reports whether the disk of an embedded log accepts no writes. No append then
+// succeeds before recoverDisk. The server does not answer an append that it could not write, so
+// diskFailed asks the server for its health after a failed append.
 func (l *Log) diskFailed() bool {
 	if l.embedded == nil {
 		return false
@@ -171,8 +172,9 @@ func (l *Log) recoverDiskLoop() {
 	}
 }
 
-// recoverDisk makes one attempt to recover from a full disk. Acknowledged events are on the
-// disk, and jobs are delivered again when their leases end.
+// recoverDisk makes one attempt to recover from a full disk. Opening the store again loses
+// nothing: acknowledged events are on the disk, and jobs are delivered again when their leases
+// end.
 func (l *Log) recoverDisk() {
 	defer l.recoverPanic("recover from a full disk")
 	e := l.embedded
@@ -180,7 +182,7 @@ func (l *Log) recoverDisk() {
 		if !e.hasFree(openRoom) {
 			return
 		}
-		if err := e.reopen(compactInterval); err != nil {
+		if err := e.reopenStore(compactInterval); err != nil {
 			l.logger.Warn("the event log's files could not be opened again", "error", err)
 			return
 		}
@@ -190,7 +192,7 @@ func (l *Log) recoverDisk() {
 	if e.makeReserve() != nil {
 		return
 	}
-	if err := e.reopen(0); err != nil {
+	if err := e.reopenStore(0); err != nil {
 		l.logger.Warn("the event log's files could not be opened again", "error", err)
 		return
 	}
@@ -206,9 +208,9 @@ func (l *Log) recoverDisk() {
 	l.requestResync()
 }
 
-// reopen closes the store of the server and opens it again, to be compacted at an interval; 0
-// means the server's default. Connections to the server stay.
-func (e *embedded) reopen(compact time.Duration) error {
+// reopenStore closes the server's store and opens it again with a compaction interval; 0 means the
+// server's default. Client connections to the server stay open.
+func (e *embedded) reopenStore(compact time.Duration) error {
 	if err := e.server.ShutdownJetStream(); err != nil {
 		return fmt.Errorf("close the embedded event log: %w", err)
 	}

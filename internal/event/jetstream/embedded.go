@@ -17,12 +17,12 @@ const (
 	// embeddedPayload bounds a message of the embedded server, in bytes. Few payloads are
 	// larger; those are split into parts.
 	embeddedPayload = 1 << 20
-	// maxStore is the server's own bound, in bytes. The bounds of the streams are much lower;
-	// one that is lowered must still fit while the others have their earlier bounds.
+	// maxStore is the server's own limit, in bytes. It far exceeds the limits of the streams, so
+	// that it never rejects a stream whose limit changes while the others keep theirs.
 	maxStore = 1 << 50
 )
 
-// embedded is a NATS server inside this process that does not listen.
+// embedded runs a NATS server inside this process. The server does not listen on a port.
 type embedded struct {
 	server   *server.Server
 	options  *server.Options
@@ -68,14 +68,14 @@ func startEmbedded(dir string, maxBytes int64, logger *slog.Logger) (*embedded, 
 	return e, nil
 }
 
-// close returns when everything is on disk.
+// close shuts the server down and returns when everything is on disk.
 func (e *embedded) close() error {
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
 	return e.lock.Close()
 }
 
-// serverLog logs the warnings and errors of the server.
+// serverLog forwards the warnings and errors of the server to the logger.
 type serverLog struct{ logger *slog.Logger }
 
 func (s serverLog) Errorf(format string, v ...any) {

@@ -6,7 +6,7 @@ import (
 	"answerd/internal/event"
 )
 
-// position says where in the stream an event is: the events up to seq are at pos or before.
+// position locates events in the stream: the events up to seq are at pos or before it.
 type position struct {
 	seq int64
 	pos uint64
@@ -59,10 +59,10 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	return page, nil
 }
 
-// findPos returns a pos that is at or before the event with number seq, and not far before
-// it. The number of an event does not tell its pos, because all runs share the stream's
-// numbers. But the messages of one run are spread about evenly, so an interpolation search
-// between two known positions needs few reads.
+// findPos returns a pos at or shortly before the event with number seq. The number of an event
+// does not give its pos, because all runs share the stream's numbers. The messages of one run
+// are spread about evenly, so an interpolation search between two known positions needs few
+// reads.
 func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 	low, high := r.positionsAround(seq)
 	if low.pos == 0 {
@@ -78,7 +78,7 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 		low = first
 	}
 	for step := 0; seq-low.seq > maxBatch/2 && high.pos-low.pos > 1; step++ {
-		// Every second step bisects, which bounds the number of steps whatever the spread.
+		// Every second step bisects, which bounds the number of steps for any spread.
 		guess := low.pos + (high.pos-low.pos)/2
 		if step%2 == 0 {
 			fraction := float64(seq-low.seq) / float64(high.seq-low.seq+1)
@@ -98,8 +98,8 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 	return low.pos, nil
 }
 
-// positionsAround returns the closest known positions at or before seq, and after it. The
-// zero low says that none is known.
+// positionsAround returns the closest known positions at or before seq, and after it. If no
+// earlier position is known, low is zero.
 func (r *run) positionsAround(seq int64) (low, high position) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

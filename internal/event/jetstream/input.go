@@ -37,16 +37,16 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	case err != nil:
 		return err
 	}
-	if err := l.enqueue(ctx, wakePrefix+id); err != nil {
+	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
 	l.wakeAgainLater(id)
 	return nil
 }
 
-// wakeAgainLater wakes a run once more after two leases. Without it, a process that dies
-// after it parked a run and before it looks for inputs that came meanwhile would leave the
-// run parked. A run that is executed, or has ended, ignores it.
+// wakeAgainLater wakes a run once more after two leases. A process may park a run and die before
+// it looks for inputs that arrived meanwhile; without the second wake-up the run would stay
+// parked. A run that is executed or has ended ignores it.
 func (l *Log) wakeAgainLater(id string) {
 	l.wg.Go(func() {
 		defer l.recoverPanic("wake a run")
@@ -58,7 +58,7 @@ func (l *Log) wakeAgainLater(id string) {
 		ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 		defer cancel()
 		if run, err := l.Run(ctx, id); err == nil && !run.Last.Terminal() {
-			_ = l.enqueue(ctx, wakePrefix+id) // the first message was enqueued
+			_ = l.enqueueJob(ctx, wakePrefix+id) // the first message was enqueued
 		}
 	})
 }
@@ -91,8 +91,8 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 	return event.InputPage{More: more}, nil
 }
 
-// subscribeInputs makes a live subscription to the inputs of the run, and returns when it has
-// begun.
+// subscribeInputs makes a live subscription to the inputs of the run, and returns when the
+// subscription is active.
 func (r *run) subscribeInputs(ctx context.Context) error {
 	r.mu.Lock()
 	if r.inputSub != nil || r.evicted {
@@ -105,7 +105,7 @@ func (r *run) subscribeInputs(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	if err != nil {
-		return unavailable("subscribe to inputs", err)
+		return unavailableError("subscribe to inputs", err)
 	}
 	return r.log.flushSubscriptions(ctx)
 }

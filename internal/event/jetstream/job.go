@@ -12,15 +12,14 @@ import (
 	"answerd/internal/event"
 )
 
-// maxParkDelay bounds how long the message of a parked job is delayed. Then an instance looks
-// at it, and delays it again.
+// maxParkDelay bounds how long the message of a parked job is delayed. When the delay ends, an
+// instance checks the run and delays the message again.
 const maxParkDelay = 24 * time.Hour
 
-// job is an event.Job. The work queue has a message of it until Done: while the run is
-// executed, the message is delivered to this instance, which extends its lease, or to an
-// instance that is about to learn that the run is executed here. While the run is parked, the
-// message is delayed. An input adds a second message (wakePrefix), which is delivered at
-// once.
+// job implements event.Job. Until Done, the work queue holds a message of the job. While the run
+// is executed, the message is delivered to this instance, which extends its lease, or to an
+// instance that will find out that the run is executed here. While the run is parked, the
+// message is delayed. An input adds a second message (wakePrefix), which is delivered at once.
 type job struct {
 	log     *Log
 	writer  *writer
@@ -28,7 +27,7 @@ type job struct {
 	request []byte
 
 	mu         sync.Mutex           // guards deliveries
-	deliveries map[string]*delivery // to this instance, by subject
+	deliveries map[string]*delivery // those delivered to this instance, by subject
 }
 
 // CreateJob implements event.Jobs.
@@ -44,12 +43,13 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 		return nil, err
 	}
 	j := &job{log: l, writer: w, id: id, request: request, deliveries: make(map[string]*delivery)}
-	// First, because another instance that gets the message asks whether we execute the run.
+	// Register first, because another instance that gets the message asks whether we execute the
+	// run.
 	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
 	if err = l.savePayload(ctx, id, requestToken, request); err == nil {
-		err = l.enqueue(ctx, jobPrefix+id)
+		err = l.enqueueJob(ctx, jobPrefix+id)
 	}
 	if err != nil {
 		l.removeJob(j)
@@ -77,7 +77,7 @@ func (l *Log) removeJob(j *job) {
 	}
 }
 
-// activeJob returns the job of a run that this instance executes, nil if there is none.
+// activeJob returns the job of a run that this instance executes, or nil.
 func (l *Log) activeJob(id string) *job {
 	l.mu.Lock()
 	j := l.jobs[id]
@@ -88,15 +88,15 @@ func (l *Log) activeJob(id string) *job {
 	return j
 }
 
-// addDelivery takes a message of the job whose lease is to be extended from now on.
+// addDelivery registers a message of the job, so that its lease is extended from now on.
 func (j *job) addDelivery(d *delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.deliveries[d.subject] = d
 }
 
-// delivery returns the job's message with a prefix, nil if this instance does not have it.
-func (j *job) delivery(prefix string) *delivery {
+// deliveryOf returns the job's message with a prefix, or nil if this instance does not have it.
+func (j *job) deliveryOf(prefix string) *delivery {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.deliveries[prefix+j.id]
@@ -110,7 +110,7 @@ func (j *job) extendLeases() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, d := range j.deliveries {
-		_ = d.extendLease() // there are three in a lease, so one may fail
+		_ = d.extendLease() // it runs three times in a lease, so one may fail
 	}
 }
 
@@ -126,14 +126,14 @@ func (j *job) Attempt() int { return j.writer.attempt }
 // Lost implements event.Job.
 func (j *job) Lost() <-chan struct{} { return j.writer.lost }
 
-// Done implements event.Job. A message that another instance has stays in the queue; that
-// instance finds that the run has ended, and removes it.
+// Done implements event.Job. A message that another instance has stays in the queue until that
+// instance finds that the run has ended and removes it.
 func (j *job) Done(ctx context.Context) error {
 	defer j.log.removeJob(j)
 	if j.writer.isLost() {
 		return nil // another instance has the job
 	}
-	return errors.Join(j.acknowledge(ctx, jobPrefix), j.acknowledge(ctx, wakePrefix))
+	return errors.Join(j.acknowledgeDelivery(ctx, jobPrefix), j.acknowledgeDelivery(ctx, wakePrefix))
 }
 
 // Release implements event.Job. It first appends the pending delta.
@@ -145,63 +145,64 @@ func (j *job) Release(ctx context.Context) error {
 	}
 	returned := false
 	for _, prefix := range []string{jobPrefix, wakePrefix} {
-		if d := j.delivery(prefix); d != nil && d.returnAfter(0) == nil {
+		if d := j.deliveryOf(prefix); d != nil && d.returnAfter(0) == nil {
 			returned = true
 		}
 	}
 	if returned {
 		return err
 	}
-	// Other instances have the messages, and delayed them when they learned that the run is
-	// executed here. A new message is delivered at once.
-	return errors.Join(err, j.log.removeJobMessage(ctx, wakePrefix+j.id), j.log.enqueue(ctx, wakePrefix+j.id))
+	// Other instances hold the messages, and delayed them because the run was executed here. A
+	// new message is delivered at once.
+	return errors.Join(err, j.log.removeJobMessage(ctx, wakePrefix+j.id), j.log.enqueueJob(ctx, wakePrefix+j.id))
 }
 
-// Park implements event.Job. The message is delayed and not removed, so that the queue has
-// the job at any time; the run's last message says until when the run is parked.
+// Park implements event.Job. It delays the message instead of removing it, so that the queue
+// always holds the job. The run's last message records until when the run is parked.
 func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 	p := parkRecord{seen: seen, until: until}
-	err := j.writer.relinquish(ctx, kindParked, p.header())
+	err := j.writer.relinquish(ctx, kindParked, p.toHeader())
 	j.log.removeJob(j)
 	if errors.Is(err, event.ErrFenced) {
 		return nil
 	}
-	if d := j.delivery(jobPrefix); d != nil {
-		err = errors.Join(err, d.returnAfter(p.remaining()))
+	if d := j.deliveryOf(jobPrefix); d != nil {
+		err = errors.Join(err, d.returnAfter(p.remainingDelay()))
 	}
-	if err := errors.Join(err, j.acknowledge(ctx, wakePrefix)); err != nil {
+	if err := errors.Join(err, j.acknowledgeDelivery(ctx, wakePrefix)); err != nil {
 		return err
 	}
 	return j.log.wakeIfInput(ctx, j.id, seen)
 }
 
-// wakeIfInput wakes a parked run that has an input after seen. Whoever added that input may
-// have found the wake message that was acknowledged since, and added none.
+// wakeIfInput wakes a parked run that has an input after seen. The instance that added the input
+// may have found the old wake message in the queue, which has been acknowledged since, and so
+// added none.
 func (l *Log) wakeIfInput(ctx context.Context, id string, seen int64) error {
 	inputs, err := l.readInputs(ctx, id, seen)
 	if err == nil && len(inputs) > 0 {
-		err = l.enqueue(ctx, wakePrefix+id)
+		err = l.enqueueJob(ctx, wakePrefix+id)
 	}
 	return err
 }
 
-// acknowledge removes a message of the job from the queue if this instance has it.
-func (j *job) acknowledge(ctx context.Context, prefix string) error {
-	d := j.delivery(prefix)
+// acknowledgeDelivery removes a message of the job from the queue if this instance has it.
+func (j *job) acknowledgeDelivery(ctx context.Context, prefix string) error {
+	d := j.deliveryOf(prefix)
 	if d == nil {
 		return nil
 	}
 	return d.acknowledge(ctx)
 }
 
-// parkRecord says what a parked run waits for. It is in the headers of the run's last
+// parkRecord records what a parked run waits for. It is stored in the headers of the run's last
 // message.
 type parkRecord struct {
-	seen  int64     // an input after this position
-	until time.Time // or this time; the zero time never comes
+	seen  int64     // wakes for an input after this position
+	until time.Time // or at this time; a zero time means never
 }
 
-func (p parkRecord) header() nats.Header {
+func (p parkRecord) toHeader() nats.Header {
 	h := nats.Header{seenHeader: {strconv.FormatInt(p.seen, 10)}}
 	if !p.until.IsZero() {
 		h.Set(untilHeader, strconv.FormatInt(p.until.UnixMilli(), 10))
@@ -209,7 +210,7 @@ func (p parkRecord) header() nats.Header {
 	return h
 }
 
-// parseParkRecord reads what header returned. A time that cannot be parsed counts as past.
+// parseParkRecord parses the headers that header made. A malformed time counts as past.
 func parseParkRecord(h nats.Header) (p parkRecord) {
 	p.seen, _ = strconv.ParseInt(h.Get(seenHeader), 10, 64)
 	if until := h.Get(untilHeader); until != "" {
@@ -219,8 +220,8 @@ func parseParkRecord(h nats.Header) (p parkRecord) {
 	return p
 }
 
-// remaining returns the time until the run is to be woken, at most maxParkDelay.
-func (p parkRecord) remaining() time.Duration {
+// remainingDelay returns the time until the run is to be woken, at most maxParkDelay.
+func (p parkRecord) remainingDelay() time.Duration {
 	if p.until.IsZero() {
 		return maxParkDelay
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // dispatchLoop hands live messages to their runs. It never waits for a run: a message that it
-// cannot use makes the run stale, and the next reader of the run reads the stream.
+// cannot use marks the run as stale, and the next reader of the run reads the stream.
 func (l *Log) dispatchLoop() {
 	for {
 		select {
@@ -29,7 +29,7 @@ func (l *Log) dispatchLoop() {
 }
 
 func (l *Log) dispatchMessage(m *nats.Msg) {
-	defer l.recoverPanic("take in a message")
+	defer l.recoverPanic("accept a live message")
 	tokens := strings.Split(m.Subject, ".") // answerd live SHARD ID KIND …
 	if len(tokens) < 5 {
 		return
@@ -40,7 +40,7 @@ func (l *Log) dispatchMessage(m *nats.Msg) {
 	}
 }
 
-// acceptLive takes in one live message.
+// acceptLive adds one live message to the cache of its run, or marks the run as stale.
 func (r *run) acceptLive(m message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,15 +66,15 @@ func (r *run) acceptLive(m message, kind string) {
 	}
 	e, err := event.Decode(m.data)
 	if err != nil {
-		r.log.logger.Error("an event of the log cannot be read", "run_id", r.id, "error", err)
+		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
 		r.stale = true
 		return
 	}
 	r.appendTailLocked(e, m.pos, m.previous, by)
 }
 
-// requestResync makes all cached runs stale. Live messages may be missing after a reconnect,
-// and when this process was too slow to take them.
+// requestResync marks all cached runs as stale. Live messages may be missing after a reconnect,
+// or because this process was too slow to receive them.
 func (l *Log) requestResync() {
 	select {
 	case l.resync <- struct{}{}:
@@ -96,8 +96,8 @@ func (l *Log) pollLoop() {
 	}
 }
 
-// pollRuns wakes the readers of runs without a new message for pollInterval, so that lost
-// messages are found, and evicts runs from the cache that were not used for evictAfter.
+// pollRuns wakes the readers of runs that got no message for pollInterval, so that they find
+// lost messages. It evicts runs from the cache that were not used for evictAfter.
 func (l *Log) pollRuns(now time.Time) {
 	var idle []*nats.Subscription
 	l.forEachRun(func(r *run) {
@@ -121,6 +121,6 @@ func (l *Log) pollRuns(now time.Time) {
 		}
 	})
 	for _, sub := range idle {
-		_ = sub.Unsubscribe() // fails on a closed connection only
+		_ = sub.Unsubscribe() // fails only on a closed connection
 	}
 }

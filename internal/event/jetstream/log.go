@@ -15,23 +15,24 @@
 // of the code is the same in both cases. An acknowledged event survives kill -9 of every
 // process, and the loss of as many machines as the replicas of the streams allow.
 //
-// One writer. The events of a run are on one subject, and every append expects the number
-// that the run's last message has in the stream (compare and append). So a run has one
-// writer, whatever the processes believe: a writer that was replaced gets ErrFenced at its
-// next append. An append whose acknowledgement was lost is repeated with the same bytes and
-// the same expectation until it is certain whether the stream has it, for 30 s (publish.go).
+// One writer. The events of a run are on one subject. Every append expects the number that the
+// run's last message has in the stream (compare and append). So a run has one writer, whatever
+// the processes believe: a writer that was replaced gets ErrFenced at its next append. If the
+// acknowledgement of an append is lost, the append is repeated with the same bytes and the same
+// expectation, for up to 30 s, until it is certain whether the stream has the event
+// (publish.go).
 //
-// Order. The readers of a run share one live subscription, which has new events only. A live
-// event is used only if it directly follows the last one that is known; otherwise what is
-// missing is read from the stream (run.go). Live messages are therefore a wake-up, and the
-// stream is the truth.
+// Order. The readers of a run share one live subscription, which delivers new events only. A
+// live event is used only if it directly follows the last known event. Otherwise the missing
+// events are read from the stream (run.go). A lost live message therefore delays an event, but
+// cannot lose or reorder one.
 //
-// Leases. The job of a run is a message of a work queue that stays unacknowledged while a
-// process executes the run; its redelivery after a lease lets another process take the run
-// over (claim.go).
+// Leases. The job of a run is a message in a work queue. It stays unacknowledged while a process
+// executes the run. When its lease ends it is delivered again, which lets another process take
+// the run over (claim.go).
 //
-// Tombstones. A run that was deleted or expired leaves its owner for seven days, so that the
-// owner reads ErrGone and everyone else reads ErrNotFound (retention.go).
+// Tombstones. For a run that was deleted or has expired, the log keeps the owner for seven days,
+// so that the owner reads ErrGone and everyone else reads ErrNotFound (retention.go).
 package jetstream
 
 import (
@@ -53,49 +54,49 @@ import (
 )
 
 const (
-	// DefaultLease is the lease on a cluster.
+	// DefaultLease applies to a cluster.
 	DefaultLease = 3 * time.Second
-	// embeddedLease is the lease of an embedded log, which no other process shares.
+	// embeddedLease applies to an embedded log. No other process shares it, so it can be short.
 	embeddedLease = time.Second
 	// readyTimeout bounds the request of Ready.
 	readyTimeout = time.Second
-	// liveBuffer is how many live messages may wait for dispatchLoop. What does not fit is
-	// dropped by the client library, which reports it, and read from the stream.
+	// liveBuffer bounds the live messages that wait for dispatchLoop. The client library drops
+	// and reports the messages above it; their readers then read the stream.
 	liveBuffer = 4096
 )
 
-// Options says where a log is and bounds it. URL is required.
+// Options locates a log and limits it. URL is required.
 type Options struct {
-	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by
-	// commas. It may have a password and is never part of an error.
+	// URL is file:DIR, or the servers of a cluster, nats:// or tls://, separated by commas. It
+	// may contain a password and is never part of an error.
 	URL string
-	// Credentials is a file to log in to a cluster with: .creds, or the seed of an NKey.
+	// Credentials names a file to log in to a cluster with: .creds, or the seed of an NKey.
 	Credentials string
-	// Retention is how long a run is kept after its last event; 0 means
+	// Retention says how long a run is kept after its last event; 0 means
 	// event.DefaultRetention.
 	Retention time.Duration
-	// MaxBytes bounds the events, inputs and results of all runs; 0 means
-	// event.DefaultMaxBytes, or with file: what its file system has, if that is less. Runs
-	// that have ended are deleted first, then the oldest messages of any run. Records of
-	// runs and jobs may take a quarter of it in addition, and file: reserves 12 MiB.
+	// MaxBytes limits the events, inputs and results of all runs. 0 means event.DefaultMaxBytes,
+	// or with file: the space of its file system, if that is less. Runs that have ended are
+	// deleted first, then the oldest messages of any run. Records of runs and jobs may use
+	// another quarter of MaxBytes, and file: reserves 12 MiB.
 	MaxBytes int64
-	// Lease is how long a process that does not answer keeps its runs; 0 means
-	// DefaultLease, and 1 s for file:.
+	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
+	// or 1 s for file:.
 	Lease time.Duration
-	// Logger takes what the log does not return as an error; nil discards it.
+	// Logger receives errors that no method can return; nil discards them.
 	Logger *slog.Logger
 }
 
-// Log is an event.Log. Its methods may be called concurrently.
+// Log implements event.Log. Its methods may be called concurrently.
 type Log struct {
-	instanceID string // of this Log among those that share the streams
+	instanceID string // identifies this Log among those that share the streams
 	retention  time.Duration
 	maxBytes   int64
 	lease      time.Duration
 	logger     *slog.Logger
 
 	embedded *embedded   // nil on a cluster
-	diskFull atomic.Bool // the disk of the embedded server takes no writes (disk.go)
+	diskFull atomic.Bool // the disk of the embedded server accepts no writes (disk.go)
 	// Two connections: messages to many readers must not contend with appends for the lock
 	// of one connection.
 	write, read *nats.Conn
@@ -111,8 +112,8 @@ type Log struct {
 	wg        sync.WaitGroup // every goroutine and running timer of this log
 	closeOnce func() error
 	live      chan *nats.Msg // from all live subscriptions
-	resync    chan struct{}  // live messages may be missing
-	expireNow chan struct{}  // the log is full
+	resync    chan struct{}  // signals that live messages may be missing
+	expireNow chan struct{}  // signals that the log is full
 
 	mu           sync.Mutex // guards the fields below; taken before a run's own mutex
 	runs         map[string]*run
@@ -123,9 +124,9 @@ type Log struct {
 
 var _ event.Log = (*Log)(nil)
 
-// Open connects, makes the streams that are missing, and starts the log's goroutines, which
-// Close ends. If a cluster cannot be reached, Open returns ErrUnavailable when ctx ends. It
-// returns a *DiskError if MaxBytes is more than the file system of file: has.
+// Open connects, makes missing streams, and starts the log's goroutines, which Close ends. If a
+// cluster cannot be reached, Open returns ErrUnavailable when ctx ends. It returns a *DiskError
+// if MaxBytes exceeds the space on the file system of a file: URL.
 func Open(ctx context.Context, o Options) (l *Log, err error) {
 	l = newLog(o)
 	defer func() {
@@ -148,10 +149,10 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	} else if err = CheckURL(o.URL); err != nil {
 		return l, err
 	}
-	if l.write, err = dial(ctx, servers, connect); err != nil {
+	if l.write, err = connectUntilDone(ctx, servers, connect); err != nil {
 		return l, err
 	}
-	if l.read, err = dial(ctx, servers, connect); err != nil {
+	if l.read, err = connectUntilDone(ctx, servers, connect); err != nil {
 		return l, err
 	}
 	if err = l.openStreams(ctx); err != nil {
@@ -187,7 +188,7 @@ func newLog(o Options) *Log {
 		l.logger = slog.New(slog.DiscardHandler)
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.closeOnce = sync.OnceValue(l.shutdown)
+	l.closeOnce = sync.OnceValue(l.closeAll)
 	return l
 }
 
@@ -196,8 +197,8 @@ func (l *Log) connectOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("answerd"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
 		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
-		// No buffer while disconnected: publishAfter repeats an append that could not be
-		// sent, and one that waited in a buffer would be sent twice.
+		// No buffer while disconnected: publishAfter repeats an append that could not be sent,
+		// and a buffered copy of it would be sent as well.
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if l.ctx.Err() == nil {
@@ -232,12 +233,12 @@ func (l *Log) startLoops() error {
 	return nil
 }
 
-// Close appends the deltas that are pending, closes the connections and waits for all
-// goroutines of this log. Other processes claim this log's jobs when their leases end; to
-// hand them over at once, Release them before.
+// Close appends the pending deltas, closes the connections and waits for all goroutines of this
+// log. Other processes claim this log's jobs when their leases end. To hand the jobs over at
+// once, call Release on them first.
 func (l *Log) Close() error { return l.closeOnce() }
 
-func (l *Log) shutdown() error {
+func (l *Log) closeAll() error {
 	if l.js != nil {
 		l.flushAllPending()
 	}
@@ -268,9 +269,9 @@ func (l *Log) Ready(ctx context.Context) error {
 	return nil
 }
 
-// recoverPanic must be deferred. It ends a panic and logs it. The goroutines of the log serve
-// all runs, so a bug over one run or message must not end them, nor the process. pollLoop
-// finds what was missed because of it.
+// recoverPanic must be deferred. It recovers from a panic and logs it. The goroutines of the log
+// serve all runs, so a bug in the handling of one run or message must not end them or the
+// process. pollLoop finds what was missed because of the panic.
 func (l *Log) recoverPanic(doing string) {
 	v := recover()
 	if v == nil {

@@ -25,22 +25,23 @@ const (
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
 )
 
-// Kinds of control messages. A control message stands among the events of a run and is not
-// an event. It repeats the event before it, so that the last message of a run always has the
+// Kinds of control messages. A control message is stored among the events of a run but is not an
+// event. It repeats the event before it, so that the last message of a run always contains the
 // run's last event.
 const (
 	kindClaim    = "claim"    // another process became the writer
 	kindNote     = "note"     // event.Journal
-	kindReleased = "released" // the writer gave the run up for others to claim
-	kindParked   = "parked"   // the writer gave the run up until an input or a time
-	// kindAbandoned: the run was created and not started, and cannot be started any more.
+	kindReleased = "released" // the writer released the run for others to claim
+	kindParked   = "parked"   // the writer parked the run until an input arrives or a time has come
+	// kindAbandoned marks a run that was created, not started in time, and can no longer be
+	// started.
 	kindAbandoned = "abandoned"
 )
 
 // readTimeout bounds one request to a stream.
 const readTimeout = 5 * time.Second
 
-// maxBatch bounds the messages of one answer, and maxBatchBytes their bytes.
+// maxBatch bounds the messages in one answer of the server, and maxBatchBytes their bytes.
 const (
 	maxBatch      = 256
 	maxBatchBytes = 1 << 20
@@ -49,11 +50,11 @@ const (
 // maxParts bounds the parts of a payload.
 const maxParts = 1 << 14
 
-// message is a message that was read from a stream or came live.
+// message holds a message that was read from a stream or arrived live.
 type message struct {
 	subject  string
 	pos      uint64 // its sequence number in the stream
-	previous uint64 // the pos of the message before it on its subject; only of a live one
+	previous uint64 // the pos of the message before it on its subject; set for a live message only
 	time     time.Time
 	header   nats.Header
 	data     []byte
@@ -66,7 +67,7 @@ func newMessage(m *nats.Msg) message {
 	return message{subject: m.Header.Get(js.SubjectHeader), pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
 }
 
-// writerID identifies who wrote a message of a run, and the event that the message has.
+// writerID identifies the writer of a message and the event in it.
 type writerID struct {
 	instance string // Log.instanceID of the writer
 	attempt  int    // event.Job.Attempt of the writer
@@ -103,7 +104,7 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 	return w, nil
 }
 
-// readEvent returns the event that a message has, or repeats if it is a control message.
+// readEvent returns the event in a message, or the event that a control message repeats.
 func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
 	by, err := parseWriterID(m.header)
 	if err != nil {
@@ -120,8 +121,8 @@ func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, 
 	return e, by, err
 }
 
-// setPayload puts a payload into m. One that exceeds the server's limit is first published
-// in parts, and m refers to them.
+// setPayload puts a payload into m. A payload above the server's limit is first published in
+// parts, and m refers to the parts.
 func (l *Log) setPayload(ctx context.Context, run string, m *nats.Msg, payload []byte) error {
 	if len(payload) <= l.maxPart {
 		m.Data = payload
@@ -175,8 +176,9 @@ func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
 	return payload, nil
 }
 
-// directGet is the request of JetStream's direct get API. It creates no consumer, and any
-// replica of the stream may answer it.
+// directGet encodes a request of JetStream's direct get API (ADR-31 of
+// nats-architecture-and-design). It creates no consumer, and any replica of the stream may
+// answer it.
 type directGet struct {
 	From     uint64   `json:"seq,omitempty"`
 	Next     string   `json:"next_by_subj,omitempty"` // messages of this subject, from From on
@@ -185,8 +187,8 @@ type directGet struct {
 	MaxBytes int      `json:"max_bytes,omitempty"`
 }
 
-// readBatch reads messages of a stream. more reports whether the stream has others after
-// them that q asks for.
+// readBatch reads messages of a stream. more reports whether the stream has further messages
+// that match q.
 func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found []message, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -201,7 +203,7 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 	answers := make(chan *nats.Msg, q.Batch+2)
 	sub, err := l.read.ChanSubscribe(l.read.NewInbox(), answers)
 	if err != nil {
-		return nil, false, unavailable("read the log", err)
+		return nil, false, unavailableError("read the log", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
 	body, err := json.Marshal(q)
@@ -209,16 +211,16 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 		return nil, false, fmt.Errorf("read the log: %w", err)
 	}
 	if err := l.read.PublishRequest("$JS.API.DIRECT.GET."+stream, sub.Subject, body); err != nil {
-		return nil, false, unavailable("read the log", err)
+		return nil, false, unavailableError("read the log", err)
 	}
 	for {
 		var m *nats.Msg
 		select {
 		case m = <-answers:
 		case <-ctx.Done():
-			return nil, false, unavailable("read the log", context.Cause(ctx))
+			return nil, false, unavailableError("read the log", context.Cause(ctx))
 		case <-l.ctx.Done():
-			return nil, false, unavailable("read the log", context.Cause(l.ctx))
+			return nil, false, unavailableError("read the log", context.Cause(l.ctx))
 		}
 		switch m.Header.Get("Status") {
 		case "":
@@ -229,32 +231,32 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 		case "404":
 			return found, false, nil
 		default:
-			return nil, false, unavailable("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
+			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
 		}
 	}
 }
 
-// readLast returns the last message of a subject, nil if there is none.
+// readLast returns the last message of a subject, or nil if the subject is empty.
 func (l *Log) readLast(ctx context.Context, stream, subject string) (*message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	m, err := l.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
 	switch {
 	case err != nil:
-		return nil, unavailable("read the log", err)
+		return nil, unavailableError("read the log", err)
 	case m.Header.Get("Status") == "":
 		found := newMessage(m)
 		return &found, nil
 	case m.Header.Get("Status") != "404":
-		return nil, unavailable("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
+		return nil, unavailableError("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
 	case !l.clustered:
 		return nil, nil
 	}
 	return l.readLastFromLeader(ctx, stream, subject)
 }
 
-// readLastFromLeader is readLast without the chance of an outdated answer. A replica that
-// lags behind the stream's leader may lack a message that other callers know already.
+// readLastFromLeader reads like readLast, but never from a replica. A replica that lags behind
+// the stream's leader may lack a message that other callers have seen.
 func (l *Log) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
 	body, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
@@ -264,7 +266,7 @@ func (l *Log) readLastFromLeader(ctx context.Context, stream, subject string) (*
 	defer cancel()
 	m, err := l.read.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
 	if err != nil {
-		return nil, unavailable("read the log", err)
+		return nil, unavailableError("read the log", err)
 	}
 	var answer struct {
 		Error   *js.APIError
@@ -277,25 +279,25 @@ func (l *Log) readLastFromLeader(ctx context.Context, stream, subject string) (*
 		}
 	}
 	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return nil, unavailable("read the log", err)
+		return nil, unavailableError("read the log", err)
 	}
 	switch found := answer.Message; {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:
 		return nil, nil
 	case answer.Error != nil:
-		return nil, unavailable("read the log", answer.Error)
+		return nil, unavailableError("read the log", answer.Error)
 	default:
 		header := make(nats.Header)
 		if len(found.Hdrs) > 0 {
 			if header, err = nats.DecodeHeadersMsg(found.Hdrs); err != nil {
-				return nil, unavailable("read the log", err)
+				return nil, unavailableError("read the log", err)
 			}
 		}
 		return &message{subject: found.Subject, pos: found.Seq, time: found.Time, header: header, data: found.Data}, nil
 	}
 }
 
-// readLastOfEach returns the last message of each of some subjects, by subject.
+// readLastOfEach returns the last message of every given subject, by subject.
 func (l *Log) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject := make(map[string]message, len(subjects))
 	missing := subjects
@@ -316,8 +318,8 @@ func (l *Log) readLastOfEach(ctx context.Context, stream string, subjects []stri
 	return bySubject, nil
 }
 
-// unavailable wraps an error of the connection or the server. All that it tells a caller is
-// that the log did not answer.
-func unavailable(attempted string, err error) error {
+// unavailableError wraps an error of the connection or the server. A caller only needs to know that
+// the log did not answer.
+func unavailableError(attempted string, err error) error {
 	return fmt.Errorf("%s: %w: %w", attempted, event.ErrUnavailable, err)
 }

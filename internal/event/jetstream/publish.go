@@ -29,26 +29,25 @@ const (
 	storageFullCode = 10047
 )
 
-// errDiskFull says that recoverDisk has to free space first.
+// errDiskFull means that recoverDisk has to free space first.
 var errDiskFull = errors.New("the disk is full")
 
-// errUndecided says that a server refused an append that it should have accepted. In a
-// cluster, an earlier attempt may be stored on one server while the others have not agreed
-// to it yet.
+// errUndecided means that a server refused an append that it should have accepted. In a cluster,
+// an earlier attempt may be stored on one server before the others have agreed to it.
 var errUndecided = errors.New("not decided yet")
 
-// publishAfter appends m to its subject, whose last message must be at pos last (0: there
-// must be none), and returns the pos of m. It repeats the append until it is certain whether
-// the stream has m, at most for a time of within.
+// publishAfter appends m to its subject and returns the pos of m. The last message of the
+// subject must be at pos last; 0 means that the subject must be empty. The append is repeated
+// until it is certain whether the stream has m, but no longer than within.
 //
-// The expectation is the fence of this log: two processes that believe to be the writer of
-// a run expect the same last message, and the server accepts only one of them. The other
-// gets ErrFenced. After an attempt without an answer, the stream may have m already; a
-// repetition then fails in the same way, and resolveConflict tells the two cases apart. A
-// Nats-Msg-Id would not help, because the server checks the expectation first.
+// This expectation fences writers: two processes that both believe to be the writer of a run
+// expect the same last message, and the server accepts only one of them. The other one gets
+// ErrFenced. After an attempt without an answer, the stream may already have m. A repetition
+// then fails like a fenced append, and resolveConflict tells the two cases apart. A Nats-Msg-Id
+// would not help, because the server checks the expectation first.
 func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
-	if l.diskFull.Load() { // the space that is free now is for deleting runs
-		return 0, unavailable("append to the log", errDiskFull)
+	if l.diskFull.Load() { // the remaining space is for deleting runs
+		return 0, unavailableError("append to the log", errDiskFull)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, within, event.ErrUnavailable)
 	defer cancel()
@@ -62,27 +61,27 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 			if pos, err := l.resolveConflict(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case l.diskFailed(), isFull(err) && within <= createTimeout: // another run can be created later
+		case l.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
 			l.expireSoon()
-			return 0, unavailable("append to the log", err)
-		case isFull(err): // until then, runs may be deleted
+			return 0, unavailableError("append to the log", err)
+		case isFull(err): // keep trying: runs may be deleted meanwhile
 			l.expireSoon()
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
 		select {
-		case <-time.After(retryInterval): // then the same bytes with the same expectation
+		case <-time.After(retryInterval): // then send the same bytes with the same expectation
 		case <-ctx.Done():
-			return 0, unavailable("append to the log", err)
+			return 0, unavailableError("append to the log", err)
 		case <-l.ctx.Done():
-			return 0, unavailable("append to the log", err)
+			return 0, unavailableError("append to the log", err)
 		}
 	}
 }
 
-// resolveConflict finds out why the last message of m's subject is not at last. It returns
-// the pos of m if the last message is m itself, from an earlier attempt whose
-// acknowledgement was lost, and ErrFenced if another writer's message is last.
+// resolveConflict finds out why the last message of m's subject is not at last. If the last
+// message is m, stored by an earlier attempt whose acknowledgement was lost, it returns the pos
+// of m. If another writer's message is last, it returns ErrFenced.
 func (l *Log) resolveConflict(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
 	found, err := l.readLastFromLeader(ctx, stream, m.Subject)
 	switch {
@@ -91,19 +90,19 @@ func (l *Log) resolveConflict(ctx context.Context, stream string, m *nats.Msg, l
 	case err != nil:
 		return 0, err
 	case found == nil:
-		return 0, event.ErrGone // the expected message is no longer kept, nor are those before it
+		return 0, event.ErrGone // neither the expected message nor those before it are kept
 	case repeated && string(found.data) == string(m.Data) && found.header.Get(writerHeader) == m.Header.Get(writerHeader):
 		return found.pos, nil
 	}
 	return 0, event.ErrFenced
 }
 
-// publishUnordered appends m, whatever the last message of its subject is, and repeats it
-// until it is acknowledged. The stream may have it twice then. accepts reports errors that
-// count as success, nil for none.
+// publishUnordered appends m without an expectation about the last message of its subject. It
+// repeats the append until it is acknowledged, so the stream may get m twice. accepts reports
+// errors that count as success; nil accepts none.
 func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Msg, accepts func(error) bool) error {
 	if l.diskFull.Load() {
-		return unavailable(attempted, errDiskFull)
+		return unavailableError(attempted, errDiskFull)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, appendTimeout, event.ErrUnavailable)
 	defer cancel()
@@ -113,7 +112,7 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 		case err == nil, accepts != nil && accepts(err):
 			return nil
 		case l.diskFailed():
-			return unavailable(attempted, err)
+			return unavailableError(attempted, err)
 		case isFull(err):
 			l.expireSoon()
 		case isPermanent(err):
@@ -122,9 +121,9 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
-			return unavailable(attempted, err)
+			return unavailableError(attempted, err)
 		case <-l.ctx.Done():
-			return unavailable(attempted, err)
+			return unavailableError(attempted, err)
 		}
 	}
 }
@@ -136,21 +135,22 @@ func (l *Log) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) 
 	return l.js.PublishMsg(ctx, m)
 }
 
-// isWrongLastSequence reports whether an append expected another last message than there is.
+// isWrongLastSequence reports whether the subject's last message was not the one that an append
+// expected.
 func isWrongLastSequence(err error) bool {
 	var api *js.APIError
 	return errors.As(err, &api) && (api.ErrorCode == js.JSErrCodeStreamWrongLastSequence || api.ErrorCode == js.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// isDuplicate reports whether a message was refused because its subject has one already: the
-// jobs' stream keeps one message per subject.
+// isDuplicate reports whether a message was refused because its subject already has one: the
+// stream of jobs keeps one message per subject.
 func isDuplicate(err error) bool {
 	var api *js.APIError
 	return errors.As(err, &api) && api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "per subject")
 }
 
-// isFull reports whether a stream, its account or its server has reached a limit, so that it
-// takes no message before others are deleted.
+// isFull reports whether a stream, its account or its server has reached a limit and accepts no
+// message until others are deleted.
 func isFull(err error) bool {
 	var api *js.APIError
 	if !errors.As(err, &api) {
@@ -163,7 +163,7 @@ func isFull(err error) bool {
 	return api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
 }
 
-// isPermanent reports whether a server will refuse a message however often it is sent.
+// isPermanent reports whether a server would refuse a message again if it were repeated.
 func isPermanent(err error) bool {
 	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true

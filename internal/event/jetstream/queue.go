@@ -11,28 +11,28 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 )
 
-// pullTimeout is how long the server keeps one pull request. A long one would be lost when
-// the server restarts.
+// pullTimeout limits how long the server keeps one pull request. A restart of the server loses
+// the request, so a long one would go unanswered.
 const pullTimeout = time.Second
 
 var errNoJob = errors.New("no job is waiting")
 
-// delivery is a job's message that the server delivered to this instance. No other instance
-// gets it for a lease (the consumer's AckWait), unless it is returned earlier.
+// delivery is a job's message that the server delivered to this instance. No other instance gets
+// it for the time of a lease (the consumer's AckWait), unless it is returned earlier.
 type delivery struct {
 	log     *Log
 	subject string
 	reply   string // the subject that takes acknowledgements
 }
 
-// pullDelivery waits up to pullTimeout for a job's message. A message that comes after ctx
-// has ended is returned to the queue; the client library's own Fetch would drop it, and the
-// job would wait for a lease.
+// pullDelivery waits up to pullTimeout for a job's message. A message that arrives after ctx has
+// ended is returned to the queue. The client library's own Fetch would drop it, and the job
+// would wait until the lease ends.
 func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
 	answers := make(chan *nats.Msg, 2)
 	sub, err := l.write.ChanSubscribe(l.write.NewInbox(), answers)
 	if err != nil {
-		return nil, unavailable("ask for a job", err)
+		return nil, unavailableError("ask for a job", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
 	body, err := json.Marshal(map[string]any{"batch": 1, "expires": pullTimeout})
@@ -40,21 +40,21 @@ func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
 		err = l.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, sub.Subject, body)
 	}
 	if err != nil {
-		return nil, unavailable("ask for a job", err)
+		return nil, unavailableError("ask for a job", err)
 	}
 	noAnswer := time.NewTimer(pullTimeout + attemptTimeout)
 	defer noAnswer.Stop()
 	select {
 	case m := <-answers:
 		return l.newDelivery(m)
-	case <-noAnswer.C: // the server is away, or was
+	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
 	}
 	// Once the server has processed the end of the subscription, no message can come.
 	_ = sub.Unsubscribe()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
-	_ = l.write.FlushWithContext(flushCtx) // if it fails, the message comes back after a lease
+	_ = l.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
 	select {
 	case m := <-answers:
 		if d, err := l.newDelivery(m); err == nil {
@@ -65,19 +65,19 @@ func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
 	return nil, errNoJob
 }
 
-// newDelivery returns the delivery of a message, or errNoJob if the server says that there is
-// none.
+// newDelivery returns the delivery of a message, or errNoJob if the message is the server's
+// answer that no job waits.
 func (l *Log) newDelivery(m *nats.Msg) (*delivery, error) {
 	switch status := m.Header.Get("Status"); {
 	case status == "408" || status == "404":
 		return nil, errNoJob
 	case status != "" || m.Reply == "":
-		return nil, unavailable("ask for a job", fmt.Errorf("status %s", status))
+		return nil, unavailableError("ask for a job", fmt.Errorf("status %s", status))
 	}
 	return &delivery{log: l, subject: m.Subject, reply: m.Reply}, nil
 }
 
-// extendLease starts the lease anew.
+// extendLease restarts the lease.
 func (d *delivery) extendLease() error { return d.log.write.Publish(d.reply, []byte("+WPI")) }
 
 // returnAfter makes the server deliver the message again after a delay, to any instance.
@@ -85,8 +85,8 @@ func (d *delivery) returnAfter(delay time.Duration) error {
 	return d.log.write.Publish(d.reply, nakPayload(delay))
 }
 
-// returnAfterConfirmed is returnAfter that waits until the server has processed it. What any
-// instance says about the message later takes precedence.
+// returnAfterConfirmed acts like returnAfter, and waits until the server has processed it. A
+// later acknowledgement or delay, by any instance, takes precedence.
 func (d *delivery) returnAfterConfirmed(ctx context.Context, delay time.Duration) error {
 	return d.requestReply(ctx, nakPayload(delay))
 }
@@ -105,18 +105,18 @@ func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	if _, err := d.log.write.RequestWithContext(ctx, d.reply, payload); err != nil {
-		return unavailable("acknowledge a job", err)
+		return unavailableError("acknowledge a job", err)
 	}
 	return nil
 }
 
-// enqueue adds a message of a job to the queue, unless it has one on that subject.
-func (l *Log) enqueue(ctx context.Context, subject string) error {
+// enqueueJob adds a message of a job to the queue, unless the subject already has one.
+func (l *Log) enqueueJob(ctx context.Context, subject string) error {
 	return l.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isDuplicate)
 }
 
-// removeJobMessage removes a message from the queue by its number. Purging its subject would
-// harm other jobs: on any purge, the server forgets the redeliveries that are due, of all
+// removeJobMessage removes a message from the queue by its sequence number. Purging its subject
+// would delay other jobs: on any purge, the server forgets the pending redeliveries of all
 // subjects (nats-server 2.15, consumer.purge).
 func (l *Log) removeJobMessage(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -126,7 +126,7 @@ func (l *Log) removeJobMessage(ctx context.Context, subject string) error {
 		err = l.jobsStream.DeleteMsg(ctx, m.Sequence)
 	}
 	if err != nil && !errors.Is(err, js.ErrMsgNotFound) {
-		return unavailable("remove from the log", err)
+		return unavailableError("remove from the log", err)
 	}
 	return nil
 }

@@ -9,22 +9,22 @@ import (
 	"answerd/internal/event"
 )
 
-// readerQueryTimeout is how long the other instances have to say that they have a reader. Those
-// that have none do not answer.
+// readerQueryTimeout limits how long the other instances may take to report a reader. Instances
+// without a reader do not answer.
 const readerQueryTimeout = time.Second
 
-// pageSource says where a reader's page comes from.
+// pageSource tells where a reader's page can be read.
 type pageSource int
 
 const (
 	fromTail       pageSource = iota
 	fromHistory               // the events are older than the tail
-	afterSubscribe            // ask again once the run has its live subscription
+	afterSubscribe            // ask again once the run's live subscription is active
 )
 
-// After implements event.Log. New events come from the run's writer, if that is this
-// instance, or from the one live subscription of the run that all readers share. Older
-// events are read from the stream.
+// After implements event.Log. New events come from the run's writer, if this instance is the
+// writer, or else from the one live subscription of the run that all readers share. Older events
+// are read from the stream.
 func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, error) {
 	for {
 		r, err := l.getRun(id)
@@ -43,7 +43,7 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 		case source == fromTail:
 			return page, nil
 		}
-		// Only a read after the subscription has begun is certain to miss nothing.
+		// Only a read that starts after the subscription is active cannot miss an event.
 		if err := r.subscribeEvents(ctx); err != nil {
 			return event.Page{}, err
 		}
@@ -72,8 +72,8 @@ func (r *run) canWaitAt(seq int64) bool {
 	return r.loaded && r.record != nil && (r.eventSub != nil || r.writer != nil) && seq <= r.last.Seq
 }
 
-// confirmEnd reads from the stream's leader when seq is beyond the last known event. The
-// reader may have seq from another instance, which knew the event earlier than our replica.
+// confirmEnd reads from the stream's leader when seq is beyond the last known event. Another
+// instance may have sent the reader events that our replica does not have yet.
 func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	r.mu.Lock()
 	known := seq <= r.last.Seq || r.isGoneLocked()
@@ -87,13 +87,13 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 	}
 	r.mu.Lock()
 	if r.stale = true; m != nil {
-		r.liveHead = max(r.liveHead, m.pos) // refresh repeats its read until it has this
+		r.liveHead = max(r.liveHead, m.pos) // refresh repeats its read until it finds this message
 	}
 	r.mu.Unlock()
 	return r.refreshWithRetry(ctx, func() bool { return false })
 }
 
-// tailPage returns what the tail has for a reader at seq.
+// tailPage returns the events of the tail that follow seq.
 func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +125,8 @@ func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	return p, fromTail, nil
 }
 
-// subscribeEvents makes the run's live subscription, and returns when it has begun.
+// subscribeEvents makes the run's live subscription, and returns when the subscription is
+// active.
 func (r *run) subscribeEvents(ctx context.Context) error {
 	l := r.log
 	r.mu.Lock()
@@ -137,7 +138,7 @@ func (r *run) subscribeEvents(ctx context.Context) error {
 		sub, err := l.read.ChanSubscribe(liveSubject(r.id, eventToken), l.live)
 		if err != nil {
 			r.mu.Unlock()
-			return unavailable("follow a run", err)
+			return unavailableError("follow a run", err)
 		}
 		r.eventSub = sub
 	}
@@ -151,7 +152,7 @@ func (l *Log) flushSubscriptions(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := l.read.FlushWithContext(ctx); err != nil {
-		return unavailable("follow a run", err)
+		return unavailableError("follow a run", err)
 	}
 	return nil
 }
@@ -187,7 +188,7 @@ func (l *Log) answerReaderQueries() error {
 		}
 	})
 	if err != nil {
-		return unavailable("subscribe to queries", err)
+		return unavailableError("subscribe to queries", err)
 	}
 	return nil
 }

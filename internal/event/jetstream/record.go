@@ -15,7 +15,7 @@ import (
 	"answerd/internal/event"
 )
 
-// record is what the index has of a run: all but its events.
+// record stores the properties of a run in the index; the run's events are elsewhere.
 type record struct {
 	ThreadID   string    `json:"thread"`
 	TraceID    string    `json:"trace"`
@@ -63,8 +63,8 @@ func decodeRecord(m *message) (*record, error) {
 // NewID implements event.Log.
 func (l *Log) NewID() string { return "run_" + strings.ToLower(rand.Text()) }
 
-// Create implements event.Log. It writes the entry by owner first: retention finds runs by
-// that entry, and so removes a run that was created only in part.
+// Create implements event.Log. It writes the entry by owner first. Retention finds runs by that
+// entry, so it also removes a run whose creation was interrupted.
 func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if l.diskFull.Load() {
 		return fmt.Errorf("create a run: %w", event.ErrUnavailable)
@@ -87,7 +87,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	}
 	if rec.Key != "" {
 		if err := l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint}); err != nil {
-			// No caller knows of the run yet. Retention removes what cannot be removed now.
+			// No caller knows of the run yet. If the removal fails, retention repeats it.
 			_ = purgeSubject(context.WithoutCancel(ctx), l.indexStream, recordPrefix+run.ID)
 			_ = purgeSubject(context.WithoutCancel(ctx), l.indexStream, owner)
 			return err
@@ -100,7 +100,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	return nil
 }
 
-// createEntry writes a message to a subject of the index that has none.
+// createEntry writes a message to a subject of the index, which must be empty.
 func (l *Log) createEntry(ctx context.Context, subject string, body []byte) error {
 	m := nats.NewMsg(subject)
 	m.Data = body
@@ -120,7 +120,7 @@ func (l *Log) createError(err error) error {
 	return err
 }
 
-// keyRecord is the run that an idempotency key refers to.
+// keyRecord names the run that an idempotency key refers to.
 type keyRecord struct {
 	Run         string   `json:"run"`
 	Fingerprint [32]byte `json:"fingerprint"`
@@ -193,10 +193,10 @@ func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (even
 }
 
 // awaitStart returns a run once it has its first event. An instance that dies while it creates a
-// run leaves a key that refers to a run without events. So after one lease without an event the
-// result is ErrStarting if the run has a job, which another instance is about to claim, and else
-// ErrGone: the run was abandoned, and its key may be used again. The lease is measured here,
-// because the clocks of instances may differ.
+// run leaves a key that refers to a run without events. So awaitStart waits for one lease only.
+// It then returns ErrStarting if the run has a job, which another instance will soon claim, and
+// otherwise ErrGone: the run was abandoned, and its key may be used again. The lease is measured
+// here, because the clocks of instances may differ.
 func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 	lease := time.NewTimer(l.lease)
 	defer lease.Stop()
@@ -215,22 +215,23 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 		select {
 		case <-page.More:
 		case <-lease.C:
-			if err := l.abandon(ctx, id); !errors.Is(err, event.ErrFenced) {
+			if err := l.abandonUnstarted(ctx, id); !errors.Is(err, event.ErrFenced) {
 				return run, err
 			}
-			lease.Reset(l.lease) // the run has a message now
+			lease.Reset(l.lease) // the run got a message, so its executor has a lease to continue
 		case <-ctx.Done():
-			return run, unavailable("wait for the start of a run", context.Cause(ctx))
+			return run, unavailableError("wait for the start of a run", context.Cause(ctx))
 		case <-l.ctx.Done():
-			return run, unavailable("wait for the start of a run", l.ctx.Err())
+			return run, unavailableError("wait for the start of a run", l.ctx.Err())
 		}
 	}
 }
 
-// abandon makes a run without messages impossible to start, and returns ErrGone; ErrFenced if it
-// has a message meanwhile, and ErrStarting if an instance executes it or is about to. Its creator
-// may be alive and slow: its first append expects that the run has no message, and fails.
-func (l *Log) abandon(ctx context.Context, id string) error {
+// abandonUnstarted makes a run without messages impossible to start, and returns ErrGone. It returns
+// ErrFenced if the run got a message meanwhile, and ErrStarting if an instance executes it or
+// will soon. The run's creator may be alive and slow: its first append expects that the run has
+// no message, and fails.
+func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	r, err := l.getRun(id)
 	if err != nil {
 		return err
@@ -247,7 +248,7 @@ func (l *Log) abandon(ctx context.Context, id string) error {
 	case err == nil:
 		return event.ErrStarting
 	case !errors.Is(err, js.ErrMsgNotFound):
-		return unavailable("look for the job of a run", err)
+		return unavailableError("look for the job of a run", err)
 	}
 	rec, err := l.readRecord(ctx, id)
 	if err != nil {

@@ -11,19 +11,21 @@ import (
 // repairTimeout bounds repairRuns.
 const repairTimeout = time.Minute
 
-// repairRuns makes an embedded log consistent after a loss of messages, before the log takes
-// new runs. A power failure may lose the end of each file, and a damaged block its messages,
-// so that a run may be without its end and without its job. No process would ever execute it.
+// repairRuns makes an embedded log consistent after a loss of messages, before the log accepts
+// new runs. A power failure may lose the end of each file, and a damaged block loses its
+// messages, so a run may lack its terminal event and its job. Without a repair, no process would
+// ever execute that run.
 //
-// A run without events is deleted, unless its executor can still begin it. A run that has not ended gets a job without a request: its
-// executor cannot know whether events are missing, and with them calls that were made, so it
-// ends the run. Runs with a job are continued as after any other end of the process.
+// A run without events is deleted, unless its executor can still start it. A run that has not
+// ended gets a job without a request. Its executor ends the run, because it cannot know whether
+// events are missing, and with them calls that were made. Runs with a job are continued as after
+// any other end of the process.
 func (l *Log) repairRuns(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, repairTimeout)
 	defer cancel()
 	info, err := l.jobsStream.Info(ctx, js.WithSubjectFilter(jobPrefix+"*"))
 	if err != nil {
-		return unavailable("list the jobs", err)
+		return unavailableError("list the jobs", err)
 	}
 	deleted, released := 0, 0
 	for from := uint64(0); ; {
@@ -71,7 +73,7 @@ func (l *Log) repairRuns(ctx context.Context) error {
 	return nil
 }
 
-// isLost reports whether a run has neither events nor what its executor needs to begin it.
+// isLost reports whether a run has no events and its executor lacks what it needs to start it.
 func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bool, error) {
 	if hasEvents || !hasJob {
 		return !hasEvents, nil
@@ -86,13 +88,13 @@ func (l *Log) releaseWithoutRequest(ctx context.Context, id string) error {
 		return err
 	}
 	if _, err := l.publishOnce(ctx, nats.NewMsg(jobPrefix+id)); err != nil && !isDuplicate(err) {
-		return unavailable("enqueue a run", err)
+		return unavailableError("enqueue a run", err)
 	}
 	return nil
 }
 
-// readLastEvents returns the last messages of the runs of some index entries, by subject. At
-// most maxBatch entries.
+// readLastEvents returns the last messages of the runs of some index entries, by subject. It
+// accepts at most maxBatch entries.
 func (l *Log) readLastEvents(ctx context.Context, entries []message) (map[string]message, error) {
 	if len(entries) == 0 {
 		return nil, nil

@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// abandonedAfter is how long a run may be without a new event before it is deleted
-	// although it has not ended. A run may wait that long for a person.
+	// abandonedAfter limits how long a run that has not ended is kept without a new event. A run
+	// may wait that long for a person.
 	abandonedAfter = 7 * 24 * time.Hour
-	// tombstoneTTL is how long the owner of a deleted run is known.
+	// tombstoneTTL limits how long the owner of a deleted run is known.
 	tombstoneTTL = 7 * 24 * time.Hour
 )
 
-// expireLoop deletes runs whose retention has passed, and runs that have ended when space is
-// short. Every instance that shares the streams does so; deleting a run twice is harmless.
+// expireLoop deletes runs whose retention has passed. When space is short, it also deletes runs
+// that have ended. Every instance that shares the streams does so; deleting a run twice is
+// harmless.
 func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
 	for {
@@ -53,14 +54,14 @@ func (l *Log) expireSoon() {
 }
 
 func (l *Log) expireOnce() {
-	defer l.recoverPanic("remove runs whose time is over")
+	defer l.recoverPanic("delete expired runs")
 	if err := l.expireRuns(l.ctx); err != nil && l.ctx.Err() == nil {
-		l.logger.Warn("expired runs could not be removed from the event log", "error", err)
+		l.logger.Warn("expired runs could not be deleted from the event log", "error", err)
 	}
 }
 
-// expireRuns goes through the runs in the order of creation, up to those that are younger
-// than the retention; through all of them while space is short.
+// expireRuns examines the runs in the order of creation, and stops at the first run younger than
+// the retention. While space is short it examines all runs.
 func (l *Log) expireRuns(ctx context.Context) error {
 	short, err := l.isSpaceShort(ctx)
 	if err != nil {
@@ -86,15 +87,15 @@ func (l *Log) expireRuns(ctx context.Context) error {
 	}
 }
 
-// isSpaceShort reports whether a stream is filled to 80 %. A full stream would drop events
-// that are still needed, and a full index would refuse new runs.
+// isSpaceShort reports whether a stream is filled to 80 %. Beyond its limit, the stream of
+// events would drop events that are still needed, and the index would refuse new runs.
 func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	for _, s := range []js.Stream{l.runsStream, l.indexStream} {
 		info, err := s.Info(ctx)
 		if err != nil {
-			return false, unavailable("read the state of the log", err)
+			return false, unavailableError("read the state of the log", err)
 		}
 		if info.State.Bytes > uint64(info.Config.MaxBytes)/10*8 {
 			return true, nil
@@ -103,8 +104,8 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// expireEntries deletes those runs of some index entries whose time has passed, and while
-// space is short those that have ended. It returns whether space is still short.
+// expireEntries deletes the expired runs among some index entries and, while space is short,
+// those that have ended. It reports whether space is still short.
 func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) (bool, error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
@@ -159,9 +160,9 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 	return l.deleteRun(ctx, id, ownerSubject(run))
 }
 
-// deleteRun removes all of a run but its tombstone. It removes the entry by owner last:
-// until then, a deletion that was interrupted is repeated. A log that is full may refuse the
-// tombstone until something has been removed.
+// deleteRun removes everything of a run except its tombstone. It removes the entry by owner
+// last, because retention repeats an interrupted deletion as long as the entry exists. A full
+// log may refuse the tombstone until something else has been removed.
 func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
 	rec, err := l.readRecord(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrNotFound) {
@@ -193,8 +194,8 @@ func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
 	return purgeSubject(ctx, l.indexStream, owner)
 }
 
-// releaseKey removes the key of a run, unless it refers to another run by now. subject is ""
-// for a run without a key.
+// releaseKey removes the key of a run, unless the key already refers to another run. A run
+// without a key has the subject "".
 func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	if subject == "" {
 		return nil
@@ -210,8 +211,8 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	return purgeSubject(ctx, l.indexStream, subject)
 }
 
-// writeTombstone replaces the record of a run by one that has little more than its owner, and
-// that the server removes after tombstoneTTL.
+// writeTombstone replaces the record of a run by one that has little more than the owner. The
+// server removes it after tombstoneTTL.
 func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	if rec.Gone {
 		return nil
@@ -225,14 +226,14 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	m.Data = body
 	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
 	if _, err := l.publishOnce(ctx, m); err != nil {
-		return unavailable("write a tombstone", err)
+		return unavailableError("write a tombstone", err)
 	}
 	return nil
 }
 
-// replaceRecord writes a tombstone to a log that has refused it because it was full. Where it
-// is refused again, the record is removed first, and the run may remain without a tombstone:
-// its owner then reads ErrNotFound instead of ErrGone.
+// replaceRecord writes a tombstone to a log that refused it because it was full. If the log
+// refuses it again, the record is removed first, and the run may end up without a tombstone: its
+// owner then reads ErrNotFound instead of ErrGone.
 func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
 	err := l.writeTombstone(ctx, id, rec)
 	if !isFull(err) {

@@ -12,41 +12,39 @@ import (
 )
 
 const (
-	// maxTail bounds the newest events of a run that are cached, and maxTailBytes their
-	// bytes.
+	// maxTail bounds the newest events of a run that are cached, and maxTailBytes their bytes.
 	maxTail      = 256
 	maxTailBytes = 256 << 10
 	// maxPositions bounds run.positions.
 	maxPositions = 64
-	// pollInterval is how long the cache of a run that is read is trusted without a new
-	// live message. If the last live message of a run is lost, no other follows it that
-	// would show the gap.
+	// pollInterval limits how long the cache of a run with readers is trusted without a new live
+	// message. If the last live message of a run is lost, no later one reveals the gap.
 	pollInterval = 5 * time.Second
-	// evictAfter is how long the cache of a run is kept without a request for it.
+	// evictAfter limits how long the cache of a run is kept without a request for it.
 	evictAfter = 3 * pollInterval
-	// failureShared is how long one failure to read answers all callers who want the same.
+	// failureShared limits how long one failed read answers all callers of the run.
 	failureShared = 500 * time.Millisecond
-	// readRetryFor is how long a reader waits for a log that does not answer: a cluster
+	// readRetryFor limits how long a reader waits for a log that does not answer. A cluster
 	// needs a moment to elect a leader, and a connection to find another server.
 	readRetryFor = 2 * time.Second
-	// lagInterval is the time between two reads of a replica that lags behind its leader,
-	// and maxLagReads bounds those reads.
+	// lagInterval separates two reads of a replica that lags behind its leader, and maxLagReads
+	// bounds those reads.
 	lagInterval = 20 * time.Millisecond
 	maxLagReads = 20
-	// startTimeout is how long a run may be without its first event. Starting a run takes
-	// 30 s at most, so its creator has died by then, or was told that it failed.
+	// startTimeout limits how long a run may be without its first event. Starting a run takes at
+	// most 30 s, so its creator has died by then, or got an error.
 	startTimeout = time.Minute
 )
 
 var errReadFailedRecently = errors.New("a read failed a moment ago")
 
-// run is the cache of one run: its record, its newest events (the tail), and the writer if
-// this instance is the run's writer.
+// run caches one run: its record, its newest events (the tail), and the writer if this instance
+// is the run's writer.
 //
 // Live messages and appends of the writer extend the tail, each only if it directly follows
-// head. Anything else (a gap, a message in parts, a reconnect) sets stale, and the next
-// caller reads from the stream what is missing. That is why no event is lost or comes twice,
-// although live messages may get lost.
+// head. Anything else (a gap, a message in parts, a reconnect) sets stale, and the next caller
+// reads the missing messages from the stream. So no event is lost or repeated, although live
+// messages may get lost.
 type run struct {
 	log *Log
 	id  string
@@ -54,12 +52,12 @@ type run struct {
 	refreshMu sync.Mutex // held while refresh reads from the stream; taken before mu
 
 	mu        sync.Mutex // guards the fields below
-	record    *record    // nil until it was read
+	record    *record    // nil until it is read
 	writer    *writer    // nil unless this instance is the run's writer
 	eventSub  *nats.Subscription
 	inputSub  *nats.Subscription
-	loaded    bool          // tail, last and head were read once
-	stale     bool          // the stream may have more
+	loaded    bool          // tail, last and head were read at least once
+	stale     bool          // the stream may have newer messages
 	liveHead  uint64        // the highest pos of a live message
 	tail      []event.Event // the newest events, without a gap; pages share parts of it
 	tailPos   []uint64      // their pos in the stream
@@ -70,10 +68,10 @@ type run struct {
 	positions []position  // of some older events
 	more      chan struct{}
 	moreInput chan struct{}
-	lastUsed  time.Time // when a caller asked for the run
-	lastRead  time.Time // when the stream was read
-	lastFail  time.Time // when reading the stream failed
-	evicted   bool      // Log.runs does not have this run any more
+	lastUsed  time.Time // when a caller last asked for the run
+	lastRead  time.Time // when the stream was last read
+	lastFail  time.Time // when reading the stream last failed
+	evicted   bool      // the run is no longer in Log.runs
 }
 
 // getRun returns the cache of a run, which may be empty.
@@ -94,7 +92,7 @@ func (l *Log) getRun(id string) (*run, error) {
 	return r, nil
 }
 
-// cachedRun returns the cache of a run, nil if there is none.
+// cachedRun returns the cache of a run, or nil.
 func (l *Log) cachedRun(id string) *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +115,7 @@ func (l *Log) forEachRun(f func(*run)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	callLocked := func(r *run) {
-		defer l.recoverPanic("look after a run")
+		defer l.recoverPanic("poll a run")
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		f(r)
@@ -143,7 +141,7 @@ func (r *run) isGoneLocked() bool {
 	return r.record.Gone || r.last.Terminal() && time.Since(time.UnixMilli(r.last.Time)) >= r.log.retention
 }
 
-// wakeReadersLocked makes whoever waits for events ask again.
+// wakeReadersLocked makes callers that wait for events ask again.
 func (r *run) wakeReadersLocked() {
 	if r.more != nil {
 		close(r.more)
@@ -159,8 +157,8 @@ func (r *run) wakeExecutorLocked() {
 	}
 }
 
-// appendTailLocked adds an event to the tail. previous is the pos of the message that the
-// event follows; if that is not head, a message between them is missing.
+// appendTailLocked adds an event to the tail. previous is the pos of the message before it; if
+// that is not head, a message between them is missing.
 func (r *run) appendTailLocked(e event.Event, pos, previous uint64, by writerID) {
 	if pos <= r.head {
 		return
@@ -176,15 +174,15 @@ func (r *run) appendTailLocked(e event.Event, pos, previous uint64, by writerID)
 	r.wakeReadersLocked()
 }
 
-// advanceHeadLocked takes note of a control message.
+// advanceHeadLocked records that a control message is now the run's last message.
 func (r *run) advanceHeadLocked(pos uint64, by writerID) {
 	if pos > r.head {
 		r.head, r.headBy = pos, by
 	}
 }
 
-// setTailLocked replaces the tail by the newest event alone, or by nothing if that has no
-// message of its own: a control message repeats it.
+// setTailLocked replaces the tail by the newest event alone. The tail stays empty if that event
+// was read from a control message, which only repeats it.
 func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 	r.tail, r.tailPos, r.tailBytes = nil, nil, 0
 	if !by.isControl() && newest.Seq > 0 {
@@ -192,8 +190,8 @@ func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
 	}
 }
 
-// trimTailLocked drops the older half of a tail that exceeds twice its bounds. Pages keep
-// their parts of it.
+// trimTailLocked drops the older half of a tail that exceeds twice its bounds. Pages that share
+// the dropped part stay valid.
 func (r *run) trimTailLocked() {
 	if len(r.tail) <= 2*maxTail && (r.tailBytes <= 2*maxTailBytes || len(r.tail) == 1) {
 		return
@@ -234,11 +232,11 @@ func (l *Log) Run(ctx context.Context, id string) (event.Run, error) {
 }
 
 // refreshWithRetry refreshes the cache and waits up to readRetryFor for a log that does not
-// answer, unless suffices says that the cache will do as it is.
+// answer. It returns earlier if suffices reports that the cache is good enough for the caller.
 func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error {
 	until := time.Now().Add(readRetryFor)
 	for {
-		err := r.refresh(ctx)
+		err := r.refreshCache(ctx)
 		switch {
 		case !errors.Is(err, event.ErrUnavailable):
 			return err
@@ -258,9 +256,9 @@ func (r *run) refreshWithRetry(ctx context.Context, suffices func() bool) error 
 	}
 }
 
-// refresh brings the cache up to what the stream has. One caller reads; those who wait for
-// refreshMu meanwhile use what it found.
-func (r *run) refresh(ctx context.Context) error {
+// refreshCache updates the cache from the stream. One caller reads; callers that wait for refreshMu
+// meanwhile use its result.
+func (r *run) refreshCache(ctx context.Context) error {
 	r.refreshMu.Lock()
 	defer r.refreshMu.Unlock()
 	for reads := 0; ; reads++ {
@@ -268,11 +266,11 @@ func (r *run) refresh(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		behind, err := r.endRefresh(r.load(ctx, rec))
+		behind, err := r.endRefresh(r.loadTail(ctx, rec))
 		if err != nil {
 			return err
 		}
-		// A replica that lags behind its leader does not have a message yet that came live.
+		// This replica lags behind its leader: it lacks a message that arrived live.
 		if !behind || reads == maxLagReads {
 			return nil
 		}
@@ -284,8 +282,8 @@ func (r *run) refresh(ctx context.Context) error {
 	}
 }
 
-// beginRefresh returns the record of the run if that is known. done says that there is
-// nothing to read.
+// beginRefresh returns the record of the run if it is known. done means that there is nothing to
+// read.
 func (r *run) beginRefresh() (rec *record, done bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,13 +291,13 @@ func (r *run) beginRefresh() (rec *record, done bool, err error) {
 		return nil, true, nil
 	}
 	if time.Since(r.lastFail) < failureShared {
-		return nil, false, unavailable("read the log", errReadFailedRecently)
+		return nil, false, unavailableError("read the log", errReadFailedRecently)
 	}
-	r.stale = false // a message that comes during the read sets it again
+	r.stale = false // a message that arrives during the read sets it again
 	return r.record, false, nil
 }
 
-// endRefresh records the outcome of a read. behind says that a live message was not read yet.
+// endRefresh records the outcome of a read. behind means that a live message was not read yet.
 func (r *run) endRefresh(err error) (behind bool, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -315,8 +313,8 @@ func (r *run) endRefresh(err error) (behind bool, _ error) {
 	return behind, nil
 }
 
-// load reads the newest events, and the record unless rec is set.
-func (r *run) load(ctx context.Context, rec *record) error {
+// loadTail reads the newest events, and the record unless rec is set.
+func (r *run) loadTail(ctx context.Context, rec *record) error {
 	newest, err := r.log.readLast(ctx, runsName, runSubject(r.id, eventToken))
 	if err != nil {
 		return err
@@ -347,8 +345,8 @@ func (r *run) load(ctx context.Context, rec *record) error {
 	case newest == nil, newest.pos <= head:
 		return nil
 	case wasLoaded && newest.pos-head < 4*maxBatch:
-		// All runs share the stream's numbers, so probably few of the messages between
-		// belong to this run.
+		// All runs share the stream's numbers, so few of the messages between probably belong to
+		// this run.
 		return r.catchUp(ctx, head)
 	}
 	return r.loadNewest(ctx, *newest)
@@ -403,9 +401,9 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 	}
 }
 
-// hasNoEventsForGood reports whether a run without events will never have any (it was not
-// started in time), or has lost them to the size limit of the stream (whose oldest message is
-// younger than the run).
+// hasNoEventsForGood reports whether a run without events will never have any. Either it was not
+// started in time, or the stream has dropped its events because of its size limit: the stream's
+// oldest message is then younger than the run.
 func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error) {
 	if time.Since(rec.Created) > startTimeout {
 		return true, nil
@@ -414,7 +412,7 @@ func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error)
 	defer cancel()
 	info, err := l.runsStream.Info(ctx)
 	if err != nil {
-		return false, unavailable("read the log", err)
+		return false, unavailableError("read the log", err)
 	}
 	nearlyFull := info.State.Bytes > uint64(l.maxBytes)/4*3
 	return nearlyFull && info.State.FirstTime.After(rec.Created), nil

@@ -16,20 +16,20 @@ import (
 	"answerd/internal/event"
 )
 
-// The streams. They have all runs: a stream for each run, or a consumer for each reader,
-// would cost the server memory, and it allows 1,000 consumers on a stream.
+// The streams hold all runs. A stream for each run, or a consumer for each reader, would cost
+// the server memory; a stream allows 1,000 consumers.
 const (
 	runsName  = "ANSWERD_RUNS"  // events, inputs, results
 	indexName = "ANSWERD_INDEX" // records, owners, keys
 	jobsName  = "ANSWERD_JOBS"  // the work queue
 )
 
-// workersName is the one consumer of the work queue.
+// workersName names the one consumer of the work queue.
 const workersName = "workers"
 
-// Subjects. The messages of a run are on answerd.run.SHARD.ID.…, and the server publishes
-// each of them again, live, on answerd.live.SHARD.ID.…. The shards split the server's tree of
-// subjects, because the cost of reading one run grows with its neighbors in the tree.
+// Subjects. The messages of a run are on answerd.run.SHARD.ID.…, and the server republishes each
+// of them live on answerd.live.SHARD.ID.…. The shards divide the server's tree of subjects,
+// because reading one run costs more with more neighbors in the tree.
 const (
 	runPrefix    = "answerd.run."
 	livePrefix   = "answerd.live."
@@ -38,26 +38,26 @@ const (
 	keyPrefix    = "answerd.key."  // DIGEST: an idempotency key
 	jobPrefix    = "answerd.job."  // ID: the job of a run
 	wakePrefix   = "answerd.wake." // ID: the same job, to be claimed now although the first message is delayed
-	// Two requests of core NATS between instances.
-	claimedPrefix = "answerd.held." // INSTANCE: does that instance execute a run?
+	// Two kinds of core NATS requests between instances.
+	claimedPrefix = "answerd.held." // INSTANCE: does this instance execute the run?
 	readerSubject = "answerd.read"  // does any instance have a reader of a run?
 
 	shards = 16
 )
 
-// The token after a run's id tells what a message is.
+// The token after a run's id gives the kind of a message.
 const (
 	eventToken   = "ev"   // events and control messages
 	inputToken   = "in"   // .INPUT: answers and requests from outside
 	resultToken  = "res"  // .CALL: results
-	requestToken = "req"  // what the executor was given
+	requestToken = "req"  // the request that the executor was given
 	partToken    = "part" // .NONCE.N: a part of a payload that is too large for one message
 )
 
 // runSubject returns the subject of a run's messages with the tokens after its id.
 func runSubject(run, tokens string) string { return runPrefix + shardedID(run) + "." + tokens }
 
-// liveSubject returns the subject on which the messages of runSubject come live.
+// liveSubject returns the subject on which the messages of runSubject arrive live.
 func liveSubject(run, tokens string) string { return livePrefix + shardedID(run) + "." + tokens }
 
 // shardedID returns SHARD.ID.
@@ -67,9 +67,9 @@ func shardedID(run string) string {
 	return strconv.Itoa(int(h.Sum32()%shards)) + "." + run
 }
 
-// digest makes a subject token of any text. Owners, threads, keys and call ids are made by
-// others, and could contain dots and wildcards.
-func digest(parts ...string) string {
+// subjectDigest makes a subject token from any text. Owners, threads, keys and call ids come from
+// outside and could contain dots and wildcards.
+func subjectDigest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
 		_, _ = h.Write([]byte(strconv.Itoa(len(p)) + ":" + p)) // never fails
@@ -77,15 +77,15 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-func ownerToken(o event.Owner) string { return digest(o.Issuer, o.Subject) }
+func ownerToken(o event.Owner) string { return subjectDigest(o.Issuer, o.Subject) }
 
 // ownerSubject returns the subject of a run's index entry.
 func ownerSubject(r event.Run) string {
-	return ownerPrefix + ownerToken(r.Owner) + "." + digest(r.ThreadID) + "." + r.ID
+	return ownerPrefix + ownerToken(r.Owner) + "." + subjectDigest(r.ThreadID) + "." + r.ID
 }
 
 func keySubject(o event.Owner, key string) string {
-	return keyPrefix + digest(o.Issuer, o.Subject, key)
+	return keyPrefix + subjectDigest(o.Issuer, o.Subject, key)
 }
 
 // lastToken returns the part of a subject after its last dot.
@@ -94,11 +94,12 @@ func lastToken(subject string) string { return subject[strings.LastIndexByte(sub
 const (
 	// setupTimeout bounds how long a cluster may take to agree on the streams.
 	setupTimeout = 30 * time.Second
-	// setupAttemptTimeout bounds one request meanwhile: without a leader, nobody answers.
+	// setupAttemptTimeout bounds one request during setup: a cluster without a leader does not
+	// answer.
 	setupAttemptTimeout = 3 * time.Second
 )
 
-// maxIndexBytes bounds the index, and the jobs.
+// maxIndexBytes returns the limit of the index, and of the jobs.
 func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
 
 // openStreams makes the streams that are missing, and opens those that another process made.
@@ -108,7 +109,7 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	// Half of it, because headers and the envelope of a batch count too.
+	// Half of the limit, because headers and the envelope of a batch count too.
 	l.maxPart = int(min(l.write.MaxPayload(), embeddedPayload)) / 2
 	replicas := 1
 	if len(l.write.Servers()) >= 3 {
@@ -122,15 +123,15 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 		return err
 	}
 	if l.indexStream, err = l.openStream(ctx, js.StreamConfig{
-		// A full index refuses new runs. If it dropped old records instead, their runs
-		// would become unknown.
+		// A full index refuses new runs. If it dropped old records instead, their runs would
+		// become unknown to their owners.
 		Name: indexName, Subjects: []string{recordPrefix + "*", ownerPrefix + ">", keyPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
 		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
 	}); err != nil {
 		return err
 	}
 	if l.jobsStream, err = l.openStream(ctx, js.StreamConfig{
-		// At most one message per subject: a second one is refused while the first is not
+		// A subject holds at most one message: a second one is refused until the first is
 		// acknowledged.
 		Name: jobsName, Subjects: []string{jobPrefix + "*", wakePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
 		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
@@ -144,7 +145,7 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 // openConsumer makes the one consumer of the work queue. Its AckWait is the lease of a job.
 func (l *Log) openConsumer(ctx context.Context) error {
 	if l.embedded != nil {
-		// The leases that it knows belong to a process that has ended.
+		// The leases in it belong to a process that has ended.
 		if err := l.jobsStream.DeleteConsumer(ctx, workersName); err != nil && !errors.Is(err, js.ErrConsumerNotFound) {
 			return fmt.Errorf("make the consumer of jobs: %w", err)
 		}
@@ -161,8 +162,8 @@ func (l *Log) openConsumer(ctx context.Context) error {
 	return nil
 }
 
-// openStream makes a stream, or updates the size of one that exists. The operator decides how
-// many replicas that one has, and where.
+// openStream makes a stream, or updates the size of an existing one. The number of replicas of
+// an existing stream, and their placement, are the operator's choice.
 func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, err error) {
 	err = retrySetup(ctx, func(ctx context.Context) (err error) {
 		s, err = l.js.Stream(ctx, c.Name)
@@ -190,8 +191,8 @@ func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, e
 	return s, nil
 }
 
-// retrySetup calls request until a server answers it. A cluster that is starting may not have
-// a leader yet.
+// retrySetup calls request until a server answers it. A cluster that is starting may lack a
+// leader.
 func retrySetup(ctx context.Context, request func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)
@@ -209,12 +210,12 @@ func retrySetup(ctx context.Context, request func(context.Context) error) error 
 	}
 }
 
-// purgeSubject removes the messages of a subject, which may have wildcards, from a stream.
+// purgeSubject removes the messages of a subject from a stream. The subject may have wildcards.
 func purgeSubject(ctx context.Context, s js.Stream, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := s.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
-		return unavailable("remove from the log", err)
+		return unavailableError("remove from the log", err)
 	}
 	return nil
 }

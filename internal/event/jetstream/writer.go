@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// deltaInterval is the least time between two appends of deltas. Those that come
-	// meanwhile are joined. At 50 tokens a second, an event has two or three tokens.
+	// deltaInterval separates two appends of deltas. Deltas that arrive meanwhile are joined. At
+	// 50 tokens a second, an event has two or three tokens.
 	deltaInterval = 40 * time.Millisecond
 	// maxPendingDelta bounds the delta that waits to be appended, in bytes.
 	maxPendingDelta = 1 << 10
 )
 
-// writer is the right of this instance to append to a run. It ends when another instance
-// claims the run, which the writer notices at its next append.
+// writer holds the right of this instance to append to a run. The right ends when another
+// instance claims the run, which the writer notices at its next append.
 type writer struct {
 	run     *run
 	attempt int
 	lost    chan struct{} // closed when err is set
 
-	mu        sync.Mutex // held across an append, so that each append expects the one before
+	mu        sync.Mutex // held across an append, because each append expects the one before
 	head      uint64     // pos of the run's last message
 	last      event.Event
-	err       error      // why nothing may be appended any more
+	err       error      // why appends are refused; nil while they are allowed
 	pending   event.Body // joined deltas that wait to be appended
 	lastDelta time.Time  // when the last delta was appended
 	timer     *time.Timer
@@ -42,8 +42,7 @@ func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
 	return &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, last: last}
 }
 
-// writerFor returns the writer of a run if that is this instance, else the error that
-// explains why not.
+// writerFor returns the local writer of a run, or the error that explains why there is none.
 func (l *Log) writerFor(ctx context.Context, id string) (*writer, error) {
 	if r := l.cachedRun(id); r != nil {
 		r.mu.Lock()
@@ -72,10 +71,10 @@ func (l *Log) Append(ctx context.Context, id string, b event.Body) (int64, error
 	if err != nil {
 		return 0, err
 	}
-	return w.append(ctx, b)
+	return w.appendOrJoin(ctx, b)
 }
 
-// checkWritable returns the error that an append gets, nil if it is allowed.
+// checkWritable returns the error that an append would get, nil if appends are allowed.
 func (w *writer) checkWritable() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,9 +88,9 @@ func (w *writer) checkWritableLocked() error {
 	return w.err
 }
 
-// append appends b. A delta may stay pending to be joined with the next ones; any other body
-// is appended after what is pending.
-func (w *writer) append(ctx context.Context, b event.Body) (int64, error) {
+// appendOrJoin appends b. A delta may stay pending, to be joined with the next ones. Any other body is
+// appended after the pending delta.
+func (w *writer) appendOrJoin(ctx context.Context, b event.Body) (int64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.checkWritableLocked(); err != nil {
@@ -116,7 +115,7 @@ func (w *writer) append(ctx context.Context, b event.Body) (int64, error) {
 	return w.last.Seq, err
 }
 
-// scheduleFlushLocked makes a timer append the pending delta after wait.
+// scheduleFlushLocked starts a timer that appends the pending delta after wait.
 func (w *writer) scheduleFlushLocked(wait time.Duration) {
 	l := w.run.log
 	if w.timer != nil || l.ctx.Err() != nil {
@@ -129,7 +128,7 @@ func (w *writer) scheduleFlushLocked(wait time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.timer = nil
-		_ = w.flushPendingLocked(l.ctx) // the next append tries again, and returns its error
+		_ = w.flushPendingLocked(l.ctx) // the next append repeats it and returns its error
 	})
 }
 
@@ -165,7 +164,7 @@ func (l *Log) flushAllPending() {
 	l.mu.Unlock()
 	for _, w := range writers {
 		w.mu.Lock()
-		_ = w.flushPendingLocked(ctx) // nobody is left who could try again
+		_ = w.flushPendingLocked(ctx) // no later append can repeat it
 		w.mu.Unlock()
 	}
 }
@@ -190,7 +189,7 @@ func (w *writer) appendEventLocked(ctx context.Context, b event.Body) error {
 	return nil
 }
 
-// appendControlLocked appends a control message, which repeats the last event.
+// appendControlLocked appends a control message, which repeats the last event (see the kinds).
 func (w *writer) appendControlLocked(ctx context.Context, kind string, header nats.Header) error {
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
@@ -208,7 +207,7 @@ func (w *writer) appendControlLocked(ctx context.Context, kind string, header na
 }
 
 // publishLocked publishes a message after the run's last one. If another writer's message is
-// last, the right to append ends.
+// last, this writer loses the right to append.
 func (w *writer) publishLocked(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
 	r := w.run
 	m.Header.Set(writerHeader, by.String())
@@ -222,7 +221,7 @@ func (w *writer) publishLocked(ctx context.Context, m *nats.Msg, by writerID, pa
 	return pos, err
 }
 
-// revokeLocked ends the right to append: from now on, appends return why.
+// revokeLocked ends the right to append: later appends return why.
 func (w *writer) revokeLocked(why error) {
 	if w.err != nil {
 		return
@@ -249,8 +248,8 @@ func (w *writer) isLost() bool {
 	}
 }
 
-// relinquish appends what is pending and a control message that gives the run up, and ends
-// the right to append.
+// relinquish appends the pending delta and a control message that gives the run up, and ends the
+// right to append.
 func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,8 +264,8 @@ func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header
 	return err
 }
 
-// AddNote implements event.Journal. A note is a control message, so that it has its place
-// among the events, and a writer that was replaced cannot add one.
+// AddNote implements event.Journal. A note is stored as a control message, which orders it among
+// the events and refuses it from a writer that was replaced.
 func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	if len(note) > event.MaxNote {
 		return event.ErrTooLarge
@@ -333,10 +332,10 @@ func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) er
 	if err := w.checkWritable(); err != nil {
 		return err
 	}
-	return l.savePayload(ctx, id, resultToken+"."+digest(call), result)
+	return l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
 }
 
-// savePayload publishes a payload to a subject of a run, where the newest one counts.
+// savePayload publishes a payload to a subject of a run. Readers use the newest one.
 func (l *Log) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
 	m := nats.NewMsg(runSubject(id, tokens))
 	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
@@ -351,7 +350,7 @@ func (l *Log) Result(ctx context.Context, id, call string) ([]byte, error) {
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
 	}
-	m, err := l.readLast(ctx, runsName, runSubject(id, resultToken+"."+digest(call)))
+	m, err := l.readLast(ctx, runsName, runSubject(id, resultToken+"."+subjectDigest(call)))
 	if err != nil {
 		return nil, err
 	}
