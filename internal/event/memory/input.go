@@ -6,10 +6,10 @@ import (
 	"answerd/internal/event"
 )
 
-// inbox has the inputs of one run. The position of an input is its index plus 1.
+// inbox stores the inputs of one run. The position of an input is its index plus 1.
 type inbox struct {
 	inputs []event.Input
-	more   chan struct{} // closed at the next input; nil while nobody waits
+	more   chan struct{} // closed at the next input; nil while no caller waits
 }
 
 // AddInput implements event.Inbox.
@@ -36,7 +36,7 @@ func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error
 	return nil
 }
 
-// addInput adds an input to r and returns the job that it may wake, nil if there is none.
+// addInput adds an input to r and returns the job that it may wake, or nil.
 func (l *Log) addInput(r *run, inputID string, data []byte, size int64) (*job, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

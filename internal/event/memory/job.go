@@ -8,16 +8,16 @@ import (
 	"answerd/internal/event"
 )
 
-// jobQueue has the jobs that wait for a Claim, in the order in which they were released or
+// jobQueue holds the jobs that wait for a Claim, in the order in which they were released or
 // woken.
 type jobQueue struct {
 	mu   sync.Mutex // guards the fields below; taken after a run's own mutex
 	jobs []*job
-	more chan struct{} // closed when a job is added; nil while nobody waits
+	more chan struct{} // closed when a job is added; nil while no caller waits
 }
 
-// job is an event.Job. It is in one of three states: claimed by this process, parked, or in
-// the queue. This process is the only one, so a job that is claimed is never lost.
+// job implements event.Job. It is in one of three states: claimed by this process, parked, or in
+// the queue. No other process can read the log, so a claimed job is never lost.
 type job struct {
 	log     *Log
 	run     *run
@@ -71,8 +71,8 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 	}
 }
 
-// removeFirst returns the first job of the queue, or a channel that is closed when there is
-// one.
+// removeFirst returns the first job of the queue. If the queue is empty, it returns a channel
+// that is closed when a job is added.
 func (q *jobQueue) removeFirst() (*job, <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,7 +91,7 @@ func (q *jobQueue) addJob(j *job) {
 	wakeWaiters(&q.more)
 }
 
-// markClaimed gives the job to this process, unless the run is over.
+// markClaimed marks the job as claimed by this process, and reports false if the run has ended.
 func (j *job) markClaimed() bool {
 	j.run.mu.Lock()
 	defer j.run.mu.Unlock()
@@ -115,7 +115,7 @@ func (j *job) Attempt() int {
 	return j.attempt
 }
 
-// Lost implements event.Job: no other process could take the run.
+// Lost implements event.Job. No other process can claim the run, so the channel is nil.
 func (j *job) Lost() <-chan struct{} { return nil }
 
 // Done implements event.Job.
@@ -135,7 +135,7 @@ func (j *job) Release(context.Context) error {
 	return nil
 }
 
-// Park implements event.Job. If an input after seen has come already, the job goes into the
+// Park implements event.Job. If the run already has an input after seen, the job goes into the
 // queue instead.
 func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
 	j.run.mu.Lock()

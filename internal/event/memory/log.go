@@ -1,5 +1,5 @@
-// Package memory is the event log that lives in the memory of one process and ends with it.
-// It implements event.Log and serves wherever EVENTS_URL is unset.
+// Package memory implements event.Log in the memory of one process. The log ends with the
+// process. It is used wherever EVENTS_URL is unset.
 //
 //	log := memory.New(memory.Options{Retention: time.Hour, MaxBytes: 256 << 20})
 //	id := log.NewID()
@@ -12,13 +12,13 @@
 //		send(e.AppendJSON(nil))
 //	}
 //
-// Every method may be called concurrently, returns at once and starts no goroutine. An event
-// is readable as soon as Append returns. Pages share their events with the log; when the log
-// drops an event, a page that has it stays valid.
+// Every method may be called concurrently, returns at once and starts no goroutine. An event is
+// readable as soon as Append returns. Pages share their events with the log. When the log drops
+// an event, a page that contains it stays valid.
 //
 // The log keeps a run for Retention after its terminal event. When all runs together exceed
 // MaxBytes, it drops the runs that ended first: those of an owner above an equal share if they
-// ended more than five seconds ago, otherwise those of all owners. Of a run that was dropped it
+// ended more than five seconds ago, otherwise those of all owners. For a run that was dropped it
 // keeps the owner (a tombstone), so that the owner reads ErrGone and everyone else reads
 // ErrNotFound.
 package memory
@@ -35,45 +35,45 @@ import (
 )
 
 const (
-	// entryOverhead is the estimated cost in bytes of an event, input, note or result
-	// besides its own text.
+	// entryOverhead estimates the bytes that an event, input, note or result needs in addition
+	// to its own text.
 	entryOverhead = 128
-	// runOverhead is the estimated cost in bytes of a run besides its entries.
+	// runOverhead estimates the bytes that a run needs in addition to its entries.
 	runOverhead = 1 << 10
-	// maxPageEvents bounds the events of a page, so that the reader of a long run does
-	// other things in between.
+	// maxPageEvents bounds the events of a page, so that the reader of a long run regains
+	// control between pages, for example to flush or to notice the end of its request.
 	maxPageEvents = 64
 )
 
-// A run id is idPrefix and idLength characters of five random bits each. The last
-// instanceIDLength of them are the same in all ids of one log.
+// A run id consists of idPrefix and idLength characters of five random bits each. The last
+// instanceIDLength characters are the same in all ids of one log.
 const (
 	idPrefix         = "run_"
 	idLength         = 26
 	instanceIDLength = 6
 )
 
-// Options bounds a Log. The zero value has the defaults.
+// Options limits a Log. The zero value uses the defaults.
 type Options struct {
-	// Retention is how long a run is kept after its last event; 0 means
+	// Retention says how long a run is kept after its last event; 0 means
 	// event.DefaultRetention.
 	Retention time.Duration
-	// MaxBytes bounds the events, inputs, notes and results of all runs together; 0 means
-	// event.DefaultMaxBytes. Runs that have ended are dropped first, in the order in which
-	// they ended, those of owners above an equal share before others. If none has ended, the
-	// run that appends loses its oldest results and then its oldest events.
+	// MaxBytes limits the events, inputs, notes and results of all runs together; 0 means
+	// event.DefaultMaxBytes. Runs that have ended are dropped first, in the order in which they
+	// ended, those of owners above an equal share before others. If no run has ended, the run
+	// that appends loses its oldest results and then its oldest events.
 	MaxBytes int64
 }
 
-// Log is an event.Log in the memory of this process.
+// Log implements event.Log in the memory of this process.
 type Log struct {
 	instanceID string
 	retention  time.Duration
 	maxBytes   int64
 	bytes      atomic.Int64 // of all runs
 
-	// runs has a *run for every id that was not dropped. Each append and each read looks
-	// here. A sync.Map needs no lock for that; with a lock, even a shared one, all cores
+	// runs holds a *run for every id that was not dropped. Every append and every read looks up
+	// its run here. A sync.Map needs no lock for that. With a lock, even a shared one, all cores
 	// would contend for its cache line.
 	runs sync.Map
 
@@ -90,7 +90,7 @@ type Log struct {
 
 var _ event.Log = (*Log)(nil)
 
-// ownedKey is an idempotency key of one owner.
+// ownedKey identifies an idempotency key of one owner.
 type ownedKey struct {
 	owner event.Owner
 	key   string
@@ -115,14 +115,14 @@ func (l *Log) NewID() string {
 	return idPrefix + strings.ToLower(rand.Text()[:idLength-instanceIDLength]) + l.instanceID
 }
 
-// isForeignID reports whether id has the form of a run id that another process made.
+// isForeignID reports whether id is a well-formed run id that another process made.
 func (l *Log) isForeignID(id string) bool {
 	random, ok := strings.CutPrefix(id, idPrefix)
 	return ok && event.ValidID(id) && len(random) == idLength && random == strings.ToLower(random) && !strings.HasSuffix(random, l.instanceID)
 }
 
-// Create implements event.Log. It also drops the runs whose retention has passed: a log to
-// which no run is added does not need their memory.
+// Create implements event.Log. It also drops the runs whose retention has passed: memory only
+// becomes short when runs are added.
 func (l *Log) Create(_ context.Context, record event.Run) error {
 	if !event.ValidID(record.ID) {
 		return event.ErrNotFound
@@ -157,7 +157,7 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 	return nil
 }
 
-// findRun returns the run of an id, or the error that says why there is none.
+// findRun returns the run of an id, or the error that explains why there is no such run.
 func (l *Log) findRun(id string) (*run, error) {
 	if r, ok := l.runs.Load(id); ok {
 		return r.(*run), nil

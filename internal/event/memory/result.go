@@ -6,7 +6,7 @@ import (
 	"answerd/internal/event"
 )
 
-// results has the results of one run's calls.
+// results stores the results of one run's calls.
 type results struct {
 	byCall map[string][]byte // nil for a result that was dropped
 	order  []string          // the calls whose results are kept, the oldest first
@@ -58,7 +58,7 @@ func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) erro
 
 func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
 	if result == nil {
-		result = []byte{} // nil stands for a result that was dropped
+		result = []byte{} // nil marks a result that was dropped
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

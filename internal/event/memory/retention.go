@@ -10,15 +10,15 @@ import (
 	"answerd/internal/event"
 )
 
-// dropInterval is the least time between two effective calls of DropEndedRuns: the garbage
-// collector needs some time before the memory that one freed can be measured.
+// dropInterval separates two effective calls of DropEndedRuns. The garbage collector needs some
+// time before the memory freed by one call can be measured.
 const dropInterval = 2 * time.Second
 
-// maxTombstones is how many of the runs dropped last are certainly known. At most twice as
-// many are, at some 100 bytes each.
+// maxTombstones bounds a generation of tombstones. At least that many of the runs dropped last
+// are known, and at most twice as many, at about 100 bytes each.
 const maxTombstones = 16384
 
-// ownerUsage is what the runs of one owner take of the log.
+// ownerUsage counts what the runs of one owner use of the log.
 type ownerUsage struct {
 	bytes atomic.Int64
 
@@ -35,8 +35,8 @@ func (l *Log) countBytes(r *run, n int64) int64 {
 	return l.bytes.Add(n)
 }
 
-// addBytes accounts for what was added to r, and drops runs where the log exceeds its
-// bound. Most calls do not take l.mu, which other runs need.
+// addBytes accounts for what was added to r, and drops runs if the log exceeds its limit. Most
+// calls do not lock l.mu, which other runs need.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if l.countBytes(r, size) <= l.maxBytes && !ended {
 		return
@@ -50,10 +50,11 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
 		l.dropLocked(l.nextToDropLocked(r))
 	}
-	// Other runs may have appended since the loop found enough. As long as runs that have
-	// ended are left, their next append drops one, and r keeps its events.
+	// Other runs may have appended since the loop found enough space. As long as the log holds
+	// other runs that have ended, the next append of those runs drops one, and r keeps its
+	// events.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
-		// More than needed, because each call copies the events that are left.
+		// Drop more than needed, because each call copies the remaining events.
 		l.countBytes(r, -r.trimContent(excess+l.maxBytes/16))
 	}
 }
@@ -61,14 +62,15 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 // hasOtherEndedLocked reports whether the run that ended first is not r.
 func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
 
-// readGrace is how long after its end a run is not chosen because of its owner's share. The
-// readers of a stream that ended read its last events in this time.
+// readGrace protects a run after its end from being chosen because of its owner's share. The
+// readers of its stream read the last events in this time.
 const readGrace = 5 * time.Second
 
-// nextToDropLocked returns the run that makes space for r, another one: the run that ended first
-// of an owner above its share, which is an equal part of the log for each owner that has runs.
-// That is the owner of r, or else the largest of some owners. If none of these has a run that
-// ended more than readGrace ago, it is the run that ended first of all.
+// nextToDropLocked chooses the run to drop so that r gets space; it never chooses r. It first
+// looks for an owner above its share, which is an equal part of the log for each owner that has
+// runs: the owner of r, or else the largest of some owners. It returns the run of that owner
+// that ended first. If none of these owners has a run that ended more than readGrace ago, it
+// returns the run that ended first of all.
 func (l *Log) nextToDropLocked(r *run) *run {
 	share := l.maxBytes / int64(max(len(l.usage), 1))
 	endedBefore := time.Now().Add(-readGrace)
@@ -87,13 +89,13 @@ func (l *Log) nextToDropLocked(r *run) *run {
 	return largest
 }
 
-// canDropLocked reports whether the run of the owner that ended first is not r and ended before t.
+// canDropLocked reports whether the owner's run that ended first is not r and ended before t.
 func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
 	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
 }
 
-// trimContent drops the oldest results of r, and then its oldest events, until want bytes are free
-// or only the newest event is left. It returns how many bytes it freed.
+// trimContent drops the oldest results of r, and then its oldest events, until want bytes are
+// free or only the newest event remains. It returns the number of bytes that it freed.
 func (r *run) trimContent(want int64) (freed int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,10 +112,9 @@ func (r *run) trimContent(want int64) (freed int64) {
 	return freed
 }
 
-// DropEndedRuns drops a quarter of the runs that have ended, in the order in which they
-// ended; calls within two seconds of the last one do nothing. It is for a process that is
-// short of memory. Without it, ended runs would occupy that memory for the whole retention
-// while new runs are refused.
+// DropEndedRuns drops a quarter of the runs that have ended, in the order in which they ended.
+// Calls within two seconds of the last one do nothing. A process calls it when memory is short:
+// ended runs would otherwise occupy memory for the whole retention while new runs are refused.
 func (l *Log) DropEndedRuns() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +136,7 @@ func (l *Log) dropExpiredLocked(now time.Time) {
 }
 
 // expiredLocked reports whether r was dropped, or will be at the next Create because its
-// retention has passed. r.mu is held.
+// retention has passed. The caller holds r.mu.
 func (l *Log) expiredLocked(r *run) bool {
 	return r.dropped || !r.ended.IsZero() && time.Since(r.ended) >= l.retention
 }
@@ -146,14 +147,14 @@ func (l *Log) dropLocked(r *run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dropped {
-		return // Delete came while the run ended; its key may belong to another run by now
+		return // Delete was called while the run ended; its key may belong to another run by now
 	}
 	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
 	l.countBytes(r, -r.bytes)
 	if r.usage.runs--; r.usage.runs == 0 {
 		delete(l.usage, r.record.Owner)
 	}
-	// A reader that has r already sees dropped at its next call, which the wake-up causes.
+	// A reader that already has r sees dropped at its next call, which the wake-up causes.
 	r.events, r.results, r.bytes, r.dropped = nil, results{}, 0, true
 	r.inbox.inputs, r.notes, r.record.Request = nil, nil, nil
 	if r.job != nil {
@@ -165,7 +166,7 @@ func (l *Log) dropLocked(r *run) {
 	wakeWaiters(&r.inbox.more)
 }
 
-// removeRun returns runs without r, which is nearly always the first one.
+// removeRun returns runs without r. r is nearly always the first of them.
 func removeRun(runs []*run, r *run) []*run {
 	if len(runs) > 0 && runs[0] == r {
 		runs[0] = nil
@@ -177,18 +178,18 @@ func removeRun(runs []*run, r *run) []*run {
 	return runs
 }
 
-// ownerOfDropped returns the owner of a run that was dropped. l.mu is not held.
+// ownerOfDropped returns the owner of a run that was dropped. The caller must not hold l.mu.
 func (l *Log) ownerOfDropped(id string) (event.Owner, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.tombstones.ownerOf(id)
 }
 
-// tombstones has the owners of dropped runs by id. Nothing else of a run is kept, because a
-// tombstone that refers to a run would keep most of its memory alive.
+// tombstones stores the owners of dropped runs by id. It stores nothing else of a run, because a
+// reference to the run would keep most of its memory alive.
 //
-// There are two generations. When the newer one is full it replaces the older one, so the
-// order in which single tombstones came need not be stored.
+// It has two generations. When the newer one is full it replaces the older one, so the order of
+// single tombstones need not be stored.
 type tombstones struct {
 	newer, older map[string]unique.Handle[event.Owner]
 }
@@ -200,8 +201,8 @@ func (t *tombstones) addOwner(id string, owner event.Owner) {
 	if t.newer == nil {
 		t.newer = make(map[string]unique.Handle[event.Owner])
 	}
-	// The id may be a substring of something larger, which a clone does not keep alive.
-	// unique clones the owner's strings, and stores an owner of many runs once.
+	// The id may be a substring of a larger string; a clone does not keep that string alive.
+	// unique clones the owner's strings, and stores the owner of many runs once.
 	t.newer[strings.Clone(id)] = unique.Make(owner)
 }
 

@@ -7,23 +7,23 @@ import (
 	"answerd/internal/event"
 )
 
-// run is one run of a Log.
+// run holds one run of a Log.
 type run struct {
 	number int64 // in the order of creation, from 1
 	began  time.Time
 	usage  *ownerUsage
 
 	mu      sync.Mutex    // guards the fields below
-	record  event.Run     // its Last is unset: the newest of events takes its place
-	events  []event.Event // without a gap, the newest one always; pages share parts of it
+	record  event.Run     // its Last stays unset: the newest of events has that role
+	events  []event.Event // without a gap; the newest event is always kept; pages share parts of it
 	bytes   int64         // of events, results, notes and inputs
 	results results
 	inbox   inbox
 	notes   []event.Note
 	job     *job          // nil before CreateJob and after Done
-	ended   time.Time     // when the terminal event came; zero before
+	ended   time.Time     // when the terminal event was appended; zero before
 	dropped bool          // only record is left
-	more    chan struct{} // closed at the next append; nil while nobody waits
+	more    chan struct{} // closed at the next append; nil while no caller waits
 }
 
 // appendEvent adds an event with the next number.
@@ -33,8 +33,8 @@ func (r *run) appendEvent(b event.Body) (e event.Event, err error) {
 	if err := r.checkWritableLocked(); err != nil {
 		return event.Event{}, err
 	}
-	// The monotonic clock keeps the times of a run in order when the system's clock is set
-	// back. It does not count the time that a machine was suspended.
+	// The monotonic clock keeps the times of a run in order when the system clock is set back.
+	// It omits the time for which the machine was suspended.
 	now := r.began.Add(time.Since(r.began))
 	e = event.Event{RunID: r.record.ID, Seq: r.newestLocked().Seq + 1, Time: now.UnixMilli(), Body: b}
 	if isDelta := event.DeltaSize(b) > 0; !isDelta { // readers encode a delta, see event.Event.AppendJSON
@@ -51,8 +51,8 @@ func (r *run) appendEvent(b event.Body) (e event.Event, err error) {
 	return e, nil
 }
 
-// eventSize returns about how many bytes e takes. The text of most events is there twice, as
-// JSON and in the body; that of a delta once.
+// eventSize estimates the bytes of e in memory. The text of most events is stored twice, as JSON
+// and in the body; that of a delta only once.
 func eventSize(e event.Event) int64 {
 	if e.JSON == nil {
 		return int64(event.DeltaSize(e.Body)) + entryOverhead
@@ -60,7 +60,7 @@ func eventSize(e event.Event) int64 {
 	return 2*int64(len(e.JSON)) + entryOverhead
 }
 
-// checkWritableLocked returns the error that an append gets, nil if it is allowed.
+// checkWritableLocked returns the error that an append would get, nil if appends are allowed.
 func (r *run) checkWritableLocked() error {
 	switch {
 	case r.dropped:
@@ -99,7 +99,7 @@ func (r *run) snapshotLocked() event.Run {
 	return record
 }
 
-// newestLocked returns the newest event. Its number is 0 before there is one.
+// newestLocked returns the newest event, or a zero event if the run has none.
 func (r *run) newestLocked() (newest event.Event) {
 	if n := len(r.events); n > 0 {
 		newest = r.events[n-1]
@@ -107,7 +107,7 @@ func (r *run) newestLocked() (newest event.Event) {
 	return newest
 }
 
-// endTime returns when the terminal event came, zero before.
+// endTime returns when the terminal event was appended, zero before.
 func (r *run) endTime() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
