@@ -45,7 +45,7 @@ func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 			defer resp.Body.Close()
 			var a answer
 			if err := json.NewDecoder(resp.Body).Decode(&a); err != nil || resp.StatusCode != 200 {
-				t.Errorf("%s: %v", resp.Status, err)
+				t.Errorf("%s: %v, want status 200, no error", resp.Status, err)
 			}
 			runs[i] = a.RunID
 		})
@@ -53,11 +53,11 @@ func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 	all.Wait()
 	for _, run := range runs {
 		if run != runs[0] || run == "" {
-			t.Errorf("%s beside %s", run, runs[0])
+			t.Errorf("%s beside %s, want run %s, run non-empty", run, runs[0], runs[0])
 		}
 	}
 	if n := len(s.Model.Requests()); n != 2 {
-		t.Errorf("%d model requests", n)
+		t.Errorf("%d model requests, want 2", n)
 	}
 }
 
@@ -116,11 +116,11 @@ func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 	}
 	<-gone.done
 	if now := openFiles(t); now > files+5 {
-		t.Errorf("%d files are open, and %d were", now, files)
+		t.Errorf("%d files are open, and %d were, want at most %d", now, files, files+5)
 	}
 	close(open)
 	if rest := frames(t, stays, ""); len(rest) == 0 || rest[len(rest)-1].Event != "final_answer" {
-		t.Errorf("who stayed got %s", events(rest))
+		t.Errorf("who stayed got %s, want at least 1, [last].Event final_answer", events(rest))
 	}
 	_, _ = io.Copy(io.Discard, stays.Body)
 }
@@ -138,7 +138,7 @@ func openFiles(t *testing.T) int {
 func comeBack(t *testing.T, resp *http.Response) {
 	t.Helper()
 	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || n < 1 || n > 60 {
-		t.Errorf("Retry-After: %s", resp.Header.Get("Retry-After"))
+		t.Errorf("Retry-After: %s, want 1 to 60", resp.Header.Get("Retry-After"))
 	}
 }
 
@@ -189,7 +189,7 @@ func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)
 	body := `{"model":"m","messages":[{"role":"user","content":"?"}]}`
 	if resp := s.do(t, "POST", "/v1/chat/completions", body); resp.StatusCode != 200 {
-		t.Fatal(resp.Status)
+		t.Fatalf("status %q, want 200", resp.Status)
 	}
 	resp := s.do(t, "POST", "/v1/chat/completions", body)
 	comeBack(t, resp)
@@ -197,7 +197,7 @@ func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 		Error struct{ Code, Message string }
 	}](t, resp, 429)
 	if e.Error.Code != "rate_limited" || e.Error.Message == "" {
-		t.Errorf("%+v", e)
+		t.Errorf("e %+v, want Error.Code rate_limited, Error.Message non-empty", e)
 	}
 	refused(t, s.do(t, "POST", "/answer", question), 429, "rate_limited")
 }
@@ -209,7 +209,7 @@ func TestIdempotencyKeyRepeatNeedsNoAdmission(t *testing.T) {
 	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, nil)
 	run := s.reading(t, "Idempotency-Key", "k")
 	if again := s.reading(t, "Idempotency-Key", "k"); again != run {
-		t.Errorf("%s beside %s", again, run)
+		t.Errorf("%s beside %s, want %s", again, run, run)
 	}
 	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 429, "rate_limited")
 	close(open)
@@ -224,11 +224,11 @@ func TestAdmissionReportsShortMemory(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.MemoryShort = func() bool { return true } }, nil)
 	resp := s.do(t, "POST", "/answer", question)
 	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
-		t.Errorf("%+v", p)
+		t.Errorf(`problem %+v, want Detail "The service is short of memory at the moment."`, p)
 	}
 	comeBack(t, resp)
 	if resp := s.do(t, "GET", "/healthz", ""); resp.StatusCode != 200 {
-		t.Error(resp.Status)
+		t.Errorf("status %q, want 200", resp.Status)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
 	}
 	for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml"} {
 		if resp := s.do(t, "GET", path, ""); resp.StatusCode != 200 {
-			t.Errorf("%s: %s", path, resp.Status)
+			t.Errorf("%s: %s, want 200", path, resp.Status)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func aguiRun(t *testing.T, resp *http.Response) (list []aguiEvent, types string)
 	for _, f := range frames(t, resp, "") {
 		var e aguiEvent
 		if err := json.Unmarshal(f.Data, &e); err != nil || f.ID != "" || f.Event != "" {
-			t.Fatalf("%+v: %v", f, err)
+			t.Fatalf("%+v: %v, want ID empty, Event empty, no error", f, err)
 		}
 		list, names = append(list, e), append(names, e.Type)
 	}
@@ -44,7 +44,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	first, types := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
 	end := first[len(first)-1]
 	if !strings.HasPrefix(types, "RUN_STARTED CUSTOM STEP_STARTED ") || end.Outcome.Type != "interrupt" || len(end.Outcome.Interrupts) != 2 {
-		t.Fatalf("%s %+v", types, end)
+		t.Fatalf(`types %s %+v, want types starting with "RUN_STARTED CUSTOM STEP_STARTED ", end.Outcome.Type interrupt, 2 end.Outcome.Interrupts`, types, end)
 	}
 	answers := make(map[string]string)
 	for _, i := range end.Outcome.Interrupts {
@@ -56,7 +56,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 		resume(yes): "/resume", resume(form): "/resume", resume(form, answers["tool_call"]+`{}}`): "/resume/1/payload",
 	} {
 		if p := refused(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %+v", body, p)
+			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
 	// Where one does not fit, none is taken.
@@ -64,7 +64,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	refused(t, s.do(t, "POST", "/agui", resume(yes, misfit)), 422, "unprocessable")
 	rest, types := aguiRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
 	if strings.Contains(types, "TOOL_CALL_START") || rest[len(rest)-1].Outcome.Type != "success" {
-		t.Errorf("%s %+v", types, rest[len(rest)-1])
+		t.Errorf("types %s %+v, want types without TOOL_CALL_START, rest[last].Outcome.Type success", types, rest[len(rest)-1])
 	}
 	refused(t, s.do(t, "POST", "/agui", resume(yes, form)), 409, "conflict")
 }
@@ -78,10 +78,10 @@ func TestRunAgentInputIsValidated(t *testing.T) {
 		aguiInput("r", `,"tools":[{"name":"a b"}]`):                            "/tools/0/name",
 	} {
 		if p := refused(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %+v", body, p)
+			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
 	if c := decode[map[string]any](t, s.do(t, "GET", "/agui/capabilities", ""), 200); c["transport"] == nil {
-		t.Errorf("%v", c)
+		t.Errorf(`c %v, want ["transport"] non-nil`, c)
 	}
 }

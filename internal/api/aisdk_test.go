@@ -42,7 +42,7 @@ func chunks(t *testing.T, list []sse.Frame) []uiChunk {
 		}
 		var c uiChunk
 		if err := json.Unmarshal(f.Data, &c); err != nil || f.ID != "" || f.Event != "" {
-			t.Fatalf("%+v: %v", f, err)
+			t.Fatalf("%+v: %v, want ID empty, Event empty, no error", f, err)
 		}
 		out = append(out, c)
 	}
@@ -62,7 +62,7 @@ func asked(t *testing.T, list []uiChunk) string {
 	t.Helper()
 	i := slices.IndexFunc(list, func(c uiChunk) bool { return c.ToolName == "elicitation" })
 	if i < 0 {
-		t.Fatal("nothing is asked: " + types(list))
+		t.Fatalf("types %q, want an elicitation", types(list))
 	}
 	return list[i].ToolCallID
 }
@@ -71,28 +71,28 @@ func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/api/chat", says("c", "1 + 2?"))
 	if resp.Header.Get("X-Vercel-Ai-Ui-Message-Stream") != "v1" {
-		t.Error(resp.Header)
+		t.Errorf(`header %+v, want Get("X-Vercel-Ai-Ui-Message-Stream") v1`, resp.Header)
 	}
 	list := frames(t, resp, "")
 	if string(list[len(list)-1].Data) != "[DONE]" {
-		t.Error("no [DONE]")
+		t.Errorf("[last].Data %q, want [DONE]", string(list[len(list)-1].Data))
 	}
 	got := chunks(t, list)
 	const want = "start start-step tool-input-start tool-input-delta tool-input-available finish-step"
 	if !strings.HasPrefix(types(got), want[:len(want)-len(" finish-step")]) || got[len(got)-1].Type != "finish" {
-		t.Error(types(got))
+		t.Errorf("types %q, want %q first, finish last", types(got), want)
 	}
 	run := decode[struct {
 		Status   string
 		ThreadID string `json:"thread_id"`
 	}](t, s.do(t, "GET", "/runs/"+got[0].MessageID, ""), 200)
 	if run.Status != "completed" || run.ThreadID != "c" {
-		t.Errorf("%+v", run)
+		t.Errorf("run %+v, want Status completed, ThreadID c", run)
 	}
 	// Nothing goes on, and nobody missed the end.
 	for path, method := range map[string]string{"/api/chat/c/stream": "GET", "/api/chat/none/stream": "GET", "/api/chat/c/stop": "POST"} {
 		if resp := s.do(t, method, path, ""); resp.StatusCode != http.StatusNoContent {
-			t.Errorf("%s %s: %d", method, path, resp.StatusCode)
+			t.Errorf("method %s %s: %d, want 204", method, path, resp.StatusCode)
 		}
 	}
 }
@@ -102,23 +102,23 @@ func TestUIChatMessageContinuesAfterTheAnswer(t *testing.T) {
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book.")), ""))
 	id, message := asked(t, first), first[0].MessageID
 	if first[len(first)-1].Type != "finish" {
-		t.Error(types(first))
+		t.Errorf("types %q, want [last].Type finish", types(first))
 	}
 	// A page that comes later sees the question, too.
 	again := chunks(t, frames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
 	if asked(t, again) != id || again[0].MessageID != message {
-		t.Errorf("%+v", again)
+		t.Errorf("chunks %+v, want question %q of message %q", again, id, message)
 	}
 	wrong := refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":"x"}}`)), 422, "unprocessable")
 	if len(wrong.Errors) != 1 || wrong.Errors[0].Pointer != "/content/people" {
-		t.Errorf("%+v", wrong)
+		t.Errorf("wrong %+v, want 1 Errors with Pointer /content/people", wrong)
 	}
 	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `7`)), 400, "invalid_request")
 	refused(t, s.do(t, "POST", "/api/chat", fills("other", message, id, `{"action":"cancel"}`)), 409, "conflict")
 
 	rest := chunks(t, frames(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), ""))
 	if rest[0].MessageID != message || slices.ContainsFunc(rest[1:], func(c uiChunk) bool { return c.Type == "start" }) || rest[len(rest)-1].Type != "finish" {
-		t.Errorf("%+v", rest)
+		t.Errorf("chunks %+v, want those of message %s after its start, up to finish", rest, message)
 	}
 	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), 409, "conflict")
 }
@@ -131,12 +131,12 @@ func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
 	posted := chunks(t, frames(t, s.do(t, "POST", "/api/chat", result), ""))
 	resumed := chunks(t, frames(t, s.do(t, "GET", "/api/chat/c/stream", ""), ""))
 	if posted[0].MessageID != "m1" || resumed[0].MessageID != newest(t, s, "c") || asked(t, posted) != asked(t, resumed) {
-		t.Errorf("%+v\n%+v", posted, resumed)
+		t.Errorf("posted\n%+v\nresumed\n%+v\nwant message m1, then the newest run's, with the same question", posted, resumed)
 	}
 	// Whoever answers there goes on there.
 	answer := fills("c", resumed[0].MessageID, asked(t, resumed), `{"action":"accept","content":{"people":2}}`)
 	if rest := chunks(t, frames(t, s.do(t, "POST", "/api/chat", answer), "")); rest[0].MessageID != resumed[0].MessageID || rest[len(rest)-1].Type != "finish" {
-		t.Errorf("%+v", rest)
+		t.Errorf("rest %+v, want [0].MessageID %q, [last].Type finish", rest, resumed[0].MessageID)
 	}
 }
 
@@ -185,10 +185,10 @@ func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 		text += c.Delta
 	}
 	if got[0].MessageID != run || text != "Wait." || got[len(got)-1].Type != "finish" {
-		t.Errorf("%+v", got)
+		t.Errorf("chunks %+v, text %q, want got[0].MessageID %q, text Wait., got[last].Type finish", got, text, run)
 	}
 	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent {
-		t.Errorf("again: %d", resp.StatusCode)
+		t.Errorf("again: %d, want 204", resp.StatusCode)
 	}
 }
 
@@ -197,15 +197,15 @@ func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
 	resp := s.do(t, "POST", "/api/chat", says("c", "And?"))
 	<-s.Tools.Entered
 	if resp := s.do(t, "POST", "/api/chat/c/stop", ""); resp.StatusCode != http.StatusNoContent {
-		t.Fatal(resp.StatusCode)
+		t.Fatalf("status %d, want 204", resp.StatusCode)
 	}
 	<-s.Tools.Canceled
 	got := chunks(t, frames(t, resp, ""))
 	if got[len(got)-1].Type != "abort" {
-		t.Error(types(got))
+		t.Errorf("types %q, want [last].Type abort", types(got))
 	}
 	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent {
-		t.Error(resp.StatusCode)
+		t.Errorf("status %d, want 204", resp.StatusCode)
 	}
 }
 
@@ -221,11 +221,11 @@ func TestUIChatBelongsToItsOwner(t *testing.T) {
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), ada...), ""))
 	id, message := asked(t, first), first[0].MessageID
 	if resp := s.do(t, "GET", "/api/chat/c/stream", "", eve...); resp.StatusCode != http.StatusNoContent {
-		t.Errorf("resume: %d", resp.StatusCode)
+		t.Errorf("resume: %d, want 204", resp.StatusCode)
 	}
 	refused(t, s.do(t, "POST", "/api/chat", fills("c", message, id, `{"action":"cancel"}`), eve...), 409, "conflict")
 	if resp := s.do(t, "POST", "/api/chat/c/stop", "", eve...); resp.StatusCode != http.StatusNoContent {
-		t.Errorf("stop: %d", resp.StatusCode)
+		t.Errorf("stop: %d, want 204", resp.StatusCode)
 	}
 	body := `{"threadId":"c","runId":"r","resume":[{"interruptId":"` + id + `","status":"cancelled"}]}`
 	refused(t, s.do(t, "POST", "/agui", body, eve...), 409, "conflict")
@@ -241,16 +241,16 @@ func TestUIChatTakesNativeFieldsInAnswerd(t *testing.T) {
 		`{"servers":["nosuch"]}`: "/answerd/servers/0", `{"thread_id":"x"}`: "/answerd/thread_id", `{"x":1}`: "/answerd/x", `7`: "/answerd",
 	} {
 		if p := refused(t, s.do(t, "POST", "/api/chat", with(answerd)), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %+v", answerd, p)
+			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", answerd, p, pointer)
 		}
 	}
 	got := chunks(t, frames(t, s.do(t, "POST", "/api/chat", with(`{"tools":["echo"]}`)), ""))
 	if !strings.Contains(types(got), "tool-output-error") {
-		t.Error("the tool could be used: " + types(got))
+		t.Errorf("the tool could be used: %q, want it to contain tool-output-error", types(got))
 	}
 	p := refused(t, s.do(t, "POST", "/api/chat", `{"id":"c","messages":[{"role":"user","parts":[{"type":"file","url":"x"}]}]}`), 400, "invalid_request")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/messages/0/parts/0/url" {
-		t.Errorf("%+v", p)
+		t.Errorf("problem %+v, want 1 Errors with Pointer /messages/0/parts/0/url", p)
 	}
 	refused(t, s.do(t, "GET", "/api/chat/"+strings.Repeat("x", 129)+"/stream", ""), 400, "invalid_request")
 	refused(t, s.do(t, "POST", "/api/chat", says("c", "x"), "Accept", "application/json"), 406, "not_acceptable")
@@ -263,7 +263,7 @@ func TestUIChatRepeatsAMessageForTheSameKey(t *testing.T) {
 	one := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), key...), ""))
 	two := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), key...), ""))
 	if one[0].MessageID != two[0].MessageID || types(one) != types(two) {
-		t.Errorf("%+v\n%+v", one, two)
+		t.Errorf("chunks\n%+v\nagain\n%+v\nwant the same", one, two)
 	}
 	refused(t, s.do(t, "POST", "/api/chat", says("c", "2 + 2?"), key...), 422, "unprocessable")
 }
@@ -278,18 +278,18 @@ func TestStreamIgnoresSuspensionsThatAreOver(t *testing.T) {
 	chunks(t, frames(t, s.do(t, "POST", "/api/chat", answer), ""))
 	again := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))
 	if got := types(again); strings.Count(got, " finish ")+strings.Count(got, "abort") != 0 || !strings.HasSuffix(got, "text-end finish-step finish") {
-		t.Error(got)
+		t.Errorf(`types %q, want it to end in "text-end finish-step finish", no finish or abort before`, got)
 	}
 
 	_, asked := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a"))
 	if !strings.HasSuffix(asked, "RUN_FINISHED") {
-		t.Fatal(asked)
+		t.Fatalf("asked %q, want it to end in RUN_FINISHED", asked)
 	}
 	page := decode[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+newest(t, s, "t"), ""), 200)
 	resume := aguiInput("r2", `,"resume":[{"interruptId":"`+page.Interrupts[0].ID+`","status":"cancelled"}]`)
 	aguiRun(t, s.do(t, "POST", "/agui", resume))
 	if _, got := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r", ""), "Idempotency-Key", "a")); strings.Count(got, "RUN_FINISHED") != 1 || !strings.HasSuffix(got, "RUN_FINISHED") {
-		t.Error(got)
+		t.Errorf("agui run %q, want 1 times RUN_FINISHED, got ending in RUN_FINISHED", got)
 	}
 }
 
@@ -298,7 +298,7 @@ func newest(t *testing.T, s *service, thread string) string {
 	t.Helper()
 	page, err := s.Log.Runs(t.Context(), event.Filter{ThreadID: thread, Limit: 1})
 	if err != nil || len(page.Runs) != 1 {
-		t.Fatal(page, err)
+		t.Fatalf("page %+v, %v, want 1 Runs, no error", page, err)
 	}
 	return page.Runs[0].ID
 }

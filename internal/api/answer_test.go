@@ -34,7 +34,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	whole := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 	if whole.Answer != "It is 3." || len(whole.Metadata.ToolNames) != 1 || !strings.HasPrefix(whole.ThreadID, "thr_") {
-		t.Errorf("answer %+v", whole)
+		t.Errorf(`answer %+v, want Answer "It is 3.", 1 Metadata.ToolNames, ThreadID starting with thr_`, whole)
 	}
 	resp := s.do(t, "POST", "/answer/stream", question)
 	got := frames(t, resp, "")
@@ -43,7 +43,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if end.Answer != whole.Answer || fmt.Sprint(end.Metadata) != fmt.Sprint(whole.Metadata) {
-		t.Errorf("the stream ends with %+v", end)
+		t.Errorf("the stream ends with %+v, want Answer %q, Metadata %q", end, whole.Answer, fmt.Sprint(whole.Metadata))
 	}
 	for i, f := range got {
 		if want := end.RunID + ":" + strconv.Itoa(i+1); f.ID != want {
@@ -52,7 +52,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 	}
 	for name, want := range map[string]string{"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"} {
 		if resp.Header.Get(name) != want {
-			t.Errorf("%s: %s", name, resp.Header.Get(name))
+			t.Errorf("%s: %s, want %s", name, resp.Header.Get(name), want)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestEventSourceCanAsk(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	got := frames(t, s.do(t, "GET", "/answer/stream?question="+url.QueryEscape("What is 1 + 2?"), ""), "")
 	if got[0].Event != "start" || got[len(got)-1].Event != "final_answer" {
-		t.Errorf("got %s", events(got))
+		t.Errorf("got %s, want [0].Event start, [last].Event final_answer", events(got))
 	}
 }
 
@@ -81,12 +81,12 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 			s.do(t, "GET", "/runs/"+run+"/events?after=1", "", "Last-Event-ID", all[i].ID),
 		} {
 			if rest := frames(t, resp, ""); events(rest) != events(all[i+1:]) || rest[0].ID != all[i+1].ID {
-				t.Errorf("after %s: %s", all[i].ID, events(rest))
+				t.Errorf("after %s: %s from %s, want %s from %s", all[i].ID, events(rest), rest[0].ID, events(all[i+1:]), all[i+1].ID)
 			}
 		}
 	}
 	if whole := frames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), ""); events(whole) != events(all) {
-		t.Errorf("from the start: %s", events(whole))
+		t.Errorf("from the start: %s, want %s", events(whole), events(all))
 	}
 	end := all[len(all)-1].ID
 	for _, resp := range []*http.Response{
@@ -95,11 +95,11 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 		s.do(t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", end),
 	} {
 		if resp.StatusCode != http.StatusNoContent {
-			t.Errorf("caught up: %s", resp.Status)
+			t.Errorf("caught up: %s, want 204", resp.Status)
 		}
 	}
 	if now := len(s.Model.Requests()); now != asked {
-		t.Errorf("the question was asked again: %d model requests", now-asked)
+		t.Errorf("the question was asked again: %d model requests, want 0", now-asked)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = log }, nil)
 	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200) // the whole answer all the same
 	if len(a.Answer) != 20000 {
-		t.Errorf("an answer of %d bytes", len(a.Answer))
+		t.Errorf("an answer of %d bytes, want 20000", len(a.Answer))
 	}
 	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", ""), 410, "gone")
 	refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", a.RunID+":3"), 410, "gone")
@@ -144,8 +144,8 @@ func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 	resp := s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", seen[len(seen)-1].ID)
 	close(open)
 	rest := frames(t, resp, "")
-	if got := events(append(seen, rest...)); got != "start step_start text_start text_delta text_delta text_end step_end final_answer" {
-		t.Errorf("got %s", got)
+	if got, want := events(append(seen, rest...)), "start step_start text_start text_delta text_delta text_end step_end final_answer"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 	leave()
 	<-gone
 	if err := <-done; err == nil {
-		t.Error("the caller got an answer")
+		t.Error("the caller got an answer, want an error")
 	}
 }
 
@@ -182,16 +182,16 @@ func TestCancelEndsTheRunAndItsStream(t *testing.T) {
 	first := frames(t, resp, "text_delta")
 	run, _, _ := strings.Cut(first[0].ID, ":")
 	if st := decode[answer](t, s.do(t, "GET", "/runs/"+run, ""), 200); st.Status != "running" {
-		t.Errorf("status %+v", st)
+		t.Errorf("status %+v, want Status running", st)
 	}
 	if st := decode[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); st.Status != "cancelled" || st.Reason != "requested" {
-		t.Errorf("cancelled %+v", st)
+		t.Errorf("cancelled %+v, want Status cancelled, Reason requested", st)
 	}
 	if rest := events(frames(t, resp, "")); rest != "text_end step_end cancelled" {
-		t.Errorf("the stream went on with %s", rest)
+		t.Errorf(`the stream went on with %s, want "text_end step_end cancelled"`, rest)
 	}
 	if again := decode[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); again.Status != "cancelled" {
-		t.Errorf("again %+v", again)
+		t.Errorf("again %+v, want Status cancelled", again)
 	}
 }
 
@@ -201,13 +201,13 @@ func TestBackgroundRunIsReadAtItsLocation(t *testing.T) {
 	resp := s.do(t, "POST", "/answer", `{"question":"?","background":true}`)
 	begun := decode[answer](t, resp, 202)
 	if begun.Status != "running" || resp.Header.Get("Location") != "/runs/"+begun.RunID {
-		t.Fatalf("begun %+v at %s", begun, resp.Header.Get("Location"))
+		t.Fatalf("begun %+v at %s, want begun.Status running, Location %s", begun, resp.Header.Get("Location"), "/runs/"+begun.RunID)
 	}
 	close(open)
 	s.Events(t, begun.RunID)
 	end := decode[answer](t, s.do(t, "GET", resp.Header.Get("Location"), ""), 200)
 	if end.Status != "completed" || end.Answer != "Wait." || end.Metadata.Steps != 1 {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want Status completed, Answer Wait., Metadata.Steps 1", end)
 	}
 }
 
@@ -215,11 +215,11 @@ func TestFailedRunIsAProblem(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusForbidden, "canary")), nil, nil)
 	p := refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
 	if strings.Contains(fmt.Sprint(p), "canary") {
-		t.Errorf("problem %+v", p)
+		t.Errorf("problem %+v, want no canary", p)
 	}
 	st := decode[answer](t, s.do(t, "GET", p.Instance, ""), 200)
 	if st.Status != "failed" || st.Error == nil || st.Error.Code != "model_error" || st.Error.Status != 502 {
-		t.Errorf("status %+v", st)
+		t.Errorf("status %+v, want Status failed, Error non-nil, Error.Code model_error, Error.Status 502", st)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestIdempotencyKeyAndBodyIdentifyARun(t *testing.T) {
 	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
 	again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
 	if first.RunID != again.RunID || len(s.Model.Requests()) != 2 {
-		t.Errorf("%s, then %s", first.RunID, again.RunID)
+		t.Errorf("%s, then %s, want RunID %s, 2 requests", first.RunID, again.RunID, again.RunID)
 	}
 	refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k 1"), 422, "unprocessable")
 	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
@@ -306,7 +306,7 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 			req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
 			if resp, err := s.Client().Do(req); err == nil {
 				resp.Body.Close()
-				t.Errorf("the caller who left got %s", resp.Status)
+				t.Errorf("the caller who left got %s, want an error", resp.Status)
 			}
 		}()
 		<-asked
@@ -316,7 +316,7 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 	}
 	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
 	if again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200); again.RunID != first.RunID {
-		t.Errorf("a run with an answer was started again: %s, then %s", first.RunID, again.RunID)
+		t.Errorf("a run with an answer was started again: %s, then %s, want %s", first.RunID, again.RunID, first.RunID)
 	}
 	refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable")
 }
@@ -338,7 +338,7 @@ func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
 			s.do(t, "POST", c.path, c.body)
 			requests := s.Model.Requests()
 			if len(requests) == 0 {
-				t.Fatal("the model was not asked")
+				t.Fatalf("the model was not asked: %d requests, want non-zero", len(requests))
 			}
 			if got := len(requests[0].Tools); got != c.tools && (c.tools == 0 || got == 0) {
 				t.Errorf("%d tools are offered, want %d", got, c.tools)
@@ -353,7 +353,7 @@ func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
 	resp := s.do(t, "POST", "/answer", question)
 	refused(t, resp, 503, "overloaded")
 	if resp.Header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
+		t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 	}
 }
 
@@ -361,17 +361,17 @@ func TestDrainingServiceRefusesQuestions(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	decode[map[string]any](t, s.do(t, "GET", "/tools", ""), 200) // waits for the first list
 	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
-		t.Errorf("before: %+v", r)
+		t.Errorf("before: %+v, want Status ready", r)
 	}
 	s.handler.MarkUnready()
 	s.Drain(t.Context())
 	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 503); r.Status != "draining" {
-		t.Errorf("after: %+v", r)
+		t.Errorf("after: %+v, want Status draining", r)
 	}
 	resp := s.do(t, "POST", "/answer", question)
 	refused(t, resp, 503, "draining")
 	if resp.Header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
+		t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 	}
 }
 
@@ -389,7 +389,7 @@ func TestStreamSendsHeartbeats(t *testing.T) {
 		got.Write(buf[:n])
 	}
 	if strings.Contains(got.String(), ": ping\n\n") {
-		t.Errorf("got %q", got.String())
+		t.Errorf(`got %q, want no ": ping\n\n"`, got.String())
 	}
 }
 
@@ -402,7 +402,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 		}
 	}](t, s.do(t, "GET", "/tools", ""), 200).Tools
 	if len(tools) != 10 || tools[0].Name != "add" || tools[0].Server != "default" || tools[0].InputSchema["type"] != "object" {
-		t.Errorf("tools %+v", tools)
+		t.Errorf(`tools %+v, want 10, [0].Name add, [0].Server default, [0].InputSchema["type"] object`, tools)
 	}
 	type server struct {
 		Name, State string
@@ -410,11 +410,11 @@ func TestToolsAndServersAreListed(t *testing.T) {
 	}
 	list := decode[struct{ Servers []server }](t, s.do(t, "GET", "/servers", ""), 200).Servers
 	if len(list) != 1 || list[0] != (server{"default", "connected", 10}) {
-		t.Errorf("servers %+v", list)
+		t.Errorf("servers %+v, want default, connected, with 10 tools", list)
 	}
 	// S2.12
 	if again := decode[server](t, s.do(t, "POST", "/servers/default/refresh", ""), 200); again != list[0] {
-		t.Errorf("refreshed %+v", again)
+		t.Errorf("refreshed %+v, want %+v", again, list[0])
 	}
 	refused(t, s.do(t, "POST", "/servers/none/refresh", ""), 404, "not_found")
 }
@@ -427,7 +427,7 @@ func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
 	leave()
 	end := agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
 	if end.Reason != "abandoned" {
-		t.Errorf("end %+v", end)
+		t.Errorf("end %+v, want Reason abandoned", end)
 	}
 }
 

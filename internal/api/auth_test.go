@@ -57,20 +57,20 @@ func TestEveryRouteNeedsAToken(t *testing.T) {
 				about += path // which is a resource of its own (RFC 9728 section 3.1)
 			}
 			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd", resource_metadata="`+about+`"` {
-				t.Errorf("%s, %s: challenge %s", door, name, got)
+				t.Errorf("%s, %s: challenge %s, want %s", door, name, got, `Bearer realm="answerd", resource_metadata="`+about+`"`)
 			}
 			if said, _ := json.Marshal(p); strings.Contains(string(said), bare) {
-				t.Errorf("%s, %s: the problem repeats the token", door, name)
+				t.Errorf("%s, %s: the problem repeats the token, said %q, want no %s", door, name, string(said), bare)
 			}
 		}
 	}
 	refused(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer a b"), 400, "invalid_request")
 	refused(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+strings.Repeat("a", 9000)), 400, "invalid_request")
 	if len(s.Model.Requests()) != 0 || len(s.Tools.Entered) != 0 {
-		t.Error("somebody came in without a token")
+		t.Errorf("without a valid token: %d model requests, %d calls, want 0 and 0", len(s.Model.Requests()), len(s.Tools.Entered))
 	}
 	if resp := s.do(t, "GET", "/tools", "", "Authorization", good); resp.StatusCode != 200 {
-		t.Errorf("the token's owner: %s", resp.Status)
+		t.Errorf("the token's owner: %s, want 200", resp.Status)
 	}
 }
 
@@ -178,11 +178,11 @@ func TestAuthenticationMatrix(t *testing.T) {
 		said[row.want] = string(body)
 	}
 	if n := m.attacked.Load(); n != 0 {
-		t.Errorf("%d requests to an address in a token", n)
+		t.Errorf("%d requests to an address in a token, want 0", n)
 	}
 	// F28: all those keys that there are not, within 30 s of the first fetch.
 	if n := m.fetched.Load(); n > 1+int64(time.Since(begin)/(30*time.Second)) {
-		t.Errorf("%d fetches of the keys", n)
+		t.Errorf("%d fetches of the keys, want at most %d", n, 1+int64(time.Since(begin)/(30*time.Second)))
 	}
 }
 
@@ -241,7 +241,7 @@ func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
 	resp := s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+m.good(nil, nil))
 	refused(t, resp, 503, "overloaded")
 	if resp.Header.Get("Retry-After") == "" || resp.Header.Get("WWW-Authenticate") != "" {
-		t.Errorf("%v", resp.Header)
+		t.Errorf(`header %v, want Get("Retry-After") non-empty, Get("WWW-Authenticate") empty`, resp.Header)
 	}
 }
 
@@ -295,16 +295,16 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 		return strings.Join(names, " ")
 	}
 	if got := list(ada); !strings.HasPrefix(got, "add default scripted") {
-		t.Errorf("the caller of the rule sees %s", got)
+		t.Errorf(`the caller of the rule sees %s, want it to start with "add default scripted"`, got)
 	}
 	if got := list(eve); got != "" {
-		t.Errorf("the stranger sees %s", got)
+		t.Errorf("the stranger sees %s, want empty", got)
 	}
 	// What the caller brought goes to nobody.
 	decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	for _, r := range s.Model.Requests() {
 		if sent := fmt.Sprint(r.Header, string(r.Body)); strings.Contains(sent, strings.TrimPrefix(ada, "Bearer ")) {
-			t.Error("the model's endpoint got the caller's token")
+			t.Errorf("the model's endpoint got the caller's token: sent %q, want no %q", sent, strings.TrimPrefix(ada, "Bearer "))
 		}
 	}
 }
@@ -376,7 +376,7 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 		said := s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Authorization", bearer)
 		events, err := io.ReadAll(said.Body)
 		if err != nil || !strings.Contains(string(events), "tool_result") || strings.Contains(string(events), brought[n]) {
-			t.Errorf("%v\n%s", err, events)
+			t.Errorf("error %v\n%s, want events containing tool_result, events without brought[n], no error", err, events)
 		}
 	}
 	// A call without a model is made on behalf of its caller, too.
@@ -386,14 +386,14 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if got := strings.Join(e.subjects, " "); got != strings.Join(brought, " ") {
-		t.Errorf("exchanged %s", got)
+		t.Errorf("exchanged %s, want %s", got, strings.Join(brought, " "))
 	}
-	if got := strings.Join(e.called, ", "); got != "Bearer exchanged-1, Bearer exchanged-2, Bearer exchanged-3" {
-		t.Errorf("called with %s", got)
+	if got, want := strings.Join(e.called, ", "), "Bearer exchanged-1, Bearer exchanged-2, Bearer exchanged-3"; got != want {
+		t.Errorf("called with %s, want %s", got, want)
 	}
 	for _, token := range brought {
 		if strings.Contains(e.received, token) {
-			t.Error("the MCP server got the caller's own token")
+			t.Errorf("the MCP server got the caller's own token: received %q, want no %q", e.received, token)
 		}
 	}
 }
@@ -408,15 +408,15 @@ func TestDelegationNeedsAToken(t *testing.T) {
 		Servers []mcp.ServerStatus `json:"servers"`
 	}](t, s.do(t, "GET", "/servers", ""), 200)
 	if st := status.Servers[0]; st.State != mcp.Connecting || !strings.Contains(st.Reason, "first caller") {
-		t.Errorf("%+v", st)
+		t.Errorf(`server status %+v, want State Connecting, Reason containing "first caller"`, st)
 	}
 	p := refused(t, s.do(t, "POST", "/servers/crm/refresh", ""), 502, "unavailable")
 	if !strings.Contains(p.Detail, "first caller") {
-		t.Errorf("%+v", p)
+		t.Errorf(`problem %+v, want Detail containing "first caller"`, p)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.subjects) != 0 || e.received != "" {
-		t.Errorf("%d exchanges; the server got %s", len(e.subjects), e.received)
+		t.Errorf("%d exchanges; the server got %s, want 0 and empty", len(e.subjects), e.received)
 	}
 }

@@ -52,14 +52,14 @@ func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 	c := decode[completion](t, resp, 200)
 	m := c.Choices[0].Message
 	if *m.Content != "It is 3." || c.Choices[0].FinishReason != "stop" || c.Usage.TotalTokens != 30 || len(m.ToolCalls) > 0 {
-		t.Errorf("%+v", c)
+		t.Errorf(`completion %+v, m.Content %q, %d ToolCalls, want m.Content "It is 3.", c.Choices[0].FinishReason stop, c.Usage.TotalTokens 30, ToolCalls 0`, c, *m.Content, len(m.ToolCalls))
 	}
 	if want := "[add {\"a\":1,\"b\":2}]\n[add: {\"sum\":3}]\n"; m.Reasoning != want {
-		t.Errorf("reasoning %q", m.Reasoning)
+		t.Errorf("reasoning %q, want %q", m.Reasoning, want)
 	}
 	run := strings.TrimPrefix(c.ID, "chatcmpl-")
 	if r, err := s.Log.Run(t.Context(), run); err != nil || r.Last.Body.Type() != "final_answer" {
-		t.Errorf("run %s: %v", run, err)
+		t.Errorf("run %s: %v, want type final_answer, no error", run, err)
 	}
 }
 
@@ -81,25 +81,25 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 			FinishReason string `json:"finish_reason"`
 		}
 		if err := json.Unmarshal(chunk["choices"], &choices); err != nil || choices == nil || f.Event != "" || f.ID != "" {
-			t.Fatalf("frame %+v", f)
+			t.Fatalf("frame %+v, want choices non-nil, f.Event empty, f.ID empty, no error", f)
 		}
 		last := i == len(all)-2
 		if (string(chunk["usage"]) == "null") == last || last != (len(choices) == 0) {
-			t.Errorf("usage %s in chunk %d", chunk["usage"], i)
+			t.Errorf("usage %s and %d choices in chunk %d, want usage without choices in the last one only", chunk["usage"], len(choices), i)
 		}
 		for _, c := range choices {
 			if (c.Delta.Role == "assistant") != (i == 0) {
-				t.Errorf("role %q in chunk %d", c.Delta.Role, i)
+				t.Errorf("role %q in chunk %d, want assistant in chunk 0 only", c.Delta.Role, i)
 			}
 			if c.Delta.Content != "" && c.Delta.Reasoning != "" {
-				t.Errorf("both in chunk %d", i)
+				t.Errorf("both in chunk %d, Delta.Reasoning %q, want empty", i, c.Delta.Reasoning)
 			}
 			text = append(text, c.Delta.Content)
 			reasons = append(reasons, c.FinishReason)
 		}
 	}
 	if strings.Join(text, "") != "It is 3." || strings.Join(reasons, "") != "stop" || string(all[len(all)-1].Data) != "[DONE]" {
-		t.Errorf("text %q, finish %q, last %s", text, reasons, all[len(all)-1].Data)
+		t.Errorf(`text %q, finish %q, last %s, want "It is 3.", stop and [DONE]`, text, reasons, all[len(all)-1].Data)
 	}
 }
 
@@ -110,14 +110,14 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("The sky?", tools)), 200)
 	calls := c.Choices[0].Message.ToolCalls
 	if c.Choices[0].FinishReason != "tool_calls" || len(calls) != 1 || calls[0].ID != "c1" || calls[0].Function.Arguments != `{"of":"sky"}` || c.Choices[0].Message.Content != nil {
-		t.Fatalf("%+v", c)
+		t.Fatalf(`completion %+v, %d calls, want c.Choices[0].FinishReason tool_calls, calls 1, [0].ID c1, [0].Function.Arguments {"of":"sky"}, c.Choices[0].Message.Content nil`, c, len(calls))
 	}
 	body := `{"messages":[{"role":"user","content":"The sky?"},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"colour","arguments":"{\"of\":\"sky\"}"}}]},
 		{"role":"tool","tool_call_id":"c1","content":"blue"}]` + tools + `}`
 	c = decode[completion](t, s.do(t, "POST", "/v1/chat/completions", body), 200)
 	if *c.Choices[0].Message.Content != "Blue." {
-		t.Errorf("%+v", c)
+		t.Errorf("completion %+v, want Choices[0].Message.Content Blue.", c)
 	}
 	r, err := s.Log.Run(t.Context(), strings.TrimPrefix(c.ID, "chatcmpl-"))
 	if err != nil {
@@ -125,7 +125,7 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 	}
 	page, err := s.Log.After(t.Context(), r.ID, 0)
 	if err != nil || page.Events[0].Body.(event.Start).Question != "The sky?" {
-		t.Errorf("%v: the run is about %s", err, page.Events[0].AppendJSON(nil))
+		t.Errorf(`the run is about %s, %v, want the question "The sky?"`, page.Events[0].AppendJSON(nil), err)
 	}
 }
 
@@ -160,11 +160,11 @@ func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 			param = *e.Error.Param
 		}
 		if e.Error.Code != c.code || param != c.param || e.Error.Message == "" || e.Error.Type == "" || resp.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%.80s: %+v, param %q", c.body, e, param)
+			t.Errorf("%.80s: %+v, param %q, Content-Type %q, want e.Error.Code %q, param %q, e.Error.Message non-empty, e.Error.Type non-empty, Content-Type application/json", c.body, e, param, resp.Header.Get("Content-Type"), c.code, c.param)
 		}
 	}
 	if len(s.Model.Requests()) > 0 {
-		t.Error("a run was started")
+		t.Errorf("a run was started: %d requests, want 0", len(s.Model.Requests()))
 	}
 }
 
@@ -180,12 +180,12 @@ func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
 		resp := s.do(t, "POST", "/v1/chat/completions", ask("x"))
 		e := decode[openAIError](t, resp, 502)
 		if retry := resp.Header.Get("X-Should-Retry"); (retry == "false") != acted || e.Error.Code != "model_error" {
-			t.Errorf("acted %t: %+v, x-should-retry %q", acted, e, retry)
+			t.Errorf("acted %t: %+v, x-should-retry %q, want model_error, and false where it acted", acted, e, retry)
 		}
 		stream := s.do(t, "POST", "/v1/chat/completions", ask("x", `,"stream":true`))
 		b, err := io.ReadAll(stream.Body)
 		if err != nil || !strings.Contains(string(b), `data: {"error":{"message":"`) || strings.Contains(string(b), "[DONE]") {
-			t.Errorf("stream: %s, %v", b, err)
+			t.Errorf(`stream: %s, %v, want b containing data: {"error":{"message":", b without [DONE], no error`, b, err)
 		}
 	}
 }
@@ -217,13 +217,13 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 	s := serve(t, func(llmtest.Request) llmtest.Answer { return llmtest.Fails(404, "model 'm' not found") }, nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", respond("x"))
 	if e := decode[openAIError](t, resp, 404); e.Error.Code != "model_not_found" || resp.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("responses: %+v, x-should-retry %q", e, resp.Header.Get("X-Should-Retry"))
+		t.Errorf("responses: %+v, x-should-retry %q, want e.Error.Code model_not_found, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
 	refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
 	for _, c := range []struct{ path, body string }{{"/v1/chat/completions", ask("x", `,"stream":true`)}, {"/v1/responses", respond("x", `,"stream":true`)}} {
 		b, err := io.ReadAll(s.do(t, "POST", c.path, c.body).Body)
 		if err != nil || !strings.Contains(string(b), `"code":"model_not_found"`) {
-			t.Errorf("stream of %s: %s, %v", c.path, b, err)
+			t.Errorf(`stream of %s: %s, %v, want b containing "code":"model_not_found", no error`, c.path, b, err)
 		}
 	}
 }
@@ -233,16 +233,16 @@ func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
 	first := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
 	again := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
 	if first.ID != again.ID {
-		t.Errorf("%s and %s", first.ID, again.ID)
+		t.Errorf("%s and %s, want %s", first.ID, again.ID, again.ID)
 	}
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "r"), 200)
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "r"), 200)
 	if one.ID != two.ID {
-		t.Errorf("%s and %s", one.ID, two.ID)
+		t.Errorf("%s and %s, want %s", one.ID, two.ID, two.ID)
 	}
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/chat/completions", ask("y"), "Idempotency-Key", "k"), 422)
 	if e.Error.Code != "unprocessable" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, want Error.Code unprocessable", e)
 	}
 }
 
@@ -251,11 +251,11 @@ func TestModelsHaveAVariantWithoutTools(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("A title")), nil, nil)
 	list := decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
 	if len(list.Data) != 2 || list.Data[0].ID != "scripted" || list.Data[1].ID != "scripted:no-tools" {
-		t.Fatalf("%+v", list)
+		t.Fatalf("list %+v, want 2 Data, Data[0].ID scripted, Data[1].ID scripted:no-tools", list)
 	}
 	decode[completion](t, s.do(t, "POST", "/v1/chat/completions", strings.Replace(ask("x"), "scripted", "scripted:no-tools", 1)), 200)
 	if r := s.Model.Requests()[0]; r.Model != "scripted" || len(r.Tools) > 0 {
-		t.Errorf("%s with %d tools", r.Model, len(r.Tools))
+		t.Errorf("%s with %d tools, want Model scripted, Tools 0", r.Model, len(r.Tools))
 	}
 }
 
@@ -264,7 +264,7 @@ func TestCORSAllowsTheHeadersOfOpenAIsClient(t *testing.T) {
 	resp := s.do(t, "OPTIONS", "/v1/chat/completions", "", "Origin", "https://ui.example",
 		"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-stainless-os,x-evil,authorization")
 	if got := resp.Header.Get("Access-Control-Allow-Headers"); !strings.Contains(got, "x-stainless-os") || strings.Contains(got, "x-evil") {
-		t.Errorf("allowed: %s", got)
+		t.Errorf("allowed: %s, want got containing x-stainless-os, got without x-evil", got)
 	}
 }
 
@@ -296,15 +296,15 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 			header := append([]string{"Authorization", "Bearer none", "Accept", "*/*"}, c.header...)
 			said := read(t, s.doContext(bounded(t), t, "POST", "/v1/chat/completions", c.body, header...))
 			if !strings.Contains(said, "3.") || strings.Contains(said, `"tool_calls":[`) {
-				t.Error(said)
+				t.Errorf(`said %q, want said containing 3., said without "tool_calls":[`, said)
 			}
 			first := s.Model.Requests()[0]
 			if first.Model != "scripted" || len(first.Tools) > 0 != c.tools {
-				t.Errorf("%s with %d tools", first.Model, len(first.Tools))
+				t.Errorf("%s with %d tools, want scripted with tools: %t", first.Model, len(first.Tools), c.tools)
 			}
 			for _, tool := range first.Tools {
 				if tool.Function.Name == "add" && tool.Function.Description == "theirs" {
-					t.Error("the caller's tool stands in the place of the service's")
+					t.Errorf("the caller's tool stands in the place of the service's: Function.Description %q, want other than theirs", tool.Function.Description)
 				}
 			}
 			if !strings.Contains(c.body, `"stream":true`) {
@@ -314,7 +314,7 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 			// LobeChat loses the content of a delta that has both.
 			for _, line := range strings.Split(said, "\n") {
 				if strings.Contains(line, `"reasoning_content":"`) && strings.Contains(line, `"content":"`) {
-					t.Error("both in one delta: " + line)
+					t.Errorf(`both in one delta: %q, want no "reasoning_content":" or "content":"`, line)
 				}
 			}
 		})

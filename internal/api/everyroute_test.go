@@ -232,16 +232,16 @@ func TestEveryRouteAnswersInvalidRequestsWith4xx(t *testing.T) {
 	}
 	t.Logf("%d cases; the costliest allocated %d KiB (%s), the slowest took %s (%s)", count, worst>>10, costly, slowest.Round(100*time.Microsecond), slow)
 	if count < 800 {
-		t.Errorf("%d cases", count)
+		t.Errorf("%d cases, want at least 800", count)
 	}
 	if worst > 16<<20 {
-		t.Errorf("%s allocated %d bytes", costly, worst)
+		t.Errorf("%s allocated %d bytes, want at most 16<<20", costly, worst)
 	}
 	if faults.Len() > 0 {
-		t.Errorf("faults of ours: %s", faults.String())
+		t.Errorf("faults of ours: %s, want len 0", faults.String())
 	}
 	if n := len(house.Model.Requests()); n != 0 || len(house.Tools.Entered) != 0 {
-		t.Errorf("%d model requests, %d tool calls", n, len(house.Tools.Entered))
+		t.Errorf("%d model requests, %d tool calls, want 0 and 0", n, len(house.Tools.Entered))
 	}
 }
 
@@ -257,7 +257,7 @@ func checkProblem(t *testing.T, name string, e entrance, resp *http.Response, bo
 	err := json.Unmarshal(body, &p)
 	ours := resp.Request.Method != http.MethodHead && !strings.HasPrefix(e.path, "/console/")
 	if resp.StatusCode/100 != 4 || ours && err != nil {
-		t.Errorf("%s: %s %s %.200s", name, resp.Status, kind, body)
+		t.Errorf("%s: %s %s %.200s, want 4xx, and a body that can be read", name, resp.Status, kind, body)
 		return
 	}
 	switch {
@@ -265,13 +265,13 @@ func checkProblem(t *testing.T, name string, e entrance, resp *http.Response, bo
 	case strings.HasPrefix(e.path, "/console/") && resp.StatusCode == http.StatusNotFound: // a page's, and the console's own
 	case kind == "application/json" && strings.Contains(resp.Request.RequestURI, "/v1/"):
 		if p.Error.Message == "" || p.Error.Type == "" {
-			t.Errorf("%s: %s", name, body)
+			t.Errorf("%s: %s, Error.Message %q, Error.Type %q, want Error.Message non-empty, Error.Type non-empty", name, body, p.Error.Message, p.Error.Type)
 		}
 	case kind != "application/problem+json" || p.Status != resp.StatusCode || problemKinds[p.Code].status != p.Status || p.Title == "" || p.Detail == "":
-		t.Errorf("%s: %s %s", name, kind, body)
+		t.Errorf("%s: %s %s, want a complete problem document", name, kind, body)
 	}
 	if resp.StatusCode == http.StatusMethodNotAllowed && resp.Header.Get("Allow") == "" {
-		t.Errorf("%s: no Allow", name)
+		t.Errorf("%s: no Allow, Allow %q, want non-empty", name, resp.Header.Get("Allow"))
 	}
 }
 

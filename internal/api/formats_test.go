@@ -53,7 +53,7 @@ func (d door) turnedAway(t *testing.T, resp *http.Response, status int, code str
 		return
 	}
 	if e := decode[openAIError](t, resp, status); e.Error.Code != code || e.Error.Message == "" || e.Error.Type == "" || resp.Header.Get("Content-Type") != "application/json" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, Content-Type %q, want e.Error.Code %q, e.Error.Message non-empty, e.Error.Type non-empty, Content-Type application/json", e, resp.Header.Get("Content-Type"), code)
 	}
 }
 
@@ -69,7 +69,7 @@ func read(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("%s %s, %v", resp.Status, b, err)
+		t.Fatalf("status %s %s, %v, want status 200, no error", resp.Status, b, err)
 	}
 	return string(b)
 }
@@ -83,7 +83,7 @@ func newestRun(t *testing.T, s *service, header ...string) string {
 		}
 	}](t, s.do(t, "GET", "/runs?limit=1", "", header...), 200)
 	if len(list.Runs) == 0 {
-		t.Fatal("there is no run")
+		t.Fatalf("there is no run: %d Runs, want non-zero", len(list.Runs))
 	}
 	return list.Runs[0].ID
 }
@@ -101,7 +101,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 			resp := s.do(t, "POST", d.path, body)
 			d.turnedAway(t, resp, 401, "unauthenticated")
 			if resp.Header.Get("WWW-Authenticate") == "" {
-				t.Error("no challenge")
+				t.Errorf("WWW-Authenticate %q, want non-empty", resp.Header.Get("WWW-Authenticate"))
 			}
 			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", "Bearer x.y.z"), 401, "unauthenticated")
 			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Origin", "https://evil.example"), 403, "forbidden")
@@ -110,18 +110,18 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
 			d.turnedAway(t, s.do(t, "DELETE", d.path, "", "Authorization", ada), 405, "method_not_allowed")
 			if n := len(s.Model.Requests()); n != before {
-				t.Errorf("%d model requests of those that were turned away", n-before)
+				t.Errorf("%d model requests of those that were turned away, want 0", n-before)
 			}
 
 			preflight := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,content-type,idempotency-key"}
 			resp = s.do(t, "OPTIONS", d.path, "", append(preflight, "Origin", page)...)
 			if h := resp.Header; resp.StatusCode != 204 || h.Get("Access-Control-Allow-Origin") != page || !strings.Contains(h.Get("Access-Control-Allow-Headers"), "Idempotency-Key") {
-				t.Errorf("preflight: %s %v", resp.Status, h)
+				t.Errorf("preflight: %s %v, want status 204, Access-Control-Allow-Origin %s, Access-Control-Allow-Headers containing Idempotency-Key", resp.Status, h, page)
 			}
 			d.turnedAway(t, s.do(t, "OPTIONS", d.path, "", append(preflight, "Origin", "https://evil.example")...), 403, "forbidden")
 			resp = s.doContext(bounded(t), t, "POST", d.path, body, "Authorization", ada, "Origin", page)
 			if read(t, resp); resp.Header.Get("Access-Control-Allow-Origin") != page {
-				t.Errorf("%v", resp.Header)
+				t.Errorf(`header %v, want Get("Access-Control-Allow-Origin") %q`, resp.Header, page)
 			}
 			// What came of it is its owner's, on the native face as well.
 			run := newestRun(t, s, "Authorization", ada)
@@ -140,11 +140,11 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 			first := read(t, s.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
 			again := read(t, s.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
 			if first != again {
-				t.Errorf("first\n%s\nagain\n%s", first, again)
+				t.Errorf("first\n%s\nagain\n%s, want %s", first, again, again)
 			}
 			d.turnedAway(t, s.do(t, "POST", d.path, d.ask("What is 2 + 2?", ""), "Idempotency-Key", "k"), 422, "unprocessable")
 			if n := len(s.Model.Requests()); n != 2 {
-				t.Errorf("%d model requests", n)
+				t.Errorf("%d model requests, want 2", n)
 			}
 		})
 	}
@@ -159,7 +159,7 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 			frames(t, begun, "text_delta")
 			resp := s.do(t, "POST", d.path, d.ask("And?", ""))
 			if d.turnedAway(t, resp, 503, "overloaded"); resp.Header.Get("Retry-After") == "" {
-				t.Error("it does not say when")
+				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 			}
 
 			over, stop := context.WithCancel(t.Context())
@@ -167,7 +167,7 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 			s.Drain(over)
 			resp = s.do(t, "POST", d.path, d.ask("And?", ""))
 			if d.turnedAway(t, resp, 503, "draining"); resp.Header.Get("Retry-After") == "" {
-				t.Error("it does not say when")
+				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 			}
 		})
 	}
@@ -193,17 +193,17 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 			select {
 			case <-s.Tools.Entered:
 			case <-bounded(t).Done():
-				t.Fatal("the tool was not called")
+				t.Fatal("the tool was not called, want one call")
 			}
 			run := newestRun(t, s)
 			reader := s.doContext(bounded(t), t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", run+":2")
 			seen := frames(t, reader, "tool_call")
 			if seen[0].ID != run+":3" {
-				t.Errorf("begins with %s", seen[0].ID)
+				t.Errorf("begins with %s, want %s", seen[0].ID, run+":3")
 			}
 			status := decode[struct{ Status string }](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200)
 			if rest := events(frames(t, reader, "")); status.Status != "cancelled" || !strings.HasSuffix(rest, "cancelled") {
-				t.Errorf("%s, and then %s", status.Status, rest)
+				t.Errorf("%s, and then %s, want Status cancelled, rest ending in cancelled", status.Status, rest)
 			}
 			got := <-told
 			want := map[string]string{
@@ -211,7 +211,7 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 				"responses stream": `"status":"cancelled"`, "AI SDK": `{"type":"abort"}`, "AG-UI": `"code":"cancelled"`,
 			}[d.name]
 			if !strings.Contains(got, want) {
-				t.Errorf("the caller was told %s", got)
+				t.Errorf("the caller was told %s, want it to contain %s", got, want)
 			}
 		})
 	}
@@ -225,11 +225,11 @@ func TestFormatsApplyTheBudget(t *testing.T) {
 			resp := s.doContext(bounded(t), t, "POST", d.path, d.ask("Add.", `,"budget":{"tool_calls":1}`))
 			_, _ = io.ReadAll(resp.Body)
 			if n := s.Tools.CallCounts()["add"]; n != 1 {
-				t.Errorf("%d calls", n)
+				t.Errorf("%d calls, want 1", n)
 			}
 			all := read(t, s.do(t, "GET", "/runs/"+newestRun(t, s)+"/events", ""))
 			if !strings.Contains(all, "event: budget") {
-				t.Error("nothing says that the budget is used up")
+				t.Errorf(`nothing says that the budget is used up: all %q, want it to contain "event: budget"`, all)
 			}
 			bad := s.do(t, "POST", d.path, d.ask("Add.", `,"budget":{"tool_calls":-1}`))
 			d.turnedAway(t, bad, 400, "invalid_request")
@@ -343,13 +343,13 @@ func with(t *testing.T, whole any, path []string, value json.RawMessage) any {
 	case []any:
 		i, err := strconv.Atoi(path[0])
 		if err != nil || i >= len(v) {
-			t.Fatalf("no %v in the whole request", path)
+			t.Fatalf("the whole request has no %v, want index %s of %d", path, path[0], len(v))
 		}
 		out := slices.Clone(v)
 		out[i] = with(t, v[i], path[1:], value)
 		return out
 	}
-	t.Fatalf("no %v in the whole request", path)
+	t.Fatalf("the whole request has no %v, want one", path)
 	return nil
 }
 
@@ -367,7 +367,7 @@ func faceCorpus(t *testing.T, f facing) map[string]string {
 		for _, value := range wrong(kind) {
 			b, err := json.Marshal(with(t, tree, strings.Split(path, "/"), json.RawMessage(value)))
 			if err != nil && value != "1e400" {
-				t.Fatal(err)
+				t.Fatalf("error %v, value %q, want 1e400", err, value)
 			}
 			out[path+" is "+value] = string(b)
 		}
@@ -394,7 +394,7 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 		t.Run(f.path, func(t *testing.T) {
 			bodies := faceCorpus(t, f)
 			if len(bodies) < 700 {
-				t.Errorf("%d bodies", len(bodies))
+				t.Errorf("%d bodies, want at least 700", len(bodies))
 			}
 			kind := "application/problem+json"
 			if strings.HasPrefix(f.path, "/v1/") {
@@ -413,11 +413,11 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 				b, err := io.ReadAll(resp.Body)
 				resp.Body.Close()
 				if err != nil || resp.StatusCode != 400 || resp.Header.Get("Content-Type") != kind || !json.Valid(b) {
-					t.Errorf("%s: %s %.200s %v\n%.300s", name, resp.Status, b, err, body)
+					t.Errorf("%s: %s %.200s %v, want 400 as %s\n%.300s", name, resp.Status, b, err, kind, body)
 				}
 			}
 			if n := len(s.Model.Requests()); n != 0 {
-				t.Errorf("%d model requests", n)
+				t.Errorf("%d model requests, want 0", n)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func waitsIn(t *testing.T, resp *http.Response) (path, position string, i event.
 	last := list[len(list)-1]
 	var s event.Suspended
 	if err := json.Unmarshal(last.Data, &s); err != nil || last.Event != "suspended" || len(s.Interrupts) != 1 {
-		t.Fatalf("the stream ended with %s %s, %v", last.Event, last.Data, err)
+		t.Fatalf("the stream ended with %s %s, %v, %d Interrupts, want suspended, 1 and no error", last.Event, last.Data, err, len(s.Interrupts))
 	}
 	run, _, _ := strings.Cut(last.ID, ":")
 	return "/runs/" + run, last.ID, s.Interrupts[0]
@@ -45,7 +45,7 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 	// What is not an answer leaves the question open.
 	p := refused(t, in(id+`"action":"accept","content":{"people":"x"}}`), 422, "unprocessable")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/content/people" {
-		t.Errorf("%+v", p)
+		t.Errorf("problem %+v, want 1 Errors with Pointer /content/people", p)
 	}
 	refused(t, in(id+`"action":"accept"}`), 422, "unprocessable")
 	for _, bad := range []string{
@@ -67,7 +67,7 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 		LastSeq int64 `json:"last_seq"`
 	}](t, in(id+`"action":"accept","content":{"people":4}}`), 200)
 	if status.Status == "" || status.LastSeq == 0 {
-		t.Errorf("%+v", status)
+		t.Errorf("status %+v, want Status non-empty, LastSeq non-zero", status)
 	}
 	refused(t, in(id+`"action":"accept","content":{"people":4}}`), 409, "conflict")
 	frames(t, s.do(t, "GET", run+"/events", ""), "final_answer")
@@ -85,7 +85,7 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 				Interrupts []event.Interrupt
 			}](t, s.do(t, "GET", run, ""), 200)
 			if status.Status != "suspended" || len(status.Interrupts) != 1 || status.Interrupts[0].ID != i.ID || string(status.Interrupts[0].Args) != `{"a":1,"b":2}` {
-				t.Errorf("%+v", status)
+				t.Errorf(`status %+v, want Status suspended, 1 Interrupts, ID %q, Args {"a":1,"b":2}`, status, i.ID)
 			}
 			headers := []string{"Accept", "text/event-stream"}
 			want := "approval_resolved tool_result step_start text_start text_delta text_delta text_end step_end final_answer"
@@ -97,14 +97,14 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 			other := s.do(t, "GET", run+"/events", "", "Last-Event-ID", position)
 			stream := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","approved":true}`, headers...)
 			if got := events(frames(t, stream, "")); got != want {
-				t.Errorf("then came %s", got)
+				t.Errorf("then came %s, want %s", got, want)
 			}
 			if got := events(frames(t, other, "")); !strings.HasPrefix(got, "approval_resolved") || !strings.HasSuffix(got, "final_answer") {
-				t.Errorf("elsewhere came %s", got)
+				t.Errorf("elsewhere came %s, want got starting with approval_resolved, got ending in final_answer", got)
 			}
 			// Who reads it all later is not stopped at what is past.
 			if got := events(frames(t, s.do(t, "GET", run+"/events", ""), "")); !strings.Contains(got, "suspended approval_resolved") || !strings.HasSuffix(got, "final_answer") {
-				t.Errorf("later %s", got)
+				t.Errorf(`later %s, want got containing "suspended approval_resolved", got ending in final_answer`, got)
 			}
 		})
 	}
@@ -119,13 +119,13 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":1,"a":2}}`), 400, "invalid_request")
 	p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"forty","b":1}}`), 422, "unprocessable")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/a" {
-		t.Errorf("%+v", p)
+		t.Errorf("problem %+v, want 1 Errors with Pointer /args/a", p)
 	}
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"`+strings.Repeat("x", 64<<10)+`"}}`), 422, "unprocessable")
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"b":5,"a":40},"reason":"more"}`, "Accept", "text/event-stream")
 	for _, f := range frames(t, stream, "") {
 		if f.Event == "tool_result" && !strings.Contains(string(f.Data), `"args":{"b":5,"a":40},"payload":{"sum":45}`) {
-			t.Errorf("%s", f.Data)
+			t.Errorf(`data %s, want it to contain "args":{"b":5,"a":40},"payload":{"sum":45}`, f.Data)
 		}
 	}
 }
@@ -135,20 +135,20 @@ func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
 	const limited = `{"question":"?","budget":{"tool_calls":1,"on_limit":"ask"}}`
 	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", limited))
 	if i.Kind != event.KindBudget || i.Limit != "tool_calls" || i.Used != 1 || i.Max != 1 {
-		t.Errorf("%+v", i)
+		t.Errorf("interrupt %+v, want Kind KindBudget, Limit tool_calls, Used 1, Max 1", i)
 	}
 	id := `{"id":"` + i.ID + `",`
 	refused(t, s.do(t, "POST", run+"/input", id+`"action":"accept"}`), 400, "invalid_request")
 	if p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":1}}`), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/max" {
-		t.Errorf("%+v", p)
+		t.Errorf("problem %+v, want 1 Errors with Pointer /args/max", p)
 	}
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":2}}`, "Accept", "text/event-stream")
 	if got := events(frames(t, stream, "final_answer")); !strings.HasPrefix(got, "budget_resolved step_start") {
-		t.Errorf("%s", got)
+		t.Errorf(`events %s, want it to start with "budget_resolved step_start"`, got)
 	}
 	refused(t, s.do(t, "POST", run+"/input", id+`"approved":false}`), 409, "conflict")
 	if got := events(frames(t, s.do(t, "POST", "/answer/stream", `{"question":"?","budget":{"tool_calls":1}}`), "final_answer")); strings.Contains(got, "budget_required") {
-		t.Errorf("asked without being told to: %s", got)
+		t.Errorf("asked without being told to: %s, want no budget_required", got)
 	}
 }
 
@@ -175,14 +175,14 @@ func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 	resp := keyed()
 	a := decode[suspension](t, resp, 202)
 	if a.Status != "suspended" || len(a.Interrupts) != 1 || a.Interrupts[0].Kind != "approval" || resp.Header.Get("Location") != "/runs/"+a.RunID {
-		t.Fatalf("%+v", a)
+		t.Fatalf("suspension %+v, Location %q, want a.Status suspended, 1 a.Interrupts, a.Interrupts[0].Kind approval, Location %q", a, resp.Header.Get("Location"), "/runs/"+a.RunID)
 	}
 	if again := decode[suspension](t, keyed(), 202); again.RunID != a.RunID {
-		t.Errorf("%+v", again)
+		t.Errorf("suspension %+v, want RunID %q", again, a.RunID)
 	}
 	decode[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":true}`), 200)
 	if answer := decode[struct{ Answer string }](t, keyed(), 200); answer.Answer != "It is 3." {
-		t.Errorf("%+v", answer)
+		t.Errorf(`answer %+v, want Answer "It is 3."`, answer)
 	}
 }
 
@@ -204,18 +204,18 @@ func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 	a := decode[suspension](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 202)
 	select {
 	case r := <-done:
-		t.Fatalf("answered too early: %+v", r)
+		t.Fatalf("answered %+v before the input, want it to wait", r)
 	default:
 	}
 	decode[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":false}`), 200)
 	r := <-done
 	if r.err != nil {
-		t.Fatal(r.err)
+		t.Fatalf("err %v, want no error", r.err)
 	}
 	defer r.resp.Body.Close()
 	decode[struct{ Answer string }](t, r.resp, 200)
 	if got := r.resp.Header.Get("Preference-Applied"); got != "wait=600" {
-		t.Error(got)
+		t.Errorf("get %q, want wait=600", got)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestInputReachesABackgroundRun(t *testing.T) {
 	location := s.do(t, "POST", "/answer", `{"question":"?","background":true}`).Header.Get("Location")
 	run, position, i := waitsIn(t, s.do(t, "GET", location+"/events", ""))
 	if resp := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","action":"decline"}`); resp.StatusCode != 200 {
-		t.Errorf("status %d", resp.StatusCode)
+		t.Errorf("status %d, want 200", resp.StatusCode)
 	}
 	frames(t, s.do(t, "GET", location+"/events", "", "Last-Event-ID", position), "final_answer")
 }
@@ -233,7 +233,7 @@ func TestToolCallNeedsApproved(t *testing.T) {
 	s := serve(t, adds(), nil, nil, guarded)
 	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`), 403, "forbidden")
 	if !strings.Contains(p.Detail, `"approved": true`) {
-		t.Error(p.Detail)
+		t.Errorf(`detail %q, want it to contain "approved": true`, p.Detail)
 	}
 	refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":1}`), 400, "invalid_request")
 	decode[struct{ Payload any }](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":true}`), 200)
@@ -261,6 +261,6 @@ func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 	stream := s.do(t, "POST", run+"/input", good, "Authorization", ada, "Accept", "text/event-stream")
 	list := frames(t, stream, "")
 	if list[0].Event != "approval_resolved" || !strings.Contains(string(list[0].Data), `"by":"ada"`) {
-		t.Errorf("%s", list[0].Data)
+		t.Errorf(`data %s, [0].Event %q, want [0].Event approval_resolved, [0].Data containing "by":"ada"`, list[0].Data, list[0].Event)
 	}
 }

@@ -36,7 +36,7 @@ func TestPreferredWait(t *testing.T) {
 	} {
 		got, applied := preferredWait(&http.Request{Header: http.Header{"Prefer": c.lines}})
 		if got != c.want || got > 0 && applied == "" {
-			t.Errorf("%q: %s, %q", c.lines, got, applied)
+			t.Errorf("%q: %s, %q, want %s, and what is applied", c.lines, got, applied, c.want)
 		}
 	}
 }

@@ -110,11 +110,11 @@ type problem struct {
 func refused(t *testing.T, resp *http.Response, status int, code string) problem {
 	t.Helper()
 	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" {
-		t.Errorf("content type %s", got)
+		t.Errorf("content type %s, want application/problem+json", got)
 	}
 	p := decode[problem](t, resp, status)
 	if p.Code != code || p.Status != status || p.Detail == "" || p.Title == "" || p.Instance == "" {
-		t.Errorf("problem %+v", p)
+		t.Errorf("problem %+v, want Code %q, Status %d, Detail non-empty, Title non-empty, Instance non-empty", p, code, status)
 	}
 	return p
 }
@@ -124,7 +124,7 @@ func frames(t *testing.T, resp *http.Response, until string) []sse.Frame {
 	t.Helper()
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
 		b, _ := io.ReadAll(resp.Body)
-		t.Fatalf("no stream: %d %s", resp.StatusCode, b)
+		t.Fatalf("no stream: %d %s, Content-Type %q, want 200 and text/event-stream", resp.StatusCode, b, resp.Header.Get("Content-Type"))
 	}
 	var out []sse.Frame
 	r := sse.NewReader(bufio.NewReader(resp.Body), 1<<20)

@@ -132,7 +132,7 @@ func (h *mcpHost) asks(ctx context.Context, t *testing.T, arguments string, meta
 		t.Fatal(err)
 	}
 	if res.IsError != (out.Error.Code != "") {
-		t.Errorf("isError is %v: %s", res.IsError, raw)
+		t.Errorf("isError %v: %s, want true only with an error code", res.IsError, raw)
 	}
 	return res, out
 }
@@ -155,15 +155,15 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 			h := s.joins(t, version, nil, nil)
 			tools, err := h.ListTools(bounded(t), nil)
 			if err != nil || len(tools.Tools) != 1 || tools.Tools[0].Name != "answer" || tools.Tools[0].OutputSchema == nil {
-				t.Fatalf("tools %+v, %v", tools, err)
+				t.Fatalf("tools %+v, %v, want 1 Tools with Name answer and OutputSchema non-nil, no error", tools, err)
 			}
 			res, out := h.asks(bounded(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
 			if textOf(res) != "It is 3." || out.Answer != "It is 3." || out.ThreadID != "t1" || fmt.Sprint(out.Metadata.ToolNames) != "[add]" {
-				t.Errorf("result %+v", out)
+				t.Errorf(`result %+v, want textOf(res) "It is 3.", out.Answer "It is 3.", out.ThreadID t1, out.Metadata.ToolNames [add]`, out)
 			}
 			run := decode[output](t, s.do(t, "GET", "/runs/"+out.RunID, ""), http.StatusOK)
 			if run.Status != "completed" || run.TraceID != out.TraceID {
-				t.Errorf("run %+v", run)
+				t.Errorf("run %+v, want Status completed, TraceID %q", run, out.TraceID)
 			}
 			h.Close() // and every notification was handled
 			h.mu.Lock()
@@ -171,13 +171,13 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 			last, all := 0.0, ""
 			for _, p := range h.told {
 				if p.Progress <= last || p.ProgressToken != "p" {
-					t.Errorf("progress %v after %v", p.Progress, last)
+					t.Errorf("progress %v after %v, ProgressToken %v, want Progress more than %v, ProgressToken p", p.Progress, last, p.ProgressToken, last)
 				}
 				last, all = p.Progress, all+p.Message+"\n"
 			}
 			for _, part := range []string{"Run " + out.RunID + " starts.", "Step 1", "add is called.", "add has answered", "Step 2"} {
 				if !strings.Contains(all, part) {
-					t.Errorf("nothing says %q:\n%s", part, all)
+					t.Errorf("nothing says %q:\n%s, want it to contain %q", part, all, part)
 				}
 			}
 		})
@@ -208,7 +208,7 @@ func TestMCPElicitsInput(t *testing.T) {
 				h := s.joins(t, version, c.person, nil)
 				_, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
 				if out.Answer != "Well." || len(h.asked) != 1 {
-					t.Errorf("asked %d times: %+v", len(h.asked), out)
+					t.Errorf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.asked), out)
 				}
 				var all strings.Builder
 				for _, e := range s.Events(t, out.RunID) {
@@ -234,11 +234,11 @@ func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 		m := s.asks(t, callOf(arguments, ""))
 		e := m.Result.StructuredContent.Error
 		if !m.Result.IsError || e.Code != "invalid_request" || len(e.Errors) == 0 || e.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %+v", arguments, m)
+			t.Errorf("%s: %+v, Code %q, %d Errors, want m.Result.IsError true, Code invalid_request, Errors non-zero, Errors[0].Pointer %s", arguments, m, e.Code, len(e.Errors), pointer)
 		}
 	}
 	if n := len(s.Model.Requests()); n != 0 {
-		t.Errorf("the model was asked %d times", n)
+		t.Errorf("the model was asked %d times, want 0", n)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 	m := s.asks(t, callOf(`{"question":"?"}`, ""))
 	out := m.Result.StructuredContent
 	if !m.Result.IsError || out.Error.Code != "model_error" || out.RunID == "" || out.Error.Instance != "/runs/"+out.RunID || strings.Contains(out.Error.Detail, "secret") {
-		t.Errorf("%+v", m)
+		t.Errorf("message %+v, Error.Code %q, RunID %q, Error.Instance %q, Error.Detail %q, want m.Result.IsError true, Error.Code model_error, RunID non-empty, Error.Instance %q, Error.Detail without secret", m, out.Error.Code, out.RunID, out.Error.Instance, out.Error.Detail, "/runs/"+out.RunID)
 	}
 }
 
@@ -277,14 +277,14 @@ func TestMCPRefusesInvalidMessages(t *testing.T) {
 	} {
 		resp := s.do(t, c.method, "/mcp", c.body, append([]string{"Accept", accept}, c.header...)...)
 		if resp.StatusCode != c.status {
-			t.Errorf("%s: %s", name, resp.Status)
+			t.Errorf("%s: %s, want %d", name, resp.Status, c.status)
 		}
 	}
 	if m := s.asks(t, callOf(`{"question":"?"}`, "")); m.Result.StructuredContent.Answer != "It is 3." {
-		t.Errorf("after all that: %+v", m)
+		t.Errorf(`after all that: %+v, want Result.StructuredContent.Answer "It is 3."`, m)
 	}
 	if n := len(s.Model.Requests()); n != 2 {
-		t.Errorf("the model was asked %d times", n)
+		t.Errorf("the model was asked %d times, want 2", n)
 	}
 }
 
@@ -301,10 +301,10 @@ func TestMCPRunBelongsToItsCaller(t *testing.T) {
 		given += `"` + id + `":{"action":"accept","content":{"approved":true}}}`
 	}
 	if m := s.asks(t, callOf(`{"question":"Do it."}`, given), eve...); m.Result.StructuredContent.Error.Code != "not_found" {
-		t.Errorf("another goes on: %+v", m)
+		t.Errorf("another goes on: %+v, want Result.StructuredContent.Error.Code not_found", m)
 	}
 	if m := s.asks(t, callOf(`{"question":"Do it."}`, given), ada...); m.Result.StructuredContent.Answer != "Well." {
-		t.Errorf("the owner goes on: %+v", m)
+		t.Errorf("the owner goes on: %+v, want Result.StructuredContent.Answer Well.", m)
 	}
 	session := s.starts(t, ada...)
 	for _, header := range [][]string{append(session[:4:4], eve...), session[:4]} {
@@ -356,14 +356,14 @@ func TestMCPElicitsAVisitToAURL(t *testing.T) {
 				h := s.joins(t, version, p, nil)
 				_, out := h.asks(bounded(t), t, `{"question":"Buy it."}`, nil)
 				if out.Answer != "Well." || len(h.asked) != 1 {
-					t.Fatalf("asked %d times: %+v", len(h.asked), out)
+					t.Fatalf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.asked), out)
 				}
 				if q := h.asked[0]; q.Mode != "url" || q.URL != "https://pay.example/order/1" || !strings.Contains(q.Message, "Pay for it.") || q.RequestedSchema != nil {
-					t.Errorf("asked %+v", q)
+					t.Errorf(`asked %+v, want Mode url, URL https://pay.example/order/1, Message containing "Pay for it.", RequestedSchema nil`, q)
 				}
 				messages := s.Model.Requests()[1].Messages
 				if told := string(messages[len(messages)-1].Content); !strings.Contains(told, `"action":"`+action+`"`) {
-					t.Errorf("the tool was told %s", told)
+					t.Errorf("the tool was told %s, want it to contain %s", told, `"action":"`+action+`"`)
 				}
 			})
 		}

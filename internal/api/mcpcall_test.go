@@ -77,7 +77,7 @@ func heard(t *testing.T, resp *http.Response) conversation {
 	t.Helper()
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(resp.Body)
-		t.Fatalf("status %d: %s", resp.StatusCode, b)
+		t.Fatalf("status %d: %s, want 200", resp.StatusCode, b)
 	}
 	return conversation{sse.NewReader(bufio.NewReader(resp.Body), 1<<20), t}
 }
@@ -138,7 +138,7 @@ func came[T any](t *testing.T, there <-chan T) {
 	select {
 	case <-there:
 	case <-bounded(t).Done():
-		t.Fatal("the tool does not come there")
+		t.Fatal("waited in vain, want the tool to come there")
 	}
 }
 
@@ -160,7 +160,7 @@ func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
 		},
 		"session ended": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
 			if resp := s.do(t, "DELETE", "/mcp", "", header...); resp.StatusCode != http.StatusNoContent {
-				t.Errorf("status %s", resp.Status)
+				t.Errorf("status %s, want 204", resp.Status)
 			}
 		},
 	} {
@@ -194,7 +194,7 @@ func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
 		h := s.joins(t, version, nil, nil)
 		res, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
 		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(textOf(res), "POST /runs/"+out.RunID+"/input") {
-			t.Fatalf("%s: %+v", version, out)
+			t.Fatalf("%s: %+v, want out.Status suspended, 1 out.Interrupts, textOf(res) containing %s", version, out, "POST /runs/"+out.RunID+"/input")
 		}
 		decode[output](t, s.do(t, "POST", "/runs/"+out.RunID+"/input", `{"id":"`+out.Interrupts[0].ID+`","approved":true}`), http.StatusOK)
 		agenttest.TerminalEvent[event.FinalAnswer](t, s.Events(t, out.RunID))
@@ -207,7 +207,7 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	s := serve(t, echoes(), nil, nil, approvesEcho)
 	first := s.asks(t, callOf(`{"question":"Do it."}`, ""))
 	if first.Result.ResultType != "input_required" || len(first.Result.InputRequests) != 1 {
-		t.Fatalf("result %+v", first)
+		t.Fatalf("result %+v, want Result.ResultType input_required, 1 Result.InputRequests", first)
 	}
 	id := ""
 	for id = range first.Result.InputRequests {
@@ -216,18 +216,18 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	// Without an answer it is asked again.
 	again := s.asks(t, callOf(`{"question":"Do it."}`, state))
 	if _, same := again.Result.InputRequests[id]; !same || again.Result.RequestState != first.Result.RequestState {
-		t.Errorf("asked again: %+v", again)
+		t.Errorf("asked again: %+v, want same true, again.Result.RequestState %q", again, first.Result.RequestState)
 	}
 	given := state + `,"inputResponses":{"` + id + `":{"action":"accept","content":{"approved":true}},"other":{"action":"accept"}}`
 	for range 2 {
 		m := s.asks(t, callOf(`{"question":"Do it."}`, given))
 		if m.Result.StructuredContent.Answer != "Well." || !strings.HasPrefix(first.Result.RequestState, m.Result.StructuredContent.RunID+":") {
-			t.Errorf("answer %+v", m)
+			t.Errorf("answer %+v, Result.RequestState %q, want m.Result.StructuredContent.Answer Well., Result.RequestState starting with %q", m, first.Result.RequestState, m.Result.StructuredContent.RunID+":")
 		}
 	}
 	for _, bad := range []string{"nonsense", "run_x:3", strings.Split(first.Result.RequestState, ":")[0] + ":1", strings.Split(first.Result.RequestState, ":")[0] + ":999"} {
 		if m := s.asks(t, callOf(`{"question":"Do it."}`, `,"requestState":"`+bad+`"`)); !m.Result.IsError || m.Result.StructuredContent.Error.Code == "internal" {
-			t.Errorf("%s: %+v", bad, m.Result)
+			t.Errorf("%s: %+v, want IsError true, StructuredContent.Error.Code other than internal", bad, m.Result)
 		}
 	}
 }
@@ -241,12 +241,12 @@ func TestMCPAsksAgainAfterInvalidContent(t *testing.T) {
 		}
 		for _, q := range m.Result.InputRequests {
 			if !strings.Contains(q.Params.Message, "For how many?") || !strings.Contains(q.Params.Message, "/people") {
-				t.Errorf("asked again: %+v", q)
+				t.Errorf(`asked again: %+v, want Params.Message containing "For how many?", Params.Message containing /people`, q)
 			}
 		}
 	}
 	if m.Result.StructuredContent.Answer != "Well." {
-		t.Errorf("result %+v", m)
+		t.Errorf("result %+v, want Result.StructuredContent.Answer Well.", m)
 	}
 }
 
@@ -290,7 +290,7 @@ func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 	c.until(func(m message) bool { return m.Method == "notifications/cancelled" })
 	close(open)
 	if last := c.result(); last.Result.StructuredContent.Answer != "Well." {
-		t.Errorf("result %+v", last)
+		t.Errorf("result %+v, want Result.StructuredContent.Answer Well.", last)
 	}
 }
 
@@ -311,7 +311,7 @@ func TestMCPCallContinuesItsTrace(t *testing.T) {
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"traceparent":"00-`+trace+`-00f067aa0ba902b7-01","progressToken"`, 1)
 	if got := s.asks(t, params).Result.StructuredContent.TraceID; got != trace {
-		t.Errorf("trace %s", got)
+		t.Errorf("trace %s, want %s", got, trace)
 	}
 }
 
@@ -319,10 +319,10 @@ func TestMCPIdempotencyKeyIdentifiesACall(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	first := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent
 	if again := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; first.RunID == "" || again.RunID != first.RunID {
-		t.Errorf("runs %s and %s", first.RunID, again.RunID)
+		t.Errorf("runs %s and %s, want RunID non-empty, RunID %s", first.RunID, again.RunID, first.RunID)
 	}
 	if other := s.asks(t, callOf(`{"question":"b"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; other.Error.Code != "unprocessable" {
-		t.Errorf("another question: %+v", other)
+		t.Errorf("another question: %+v, want Error.Code unprocessable", other)
 	}
 }
 
@@ -340,7 +340,7 @@ func TestMCPForwardsLogMessages(t *testing.T) {
 			return false
 		})
 		if logged != want {
-			t.Errorf("level %q: logged is %v", level, logged)
+			t.Errorf("level %q: logged is %v, want %v", level, logged, want)
 		}
 	}
 }

@@ -23,24 +23,24 @@ func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
 			page = string(body)
 		}
 		if err != nil || resp.StatusCode != http.StatusBadRequest || string(body) != page || !strings.Contains(page, "not valid any more") {
-			t.Errorf("%.60s: %d %s, %v", query, resp.StatusCode, body, err)
+			t.Errorf(`%.60s: %d %s, %v, page %q, want status 400, body %s, page containing "not valid any more", no error`, query, resp.StatusCode, body, err, page, page)
 		}
 		for name, want := range map[string]string{
 			"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
 			"Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		} {
 			if got := resp.Header.Get(name); got != want {
-				t.Errorf("%s is %q", name, got)
+				t.Errorf("%s is %q, want %q", name, got, want)
 			}
 		}
 	}
 	// A link that is looked at is not used up, and nothing is posted here.
 	for _, method := range []string{"HEAD", "POST"} {
 		if resp := s.do(t, method, "/oauth/callback?state=x", ""); resp.StatusCode != http.StatusMethodNotAllowed {
-			t.Errorf("%s: %d", method, resp.StatusCode)
+			t.Errorf("%s: %d, want 405", method, resp.StatusCode)
 		}
 	}
 	if resp := s.do(t, "GET", "/oauth/callback?state=x", "", "Host", "evil.example"); resp.StatusCode != http.StatusMisdirectedRequest {
-		t.Errorf("another host: %d", resp.StatusCode)
+		t.Errorf("another host: %d, want 421", resp.StatusCode)
 	}
 }

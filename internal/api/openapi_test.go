@@ -43,7 +43,7 @@ func TestEveryRouteIsInTheDocumentAndViceVersa(t *testing.T) {
 		name := method + " " + strings.Replace(route, "*", "{file}", 1) // OpenAPI has no wildcards
 		routes[name] = true
 		if documented[name] == nil {
-			t.Errorf("%s is not in the document", name)
+			t.Errorf("%s is not in the document, want one", name)
 		}
 		return nil
 	})
@@ -52,7 +52,7 @@ func TestEveryRouteIsInTheDocumentAndViceVersa(t *testing.T) {
 	}
 	for name := range documented {
 		if !routes[name] {
-			t.Errorf("%s is no route", name)
+			t.Errorf("%s is no route, want one", name)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestEveryExampleMatchesItsSchema(t *testing.T) {
 	check := func(at string, schema, example any) {
 		count++
 		if err := d.check(schema, example); err != nil {
-			t.Errorf("%s: %v\n%v", at, err, example)
+			t.Errorf("%s: %v\n%v, want no error", at, err, example)
 		}
 	}
 	walk("#", d.root, func(at string, o object) {
@@ -84,7 +84,7 @@ func TestEveryExampleMatchesItsSchema(t *testing.T) {
 		}
 	})
 	if count < 100 {
-		t.Errorf("only %d examples were found", count)
+		t.Errorf("only %d examples were found, want at least 100", count)
 	}
 }
 
@@ -112,7 +112,7 @@ func framesIn(t *testing.T, stream io.Reader) (count int) {
 			t.Fatal(err)
 		}
 		if f.Event != e.Type || f.ID != e.RunID+":"+strconv.FormatInt(e.Seq, 10) {
-			t.Errorf("the frame of %s is %s, %s", f.Data, f.Event, f.ID)
+			t.Errorf("the frame of %s is %s, %s, want the event's type and ID", f.Data, f.Event, f.ID)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 		}
 	}
 	if len(states) != 5 {
-		t.Errorf("states %v", states)
+		t.Errorf("states %v, want 5", states)
 	}
 }
 
@@ -176,18 +176,18 @@ func TestEveryCodeOfAProblemIsInTheDocumentWithItsMeaning(t *testing.T) {
 				shown[code] = true
 				k := problemKinds[code]
 				if p["status"] != float64(k.status) || p["title"] != k.title || status != strconv.Itoa(k.status) {
-					t.Errorf("%s %s: the example is %v, the code means %v", name, status, p, k)
+					t.Errorf("%s %s: the example is %v, want %v", name, status, p, k)
 				}
 			}
 		}
 	}
 	for code := range problemKinds {
 		if !slices.Contains(listed, any(code)) || !shown[code] {
-			t.Errorf("%s is not in the document, or has no example", code)
+			t.Errorf("%s is not in the document, or has no example, want both", code)
 		}
 	}
 	if len(listed) != len(problemKinds) {
-		t.Errorf("%d codes in the document, %d in the code", len(listed), len(problemKinds))
+		t.Errorf("%d codes in the document, %d in the code, want %d", len(listed), len(problemKinds), len(problemKinds))
 	}
 }
 
@@ -239,7 +239,7 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	sameKeys(t, "Question/history/0", message, d.flat(component("Message"))["properties"].(object))
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[agent.Request]()) {
 		if _, ok := fields[snake(f.Name)]; ok && reflect.ValueOf(request).FieldByIndex(f.Index).IsZero() {
-			t.Errorf("%s was not read from %s", f.Name, text)
+			t.Errorf("%s was not read from %s, want a value", f.Name, text)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func sameKeys[A, B any](t *testing.T, at string, code map[string]A, documented m
 	t.Helper()
 	in, out := slices.Sorted(maps.Keys(code)), slices.Sorted(maps.Keys(documented))
 	if !slices.Equal(in, out) {
-		t.Errorf("%s: the code has %v, the document %v", at, in, out)
+		t.Errorf("%s: the code has %v, the document %v, want %s", at, in, out, out)
 	}
 }
 
@@ -303,12 +303,12 @@ func TestQueryHasTheParametersThatAreRead(t *testing.T) {
 		}
 	}
 	if !documented["question"] {
-		t.Fatal("no parameters were found")
+		t.Fatal(`no parameters were found: documented["question"] false, want true`)
 	}
 	for name := range d.flat(component("Question"))["properties"].(object) {
 		_, _, err := native.DecodeQuery(url.Values{"question": {"?"}, name: {"1"}})
 		if known := err == nil || !strings.Contains(err.Error(), "unknown parameter"); known != documented[name] {
-			t.Errorf("%s: documented is %t, and DecodeQuery says %v", name, documented[name], err)
+			t.Errorf("%s: documented is %t, and DecodeQuery says %v, known %v, want %v", name, documented[name], err, known, documented[name])
 		}
 	}
 }
@@ -402,7 +402,7 @@ func conforms(t *testing.T, client *http.Client, req *http.Request, route string
 	headers, _ := response["headers"].(object)
 	for name := range headers {
 		if d.follow(headers[name])["required"] == true && resp.Header.Get(name) == "" {
-			t.Errorf("%s: %d without %s", route, status, name)
+			t.Errorf("%s: %d without %s, want resp.Header.Get(name) non-empty", route, status, name)
 		}
 	}
 	switch kind {
@@ -416,7 +416,7 @@ func conforms(t *testing.T, client *http.Client, req *http.Request, route string
 		}
 	case "text/event-stream":
 		if framesIn(t, resp.Body) == 0 {
-			t.Errorf("%s: no events", route)
+			t.Errorf("%s: no events, want at least 1", route)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 			named = named && !strings.Contains(route, id)
 		}
 		if named && doors[route] == nil {
-			t.Errorf("%s is not in the table", route)
+			t.Errorf("%s is not in the table, want one", route)
 		}
 	}
 	for route, ways := range doors {
@@ -94,17 +94,17 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 			status, body := told(way.id)
 			noStatus, noBody := told(way.none)
 			if status != noStatus || body != noBody {
-				t.Errorf("%s: another's is %d %s, none is %d %s", route, status, body, noStatus, noBody)
+				t.Errorf("%s: another's is %d %s, none is %d %s, want %d and %s", route, status, body, noStatus, noBody, noStatus, noBody)
 			}
 			if strings.Contains(route, "_id}") && status != http.StatusNotFound || strings.Contains(body, "1 + 2") {
-				t.Errorf("%s: %d %s", route, status, body)
+				t.Errorf("%s: %d %s, want 404 for an ID, nothing of another's question", route, status, body)
 			}
 		}
 	}
 	// The same key of another caller is another run.
 	mine, other := decode[answer](t, s.do(t, "GET", path, "", ada...), 200), frames(t, s.do(t, "POST", "/answer/stream", question, append(eve, "Idempotency-Key", "k")...), "")
 	if mine.Status != "suspended" || strings.HasPrefix(other[0].ID, run) {
-		t.Errorf("the run is %s; the stranger's stream begins with %s", mine.Status, other[0].ID)
+		t.Errorf("the run is %s; the stranger's stream begins with %s, want Status suspended, [0].ID not starting with %s", mine.Status, other[0].ID, run)
 	}
 	frames(t, s.do(t, "POST", path+"/input", approval, append(ada, "Accept", "text/event-stream")...), "final_answer")
 }
@@ -133,11 +133,11 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 			}
 			resp := s.do(t, method, strings.Replace(path, "{", "x{", 1)+"?question=a", body, header...)
 			if refused := resp.StatusCode == http.StatusForbidden; refused == open[route] {
-				t.Errorf("%s, %s: %d", route, name, resp.StatusCode)
+				t.Errorf("route %s, %s: %d, refused %v, want other than %v", route, name, resp.StatusCode, refused, open[route])
 			}
 		}
 	}
 	if len(s.Model.Requests()) != 0 {
-		t.Error("a question was asked")
+		t.Errorf("a question was asked: %d requests, want 0", len(s.Model.Requests()))
 	}
 }

@@ -28,11 +28,11 @@ func TestReplicaForwardsAnApproval(t *testing.T) {
 		answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}]`, first.Output[0].ID), stream)
 		said := read(t, other.doContext(bounded(t), t, "POST", "/v1/responses", answer))
 		if !strings.Contains(said, "It is 3.") {
-			t.Error(said)
+			t.Errorf(`said %q, want it to contain "It is 3."`, said)
 		}
 		again := decode[resource](t, one.doContext(bounded(t), t, "POST", "/v1/responses", strings.Replace(answer, stream, "", 1)), 200)
-		if again.shape() != "mcp_call:completed message:completed(It is 3.)" {
-			t.Errorf("%s: %s", again.shape(), again.Output[0].Error)
+		if want := "mcp_call:completed message:completed(It is 3.)"; again.shape() != want {
+			t.Errorf("%s: %s, want %s", again.shape(), again.Output[0].Error, want)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestReplicaCancelsReadsAndDeletesAResponse(t *testing.T) {
 	frames(t, stream, "response.mcp_call_arguments.done")
 	r = decode[resource](t, other.doContext(bounded(t), t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	if rest := events(frames(t, stream, "")); r.Status != "cancelled" || !strings.Contains(rest, "response.incomplete") {
-		t.Errorf("%s, %s", r.Status, rest)
+		t.Errorf("status %s, %s, want Status cancelled, rest containing response.incomplete", r.Status, rest)
 	}
 	decode[map[string]any](t, other.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
 	if resp := one.do(t, "GET", "/v1/responses/"+r.ID, ""); resp.StatusCode != 404 {
@@ -58,11 +58,11 @@ func TestReplicaContinuesAndStopsAUIChat(t *testing.T) {
 	id, message := asked(t, first), first[0].MessageID
 	again := chunks(t, frames(t, other.doContext(bounded(t), t, "GET", "/api/chat/c/stream", ""), ""))
 	if asked(t, again) != id || again[0].MessageID != message {
-		t.Error(types(again))
+		t.Errorf("types %q, want question %q of message %q", types(again), id, message)
 	}
 	rest := chunks(t, frames(t, other.doContext(bounded(t), t, "POST", "/api/chat", fills("c", message, id, `{"action":"accept","content":{"people":2}}`)), ""))
 	if rest[0].MessageID != message || rest[len(rest)-1].Type != "finish" {
-		t.Error(types(rest))
+		t.Errorf("types %q, want [0].MessageID %q, [last].Type finish", types(rest), message)
 	}
 
 	one, other = replicas(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})))
@@ -70,16 +70,16 @@ func TestReplicaContinuesAndStopsAUIChat(t *testing.T) {
 	select {
 	case <-one.Tools.Entered:
 	case <-bounded(t).Done():
-		t.Fatal("the tool was not called")
+		t.Fatal("the tool was not called, want one call")
 	}
 	if resp := other.doContext(bounded(t), t, "POST", "/api/chat/d/stop", ""); resp.StatusCode != 204 {
-		t.Error(resp.Status)
+		t.Errorf("status %q, want 204", resp.Status)
 	}
 	if rest := types(chunks(t, frames(t, stream, ""))); !strings.HasSuffix(rest, "abort") {
-		t.Error(rest)
+		t.Errorf("rest %q, want it to end in abort", rest)
 	}
 	if resp := one.do(t, "GET", "/api/chat/d/stream", ""); resp.StatusCode != 204 {
-		t.Error("what was stopped is told again:", resp.Status)
+		t.Errorf("what was stopped is told again: %q, want 204", resp.Status)
 	}
 }
 
@@ -99,10 +99,10 @@ func TestReplicaRepeatsAUIChatThatWasCut(t *testing.T) {
 	frames(t, other.doContext(bounded(t), t, "GET", "/runs/"+run+"/events", ""), "final_answer")
 	resp := other.doContext(bounded(t), t, "GET", "/api/chat/c/stream", "")
 	if resp.StatusCode != 200 {
-		t.Fatal(resp.Status)
+		t.Fatalf("status %q, want 200", resp.Status)
 	}
 	if got := chunks(t, frames(t, resp, "")); got[0].MessageID != run || got[len(got)-1].Type != "finish" {
-		t.Error(types(got))
+		t.Errorf("types %q, want [0].MessageID %q, [last].Type finish", types(got), run)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestReplicaResumesAnAGUIRun(t *testing.T) {
 	resume := aguiInput("r2", `,"resume":[{"interruptId":"`+end.Outcome.Interrupts[0].ID+`","status":"resolved","payload":{"people":2}}]`)
 	rest, types := aguiRun(t, other.doContext(bounded(t), t, "POST", "/agui", resume))
 	if rest[len(rest)-1].Outcome.Type != "success" {
-		t.Error(types)
+		t.Errorf("types %q, [last].Outcome.Type %q, want success", types, rest[len(rest)-1].Outcome.Type)
 	}
 	refused(t, one.do(t, "POST", "/agui", resume), 409, "conflict")
 }
@@ -126,7 +126,7 @@ func TestReplicaKnowsARepeatedRequest(t *testing.T) {
 			first := read(t, one.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
 			again := read(t, other.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
 			if first != again || len(other.Model.Requests()) != 0 {
-				t.Errorf("%d model requests; first\n%s\nagain\n%s", len(other.Model.Requests()), first, again)
+				t.Errorf("%d model requests; first\n%s\nagain\n%s, want first %s, requests 0", len(other.Model.Requests()), first, again, again)
 			}
 		})
 	}

@@ -55,12 +55,12 @@ func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
 			resp := s.do(t, c.method, c.path, c.body, c.header...)
 			refused(t, resp, c.status, c.code)
 			if c.status == 405 && resp.Header.Get("Allow") == "" {
-				t.Error("no Allow")
+				t.Errorf("Allow %q, want non-empty", resp.Header.Get("Allow"))
 			}
 		})
 	}
 	if n := len(s.Model.Requests()); n != 0 {
-		t.Errorf("%d model requests: a bad request started a run", n)
+		t.Errorf("%d model requests: a bad request started a run, want 0", n)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestAcceptHeadersAreHonored(t *testing.T) {
 		{"Content-Type", "application/json; charset=UTF-8"}, {"Origin", s.URL}, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"},
 	} {
 		if resp := s.do(t, "POST", "/answer", question, header...); resp.StatusCode != 200 {
-			t.Errorf("%v: %s", header, resp.Status)
+			t.Errorf("%v: %s, want 200", header, resp.Status)
 		}
 	}
 }
@@ -120,16 +120,16 @@ func TestProbesAnswerWhoeverAsks(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.OpenAPI = []byte("openapi: 3.1.0\n") })
 	resp := s.do(t, "GET", "/healthz", "", "Host", "10.1.2.3:8080")
 	if b, _ := io.ReadAll(resp.Body); strings.TrimSpace(string(b)) != `{"status":"ok"}` {
-		t.Errorf("health is %s", b)
+		t.Errorf(`health is %s, want {"status":"ok"}`, b)
 	}
 	if resp := s.do(t, "HEAD", "/healthz", ""); resp.StatusCode != 200 {
-		t.Errorf("HEAD is %s", resp.Status)
+		t.Errorf("HEAD is %s, want 200", resp.Status)
 	}
 	if resp := s.do(t, "HEAD", "/answer/stream?question=a", ""); resp.StatusCode != 405 || len(s.Model.Requests()) != 0 {
-		t.Errorf("HEAD of a stream is %s", resp.Status)
+		t.Errorf("HEAD of a stream is %s, want status 405, 0 requests", resp.Status)
 	}
 	if resp := s.do(t, "GET", "/openapi.yaml", ""); resp.Header.Get("Content-Type") != "application/yaml" {
-		t.Errorf("content type %s", resp.Header.Get("Content-Type"))
+		t.Errorf("content type %s, want application/yaml", resp.Header.Get("Content-Type"))
 	}
 }
 
@@ -140,22 +140,22 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 	ok := s.do(t, "OPTIONS", "/answer/stream", "", append(pre, "Origin", origin)...)
 	if ok.StatusCode != 204 || ok.Header.Get("Access-Control-Allow-Origin") != origin || ok.Header.Get("Access-Control-Allow-Credentials") != "" ||
 		!strings.Contains(ok.Header.Get("Access-Control-Allow-Headers"), "Last-Event-ID, Prefer") {
-		t.Errorf("preflight %s %v", ok.Status, ok.Header)
+		t.Errorf(`preflight %s %v, want status 204, Access-Control-Allow-Origin %s, Access-Control-Allow-Credentials empty, Access-Control-Allow-Headers containing "Last-Event-ID, Prefer"`, ok.Status, ok.Header, origin)
 	}
 	for _, other := range []string{"https://app.example.evil", "http://app.example", "https://APP.example", "null"} {
 		resp := s.do(t, "OPTIONS", "/answer/stream", "", append(pre, "Origin", other)...)
 		refused(t, resp, 403, "forbidden")
 		if resp.Header.Get("Access-Control-Allow-Origin") != "" {
-			t.Errorf("%s is allowed", other)
+			t.Errorf("%s is allowed, Access-Control-Allow-Origin %q, want empty", other, resp.Header.Get("Access-Control-Allow-Origin"))
 		}
 	}
 	resp := s.do(t, "POST", "/answer", question, "Origin", origin, "Sec-Fetch-Site", "cross-site")
 	if resp.StatusCode != 200 || resp.Header.Get("Access-Control-Allow-Origin") != origin || !strings.Contains(fmt.Sprint(resp.Header["Vary"]), "Origin") {
-		t.Errorf("call %s %v", resp.Status, resp.Header)
+		t.Errorf(`call %s %v, want status 200, Access-Control-Allow-Origin %s, resp.Header["Vary"] containing Origin`, resp.Status, resp.Header, origin)
 	}
 	bad := s.do(t, "POST", "/answer", `{}`, "Origin", origin)
 	if refused(t, bad, 400, "invalid_request"); bad.Header.Get("Access-Control-Allow-Origin") != origin {
-		t.Error("the page cannot read why it was refused")
+		t.Errorf("the page cannot read why it was refused: Access-Control-Allow-Origin %q, want %q", bad.Header.Get("Access-Control-Allow-Origin"), origin)
 	}
 }
 
@@ -168,36 +168,36 @@ func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
 	resp := s.do(t, "POST", "/answer", question)
 	refused(t, resp, 401, "unauthenticated")
 	if got := resp.Header.Get("WWW-Authenticate"); !strings.HasPrefix(got, "Bearer ") || strings.Contains(got, "error") {
-		t.Errorf("challenge %s", got)
+		t.Errorf(`challenge %s, want got starting with "Bearer ", got without error`, got)
 	}
 	resp = s.do(t, "POST", "/answer", question, "Authorization", ada+"x")
 	refused(t, resp, 401, "unauthenticated")
 	if !strings.Contains(resp.Header.Get("WWW-Authenticate"), `error="invalid_token"`) {
-		t.Errorf("challenge %s", resp.Header.Get("WWW-Authenticate"))
+		t.Errorf(`challenge %s, want it to contain error="invalid_token"`, resp.Header.Get("WWW-Authenticate"))
 	}
 	resp = s.do(t, "POST", "/answer", question, "Authorization", "Bearer "+iam.good(nil, fields{"scope": "other"}))
 	refused(t, resp, 403, "forbidden")
 	if !strings.Contains(resp.Header.Get("WWW-Authenticate"), `error="insufficient_scope"`) {
-		t.Errorf("challenge %s", resp.Header.Get("WWW-Authenticate"))
+		t.Errorf(`challenge %s, want it to contain error="insufficient_scope"`, resp.Header.Get("WWW-Authenticate"))
 	}
 
 	refused(t, s.do(t, "POST", "/tools/meet/call", `{}`), 401, "unauthenticated")
 	if len(s.Tools.Entered) > 0 {
-		t.Error("somebody without a token called a tool")
+		t.Errorf("somebody without a token called a tool: %d Tools.Entered, want 0", len(s.Tools.Entered))
 	}
 	if got := decode[toolResult](t, s.do(t, "POST", "/tools/echo/call", `{"args":{"text":"x"}}`, "Authorization", bob), 200); string(got.Payload) != `"x"` {
-		t.Errorf("result %+v", got)
+		t.Errorf(`result %+v, want Payload "x"`, got)
 	}
 	a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	if st := decode[answer](t, s.do(t, "GET", "/runs/"+a.RunID, "", "Authorization", ada), 200); st.Status != "completed" {
-		t.Errorf("the owner sees %+v", st)
+		t.Errorf("the owner sees %+v, want Status completed", st)
 	}
 	refused(t, s.do(t, "GET", "/runs/"+a.RunID, "", "Authorization", bob), 404, "not_found")
 	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Authorization", bob), 404, "not_found")
 	refused(t, s.do(t, "POST", "/runs/"+a.RunID+"/cancel", "", "Authorization", bob), 404, "not_found")
 	refused(t, s.do(t, "POST", "/answer/stream", question, "Authorization", bob, "Last-Event-ID", a.RunID+":1"), 404, "not_found")
 	if resp := s.do(t, "GET", "/healthz", ""); resp.StatusCode != 200 {
-		t.Errorf("health needs a token: %s", resp.Status)
+		t.Errorf("health needs a token: %s, want 200", resp.Status)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestPanicInAHandlerIsAProblem(t *testing.T) {
 	})
 	p := refused(t, s.do(t, "GET", "/metrics", ""), 500, "internal")
 	if strings.Contains(fmt.Sprint(p), "bug") {
-		t.Errorf("problem %+v", p)
+		t.Errorf("problem %+v, want no bug", p)
 	}
 	decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 }
@@ -223,7 +223,7 @@ func TestToolsWithoutServersAreAnEmptyList(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if b, _ := io.ReadAll(resp.Body); strings.TrimSpace(string(b)) != `{"tools":[]}` {
-		t.Errorf("got %s", b)
+		t.Errorf(`got %s, want {"tools":[]}`, b)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestRequestRefusesTheCorpusOfInvalidBodies(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
 	bodies := corpus()
 	if len(bodies) < 600 {
-		t.Errorf("%d bodies", len(bodies))
+		t.Errorf("%d bodies, want at least 600", len(bodies))
 	}
 	for _, path := range []string{"/answer", "/answer/stream", "/tools/meet/call", "/runs/run_none/input"} {
 		for name, body := range bodies {
@@ -304,12 +304,12 @@ func TestRequestRefusesTheCorpusOfInvalidBodies(t *testing.T) {
 			b, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err != nil || resp.StatusCode/100 != 4 || resp.Header.Get("Content-Type") != "application/problem+json" || !json.Valid(b) {
-				t.Errorf("%s, %s: %s %.200s %v", path, name, resp.Status, b, err)
+				t.Errorf("%s, %s: %s %.200s %v, want 4xx and a problem document", path, name, resp.Status, b, err)
 			}
 		}
 	}
 	if n := len(s.Model.Requests()); n != 0 || len(s.Tools.Entered) != 0 {
-		t.Errorf("%d model requests, %d tool calls", n, len(s.Tools.Entered))
+		t.Errorf("%d model requests, %d tool calls, want 0 and 0", n, len(s.Tools.Entered))
 	}
 }
 
@@ -441,12 +441,12 @@ func TestMalformedHTTPIsRefused(t *testing.T) {
 				t.Errorf("status %d, want %d", resp.StatusCode, c.status)
 			}
 			if c.status == 405 && resp.Header.Get("Allow") == "" {
-				t.Error("no Allow")
+				t.Errorf("Allow %q, want non-empty", resp.Header.Get("Allow"))
 			}
 		})
 	}
 	if n := len(s.Model.Requests()); n != 0 {
-		t.Errorf("%d model requests: a bad request started a run", n)
+		t.Errorf("%d model requests: a bad request started a run, want 0", n)
 	}
 }
 
@@ -462,7 +462,7 @@ func TestUnusualHTTPIsAccepted(t *testing.T) {
 	} {
 		if resp := s.wire(t, bytes, false); resp.StatusCode != 200 {
 			b, _ := io.ReadAll(resp.Body)
-			t.Errorf("%s: %s %s", name, resp.Status, b)
+			t.Errorf("%s: %s %s, want 200", name, resp.Status, b)
 		}
 	}
 }

@@ -61,13 +61,13 @@ func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	if r.Status != "completed" || r.shape() != "mcp_call:completed message:completed(It is 3.)" || *r.Output[0].Output != `{"sum":3}` || r.Usage.TotalTokens != 30 {
-		t.Errorf("%s %s %+v", r.Status, r.shape(), r)
+		t.Errorf(`status %s %s %+v, want Status completed, shape "mcp_call:completed message:completed(It is 3.)", Output[0].Output {"sum":3}, Usage.TotalTokens 30`, r.Status, r.shape(), r)
 	}
 	again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200)
 	one, _ := json.Marshal(r)
 	two, _ := json.Marshal(again)
 	if string(one) != string(two) {
-		t.Errorf("retrieved:\n%s\n%s", one, two)
+		t.Errorf("retrieved:\n%s\n%s, want %s", one, two, string(two))
 	}
 	for _, id := range []string{"resp_none", "nope", r.ID + "_99", r.ID + "_-1", strings.Replace(r.ID, "resp", "run", 1)} {
 		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id, ""), 404)
@@ -82,7 +82,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
 	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
-		t.Fatalf("%s", events(all))
+		t.Fatalf("events %s, want [last].Data [DONE], [0].Event response.created, [len-2].Event response.completed", events(all))
 	}
 	open := make(map[string]bool)
 	var id string
@@ -98,34 +98,34 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.Type != f.Event || e.Sequence != i || f.ID != "" {
-			t.Errorf("frame %d: %s %s", i, f.Event, f.Data)
+			t.Errorf("frame %d: %s %s, Type %q, Sequence %d, ID %q, want %s, %d and empty", i, f.Event, f.Data, e.Type, e.Sequence, f.ID, f.Event, i)
 		}
 		switch {
 		case strings.HasSuffix(e.Type, "output_item.added"):
 			open[e.Item.ID] = true
 		case strings.HasSuffix(e.Type, "output_item.done"):
 			if !open[e.Item.ID] {
-				t.Errorf("%s was not added", e.Item.ID)
+				t.Errorf("%s was not added, want one", e.Item.ID)
 			}
 			delete(open, e.Item.ID)
 		case e.ItemID != "" && !open[e.ItemID]:
-			t.Errorf("%s is not open: %s", e.ItemID, f.Data)
+			t.Errorf("%s is not open, want it added before: %s", e.ItemID, f.Data)
 		}
 		if e.Response.ID != "" {
 			id = e.Response.ID
 		}
 	}
 	if len(open) > 0 {
-		t.Errorf("open: %v", open)
+		t.Errorf("open: %v, want 0", open)
 	}
 	for n := range len(all) - 1 {
 		rest := frames(t, s.do(t, "GET", fmt.Sprintf("/v1/responses/%s?stream=true&starting_after=%d", id, n), ""), "")
 		if len(rest) != len(all)-n-1 {
-			t.Fatalf("after %d: %d frames", n, len(rest))
+			t.Fatalf("after %d: %d frames, want %d", n, len(rest), len(all)-n-1)
 		}
 		for i, f := range rest {
 			if string(f.Data) != string(all[n+1+i].Data) {
-				t.Fatalf("after %d: %s, was %s", n, f.Data, all[n+1+i].Data)
+				t.Fatalf("after %d: %s, was %s, want %s", n, f.Data, all[n+1+i].Data, string(all[n+1+i].Data))
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 	}
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", `,"previous_response_id":"resp_none"`)), 404)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
 	}
 	unkept := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first", `,"store":false`)), 200)
 	decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+unkept.ID, ""), 404)
@@ -189,31 +189,31 @@ func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 		s := serve(t, adds(), nil, nil, needsApproval)
 		one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 		if one.Status != "completed" || one.shape() != "mcp_approval_request" || one.Output[0].Arguments != `{"a":1,"b":2}` {
-			t.Fatalf("%s: %s", one.Status, one.shape())
+			t.Fatalf(`%s: %s, Output[0].Arguments %q, want completed, mcp_approval_request and {"a":1,"b":2}`, one.Status, one.shape(), one.Output[0].Arguments)
 		}
 		answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":%t,"reason":"because"}]`, one.Output[0].ID, approve),
 			`,"previous_response_id":"`+one.ID+`"`)
 		two := decode[resource](t, s.do(t, "POST", "/v1/responses", answer), 200)
 		want := map[bool]string{true: "mcp_call:completed message:completed(It is 3.)", false: "mcp_call:failed message:completed(It is 3.)"}[approve]
 		if two.shape() != want || two.ID == one.ID || two.Output[0].Approval != one.Output[0].ID || two.Previous == nil || *two.Previous != one.ID {
-			t.Errorf("approve %t: %s, %+v", approve, two.shape(), two)
+			t.Errorf("approve %t: %s, %+v, want shape %s, ID other than %s, Output[0].Approval %s, Previous non-nil, Previous %s", approve, two.shape(), two, want, one.ID, one.Output[0].ID, one.ID)
 		}
 		if two.Usage.TotalTokens != 15 || one.Usage.TotalTokens != 15 {
-			t.Errorf("usage %d and %d", one.Usage.TotalTokens, two.Usage.TotalTokens)
+			t.Errorf("usage %d and %d, want Usage.TotalTokens 15, Usage.TotalTokens 15", one.Usage.TotalTokens, two.Usage.TotalTokens)
 		}
 		// A client that lost the answer asks again, and gets the same.
 		again := decode[resource](t, s.do(t, "POST", "/v1/responses", answer), 200)
 		first := decode[resource](t, s.do(t, "GET", "/v1/responses/"+one.ID, ""), 200)
 		if again.shape() != two.shape() || again.ID != two.ID || first.shape() != one.shape() {
-			t.Errorf("again %s, first %s", again.shape(), first.shape())
+			t.Errorf("again %s, first %s, want %s and %s", again.shape(), first.shape(), two.shape(), one.shape())
 		}
 		// The other answer comes too late.
 		late := strings.Replace(answer, fmt.Sprintf(`"approve":%t`, approve), fmt.Sprintf(`"approve":%t`, !approve), 1)
 		if e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", late), 409); e.Error.Code != "conflict" {
-			t.Errorf("%+v", e)
+			t.Errorf("open AI Error %+v, want Error.Code conflict", e)
 		}
 		if n := len(s.Model.Requests()); n != 2 {
-			t.Errorf("%d model calls", n)
+			t.Errorf("%d model calls, want 2", n)
 		}
 	}
 }
@@ -223,23 +223,23 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
 	var end struct{ Response resource }
 	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.shape() != "mcp_approval_request" {
-		t.Fatalf("%s: %v", events(all), err)
+		t.Fatalf("%s: %v, want shape mcp_approval_request, no error", events(all), err)
 	}
 	// Neither the history that comes along nor earlier answers matter.
 	answer := respond(`[{"role":"user","content":"What is 1 + 2?"},{"type":"item_reference","id":"`+end.Response.Output[0].ID+`"},
 		{"type":"mcp_approval_response","approval_request_id":"`+end.Response.Output[0].ID+`","approve":true}]`, `,"stream":true`)
 	all = frames(t, s.do(t, "POST", "/v1/responses", answer), "")
 	if all[0].Event != "response.created" || strings.Contains(events(all), "approval") {
-		t.Errorf("%s", events(all))
+		t.Errorf("events %s, want [0].Event response.created, events(all) without approval", events(all))
 	}
 	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.shape() != "mcp_call:completed message:completed(It is 3.)" {
-		t.Errorf("%s", end.Response.shape())
+		t.Errorf(`shape %s, want "mcp_call:completed message:completed(It is 3.)" and no error`, end.Response.shape())
 	}
 	var first struct {
 		Sequence int `json:"sequence_number"`
 	}
 	if err := json.Unmarshal(all[0].Data, &first); err != nil || first.Sequence != 0 {
-		t.Errorf("the second response begins with event %d", first.Sequence)
+		t.Errorf("the second response begins with event %d, want 0 and no error", first.Sequence)
 	}
 }
 
@@ -247,12 +247,12 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 func TestResponseWithoutStoreAsksNobody(t *testing.T) {
 	s := serve(t, adds(), nil, nil, needsApproval)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"store":false`)), 200)
-	if r.shape() != "mcp_call:failed message:completed(It is 3.)" {
-		t.Error(r.shape())
+	if want := "mcp_call:failed message:completed(It is 3.)"; r.shape() != want {
+		t.Errorf("shape %q, want %q", r.shape(), want)
 	}
 	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x")), 200)
 	if !strings.Contains(c.Choices[0].Message.Reasoning, "[add failed: denied]") {
-		t.Errorf("%+v", c)
+		t.Errorf(`completion %+v, want Choices[0].Message.Reasoning containing "[add failed: denied]"`, c)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestFormsAreDeclinedWhereApprovalsAreNot(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Well.")), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
 	if r.shape() != "mcp_call:completed message:completed(Well.)" || !strings.Contains(*r.Output[0].Output, "decline") {
-		t.Errorf("%s %+v", r.shape(), r)
+		t.Errorf(`shape %s %+v, want shape "mcp_call:completed message:completed(Well.)", Output[0].Output containing decline`, r.shape(), r)
 	}
 }
 
@@ -269,28 +269,28 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 	s := serve(t, holds(open), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
 	if r.Status != "in_progress" {
-		t.Errorf("%+v", r)
+		t.Errorf("resource %+v, want Status in_progress", r)
 	}
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("y", `,"previous_response_id":"`+r.ID+`"`)), 409)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
 	}
 	stream := s.do(t, "GET", "/v1/responses/"+r.ID+"?stream=true", "")
 	frames(t, stream, "response.output_text.delta")
 	if now := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); now.shape() != "message:in_progress(Wait)" {
-		t.Errorf("now: %s", now.shape())
+		t.Errorf("now: %s, want message:in_progress(Wait)", now.shape())
 	}
 	r = decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	if r.Status != "cancelled" || r.shape() != "message:completed(Wait)" {
-		t.Errorf("%s %s", r.Status, r.shape())
+		t.Errorf("status %s %s, want cancelled and message:completed(Wait)", r.Status, r.shape())
 	}
 	rest, err := io.ReadAll(stream.Body)
 	if err != nil || !strings.Contains(string(rest), "event: response.incomplete\n") || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
-		t.Errorf("%s, %v", rest, err)
+		t.Errorf(`rest %s, %v, want rest containing "event: response.incomplete\n", rest ending in "data: [DONE]\n\n", no error`, rest, err)
 	}
 	again := decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	if again.Status != "cancelled" {
-		t.Errorf("again %s", again.Status)
+		t.Errorf("again %s, want cancelled", again.Status)
 	}
 }
 
@@ -298,11 +298,11 @@ func TestFailedResponseSaysSoInBothWays(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", respond("x"))
 	if e := decode[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("%+v %v", e, resp.Header)
+		t.Errorf("open AI Error %+v %v, want e.Error.Code model_error, X-Should-Retry false", e, resp.Header)
 	}
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("x", `,"stream":true`)), "")
 	if last := all[len(all)-2].Event; last != "response.failed" || strings.Contains(events(all), " error ") {
-		t.Errorf("%s", events(all))
+		t.Errorf(`events %s, last %q, want last response.failed, events(all) without " error "`, events(all), last)
 	}
 }
 
@@ -310,15 +310,15 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses",
 		respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"],"authorization":"s3cret","require_approval":"never"}]`)), 200)
-	if r.shape() != "mcp_list_tools mcp_call:completed message:completed(It is 3.)" {
-		t.Error(r.shape())
+	if want := "mcp_list_tools mcp_call:completed message:completed(It is 3.)"; r.shape() != want {
+		t.Errorf("shape %q, want %q", r.shape(), want)
 	}
 	if tools := s.Model.Requests()[0].Tools; len(tools) != 1 || tools[0].Function.Name != "add" {
-		t.Errorf("%d tools", len(tools))
+		t.Errorf("%d tools, want tools 1, [0].Function.Name add", len(tools))
 	}
 	b, err := io.ReadAll(s.do(t, "GET", "/v1/responses/"+r.ID, "").Body)
 	if err != nil || strings.Contains(string(b), "s3cret") || !strings.Contains(string(b), `"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"]}]`) {
-		t.Errorf("%s", b)
+		t.Errorf("read all %s, want b without s3cret, b containing %s, no error", b, `"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"]}]`)
 	}
 	for field, body := range map[string]string{
 		"tools[0].server_url":       `,"tools":[{"type":"mcp","server_label":"x","server_url":"http://169.254.169.254/"}]`,
@@ -328,7 +328,7 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 	} {
 		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", body)), 400)
 		if e.Error.Param == nil || *e.Error.Param != field {
-			t.Errorf("%s: %+v", field, e)
+			t.Errorf("%s: %+v, want Error.Param non-nil, Error.Param %s", field, e, field)
 		}
 	}
 }
@@ -339,7 +339,7 @@ func TestResponseFunctionCallAndOutput(t *testing.T) {
 	tools := `,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"},"strict":true}]`
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("The sky?", tools)), 200)
 	if one.Status != "completed" || one.shape() != "function_call:completed" || one.Output[0].CallID != "c1" {
-		t.Fatalf("%s %s", one.Status, one.shape())
+		t.Fatalf("status %s %s, Output[0].CallID %q, want completed, function_call:completed and c1", one.Status, one.shape(), one.Output[0].CallID)
 	}
 	output := `{"type":"function_call_output","call_id":"c1","output":"blue"}`
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[`+output+`]`, tools, `,"previous_response_id":"`+one.ID+`"`)), 200)
@@ -349,12 +349,12 @@ func TestResponseFunctionCallAndOutput(t *testing.T) {
 	four := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(referred, tools)), 200)
 	for _, r := range []resource{two, three, four} {
 		if r.shape() != "message:completed(Blue.)" {
-			t.Error(r.shape())
+			t.Errorf("shape %q, want message:completed(Blue.)", r.shape())
 		}
 	}
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[`+output+`]`, tools)), 400)
 	if e.Error.Param == nil || *e.Error.Param != "input" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param input", e)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestResponseIsARunLikeAnyOther(t *testing.T) {
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
 	run := decode[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
 	if run.Status != "completed" || *run.Answer != "It is 3." {
-		t.Errorf("%+v", run)
+		t.Errorf(`run %+v, want Status completed, Answer "It is 3."`, run)
 	}
 }
 
@@ -388,15 +388,15 @@ func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 	} {
 		e := decode[openAIError](t, s.do(t, c.method, c.path, c.body, "Authorization", eve), 404)
 		if e.Error.Code != "not_found" {
-			t.Errorf("%s %s: %+v", c.method, c.path, e)
+			t.Errorf("method %s %s: %+v, want Error.Code not_found", c.method, c.path, e)
 		}
 	}
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
 	if e.Error.Type != "authentication_error" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, want Error.Type authentication_error", e)
 	}
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approval, "Authorization", ada), 200)
-	if two.shape() != "mcp_call:completed message:completed(It is 3.)" {
-		t.Error(two.shape())
+	if want := "mcp_call:completed message:completed(It is 3.)"; two.shape() != want {
+		t.Errorf("shape %q, want %q", two.shape(), want)
 	}
 }

@@ -75,13 +75,13 @@ func TestDeletedRunIsGone(t *testing.T) {
 	refused(t, s.do(t, "DELETE", "/runs/"+run, ""), http.StatusConflict, "conflict")
 	decode[runStatus](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusOK)
 	if resp := s.do(t, "DELETE", "/runs/"+run, ""); resp.StatusCode != http.StatusNoContent {
-		t.Fatalf("%s", resp.Status)
+		t.Fatalf("status %s, want 204", resp.Status)
 	}
 	for _, r := range [][2]string{{"GET", ""}, {"GET", "/events"}, {"GET", "/results/call_1"}, {"DELETE", ""}, {"POST", "/cancel"}} {
 		refused(t, s.do(t, r[0], "/runs/"+run+r[1], ""), http.StatusGone, "gone")
 	}
 	if got := listed(t, s, ""); len(got) != 0 {
-		t.Errorf("listed %v", got)
+		t.Errorf("listed %v, want 0", got)
 	}
 }
 
@@ -115,10 +115,10 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	_, cut := io.Copy(io.Discard, stream.Body)
 	<-drained
 	if cut == nil {
-		t.Error("the stream ended as if that were all")
+		t.Error("the stream ended as if that were all, want an error")
 	}
 	if r, err := s.Log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
-		t.Errorf("%s, %v", r.Last.JSON, err)
+		t.Errorf("JSON %s, %v, want status StatusRunning, no error", r.Last.JSON, err)
 	}
 }
 
@@ -167,27 +167,27 @@ func TestResultIsWhereItsEventSays(t *testing.T) {
 		case "tool_result":
 			seen++
 			if e.Truncated == nil || e.Truncated.Bytes < wholeText || len(f.Data) > 320<<10 {
-				t.Fatalf("%d bytes, truncated %+v", len(f.Data), e.Truncated)
+				t.Fatalf("%d bytes, truncated %+v, want Truncated non-nil, e.Truncated.Bytes at least %d, Data at most 320<<10", len(f.Data), e.Truncated, wholeText)
 			}
 			resp := s.do(t, "GET", e.Truncated.URL, "")
 			if got := resp.Header.Get("Cache-Control"); got != "no-store" {
-				t.Errorf("Cache-Control is %s", got)
+				t.Errorf("Cache-Control is %s, want no-store", got)
 			}
 			r := decode[callResult](t, resp, 200)
 			if len(r.Content) != 1 || len(r.Content[0]["text"].(string)) != wholeText || r.IsError || r.CallID != "call_1" || r.Tool != "give" || r.Server != "default" {
-				t.Errorf("%d blocks of %s, %s, %s", len(r.Content), r.CallID, r.Tool, r.Server)
+				t.Errorf(`%d blocks of %s, %s, %s, want Content 1, len(r.Content[0]["text"].(string)) %d, IsError false, CallID call_1, Tool give, Server default`, len(r.Content), r.CallID, r.Tool, r.Server, wholeText)
 			}
 		case "tool_error":
 			seen++
 			path := "/runs/" + e.RunID + "/results/" + url.PathEscape(e.CallID)
 			r := decode[callResult](t, s.do(t, "GET", path, ""), 200)
 			if e.Truncated != nil || !r.IsError || r.Payload != "No." || r.CallID != "call/2 ?%2F" {
-				t.Errorf("truncated %+v, result %+v", e.Truncated, r)
+				t.Errorf(`truncated %+v, result %+v, want Truncated nil, r.IsError true, r.Payload No., r.CallID "call/2 ?%%2F"`, e.Truncated, r)
 			}
 		}
 	}
 	if seen != 2 {
-		t.Errorf("%d calls ended", seen)
+		t.Errorf("%d calls ended, want 2", seen)
 	}
 }
 
@@ -225,6 +225,6 @@ func TestResultOfACallInProgressIsNotFound(t *testing.T) {
 	close(s.Tools.ReleaseMeet)
 	s.Events(t, run.ID)
 	if r := decode[callResult](t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 200); r.Payload != "x" {
-		t.Errorf("%+v", r)
+		t.Errorf("call result %+v, want Payload x", r)
 	}
 }

@@ -261,17 +261,17 @@ func (d *contractDocument) sameFields(t *testing.T, at string, typ reflect.Type,
 	fields := fieldsOf(typ)
 	for name, f := range fields {
 		if properties[name] == nil {
-			t.Errorf("%s/%s is in the code and not in the document", at, name)
+			t.Errorf("%s/%s is in the code and not in the document, want one", at, name)
 			continue
 		}
 		if slices.Contains(required, any(name)) == f.optional {
-			t.Errorf("%s/%s: optional in the code is %t, and not so in the document", at, name, f.optional)
+			t.Errorf("%s/%s: optional in the code is %t, and not so in the document, want slices.Contains(required, any(name)) other than %v", at, name, f.optional, f.optional)
 		}
 		d.sameShape(t, at+"/"+name, f.typ, properties[name])
 	}
 	for name := range properties {
 		if _, known := fields[name]; !known && !slices.Contains(besides, name) {
-			t.Errorf("%s/%s is in the document and not in the code", at, name)
+			t.Errorf("%s/%s is in the document and not in the code, besides %q, want it to contain %s", at, name, besides, name)
 		}
 	}
 }
@@ -342,11 +342,11 @@ func TestEveryTypeOfEventHasOneSchema(t *testing.T) {
 		s := d.flat(object{"$ref": ref})
 		properties := s["properties"].(object)
 		if got, _ := properties["type"].(object); got["const"] != string(typ) || !listed[ref] {
-			t.Errorf("%s has no schema of its own", typ)
+			t.Errorf(`%s has no schema of its own, got["const"] %v, want got["const"] %s, listed[ref] true`, typ, got["const"], string(typ))
 		}
 	}
 	if n := len(event.Types()); len(mapping) != n || len(listed) != n {
-		t.Errorf("%d schemas, %d in the mapping, for %d types", len(listed), len(mapping), n)
+		t.Errorf("%d schemas, %d in the mapping, for %d types, want mapping %d, listed %d", len(listed), len(mapping), n, n, n)
 	}
 }
 
@@ -374,6 +374,6 @@ func TestEveryEventMatchesItsSchemaFieldByField(t *testing.T) {
 		}
 	}
 	if !slices.Equal(types, event.Types()) {
-		t.Errorf("samples of %v", types)
+		t.Errorf("samples of %v, want %v", types, event.Types())
 	}
 }

@@ -58,7 +58,7 @@ func takeSlowly(t *testing.T, body io.Reader) {
 		<-time.After(time.Second)
 	}
 	if took := time.Since(began); got < 1<<20 || took < time.Minute {
-		t.Errorf("%d bytes in %s: %v", got, took, err)
+		t.Errorf("%d bytes in %s: %v, want got at least 1<<20, took at least 1 min", got, took, err)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 			for r := sse.NewReader(bufio.NewReader(resp.Body), 1<<20); ; events++ {
 				f, err := r.Next()
 				if err != nil {
-					broken.Do(func() { t.Errorf("a reader got %d events and then %v", events, err) })
+					broken.Do(func() { t.Errorf("a reader got %d events and then %v, want no error", events, err) })
 					return
 				}
 				at := sentAt(f.Data)
@@ -234,11 +234,11 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 		case waited := <-waits:
 			longest = max(longest, waited)
 		case <-ctx.Done():
-			t.Fatalf("%d stalled readers are still there", stalled-n)
+			t.Fatalf("%d stalled readers are still there, want 0", stalled-n)
 		}
 	}
 	if os.Getenv("LOAD") != "" && longest > timeout+time.Second { // what a busy machine makes of a short test says little
-		t.Errorf("a stalled reader was let go after %s", longest)
+		t.Errorf("a stalled reader was let go after %s, want at most %v", longest, timeout+time.Second)
 	}
 	t.Logf("%d stalled readers were let go at most %s after the last write began, of %s", stalled, longest.Round(time.Millisecond), timeout)
 	all.Wait()
@@ -286,13 +286,13 @@ func TestStreamCutsAStalledReader(t *testing.T) {
 		for lines := bufio.NewScanner(reading); lines.Scan() && lines.Text() != "event: final_answer"; {
 		}
 		if took := time.Since(began); took != 0 {
-			t.Errorf("the other reader waited %s", took)
+			t.Errorf("the other reader waited %s, want 0", took)
 		}
 		// The server closes its end; until then a read would have got what it wrote.
 		<-time.After(10 * time.Second)
 		synctest.Wait()
 		if b, err := io.ReadAll(stalled); err != nil || strings.Contains(string(b), "final_answer") {
-			t.Errorf("the connection is still there: %v, %d bytes", err, len(b))
+			t.Errorf("the connection is still there: %v, %d bytes, b %q, want b without final_answer, no error", err, len(b), string(b))
 		}
 	})
 }

@@ -52,7 +52,7 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	all := decode[inputPage](t, s.do(t, "GET", path+"?order=asc", ""), 200)
 	want := "message user(input_text:Blue?)(input_image:), function_call c1, function_call_output c1, message assistant(output_text:Blue.), message user(input_text:Sure?)"
 	if all.shape() != want || all.Object != "list" || all.HasMore || *all.Last != all.Data[4].ID || *all.Data[2].Output != "blue" || *all.Data[1].Arguments != "{}" {
-		t.Errorf("%s, %+v", all.shape(), all)
+		t.Errorf("shape %s, %+v, want shape %s, Object list, HasMore false, Last %s, Data[2].Output blue, Data[1].Arguments {}", all.shape(), all, want, all.Data[4].ID)
 	}
 	// Page by page, in the order that is usual: the newest first.
 	var ids []string
@@ -69,13 +69,13 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	slices.Reverse(ids)
 	for i, item := range all.Data {
 		if ids[i] != item.ID || len(ids) != len(all.Data) {
-			t.Fatalf("pages %v", ids)
+			t.Fatalf("pages %v, want [i] %q, %d", ids, item.ID, len(all.Data))
 		}
 	}
 	for query, param := range map[string]string{"limit=0": "limit", "limit=101": "limit", "limit=x": "limit", "order=up": "order", "after=msg_none": "after", "a=%zz": ""} {
 		e := decode[openAIError](t, s.do(t, "GET", path+"?"+query, ""), 400)
 		if (e.Error.Param == nil) != (param == "") || e.Error.Param != nil && *e.Error.Param != param {
-			t.Errorf("%s: %+v", query, e)
+			t.Errorf("%s: %+v, want the parameter %q", query, e, param)
 		}
 	}
 	decode[openAIError](t, s.do(t, "GET", "/v1/responses/resp_none/input_items", ""), 404)
@@ -87,7 +87,7 @@ func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"`+one.Output[0].ID+`","approve":false}]`)), 200)
 	page := decode[inputPage](t, s.do(t, "GET", "/v1/responses/"+two.ID+"/input_items", ""), 200)
 	if page.shape() != "mcp_approval_response " || page.Data[0].ApprovalID != one.Output[0].ID || *page.Data[0].Approve {
-		t.Errorf("%+v", page)
+		t.Errorf("input items %+v, want the refusal of %s", page, one.Output[0].ID)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 		Deleted    bool
 	}](t, s.do(t, "DELETE", "/v1/responses/"+one.ID, ""), 200)
 	if said.ID != one.ID || said.Object != "response" || !said.Deleted {
-		t.Errorf("%+v", said)
+		t.Errorf("said %+v, want ID %q, Object response, Deleted true", said, one.ID)
 	}
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "/v1/responses/" + one.ID, ""}, {"DELETE", "/v1/responses/" + one.ID, ""}, {"GET", "/v1/responses/" + one.ID + "/input_items", ""},
@@ -113,7 +113,7 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	decode[resource](t, s.do(t, "POST", "/v1/responses", respond("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
 	requests := s.Model.Requests()
 	if n := len(requests[len(requests)-1].Messages); n != 6 {
-		t.Errorf("%d messages", n)
+		t.Errorf("%d messages, want 6", n)
 	}
 	decode[openAIError](t, s.do(t, "DELETE", "/v1/responses/resp_none", ""), 404)
 }
@@ -125,7 +125,7 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
 	resp := s.do(t, "DELETE", "/v1/responses/"+r.ID, "")
 	if e := decode[openAIError](t, resp, 409); e.Error.Code != "conflict" || resp.Header.Get("X-Should-Retry") != "false" {
-		t.Errorf("%+v", e)
+		t.Errorf("open AI Error %+v, X-Should-Retry %q, want e.Error.Code conflict, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
 	decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	decode[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
@@ -138,7 +138,7 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 		t.Errorf("an approval of a deleted response: %s, want 404", resp.Status)
 	}
 	if s.Tools.CallCounts()["add"] != 0 {
-		t.Error("the call was made")
+		t.Errorf("add was called %d times, want 0", s.Tools.CallCounts()["add"])
 	}
 }
 
@@ -147,8 +147,8 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
 	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
-	if one.shape() != "mcp_approval_request mcp_approval_request" {
-		t.Fatal(one.shape())
+	if want := "mcp_approval_request mcp_approval_request"; one.shape() != want {
+		t.Fatalf("shape %q, want %q", one.shape(), want)
 	}
 	approve := func(ids ...string) string {
 		var items []string
@@ -162,17 +162,17 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 	for _, body := range []string{approve(first, unknown), approve(first, first)} {
 		resp := s.do(t, "POST", "/v1/responses", body)
 		if resp.StatusCode/100 != 4 {
-			t.Errorf("%s: %s", body, resp.Status)
+			t.Errorf("%s: %s, resp.StatusCode/100 %d, want 4", body, resp.Status, resp.StatusCode/100)
 		}
 	}
 	run := "/runs/" + strings.Replace(one.ID, "resp_", "run_", 1)
 	if now := decode[native.Status](t, s.do(t, "GET", run, ""), 200); len(now.Interrupts) != 2 {
-		t.Errorf("%d things are still asked", len(now.Interrupts))
+		t.Errorf("%d things are still asked, want 2", len(now.Interrupts))
 	}
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
 	again := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
 	if want := "mcp_call:completed mcp_call:completed message:completed(Done.)"; two.shape() != want || again.shape() != want || two.ID != again.ID {
-		t.Errorf("%s, again %s", two.shape(), again.shape())
+		t.Errorf("%s, again %s, ID %q, want %s, %s and %s", two.shape(), again.shape(), two.ID, want, want, again.ID)
 	}
 }
 
@@ -187,15 +187,15 @@ func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(one.Output[0].ID)), 200)
 	last := two.Output[len(two.Output)-1]
 	if last.Type != "mcp_approval_request" || last.ID != one.Output[1].ID {
-		t.Fatal(two.shape())
+		t.Fatalf("shape %q, Type %q, ID %q, want mcp_approval_request and %q", two.shape(), last.Type, last.ID, one.Output[1].ID)
 	}
 	three := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(last.ID)), 200)
 	if three.Status != "completed" || !strings.HasSuffix(three.shape(), "mcp_call:completed message:completed(Done.)") || three.ID == two.ID {
-		t.Errorf("%s %s", three.ID, three.shape())
+		t.Errorf(`ID %s %s, Status %q, want Status completed, shape ending in "mcp_call:completed message:completed(Done.)", ID other than %s`, three.ID, three.shape(), three.Status, two.ID)
 	}
 	for _, r := range []resource{one, two, three} {
 		if again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); again.shape() != r.shape() {
-			t.Errorf("%s: %s, was %s", r.ID, again.shape(), r.shape())
+			t.Errorf("%s: %s, want %s", r.ID, again.shape(), r.shape())
 		}
 	}
 }
@@ -206,12 +206,12 @@ func TestModelIsFoundByItsID(t *testing.T) {
 	}, nil)
 	for path, id := range map[string]string{"scripted": "scripted", "scripted:no-tools": "scripted:no-tools", "meta%2Fllama": "meta/llama", "meta%2Fllama%3Ano-tools": "meta/llama:no-tools"} {
 		if m := decode[struct{ ID, Object string }](t, s.do(t, "GET", "/v1/models/"+path, ""), 200); m.ID != id || m.Object != "model" {
-			t.Errorf("%s: %+v", path, m)
+			t.Errorf("%s: %+v, want ID %s, Object model", path, m, id)
 		}
 	}
 	for _, path := range []string{"other", "%2e%2e", "scripted%3Ano"} {
 		if e := decode[openAIError](t, s.do(t, "GET", "/v1/models/"+path, ""), 404); e.Error.Code != "model_not_found" {
-			t.Errorf("%s: %+v", path, e)
+			t.Errorf("%s: %+v, want Error.Code model_not_found", path, e)
 		}
 	}
 }
@@ -228,11 +228,11 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 		"user": `"u"`, "max_tool_calls": "3", "metadata": `{"k":"v"}`,
 	} {
 		if string(got[member]) != want {
-			t.Errorf("%s: %s", member, got[member])
+			t.Errorf("%s: %s, want %s", member, got[member], want)
 		}
 	}
 	if !strings.Contains(string(s.Model.Requests()[0].Body), `"parallel_tool_calls":false`) {
-		t.Error("the model may call tools in parallel")
+		t.Errorf(`the model may call tools in parallel: Model.Requests()[0].Body %q, want it to contain "parallel_tool_calls":false`, string(s.Model.Requests()[0].Body))
 	}
 	for param, more := range map[string]string{
 		"top_logprobs": `,"top_logprobs":1`, "include[1]": `,"include":["x","message.output_text.logprobs"]`, "truncation": `,"truncation":"head"`,
@@ -240,7 +240,7 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 	} {
 		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", more)), 400)
 		if e.Error.Param == nil || *e.Error.Param != param {
-			t.Errorf("%s: %+v", param, e)
+			t.Errorf("%s: %+v, want Error.Param non-nil, Error.Param %s", param, e, param)
 		}
 	}
 }

@@ -85,12 +85,12 @@ func TestStreamSendsAHeartbeatEveryFifteenSeconds(t *testing.T) {
 		for lines := bufio.NewScanner(c); beats < 4 && lines.Scan(); {
 			if lines.Text() == ": ping" {
 				if beats++; time.Since(began) != time.Duration(beats)*15*time.Second {
-					t.Errorf("beat %d after %s", beats, time.Since(began))
+					t.Errorf("beat %d after %s, want %v", beats, time.Since(began), time.Duration(beats)*15*time.Second)
 				}
 			}
 		}
 		if beats != 4 {
-			t.Errorf("%d beats", beats)
+			t.Errorf("%d beats, want 4", beats)
 		}
 	})
 }
@@ -141,7 +141,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 				select {
 				case words <- n:
 				case <-ctx.Done():
-					t.Fatal("nobody listens to the model's words")
+					t.Fatal("the model's text was not read, want a reader")
 				}
 			}
 			var all sync.WaitGroup
@@ -218,7 +218,7 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 					all.Go(func() {
 						said, err := io.ReadAll(resp.Body)
 						if got[i] = string(said); err != nil || resp.StatusCode != http.StatusOK {
-							t.Errorf("%s: %v", resp.Status, err)
+							t.Errorf("%s: %v, want status 200, no error", resp.Status, err)
 						}
 					})
 				}
@@ -238,7 +238,7 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 			read(t, s.doContext(ctx, t, "GET", "/runs/"+run+"/events", ""))
 			// A response ends where it came to wait; the others are told from the beginning.
 			if over := together(); (over == waits) != (name == "responses") {
-				t.Errorf("once it has gone on: %s", over)
+				t.Errorf("after the run went on: %s, want what was told while it waited (%s) of responses only", over, waits)
 			}
 		})
 	}

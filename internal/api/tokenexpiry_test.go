@@ -107,7 +107,7 @@ func askOver(t *testing.T, dial func() net.Conn, method, path, body string, head
 func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 	t.Helper()
 	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("no stream: %s", resp.Status)
+		t.Fatalf("no stream: %s, want 200", resp.Status)
 	}
 	for r := sse.NewReader(resp.Body, 1<<20); ; {
 		f, err := r.Next()
@@ -115,7 +115,7 @@ func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 			return frames
 		}
 		if err != nil {
-			t.Fatalf("the stream is cut: %v, after %s", err, events(frames))
+			t.Fatalf("the stream is cut: %v, after %s, want no error", err, events(frames))
 		}
 		f.Data = append([]byte(nil), f.Data...)
 		frames = append(frames, f)
@@ -133,24 +133,24 @@ func TestStreamEndsWhenItsTokenExpires(t *testing.T) {
 		first := m.good(nil, fields{"exp": began.Unix() + 10})
 		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+first))
 		if took := time.Since(began); took != 70*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("it took %v, want 70 s", took)
 		}
-		if events(got) != "start step_start text_start text_delta token_expired" {
-			t.Fatal(events(got))
+		if want := "start step_start text_start text_delta token_expired"; events(got) != want {
+			t.Fatalf("events %q, want %q", events(got), want)
 		}
 		last, run := got[3].ID, ""
 		if end := got[4]; end.ID != "" {
-			t.Errorf("the end has an id: %s", end.ID)
+			t.Errorf("the end has an id: %s, want empty", end.ID)
 		} else if _, err := fmt.Sscanf(strings.ReplaceAll(string(end.Data), `"`, " "), "{ type : token_expired , run_id : %s , seq :4, ts :", &run); err != nil || run+":4" != last {
-			t.Errorf("%s, %v", end.Data, err)
+			t.Errorf(`data %s, %v, run+":4" %q, want %s and no error`, end.Data, err, run+":4", last)
 		}
 		if resp := askOver(t, dial, "GET", "/runs/"+run, "", "Authorization", "Bearer "+first); resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("the token is still taken: %s", resp.Status)
+			t.Errorf("the token is still taken: %s, want 401", resp.Status)
 		}
 		second := m.good(nil, fields{"exp": time.Now().Unix() + 3590})
 		got = readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+second, "Last-Event-ID", last))
-		if events(got) != "text_delta text_end step_end final_answer" {
-			t.Error(events(got))
+		if want := "text_delta text_end step_end final_answer"; events(got) != want {
+			t.Errorf("events %q, want %q", events(got), want)
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestAnswerOutlivesItsToken(t *testing.T) {
 	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
 		a := decode[answer](t, askOver(t, dial, "POST", "/answer", question, "Authorization", "Bearer "+m.good(nil, nil)), 200)
 		if a.Answer != "Waited." {
-			t.Errorf("%+v", a)
+			t.Errorf("answer %+v, want Answer Waited.", a)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 				id, _, _ = strings.Cut(id, `"`)
 				rest := readAll(t, askOver(t, dial, "GET", "/v1/responses/"+id+"?stream=true&starting_after=4", "", fresh()...))
 				if got := events(rest); !strings.HasPrefix(got, "response.output_text.delta response.output_text.done") || !strings.Contains(string(rest[0].Data), `"sequence_number":5,`) {
-					t.Errorf("%s, %s", got, rest[0].Data)
+					t.Errorf(`events %s, %s, want got starting with "response.output_text.delta response.output_text.done", [0].Data containing "sequence_number":5,`, got, rest[0].Data)
 				}
 			}},
 		"AI SDK": {"/api/chat", `{"id":"c","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}]}`,
@@ -194,7 +194,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 			func(t *testing.T, dial func() net.Conn, _ []sse.Frame) {
 				rest := readAll(t, askOver(t, dial, "GET", "/api/chat/c/stream", "", fresh()...))
 				if got := datas(rest); !strings.HasPrefix(got, `{"messageId":`) || !strings.Contains(got, `"delta":"Wait"`) || !strings.Contains(got, `"finishReason":"stop"`) || strings.Contains(got, "expired") {
-					t.Error(got)
+					t.Errorf(`datas %q, want got starting with {"messageId":, got containing "delta":"Wait", got containing "finishReason":"stop", got without expired`, got)
 				}
 			}},
 		"AG-UI": {"/agui", `{"threadId":"t","runId":"r","state":{},"messages":[{"id":"m","role":"user","content":"x"}],"tools":[],"context":[],"forwardedProps":{}}`,
@@ -204,7 +204,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 			inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
 				said := readAll(t, askOver(t, dial, "POST", c.path, c.body, "Authorization", "Bearer "+m.good(nil, nil)))
 				if got := datas(said); !strings.HasSuffix(got, c.tail) || !strings.Contains(got, "Wait") || strings.Count(got, "expired.") != 1 {
-					t.Errorf("%s", got)
+					t.Errorf("datas %s, want got ending in %s, got containing Wait, 1 times expired.", got, c.tail)
 				}
 				if c.goOn != nil {
 					c.goOn(t, dial, said)
@@ -240,7 +240,7 @@ func TestBusyStreamEndsWhenItsTokenExpires(t *testing.T) {
 		began := time.Now()
 		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.good(nil, nil)))
 		if took := time.Since(began); took < 6*time.Minute || took > 7*time.Minute || got[len(got)-1].Event != "token_expired" {
-			t.Errorf("%v, %s", took, got[len(got)-1].Event)
+			t.Errorf("took %v, %s, want took at least 6 min, took at most 7 min, [last].Event token_expired", took, got[len(got)-1].Event)
 		}
 	})
 }

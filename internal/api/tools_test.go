@@ -24,10 +24,10 @@ func TestToolCallWithoutAModel(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	got := decode[toolResult](t, s.do(t, "POST", "/tools/add/call", `{"args": {"b":2, "a":1}, "context": {"k":"v"}}`), 200)
 	if string(got.Payload) != `{"sum":3}` || got.Tool != "add" || got.Server != "default" || !strings.HasPrefix(got.CallID, "call_") {
-		t.Errorf("result %+v", got)
+		t.Errorf(`result %+v, want Payload {"sum":3}, Tool add, Server default, CallID starting with call_`, got)
 	}
 	if n := len(s.Model.Requests()); n != 0 {
-		t.Errorf("the model was asked %d times", n)
+		t.Errorf("the model was asked %d times, want 0", n)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestToolCallArgumentsAreNotRewritten(t *testing.T) {
 	got := decode[toolResult](t, s.do(t, "POST", "/tools/echo/call", `{"args":`+args+`}`), 200)
 	var payload string
 	if err := json.Unmarshal(got.Payload, &payload); err != nil || payload != "<&>é 1.50" || string(got.Args) != args {
-		t.Errorf("args %s, payload %s, %v", got.Args, got.Payload, err)
+		t.Errorf(`args %s, payload %s, %v, payload %q, want payload "<&>é 1.50", Args %s, no error`, got.Args, got.Payload, err, payload, args)
 	}
 }
 
@@ -63,11 +63,11 @@ func TestToolCallFailureIsAProblemOfItsKind(t *testing.T) {
 	} {
 		p := decode[failure](t, s.do(t, "POST", c.path, c.body), c.status)
 		if p.Code != c.code || p.Kind != c.kind || p.CallID == "" || p.Detail == "" || len(p.Detail) > 2048 {
-			t.Errorf("%.40s: %+v", c.path, p)
+			t.Errorf("%.40s: %+v, want Code %q, Kind %q, CallID non-empty, Detail non-empty, len(Detail) at most 2048", c.path, p, c.code, c.kind)
 		}
 	}
 	if p := decode[failure](t, s.do(t, "POST", "/tools/fail/call", `{}`), 502); p.Detail != "the tool is out of order" {
-		t.Errorf("detail %q", p.Detail)
+		t.Errorf(`detail %q, want "the tool is out of order"`, p.Detail)
 	}
 }
 
@@ -80,12 +80,12 @@ func TestToolCallNamesInvalidArguments(t *testing.T) {
 		got[e.Pointer] = e.Detail
 	}
 	if len(got) != 3 || got["/args/b"] != "missing required field: b" || got["/args/a"] != `expected number, got string "x"` || got["/args/bee"] == "" {
-		t.Errorf("%+v", got)
+		t.Errorf(`make %+v, want 3, ["/args/b"] "missing required field: b", ["/args/a"] expected number, got string "x", ["/args/bee"] non-empty`, got)
 	}
 	// The very way of a run's calls: what is only written as text is repaired.
 	repaired := decode[toolResult](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":"1","b":2}}`), 200)
 	if string(repaired.Args) != `{"a":1,"b":2}` || string(repaired.Payload) != `{"sum":3}` {
-		t.Errorf("%+v", repaired)
+		t.Errorf(`repaired %+v, want Args {"a":1,"b":2}, Payload {"sum":3}`, repaired)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestToolCallRefusesInvalidBodies(t *testing.T) {
 	for _, body := range []string{`[]`, `{"args":[]}`, `{"args":null}`, `{"arguments":{}}`, `{"args":{},"args":{}}`, `{"args":{"a":1,"a":2}}`, `{} {}`, `{"context":{"a":1}}`} {
 		p := refused(t, s.do(t, "POST", "/tools/meet/call", body), 400, "invalid_request")
 		if len(p.Errors) == 0 {
-			t.Errorf("%s: no errors", body)
+			t.Errorf("%s: no errors, %d Errors, want non-zero", body, len(p.Errors))
 		}
 	}
 	refused(t, s.do(t, "POST", "/tools/meet/call", `{}`, "Origin", "https://example.com"), 403, "forbidden")
@@ -103,7 +103,7 @@ func TestToolCallRefusesInvalidBodies(t *testing.T) {
 	refused(t, s.do(t, "GET", "/tools/meet/call", ""), 405, "method_not_allowed")
 	select {
 	case <-s.Tools.Entered:
-		t.Error("the tool was entered")
+		t.Error("the tool was called, want it refused")
 	default:
 	}
 }
@@ -129,7 +129,7 @@ func TestToolCallEndsWithItsCaller(t *testing.T) {
 	}()
 	if resp, err := s.Client().Do(calling(ctx, t, s, "wait")); err == nil {
 		resp.Body.Close()
-		t.Errorf("%s", resp.Status)
+		t.Errorf("status %s, want an error", resp.Status)
 	}
 	<-s.Tools.Canceled
 }

@@ -40,7 +40,7 @@ func TestDecode(t *testing.T) {
 				t.Fatal(err)
 			}
 			if q.ThreadID != "thread" || q.RunID != "run" || !q.Interactive {
-				t.Errorf("%+v", q)
+				t.Errorf("request %+v, want ThreadID thread, RunID run, Interactive true", q)
 			}
 			if got := summary(q); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
@@ -110,10 +110,10 @@ func TestAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
 		in, err := q.Answers[0].Input(c.kind)
 		var bad *agui.Invalid
 		if errors.As(err, &bad) && bad.Field != "resume[0].payload" {
-			t.Error(bad)
+			t.Errorf("bad %v, want Field resume[0].payload", bad)
 		}
 		if got := told(in, err); got != c.want || in.ID != "int_1" {
-			t.Errorf("%s to %s: %s", c.status, c.kind, got)
+			t.Errorf("%s to %s: %s, ID %q, want %s and int_1", c.status, c.kind, got, in.ID, c.want)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
 		_, err := agui.Decode([]byte(body))
 		var bad *agui.Invalid
 		if !errors.As(err, &bad) || bad.Field != field || bad.Message == "" {
-			t.Errorf("%.120s: %v", body, err)
+			t.Errorf("%.120s: %v, want an Invalid, Field %q, Message non-empty", body, err, field)
 		}
 	}
 }
@@ -181,20 +181,20 @@ func FuzzDecode(f *testing.F) {
 		var bad *agui.Invalid
 		switch {
 		case err != nil && !errors.As(err, &bad):
-			t.Fatalf("%T", err)
+			t.Fatalf("error %T, want *Invalid", err)
 		case err != nil:
 			return
 		case q.ThreadID == "" || q.RunID == "":
-			t.Fatal("no ids")
+			t.Fatalf("thread %q, run %q, want both IDs", q.ThreadID, q.RunID)
 		case len(q.Answers) == 0 && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && q.History[len(q.History)-1].Role != "tool":
-			t.Fatal("nothing is asked")
+			t.Fatalf("request %+v, want a question, answers, media or tool results", q)
 		}
 		for _, a := range q.Answers {
 			if in, err := a.Input(event.KindApproval); err == nil && in.Approved == nil {
-				t.Fatal("no decision")
+				t.Fatal("no decision, want Approved non-nil")
 			}
 			if in, err := a.Input(event.KindElicitation); err != nil || in.Action == "" {
-				t.Fatal("no action")
+				t.Fatalf("no action: Action %q, want Action non-empty, no error", in.Action)
 			}
 		}
 	})

@@ -54,7 +54,7 @@ func TestDecode(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !q.Interactive || q.ApprovalsDeclined || q.ThreadID == "" {
-				t.Errorf("%+v", q.Request)
+				t.Errorf("request %+v, ThreadID %q, want Interactive true, ApprovalsDeclined false, ThreadID non-empty", q.Request, q.ThreadID)
 			}
 			if got := summary(t, q); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
@@ -112,7 +112,7 @@ func line(m agent.Message) string {
 func TestPageCanSayThatItCannotAskForApprovals(t *testing.T) {
 	q, err := aisdk.Decode([]byte(`{"id":"c","approvals":false,"messages":[` + user + `]}`))
 	if err != nil || !q.ApprovalsDeclined {
-		t.Errorf("%+v, %v", q.Request, err)
+		t.Errorf("request %+v, %v, want ApprovalsDeclined true, no error", q.Request, err)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
 		_, err := aisdk.Decode([]byte(body))
 		var bad *aisdk.Invalid
 		if !errors.As(err, &bad) || bad.Field != field || bad.Message == "" {
-			t.Errorf("%.120s: %v", body, err)
+			t.Errorf("%.120s: %v, want an Invalid, Field %q, Message non-empty", body, err, field)
 		}
 	}
 }
@@ -167,15 +167,15 @@ func FuzzDecode(f *testing.F) {
 		var bad *aisdk.Invalid
 		switch {
 		case err != nil && !errors.As(err, &bad):
-			t.Fatalf("%T", err)
+			t.Fatalf("error %T, want *Invalid", err)
 		case err != nil:
 			return
 		case !aisdk.ValidID(q.ThreadID):
-			t.Fatalf("thread %q", q.ThreadID)
+			t.Fatalf("thread %q, want a valid ID", q.ThreadID)
 		case q.MessageID == "" && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0:
-			t.Fatal("nothing is asked")
+			t.Fatalf("request %+v, want a question or media", q)
 		case q.MessageID != "" && len(q.Answers) == 0 && !q.HasToolResults():
-			t.Fatal("nothing is answered")
+			t.Fatalf("request %+v, want answers or tool results", q)
 		}
 		open := map[string]bool{}
 		for _, m := range q.History {
@@ -183,7 +183,7 @@ func FuzzDecode(f *testing.F) {
 				open[c.ID] = true
 			}
 			if m.Role == "tool" && !open[m.CallID] {
-				t.Fatal("a result without its call")
+				t.Fatal("a result without its call: open[m.CallID] false, want true")
 			}
 		}
 	})

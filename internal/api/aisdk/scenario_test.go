@@ -52,7 +52,7 @@ func TestStreamGoesOnWhereTheOneBeforeItEnded(t *testing.T) {
 				continue
 			}
 			if got := stream(after, s.Events); !bytes.HasPrefix(got, []byte(`data: {"messageId":"msg_1","messageMetadata":`)) {
-				t.Errorf("%s after %d begins with %.80s", s.Name, after, got)
+				t.Errorf(`%s after %d begins with %.80s, want it to start with data: {"messageId":"msg_1","messageMetadata":`, s.Name, after, got)
 			}
 		}
 	}

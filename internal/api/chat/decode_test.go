@@ -43,13 +43,13 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 		t.Fatal(err)
 	}
 	if q.Question != "Hello?" || q.Instructions != "Rhyme.\n\nBe brief." || q.Model != "gpt-5" || q.Request.Model != "gpt-5" || !q.Stream || !q.IncludeUsage || q.MaxTokens != 7 {
-		t.Errorf("%+v", q)
+		t.Errorf(`request %+v, want Question Hello?, Instructions "Rhyme.\n\nBe brief.", Model gpt-5, Request.Model gpt-5, Stream true, IncludeUsage true, MaxTokens 7`, q)
 	}
 	if q.Sampling.Temperature == nil || *q.Sampling.Temperature != 0 || len(q.Sampling.Stop) != 1 || string(q.Sampling.ResponseFormat) != `{"type":"json_object"}` {
-		t.Errorf("sampling %+v", q.Sampling)
+		t.Errorf(`sampling %+v, want Temperature non-nil, Temperature 0, 1 Stop, ResponseFormat {"type":"json_object"}`, q.Sampling)
 	}
 	if len(q.ClientTools) != 2 || string(q.ClientTools[1].Schema) != `{"type":"object","properties":{}}` || q.ForcedTool != "colour" || q.ToolChoice != agent.ToolRequired {
-		t.Errorf("tools %+v", q.ClientTools)
+		t.Errorf(`tools %+v, ForcedTool %q, ToolChoice %q, want 2, [1].Schema {"type":"object","properties":{}}, ForcedTool colour, ToolChoice ToolRequired`, q.ClientTools, q.ForcedTool, q.ToolChoice)
 	}
 	var got []string
 	for _, m := range q.History {
@@ -57,7 +57,7 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	}
 	want := `user "And" 1 0 |assistant "" 0 2 |tool "blue" 0 0 b|tool "red" 0 0 a`
 	if strings.Join(got, "|") != want || q.History[1].Calls[1].Index != 1 || string(q.Options) != `{"max_turns":2}` {
-		t.Errorf("got %s", strings.Join(got, "|"))
+		t.Errorf(`got %s, History[1].Calls[1].Index %d, Options %q, want %s, 1 and {"max_turns":2}`, strings.Join(got, "|"), q.History[1].Calls[1].Index, string(q.Options), want)
 	}
 }
 
@@ -65,12 +65,12 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	q, err := chat.Decode([]byte(messages(hello, `,"n":1.0,"max_tokens":5.0,"seed":7e0,"top_logprobs":0.0`)))
 	if err != nil || q.MaxTokens != 5 || *q.Sampling.Seed != 7 {
-		t.Errorf("%+v, %v", q, err)
+		t.Errorf("request %+v, %v, want MaxTokens 5, Sampling.Seed 7, no error", q, err)
 	}
 	for _, name := range []string{"n", "max_tokens", "max_completion_tokens", "seed", "top_logprobs"} {
 		_, err := chat.Decode([]byte(messages(hello, `,"`+name+`":1.5`)))
 		if bad, ok := errors.AsType[*chat.Invalid](err); !ok || bad.Param != name {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want an Invalid, Param %s", name, err, name)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		_, err := chat.Decode([]byte(body))
 		bad, ok := errors.AsType[*chat.Invalid](err)
 		if !ok || bad.Param != param || bad.Message == "" {
-			t.Errorf("%.120s: %v", body, err)
+			t.Errorf("%.120s: %v, want an Invalid, Param %q, Message non-empty", body, err, param)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 func TestTwinWithoutToolsIsTheSameModel(t *testing.T) {
 	q, err := chat.Decode([]byte(messages(hello, `,"model":"m:no-tools","tool_choice":"required"`)))
 	if err != nil || q.Model != "m:no-tools" || q.Request.Model != "m" || q.ToolChoice != agent.ToolNone {
-		t.Errorf("%+v, %v", q, err)
+		t.Errorf("request %+v, %v, want Model m:no-tools, Request.Model m, ToolChoice ToolNone, no error", q, err)
 	}
 }
 
@@ -153,16 +153,16 @@ func FuzzDecode(f *testing.F) {
 		q, err := chat.Decode(body)
 		if err != nil {
 			if _, ok := errors.AsType[*chat.Invalid](err); !ok {
-				t.Fatalf("%T %v", err, err)
+				t.Fatalf("%T %v, want an Invalid", err, err)
 			}
 			return
 		}
 		if strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && (len(q.History) == 0 || q.History[len(q.History)-1].Role != "tool") {
-			t.Errorf("nothing to answer: %+v", q)
+			t.Errorf("nothing to answer: %+v, want at least 1 History, History[last].Role tool", q)
 		}
 		for _, tool := range q.ClientTools {
 			if !json.Valid(tool.Schema) {
-				t.Errorf("schema %s", tool.Schema)
+				t.Errorf("schema %s, want JSON", tool.Schema)
 			}
 		}
 	})

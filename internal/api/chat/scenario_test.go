@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 			}
 			s.Golden(t, "chat.golden", got)
 			if bytes.Contains(got, []byte(`"content":""`)) && bytes.Count(got, []byte(`"role":"assistant"`)) != 1 {
-				t.Error("a message begins more than once")
+				t.Errorf("%d chunks have a role, want 1", bytes.Count(got, []byte(`"role":"assistant"`)))
 			}
 		})
 	}

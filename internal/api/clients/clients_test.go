@@ -85,7 +85,7 @@ func TestClients(t *testing.T) {
 	})
 	files, err := filepath.Glob(cmp.Or(os.Getenv("CLIENTS"), "*") + ".live.test.js")
 	if err != nil || len(files) == 0 {
-		t.Fatal("no tests", err)
+		t.Fatalf("no tests %v, %d files, want files non-zero, no error", err, len(files))
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer stop()
@@ -93,7 +93,7 @@ func TestClients(t *testing.T) {
 	cmd.Env = append(os.Environ(), "ANSWERD_URL="+web.URL, "CONTROL_URL="+control.URL)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("error %v\n%s, want no error", err, out)
 	}
 	ran := make(map[string]bool)
 	for line := range strings.SplitSeq(string(out), "\n") {

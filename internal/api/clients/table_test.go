@@ -66,14 +66,14 @@ func table(t *testing.T, ran map[string]bool) string {
 			case ran[client+" | "+scenario]:
 				cells = append(cells, "ran")
 				if notThere[client]["resume"] == "" && !slices.Contains(uncut, scenario) {
-					t.Errorf("%s: %s was not gone through with a cut", client, scenario)
+					t.Errorf("%s: %s was not gone through with a cut, uncut %q, want it to contain %s", client, scenario, uncut, scenario)
 				}
 			case why != "":
 				cells = append(cells, "-")
 				reasons[fmt.Sprintf("%s, %s: %s", client, scenario, why)] = true
 			default:
 				cells = append(cells, "HOLE")
-				t.Errorf("%s: %s was not gone through", client, scenario)
+				t.Errorf("%s: %s was not gone through, want it in the table", client, scenario)
 			}
 		}
 		line(client, cells)
@@ -81,7 +81,7 @@ func table(t *testing.T, ran map[string]bool) string {
 	for what := range ran {
 		client, scenario, _ := strings.Cut(what, " | ")
 		if !slices.Contains(clients, client) || !slices.Contains(scenarios, strings.TrimSuffix(scenario, cutMark)) {
-			t.Errorf("%s is not in the table", what)
+			t.Errorf("%s is not in the table, want one of the clients %q and scenarios %q", what, clients, scenarios)
 		}
 	}
 	return b.String() + "\n\n- not in this protocol:\n" + strings.Join(slices.Sorted(maps.Keys(reasons)), "\n")

@@ -22,13 +22,13 @@ func TestWhatComesFastIsToldAtARate(t *testing.T) {
 		}
 	}
 	if told != 3 {
-		t.Errorf("3 s of text were told %d times", told)
+		t.Errorf("3 s of text were told %d times, want 3", told)
 	}
 	if m := n.Message(event.Event{Time: at, Body: event.TextEnd{}}); !strings.HasSuffix(m, "98 99 ") || m == last {
-		t.Errorf("the end of the text: %q", m)
+		t.Errorf(`the end of the text: %q, want m ending in "98 99 ", m other than %q`, m, last)
 	}
 	if m := n.Message(event.Event{Time: at, Body: event.TextEnd{}}); m != "" {
-		t.Errorf("told twice: %q", m)
+		t.Errorf("told twice: %q, want empty", m)
 	}
 	told = 0
 	for range 100 {
@@ -38,7 +38,7 @@ func TestWhatComesFastIsToldAtARate(t *testing.T) {
 		}
 	}
 	if told != 5 {
-		t.Errorf("1 s of progress was told %d times", told)
+		t.Errorf("1 s of progress was told %d times, want 5", told)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	} {
 		m := mcptool.NewProgressReporter().Message(event.Event{Time: 1, Body: b})
 		if len(m) > 2100 || !utf8.ValidString(m) || !strings.Contains(m, "…") {
-			t.Errorf("%T: %d bytes, valid %v", b, len(m), utf8.ValidString(m))
+			t.Errorf("%T: %d bytes, valid %v: %q, want at most 2100 of UTF-8 with an ellipsis", b, len(m), utf8.ValidString(m), m)
 		}
 	}
 }

@@ -30,14 +30,14 @@ func TestRefusingABodyCostsInProportionToIt(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		var invalid *native.Invalid
 		if !errors.As(err, &invalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want an Invalid", name, err)
 			continue
 		}
 		if spent := after.TotalAlloc - before.TotalAlloc; spent > 150*uint64(len(body)) {
-			t.Errorf("%s: %d KiB for a body of %d KiB", name, spent>>10, len(body)>>10)
+			t.Errorf("%s: %d KiB for a body of %d KiB, want at most 150 times as much", name, spent>>10, len(body)>>10)
 		}
 		if len(invalid.Errors) > 100 {
-			t.Errorf("%s: %d errors are listed", name, len(invalid.Errors))
+			t.Errorf("%s: %d errors are listed, want at most 100", name, len(invalid.Errors))
 		}
 	}
 }
@@ -60,7 +60,7 @@ func TestQueryIsTextToo(t *testing.T) {
 		}
 		var invalid *native.Invalid
 		if _, _, err := native.DecodeQuery(q); !errors.As(err, &invalid) {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf("%s: %v, want an Invalid", bad, err)
 		}
 	}
 }

@@ -88,13 +88,13 @@ func TestBodyThatIsNoQuestionIsRefusedByItsFields(t *testing.T) {
 			_, err := native.Decode([]byte(c.body))
 			var invalid *native.Invalid
 			if !errors.As(err, &invalid) {
-				t.Fatalf("error %v", err)
+				t.Fatalf("error %v, want an Invalid", err)
 			}
 			var got []string
 			for _, e := range invalid.Errors {
 				got = append(got, e.Pointer)
 				if e.Detail == "" {
-					t.Errorf("%s without a word", e.Pointer)
+					t.Errorf("%s without a word, Detail %q, want non-empty", e.Pointer, e.Detail)
 				}
 			}
 			if strings.Join(got, " ") != c.pointers {
@@ -109,12 +109,12 @@ func TestWholeNumberMayHaveAFraction(t *testing.T) {
 	for _, six := range []string{"6", "6.0", "6e0", "0.6E1"} {
 		r, err := native.Decode([]byte(`{"question":"?","max_turns":` + six + `,"budget":{"total_tokens":` + six + `}}`))
 		if err != nil || r.MaxTurns != 6 || r.Budget.TotalTokens != 6 {
-			t.Errorf("%s: %d, %d, %v", six, r.MaxTurns, r.Budget.TotalTokens, err)
+			t.Errorf("%s: %d, %d, %v, want 6, 6 and no error", six, r.MaxTurns, r.Budget.TotalTokens, err)
 		}
 	}
 	for _, no := range []string{"0x6", "0x1p2", "6_0", "NaN", "Inf", " 6", "6.5"} {
 		if _, _, err := native.DecodeQuery(url.Values{"question": {"?"}, "max_turns": {no}}); err == nil {
-			t.Errorf("%s is taken", no)
+			t.Errorf("%s is taken, want an error", no)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestEveryTruncationOfABodyIsRefused(t *testing.T) {
 	}
 	for n := range len(body) {
 		if _, err := native.Decode([]byte(body[:n])); err == nil {
-			t.Errorf("%s was taken", body[:n])
+			t.Errorf("%s was taken, want an error", body[:n])
 		}
 	}
 }
@@ -145,11 +145,11 @@ func TestQueryIsAQuestion(t *testing.T) {
 	})
 	want := agent.Request{Question: "What?", Servers: []string{"a", "b"}, MaxTurns: 3, ThreadID: "t", ToolChoice: agent.ToolNone}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("got %+v, %v, want %+v and no error", got, err, want)
 	}
 	for _, bad := range []url.Values{{}, {"question": {"a", "b"}}, {"question": {"a"}, "history": {"b"}}, {"question": {"a"}, "max_turns": {"x"}}} {
 		if _, _, err := native.DecodeQuery(bad); err == nil {
-			t.Errorf("%v was taken", bad)
+			t.Errorf("%v was taken, want an error", bad)
 		}
 	}
 }
@@ -157,11 +157,11 @@ func TestQueryIsAQuestion(t *testing.T) {
 func TestPositionReadsBackAndNothingElseIsOne(t *testing.T) {
 	run, seq, ok := native.ParsePosition("run_a:7")
 	if run != "run_a" || seq != 7 || !ok {
-		t.Errorf("%s %d %v", run, seq, ok)
+		t.Errorf("run %s %d %v, want run_a, 7 and true", run, seq, ok)
 	}
 	for _, bad := range []string{"", "run_a", "run_a:", ":7", "run_a:-1", "run_a:+1", "run_a:x", "run_a:7:8", "run_a:99999999999999999999"} {
 		if _, _, ok := native.ParsePosition(bad); ok {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("ParsePosition(%q) = true, want false", bad)
 		}
 	}
 }
@@ -183,10 +183,10 @@ func FuzzDecode(f *testing.F) {
 		r, err := native.Decode(body)
 		var invalid *native.Invalid
 		if err != nil && (!errors.As(err, &invalid) || len(invalid.Errors) == 0 || len(invalid.Errors) > 100) {
-			t.Fatalf("error %v", err)
+			t.Fatalf("error %v, want an Invalid, at least 1 Errors, at most 100 Errors", err)
 		}
 		if err == nil && (!json.Valid(body) || strings.TrimSpace(r.Question) == "" || strings.ContainsRune(fmt.Sprint(r), 0)) {
-			t.Fatalf("taken: %q", body)
+			t.Fatalf("%q becomes %+v, want JSON with a question, without NUL", body, r)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func FuzzPosition(f *testing.F) {
 		number := strings.TrimLeft(id[len(run)+1:], "0")
 		want := strings.TrimPrefix(native.EventID(event.Event{RunID: run, Seq: seq}), run+":")
 		if seq < 0 || number != strings.TrimLeft(want, "0") && seq != 0 {
-			t.Errorf("%q is %q after %s", id, run, strconv.FormatInt(seq, 10))
+			t.Errorf("%q is %q after %s, want the ID of that event", id, run, strconv.FormatInt(seq, 10))
 		}
 	})
 }
@@ -43,7 +43,7 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		if strings.TrimSpace(r.Question) == "" || !utf8.ValidString(r.Question) || strings.ContainsRune(r.Question, 0) || r.MaxTurns < 0 {
-			t.Errorf("%q is taken for %+v", raw, r)
+			t.Errorf("%q becomes %+v, want a question in UTF-8, without NUL, MaxTurns not negative", raw, r)
 		}
 	})
 }
@@ -54,7 +54,7 @@ func FuzzInput(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if in, err := native.DecodeInput(body); err == nil && (in.ID == "" || !utf8.Valid(body)) {
-			t.Errorf("%q is taken for %+v", body, in)
+			t.Errorf("%q becomes %+v, want an ID, of UTF-8 only", body, in)
 		}
 	})
 }
@@ -66,7 +66,7 @@ func FuzzToolCall(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		call, err := native.DecodeToolCall(body)
 		if err == nil && (!utf8.Valid(body) || len(call.Args) > 0 && call.Args[0] != '{') {
-			t.Errorf("%q is taken for %+v", body, call)
+			t.Errorf("%q becomes %+v, want an object as args, of UTF-8 only", body, call)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func TestOptionsAddWhatAnotherFormatLacks(t *testing.T) {
 	}
 	before := r
 	if err := native.DecodeOptions(nil, &r); err != nil || fmt.Sprint(r) != fmt.Sprint(before) {
-		t.Errorf("nothing: %v, %+v", err, r)
+		t.Errorf("nothing: %v, %+v, want %q and no error", err, r, fmt.Sprint(before))
 	}
 }
 
@@ -39,7 +39,7 @@ func TestBadOptionsAreRefusedBelowTheirName(t *testing.T) {
 		err := native.DecodeOptions(json.RawMessage(body), &agent.Request{})
 		bad, ok := errors.AsType[*native.Invalid](err)
 		if !ok || !strings.HasPrefix(bad.Errors[0].Pointer, pointer) {
-			t.Errorf("%.60s: %v", body, err)
+			t.Errorf("%.60s: %v, want an Invalid, Errors[0].Pointer starting with %q", body, err, pointer)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestArgumentsOfACallStayAsWritten(t *testing.T) {
 	} {
 		call, err := native.DecodeToolCall([]byte(body))
 		if err != nil || string(call.Args) != want {
-			t.Errorf("%s: %s, %v", body, call.Args, err)
+			t.Errorf("%s: %s, %v, want %s and no error", body, call.Args, err, want)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestBodyThatIsNoCallIsRefusedByItsFields(t *testing.T) {
 		_, err := native.DecodeToolCall([]byte(body))
 		var bad *native.Invalid
 		if !errors.As(err, &bad) || bad.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %v", body, err)
+			t.Errorf("%s: %v, want an Invalid, Errors[0].Pointer %s", body, err, pointer)
 		}
 	}
 }

@@ -41,23 +41,23 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 		t.Fatal(err)
 	}
 	if q.Question != "Hello?" || q.Instructions != "Rhyme.\n\nBe brief." || !q.Stream || q.MaxTokens != 7 || q.Budget.ToolCalls != 3 || len(q.Approvals) > 0 {
-		t.Errorf("%+v", q)
+		t.Errorf(`request %+v, want Question Hello?, Instructions "Rhyme.\n\nBe brief.", Stream true, MaxTokens 7, Budget.ToolCalls 3, 0 Approvals`, q)
 	}
 	if q.Sampling.ReasoningEffort != "low" || string(q.Sampling.ResponseFormat) != `{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}` {
-		t.Errorf("%+v", q.Sampling)
+		t.Errorf("sampling %+v, want ReasoningEffort low, ResponseFormat %q", q.Sampling, `{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}`)
 	}
 	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" {
-		t.Errorf("%v %v %v %s", q.Servers, q.Tools, q.ListedServers, q.ForcedTool)
+		t.Errorf(`servers %v %v %v %s %d, want "[crm] [get] [crm] get 1"`, q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools))
 	}
 	var got []string
 	for _, m := range q.History {
 		got = append(got, fmt.Sprintf("%s %q %d %d %s", m.Role, m.Content, len(m.Media), len(m.Calls), m.CallID))
 	}
 	if want := `user "And" 1 0 |assistant "I look." 0 2 |tool "red" 0 0 a|tool "blue" 0 0 b`; strings.Join(got, "|") != want {
-		t.Errorf("got %s", strings.Join(got, "|"))
+		t.Errorf("got %s, want %s", strings.Join(got, "|"), want)
 	}
 	if kept := string(q.EncodeStored()); strings.Contains(kept, "s3cret") {
-		t.Errorf("kept: %s", kept)
+		t.Errorf("kept: %s, want no s3cret", kept)
 	}
 }
 
@@ -65,15 +65,15 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	q, err := responses.Decode([]byte(input(`"?"`, `,"max_output_tokens":5.0,"max_tool_calls":2e0,"top_logprobs":0.0`)))
 	if err != nil || q.MaxTokens != 5 || q.Budget.ToolCalls != 2 {
-		t.Fatalf("%+v, %v", q, err)
+		t.Fatalf("request %+v, %v, want MaxTokens 5, Budget.ToolCalls 2, no error", q, err)
 	}
 	if echo, err := json.Marshal(q.Echo); err != nil || !strings.Contains(string(echo), `"max_output_tokens":5,"max_tool_calls":2`) {
-		t.Errorf("%s, %v", echo, err)
+		t.Errorf(`echo %s, %v, want echo containing "max_output_tokens":5,"max_tool_calls":2, no error`, echo, err)
 	}
 	for _, name := range []string{"max_output_tokens", "max_tool_calls", "top_logprobs"} {
 		_, err := responses.Decode([]byte(input(`"?"`, `,"`+name+`":1.5`)))
 		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != name {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want an Invalid, Param %s", name, err, name)
 		}
 	}
 }
@@ -132,12 +132,12 @@ func TestIdsTellRunAndPlace(t *testing.T) {
 	for _, span := range []responses.Span{{}, {After: 1}, {After: 9_000_000}, {After: 7, Until: 9}} {
 		run, got, ok := responses.ParseID(responses.ID("run_abc", span))
 		if run != "run_abc" || got != span || !ok {
-			t.Errorf("%s %v %t", run, got, ok)
+			t.Errorf("run %s %v %t, want run_abc, %+v and true", run, got, ok, span)
 		}
 	}
 	for _, id := range []string{"", "resp_", "run_abc", "resp_abc_", "resp_abc_0", "resp_abc_-1", "resp_abc_x", "resp_abc_2_1", "resp_abc_2_2", "resp_abc_0_2", "resp_abc_1_2_3", "resp_abc_99999999999999999999"} {
 		if run, span, ok := responses.ParseID(id); ok {
-			t.Errorf("%s is %s %v", id, run, span)
+			t.Errorf("ParseID(%s) = %s, %v, want it refused", id, run, span)
 		}
 	}
 }
@@ -151,20 +151,20 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 	kept, ok := responses.DecodeStored(q.EncodeStored())
 	if !ok || len(q.EncodeStored()) > 256<<10 || kept.Question != "last" || len(kept.History) != 2 || kept.History[1].Content[0] != '7' {
-		t.Errorf("%t, %d bytes, %d messages", ok, len(q.EncodeStored()), len(kept.History))
+		t.Errorf("%t, %d bytes, %d messages, Question %q, want ok true, encode stored at most 256<<10, Question last, History 2, kept.History[1].Content[0] '7'", ok, len(q.EncodeStored()), len(kept.History), kept.Question)
 	}
 	q = responses.Request{Request: agent.Request{Question: "What?", Media: []agent.Media{{MIME: "image/png", Data: strings.Repeat(long, 3)}}}}
 	q.Echo.Instructions = long
 	if kept, ok = responses.DecodeStored(q.EncodeStored()); !ok || kept.Question != "What?\n[1 images were here.]" || kept.Echo.Instructions != long {
-		t.Errorf("%t %.50s", ok, kept.Question)
+		t.Errorf(`decode stored %t %.50s, Echo.Instructions %q, want true, "What?\n[1 images were here.]" and %q`, ok, kept.Question, kept.Echo.Instructions, long)
 	}
 	q.Echo.Instructions = strings.Repeat(long, 3)
 	if kept, ok = responses.DecodeStored(q.EncodeStored()); !ok || kept.Echo.Instructions != "" || kept.Question == "" {
-		t.Errorf("%t %+.50v", ok, kept)
+		t.Errorf("decode stored %t %+.50v, want ok true, kept.Echo.Instructions empty, kept.Question non-empty", ok, kept)
 	}
 	for _, other := range []string{"", "null", "{}", `{"face":"chat"}`, `{"face":"responses"`} {
 		if _, ok := responses.DecodeStored([]byte(other)); ok {
-			t.Errorf("%s is kept", other)
+			t.Errorf("DecodeStored(%s) = true, want false", other)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func TestReferencesAreBounded(t *testing.T) {
 		return []event.Event{{Body: event.TextStart{PartID: "text_1"}}, {Body: event.TextDelta{PartID: "text_1", Delta: run}}, {Body: event.TextEnd{PartID: "text_1"}}}, nil
 	})
 	if err != nil || looked != 32 || len(q.History) != 32 || q.History[31].Content != "run_r999" {
-		t.Errorf("%v: %d looked up, %d messages", err, looked, len(q.History))
+		t.Errorf("%v: %d looked up, %d messages, want looked 32, History 32, History[31].Content run_r999, no error", err, looked, len(q.History))
 	}
 }
 
@@ -201,15 +201,15 @@ func FuzzDecode(f *testing.F) {
 		}
 		if err != nil {
 			if _, ok := errors.AsType[*responses.Invalid](err); !ok {
-				t.Fatalf("%T %v", err, err)
+				t.Fatalf("%T %v, want an Invalid", err, err)
 			}
 			return
 		}
 		if n := len(q.History); len(q.Approvals) == 0 && strings.TrimSpace(q.Question) == "" && len(q.Media) == 0 && (n == 0 || q.History[n-1].Role != "tool") {
-			t.Errorf("nothing to answer: %+v", q)
+			t.Errorf("nothing to answer: %+v, n %d, want n non-zero, q.History[n-1].Role tool", q, n)
 		}
 		if _, ok := responses.DecodeStored(q.EncodeStored()); !ok || !json.Valid(q.EncodeStored()) {
-			t.Errorf("kept: %s", q.EncodeStored())
+			t.Errorf("EncodeStored = %s, want JSON that DecodeStored reads", q.EncodeStored())
 		}
 	})
 }

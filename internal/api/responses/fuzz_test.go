@@ -19,7 +19,7 @@ func FuzzID(f *testing.F) {
 		}
 		again, at, ok := responses.ParseID(responses.ID(run, span))
 		if !ok || again != run || at != span || span.After < 0 || span.Until < 0 || span.Until > 0 && span.Until <= span.After {
-			t.Errorf("%q is %q, %v, and that is %q, %v", id, run, span, again, at)
+			t.Errorf("ParseID(%q) = %q, %v, and of their ID %q, %v, want the same and a valid span", id, run, span, again, at)
 		}
 	})
 }

@@ -25,7 +25,7 @@ func TestScenarios(t *testing.T) {
 				previous = head.ID
 				stream, enc := encode(head, s)
 				if !enc.Ended() {
-					t.Errorf("the response after %d has no end", part.After)
+					t.Errorf("the response after %d has no end, want one", part.After)
 				}
 				whole, err := json.MarshalIndent(enc.Response(), "", "  ")
 				if err != nil {
@@ -56,7 +56,7 @@ func resumes(t *testing.T, head responses.Header, s scenario.Scenario, whole []b
 	for n := range frames[:len(frames)-2] {
 		head.Skip = n
 		if rest, _ := encode(head, s); string(rest) != strings.Join(frames[n:], "") {
-			t.Fatalf("after %d frames the stream goes on with %s", n, rest)
+			t.Fatalf("after %d frames the stream goes on with %s, want frames[n:]", n, rest)
 		}
 	}
 }

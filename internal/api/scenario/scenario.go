@@ -48,7 +48,7 @@ func All(t *testing.T) []Scenario {
 	_, file, _, _ := runtime.Caller(0)
 	dirs, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*", "events.jsonl"))
 	if err != nil || len(dirs) == 0 {
-		t.Fatal("no scenarios", err)
+		t.Fatalf("no scenarios %v, %d dirs, want dirs non-zero, no error", err, len(dirs))
 	}
 	out := make([]Scenario, len(dirs))
 	for i, d := range dirs {
@@ -143,9 +143,9 @@ func (s Scenario) Golden(t *testing.T, name string, got []byte) {
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
-		t.Fatal(err, "(-update makes it)")
+		t.Fatalf("%v (-update makes it), want no error", err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what it was, which -update would make of it:\n%s", path, got)
+		t.Errorf("%s is not what it was, which -update would make of it:\n%s, want %s", path, got, want)
 	}
 }
