@@ -46,7 +46,7 @@ func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"answer":"It is 100."`) {
-			b.Errorf("%s %s %v", resp.Status, body, err)
+			b.Errorf(`status %s %s %v, want status 200, body containing "answer":"It is 100.", no error`, resp.Status, body, err)
 		}
 	}
 	one() // the token and the session are made once
@@ -66,7 +66,7 @@ func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 	b.ReportMetric(each("go_memstats_alloc_bytes_total")/1024, "service-KiB/answer")
 	p.signal(b, syscall.SIGTERM)
 	if err := p.cmd.Wait(); err != nil {
-		b.Errorf("%v\n%s", err, p.log)
+		b.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }
 
@@ -124,7 +124,7 @@ func readMetrics(b *testing.B, c *http.Client, url string) map[string]float64 {
 		}
 	}
 	if _, ok := out["process_cpu_seconds_total"]; !ok {
-		b.Fatalf("the metrics lack the CPU time; there are %d", len(out))
+		b.Fatalf("the metrics lack the CPU time, want it among the %d", len(out))
 	}
 	return out
 }

@@ -69,7 +69,7 @@ func (w *testWorld) issuedToken(t *testing.T) string {
 		Token string `json:"access_token"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&reply); err != nil || reply.Token == "" {
-		t.Fatal(resp.Status, err)
+		t.Fatalf("status %q, %v, Token %q, want Token non-empty, no error", resp.Status, err, reply.Token)
 	}
 	return reply.Token
 }
@@ -174,28 +174,28 @@ func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 	traces := strings.ReplaceAll(otlp.receivedText(), "dataKey canary-data-key", "") // the key is for the collector
 	for sink, text := range map[string]string{"log": s.log.String(), "metrics": metrics, "traces": traces} {
 		if len(text) < 1000 {
-			t.Errorf("only %d bytes of %s: nothing was proved", len(text), sink)
+			t.Errorf("only %d bytes of %s: nothing was proved, want at least 1000", len(text), sink)
 		}
 		for _, canary := range slices.Concat(secrets, callers, bodies) {
 			if at := strings.Index(text, canary); at >= 0 {
-				t.Errorf("%s is in the %s: …%.300s…", canary, sink, text[max(0, at-150):])
+				t.Errorf("%s is in the %s, want it nowhere: …%.300s…", canary, sink, text[max(0, at-150):])
 			}
 		}
 	}
 	for _, canary := range slices.Concat(secrets, bodies) {
 		if at := strings.Index(page, canary); at >= 0 {
-			t.Errorf("%s is in a response: …%.300s…", canary, page[max(0, at-150):])
+			t.Errorf("%s is in a response, want it nowhere: …%.300s…", canary, page[max(0, at-150):])
 		}
 	}
 	if !strings.Contains(page, "canary-args") || !strings.Contains(page, "tool_error") || !strings.Contains(page, `"code":"model_error"`) {
-		t.Errorf("the calls did not do what they should:\n%s", page)
+		t.Errorf(`stream %s, want canary-args, a tool_error and "code":"model_error" in it`, page)
 	}
 	checkForeign(t, "the failing MCP server", failing.receivedText(), "canary-mcp-", slices.Concat(secrets, callers))
 	checkForeign(t, "the MCP server that errs", erring.receivedText(), "", secrets)
 	checkForeign(t, "the IAM", strings.ReplaceAll(iam.receivedText(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
 	for _, r := range w.model.Requests() {
 		if got := fmt.Sprint(r.Header); strings.Contains(strings.ReplaceAll(got, "canary-api-key", ""), "canary") || strings.Contains(got, signature) {
-			t.Errorf("the model got %s", got)
+			t.Errorf("the model got %s, want no canary but its API key", got)
 		}
 	}
 }
@@ -205,11 +205,11 @@ func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 func checkForeign(t *testing.T, whom, heard, own string, canaries []string) {
 	t.Helper()
 	if heard == "" {
-		t.Errorf("%s was never asked", whom)
+		t.Errorf("%s was never asked, want a request", whom)
 	}
 	for _, canary := range canaries {
 		if (own == "" || !strings.HasPrefix(canary, own)) && strings.Contains(heard, canary) {
-			t.Errorf("%s was sent %s", whom, canary)
+			t.Errorf("%s was sent %s, want it without %s", whom, heard, canary)
 		}
 	}
 }

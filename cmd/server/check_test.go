@@ -61,7 +61,7 @@ func TestCheckAsksTheModelEndpointForItsModels(t *testing.T) {
 				}
 			}
 			if strings.Contains(out.String(), "canary") {
-				t.Errorf("a secret is printed:\n%s", out)
+				t.Errorf("a secret is printed:\n%s, want String without canary", out)
 			}
 		})
 	}

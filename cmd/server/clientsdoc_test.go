@@ -50,16 +50,16 @@ func TestClientExamplesRun(t *testing.T) {
 		t.Run(title, func(t *testing.T) {
 			code := strings.ReplaceAll(part[3], "http://127.0.0.1:8080", url)
 			if code == part[3] {
-				t.Error("the example does not ask the demo")
+				t.Errorf("the example does not ask the demo: code %q, want other than %q", code, part[3])
 			}
 			out := combinedOutput(t, run(t, code))
 			if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
-				t.Errorf("no answer in:\n%s", out)
+				t.Errorf("no answer in:\n%s, want it to contain 100 or \"May I? delete_note\"", out)
 			}
 		})
 	}
 	if ran < 7 {
-		t.Errorf("only %d examples were found", ran)
+		t.Errorf("only %d examples were found, want at least 7", ran)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestHostConfigurationsConnect(t *testing.T) {
 	}
 	settings := regexp.MustCompile("(?s)## MCP hosts.*?```json\n(.*?)```").FindStringSubmatch(string(doc))
 	if settings == nil {
-		t.Fatal("there are none")
+		t.Fatal("the page has no settings of MCP hosts, want a JSON block")
 	}
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
@@ -79,7 +79,7 @@ func TestHostConfigurationsConnect(t *testing.T) {
 	environ := environment{"MCP_CONFIG_PATH": config, "LLM_BASE_URL": llmtest.New(t, newTwoCallScript()).URL}
 	var out strings.Builder
 	if err := run(t.Context(), []string{"check"}, environ, &out, &out); err != nil || !strings.Contains(out.String(), "answerd") {
-		t.Errorf("%v: %s", err, out.String())
+		t.Errorf("%v: %s, want out containing answerd, no error", err, out.String())
 	}
 }
 
@@ -92,7 +92,7 @@ func combinedOutput(t *testing.T, cmd *exec.Cmd) string {
 	bounded.Dir = cmd.Dir
 	out, err := bounded.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("error %v\n%s, want no error", err, out)
 	}
 	return string(out)
 }

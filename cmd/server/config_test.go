@@ -26,17 +26,17 @@ func TestLoadConfigDefaultsWorkWithAModelEndpoint(t *testing.T) {
 	}
 	if c.Addr != "127.0.0.1:8080" || c.DefaultModelID != "xai.grok-4" || c.Timeout != time.Minute || c.MaxHistory != 16 ||
 		c.EventsMaxBytes != 256<<20 || c.Scope != "urn:opc:idm:__myscopes__" || c.AgentTimezone != "Europe/Rome" {
-		t.Errorf("config %+v", c)
+		t.Errorf("config %+v, want Addr 127.0.0.1:8080, DefaultModelID xai.grok-4, Timeout 1 min, MaxHistory 16, EventsMaxBytes 256<<20, Scope urn:opc:idm:__myscopes__, AgentTimezone Europe/Rome", c)
 	}
 }
 
 func TestLoadConfigReadsOtherSpellings(t *testing.T) {
 	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
 	if err != nil || c.Timeout != 90*time.Second || !c.Debug {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("config %+v, %v, want Timeout 90 s, Debug true, no error", c, err)
 	}
 	if c, err := loadConfig(envOf("OPENAI_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk")); err != nil || c.LLMBaseURL != "http://127.0.0.1:9/v1" || c.LLMAPIKey.Reveal() != "sk" {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("config %+v, %v, want LLMBaseURL http://127.0.0.1:9/v1, LLMAPIKey.Reveal sk, no error", c, err)
 	}
 }
 
@@ -83,11 +83,11 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 			_, err := loadConfig(envOf(c.settings...))
 			var bad *configError
 			if !errors.As(err, &bad) || bad.name != c.name || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
-				t.Fatalf("error %v", err)
+				t.Fatalf(`error %v, want a configError, name %q, error without "\n", error without canary`, err, c.name)
 			}
 			var line strings.Builder
 			if code := exitCode(err, &line); code != 2 || !strings.HasPrefix(line.String(), "answerd: "+c.name+": ") {
-				t.Errorf("exit code %d, %q", code, line.String())
+				t.Errorf("exit code %d, %q, want code 2, line starting with %q", code, line.String(), "answerd: "+c.name+": ")
 			}
 		})
 	}
@@ -108,11 +108,11 @@ func TestLoadConfigReadsSecretsFromFilesAndNeverPrintsThem(t *testing.T) {
 	}
 	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
 	if err != nil || c.LLMAPIKey.Reveal() != "sk-canary" {
-		t.Fatalf("%v", err)
+		t.Fatalf("error %v, want reveal sk-canary, no error", err)
 	}
 	c.lookup = nil
 	if strings.Contains(fmt.Sprintf("%v %+v %#v", c, c, c), "canary") {
-		t.Error("the secret prints")
+		t.Errorf("the secret prints as %v %+v %#v, want it without canary", c, c, c)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestAllowedHostsFollowTheAddress(t *testing.T) {
 	} {
 		c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"))
 		if err != nil || fmt.Sprint(c.AllowedHosts) != want {
-			t.Errorf("%s: %v, %v", addr, c.AllowedHosts, err)
+			t.Errorf("%s: %v, %v, want %s and no error", addr, c.AllowedHosts, err, want)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestNormalizeHostsMatchesRequests(t *testing.T) {
 	c, err := loadConfig(envOf(append(settings,
 		"ALLOWED_HOSTS", "App.Example, [::1],agent.corp.", "CORS_ORIGINS", "https://App.Example:443, http://localhost:3000")...))
 	if got := fmt.Sprint(c.AllowedHosts, c.CORSOrigins); err != nil || got != "[app.example ::1 agent.corp] [https://app.example http://localhost:3000]" {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf("got %s, %v, want %s and no error", got, err, "[app.example ::1 agent.corp] [https://app.example http://localhost:3000]")
 	}
 	for _, bad := range [][2]string{
 		{"ALLOWED_HOSTS", "app.example:443"}, {"ALLOWED_HOSTS", "https://app.example"}, {"ALLOWED_HOSTS", "*"}, {"ALLOWED_HOSTS", "*.example"}, {"ALLOWED_HOSTS", "a,,b"},
@@ -185,7 +185,7 @@ func TestNormalizeHostsMatchesRequests(t *testing.T) {
 	} {
 		_, err := loadConfig(envOf(append(settings, bad[0], bad[1])...))
 		if e, ok := errors.AsType[*configError](err); !ok || e.name != bad[0] {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf("%s: %v, want a configError, name bad[0]", bad, err)
 		}
 	}
 }
@@ -198,11 +198,11 @@ func FuzzSettingsWithUnits(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var size byteSize
 		if err := size.UnmarshalText([]byte(text)); err == nil && size < 0 {
-			t.Errorf("%q is %d bytes", text, size)
+			t.Errorf("%q is %d bytes, want at least 0", text, size)
 		}
 		var rate rateLimit
 		if err := rate.UnmarshalText([]byte(text)); err == nil && (rate.N < 1 || rate.N > maxRate || rate.Per <= 0) {
-			t.Errorf("%q is %v", text, rate)
+			t.Errorf("%q is %v, want N at least 1, N at most %d, Per more than 0", text, rate, maxRate)
 		}
 	})
 }

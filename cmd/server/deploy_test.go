@@ -59,7 +59,7 @@ func TestAlertsMatchTheRunbooksSections(t *testing.T) {
 		sections = append(sections, m[1])
 	}
 	if len(alerts) < 10 || !slices.Equal(alerts, sections) {
-		t.Errorf("alerts   %s\nsections %s", alerts, sections)
+		t.Errorf("alerts   %s\nsections %s, want at least 10, alerts %s", alerts, sections, sections)
 	}
 }
 
@@ -105,13 +105,13 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		}
 	}
 	if len(exprs) < 30 {
-		t.Fatalf("%d expressions: nothing was proved", len(exprs))
+		t.Fatalf("%d expressions: nothing was proved, want at least 30", len(exprs))
 	}
 	named := regexp.MustCompile(`\b(answerd|mcp_client|gen_ai_client|go|process)_\w+`)
 	for _, expr := range exprs {
 		for _, metric := range named.FindAllString(expr, -1) {
 			if !there[metric] {
-				t.Errorf("/metrics has no %s", metric)
+				t.Errorf("/metrics has no %s, want one", metric)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func TestManifestsUseExistingSettings(t *testing.T) {
 	}
 	var m struct{ Data map[string]string }
 	if err := yaml.NewDecoder(strings.NewReader(string(data))).Decode(&m); err != nil || len(m.Data) < 5 {
-		t.Fatal(m, err)
+		t.Fatalf("m %+v, %v, want at least 5 Data, no error", m, err)
 	}
 	example, err := os.ReadFile("../../.env.example")
 	if err != nil {
@@ -133,7 +133,7 @@ func TestManifestsUseExistingSettings(t *testing.T) {
 	}
 	for name := range m.Data {
 		if !regexp.MustCompile(`(?m)^#? ?` + name + `=`).Match(example) {
-			t.Errorf("%s is no setting", name)
+			t.Errorf("%s is not a setting, want it in the example", name)
 		}
 	}
 }

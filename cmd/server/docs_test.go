@@ -63,7 +63,7 @@ func readSettings(t *testing.T) []setting {
 func TestSettingsAreDocumented(t *testing.T) {
 	for _, s := range readSettings(t) {
 		if s.comment == "" {
-			t.Errorf("%s has no comment", s.name)
+			t.Errorf("%s has no comment, want one", s.name)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestReadmeListsEveryEvent(t *testing.T) {
 	}
 	for _, typ := range event.Types() {
 		if !regexp.MustCompile("(?m)^\\|.*`" + string(typ) + "`").Match(readme) {
-			t.Errorf("the event table lacks %s", typ)
+			t.Errorf("the event table lacks %s, want a row for it", typ)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func requireSection(t *testing.T, path, name, want string) {
 	head, rest, ok := strings.Cut(string(doc), begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s has no section %s", path, name)
+		t.Fatalf("%s has no section %s, want ok true, ok2 true", path, name)
 	}
 	requireGolden(t, path, head+begin+want+end+tail)
 }

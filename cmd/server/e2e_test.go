@@ -43,7 +43,7 @@ func postQuestion(t *testing.T, c *http.Client, url, body string, header ...stri
 	resp := post(t, c, url+"/answer", body, header...)
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s, %v", resp.Status, b, err)
+		t.Fatalf("%s: %s, %v, want status 200, no error", resp.Status, b, err)
 	}
 	var a wholeAnswer
 	if err := json.Unmarshal(b, &a); err != nil {
@@ -109,15 +109,15 @@ func TestAnswerdAnswersWithToolsOverEveryPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if end.Answer != whole.Answer || string(end.Metadata) != string(whole.Metadata) {
-		t.Errorf("the stream says  %s %s\nthe answer says %s %s", end.Answer, end.Metadata, whole.Answer, whole.Metadata)
+		t.Errorf("the stream says  %s %s\nthe answer says %s %s, want %s and %s", end.Answer, end.Metadata, whole.Answer, whole.Metadata, whole.Answer, string(whole.Metadata))
 	}
 	checkMessages(t, w.model.Requests())
 	if got := strings.Count(w.lines.String(), `"msg":"tool call"`); got != 4 || !strings.Contains(w.lines.String(), `"subject":"`+demoClient+`"`) {
-		t.Errorf("the MCP server saw %d calls:\n%s", got, w.lines)
+		t.Errorf("the MCP server saw %d calls:\n%s, want got 4, lines containing %s", got, w.lines, `"subject":"`+demoClient+`"`)
 	}
 	for _, secret := range []string{"eyJ", "canary"} {
 		if strings.Contains(s.log.String()+wire.String(), secret) {
-			t.Errorf("%q is in the log or the stream", secret)
+			t.Errorf("log %s\nstream %s\nwant both without %q", s.log.String(), wire.String(), secret)
 		}
 	}
 }
@@ -135,14 +135,14 @@ func checkMessages(t *testing.T, requests []llmtest.Request) {
 	for _, m := range second.Messages {
 		roles = append(roles, m.Role)
 	}
-	if got := strings.Join(roles, " "); got != "system user assistant user assistant tool tool" {
-		t.Errorf("the model's second request has %s", got)
+	if got, want := strings.Join(roles, " "), "system user assistant user assistant tool tool"; got != want {
+		t.Errorf("the model's second request has %s, want %s", got, want)
 	}
 	if m := second.Messages; !strings.Contains(m[0].Content, "Today") && !strings.Contains(m[0].Content, "today") || m[5].ToolCallID != "call_1" || !strings.Contains(m[5].Content, "100") {
-		t.Errorf("messages %+v", second.Messages)
+		t.Errorf("messages %+v, want the date first and the result 100 of call_1 last", second.Messages)
 	}
 	if second.Header.Get("Authorization") != "Bearer canary-api-key" || second.Model != "scripted" || len(second.Tools) < 7 {
-		t.Errorf("model %s with %d tools", second.Model, len(second.Tools))
+		t.Errorf(`model %s with %d tools, Authorization %q, want Authorization "Bearer canary-api-key", Model scripted, Tools at least 7`, second.Model, len(second.Tools), second.Header.Get("Authorization"))
 	}
 }
 
@@ -155,19 +155,19 @@ func TestHundredQuestionsShareOneTokenAndOneSession(t *testing.T) {
 	for range 100 {
 		wg.Go(func() {
 			if a := postQuestion(t, c, s.url, e2eQuestion); a.Answer != "100 and 16 km." {
-				t.Errorf("answer %q", a.Answer)
+				t.Errorf(`answer %q, want "100 and 16 km."`, a.Answer)
 			}
 		})
 	}
 	wg.Wait()
 	if n := w.tokens.Load(); n != 1 {
-		t.Errorf("%d tokens were fetched", n)
+		t.Errorf("%d tokens were fetched, want 1", n)
 	}
 	if n := strings.Count(w.lines.String(), `"msg":"session opened"`); n != 1 {
-		t.Errorf("%d sessions were made", n)
+		t.Errorf("%d sessions were made, want 1", n)
 	}
 	if n := strings.Count(w.lines.String(), `"msg":"tool call"`); n != 200 {
-		t.Errorf("%d tool calls", n)
+		t.Errorf("%d tool calls, want 200", n)
 	}
 }
 
@@ -177,11 +177,11 @@ func TestServerThatIsDownDoesNotStopTheService(t *testing.T) {
 	s := startAnswerd(t, w.environment("MCP_URL", closedAddress(t)))
 	c := newClient(t)
 	if a := postQuestion(t, c, s.url, `{"question":"?"}`); a.Answer != "Without tools." {
-		t.Errorf("answer %q", a.Answer)
+		t.Errorf(`answer %q, want "Without tools."`, a.Answer)
 	}
 	status, body := getBody(t, c, s.url+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `"state":"failed"`) || !strings.Contains(body, `"reason":"`) {
-		t.Errorf("%d %s", status, body)
+		t.Errorf(`status %d %s, want status 200, body containing "state":"failed", body containing "reason":"`, status, body)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestServeFailsOnAPortInUse(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	err = run(t.Context(), nil, w.environment("ADDR", l.Addr().String()), io.Discard, io.Discard)
 	if !errors.Is(err, syscall.EADDRINUSE) || exitCode(err, io.Discard) != 1 {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want EADDRINUSE and exit code 1", err)
 	}
 }
 
@@ -212,18 +212,18 @@ func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	out := &syncBuffer{}
 	if err := run(t.Context(), []string{"check"}, w.environment(), out, io.Discard); err != nil {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("error %v\n%s, want no error", err, out)
 	}
 	if !regexp.MustCompile(`(?m)^default +http +connected +20\d\d-\d\d-\d\d +\d+`).MatchString(out.String()) || len(w.model.Requests()) != 0 {
-		t.Errorf("the table:\n%s", out)
+		t.Errorf("the table:\n%s\nwant default connected by http, without a model request", out)
 	}
 	err := run(t.Context(), []string{"check"}, w.environment("MCP_URL", closedAddress(t)), out, io.Discard)
 	if err == nil || exitCode(err, io.Discard) != 1 {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want exit code 1", err)
 	}
 	err = run(t.Context(), []string{"check"}, w.environment("IAM_CLIENT_SECRET", "canary-wrong"), out, io.Discard)
 	if err == nil || strings.Contains(out.String(), "canary") {
-		t.Errorf("error %v\n%s", err, out)
+		t.Errorf("error %v\n%s, want an error, String without canary", err, out)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestRunRefusesUnknownCommandsAndArguments(t *testing.T) {
 	for _, args := range [][]string{{"sevre"}, {"serve", "now"}, {"demo", "-only", "db"}, {"demo", "-only", "mcp"}, {"demo", "-x"}} {
 		err := run(t.Context(), args, envOf(), io.Discard, io.Discard)
 		if exitCode(err, io.Discard) != 2 {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: %v, want exit code 2", args, err)
 		}
 	}
 }
@@ -285,11 +285,11 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(end.Metadata.ToolNames) != 2 || !strings.Contains(end.Answer, "100") || !strings.Contains(end.Answer, "stand-in") {
-		t.Errorf("%+v", end)
+		t.Errorf("end %+v, want 2 Metadata.ToolNames, Answer containing 100, Answer containing stand-in", end)
 	}
 	p.signal(t, syscall.SIGTERM)
 	if err := p.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, p.log)
+		t.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }
 
@@ -304,10 +304,10 @@ func TestSignalStartsTheDrain(t *testing.T) {
 	close(release)
 	frames := readStream(t, resp)
 	if got := frames[len(frames)-1].Event; got != "final_answer" {
-		t.Errorf("the stream ended with %s", got)
+		t.Errorf("the stream ended with %s, want final_answer", got)
 	}
 	if err := p.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, p.log)
+		t.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }
 
@@ -321,10 +321,10 @@ func TestSignalDuringTheDrainEndsItAtOnce(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	frames := readStream(t, resp)
 	if last := frames[len(frames)-1]; last.Event != "run_error" || !strings.Contains(string(last.Data), "server_shutdown") {
-		t.Errorf("the stream ended with %s %s", last.Event, last.Data)
+		t.Errorf("the stream ended with %s %s, want Event run_error, Data containing server_shutdown", last.Event, last.Data)
 	}
 	if err := p.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, p.log)
+		t.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }
 

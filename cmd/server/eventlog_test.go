@@ -48,17 +48,17 @@ func TestFileLogKeepsRunsAcrossARestart(t *testing.T) {
 	requireSameFrames(t, readStream(t, get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[half-1].ID)), frames[half:])
 	requireSameFrames(t, readStream(t, post(t, c, second.url+"/answer/stream", e2eQuestion, "Idempotency-Key", "once")), frames)
 	if resp := post(t, c, second.url+"/answer/stream", `{"question":"another"}`, "Idempotency-Key", "once"); resp.StatusCode != http.StatusUnprocessableEntity {
-		t.Errorf("another body: %s", resp.Status)
+		t.Errorf("another body: %s, want 422", resp.Status)
 	}
 	if resp := get(t, c, second.url+"/runs/"+id+"/events", "Last-Event-ID", frames[len(frames)-1].ID); resp.StatusCode != http.StatusNoContent {
-		t.Errorf("caught up: %s", resp.Status)
+		t.Errorf("caught up: %s, want 204", resp.Status)
 	}
 	if n := len(w.model.Requests()); n != 2 {
-		t.Errorf("%d model calls", n)
+		t.Errorf("%d model calls, want 2", n)
 	}
 	// Two processes on one directory would destroy it.
 	if err := run(t.Context(), nil, settings, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "EVENTS_URL: lock the event log's directory: another process uses it") {
-		t.Errorf("a second process: %v", err)
+		t.Errorf(`a second process: %v, want error containing "EVENTS_URL: lock the event log's directory: another process uses it"`, err)
 	}
 }
 
@@ -81,20 +81,20 @@ func TestReplicasShareTheirRuns(t *testing.T) {
 	nats.Shutdown()
 	nats.WaitForShutdown()
 	if state := readiness(t, c, a.url, http.StatusServiceUnavailable); state != "log_unavailable" {
-		t.Errorf("ready without the log: %s", state)
+		t.Errorf("ready without the log: %s, want log_unavailable", state)
 	}
 	resp := get(t, c, b.url+"/runs/run_unknown")
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"code":"log_unavailable"`) {
-		t.Errorf("a read without the log: %s %s", resp.Status, body)
+		t.Errorf(`a read without the log: %s %s, Retry-After %q, want status 503, Retry-After non-empty, body containing "code":"log_unavailable"`, resp.Status, body, resp.Header.Get("Retry-After"))
 	}
 	startNATS(t, o)
 	if whole := postQuestion(t, c, a.url, e2eQuestion); whole.Answer == "" { // which waits for the log
-		t.Error("no answer")
+		t.Errorf("no answer: Answer %q, want non-empty", whole.Answer)
 	}
 	readiness(t, c, a.url, http.StatusOK)
 	for _, s := range []*service{a, b} {
 		if strings.Contains(s.log.String(), "canary") {
-			t.Error("a secret is in the log")
+			t.Errorf("log %q, want it without canary", s.log.String())
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestCheckTestsTheEventLog(t *testing.T) {
 		out := &syncBuffer{}
 		err := run(t.Context(), []string{"check"}, w.environment("EVENTS_URL", url), out, io.Discard)
 		if !strings.Contains(out.String(), want) || (err != nil) != strings.Contains(want, "failed") || strings.Contains(out.String(), "canary") {
-			t.Errorf("%v, %s", err, out)
+			t.Errorf("check: %v, %s, want %q without secrets", err, out, want)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func readiness(t *testing.T, c *http.Client, url string, status int) string {
 	resp := get(t, c, url+"/readyz")
 	var ready struct{ Status string }
 	if err := json.NewDecoder(resp.Body).Decode(&ready); err != nil || resp.StatusCode != status {
-		t.Errorf("readyz: %s, %v", resp.Status, err)
+		t.Errorf("readyz: %s, %v, want status %d, no error", resp.Status, err, status)
 	}
 	return ready.Status
 }
@@ -132,7 +132,7 @@ func startNATS(t testing.TB, o *server.Options) *server.Server {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not start")
+		t.Fatal("the NATS server was not ready after 10 s, want it ready")
 	}
 	return s
 }

@@ -83,7 +83,7 @@ func (l *callLedger) checkCalls(t *testing.T) {
 	defer l.mu.Unlock()
 	for key, n := range l.made {
 		if n > 1 {
-			t.Errorf("%s was done %d times", key, n)
+			t.Errorf("%s was done %d times, want at most 1", key, n)
 		}
 	}
 }

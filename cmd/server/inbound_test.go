@@ -51,7 +51,7 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 	} {
 		_, err := loadConfig(envOf(append(here, "ADDR", addr)...))
 		if bad, ok := errors.AsType[*configError](err); ok != open || open && (bad.name != "ADDR" || exitCode(err, io.Discard) != 2) {
-			t.Errorf("%s: %v", addr, err)
+			t.Errorf("%s: %v, want ADDR refused: %t", addr, err, open)
 		}
 		if _, err := loadConfig(envOf(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
 			t.Errorf("%s, and everybody may: %v", addr, err)
@@ -64,7 +64,7 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 	}
 	for ip, open := range map[string]bool{"127.0.0.1": false, "::1": false, "10.0.0.1": true, "::": true, "0.0.0.0": true} {
 		if err := c.checkBoundAddr(&net.TCPAddr{IP: net.ParseIP(ip)}); (err != nil) != open {
-			t.Errorf("bound to %s: %v", ip, err)
+			t.Errorf("bound to %s: %v, want it refused: %t", ip, err, open)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func TestAllowedHostsIncludeThePublicURL(t *testing.T) {
 	} {
 		c, err := loadConfig(envOf(append(here, settings[:]...)...))
 		if got := fmt.Sprint(c.AllowedHosts); err != nil || got != want {
-			t.Errorf("%s: %s, %v", settings, got, err)
+			t.Errorf("%s: %s, %v, want %s and no error", settings, got, err, want)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	}
 	_, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
 	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_ISSUER" {
-		t.Errorf("rules without callers: %v", err)
+		t.Errorf("rules without callers: %v, want a configError, name AUTH_ISSUER", err)
 	}
 }
 
@@ -121,21 +121,21 @@ func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
 		}
 	}
 	if status, _ := getBody(t, c, s.url+"/tools"); status != 401 {
-		t.Errorf("without a token: %d", status)
+		t.Errorf("without a token: %d, want 401", status)
 	}
 	if status, body := getBody(t, c, s.url+"/tools", "Authorization", w.callerToken(t)); status != 200 {
-		t.Errorf("with one: %d %s", status, body)
+		t.Errorf("with one: %d %s, want 200", status, body)
 	}
 	if status, _ := getBody(t, c, s.url+"/metrics", "Authorization", w.callerToken(t)); status != 404 {
-		t.Errorf("metrics at ADDR: %d", status)
+		t.Errorf("metrics at ADDR: %d, want 404", status)
 	}
 	_, line, _ := strings.Cut(s.log.String(), `"serving metrics","addr":"`)
 	addr, _, _ := strings.Cut(line, `"`)
 	if status, body := getBody(t, c, "http://"+addr+"/metrics"); status != 200 || !strings.Contains(body, "go_goroutines") {
-		t.Errorf("metrics at METRICS_ADDR: %d %.100s", status, body)
+		t.Errorf("metrics at METRICS_ADDR: %d %.100s, want status 200, body containing go_goroutines", status, body)
 	}
 	if status, _ := getBody(t, c, "http://"+addr+"/tools"); status != 404 {
-		t.Errorf("the rest at METRICS_ADDR: %d", status)
+		t.Errorf("the rest at METRICS_ADDR: %d, want 404", status)
 	}
 }
 
@@ -160,25 +160,25 @@ func TestRulesAreReloaded(t *testing.T) {
 		return names
 	}
 	if got := fmt.Sprint(tools()); got != "[calculate]" {
-		t.Error(got)
+		t.Errorf("got %q, want [calculate]", got)
 	}
 	writeFile(t, path, `{"rules": [{"subjets": ["*"]}]}`)
 	p.signal(t, syscall.SIGHUP)
-	if line := p.waitForLine(t, "access rules refused"); !strings.Contains(line, "/rules/0/subjets: unknown field") {
-		t.Error(line)
+	if line, want := p.waitForLine(t, "access rules refused"), "/rules/0/subjets: unknown field"; !strings.Contains(line, want) {
+		t.Errorf("line %q, want it to contain %q", line, want)
 	}
 	if got := fmt.Sprint(tools()); got != "[calculate]" {
-		t.Error(got)
+		t.Errorf("got %q, want [calculate]", got)
 	}
 	writeFile(t, path, `{"rules": [{"subjects": ["somebody"]}]}`)
 	p.signal(t, syscall.SIGHUP)
 	p.waitForLine(t, "access rules read again")
 	if got := tools(); len(got) != 0 {
-		t.Error(got)
+		t.Errorf("tools %q, want 0", got)
 	}
 	resp := post(t, c, url+"/answer", `{"question":"?"}`, "Authorization", bearer)
 	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("a question: %s", resp.Status)
+		t.Errorf("a question: %s, want 403", resp.Status)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestAuthFailuresAreCountedByReason(t *testing.T) {
 	_, page := getBody(t, c, s.url+"/metrics", "Authorization", w.callerToken(t))
 	for reason, n := range map[string]int{"no_token": 1, "header": 2, "expired": 0} {
 		if !regexp.MustCompile(fmt.Sprintf(`(?m)^answerd_logins_refused_total\{[^}]*reason="%s"[^}]*\} %d$`, reason, n)).MatchString(page) {
-			t.Errorf("not %d of %s", n, reason)
+			t.Errorf("metrics:\n%s\nwant %d refusals of %s", page, n, reason)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestRateLimitParses(t *testing.T) {
 	for text, want := range map[string]rateLimit{"10/s": {10, time.Second}, "60/m": {60, time.Minute}, "1000/h": {1000, time.Hour}} {
 		var r rateLimit
 		if err := r.UnmarshalText([]byte(text)); err != nil || r != want {
-			t.Errorf("%s: %v %v", text, r, err)
+			t.Errorf("%s: %v %v, want %+v and no error", text, r, err, want)
 		}
 	}
 	for _, text := range []string{"", "10", "/s", "0/s", "-1/s", "10/d", "1.5/s", "10/s/s", "9999999/s", " 1/s"} {
@@ -34,7 +34,7 @@ func TestRateLimitParses(t *testing.T) {
 			continue // not set
 		}
 		if err == nil || err.Error() != "RATE_LIMIT: not a rate like 10/s: not a rate" {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf(`%q: %v, want error "RATE_LIMIT: not a rate like 10/s: not a rate"`, text, err)
 		}
 	}
 }
@@ -77,19 +77,19 @@ func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
 	for range 3 {
 		c := dialRaw(t, s.url)
 		if status, closes, err := c.get("/tools"); status != 200 || closes || err != nil {
-			t.Fatal(status, closes, err)
+			t.Fatalf("status %d, %v, %v, want 200, false and no error", status, closes, err)
 		}
 		held = append(held, c)
 	}
 	for path, want := range map[string]int{"/tools": 503, "/": 503, "/healthz": 200, "/metrics": 200, "/nothing": 503} {
 		if status, closes, err := dialRaw(t, s.url).get(path); status != want || !closes || err != nil {
-			t.Errorf("%s: %d %v %v", path, status, closes, err)
+			t.Errorf("%s: %d %v %v, want %d, true and no error", path, status, closes, err, want)
 		}
 	}
 	// The others are served as before.
 	for _, c := range held {
 		if status, _, err := c.get("/tools"); status != 200 || err != nil {
-			t.Error(status, err)
+			t.Errorf("status %d, %v, want 200 and no error", status, err)
 		}
 	}
 	for _, c := range held {
@@ -112,12 +112,12 @@ func getUntilOK(t *testing.T, c *http.Client, url string) {
 		}
 		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 		if resp.StatusCode != http.StatusServiceUnavailable || err != nil || seconds < 1 || seconds > 60 {
-			t.Fatalf("%s, Retry-After %s: %s", resp.Status, resp.Header.Get("Retry-After"), b)
+			t.Fatalf("%s, Retry-After %s: %s, want 503 and 1 to 60", resp.Status, resp.Header.Get("Retry-After"), b)
 		}
 		select {
 		case <-time.After(time.Duration(seconds) * time.Second):
 		case <-ctx.Done():
-			t.Fatalf("refused for a minute: %s", b)
+			t.Fatalf("refused for a minute, want it admitted: %s", b)
 		}
 	}
 }
@@ -156,11 +156,11 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	}
 	t.Logf("%d connections taken, %d refused", taken, refused)
 	if taken < 50 || refused < 250 || taken+refused != 400 {
-		t.Error("not a third of the files is for connections")
+		t.Errorf("%d connections taken, %d refused, want at least 50 and 250, 400 in all", taken, refused)
 	}
 	close(release)
 	if seen := readStream(t, stream); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
-		t.Errorf("the stream ended with %d events", len(seen))
+		t.Errorf("the stream ended with %d events, want seen non-zero, [last].Event final_answer", len(seen))
 	}
 	for _, conn := range conns {
 		conn.Close()
@@ -186,7 +186,7 @@ func TestFilesThatAreUsedUpAreSurvived(t *testing.T) {
 		conn.Close()
 	}
 	if status, _, err := last.get("/healthz"); status != 200 || err != nil {
-		t.Errorf("the last in the line: %d %v", status, err)
+		t.Errorf("the last in the line: %d %v, want 200 and no error", status, err)
 	}
 	getUntilOK(t, c, url)
 }
@@ -205,23 +205,23 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 		if resp.StatusCode == http.StatusServiceUnavailable {
 			b, err := io.ReadAll(resp.Body)
 			if err != nil || !strings.Contains(string(b), "short of memory") || resp.Header.Get("Retry-After") == "" {
-				t.Errorf("%s %v", b, err)
+				t.Errorf(`read all %s %v, want b containing "short of memory", Retry-After non-empty, no error`, b, err)
 			}
 			break
 		}
 		if resp.StatusCode != http.StatusOK {
-			t.Fatal(resp.Status)
+			t.Fatalf("status %q, want 200", resp.Status)
 		}
 		streams = append(streams, resp)
 	}
 	t.Logf("memory was short with %d runs", len(streams))
 	if n := len(streams); n < 5 || n == 300 {
-		t.Errorf("%d runs", n)
+		t.Errorf("%d runs, want n at least 5, n other than 300", n)
 	}
 	close(release)
 	for _, resp := range streams {
 		if seen := readStream(t, resp); len(seen) == 0 || seen[len(seen)-1].Event != "final_answer" {
-			t.Error("a run did not end well")
+			t.Errorf("a run did not end well: %d seen, want seen non-zero, [last].Event final_answer", len(seen))
 		}
 	}
 	getUntilOK(t, c, url)
@@ -298,7 +298,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 		} {
 			status, after := sent(c.at, c.rest)
 			if status != c.status || after < c.limit || after > c.limit+time.Second {
-				t.Errorf("%s: status %d after %s", c.name, status, after)
+				t.Errorf("%s: status %d after %s, want status %d, after at least %v, after at most %v", c.name, status, after, c.status, c.limit, c.limit+time.Second)
 			}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

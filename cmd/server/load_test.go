@@ -48,7 +48,7 @@ func (c *loadCounter) ask(ctx context.Context, t *testing.T, client *http.Client
 	defer c.mu.Unlock()
 	var p struct{ Answer, Code string }
 	if err != nil || json.Unmarshal(b, &p) != nil {
-		t.Errorf("%s: %.200s %v", resp.Status, b, err)
+		t.Errorf("%s: %.200s %v, want a problem document", resp.Status, b, err)
 		return
 	}
 	switch after, _ := strconv.Atoi(resp.Header.Get("Retry-After")); {
@@ -58,7 +58,7 @@ func (c *loadCounter) ask(ctx context.Context, t *testing.T, client *http.Client
 	case resp.StatusCode == http.StatusServiceUnavailable && p.Code == "overloaded" && after >= 1 && after <= 60:
 		c.refusals = append(c.refusals, took)
 	default:
-		t.Errorf("%s: %.200s", resp.Status, b)
+		t.Errorf("%s: %.200s, want 200 or a refusal", resp.Status, b)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestThreeTimesTheLoadIsRefusedWellAndAnsweredWhole(t *testing.T) {
 	refusals := slices.Concat(noisy.refusals, quiet.refusals)
 	t.Logf("refusals: %d, p50 %s, p99 %s", len(refusals), percentile(refusals, 0.5), percentile(refusals, 0.99))
 	if noisy.answered == 0 || quiet.answered == 0 || len(noisy.refusals) == 0 {
-		t.Error("there was no such load")
+		t.Errorf("answered %d and %d, %d refusals, want at least 1 of each", noisy.answered, quiet.answered, len(noisy.refusals))
 	}
 	p.signal(t, syscall.SIGTERM)
 	if err := p.cmd.Wait(); err != nil {

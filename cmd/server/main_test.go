@@ -112,7 +112,7 @@ func startAnswerd(t *testing.T, environ environment) *service {
 	}()
 	a, ok := <-addr
 	if !ok {
-		t.Fatalf("answerd did not start: %v", <-s.done)
+		t.Fatalf("answerd did not start: %v, want its address", <-s.done)
 	}
 	s.url = "http://" + a
 	t.Cleanup(func() {

@@ -31,7 +31,7 @@ func TestModelsFileHasTheDefaultModel(t *testing.T) {
 		got, err := loadConfig(envOf("MODELS_FILE", file, "DEFAULT_MODEL_ID", c.set))
 		var bad *configError
 		if errors.As(err, &bad) != (c.bad != "") || bad != nil && bad.name != c.bad || got.DefaultModelID != c.want {
-			t.Errorf("%q: %q, %v", c.set, got.DefaultModelID, err)
+			t.Errorf("%q: %q, %v, want model %q, bad setting %q", c.set, got.DefaultModelID, err, c.want, c.bad)
 		}
 	}
 }
@@ -43,11 +43,11 @@ func TestModelsFileErrorNamesThePlace(t *testing.T) {
 	} {
 		_, err := loadConfig(envOf("MODELS_FILE", modelsFile(t, content)))
 		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
-			t.Errorf("%s: %v", content, err)
+			t.Errorf("%s: %v, want exit code 2 and %s", content, err, want)
 		}
 	}
 	if _, err := loadConfig(envOf("MODELS_FILE", "/no/such/file")); err == nil || err.Error() != "MODELS_FILE: cannot be read: no such file or directory" {
-		t.Error(err)
+		t.Errorf(`error %v, want error "MODELS_FILE: cannot be read: no such file or directory"`, err)
 	}
 }
 
@@ -61,21 +61,21 @@ func TestModelsFileIsServed(t *testing.T) {
 	for _, body := range []string{`{"question":"Q"}`, `{"question":"Q","model":"wordy"}`} {
 		resp := post(t, c, s.url+"/answer", body)
 		if resp.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s", body, resp.Status)
+			t.Errorf("%s: %s, want 200", body, resp.Status)
 		}
 	}
 	for _, r := range w.model.Requests() {
 		switch r.Model {
 		case "vendor/scripted-1":
 			if len(r.Tools) == 0 || r.MaxTokens != 0 {
-				t.Errorf("%d tools, %d tokens", len(r.Tools), r.MaxTokens)
+				t.Errorf("%d tools, %d tokens, want Tools non-zero, MaxTokens 0", len(r.Tools), r.MaxTokens)
 			}
 		case "wordy":
 			if len(r.Tools) > 0 || r.MaxTokens != 99 || !strings.Contains(r.Messages[0].Content, "PARAMETERS:") {
-				t.Errorf("%+v", r)
+				t.Errorf("request %+v, want 0 Tools, MaxTokens 99, Messages[0].Content containing PARAMETERS:", r)
 			}
 		default:
-			t.Errorf("model %s was asked", r.Model)
+			t.Errorf("model %s was asked, want one of the configured models", r.Model)
 		}
 	}
 	asked := len(w.model.Requests())
@@ -85,10 +85,10 @@ func TestModelsFileIsServed(t *testing.T) {
 		Errors []struct{ Pointer string }
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusBadRequest || p.Code != "invalid_request" || len(p.Errors) != 1 || p.Errors[0].Pointer != "/model" {
-		t.Errorf("%s %+v %v", resp.Status, p, err)
+		t.Errorf("status %s %+v %v, want status 400, p.Code invalid_request, 1 p.Errors, p.Errors[0].Pointer /model, no error", resp.Status, p, err)
 	}
 	if len(w.model.Requests()) != asked {
-		t.Error("a model was asked all the same")
+		t.Errorf("a model was asked all the same: %d requests, want %d", len(w.model.Requests()), asked)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestCheckPrintsTheModels(t *testing.T) {
 	}
 	for _, line := range []string{`(?m)^a +a +auto +8192 +– +text +–$`, `(?m)^scripted +v/s +text +– +– +text, images +0.25 in, 2 out  \(default\)$`} {
 		if !regexp.MustCompile(line).MatchString(out.String()) {
-			t.Errorf("no %s in\n%s", line, out)
+			t.Errorf("got\n%s\nwant a line %s", out, line)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (p *process) waitForLine(t testing.TB, text string) string {
 			return line
 		}
 	}
-	t.Fatalf("no %s in:\n%s", text, p.log)
+	t.Fatalf("got\n%s\nwant %s", p.log, text)
 	return ""
 }
 

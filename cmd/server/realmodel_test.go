@@ -42,7 +42,7 @@ func startRealModel(t *testing.T) (baseURL string) {
 			return url
 		}
 	}
-	t.Fatal("the model server ended before it served")
+	t.Fatal("the model server ended before it served, want it to serve")
 	return ""
 }
 

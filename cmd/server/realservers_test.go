@@ -146,7 +146,7 @@ func startWithServer(t *testing.T, server map[string]any, calls []realCall) *ser
 	case strings.Contains(state.Detail, "is not supported by this build"):
 		t.Skip(state.Detail)
 	case state.State != "connected":
-		t.Fatalf("%s: %+v\n%s", resp.Status, state, s.log)
+		t.Fatalf("%s: %+v, want connected\n%s", resp.Status, state, s.log)
 	}
 	return s
 }
@@ -189,7 +189,7 @@ func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 		}
 	}
 	if len(ends) != len(calls) {
-		t.Fatalf("%d of %d calls ended", len(ends), len(calls))
+		t.Fatalf("%d of %d calls ended, want %d", len(ends), len(calls), len(calls))
 	}
 	for i, call := range calls {
 		event := "tool_result "
@@ -200,7 +200,7 @@ func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 			t.Errorf("got %s %s: want %s with %s\n%.2000s", call.tool, call.args, event, call.want, ends[i])
 		}
 		if call.tool == "trigger-long-running-operation" && progress == 0 {
-			t.Errorf("%s: no progress", call.tool)
+			t.Errorf("%s: no progress, want at least 1", call.tool)
 		}
 	}
 }
@@ -220,12 +220,12 @@ func TestRealServerRestartLosesNoCall(t *testing.T) {
 		for range 3 {
 			status, body := callTool(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"life %d"}`, life))
 			if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf("Echo: life %d", life)) {
-				t.Errorf("life %d: %d %s", life, status, body)
+				t.Errorf("life %d: %d %s, want status 200, body containing %s", life, status, body, fmt.Sprintf("Echo: life %d", life))
 			}
 		}
 	}
 	if ids := regexp.MustCompile(`(?i)mcp-session-id|No valid session`).FindString(s.log.String()); ids != "" {
-		t.Errorf("the log says %q", ids)
+		t.Errorf("the log says %q, want empty", ids)
 	}
 }
 
@@ -302,7 +302,7 @@ func startEverything(t *testing.T, modules, port, transport string) everythingSe
 	select {
 	case <-listening:
 	case <-gone:
-		t.Fatal("the server ended before it listened")
+		t.Fatal("the server ended, want it to listen")
 	}
 	path := map[string]string{"streamableHttp": "/mcp", "sse": "/sse"}[transport]
 	return everythingServer{"http://127.0.0.1:" + port + path, port, stop}
@@ -401,7 +401,7 @@ func startPythonServer(t *testing.T, interpreter, script, transport string, opti
 	select {
 	case <-listening:
 	case <-ended:
-		t.Fatalf("%s ended before it listened:\n%s", script, &output)
+		t.Fatalf("%s ended, want it to listen:\n%s", script, &output)
 	}
 	if transport == "sse" {
 		return "http://127.0.0.1:" + port + "/sse"
@@ -480,7 +480,7 @@ func TestRealServerAsksTheUser(t *testing.T) {
 				}
 			}
 			if interrupt.ID == "" {
-				t.Fatalf("got no elicitation\n%s", s.log)
+				t.Fatalf("got no elicitation\n%s, ID %q, want non-empty", s.log, interrupt.ID)
 			}
 			answer := fmt.Sprintf(`{"id":%q,"action":"accept","content":{"value":"Ada"}}`, interrupt.ID)
 			result := ""

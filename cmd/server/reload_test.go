@@ -57,7 +57,7 @@ func TestFileWatchNoticesEveryChange(t *testing.T) {
 	} {
 		step.do()
 		if got := w.hasChanged(); got != step.changed {
-			t.Errorf("%s: changed %v", step.what, got)
+			t.Errorf("%s: changed %v, want %v", step.what, got, step.changed)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 	writeFile(t, path, file(server("one", ""), server("two", `, "pin": true`)))
 	p.signal(t, syscall.SIGHUP)
 	if line := p.waitForLine(t, "read again"); !strings.Contains(line, `"servers":2`) {
-		t.Error(line)
+		t.Errorf(`line %q, want it to contain "servers":2`, line)
 	}
 	list := func() {
 		resp, err := c.Get(url + "/tools") // waits for servers that are new
@@ -116,17 +116,17 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 		resp.Body.Close()
 	}
 	list()
-	if got := serverStates(t, c, url); got != "one connected 0, two connected 10" {
-		t.Error(got)
+	if got, want := serverStates(t, c, url), "one connected 0, two connected 10"; got != want {
+		t.Errorf("server states %q, want %q", got, want)
 	}
 
 	writeFile(t, path, file(server("one", ""), server("two", `, "pin": "yes"`)))
 	p.signal(t, syscall.SIGHUP)
-	if line := p.waitForLine(t, "refused"); !strings.Contains(line, `server \"two\", pin: must be a boolean, not a string (line 3)`) {
-		t.Error(line)
+	if line, want := p.waitForLine(t, "refused"), `server \"two\", pin: must be a boolean, not a string (line 3)`; !strings.Contains(line, want) {
+		t.Errorf("line %q, want it to contain %q", line, want)
 	}
-	if got := serverStates(t, c, url); got != "one connected 0, two connected 10" {
-		t.Error(got)
+	if got, want := serverStates(t, c, url), "one connected 0, two connected 10"; got != want {
+		t.Errorf("server states %q, want %q", got, want)
 	}
 
 	// No signal from here on.
@@ -137,10 +137,10 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 	}
 	p.waitForLine(t, "read again")
 	if got := serverStates(t, c, url); got != "two connected 0" {
-		t.Error(got)
+		t.Errorf(`server states %q, want "two connected 0"`, got)
 	}
 	if n := strings.Count(w.lines.String(), `"msg":"session opened"`); n != 3 { // one, two, check's
-		t.Errorf("%d sessions", n)
+		t.Errorf("%d sessions, want 3", n)
 	}
 }
 
@@ -155,11 +155,11 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	err := run(t.Context(), []string{"check"}, settings, out, io.Discard)
 	if exitCode(err, io.Discard) != 1 || !strings.Contains(out.String(), "new: \"book_table\" of server crm\n  + endpoint: http://127.0.0.1") ||
 		!strings.Contains(out.String(), "disabled until you accept them with answerd check -accept: 10") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("error %v\n%s\nwant exit code 1, book_table of crm as new, disabled until it is accepted", err, out)
 	}
 	for _, args := range [][]string{{"check", "-accept"}, {"check"}} {
 		if err := run(t.Context(), args, settings, out, io.Discard); err != nil {
-			t.Errorf("%v: %v\n%s", args, err, out)
+			t.Errorf("%v: %v\n%s, want no error", args, err, out)
 		}
 	}
 	pins := filepath.Join(filepath.Dir(path), "mcp.pins.json")
@@ -170,11 +170,11 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 	writeFile(t, pins, strings.Replace(string(data), "Evaluates", "Guesses", 1))
 	out = &syncBuffer{}
 	if err := run(t.Context(), []string{"check"}, settings, out, io.Discard); err != nil {
-		t.Errorf("the digests decide: %v\n%s", err, out)
+		t.Errorf("the digests decide: %v\n%s, want no error", err, out)
 	}
 	for _, args := range [][]string{{"check", "now"}, {"check", "-x"}} {
 		if err := run(t.Context(), args, settings, io.Discard, io.Discard); exitCode(err, io.Discard) != 2 {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("%v: %v, want exit code 2", args, err)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func TestReloadTurnsAPanicIntoARefusal(t *testing.T) {
 	for _, want := range []string{"rules refused", "rules read again"} {
 		hangup <- syscall.SIGHUP
 		if line := <-lines; !strings.Contains(line, want) {
-			t.Errorf("%q", line)
+			t.Errorf("line %q, want it to contain %q", line, want)
 		}
 	}
 	end()

@@ -67,11 +67,11 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 		}
 		var asked struct{ Mode, URL string }
 		if err := json.Unmarshal(f.Data, &asked); err != nil || asked.Mode != "url" {
-			t.Fatalf("%s, %v", f.Data, err)
+			t.Fatalf("data %s, %v, Mode %q, want url and no error", f.Data, err, asked.Mode)
 		}
 		query = oauthtest.Browse(t, asked.URL).Encode()
 		if status, page := getBody(t, c, url+"/oauth/callback?"+query); status != http.StatusOK || !strings.Contains(page, "You may close this window") {
-			t.Fatalf("%d %s", status, page)
+			t.Fatalf(`status %d %s, want status 200, page containing "You may close this window"`, status, page)
 		}
 	}
 }
@@ -98,24 +98,24 @@ func TestSignInDuringARun(t *testing.T) {
 		wire.Write(f.Data)
 	}
 	if got := strings.Join(names, " "); !strings.Contains(got, "elicitation suspended elicitation_resolved tool_result") || !strings.HasSuffix(got, "final_answer") {
-		t.Errorf("events %s", got)
+		t.Errorf(`events %s, want got containing "elicitation suspended elicitation_resolved tool_result", got ending in final_answer`, got)
 	}
 	if !strings.Contains(wire.String(), `"action":"accept"`) || !strings.Contains(wire.String(), "from the next question on: crm_whoami") {
-		t.Errorf("the run says %s", wire.String())
+		t.Errorf(`the run says %s, want wire containing "action":"accept", wire containing "from the next question on: crm_whoami"`, wire.String())
 	}
 	if a := postQuestion(t, c, s.url, `{"question":"Who am I at the CRM?"}`); a.Answer != "You are ann" || !strings.Contains(string(a.Metadata), `"tool_results":["ann"]`) {
-		t.Errorf("%+v %s", a, a.Metadata)
+		t.Errorf(`whole answer %+v %s, want Answer "You are ann", Metadata containing "tool_results":["ann"]`, a, a.Metadata)
 	}
 	// A browser's history, or somebody who looked over a shoulder.
 	if status, page := getBody(t, c, s.url+"/oauth/callback?"+query); status != http.StatusBadRequest || !strings.Contains(page, "not valid any more") {
-		t.Errorf("replayed: %d %s", status, page)
+		t.Errorf(`replayed: %d %s, want status 400, page containing "not valid any more"`, status, page)
 	}
 	if n := len(as.Granted("authorization_code")); n != 1 {
-		t.Errorf("%d codes were redeemed", n)
+		t.Errorf("%d codes were redeemed, want 1", n)
 	}
 	for _, secret := range []string{"canary", "code-", "state=", "registered-"} {
 		if strings.Contains(s.log.String(), secret) || secret != "state=" && strings.Contains(wire.String(), secret) {
-			t.Errorf("%q is in the log or the stream", secret)
+			t.Errorf("%q is in the log or the stream, want it in neither", secret)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestSignInURLIsInTheErrorOfACallWithoutAStream(t *testing.T) {
 	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
 	status, body := callTool(t, newClient(t), s.url, "crm_sign_in", `{}`)
 	if !strings.Contains(body, `"denied"`) || !strings.Contains(body, "POST /answer/stream") || status/100 == 2 {
-		t.Errorf("%d %s", status, body)
+		t.Errorf("status %d %s, want a refusal with the hint to POST /answer/stream", status, body)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestCheckPrintsWhereCallersSignIn(t *testing.T) {
 	var out, errs strings.Builder
 	err := checkCommand(t.Context(), nil, envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
 	if want := "callers sign in to crm at " + strings.TrimPrefix(as.URL, "http://"); err == nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "- server crm: sign in once") {
-		t.Errorf("%v\n%s%s", err, out.String(), errs.String())
+		t.Errorf("error %v\n%s%s, want an error, out containing %s, out containing \"- server crm: sign in once\"", err, out.String(), errs.String(), want)
 	}
 }
 
@@ -159,15 +159,15 @@ func TestPublicURL(t *testing.T) {
 		bad, refused := errors.AsType[*configError](err)
 		switch {
 		case refused && bad.name != want, !refused && (err != nil || c.redirectURL() != want):
-			t.Errorf("%s: %q, %v", settings, c.redirectURL(), err)
+			t.Errorf("%s: %q, %v, want %s", settings, c.redirectURL(), err, want)
 		case !refused && settings[3] != "" && !strings.Contains(fmt.Sprint(c.AllowedHosts), "ask.example.com"):
-			t.Errorf("%s: hosts %s", settings, c.AllowedHosts)
+			t.Errorf("%s: hosts %s, want ask.example.com among them", settings, c.AllowedHosts)
 		}
 	}
 	_, config := newSignInServer(t)
 	var errs strings.Builder
 	err := run(t.Context(), nil, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)
 	if bad, ok := errors.AsType[*configError](err); !ok || !strings.Contains(bad.Error(), "PUBLIC_URL is not set either") {
-		t.Error(err)
+		t.Errorf(`error %v, want a configError, error containing "PUBLIC_URL is not set either"`, err)
 	}
 }

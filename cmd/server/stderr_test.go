@@ -44,7 +44,7 @@ func spawnWithFullPipe(t *testing.T, env ...string) (cmd *exec.Cmd, url string, 
 			return cmd, "http://" + found[1], r
 		}
 	}
-	t.Fatal("answerd did not start")
+	t.Fatal("answerd did not start, want the line with its address")
 	return nil, "", nil
 }
 
@@ -126,12 +126,12 @@ func newLoggingMCPServer(t *testing.T) (url string) {
 func TestLibrariesLogJSONLines(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + newLoggingMCPServer(t)})
 	if a := postQuestion(t, newClient(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {
-		t.Errorf("answer %q", a.Answer)
+		t.Errorf("answer %q, want Yes.", a.Answer)
 	}
 	line := p.waitForLine(t, "Unsolicited response")
 	var said struct{ Level, Msg string }
 	if err := json.Unmarshal([]byte(line), &said); err != nil || said.Msg == "" {
-		t.Errorf("%s: %v", line, err)
+		t.Errorf("%s: %v, Msg %q, want Msg non-empty, no error", line, err, said.Msg)
 	}
 	p.signal(t, syscall.SIGTERM)
 	if err := p.cmd.Wait(); err != nil {

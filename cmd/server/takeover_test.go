@@ -69,7 +69,7 @@ func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := j.lastFrame(); e.Event != "final_answer" {
-		t.Errorf("ended with %s", e.Data)
+		t.Errorf("ended with %s %s, want final_answer", e.Event, e.Data)
 	}
 }
 

@@ -32,10 +32,10 @@ func TestToolCallWithoutAModelHasATrace(t *testing.T) {
 	status, body := callTool(t, newClient(t), s.url, "calculate", `{"expression":"12.5 * 8"}`, "Traceparent", "00-"+traceID+"-00f067aa0ba902b7-01")
 	var got struct{ Payload struct{ Result float64 } }
 	if err := json.Unmarshal([]byte(body), &got); err != nil || status != http.StatusOK || got.Payload.Result != 100 {
-		t.Errorf("%d %s, %v", status, body, err)
+		t.Errorf("status %d %s, %v, Payload.Result %v, want 200, 100 and no error", status, body, err, got.Payload.Result)
 	}
 	if _, metrics := getBody(t, newClient(t), s.url+"/metrics"); !strings.Contains(metrics, `gen_ai_tool_name="calculate"`) {
-		t.Error("the call is not in the metrics")
+		t.Errorf(`metrics %s, want gen_ai_tool_name="calculate" in them`, metrics)
 	}
 	s.stop()
 	if err := <-s.done; err != nil { // the last spans are sent at the end
@@ -44,7 +44,7 @@ func TestToolCallWithoutAModelHasATrace(t *testing.T) {
 	tree := otlp.spanTree(traceID)
 	for _, branch := range []string{"? > POST /tools/{name}/call", "POST /tools/{name}/call > tool_call", "tool_call > POST"} {
 		if tree[branch] != 1 {
-			t.Errorf("%d of %q in %v", tree[branch], branch, tree)
+			t.Errorf("%d of %q in %v, want 1", tree[branch], branch, tree)
 		}
 	}
 }
@@ -101,21 +101,21 @@ func TestHooksAreCalledInTheTraceOfTheRun(t *testing.T) {
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "LOG_LEVEL", "debug"))
 	a := postQuestion(t, newClient(t), s.url, e2eQuestion, "Traceparent", "00-"+traceID+"-00f067aa0ba902b7-01")
 	if q := hooks.Questions(); len(q) != 4 || q[0].Hook != "pre_tool_call" || q[3].Hook != "tool_result" || q[3].RunID != a.RunID {
-		t.Errorf("asked %+v", q)
+		t.Errorf("asked %+v, want 4, [0].Hook pre_tool_call, [3].Hook tool_result, [3].RunID %q", q, a.RunID)
 	}
 	abort <- `{"abort":true,"reason":"not on a Sunday"}`
 	resp := post(t, newClient(t), s.url+"/answer", e2eQuestion)
 	var p struct{ Code, Detail string }
 	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusUnprocessableEntity ||
 		p.Code != "tool_aborted" || p.Detail != "A hook ended the run: not on a Sunday" {
-		t.Errorf("%s: %+v, %v", resp.Status, p, err)
+		t.Errorf(`%s: %+v, %v, want status 422, p.Code tool_aborted, p.Detail "A hook ended the run: not on a Sunday", no error`, resp.Status, p, err)
 	}
 	if status, body := callTool(t, newClient(t), s.url, "calculate", `{"expression":"1"}`); status != http.StatusForbidden || !strings.Contains(body, `"kind":"denied"`) {
-		t.Errorf("%d %s", status, body)
+		t.Errorf(`status %d %s, want status 403, body containing "kind":"denied"`, status, body)
 	}
 	_, metrics := getBody(t, newClient(t), s.url+"/metrics")
 	if !strings.Contains(metrics, `answerd_hook_duration_seconds_count{hook="pre_tool_call"`) || !strings.Contains(metrics, `reply="abort"`) {
-		t.Error("the hooks are not in the metrics")
+		t.Errorf("metrics %s, want the duration of pre_tool_call and a reply to abort in them", metrics)
 	}
 	s.stop()
 	if err := <-s.done; err != nil { // the last spans are sent at the end
@@ -123,9 +123,9 @@ func TestHooksAreCalledInTheTraceOfTheRun(t *testing.T) {
 	}
 	tree := otlp.spanTree(traceID)
 	if tree["tool_call > hook"] != 4 || tree["hook > POST"] != 4 {
-		t.Errorf("spans %v", tree)
+		t.Errorf(`spans %v, want ["tool_call > hook"] 4, ["hook > POST"] 4`, tree)
 	}
 	if strings.Contains(s.log.String(), webhooktest.Secret.Reveal()) {
-		t.Error("the secret is in the log")
+		t.Errorf("log %s, want it without the hook's secret", s.log.String())
 	}
 }

@@ -91,7 +91,7 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.TraceID != traceID {
-		t.Errorf("the answer has trace %s", a.TraceID)
+		t.Errorf("the answer has trace %s, want %s", a.TraceID, traceID)
 	}
 	tree := otlp.spanTree(traceID)
 	for branch, n := range map[string]int{
@@ -113,20 +113,20 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 		got := otlp.attributes(span)
 		for _, key := range wanted {
 			if got[key] == "" {
-				t.Errorf("%s has no %s: %v", span, key, got)
+				t.Errorf("%s has no %s: %v, want [key] non-empty", span, key, got)
 			}
 		}
 	}
 	for i, r := range w.model.Requests() {
-		if !strings.HasPrefix(r.Header.Get("Traceparent"), "00-"+traceID+"-") {
-			t.Errorf("model request %d has traceparent %q", i, r.Header.Get("Traceparent"))
+		if want := "00-" + traceID + "-"; !strings.HasPrefix(r.Header.Get("Traceparent"), want) {
+			t.Errorf("model request %d has traceparent %q, want it to start with %q", i, r.Header.Get("Traceparent"), want)
 		}
 	}
 	if got := otlp.headers.Get("Authorization"); got != "dataKey canary-data-key" {
-		t.Errorf("the collector got authorization %q", got)
+		t.Errorf(`the collector got authorization %q, want "dataKey canary-data-key"`, got)
 	}
 	if strings.Contains(s.log.String(), "canary") {
-		t.Error("the data key is in the log")
+		t.Errorf("log %q, want it without the data key", s.log.String())
 	}
 }
 
@@ -134,7 +134,7 @@ func TestTracingWithoutAnEndpointIsAStartUpError(t *testing.T) {
 	w := newTestWorld(t, newTwoCallScript())
 	err := run(t.Context(), nil, w.environment("ENABLE_TRACING", "true"), io.Discard, io.Discard)
 	if exitCode(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want exit code 2 for ENABLE_TRACING", err)
 	}
 }
 
@@ -143,11 +143,11 @@ func TestTraceIDIsInAnswersWithoutTracing(t *testing.T) {
 	s := startAnswerd(t, w.environment())
 	a := postQuestion(t, newClient(t), s.url, e2eQuestion)
 	if len(a.TraceID) != 32 || strings.Trim(a.TraceID, "0") == "" {
-		t.Errorf("trace id %q", a.TraceID)
+		t.Errorf("trace id %q, want 32 digits, not all 0", a.TraceID)
 	}
 	for i, r := range w.model.Requests() {
 		if !strings.Contains(r.Header.Get("Traceparent"), a.TraceID) {
-			t.Errorf("model request %d has traceparent %q", i, r.Header.Get("Traceparent"))
+			t.Errorf("model request %d has traceparent %q, want it to contain %q", i, r.Header.Get("Traceparent"), a.TraceID)
 		}
 	}
 }

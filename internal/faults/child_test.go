@@ -152,14 +152,14 @@ func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
 			t.Errorf("child %s: the call failed as %q, want %q", c.kind, got, c.fails)
 		}
 		if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
-			t.Errorf("%s: %.0f MiB more", c.kind, grown/(1<<20))
+			t.Errorf("%s: %.0f MiB more, want at most 48", c.kind, grown/(1<<20))
 		}
 		if c.kind == "stubborn" {
 			receive(t, l.begun, "its own child")
 		}
 		d := duration(func() {
 			if code := s.stop(t); code != 0 {
-				t.Errorf("%s: exit code %d\n%s", c.kind, code, s.out)
+				t.Errorf("%s: exit code %d\n%s, want 0", c.kind, code, s.out)
 			}
 		})
 		if c.kind == "stubborn" {
@@ -191,7 +191,7 @@ func TestF24ChildrenDieWithAKilledProcess(t *testing.T) {
 	receive(t, l.ended, "the end of the child")
 	got, err := readEvents(resp.Body, nil)
 	if err == nil || got.last().terminal() {
-		t.Errorf("%v after %+v", err, got.last())
+		t.Errorf("%v after %+v, want an error before the run's end", err, got.last())
 	}
 	r.record("child gone; %d events, then %v", len(got), err)
 }

@@ -58,11 +58,11 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 	defer leave()
 	if resp, err := s.send(ctx, "POST", "/answer", question); err == nil {
 		resp.Body.Close()
-		t.Error("an endless answer came")
+		t.Error("an endless answer came, want an error")
 	}
 	s.idle(t)
 	if slowest > 5*time.Second {
-		t.Errorf("a run lasted %s without its reader", slowest)
+		t.Errorf("a run lasted %s without its reader, want at most 5 s", slowest)
 	}
 	r.record("20 of 20, the slowest after %s", slowest.Round(10*time.Millisecond))
 }
@@ -80,7 +80,7 @@ func (s *service) begin(t testing.TB, ctx context.Context) *http.Response {
 		}
 		resp.Body.Close()
 		if time.Now().After(deadline) {
-			t.Fatalf("no room: %s", resp.Status)
+			t.Fatalf("no room: %s, want 200", resp.Status)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func (s *service) ended(t testing.TB, run string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("run %s goes on", run)
+			t.Fatalf("run %s goes on, want it cancelled", run)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
@@ -105,7 +105,7 @@ func (s *service) idle(t testing.TB) {
 	t.Helper()
 	for deadline := time.Now().Add(waitLimit); s.metric(t, "answerd_runs_active") > 0; {
 		if time.Now().After(deadline) {
-			t.Fatal("runs go on")
+			t.Fatal("runs are active, want none")
 		}
 		<-time.After(10 * time.Millisecond)
 	}
@@ -144,7 +144,7 @@ func TestF30StallingClientIsDisconnected(t *testing.T) {
 				select {
 				case line := <-over:
 					if d := time.Since(began); d > c.most || line != "" && !strings.Contains(line, "408") {
-						t.Errorf("%s: %q after %s", c.name, line, d)
+						t.Errorf("%s: %q after %s, want nothing or 408 after at most %s", c.name, line, d, c.most)
 					}
 					r.record("%s: %q", c.name, line)
 					return
@@ -152,14 +152,14 @@ func TestF30StallingClientIsDisconnected(t *testing.T) {
 					_, _ = io.WriteString(conn, "x")
 				}
 				if time.Since(began) > waitLimit {
-					t.Errorf("%s: still there", c.name)
+					t.Errorf("%s: the connection is open after %v, want it closed", c.name, waitLimit)
 					return
 				}
 			}
 		})
 	}
 	if a := s.ask(t); a.status != 200 {
-		t.Errorf("beside them: %+v", a)
+		t.Errorf("beside them: %+v, want status 200", a)
 	}
 	all.Wait()
 }
@@ -198,13 +198,13 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 			}
 			if orderError := got.orderError(); orderError != "" || got.last().Type != "final_answer" {
 				broken.Add(1)
-				t.Errorf("%s, last %+v", orderError, got.last())
+				t.Errorf("%s, last %+v, want orderError empty, got.last().Type final_answer", orderError, got.last())
 			}
 		})
 	}
 	all.Wait()
 	if n := len(model.Requests()); n != clients {
-		t.Errorf("%d questions to the model", n)
+		t.Errorf("%d questions to the model, want %d", n, clients)
 	}
 	r.record("%d questions, %d broken", len(model.Requests()), broken.Load())
 }
@@ -252,7 +252,7 @@ func TestF32PanicEndsOneRunOrOneStream(t *testing.T) {
 	got, err := readEvents(resp.Body, nil)
 	resp.Body.Close()
 	if err == nil || got.last().terminal() {
-		t.Errorf("%v after %+v", err, got.last())
+		t.Errorf("%v after %+v, want an error before the run's end", err, got.last())
 	}
 	r.record("cut: %v", err)
 	s.ended(t, got.last().RunID)
@@ -284,7 +284,7 @@ func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 	n := 0
 	runs.Range(func(any, any) bool { n++; return true })
 	if n != 1 || len(model.Requests()) != 1 {
-		t.Errorf("%d runs, %d questions", n, len(model.Requests()))
+		t.Errorf("%d runs, %d questions, want 1 and 1", n, len(model.Requests()))
 	}
 	r.record("%d run", n)
 	r.wants(s.request(t, "POST", "/answer", `{"question":"!"}`, "Idempotency-Key", "k"), 422, "unprocessable")

@@ -81,7 +81,7 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	})
 	s := start(t, "LLM_BASE_URL="+model.URL, "EVENTS_URL=file:"+filepath.Join(d.dir, "log"), "EVENTS_MAX_BYTES=16MiB")
 	if a := s.request(t, "POST", "/answer", small); a.status != 200 {
-		t.Fatalf("%+v\n%s", a, s.out)
+		t.Fatalf("reply %+v\n%s, want status 200", a, s.out)
 	}
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
 	if err != nil {
@@ -97,13 +97,13 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	}
 	refusal := duration(func() { r.wants(s.request(t, "POST", "/answer", small), 503, "log_unavailable") })
 	if refusal > 10*time.Second {
-		t.Errorf("refused after %s", refusal)
+		t.Errorf("refused after %s, want at most 10 s", refusal)
 	}
 	d.free(t)
 	s.waitForOutput(t, "disk writable again")
 	said, err := readEvents(resp.Body, nil)
 	if err != nil || said.orderError() != "" {
-		t.Errorf("%d events, %s, the last %.200s, %v\n%s", len(said), said.orderError(), said.last().Type, err, s.out)
+		t.Errorf("%d events, %s, the last %.200s, %v\n%s, want empty and no error", len(said), said.orderError(), said.last().Type, err, s.out)
 	}
 	again, err := s.send(t.Context(), "GET", "/runs/"+said.last().RunID+"/events", "")
 	if err != nil {
@@ -111,7 +111,7 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	}
 	defer again.Body.Close()
 	if kept, err := readEvents(again.Body, nil); err != nil || !slices.EqualFunc(kept, said, func(a, b streamEvent) bool { return a.ID == b.ID && a.Type == b.Type && a.Delta == b.Delta }) {
-		t.Errorf("%d events were said, %d are kept, %v", len(said), len(kept), err)
+		t.Errorf("%d events are kept, %v, want the %d that were sent", len(kept), err, len(said))
 	}
 	if a := s.request(t, "POST", "/answer", small); a.status != 200 {
 		t.Errorf("the next question got %+v, want 200", a)
@@ -178,7 +178,7 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 				break
 			}
 			if s.out.count("disk not writable") == 0 || len(kept) == 0 {
-				t.Fatalf("%d runs did not fill the disk\n%s", len(kept), s.out)
+				t.Fatalf("%d runs did not fill the disk, want disk not writable:\n%s", len(kept), s.out)
 			}
 			r.wants(s.ask(t), 503, "log_unavailable")
 			if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
@@ -230,7 +230,7 @@ func TestF40LogThatDoesNotFitItsDiskIsBounded(t *testing.T) {
 	}
 	s = start(t, env...)
 	if s.out.count("smaller than its default") != 1 {
-		t.Errorf("no line says the bound:\n%s", s.out)
+		t.Errorf("no line says the bound:\n%s, want count(\"smaller than its default\") 1", s.out)
 	}
 	if code := s.stop(t); code != 0 {
 		t.Errorf("exit code %d, want 0\n%s", code, s.out)

@@ -102,13 +102,13 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 		}
 	}
 	if code := s.wait(t); code != 0 {
-		t.Errorf("exit %d:\n%s", code, s.out)
+		t.Errorf("exit %d:\n%s, want 0", code, s.out)
 	}
 	s.wantAddressFree(t)
 	text := s.out.String()
 	order := []int{strings.Index(text, `"draining"`), strings.Index(text, "new runs are refused"), strings.Index(text, "runs have ended")}
 	if !(order[0] >= 0 && order[0] < order[1] && order[1] < order[2]) {
-		t.Errorf("order %v:\n%s", order, text)
+		t.Errorf("positions %v, want all there in this order:\n%s", order, text)
 	}
 	r.record("2 of 2 ended, exit 0")
 
@@ -123,7 +123,7 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	s.signal(t, syscall.SIGTERM)
 	got, err := readEvents(resp.Body, nil)
 	if end := got.last(); err != nil || end.Code != "server_shutdown" || !end.Retryable {
-		t.Errorf("%v, %+v", err, end)
+		t.Errorf("error %v, %+v, want Code server_shutdown, Retryable true, no error", err, end)
 	}
 	if code := s.wait(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
@@ -146,12 +146,12 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 			case <-tick.C:
 			}
 			if n == 1200 {
-				t.Fatalf("it does not end:\n%s", s.out)
+				t.Fatalf("the process has not ended, want it to:\n%s", s.out)
 			}
 		}
 	})
 	if d > 15*time.Second || s.cmd.ProcessState.ExitCode() != 0 {
-		t.Errorf("third: after %s, %s", d, s.cmd.ProcessState)
+		t.Errorf("third: after %s, %s, want d at most 15 s, exit code 0", d, s.cmd.ProcessState)
 	}
 	r.record("third: exit 0 after %s", d.Round(100*time.Millisecond))
 
@@ -162,14 +162,14 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 		}
 		s.signal(t, syscall.SIGTERM)
 		if code := s.wait(t); code != 0 && code != -1 { // before it can catch one, it is killed by it
-			t.Errorf("%s: exit %d:\n%s", early, code, s.out)
+			t.Errorf("%s: exit %d:\n%s, want 0 or -1", early, code, s.out)
 		}
 	}
 	s = start(t, "LLM_BASE_URL="+model.URL)
 	d = duration(func() { s.stop(t) })
 	s.wantAddressFree(t)
 	if d > 15*time.Second {
-		t.Errorf("without runs it took %s", d)
+		t.Errorf("without runs it took %s, want at most 15 s", d)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	d := time.Since(began)
 	never := int64((n + 3) / 4)
 	if finished.Load() != int64(n)-never || told.Load() != never || broken.Load() != 0 || code != 0 || d > 15*time.Second {
-		t.Errorf("of %d: %d finished, %d told, %d cut; exit %d after %s", n, finished.Load(), told.Load(), broken.Load(), code, d)
+		t.Errorf("of %d: %d finished, %d told, %d cut; exit %d after %s, want finished %d, told %d, broken 0, code 0, d at most 15 s", n, finished.Load(), told.Load(), broken.Load(), code, d, int64(n)-never, never)
 	}
 	t.Logf("%d runs: %d finished, %d told, 0 cut, exit after %s", n, finished.Load(), told.Load(), d.Round(100*time.Millisecond))
 }

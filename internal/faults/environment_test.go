@@ -86,7 +86,7 @@ func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 			}
 			break
 		} else if time.Now().After(deadline) {
-			t.Fatal(err)
+			t.Fatalf("error %v, want none before the deadline", err)
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -157,7 +157,7 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 		}
 		got, err := readEvents(resp.Body, nil)
 		if err != nil || got.orderError() != "" || got.last().Answer != "Well." {
-			t.Errorf("%s: %d events, %s, %v", resp.Status, len(got), got.orderError(), err)
+			t.Errorf("%s: %d events, %s, %v, want order error empty, last().Answer Well., no error", resp.Status, len(got), got.orderError(), err)
 			return
 		}
 		answered.Add(1)

@@ -38,7 +38,7 @@ func (s *service) atRest(t testing.TB, before *holdings) (now holdings) {
 		for gcs := s.metric(t, "go_gc_duration_seconds_count") + 2; s.metric(t, "go_gc_duration_seconds_count") < gcs; {
 			s.request(t, "GET", "/openapi.yaml", "") // makes garbage
 			if time.Now().After(deadline.Add(waitLimit)) {
-				t.Fatal("no garbage is collected")
+				t.Fatal("no garbage was collected, want a collection before the deadline")
 			}
 		}
 		s.client.CloseIdleConnections()
@@ -174,7 +174,7 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 				s.signal(t, syscall.SIGHUP)
 				for deadline := time.Now().Add(waitLimit); s.out.count("read again") == before; {
 					if time.Now().After(deadline) {
-						t.Fatalf("not read again:\n%s", s.out)
+						t.Fatalf("got\n%s\nwant another line read again", s.out)
 					}
 					<-time.After(5 * time.Millisecond)
 				}
@@ -208,7 +208,7 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 					select {
 					case <-time.After(100 * time.Millisecond):
 					case <-late:
-						t.Error("tokens are not renewed")
+						t.Error("tokens are not renewed, want them renewed before the deadline")
 						return
 					}
 				}
@@ -237,7 +237,7 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 		d := duration(func() { c.do(c.n) })
 		after := s.atRest(t, &before)
 		if leak := after.within(before); leak != "" {
-			t.Errorf("after %d %s too many %s: before %s; after %s", c.n, c.what, leak, before, after)
+			t.Errorf("after %d %s too many %s: before %s; after %s, want empty", c.n, c.what, leak, before, after)
 		}
 		t.Logf("%d %s in %s: before %s; after %s", c.n, c.what, d.Round(100*time.Millisecond), before, after)
 	}

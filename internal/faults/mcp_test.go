@@ -68,7 +68,7 @@ func TestF12MCPServerDownIsUnavailableAndComesBack(t *testing.T) {
 	back := func() {
 		link.start()
 		if a := s.request(t, "POST", "/servers/"+name+"/refresh", ""); a.status != 200 {
-			t.Errorf("refresh: %+v", a)
+			t.Errorf("refresh: %+v, want status 200", a)
 		}
 		r.wantCallSuccess(s)
 	}
@@ -96,7 +96,7 @@ func TestF13HangingToolTimesOutAndIsCancelled(t *testing.T) {
 	r.wantCallError(s, "timeout")
 	late := duration(func() { receive(t, left, "the end of the request at the server") })
 	if late > 5*time.Second {
-		t.Errorf("after %s", late)
+		t.Errorf("after %s, want at most 5 s", late)
 	}
 	r.record("told")
 }
@@ -123,7 +123,7 @@ func TestF14EndlessProgressEndsAtTheMaximumTime(t *testing.T) {
 	d := duration(func() { got = s.stream(t, nil) })
 	errs := got.of("tool_error")
 	if len(errs) != 1 || errs[0].Kind != "timeout" || d < 8*time.Second || len(got.of("tool_progress")) < 5 {
-		t.Errorf("%+v after %s, %d progress", errs, d, len(got.of("tool_progress")))
+		t.Errorf("%+v after %s, %d progress, want 1 timeout after at least 8 s, at least 5 progress", errs, d, len(got.of("tool_progress")))
 	}
 	r.record("%s", errs.last().Kind)
 }
@@ -188,7 +188,7 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 	}
 	close(release)
 	if a := receive(t, waited, "the run beside"); !strings.Contains(a.body, `"tool_results":["ok"]`) {
-		t.Errorf("beside: %s", a.body)
+		t.Errorf(`beside: %s, want it to contain "tool_results":["ok"]`, a.body)
 	}
 	r.record("3 protocol, 2 harmless, 0 collateral")
 }
@@ -208,12 +208,12 @@ func TestF17LostSessionIsReinitializedOnce(t *testing.T) {
 	s := startWithTool(t, tool.url)
 	r.wantCallSuccess(s)
 	if tool.handshakes.Load() != 2 || tool.calls.Load() != 2 || !forgot.Load() {
-		t.Errorf("%d handshakes, %d calls", tool.handshakes.Load(), tool.calls.Load())
+		t.Errorf("%d handshakes, %d calls, want 2 and 2, after the server forgot the session", tool.handshakes.Load(), tool.calls.Load())
 	}
 	tool.setCall(rawReply(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"no"}}`))
 	r.wantCallError(s, "execution")
 	if tool.calls.Load() != 3 {
-		t.Errorf("%d calls", tool.calls.Load())
+		t.Errorf("%d calls, want 3", tool.calls.Load())
 	}
 	r.record("2 handshakes")
 }
@@ -252,7 +252,7 @@ func TestF18RefusedTokenIsRenewedOnce(t *testing.T) {
 			r.wantCallSuccess(s)
 		}
 		if n := fetches.Load(); n > 2 {
-			t.Errorf("%d tokens", n)
+			t.Errorf("%d tokens, want at most 2", n)
 		}
 		r.record("%d fetches", fetches.Load())
 	}
@@ -268,12 +268,12 @@ func TestF19RedirectIsNotFollowed(t *testing.T) {
 		url, _ := iam(t, "3600")
 		s := startWithTool(t, tool.url, jwtSettings(url)...)
 		if r.kindOf(s) == "" {
-			t.Errorf("%d: the call worked", status)
+			t.Errorf("%d: the call worked, want r.kindOf(s) non-empty", status)
 		}
 		r.wants(start(t, "LLM_BASE_URL="+serveHTTP(t, to), "LLM_API_KEY=canary").ask(t), 502, "model_error")
 	}
 	if seen.Load() != 0 {
-		t.Errorf("%d requests at the other host", seen.Load())
+		t.Errorf("%d requests at the other host, want 0", seen.Load())
 	}
 	r.record("0 requests there")
 }
@@ -322,12 +322,12 @@ func TestF20EndlessAnswerIsCut(t *testing.T) {
 		kind := ""
 		d := duration(func() { kind = r.kindOf(s) })
 		if kind == "" || kind == "timeout" {
-			t.Errorf("%s: %q after %s", name, kind, d)
+			t.Errorf("%s: %q after %s, want an error, not a timeout", name, kind, d)
 		}
 		r.record("%s: %s", name, kind)
 	}
 	if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
-		t.Errorf("%.0f MiB more", grown/(1<<20))
+		t.Errorf("%.0f MiB more, want at most 48", grown/(1<<20))
 	}
 }
 
@@ -362,7 +362,7 @@ func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 		s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url)
 		n := strings.Count(s.request(t, "GET", "/tools", "").body, `"input_schema"`)
 		if n < c.least || n > c.most {
-			t.Errorf("%s: %d tools", c.name, n)
+			t.Errorf("%s: %d tools, want n at least %d, n at most %d", c.name, n, c.least, c.most)
 		}
 		if a := s.ask(t); a.status != 200 {
 			t.Errorf("%s: got %+v, want status 200", c.name, a)
@@ -370,7 +370,7 @@ func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 		r.record("%s: %d kept", c.name, n)
 	}
 	if fetched.Load() != 0 {
-		t.Error("a schema was fetched")
+		t.Errorf("%d schemas were fetched, want 0", fetched.Load())
 	}
 }
 
@@ -387,7 +387,7 @@ func TestF22ChangedToolIsNotCalled(t *testing.T) {
 	accept := exec.Command(binary, "check", "-accept")
 	accept.Env = append(env, "DEFAULT_MODEL_ID=scripted")
 	if out, err := accept.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s, want no error", err, out)
 	}
 	s := start(t, env...)
 	r.wantCallSuccess(s)
@@ -396,7 +396,7 @@ func TestF22ChangedToolIsNotCalled(t *testing.T) {
 	made := tool.calls.Load()
 	r.wantCallError(s, "unknown_tool")
 	if tool.calls.Load() != made {
-		t.Error("it was called")
+		t.Errorf("%d calls, want %d", tool.calls.Load(), made)
 	}
 }
 

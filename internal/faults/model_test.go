@@ -20,7 +20,7 @@ func says(text string) any { return map[string]any{"content": text} }
 func (r *row) wants(got reply, status int, code string) {
 	r.t.Helper()
 	if got.status != status || got.field("code") != code {
-		r.t.Errorf("%d %s", got.status, got.body)
+		r.t.Errorf(`status %d %s, want status %d, got.field("code") %s`, got.status, got.body, status, code)
 	}
 	r.record("%d %s", got.status, got.field("code"))
 }
@@ -33,7 +33,7 @@ func TestF01ModelConnectionRefusedIs502AfterTwoRetries(t *testing.T) {
 	s := start(t, "LLM_BASE_URL="+link.url)
 	r.wants(s.ask(t), 502, "model_error")
 	if n := s.out.count("trying again"); n != 2 {
-		t.Errorf("%d retries:\n%s", n, s.out)
+		t.Errorf("%d retries:\n%s, want 2", n, s.out)
 	}
 	link.start()
 	if a := s.ask(t); a.field("answer") != "Back." {
@@ -53,7 +53,7 @@ func TestF02ModelWithoutFirstByteIs504(t *testing.T) {
 	s := start(t, "LLM_BASE_URL="+url, "LLM_FIRST_BYTE_TIMEOUT=300ms")
 	r.wants(s.ask(t), 504, "model_timeout")
 	if asked.Load() != 1 {
-		t.Errorf("%d requests", asked.Load())
+		t.Errorf("%d requests, want 1", asked.Load())
 	}
 }
 
@@ -90,7 +90,7 @@ func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 	})
 	r.endsWith(got, "model_timeout")
 	if n := len(model.Requests()); n != 1 || got.orderError() != "" {
-		t.Errorf("%d requests, %s", n, got.orderError())
+		t.Errorf("%d requests, %s, want 1 and empty", n, got.orderError())
 	}
 }
 
@@ -155,7 +155,7 @@ func TestF06ModelGarbageIsATypedError(t *testing.T) {
 		r.endsWith(s.stream(t, nil), "model_error")
 	}
 	if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
-		t.Errorf("%.0f MiB more", grown/(1<<20))
+		t.Errorf("%.0f MiB more, want at most 48", grown/(1<<20))
 	}
 }
 
@@ -182,7 +182,7 @@ func TestF07ModelRetriesKeepToTheirBudget(t *testing.T) {
 			want = 503 // model_rate_limited
 		}
 		if a.status != want || int(asked.Load()) > c.requests || c.retryAfter == "1" && d < 2*time.Second {
-			t.Errorf("%+v: %d requests in %s, %d", c, asked.Load(), d, a.status)
+			t.Errorf("%+v: %d requests in %s, status %d, want %d, and at least 2 s with Retry-After", c, asked.Load(), d, a.status, want)
 		}
 		r.record("%d %s: %d requests", c.status, c.retryAfter, asked.Load())
 	}
@@ -195,7 +195,7 @@ func TestF08ModelCredentialsRejectedAreNotRetriedNorShown(t *testing.T) {
 		s := start(t, "LLM_BASE_URL="+model.URL, "LLM_API_KEY=canary-key", "LOG_LEVEL=debug")
 		a := s.ask(t)
 		if len(model.Requests()) != 1 || strings.Contains(a.body+s.out.String(), "canary") {
-			t.Errorf("%d requests, %s\n%s", len(model.Requests()), a.body, s.out)
+			t.Errorf("%d requests, %s\n%s, want 1, and neither with canary", len(model.Requests()), a.body, s.out)
 		}
 		r.wants(a, 502, "model_error")
 	}
@@ -236,7 +236,7 @@ func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 			bad = true
 		}
 		if bad {
-			t.Errorf("%s: %d calls made, %+v, %+v", c.name, made, errs, got.last())
+			t.Errorf("%s: %d calls made, errors %+v, end %+v, want what the case says", c.name, made, errs, got.last())
 		}
 		r.record("%s: %d made", c.name, made)
 	}
@@ -254,7 +254,7 @@ func TestF10ModelLoopOnToolsEndsAtMaxTurns(t *testing.T) {
 	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url, "MAX_TURNS=3")
 	got := s.stream(t, nil)
 	if end := got.last(); end.FinishReason != "max_turns" || end.Answer != "So far." || tool.calls.Load() != 3 {
-		t.Errorf("%+v after %d calls", end, tool.calls.Load())
+		t.Errorf(`%+v after %d calls, want end.FinishReason max_turns, end.Answer "So far.", calls 3`, end, tool.calls.Load())
 	}
 	r.record("%s %s", got.last().Type, got.last().FinishReason)
 }

@@ -73,11 +73,11 @@ func (s *service) waitForOutput(t testing.TB, text string) {
 		case <-more:
 		case <-s.exited:
 			if !strings.Contains(s.out.String(), text) {
-				t.Fatalf("the process ended without %q:\n%s", text, s.out)
+				t.Fatalf("the process ended without %q:\n%s, want String containing %q", text, s.out, text)
 			}
 			return
 		case <-late:
-			t.Fatalf("no %q in:\n%s", text, s.out)
+			t.Fatalf("got\n%s\nwant %q", s.out, text)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (s *service) stop(t testing.TB) int {
 func (s *service) signal(t testing.TB, sig os.Signal) {
 	t.Helper()
 	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		t.Fatal(err)
+		t.Fatalf("error %v, want ErrProcessDone or no error", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (s *service) wait(t testing.TB) int {
 	select {
 	case <-s.exited:
 	case <-time.After(waitLimit):
-		t.Fatalf("the process does not end:\n%s", s.out)
+		t.Fatalf("the process has not ended, want it to:\n%s", s.out)
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
@@ -188,7 +188,7 @@ func (s *service) request(t testing.TB, method, path, body string, header ...str
 	t.Helper()
 	r, err := s.try(method, path, body, header...)
 	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", method, path, err, s.out)
+		t.Fatalf("method %s %s: %v\n%s, want no error", method, path, err, s.out)
 	}
 	return r
 }
@@ -317,19 +317,19 @@ func (s *service) stream(t testing.TB, visit func(streamEvent) bool) eventList {
 	t.Helper()
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, s.out)
+		t.Fatalf("error %v\n%s, want no error", err, s.out)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(resp.Body)
-		t.Fatalf("%s: %s", resp.Status, b)
+		t.Fatalf("%s: %s, want 200", resp.Status, b)
 	}
 	out, err := readEvents(resp.Body, visit)
 	if err != nil {
-		t.Fatalf("%v after %+v\n%s", err, out, s.out)
+		t.Fatalf("%v after %+v\n%s, want no error", err, out, s.out)
 	}
 	if orderError := out.orderError(); orderError != "" && visit == nil {
-		t.Errorf("the events are out of order: %s: %+v", orderError, out)
+		t.Errorf("the events are out of order, want an order by their rules: %s: %+v", orderError, out)
 	}
 	return out
 }
@@ -344,7 +344,7 @@ func (s *service) metric(t testing.TB, name string) float64 {
 	}
 	page := s.request(t, "GET", "/metrics", "", header...)
 	if page.status != http.StatusOK {
-		t.Fatalf("the metrics: %d %s", page.status, page.body)
+		t.Fatalf("the metrics: %d %s, want 200", page.status, page.body)
 	}
 	for lines := bufio.NewScanner(bytes.NewBufferString(page.body)); lines.Scan(); {
 		series, value, _ := strings.Cut(lines.Text(), " ")
@@ -362,7 +362,7 @@ func receive[T any](t testing.TB, ch <-chan T, what string) (v T) {
 	select {
 	case v = <-ch:
 	case <-time.After(waitLimit):
-		t.Fatalf("timed out while waiting for %s", what)
+		t.Fatalf("waited %s, want %s", waitLimit, what)
 	}
 	return v
 }

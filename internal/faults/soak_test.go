@@ -237,13 +237,13 @@ func TestSoak(t *testing.T) {
 	d := time.Since(began)
 	after := s.atRest(t, &before)
 	if leak := after.within(before); leak != "" {
-		t.Errorf("too many %s", leak)
+		t.Errorf("too many %s, want empty", leak)
 	}
 	for _, f := range k.flaws {
-		t.Error(f)
+		t.Errorf("%s, want no such fault", f)
 	}
 	if k.sound.Load() == 0 {
-		t.Error("no run was sound")
+		t.Errorf("no run was sound: sound %d, want non-zero", k.sound.Load())
 	}
 	text := k.report(d, before, after, fetches.Load(), s.metric(t, "process_resident_memory_bytes"))
 	t.Log("\n" + text)

@@ -85,7 +85,7 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		call.Store(&c.replyFunc)
 		kind := r.kindOf(s)
 		if kind != "unknown_outcome" && kind != "too_large" {
-			t.Errorf("%s: %q", c.name, kind)
+			t.Errorf("%s: %q, want unknown_outcome or too_large", c.name, kind)
 		}
 		call.Store(nil)
 		s.request(t, "POST", "/servers/ws/refresh", "")
@@ -94,7 +94,7 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 	}
 	link.disturb(stall, forwardAll)
 	if kind := r.kindOf(s); kind != "timeout" && kind != "unknown_outcome" {
-		t.Errorf("half-open: %q", kind)
+		t.Errorf("half-open: %q, want timeout or unknown_outcome", kind)
 	}
 	r.record("half-open: timeout")
 }

@@ -53,18 +53,18 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 		s := startWithTool(t, tool.url, append(jwtSettings(url), "TIMEOUT=1s", "LOG_LEVEL=debug")...)
 		got := s.stream(t, nil)
 		if got.last().Answer != "Done." {
-			t.Errorf("%s: it ended with %+v", c.name, got.last())
+			t.Errorf("%s: it ended with %+v, want Answer Done.", c.name, got.last())
 		}
 		if worked := len(got.of("tool_result")) == 1; worked != c.works || asked.Load() > 5 {
-			t.Errorf("%s: worked %v after %d requests", c.name, worked, asked.Load())
+			t.Errorf("%s: worked %v after %d requests, want worked %v, asked at most 5", c.name, worked, asked.Load(), c.works)
 		}
 		if s.out.count("canary-secret") > 0 {
-			t.Errorf("%s: the secret is in the log", c.name)
+			t.Errorf("%s: log\n%s\nwant it without the secret", c.name, s.out)
 		}
 		r.record("%s: %d", c.name, asked.Load())
 	}
 	if seen.Load() != 0 {
-		t.Error("the redirect was followed")
+		t.Errorf("the redirect was followed: seen %d, want 0", seen.Load())
 	}
 }
 
@@ -111,7 +111,7 @@ func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 	s := start(t, append(jwtSettings(url), "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url)...)
 	got := s.stream(t, nil)
 	if len(got.of("tool_result")) != 3 || late.Load() != 0 || n.Load() < 2 {
-		t.Errorf("%d results, %d refused, %d tokens", len(got.of("tool_result")), late.Load(), n.Load())
+		t.Errorf("%d results, %d refused, %d tokens, want 3, 0 and at least 2", len(got.of("tool_result")), late.Load(), n.Load())
 	}
 	r.record("%d tokens, %d refused", n.Load(), late.Load())
 }
@@ -172,7 +172,7 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	good := i.header(t, "k1", "ada", time.Hour)
 	cold := s.request(t, "POST", "/answer", question, "Authorization", good)
 	if cold.status != 503 || cold.header.Get("Retry-After") == "" {
-		t.Errorf("cold: %+v", cold)
+		t.Errorf("cold: %+v, want cold.status 503, Retry-After non-empty", cold)
 	}
 	i.down.Store(false)
 	warm := 0
@@ -184,12 +184,12 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	before := i.fetches.Load()
 	for n := range 200 {
 		if a := s.request(t, "POST", "/answer", question, "Authorization", i.header(t, fmt.Sprintf("k%d", n+2), "eve", time.Hour)); a.status != 401 {
-			t.Fatalf("random key id: %+v", a)
+			t.Fatalf("random key id: %+v, want status 401", a)
 		}
 	}
 	after := s.request(t, "POST", "/answer", question, "Authorization", good).status
 	if n := i.fetches.Load() - before; n > 1 || warm != 200 || after != 200 {
-		t.Errorf("%d fetches, warm %d, then %d", n, warm, after)
+		t.Errorf("%d fetches, warm %d, then %d, want n at most 1, warm 200, after 200", n, warm, after)
 	}
 	r.record("%d, %d, %d; %d fetches", cold.status, warm, after, i.fetches.Load()-before)
 }

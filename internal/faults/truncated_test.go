@@ -34,10 +34,10 @@ func blocksOf(t *testing.T, log, stream string) []string {
 	dir := filepath.Join(log, "jetstream", "$G", "streams", stream, "msgs")
 	blocks, err := filepath.Glob(filepath.Join(dir, "*.blk"))
 	if err != nil || len(blocks) == 0 {
-		t.Fatalf("stream %s has no files, %v", stream, err)
+		t.Fatalf("stream %s has no files, %v, %d blocks, want blocks non-zero, no error", stream, err, len(blocks))
 	}
 	if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
+		t.Fatalf("error %v, want it removed", err)
 	}
 	return blocks
 }
