@@ -22,7 +22,7 @@ func FuzzKeySet(f *testing.F) {
 		}
 		for _, k := range keys {
 			if k.allowsAlgorithm("none") || k.allowsAlgorithm("HS256") {
-				t.Errorf("%q: a key for anything", body)
+				t.Errorf("key of %q allows none or HS256, want neither", body)
 			}
 		}
 	})
@@ -36,7 +36,7 @@ func FuzzAuthorization(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		token, err := FromRequest(&http.Request{Header: http.Header{"Authorization": {value}}})
 		if err == nil && (token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
-			t.Errorf("%q gives %q", value, token)
+			t.Errorf("%q gives %q, want printable characters without spaces", value, token)
 		}
 	})
 }

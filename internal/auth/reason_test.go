@@ -18,17 +18,17 @@ func TestReasonIsOneOfAFixedSet(t *testing.T) {
 		invalidTokenReason(fmt.Errorf("eve: %w", errNoKey)): "key", fmt.Errorf("x: %w", errSubject): "subject",
 	} {
 		if got := Reason(err); got != want || !slices.Contains(all, got) {
-			t.Errorf("%v: %s", err, got)
+			t.Errorf("%v: Reason %s, want %s, one of %q", err, got, want, all)
 		}
 	}
 	for _, known := range parserReasons {
 		if err := invalidTokenReason(known.is); !errors.Is(err, ErrInvalidToken) || !slices.Contains(all, Reason(err)) {
-			t.Errorf("%v: %v", known.is, err)
+			t.Errorf("%v: %v, want ErrInvalidToken with one of the reasons %q", known.is, err, all)
 		}
 	}
 	for _, reason := range all {
 		if !regexp.MustCompile(`^[a-z_]+$`).MatchString(reason) {
-			t.Errorf("%q is no label", reason)
+			t.Errorf("reason %q, want a label of letters and underscores", reason)
 		}
 	}
 }

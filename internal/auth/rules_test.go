@@ -63,26 +63,26 @@ func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 		access := r.Of(c.id)
 		rule, ok := access.Tool(c.server, c.tool)
 		if rule != c.rule || ok != (c.rule != "") || access.Server(c.server) == c.unknown {
-			t.Errorf("%s: %t by %q, the server %t", c.name, ok, rule, access.Server(c.server))
+			t.Errorf("%s: %t by %q, the server %t, want %q, the server %t", c.name, ok, rule, access.Server(c.server), c.rule, !c.unknown)
 		}
 	}
 	models := r.Of(callerWithClaims(t, "svc/b", "crm read", `{}`))
 	if !models.Model("openai/gpt/x") || models.Model("xai.grok-4") || models.Nothing() || models.Unlimited() {
-		t.Errorf("%+v", models)
+		t.Errorf("access %+v, want openai/gpt/x but not xai.grok-4, something, with a limit", models)
 	}
 	if access := r.Of(Identity{}); !access.Nothing() || access.Model("a") || access.Unlimited() {
-		t.Errorf("the anonymous caller: %+v", access)
+		t.Errorf("the anonymous caller: %+v, want nothing, with a limit", access)
 	}
 }
 
 func TestRulesNilAllowsEverything(t *testing.T) {
 	access := (*Rules)(nil).Of(Identity{})
 	if _, ok := access.Tool("s", "t"); !ok || !access.Server("s") || !access.Model("m") || access.Nothing() || !access.Unlimited() {
-		t.Error("something is not")
+		t.Errorf("access without rules: %+v, want everything, without a limit", access)
 	}
 	// A file without rules is not no file.
 	if access := mustParseRules(t, `{"rules": []}`).Of(callerWithClaims(t, "ada", "", `{}`)); !access.Nothing() {
-		t.Error("an empty list allows something")
+		t.Errorf("access by an empty list: %+v, want nothing", access)
 	}
 }
 
@@ -125,12 +125,12 @@ func FuzzParseRules(f *testing.F) {
 			t.Fatalf("ParseRules = %v, %v, want either rules or an error", rules, err)
 		}
 		if e, ok := errors.AsType[*RulesError](err); err != nil && (!ok || e.Detail == "") {
-			t.Errorf("%v", err)
+			t.Errorf("error %v, want a RulesError, Detail non-empty", err)
 		}
 		if err == nil {
 			access := NewRules(rules).Of(Identity{Subject: "s", Claims: map[string]json.RawMessage{"a": []byte(`{"b":["c"]}`)}})
 			if _, ok := access.Tool("s", "t"); ok && access.Nothing() {
-				t.Error("a tool of nothing")
+				t.Error("access to nothing gives a tool, want none")
 			}
 		}
 	})

@@ -107,7 +107,7 @@ func TestVerifyMatrix(t *testing.T) {
 	}
 	// One fetch at the start. All those kids came within 30 s of it.
 	if n := i.KeyRequests.Load(); n > 1+int64(time.Since(begin)/keysCooldown) {
-		t.Errorf("%d fetches of the keys", n)
+		t.Errorf("%d fetches of the keys, want at most %d", n, 1+int64(time.Since(begin)/keysCooldown))
 	}
 }
 
@@ -261,7 +261,7 @@ func TestVerifyReturnsTheTokensIdentity(t *testing.T) {
 	id, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(authtest.JSON{"exp": exp.Unix()})))
 	if err != nil || id.Issuer != i.URL || id.Subject != "ann" || strings.Join(id.Scopes, ",") != "ask,read" || !id.Expiry.Equal(exp) ||
 		!id.Until().Equal(exp.Add(clockSkew)) || string(id.Claims["sub"]) != `"ann"` || !(Identity{}).Until().IsZero() {
-		t.Errorf("got %+v, %v", id, err)
+		t.Errorf("got %+v, %v, want ann of %s with ask and read until %v", id, err, i.URL, exp)
 	}
 	svc, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), i.ClaimsJSON(authtest.JSON{"sub": nil, "client_id": "svc"})))
 	if err != nil || svc.Subject != "client:svc" || svc.Owns(id) || !id.Owns(id) {
@@ -335,7 +335,7 @@ func TestVerifierConfigRestrictsTokens(t *testing.T) {
 	} {
 		v, _ := newVerifier(t, i, c.change)
 		if _, err := v.Verify(t.Context(), c.token); (err == nil) != c.good || err != nil && !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: %v, want it accepted: %t, else ErrInvalidToken", c.name, err, c.good)
 		}
 	}
 }
@@ -402,11 +402,11 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		id, err := v.Verify(t.Context(), token)
 		if status, _ := Challenge(err, metadataURL); err != nil && (status < 400 || status > 401) {
-			t.Errorf("%d for %v", status, err)
+			t.Errorf("%d for %v, want 400 or 401", status, err)
 		}
 		// Only the issuer can make one.
 		if err == nil && (id.Subject != "ann" || !slices.Contains(minted, token)) {
-			t.Errorf("accepted %q", token)
+			t.Errorf("accepted %q of %q, want a token that the issuer made for ann", token, id.Subject)
 		}
 	})
 }

@@ -56,7 +56,7 @@ func TestEveryFileIsServedWithItsTypeAndPolicy(t *testing.T) {
 	for at, f := range embedded(t) {
 		res, body := get(t, client, url+at)
 		if res.StatusCode != http.StatusOK || body != string(f.content) || body == "" {
-			t.Errorf("GET %s: status %d, %d of %d bytes", at, res.StatusCode, len(body), len(f.content))
+			t.Errorf("GET %s: status %d, %d bytes, want 200 and the file's %d bytes", at, res.StatusCode, len(body), len(f.content))
 		}
 		want := contentTypes[path.Ext(at)]
 		if at == "/" {
@@ -91,13 +91,13 @@ func TestFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
 		res, _ := get(t, client, url+at)
 		etag := res.Header.Get("ETag")
 		if etag == "" || res.Header.Get("Cache-Control") != "no-cache" {
-			t.Fatalf("GET %s: ETag %q, Cache-Control %q", at, etag, res.Header.Get("Cache-Control"))
+			t.Fatalf("GET %s: ETag %q, Cache-Control %q, want etag non-empty, Cache-Control no-cache", at, etag, res.Header.Get("Cache-Control"))
 		}
 		if res, body := get(t, client, url+at, "If-None-Match", etag); res.StatusCode != http.StatusNotModified || body != "" {
-			t.Errorf("GET %s with its ETag: status %d, %d bytes", at, res.StatusCode, len(body))
+			t.Errorf("GET %s with its ETag: status %d, %d bytes, body %q, want 304 and empty", at, res.StatusCode, len(body), body)
 		}
 		if res, _ := get(t, client, url+at, "If-None-Match", `"another"`); res.StatusCode != http.StatusOK {
-			t.Errorf("GET %s with another ETag: status %d", at, res.StatusCode)
+			t.Errorf("GET %s with another ETag: status %d, want 200", at, res.StatusCode)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestETagsFollowTheContent(t *testing.T) {
 	}
 	first, again, other := tag("one"), tag("one"), tag("two")
 	if first != again || first == other {
-		t.Errorf("the ETag is not the content's: %s and %s for the same, %s for another", first, again, other)
+		t.Errorf("ETags %s and %s of the same content, %s of another, want one for each content", first, again, other)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestPageKnowsWhereTracesAre(t *testing.T) {
 
 func TestFileOfAnUnknownKindIsRefused(t *testing.T) {
 	if _, err := load(fstest.MapFS{"page/a.exe": {}}, Options{}); err == nil {
-		t.Error("a file without content type was taken")
+		t.Error("a file without content type was taken, want an error")
 	}
 }
 
@@ -148,10 +148,10 @@ func TestAnyOtherPathIs404(t *testing.T) {
 	} {
 		res, body := get(t, client, url+at)
 		if res.StatusCode != http.StatusNotFound {
-			t.Errorf("GET %s: status %d", at, res.StatusCode)
+			t.Errorf("GET %s: status %d, want 404", at, res.StatusCode)
 		}
 		if strings.Contains(body, "package console") {
-			t.Errorf("GET %s gives source", at)
+			t.Errorf(`GET %s gives source, body %q, want no "package console"`, at, body)
 		}
 		checkHeader(t, at, res.Header)
 	}
@@ -171,11 +171,11 @@ func TestPageNeedsEveryFileAndNoOther(t *testing.T) {
 		for _, m := range reference.FindAllStringSubmatch(string(files[at].content), -1) {
 			name := m[1] + m[2] + m[3]
 			if strings.HasPrefix(name, "/") {
-				t.Errorf("%s refers to %s, which does not work behind a prefix", at, name)
+				t.Errorf("%s refers to %s, which does not work behind a prefix, want it not to start with /", at, name)
 			}
 			target := path.Join(path.Dir(at), name)
 			if _, ok := files[target]; !ok {
-				t.Errorf("%s refers to %s, which is not there", at, name)
+				t.Errorf("%s refers to %s, want one of the console's files", at, name)
 			} else if !reached[target] {
 				reached[target] = true
 				queue = append(queue, target)
@@ -202,7 +202,7 @@ func TestNoFileReachesOutOrMakesMarkup(t *testing.T) {
 		content := strings.ReplaceAll(string(f.content), `xmlns="http://www.w3.org/2000/svg"`, "")
 		for what, pattern := range forbidden {
 			if found := pattern.FindString(content); found != "" {
-				t.Errorf("%s has %s: %q", at, what, found)
+				t.Errorf("%s has %s: %q, want empty", at, what, found)
 			}
 		}
 	}
@@ -223,7 +223,7 @@ func TestForbiddenIsFound(t *testing.T) {
 		`body.insertAdjacentHTML("a", "b")`: "a way from text to markup",
 	} {
 		if !forbidden[what].MatchString(text) {
-			t.Errorf("%s is not found in %s", what, text)
+			t.Errorf("%s is not found in %s, want it found", what, text)
 		}
 	}
 }

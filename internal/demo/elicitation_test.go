@@ -60,7 +60,7 @@ func TestConnectCalendarNeedsItsPage(t *testing.T) {
 		defer res.Body.Close()
 		body, err := io.ReadAll(res.Body)
 		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatal(res.Status, err)
+			t.Fatalf("status %q, %v, want status 200, no error", res.Status, err)
 		}
 		return string(body)
 	}

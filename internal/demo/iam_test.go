@@ -155,11 +155,11 @@ func TestIAMMetadataLeadsToLiveEndpoints(t *testing.T) {
 		req, _ := http.NewRequest(http.MethodGet, srv.URL+path, nil)
 		_, meta, _ := doJSON(t, srv, req)
 		if meta["issuer"] != srv.URL || meta["token_endpoint"] != srv.URL+TokenPath {
-			t.Errorf("%s: %v", path, meta)
+			t.Errorf(`%s: %v, want ["issuer"] %s, ["token_endpoint"] %s`, path, meta, srv.URL, srv.URL+TokenPath)
 		}
 		req, _ = http.NewRequest(http.MethodGet, meta["jwks_uri"].(string), nil)
 		if _, keys, _ := doJSON(t, srv, req); len(keys["keys"].([]any)) != 1 {
-			t.Errorf("keys %v", keys)
+			t.Errorf("keys %v, want 1", keys)
 		}
 	}
 	req, _ := http.NewRequest(http.MethodGet, srv.URL+"/healthz", nil)

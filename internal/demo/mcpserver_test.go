@@ -198,7 +198,7 @@ func TestMCPServerConnectsOnlyWithAToken(t *testing.T) {
 	}
 	req, _ := http.NewRequest(http.MethodGet, srv.URL+resourceMetadataPath, nil)
 	if _, meta, _ := doJSON(t, srv, req); meta["resource"] != srv.URL+MCPPath || fmt.Sprint(meta["authorization_servers"]) != "["+iam.URL+"]" {
-		t.Errorf("metadata %v", meta)
+		t.Errorf(`metadata %v, want ["resource"] %q, ["authorization_servers"] %q`, meta, srv.URL+MCPPath, "["+iam.URL+"]")
 	}
 }
 

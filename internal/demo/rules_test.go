@@ -83,7 +83,7 @@ func TestRulesChooseCalls(t *testing.T) {
 func TestRulesCallOnlyOfferedTools(t *testing.T) {
 	for _, r := range rules {
 		if got := callNames(composeReply(conversation(t, []string{"other"}, r.example))); len(got) > 0 {
-			t.Errorf("%q calls %q, which was not offered", r.example, got)
+			t.Errorf("%q calls %q, which was not offered, want no call", r.example, got)
 		}
 		if got := callNames(composeReply(conversation(t, []string{"demo_" + r.tool}, r.example))); r.tool != "" && len(got) != 1 {
 			t.Errorf("%q calls %q, want demo_%s", r.example, got, r.tool)
@@ -106,7 +106,7 @@ func TestModelSaysWhatItCanDo(t *testing.T) {
 		t.Errorf("with one tool: got %q, want its example and no other", got)
 	}
 	if got := composeReply(conversation(t, nil, "hello")).text; !strings.Contains(got, "no tools") {
-		t.Errorf("without tools: got %q", got)
+		t.Errorf(`without tools: got %q, want it to contain "no tools"`, got)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestModelNamesCallsByTheConversation(t *testing.T) {
 		t.Errorf("got %v and %v, want the same calls with ids of their own", a.calls, b.calls)
 	}
 	if once, again := ask("2+2"), ask("2+2", "4", "2+2"); once.calls[0].id == again.calls[0].id {
-		t.Errorf("two calls of one conversation have the id %s", once.calls[0].id)
+		t.Errorf("two calls of one conversation have the id %s, want other than %s", once.calls[0].id, again.calls[0].id)
 	}
 }
 
@@ -229,16 +229,16 @@ func FuzzModel(f *testing.F) {
 		out := composeReply(r)
 		for _, c := range out.calls {
 			if !json.Valid([]byte(c.arguments)) || c.id == "" {
-				t.Fatalf("call %+v", c)
+				t.Fatalf("call %+v, want an ID and JSON as arguments", c)
 			}
 		}
 		for _, d := range out.deltas() {
 			if b := encodeJSON(d); !utf8.ValidString(b) {
-				t.Fatalf("delta %q", b)
+				t.Fatalf("delta %q, want UTF-8", b)
 			}
 		}
 		if (out.text == "") == (len(out.calls) == 0) {
-			t.Fatalf("text %q and %d calls", out.text, len(out.calls))
+			t.Fatalf("text %q and %d calls, want one or the other", out.text, len(out.calls))
 		}
 	})
 }

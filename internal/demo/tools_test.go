@@ -70,7 +70,7 @@ func TestToolsAnswerAndRefuse(t *testing.T) {
 			t.Errorf("%s %v: failed %v, %q; want %v, %q", c.tool, c.args, failed, text, c.fails, c.says)
 		}
 		if !failed && (structured == nil || structured["summary"] != text) {
-			t.Errorf("%s %v: structured %v", c.tool, c.args, structured)
+			t.Errorf(`%s %v: structured %v, want structured non-nil, ["summary"] %s`, c.tool, c.args, structured, text)
 		}
 	}
 }
@@ -83,18 +83,18 @@ func TestToolsDescribeThemselves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list.Tools) != 10 {
-		t.Errorf("%d tools", len(list.Tools))
+		t.Errorf("%d tools, want 10", len(list.Tools))
 	}
 	for _, tool := range list.Tools {
 		if tool.Title == "" || len(tool.Description) < 20 || tool.Annotations == nil {
-			t.Errorf("%s says too little", tool.Name)
+			t.Errorf("%s says too little, want Title non-empty, len(Description) at least 20, Annotations non-nil", tool.Name)
 		}
 		destructive := tool.Annotations.DestructiveHint != nil && *tool.Annotations.DestructiveHint
 		if destructive != (tool.Name == "delete_note") || tool.Annotations.ReadOnlyHint == destructive {
-			t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
+			t.Errorf("%s: annotations %+v, want delete_note destructive and all others read-only", tool.Name, tool.Annotations)
 		}
 		if tool.OutputSchema == nil {
-			t.Errorf("%s has no output schema", tool.Name)
+			t.Errorf("%s has no output schema, want OutputSchema non-nil", tool.Name)
 		}
 		b, _ := json.Marshal(tool.InputSchema)
 		var schema struct {
@@ -105,7 +105,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 		}
 		for name, p := range schema.Properties {
 			if p.Description == "" {
-				t.Errorf("%s.%s has no description", tool.Name, name)
+				t.Errorf("%s.%s has no description, Description %q, want non-empty", tool.Name, name, p.Description)
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func TestSlowReportReportsProgress(t *testing.T) {
 	for i := range 4 {
 		p := <-got
 		if p.Progress != float64(i+1) || p.Total != 4 || p.Message != stages[i] || p.ProgressToken != "p" {
-			t.Errorf("progress %d is %+v", i, p)
+			t.Errorf("progress %d is %+v, want %d of 4 with %q for the token p", i, p, i+1, stages[i])
 		}
 	}
 }
@@ -150,12 +150,12 @@ func TestSlowReportStopsWhenCancelled(t *testing.T) {
 	}()
 	_, err := session.CallTool(ctx, &sdk.CallToolParams{Name: "slow_report", Arguments: map[string]any{"topic": "x", "steps": 10, "step_ms": 2000}})
 	if err == nil {
-		t.Fatal("the call came to an end")
+		t.Fatal("the call came to an end, want an error")
 	}
 	for line := range lines {
 		if strings.Contains(line, `msg="tool call"`) {
 			if !strings.Contains(line, "tool=slow_report") || !strings.Contains(line, "subject="+testClient) || !strings.Contains(line, "failed=true") {
-				t.Errorf("the log says %q", line)
+				t.Errorf("the log says %q, want line containing tool=slow_report, line containing %q, line containing failed=true", line, "subject="+testClient)
 			}
 			return
 		}
@@ -181,7 +181,7 @@ func TestCalculateComputes(t *testing.T) {
 	}
 	for _, expression := range []string{"", "1/0", "1/(2-2)", "1+", "(1", "1)", "1 2", "a", "1..2", "*2", "2^3", "5%2", "1e300*1e300", `"a"+"b"`, "len(a)", "!1", "1<2"} {
 		if err := calculate(t.Context(), nil, &calculation{Expression: expression}); err == nil {
-			t.Errorf("%q is computed", expression)
+			t.Errorf("%q is computed, want an error", expression)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func FuzzCalculate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		c := calculation{Expression: s[:min(len(s), 200)]} // as the schema bounds it
 		if calculate(t.Context(), nil, &c) == nil && (math.IsNaN(c.Result) || math.IsInf(c.Result, 0)) {
-			t.Errorf("%q gives %v", s, c.Result)
+			t.Errorf("%q gives %v, want a number or an error", s, c.Result)
 		}
 	})
 }
@@ -239,6 +239,6 @@ func TestMCPServerSurvivesStrangeArguments(t *testing.T) {
 		_, _ = session.CallTool(t.Context(), &sdk.CallToolParams{Name: "current_time", Arguments: args})
 	}
 	if text, _, failed := callTool(t, session, "current_time", map[string]any{}); failed {
-		t.Errorf("afterwards: %s", text)
+		t.Errorf("current_time failed with %s, want no error", text)
 	}
 }

@@ -42,7 +42,7 @@ func TestDecodeReturnsWhatEncodeWasGiven(t *testing.T) {
 	for typ, decode := range decoders {
 		empty, err := decode([]byte(`{}`))
 		if err != nil || empty.Type() != typ {
-			t.Fatalf("decoder of %q returns a %T, %v", typ, empty, err)
+			t.Fatalf("decoder of %q returns a %T, %v, want Type %q, no error", typ, empty, err, typ)
 		}
 		for _, b := range []Body{empty, filledValue(reflect.TypeOf(empty)).Interface().(Body)} {
 			e, err := Encode("run_a", 7, 1<<40, b)
@@ -61,7 +61,7 @@ func TestDecodeReturnsWhatEncodeWasGiven(t *testing.T) {
 	}
 	for _, typ := range Types() {
 		if decoders[typ] == nil {
-			t.Errorf("type %q has no decoder", typ)
+			t.Errorf("type %q has no decoder, want one", typ)
 		}
 	}
 	for _, bad := range []string{"", "null", "[]", `{"type":"nothing"}`, `{"type":"start","question":1}`, `{"type":1}`} {

@@ -28,7 +28,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		third, err := Decode(again.JSON)
 		if err != nil || third.Body.Type() != e.Body.Type() {
-			t.Fatalf("Decode(%q) and Encode gave %q, which decodes as %v, %v", line, again.JSON, third.Body, err)
+			t.Fatalf("Decode(%q) and Encode gave %q, which decodes as %v, %v, want %T", line, again.JSON, third.Body, err, e.Body)
 		}
 		last, err := Encode(third.RunID, third.Seq, third.Time, third.Body)
 		if err != nil || !bytes.Equal(last.JSON, again.JSON) {

@@ -151,7 +151,7 @@ func TestTypesAvoidTheNamesOfEventSource(t *testing.T) {
 	all := event.Types()
 	for _, name := range []event.Type{"error", "open", "message"} {
 		if slices.Contains(all, name) {
-			t.Errorf("Types has %q, which browsers use themselves", name)
+			t.Errorf("Types has %q, which browsers use themselves, all %q, want no %q", name, all, name)
 		}
 	}
 	if len(all) != 28 {

@@ -162,12 +162,12 @@ func TestImportsFollowTheTable(t *testing.T) {
 	for _, p := range listPackages(t) {
 		rule, known := packages[p.ImportPath]
 		if !known {
-			t.Errorf("%s is not in the table of packages", p.ImportPath)
+			t.Errorf("%s is not in the table of packages, want a row", p.ImportPath)
 			continue
 		}
 		for _, imported := range p.Imports {
 			if !mayImport(rule.ours, rule.outside, imported, p.ImportPath) {
-				t.Errorf("%s may not import %s", p.ImportPath, imported)
+				t.Errorf("%s imports %s, want an import that the table allows", p.ImportPath, imported)
 			}
 		}
 	}

@@ -37,13 +37,13 @@ func TestIDAndEventCannotInjectFields(t *testing.T) {
 		r := NewReader(bytes.NewReader(wire), 0)
 		f, err := r.Next()
 		if err != nil || string(f.Data) != "good" {
-			t.Errorf("%q: got %q, %v", evil, f.Data, err)
+			t.Errorf("%q: got %q, %v, want good and no error", evil, f.Data, err)
 		}
 		if strings.ContainsAny(f.ID+f.Event, "\r\n\x00\ufffd") {
-			t.Errorf("%q came through as %q, %q", evil, f.ID, f.Event)
+			t.Errorf("%q came through as %q, %q, want no line ends and controls", evil, f.ID, f.Event)
 		}
 		if _, err := r.Next(); err != io.EOF {
-			t.Errorf("%q made a second event: %v", evil, err)
+			t.Errorf("%q made a second event: %v, want io.EOF", evil, err)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestCommentsBetweenFramesAreSilent(t *testing.T) {
 		}
 	}
 	if _, err := r.Next(); err != io.EOF {
-		t.Fatal(err)
+		t.Fatalf("error %v, want io.EOF", err)
 	}
 }
 
@@ -92,13 +92,13 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		want := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(data))
 		if string(got.Data) != want {
-			t.Errorf("data %q came back as %q", data, got.Data)
+			t.Errorf("data %q came back as %q, want %q", data, got.Data, want)
 		}
 		if got.ID != string(appendClean(nil, id)) || got.Event != string(appendClean(nil, event)) {
-			t.Errorf("%q, %q came back as %q, %q", id, event, got.ID, got.Event)
+			t.Errorf("id %q, event %q came back as %q, %q, want %q, %q", id, event, got.ID, got.Event, appendClean(nil, id), appendClean(nil, event))
 		}
 		if f, err := r.Next(); err != io.EOF {
-			t.Errorf("a second event: %v, %v", f, err)
+			t.Errorf("a second event: %v, %v, want io.EOF", f, err)
 		}
 	})
 }

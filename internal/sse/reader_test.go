@@ -80,7 +80,7 @@ func TestEventThatEndsInCRIsNotHeldBack(t *testing.T) {
 		}()
 		r := NewReader(pr, 0)
 		if f, err := r.Next(); err != nil || string(f.Data) != "a" {
-			t.Errorf("%q: got %q, %v", wire, f.Data, err)
+			t.Errorf("%q: got %q, %v, want a and no error", wire, f.Data, err)
 		}
 		<-wrote
 		pw.Close()
@@ -95,11 +95,11 @@ func TestEventIsBounded(t *testing.T) {
 		src := io.MultiReader(strings.NewReader("data: ok\n\ndata: "), strings.NewReader(strings.Repeat(part, 1000)))
 		got, err := readAll(NewReader(src, 100))
 		if !errors.Is(err, ErrTooLarge) || len(got) != 1 {
-			t.Errorf("%s: got %q, %v", name, got, err)
+			t.Errorf("%s: got %q, %v, want err ErrTooLarge, 1", name, got, err)
 		}
 	}
 	if _, err := NewReader(endless{}, 1000).Next(); !errors.Is(err, ErrTooLarge) {
-		t.Error("endless line:", err)
+		t.Errorf("endless line: %v, want ErrTooLarge", err)
 	}
 }
 
@@ -110,17 +110,17 @@ func TestBoundIsExact(t *testing.T) {
 	}
 	r := NewReader(strings.NewReader(wire), len(wire)-2)
 	if _, err := r.Next(); !errors.Is(err, ErrTooLarge) {
-		t.Error("over the bound:", err)
+		t.Errorf("over the bound: %v, want ErrTooLarge", err)
 	}
 	if _, err := r.Next(); !errors.Is(err, ErrTooLarge) {
-		t.Error("the error did not stay:", err)
+		t.Errorf("the error did not stay: %v, want ErrTooLarge", err)
 	}
 }
 
 func TestHeartbeatsBetweenEventsDoNotAddUp(t *testing.T) {
 	src := strings.Repeat(": ping\n", 1000) + strings.Repeat("\n", 1000) + "data: a\n\n"
 	if got, err := readAll(NewReader(strings.NewReader(src), 50)); err != io.EOF || len(got) != 1 {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want err io.EOF, 1", got, err)
 	}
 }
 
@@ -128,13 +128,13 @@ func TestCutEventIsNotDelivered(t *testing.T) {
 	cut := errors.New("connection reset")
 	src := io.MultiReader(strings.NewReader("data: a\n\ndata: b\n"), failing{cut})
 	if got, err := readAll(NewReader(src, 0)); !errors.Is(err, cut) || !slices.Equal(got, []string{"||a"}) {
-		t.Errorf("got %q, %v", got, err)
+		t.Errorf("got %q, %v, want [||a], %v", got, err, cut)
 	}
 }
 
 func TestSourceThatGivesNothingEndsTheStream(t *testing.T) {
 	if _, err := NewReader(silent{}, 0).Next(); err != io.ErrNoProgress {
-		t.Error(err)
+		t.Errorf("error %v, want ErrNoProgress", err)
 	}
 }
 
@@ -166,11 +166,11 @@ func FuzzReader(f *testing.F) {
 		whole, err := readAll(NewReader(bytes.NewReader(wire), bound))
 		pieces, err2 := readAll(NewReader(slowReader{bytes.NewReader(wire), step}, bound))
 		if !slices.Equal(whole, pieces) || err != err2 {
-			t.Errorf("%q: %q, %v against %q, %v", wire, whole, err, pieces, err2)
+			t.Errorf("%q: %q, %v against %q, %v, want %q and %v", wire, whole, err, pieces, err2, pieces, err2)
 		}
 		for _, e := range whole {
 			if len(e) > 4*bound { // an invalid byte of an id grows to the three of U+FFFD
-				t.Errorf("an event of %d bytes", len(e))
+				t.Errorf("an event of %d bytes, want at most %d", len(e), 4*bound)
 			}
 		}
 	})

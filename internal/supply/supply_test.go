@@ -43,7 +43,7 @@ func TestModulesHaveListedPermissiveLicences(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("%s differs from the linked modules (%v); run make licences", page, err)
+		t.Errorf("%s differs from the linked modules (%v); run make licences: got\n%s\nwant\n%s", page, err, got, want)
 	}
 }
 

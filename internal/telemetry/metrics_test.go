@@ -52,7 +52,7 @@ func (t *Telemetry) droppedSpans(tb testing.TB, reason string) float64 {
 			return s.value
 		}
 	}
-	tb.Fatalf("no count of spans dropped for %s", reason)
+	tb.Fatalf("no count of spans dropped for %s, want one", reason)
 	return 0
 }
 

@@ -60,6 +60,6 @@ func TestCallOnAnEndedSessionReturnsAtOnce(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(3 * time.Second):
-		t.Error("a call under a context of 0.5 s has not returned after 3 s: it waits for the transport's Close")
+		t.Error("a call under a context of 0.5 s has not returned after 3 s, want 0.5 s: it waits for the transport's Close")
 	}
 }

@@ -34,6 +34,6 @@ func TestCommandTransportEndsTheProcessGroup(t *testing.T) {
 	_ = conn.Close()
 	setup(t, r.SetReadDeadline(time.Now().Add(3*time.Second)))
 	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
-		t.Errorf("3 s after Close the child of the server's process is still running (reading its pipe: %v)", err)
+		t.Errorf("3 s after Close the child of the server's process is still running (reading its pipe: %v), want it ended", err)
 	}
 }

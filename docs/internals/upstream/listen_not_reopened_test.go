@@ -26,6 +26,6 @@ func TestListenIsReopened(t *testing.T) {
 	select {
 	case <-listens:
 	case <-time.After(5 * time.Second):
-		t.Error("5 s after its end the subscriptions/listen stream was not opened again: every later list_changed is lost")
+		t.Error("5 s after its end the subscriptions/listen stream was not opened again, want it open: every later list_changed is lost")
 	}
 }

@@ -40,7 +40,7 @@ func TestProgressIsHandledBeforeTheResult(t *testing.T) {
 	close(returned)
 	setup(t, err)
 	if n != reports {
-		t.Errorf("when the call returned %d of %d progress notifications that came before its result were handled", n, reports)
+		t.Errorf("when the call returned %d of %d progress notifications that came before its result were handled, want all", n, reports)
 	}
 }
 

@@ -21,6 +21,6 @@ func TestSubscribeEndsWithItsContext(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(5 * time.Second):
-		t.Error("Subscribe under a context of 0.5 s has not returned after 5 s")
+		t.Error("Subscribe under a context of 0.5 s has not returned after 5 s, want 0.5 s")
 	}
 }

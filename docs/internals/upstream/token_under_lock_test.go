@@ -42,6 +42,6 @@ func TestCallEndsInTimeWhileATokenIsFetched(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(5 * time.Second):
-		t.Error("a call under a context of 0.5 s has not returned after 5 s: it waits for a token, with the connection's mutex held, and so does every other request of the session")
+		t.Error("a call under a context of 0.5 s has not returned after 5 s, want 0.5 s: it waits for a token, with the connection's mutex held, and so does every other request of the session")
 	}
 }

@@ -61,6 +61,6 @@ func TestRejectedMeansNotSent(t *testing.T) {
 	_, err := cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
 	var e *jsonrpc.Error
 	if ran.Load() && errors.As(err, &e) && e.Code == -32005 {
-		t.Errorf("a call that ran: got the error of a message that the transport refused: %v", err)
+		t.Errorf("a call that ran: got the error of a message that the transport refused, want another: %v", err)
 	}
 }

@@ -29,6 +29,6 @@ func TestURLElicitationRequiredReachesTheHandler(t *testing.T) {
 	})
 	_, err := cs.CallTool(within(t, 10*time.Second), &mcp.CallToolParams{Name: "t"})
 	if asked.Load() == 0 {
-		t.Errorf("the elicitation handler was not called: got %v", err)
+		t.Errorf("the elicitation handler was not called, want one call: got %v", err)
 	}
 }

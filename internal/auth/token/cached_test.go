@@ -155,7 +155,7 @@ func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 			}
 		}
 		if !time.Now().Equal(at) {
-			t.Errorf("callers waited %v", time.Since(at))
+			t.Errorf("callers waited %v, want 0", time.Since(at))
 		}
 		authtest.Advance(5 * time.Second)
 		if got := mustToken(t, c); got != "token-2" || f.count != 2 {
@@ -216,7 +216,7 @@ func TestCachedSourcePausesUpTo30sAfterFailures(t *testing.T) {
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		_, first := c.Token(t.Context())
 		if _, second := c.Token(t.Context()); first == nil || second != first {
-			t.Errorf("got %v, then %v", first, second)
+			t.Errorf("got %v, then %v, want an error and %v", first, second, first)
 		}
 		for time.Since(f.begin) < 2*time.Minute {
 			_, _ = c.Token(t.Context())
@@ -328,7 +328,7 @@ func TestCachedSourceKeepsTheTokenAfterAFailedRenew(t *testing.T) {
 		f.fail = true
 		for range 10 {
 			if _, err := c.Renew(t.Context(), old); err == nil {
-				t.Fatal("renewed")
+				t.Fatal("renewed, want an error")
 			}
 		}
 		if got := mustToken(t, c); got != "token-1" || f.count != 2 {
@@ -351,7 +351,7 @@ func TestCachedSourceCloseEndsTheRequestAndKeepsTheToken(t *testing.T) {
 		at := time.Now()
 		c.Close()
 		if err := <-result; err == nil || !time.Now().Equal(at) {
-			t.Errorf("got %v after %v", err, time.Since(at))
+			t.Errorf("got %v after %v, want an error at once", err, time.Since(at))
 		}
 		if got := mustToken(t, c); got != "token-1" {
 			t.Errorf("got %s, want %q", got, "token-1")

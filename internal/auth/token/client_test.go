@@ -66,7 +66,7 @@ func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 		t.Run(name, func(t *testing.T) { eachGrant(t, handler) })
 	}
 	if elsewhere.Load() != 0 {
-		t.Error("a redirect was followed")
+		t.Errorf("a redirect was followed: elsewhere %d, want 0", elsewhere.Load())
 	}
 }
 
@@ -84,15 +84,15 @@ func eachGrant(t *testing.T, handler http.HandlerFunc) {
 			_, err := try.source.Token(t.Context())
 			var refusal *fetch.Error
 			if !errors.As(err, &refusal) || refusal.Public == "" {
-				t.Fatalf("got %v", err)
+				t.Fatalf("got %v, want an Error, Public non-empty", err)
 			}
 			if strings.Contains(refusal.Public, "127.0.0.1") {
-				t.Errorf("public text %q names a host", refusal.Public)
+				t.Errorf("public text %q names a host, want no 127.0.0.1", refusal.Public)
 			}
 			// Never logged.
 			authtest.CheckNoCanary(t, fmt.Sprintf("%s %+v %#v", err, err, refusal.Err)+try.logged.String())
 			if !strings.Contains(try.logged.String(), "token fetch failed") {
-				t.Errorf("log %q", try.logged)
+				t.Errorf(`log %q, want String containing "token fetch failed"`, try.logged)
 			}
 		})
 	}
@@ -137,13 +137,13 @@ func TestClientCredentialsPrintsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Renew(t.Context(), tok); err == nil {
-		t.Error("the same token again was taken for a new one")
+		t.Error("the same token again was taken for a new one, want an error")
 	} else {
 		authtest.CheckNoCanary(t, err.Error())
 	}
 	logged.Logger().Error("everything", "token", tok, "source", fmt.Sprintf("%+v %#v %v", c, c, c.tokens.tokens.Value()), "cached", c.tokens.tokens.Value())
 	if !strings.Contains(logged.String(), "token fetched") {
-		t.Errorf("log %q", logged)
+		t.Errorf(`log %q, want String containing "token fetched"`, logged)
 	}
 	authtest.CheckNoCanary(t, logged.String())
 }

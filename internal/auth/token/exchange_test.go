@@ -40,7 +40,7 @@ func TestExchangeRequest(t *testing.T) {
 		c.Audience, c.Resource, c.Scope = "crm", "https://crm.example/mcp", "read write"
 	})
 	if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "x" {
-		t.Fatal(tok.Reveal(), err)
+		t.Fatalf("reveal %q, %v, want x and no error", tok.Reveal(), err)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
 		}
 		authtest.Advance(2 * time.Second)
 		if _, err := e.For(ann).Token(t.Context()); err == nil {
-			t.Error("an expired token was given out")
+			t.Error("an expired token was given out, want an error")
 		}
 		f.fail = false
 		authtest.Advance(30 * time.Second)
@@ -253,7 +253,7 @@ func TestExchangeCloseEndsRequestsAndKeepsTokens(t *testing.T) {
 		at := time.Now()
 		e.Close()
 		if err := <-result; err == nil || !time.Now().Equal(at) {
-			t.Errorf("got %v after %v", err, time.Since(at))
+			t.Errorf("got %v after %v, want an error at once", err, time.Since(at))
 		}
 		if tok, err := e.For(ann).Token(t.Context()); err != nil || tok.Reveal() != "token-1" {
 			t.Errorf("got %q, %v, want %q", tok.Reveal(), err, "token-1")

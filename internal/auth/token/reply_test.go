@@ -67,12 +67,12 @@ func FuzzTokenReply(f *testing.F) {
 		tok, life, err := parseReply(body, time.Unix(1_700_000_000, 0), "Bearer")
 		if err != nil {
 			if !tok.IsZero() {
-				t.Error("a token with an error")
+				t.Errorf("a token with the error %v, want none", err)
 			}
 			return
 		}
 		if life < minLifetime || life > maxLifetime || tok.IsZero() || strings.ContainsAny(tok.Reveal(), " \r\n\x00") {
-			t.Errorf("token of %d bytes for %v", len(tok.Reveal()), life)
+			t.Errorf("token of %d bytes for %v, want printable text for %v to %v", len(tok.Reveal()), life, minLifetime, maxLifetime)
 		}
 	})
 }

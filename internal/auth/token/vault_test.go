@@ -46,7 +46,7 @@ func newVault(t *testing.T) *vault {
 		keyID, _, _ = strings.Cut(keyID, `"`)
 		v.keyID.Store(&keyID)
 		if r.PathValue("id") != secretOCID || !strings.HasPrefix(r.Header.Get("Authorization"), "Signature ") {
-			t.Errorf("request for %q, authorization %q", r.PathValue("id"), r.Header.Get("Authorization"))
+			t.Errorf(`request for %q, authorization %q, want r.PathValue("id") %q, Authorization starting with "Signature "`, r.PathValue("id"), r.Header.Get("Authorization"), secretOCID)
 		}
 		(*v.answer.Load())(w, r)
 	})
@@ -104,7 +104,7 @@ func TestVaultSecretIsReadAtFirstUse(t *testing.T) {
 	v.storeSecret(authtest.SecretCanary + "\n")
 	c, logged := newClient(t, i, func(cfg *ClientCredentialsConfig) { cfg.Secret = VaultSecret(v.config(t)) })
 	if v.reads.Load() != 0 {
-		t.Error("read before it was needed")
+		t.Errorf("read before it was needed: reads %d, want 0", v.reads.Load())
 	}
 	for range 3 {
 		if tok, err := c.Token(t.Context()); err != nil || tok.Reveal() != authtest.TokenCanary {
@@ -179,7 +179,7 @@ func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 		_, err := VaultSecret(v.config(t))(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || answer.status != 200 && refusal.Status != answer.status {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want a fetch error of status %d", name, err, answer.status)
 			continue
 		}
 		authtest.CheckNoCanary(t, fmt.Sprintf("%v %+v", err, refusal.Err))
@@ -188,7 +188,7 @@ func TestVaultMisbehaviorIsATypedError(t *testing.T) {
 		}
 	}
 	if other.reads.Load() != 0 {
-		t.Error("a redirect was followed")
+		t.Errorf("a redirect was followed: reads %d, want 0", other.reads.Load())
 	}
 }
 
@@ -218,11 +218,11 @@ func TestVaultConfigurationIsCheckedAtFirstUse(t *testing.T) {
 		_, err := VaultSecret(cfg)(t.Context())
 		var refusal *fetch.Error
 		if !errors.As(err, &refusal) || refusal.Err == nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want an Error, an error", name, err)
 		}
 	}
 	if v.reads.Load() != 0 {
-		t.Error("the vault was asked")
+		t.Errorf("the vault was asked: reads %d, want 0", v.reads.Load())
 	}
 }
 

@@ -51,7 +51,7 @@ func testJobIsExclusive(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	job := createJob(t, log, "run_a")
 	if job.Run() != "run_a" || job.Attempt() != 1 || string(job.Request()) != "what run_a was asked" {
-		t.Errorf("job is of %s, attempt %d, request %q", job.Run(), job.Attempt(), job.Request())
+		t.Errorf(`job is of %s, attempt %d, request %q, want run_a, 1 and "what run_a was asked"`, job.Run(), job.Attempt(), job.Request())
 	}
 	if _, err := log.CreateJob(t.Context(), "run_a", nil); !errors.Is(err, event.ErrFenced) {
 		t.Errorf("a second CreateJob = %v, want %v", err, event.ErrFenced)
@@ -88,7 +88,7 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 			t.Fatalf("Append to a released run = %v, want %v", err, event.ErrFenced)
 		}
 		if job = claimJob(t, log); job.Run() != "run_a" || job.Attempt() != attempt || string(job.Request()) != "what run_a was asked" {
-			t.Fatalf("job is of %s, attempt %d, request %q", job.Run(), job.Attempt(), job.Request())
+			t.Fatalf(`job is of %s, attempt %d, request %q, want run_a, %d and "what run_a was asked"`, job.Run(), job.Attempt(), job.Request(), attempt)
 		}
 		wantNoJob(t, log)
 		w, err := event.ResumeWriter(t.Context(), log, "run_a")
@@ -164,7 +164,7 @@ func testParkedRunWakesForAnInput(t *testing.T, log event.Log) {
 	job = claimJob(t, log)
 	page, err := log.Inputs(t.Context(), "run_a", 0)
 	if err != nil || len(page.Inputs) != 1 {
-		t.Fatalf("Inputs = %+v, %v", page, err)
+		t.Fatalf("Inputs = %+v, %v, want 1 Inputs, no error", page, err)
 	}
 	// An input that comes between the executor's last read and Park wakes the run at once.
 	addInput(t, log, "run_a", "int_2", "no")
@@ -173,7 +173,7 @@ func testParkedRunWakesForAnInput(t *testing.T, log event.Log) {
 	}
 	job = claimJob(t, log)
 	if page, err = log.Inputs(t.Context(), "run_a", page.Inputs[0].Pos); err != nil || len(page.Inputs) != 1 || page.Inputs[0].ID != "int_2" {
-		t.Fatalf("Inputs = %+v, %v", page, err)
+		t.Fatalf("Inputs = %+v, %v, want 1 Inputs with ID int_2, no error", page, err)
 	}
 	if err := job.Park(t.Context(), page.Inputs[0].Pos, time.Time{}); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func testInputsComeInOrder(t *testing.T, log event.Log) {
 	var got []string
 	page, err := log.Inputs(t.Context(), "run_a", 0)
 	if err != nil || len(page.Inputs) != 0 {
-		t.Fatalf("Inputs = %+v, %v", page, err)
+		t.Fatalf("Inputs = %+v, %v, want 0 Inputs, no error", page, err)
 	}
 	var giver sync.WaitGroup
 	defer giver.Wait()

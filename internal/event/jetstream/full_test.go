@@ -28,7 +28,7 @@ func createUntilFull(t *testing.T, l *jetstream.Log, prefix string) (ids []strin
 		appendEvent(t, l, id, event.Start{})
 		ids = append(ids, id)
 	}
-	t.Fatal("the log did not get full")
+	t.Fatal("the log did not get full, want ErrFull")
 	return nil
 }
 
@@ -69,7 +69,7 @@ func TestFullLogRefusesRunsAndDeletesThem(t *testing.T) {
 				}
 			}
 			if more := createUntilFull(t, b, "more"); len(more) == 0 {
-				t.Error("no run was created after some were deleted")
+				t.Errorf("no run was created after some were deleted: %d more, want non-zero", len(more))
 			}
 		})
 	}

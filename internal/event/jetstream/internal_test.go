@@ -310,7 +310,7 @@ func TestLoopsRecoverFromPanics(t *testing.T) {
 		select {
 		case <-woken:
 		default:
-			t.Error("the readers of the healthy run were not woken")
+			t.Error("the readers of the healthy run were not woken, want them woken")
 		}
 		l.stop()
 		l.wg.Wait()

@@ -291,7 +291,7 @@ func startServer(t testing.TB, o *server.Options) *server.Server {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(10 * time.Second) {
-		t.Error("the server does not start")
+		t.Error("the NATS server was not ready after 10 s, want it ready")
 	}
 	return s
 }
@@ -340,17 +340,17 @@ func TestHasRemoteReaderFindsReadersOfOtherInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.HasRemoteReader(t.Context(), "run_a") {
-		t.Error("HasRemoteReader = true without a reader on another instance")
+		t.Error("HasRemoteReader = true without a reader on another instance, want false")
 	}
 	if page, err = b.After(t.Context(), "run_a", 1); err != nil || page.More == nil {
 		t.Fatalf("After(1) = %+v, %v, want a page that waits", page, err)
 	}
 	if !a.HasRemoteReader(t.Context(), "run_a") {
-		t.Error("HasRemoteReader = false with a reader on another instance")
+		t.Error("HasRemoteReader = false with a reader on another instance, want true")
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if a.HasRemoteReader(canceled, "run_a") {
-		t.Error("HasRemoteReader = true with a canceled context")
+		t.Error("HasRemoteReader = true with a canceled context, want false")
 	}
 }

@@ -79,7 +79,7 @@ func TestClaimLeavesAnExecutedRunAlone(t *testing.T) {
 	job := startRun(t, a, "run_a")
 	select {
 	case <-jobs:
-		t.Fatal("another instance claimed a run that is executed")
+		t.Fatal("another instance claimed a run that is executed, want no claim")
 	case <-time.After(3 * lease):
 	}
 	appendEvent(t, a, "run_a", event.Suspended{})
@@ -105,7 +105,7 @@ func TestClaimLeavesARunWithoutEventsAlone(t *testing.T) {
 		}
 		select {
 		case <-jobs:
-			t.Fatal("another instance claimed a run that is about to begin")
+			t.Fatal("another instance claimed a run that is about to begin, want no claim")
 		case <-time.After(20 * time.Millisecond):
 		}
 		appendEvent(t, a, id, event.Start{})

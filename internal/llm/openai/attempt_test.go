@@ -219,7 +219,7 @@ func TestRetriesShareOneLimit(t *testing.T) {
 			s, m := newEndpoint(t, Config{MaxRetries: 2}, c.steps...)
 			_, err := llmtest.Collect(t.Context(), m, testRequest)
 			if c.status == 0 && err != nil {
-				t.Error(err)
+				t.Errorf("error %v, want no error", err)
 			}
 			if c.status != 0 {
 				kind := llm.ModelError

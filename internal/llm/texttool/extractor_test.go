@@ -229,7 +229,7 @@ func TestExtractorReadsCallsOutOfText(t *testing.T) {
 			llmtest.CheckParts(t, withoutText(whole))
 			for n := 1; n < 12; n++ {
 				if got := extractParts(t, c.in, n); llmtest.FormatParts(got) != llmtest.FormatParts(whole) {
-					t.Errorf("in pieces of %d: got\n%swant\n%s", n, llmtest.FormatParts(got), llmtest.FormatParts(whole))
+					t.Errorf("in pieces of %d: got\n%s, want\n%s", n, llmtest.FormatParts(got), llmtest.FormatParts(whole))
 				}
 			}
 		})
@@ -343,7 +343,7 @@ func FuzzExtractor(f *testing.F) {
 		whole := extractParts(t, text, len(text)+1)
 		llmtest.CheckParts(t, withoutText(whole))
 		if got := extractParts(t, text, n); llmtest.FormatParts(got) != llmtest.FormatParts(whole) {
-			t.Errorf("%q in pieces of %d: got\n%swant\n%s", text, n, llmtest.FormatParts(got), llmtest.FormatParts(whole))
+			t.Errorf("%q in pieces of %d: got\n%s, want\n%s", text, n, llmtest.FormatParts(got), llmtest.FormatParts(whole))
 		}
 		if c, yes := findInvented(text, whole); yes {
 			t.Errorf("%q: got a call of %q with %q, want only calls in the text", text, c.Name, c.Arguments)
