@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -123,3 +124,43 @@ func newEmptyReply(r *http.Request, status int) *http.Response {
 type panickingBody struct{ io.ReadCloser }
 
 func (panickingBody) Read([]byte) (int, error) { panic("a defect") }
+
+// A server over HTTP+SSE may send events and comments for ever, but no endpoint event: the handshake
+// ends with its time, and the stream is closed.
+func TestLegacySSEWithoutEndpointIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, writer := io.Pipe()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			for {
+				if _, err := io.WriteString(writer, ": ping\n\nevent: hello\ndata: {}\n\n"); err != nil {
+					return
+				}
+				<-time.After(time.Second)
+			}
+		}()
+		base, err := url.Parse("http://server.test/sse")
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := NewLegacySSE(LegacySSEConfig{URL: base, Logger: slog.New(slog.DiscardHandler), RoundTripper: roundTripFunc(func(r *http.Request) (*http.Response, error) {
+			context.AfterFunc(r.Context(), func() { _ = reader.Close() }) // as net/http ends a body
+			return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: reader}, nil
+		})})
+		x := startRoundTrip(t)
+		defer x.Finish()
+		ctx, cancel := context.WithTimeout(x.ctx, 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		if conn, err := e.NewTransport().Connect(ctx); err == nil {
+			_ = conn.Close()
+			t.Error("Connect: got no error, want one")
+		}
+		if took := time.Since(began); took < 10*time.Second || took > 12*time.Second {
+			t.Errorf("Connect: got an end after %v, want one after 10 s", took)
+		}
+		<-closed
+		e.Close()
+	})
+}

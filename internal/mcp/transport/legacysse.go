@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,12 +127,23 @@ func (c *legacySSE) setEndpoint(text string) error {
 	switch {
 	case err != nil || len(text) > maxEndpoint:
 		return BadReply("its endpoint event has no URL", nil)
-	case u.Scheme != c.cfg.URL.Scheme || u.Host != c.cfg.URL.Host || u.User != nil:
+	case originOf(u) != originOf(c.cfg.URL) || u.User != nil:
 		return BadReply("its endpoint event names another origin", nil)
 	}
+	u.Scheme, u.Host = c.cfg.URL.Scheme, c.cfg.URL.Host
 	u.Fragment, u.RawFragment = "", ""
 	c.endpoint = u.String()
 	return nil
+}
+
+// originOf returns the origin of a URL in its normal form (RFC 6454 section 4): in lower case and
+// with a port.
+func originOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
 }
 
 // readLoop reads the stream until the session ends.
