@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -116,6 +117,16 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 
+// ToolsUnavailableError says that a question needs tools of servers that cannot be connected at
+// present. No model was asked.
+type ToolsUnavailableError struct {
+	Servers []string // their names; at least one
+}
+
+func (e *ToolsUnavailableError) Error() string {
+	return "no MCP server with the tools of the question is available: " + strings.Join(e.Servers, ", ")
+}
+
 // Agent owns every run and its goroutine. Its methods may be called concurrently.
 type Agent struct {
 	Options
@@ -193,13 +204,10 @@ func New(o Options) (*Agent, error) {
 // cancelled because nobody read it. From ctx it takes the trace; the run outlives ctx. While too
 // many runs are active it waits for at most a second.
 //
-// Errors: *InvalidError, ErrForbidden, ErrTooManyHops, ErrDraining, *Refusal,
+// Errors: *InvalidError, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal,
 // ErrKeyReused, ErrKeyElsewhere, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.validateRequest(owner, &r); err != nil {
-		return event.Run{}, err
-	}
-	if err := a.validateForcedTool(ctx, owner, r); err != nil {
 		return event.Run{}, err
 	}
 	// Before anything is refused: a repeated request is not a new load.
@@ -207,11 +215,17 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if !errors.Is(err, event.ErrNotFound) {
 		return run, err
 	}
+	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
+	if err := a.validateForcedTool(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
 		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
+		Created: time.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	if err := a.admitRun(ctx, ru, owner); err != nil {

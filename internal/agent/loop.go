@@ -123,7 +123,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	}
 	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
-	l.metadata = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model}
+	l.metadata = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model, UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true)}
 	l.restoreLoop()
 	return err
 }

@@ -38,6 +38,43 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.Server(s.Name) })
 }
 
+// unavailableServers returns the servers that r would use and that cannot be connected at present, as
+// mcp.Client.Unavailable has them.
+func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
+	access := a.Rules.Of(caller)
+	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
+		return !access.Server(name) || !matches(r.Servers, name)
+	})
+}
+
+// checkToolsAvailable refuses a question that cannot be answered as asked because servers are down:
+// it names only servers or tools that are unavailable, or requires a call and no tool is available.
+// The model would otherwise answer without the tools, and the caller might not notice.
+func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r Request) error {
+	if r.ToolChoice == ToolNone || r.ToolChoice != ToolRequired && len(r.Servers) == 0 && len(r.Tools) == 0 {
+		return nil
+	}
+	all := r.filterTools(a.ToolsFor(ctx, caller)) // waits for servers that are being connected
+	down := a.unavailableServers(caller, r, true)
+	if len(down) == 0 {
+		return nil
+	}
+	available := slices.ContainsFunc(all, func(t catalog.Tool) bool {
+		return !slices.Contains(down, t.Server) && (r.ForcedTool == "" || t.Name == r.ForcedTool)
+	})
+	if r.ToolChoice == ToolRequired && r.ForcedTool == "" {
+		available = available || len(r.ClientTools) > 0
+	}
+	if r.ForcedTool != "" {
+		available = available || slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return t.Name == r.ForcedTool })
+	}
+	if available {
+		return nil
+	}
+	// The tools of a server that was never listed are not known: the question may mean any of them.
+	return &ToolsUnavailableError{Servers: down}
+}
+
 // MayUseModel reports whether the rules let a caller use a model.
 func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
 	return a.Rules.Of(caller).Model(model)

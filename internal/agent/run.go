@@ -76,6 +76,7 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 func (r *run) appendStart(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
 		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
+		UnavailableServers: r.agent.unavailableServers(r.caller, r.req, false),
 	})
 }
 

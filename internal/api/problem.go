@@ -63,6 +63,7 @@ var problemKinds = map[string]struct {
 	"model_rate_limited": {http.StatusServiceUnavailable, "The model is rate limited"},
 	"tool_error":         {http.StatusBadGateway, "The tool failed"},
 	"unavailable":        {http.StatusBadGateway, "MCP server unavailable"},
+	"tools_unavailable":  {http.StatusServiceUnavailable, "Tools unavailable"},
 	"overloaded":         {http.StatusServiceUnavailable, "Overloaded"},
 	"draining":           {http.StatusServiceUnavailable, "Shutting down"},
 	"log_unavailable":    {http.StatusServiceUnavailable, "Event log unavailable"},
@@ -110,6 +111,11 @@ func problemFor(err error) (p *problem, known bool) {
 	}
 	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
 		return refusalProblem(refusal), true
+	}
+	if down, ok := errors.AsType[*agent.ToolsUnavailableError](err); ok {
+		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+".")
+		p.header.Set("Retry-After", "5") // servers are connected again after 1 s to 60 s
+		return p, true
 	}
 	for _, s := range sentinelProblems {
 		if !errors.Is(err, s.err) {

@@ -286,7 +286,7 @@ func bodies() []event.Body {
 		ToolResults: []json.RawMessage{raw(`[0]`), raw(`{"error":"x"}`)}, UpstreamModel: "u", Model: "m", Steps: 2, FinishReason: "stop", Usage: usage,
 	}
 	return []event.Body{
-		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}},
+		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}, UnavailableServers: []string{"crm"}},
 		event.StepStart{Step: 1},
 		event.StepEnd{Step: 1, FinishReason: "stop", Usage: &usage},
 		event.StepReset{Step: 1, Reason: "r"},

@@ -54,6 +54,9 @@ type Metadata struct {
 	FinishReason  string            `json:"finish_reason"`
 	Usage         Usage             `json:"usage"`
 	Cost          *float64          `json:"cost,omitempty"` // of Usage, in the operator's currency; nil without a price
+	// UnavailableServers are the configured servers whose tools the run did without, because they
+	// could not be connected when it began.
+	UnavailableServers []string `json:"unavailable_servers,omitempty"`
 }
 
 type (
@@ -64,6 +67,8 @@ type (
 		ThreadID string            `json:"thread_id"`
 		TraceID  string            `json:"trace_id"`
 		Metadata map[string]string `json:"metadata,omitempty"` // the caller's own
+		// UnavailableServers are the configured servers that cannot be connected at this time.
+		UnavailableServers []string `json:"unavailable_servers,omitempty"`
 	}
 
 	// StepStart comes before a model call; steps count from 1.

@@ -96,6 +96,9 @@ func (m Metadata) AppendJSON(b []byte) []byte {
 	if m.Cost != nil {
 		b = appendSmall(append(b, `,"cost":`...), *m.Cost)
 	}
+	if len(m.UnavailableServers) > 0 {
+		b = appendSmall(append(b, `,"unavailable_servers":`...), m.UnavailableServers)
+	}
 	return append(b, '}')
 }
 

@@ -57,6 +57,8 @@ type Run struct {
 	Owner      Owner
 	Created    time.Time
 	Background bool // is not cancelled when nobody reads it
+	// Metadata is the caller's own, as in the run's start event.
+	Metadata map[string]string
 	// Request is for the process that created the run: it returns unchanged, as long as the
 	// events are kept. At most some 300 KiB; nil for nothing.
 	Request []byte

@@ -275,6 +275,20 @@ func (c *Client) Servers() []ServerStatus {
 	return out
 }
 
+// Unavailable returns the names of the enabled servers that cannot be used at present, in the
+// configuration's order: those whose latest attempt to connect failed and, if waited says that the
+// caller waited for their tools with ToolsFor, those that have never been connected. A connection
+// that was just lost does not count, because the next call replaces it.
+func (c *Client) Unavailable(waited bool) []string {
+	var names []string
+	for _, s := range c.allServers() {
+		if s.isUnavailable(waited) {
+			names = append(names, s.cfg.Name)
+		}
+	}
+	return names
+}
+
 // Refresh lists the tools of one server again and connects first if needed. It returns when that
 // has succeeded, has failed (a *ServerError), or ctx has ended.
 func (c *Client) Refresh(ctx context.Context, name string) error {

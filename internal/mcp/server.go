@@ -50,6 +50,7 @@ type server struct {
 
 	away     bool // the latest attempt could not reach it
 	tooLarge bool // the latest list of its tools was too large
+	down     bool // the latest attempt to list its tools failed, and what was listed before may not work
 }
 
 // refreshWaiter waits for the supervisor to list the tools.
@@ -207,7 +208,7 @@ func (s *server) setConnected(l toolList, version string, listed *session.Sessio
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
 	}
-	s.version, s.listed, s.away, s.tooLarge = version, listed, false, false
+	s.version, s.listed, s.away, s.tooLarge, s.down = version, listed, false, false, false
 	s.renewal.recordList(l.ttl, s.cfg.Pin, changes)
 }
 
@@ -215,13 +216,37 @@ func (s *server) setConnected(l toolList, version string, listed *session.Sessio
 // known tools still work, so listing is retried only after tooLargeDelay. An earlier retry would
 // get the same list, and over stdio or WebSocket an oversized message costs the connection.
 func (s *server) listFailed(f *transport.Failure) {
-	s.setFailed(f)
+	s.setDown(f)
 	if f.Kind == TooLarge {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.tooLarge = true
 		s.renewal.due = time.Now().Add(tooLargeDelay)
 	}
+}
+
+// setDown records that an attempt to connect and to list the tools failed. A lost session alone
+// does not make a server unavailable, since the next call replaces it.
+func (s *server) setDown(f *transport.Failure) {
+	s.setFailed(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = f.Kind != TooLarge
+}
+
+// isUnavailable reports whether questions cannot use the server at present. With waited, a server
+// that has never been connected is unavailable; one that is used on behalf of its callers is not,
+// since its tools come with the first caller.
+func (s *server) isUnavailable(waited bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.state {
+	case Disabled:
+		return false
+	case Connecting:
+		return s.callers == nil && waited
+	}
+	return s.down || !s.isLive()
 }
 
 // isUpToDate reports whether the tools of the current session are known, or cannot be.

@@ -223,7 +223,7 @@ func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error 
 // state, since it tells nothing about the server.
 func (c *userSessions) refreshList(who auth.Identity) (err error) {
 	defer transport.Recover(c.s.log, func(f *transport.Failure) {
-		c.s.setFailed(f)
+		c.s.setDown(f)
 		c.noteFailure(f)
 		err = &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 	})
@@ -242,7 +242,7 @@ func (c *userSessions) refreshList(who auth.Identity) (err error) {
 		c.noteFailure(nil)
 		return nil
 	case !c.s.isUserFailure(f):
-		c.s.setFailed(f)
+		c.s.setDown(f)
 		c.noteFailure(f)
 	default:
 		c.offerSignIn(f)

@@ -16,6 +16,8 @@ type Answer struct {
 	RunID    string         `json:"run_id"`
 	ThreadID string         `json:"thread_id"`
 	TraceID  string         `json:"trace_id"`
+	// RequestMetadata is the metadata of the question.
+	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
 }
 
 // JSON returns a as JSON. encoding/json would validate every result in it again, byte by byte, which
@@ -33,6 +35,10 @@ func (a Answer) JSON() []byte {
 	b = appendMember(b, `,"run_id":`, a.RunID)
 	b = appendMember(b, `,"thread_id":`, a.ThreadID)
 	b = appendMember(b, `,"trace_id":`, a.TraceID)
+	if len(a.RequestMetadata) > 0 {
+		metadata, _ := json.Marshal(a.RequestMetadata) // cannot fail for strings
+		b = append(append(b, `,"request_metadata":`...), metadata...)
+	}
 	return append(b, "}\n"...)
 }
 
@@ -45,7 +51,7 @@ func appendMember(b []byte, prefix, s string) []byte {
 
 // NewAnswer joins a run and its final answer.
 func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
-	return Answer{f.Answer, f.Metadata, r.ID, r.ThreadID, r.TraceID}
+	return Answer{f.Answer, f.Metadata, r.ID, r.ThreadID, r.TraceID, r.Metadata}
 }
 
 // Status is the body of GET /runs/{run_id}. The field Status decides which of the optional members are
@@ -63,6 +69,8 @@ type Status struct {
 	Metadata   *event.Metadata   `json:"metadata,omitempty"`
 	Reason     string            `json:"reason,omitempty"`
 	Error      any               `json:"error,omitempty"` // a problem
+
+	RequestMetadata map[string]string `json:"request_metadata,omitempty"` // of the question
 }
 
 // NewStatus returns the status of a run from its newest event. problem returns the problem document of
@@ -70,7 +78,7 @@ type Status struct {
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	s := Status{
 		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: "running",
-		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq,
+		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, RequestMetadata: r.Metadata,
 	}
 	switch b := r.Last.Body.(type) {
 	case event.Suspended:

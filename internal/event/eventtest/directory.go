@@ -48,7 +48,7 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		}
 		want = append([]string{r.ID}, want...)
 		if i%4 == 0 {
-			if err := log.Create(t.Context(), event.Run{ID: fmt.Sprintf("bobs_%02d", i), Owner: bob, Created: time.Now()}); err != nil {
+			if err := log.Create(t.Context(), event.Run{ID: fmt.Sprintf("bobs_%02d", i), Owner: bob, Created: time.Now(), Metadata: map[string]string{"team": "b"}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -79,8 +79,8 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 		}
 	}
 	page, err := log.Runs(t.Context(), event.Filter{Owner: bob, Limit: 1})
-	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() {
-		t.Errorf("Runs of bob = %+v, %v, want one running run", page, err)
+	if err != nil || len(page.Runs) != 1 || page.Runs[0].Owner != bob || page.Runs[0].Status() != event.StatusRunning || page.Runs[0].Created.IsZero() || page.Runs[0].Metadata["team"] != "b" {
+		t.Errorf("Runs of bob = %+v, %v, want one running run with its metadata", page, err)
 	}
 	if _, err := log.Runs(t.Context(), event.Filter{Owner: ada, Before: "no position!"}); !errors.Is(err, event.ErrInvalidPosition) {
 		t.Errorf("Runs with a malformed Before = %v, want %v", err, event.ErrInvalidPosition)

@@ -26,10 +26,12 @@ type record struct {
 	Request    []byte    `json:"request,omitempty"`
 	Key        string    `json:"key,omitempty"`  // the key's subject, not the key itself
 	Gone       bool      `json:"gone,omitempty"` // the record is a tombstone
+
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 func newRecord(r event.Run) record {
-	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Request: r.Request}
+	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Metadata: r.Metadata, Request: r.Request}
 	if r.Key != "" {
 		rec.Key = keySubject(r.Owner, r.Key)
 	}
@@ -37,7 +39,7 @@ func newRecord(r event.Run) record {
 }
 
 func (rec *record) toRun(id string) event.Run {
-	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Request: rec.Request}
+	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Metadata: rec.Metadata, Request: rec.Request}
 }
 
 // readRecord reads the record of a run, which may be a tombstone.

@@ -217,7 +217,7 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	if rec.Gone {
 		return nil
 	}
-	rec.Gone, rec.Key, rec.Request = true, "", nil
+	rec.Gone, rec.Key, rec.Request, rec.Metadata = true, "", nil, nil
 	body, err := json.Marshal(rec)
 	if err != nil {
 		return err

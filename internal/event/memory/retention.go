@@ -156,7 +156,7 @@ func (l *Log) dropLocked(r *run) {
 	}
 	// A reader that already has r sees dropped at its next call, which the wake-up causes.
 	r.events, r.results, r.bytes, r.dropped = nil, results{}, 0, true
-	r.inbox.inputs, r.notes, r.record.Request = nil, nil, nil
+	r.inbox.inputs, r.notes, r.record.Request, r.record.Metadata = nil, nil, nil, nil
 	if r.job != nil {
 		r.job.stopTimerLocked()
 	}
