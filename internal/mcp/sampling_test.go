@@ -91,6 +91,9 @@ func TestSamplingIsRefused(t *testing.T) {
 			if err == nil || strings.Contains(kind(t, err).Message, "secret") {
 				t.Errorf("%s, %s: got %v, want an error without the secret", name, flavour, err)
 			}
+			if says := err != nil && strings.Contains(kind(t, err).Message, "sampling is disabled"); says == k.allowed {
+				t.Errorf("%s, %s: %v says that sampling is disabled: got %t, want %t", name, flavour, err, says, !k.allowed)
+			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"on"}`)})
 			must(t, res, err)
 		}

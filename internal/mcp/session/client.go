@@ -2,11 +2,13 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"answerd/internal/mcp/transport"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -36,10 +38,29 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	var receive sdk.MethodHandler
 	c.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		receive = next
-		return next
+		if !sampling {
+			receive = refuseSampling(next, log)
+		}
+		return receive
 	})
 	c.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler { return separateHandshake(next, receive) })
 	return c
+}
+
+// errSamplingDisabled answers a server that asks for sampling without being allowed to. The SDK would
+// say that the client does not support it, which does not tell the operator what to change.
+var errSamplingDisabled = fmt.Errorf(`sampling is disabled for this server, "sampling": true in mcp.json enables it: %w`,
+	&jsonrpc.Error{Code: codeRefused, Message: "refused"})
+
+// refuseSampling answers sampling requests with errSamplingDisabled and passes on all others.
+func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		if method != methodSample {
+			return next(ctx, method, req)
+		}
+		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`)
+		return nil, errSamplingDisabled
+	}
 }
 
 // separateHandshake gives each request of a handshake a Request of its own: a server/discover that

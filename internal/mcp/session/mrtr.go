@@ -72,6 +72,9 @@ func (x *Request) answerInputs(h Handlers, send func(sdk.InputResponseMap, strin
 		if x.Context().Err() != nil {
 			return nil, x.Ended()
 		}
+		if errors.Is(err, errSamplingDisabled) {
+			return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
+		}
 		if err != nil {
 			return result, nil
 		}
