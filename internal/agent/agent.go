@@ -27,7 +27,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -117,15 +116,8 @@ type InvalidError struct {
 
 func (e *InvalidError) Error() string { return e.Pointer + ": " + e.Detail }
 
-// ToolsUnavailableError says that a question needs tools of servers that cannot be connected at
-// present. No model was asked.
-type ToolsUnavailableError struct {
-	Servers []string // their names; at least one
-}
-
-func (e *ToolsUnavailableError) Error() string {
-	return "no MCP server with the tools of the question is available: " + strings.Join(e.Servers, ", ")
-}
+// ToolsUnavailableError refuses a question whose tools no connected server has.
+type ToolsUnavailableError = admission.ToolsUnavailableError
 
 // Agent owns every run and its goroutine. Its methods may be called concurrently.
 type Agent struct {

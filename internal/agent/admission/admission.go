@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"time"
 )
@@ -53,6 +54,16 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Reason.Error() }
 func (r *Refusal) Unwrap() error { return r.Reason }
+
+// ToolsUnavailableError refuses a question that needs tools of servers that cannot be connected at
+// present. No model was asked.
+type ToolsUnavailableError struct {
+	Servers []string // their names; at least one
+}
+
+func (e *ToolsUnavailableError) Error() string {
+	return "no MCP server with the tools of the question is available: " + strings.Join(e.Servers, ", ")
+}
 
 // Limits bounds the active runs. Only Max is required.
 type Limits struct {
