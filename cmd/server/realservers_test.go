@@ -229,22 +229,6 @@ func TestRealServerRestartLosesNoCall(t *testing.T) {
 	}
 }
 
-// A file of Claude Desktop finds npx, and npx finds node: the child inherits PATH and HOME.
-func TestRealServerOfNpx(t *testing.T) {
-	modules := realServersDir(t)
-	if _, err := exec.LookPath("npx"); err != nil {
-		t.Skip("npx is missing")
-	}
-	dir := t.TempDir()
-	s := startWithServer(t, map[string]any{
-		"command": "npx", "args": []string{"--no-install", "--prefix", filepath.Dir(modules), "mcp-server-filesystem", dir},
-	}, nil)
-	status, body := callTool(t, newClient(t), s.url, "real_list_allowed_directories", `{}`)
-	if status != http.StatusOK || !strings.Contains(body, dir) {
-		t.Errorf("list_allowed_directories = %d %s, want %s", status, body, dir)
-	}
-}
-
 // everythingServer is the reference server over HTTP, as a process.
 type everythingServer struct {
 	url, port string

@@ -148,6 +148,34 @@ func TestCommandIsFound(t *testing.T) {
 	}
 }
 
+// A command that is only in the PATH under env is found there, as the official SDKs do, and one that is
+// there as well as in ours is that one. Without it in either, ours counts.
+func TestCommandIsFoundWithTheChildsPath(t *testing.T) {
+	ours, theirs := t.TempDir(), t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(theirs, "server"), filepath.Join(ours, "other")} {
+		if err := os.Symlink(self, path); err != nil {
+			t.Skip(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(ours, "server"), []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", ours)
+	for _, command := range []string{"server", "other"} {
+		cfg := stdioConfig("serve", "")
+		cfg.Command, cfg.Env = command, map[string]auth.Secret{"PATH": auth.NewSecret("relative" + string(filepath.ListSeparator) + theirs)}
+		c := open(t, Options{}, cfg)
+		c.Tools(t.Context())
+		if st := c.Servers()[0]; st.State != Connected {
+			t.Errorf("%s: got %+v, want Connected", command, st)
+		}
+	}
+}
+
 // Progress that came before the result is delivered, in order, before Call returns.
 func TestChildsProgressComesInOrder(t *testing.T) {
 	c := open(t, Options{MaxConcurrentCalls: 20}, stdioConfig("serve", ""))

@@ -52,8 +52,8 @@ type Server struct {
 	Grant       Grant                  // for every AuthType with an authorization server
 	TLS         tlsconfig.Files        // for the server, and for the authorization server of its tokens
 
-	// Command starts a child process with Args, Env and WorkDir. It is looked up in our own
-	// PATH and started without a shell; a relative path is relative to WorkDir.
+	// Command starts a child process with Args, Env and WorkDir. It is looked up in the PATH of Env,
+	// then in our own, and started without a shell; a relative path is relative to WorkDir.
 	Command string
 	Args    []string
 	// Env is the whole environment. Parse adds the variables that a child process inherits.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,8 +86,9 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	return p, nil
 }
 
-// commandPath finds the command with our own PATH; the child may not have one. Like a shell's, a
-// relative path starts in the working directory.
+// commandPath finds the command with the child's PATH, as the official SDKs do, and otherwise with
+// our own; the child may not have one. Like a shell's, a relative path starts in the working
+// directory.
 func commandPath(cfg *StdioConfig) (string, error) {
 	if cfg.Dir != "" {
 		if fi, err := os.Stat(cfg.Dir); err != nil || !fi.IsDir() {
@@ -97,11 +99,35 @@ func commandPath(cfg *StdioConfig) (string, error) {
 	if strings.ContainsRune(filepath.ToSlash(name), '/') && !filepath.IsAbs(name) {
 		name = filepath.Join(cfg.Dir, name)
 	}
+	if path := lookPathOf(cfg.Env, name); path != "" {
+		return path, nil
+	}
 	path, err := exec.LookPath(name)
 	if err != nil && !errors.Is(err, exec.ErrDot) { // a relative path was asked for
 		return "", fmt.Errorf("find the command: %w", err)
 	}
 	return filepath.Abs(path)
+}
+
+// lookPathOf finds name with the PATH of an environment; "" if that has none, or it is not there.
+// Relative directories of it are passed over.
+func lookPathOf(env []string, name string) string {
+	if strings.ContainsRune(filepath.ToSlash(name), '/') {
+		return ""
+	}
+	for _, variable := range slices.Backward(env) {
+		list, ok := strings.CutPrefix(variable, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range filepath.SplitList(list) {
+			if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && filepath.IsAbs(dir) {
+				return path
+			}
+		}
+		break
+	}
+	return ""
 }
 
 // makePipes makes the three pipes and returns the child's ends. They are files of ours,

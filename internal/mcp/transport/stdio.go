@@ -14,7 +14,7 @@ import (
 
 // StdioConfig configures a server that is a child process.
 type StdioConfig struct {
-	// Command is found with our own PATH. A relative path starts in Dir.
+	// Command is found with the PATH in Env, otherwise with our own. A relative path starts in Dir.
 	Command string
 	Args    []string
 	// Dir is the working directory; "" for ours.

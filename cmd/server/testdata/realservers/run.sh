@@ -30,6 +30,13 @@ if command -v python3 >/dev/null && python3 -c 'import venv, ensurepip' 2>/dev/n
 		fi
 	done
 	export ANSWERD_REAL_PYTHON="$PWD/python"
+	# uv does not read pip's settings.
+	if [ -z "${SSL_CERT_FILE:-}" ] && [ -n "${PIP_CERT:-}" ]; then
+		export SSL_CERT_FILE="$PIP_CERT"
+	fi
+	if [ -z "${UV_DEFAULT_INDEX:-}" ] && [ -n "${PIP_INDEX_URL:-}" ]; then
+		export UV_DEFAULT_INDEX="$PIP_INDEX_URL"
+	fi
 else
 	echo "skipped: Python with venv is missing"
 fi
