@@ -3,10 +3,12 @@ package mcp
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -140,20 +142,16 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 			}
 			web := httptest.NewTLSServer(inner)
 			t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
-			roots := x509.NewCertPool()
-			roots.AddCert(web.Certificate())
-			o := Options{Transport: func(next http.RoundTripper) http.RoundTripper {
-				tls := web.Client().Transport.(*http.Transport).TLSClientConfig
-				pooled := next.(*http.Transport)
-				pooled.TLSClientConfig = tls.Clone()
-				pooled.TLSClientConfig.RootCAs = roots
-				return next
-			}}
+			roots := filepath.Join(t.TempDir(), "roots.pem")
+			if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o := Options{}
 			if c.service != nil {
 				o.Service = c.service
 			}
 			cfg := c.cfg
-			cfg.Name, cfg.Type, cfg.URL, cfg.ToolPrefix = "a", config.TypeSSE, web.URL+"/sse", ""
+			cfg.Name, cfg.Type, cfg.URL, cfg.ToolPrefix, cfg.TLS.CAFile = "a", config.TypeSSE, web.URL+"/sse", "", roots
 			client := open(t, o, cfg)
 			res, err := client.Call(t.Context(), Call{Tool: "count"})
 			must(t, res, err)
