@@ -13,23 +13,23 @@ const (
 	maxAnswer = 16 << 20 // bytes of text, reasoning and arguments together
 )
 
-// errStopped means that the consumer has left its loop: nothing more may be yielded.
+// errStopped means that the consumer has left its loop, so no further part may be yielded.
 var errStopped = errors.New("the consumer stopped")
 
 // emitter passes one part to the consumer and reports whether it wants more.
 type emitter func(llm.Part) bool
 
-// assembler turns the chunks of one answer into parts. Text, reasoning and pieces of
-// calls go out as they come; complete calls, usage and finish wait for end, because
-// endpoints send usage after finish_reason, and some of them more of a call, too.
+// assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of
+// calls as they arrive. Complete calls, usage and finish wait for finishAnswer, because
+// endpoints send usage after finish_reason, and some of them also the rest of a call.
 type assembler struct {
 	yield    emitter
 	calls    callSet
-	usage    *llm.Usage // the last that came: some endpoints send it with every chunk, growing
+	usage    *llm.Usage // the latest: some endpoints send it with every chunk, growing
 	model    string     // the model that answered, which need not be the one asked for
-	reason   string     // finish_reason, "" until it comes
+	reason   string     // finish_reason, "" until it arrives
 	bytes    int        // towards maxAnswer
-	partSent bool       // a part was handed out
+	partSent bool       // at least one part was emitted
 	chunk    chunk      // the latest
 
 	endpoint       string       // names it in extensions
@@ -47,7 +47,7 @@ func (a *assembler) sendPart(p llm.Part) error {
 	return nil
 }
 
-// decodeChunk decodes one chunk and emits its parts. isError says that its event's name was
+// decodeChunk decodes one chunk and emits its parts. isError means that the SSE event was named
 // "error".
 func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	c := &a.chunk
@@ -82,7 +82,7 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 func (a *assembler) addChoice(c *deltaChoice) error {
 	said := &c.delta
 	if !said.sent && !a.partSent {
-		// Where deltas came before, a message is the whole answer once more.
+		// After deltas, a message repeats the whole answer.
 		said = &c.message
 	}
 	if err := a.addDelta(said); err != nil {
@@ -101,7 +101,7 @@ func (a *assembler) addChoice(c *deltaChoice) error {
 // text: if one chunk has both, the model produced the reasoning first.
 func (a *assembler) addDelta(said *delta) error {
 	words := cmp.Or(said.content, said.refusal)
-	// Gateways that rename reasoning send it under both names, so one of them counts.
+	// Gateways that rename reasoning send it under both names, so only one of them is used.
 	thought := cmp.Or(said.thinking, said.reasoningContent, said.reasoning)
 	if err := a.countBytes(len(words) + len(thought)); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 		if err := a.countBytes(len(p.arguments) + len(p.name) + len(p.id)); err != nil {
 			return err
 		}
-		// Of one chunk, two pieces without an index are two calls.
+		// Two pieces of one chunk without an index belong to two calls.
 		call, err := a.calls.callFor(p, i > 0)
 		if err != nil {
 			return err
@@ -147,8 +147,8 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 	return nil
 }
 
-// addCallPiece adds a piece to its call. A call is announced with its first arguments,
-// because until then more of its name may come.
+// addCallPiece adds a piece to its call. A call is announced with its first arguments, because
+// its name may be incomplete before.
 func (a *assembler) addCallPiece(c *partialCall, d callPiece) error {
 	c.addNameAndID(d)
 	c.extensions.addMembers(d.members)
@@ -166,8 +166,8 @@ func (a *assembler) addCallPiece(c *partialCall, d callPiece) error {
 	return a.sendPart(llm.ToolCallArgs{Index: c.index, Delta: d.arguments})
 }
 
-// announceCall sends the start of c, and before it of all earlier calls: their names are
-// complete, since no endpoint continues a name after the next call has begun.
+// announceCall sends the start of c, and before it the starts of all earlier calls. Their names
+// are complete, since no endpoint continues a name after the next call has begun.
 func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
 		return nil
@@ -188,8 +188,8 @@ func (a *assembler) announceCall(c *partialCall) error {
 	return nil
 }
 
-// addExtensions collects the members of a message that go back with it. Reasoning that came as
-// text is among them, under the name that it came with.
+// addExtensions collects the members of a message that must be sent back with it. They include
+// reasoning that came as text, under the name that the endpoint gave it.
 func (a *assembler) addExtensions(said *delta) {
 	if said.hasReasoningContent {
 		a.addReasoning("reasoning_content", said.reasoningContent)
@@ -214,7 +214,8 @@ func (a *assembler) addReasoning(name, text string) {
 	}
 }
 
-// countMembers counts members towards maxExtensions, and reports whether they are within it.
+// countMembers adds the size of members to extensionBytes, and reports whether the sum is within
+// maxExtensions.
 func (a *assembler) countMembers(members []rawMember) bool {
 	for _, m := range members {
 		a.extensionBytes += len(m.name) + len(m.value)
@@ -222,7 +223,7 @@ func (a *assembler) countMembers(members []rawMember) bool {
 	return a.extensionBytes <= maxExtensions
 }
 
-// countBytes counts n bytes towards the bound of the answer.
+// countBytes adds n to the size of the answer, and returns an error beyond maxAnswer.
 func (a *assembler) countBytes(n int) error {
 	if a.bytes += n; a.bytes > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
@@ -233,8 +234,8 @@ func (a *assembler) countBytes(n int) error {
 // hasFinished reports whether the model said that its answer is complete.
 func (a *assembler) hasFinished() bool { return a.reason != "" }
 
-// finishAnswer sends the complete calls, usage and finish. Without a finish_reason it
-// returns an error: a stream that was cut looks like a short answer otherwise. cause says how
+// finishAnswer sends the complete calls, usage and finish. Without a finish_reason it returns an
+// error, because a stream that was cut off otherwise looks like a short answer. cause tells how
 // the stream ended.
 func (a *assembler) finishAnswer(cause error) error {
 	if !a.hasFinished() {

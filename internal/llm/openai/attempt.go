@@ -14,7 +14,7 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// Bounds of one reply, beside those of the answer that it holds.
+// Bounds of one reply. The answer in it has its own bounds (assembler).
 const (
 	maxEvent     = 1 << 20  // bytes of one event of a stream
 	maxErrorBody = 64 << 10 // bytes read of an error reply, so that its connection can be kept
@@ -27,12 +27,12 @@ var (
 	done              = []byte("[DONE]")
 )
 
-// attempt makes one request and emits the parts of its answer. It returns a *failure for an
+// makeAttempt makes one request and emits the parts of its answer. It returns a *failure for an
 // error that may be retried, ctx's error if ctx ended, and otherwise an *llm.Error.
-func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
-	// The request has a context of its own, so that the watch can cut the connection and
-	// leave the reason in its cause. Cancelling it is also what closes the connection of
-	// a consumer that left.
+func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) error {
+	// The request gets its own context, so that the idle timer can cut the connection and store
+	// the reason as the context's cause. Cancelling the context also closes the connection when
+	// the consumer stops early.
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := newIdleTimer(cancel, m.firstByteTimeout, m.idleTimeout)
@@ -44,7 +44,7 @@ func (m *Model) attempt(ctx context.Context, body []byte, emit emitter) error {
 		defer res.Body.Close()
 	}
 	switch {
-	// A status that came before a cut says more than the cut.
+	// If the status arrived before the connection was cut, it explains the failure better.
 	case res != nil && ctx.Err() == nil && (res.StatusCode < 200 || res.StatusCode > 299):
 		return responseError(res)
 	case err != nil:
@@ -71,12 +71,12 @@ func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a 
 	if timedOut == nil && errors.As(err, &own) {
 		var f *retryableError
 		if errors.As(err, &f) && a.partSent {
-			return own // the consumer has parts of the answer: no second attempt
+			return own // the consumer already has parts of the answer, so it must not be retried
 		}
 		return err
 	}
-	// The connection broke, or fell silent. After finish_reason nothing is missing but
-	// usage; the model had said everything.
+	// The connection broke or timed out. After finish_reason the answer is complete; only usage
+	// may be missing.
 	if a.hasFinished() {
 		return a.finishAnswer(nil)
 	}
@@ -89,9 +89,9 @@ func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a 
 // connectError returns the error for a request that got no reply.
 func connectError(err error) error {
 	f := &retryableError{}
-	// An error of the HTTP client's. Its text begins with the address, which may hold a key.
-	// Others are the SDK's, over a request that cannot be made at all, and come again with
-	// every try.
+	// The HTTP client's errors are *url.Error. Their text begins with the address, which may
+	// contain a key. Other errors come from the SDK for a request that it cannot make; they
+	// would recur with every try.
 	if sent, ok := errors.AsType[*url.Error](err); ok {
 		f.retry, err = true, sent.Err
 	}
@@ -100,17 +100,18 @@ func connectError(err error) error {
 	return f
 }
 
-// postRequest sends body. The body of the reply is bounded and timed by w. If the status is
-// 4xx or 5xx, it returns both a reply and an error.
+// postRequest sends body. It bounds the size of the reply's body, and w limits the time of each
+// read. If the status is 4xx or 5xx, it returns both a reply and an error.
 func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*http.Response, error) {
 	var res *http.Response
 	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{}, slices.Concat([]option.RequestOption{option.WithAPIKey(m.key())}, m.options, []option.RequestOption{
-		// As bytes: the SDK's parameters would marshal the tools again with each request.
+		// The body is given as bytes: the SDK's parameter types would marshal the tools again
+		// for each request.
 		option.WithRequestBody("application/json", body),
-		option.WithResponseBodyInto(&res), // the reply as it is, for us to decode
+		option.WithResponseBodyInto(&res), // the undecoded reply
 	})...)
-	// Of an error reply whose "error" is not an object, as Ollama's, and of one that breaks
-	// off, the SDK returns another error. Then res is the reply all the same.
+	// The SDK returns a different error for an error reply whose "error" is not an object, such
+	// as Ollama's, or whose body ends early. res is the reply in that case too.
 	if refused, ok := errors.AsType[*sdk.Error](err); ok {
 		res = refused.Response
 	}

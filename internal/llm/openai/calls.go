@@ -9,9 +9,10 @@ import (
 	"answerd/internal/llm"
 )
 
-// callPiece holds what one delta contains of one call. An index of 0 differs from no index.
+// callPiece holds the part of one call that one delta contains. An index of 0 differs from no
+// index.
 type callPiece struct {
-	index     int64 // the endpoint's, where numbered
+	index     int64 // the endpoint's, if it numbers its calls
 	hasIndex  bool
 	id        string
 	name      string
@@ -24,16 +25,16 @@ func (p *callPiece) startsObject() bool {
 	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
 }
 
-// isEmpty reports whether p says nothing: some endpoints send such pieces as padding.
+// isEmpty reports whether p has no content: some endpoints send such pieces as padding.
 func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
-// partialCall holds a call of which more pieces may arrive.
+// partialCall holds a call that may still grow.
 type partialCall struct {
-	index         int   // ours: the place in order of appearance
-	upstreamIndex int64 // the endpoint's index, where numbered
+	index         int   // our index: the position in order of appearance
+	upstreamIndex int64 // the endpoint's index, if it numbers its calls
 	hasIndex      bool
 	upstreamID    string
-	id            string // what our parts carry, set when the call is announced
+	id            string // the id in our parts, set when the call is announced
 	name          string
 	arguments     []byte
 	scan          llm.ArgumentScanner // over arguments, to know when they are complete
@@ -41,8 +42,8 @@ type partialCall struct {
 	extensions    extensionSet
 }
 
-// addNameAndID adds a piece's id and name. Names come whole, in pieces, or whole once more
-// with every piece; what comes after the announcement is too late.
+// addNameAndID adds a piece's id and name. Endpoints send a name whole, in pieces, or whole
+// again with every piece. Parts of a name that arrive after the announcement are ignored.
 func (c *partialCall) addNameAndID(p callPiece) {
 	if c.upstreamID == "" {
 		c.upstreamID = p.id
@@ -52,14 +53,14 @@ func (c *partialCall) addNameAndID(p callPiece) {
 	}
 }
 
-// startsAnotherCall reports whether a piece that seems to continue c begins another call:
-// endpoints that send every call at once use one index, or one id, for all of them.
+// startsAnotherCall reports whether a piece that seems to continue c begins another call.
+// Endpoints that send each call in one piece give all of them the same index or id.
 func (c *partialCall) startsAnotherCall(p callPiece) bool {
 	if p.name == "" {
 		return false
 	}
-	// A complete object followed by another with a name in front is two calls. Without the
-	// look at brackets, a name that is repeated with every piece would be one each time.
+	// A complete object followed by another object with a name before it is two calls. Without
+	// checking the brackets, a name repeated in every piece would begin a call each time.
 	if c.scan.Closed() && p.startsObject() {
 		return true
 	}
@@ -71,8 +72,8 @@ func (c *partialCall) hasIndexOrID(p callPiece) bool {
 	if !p.hasIndex || !c.hasIndex {
 		return p.id != "" && p.id == c.upstreamID
 	}
-	// One index for several calls: another id with a name begins another. An id without
-	// a name does not, since some endpoints make up a new one for every piece.
+	// If several calls share one index, a different id with a name begins another call. A
+	// different id without a name does not: some endpoints make up a new id for every piece.
 	another := p.id != "" && p.name != "" && c.upstreamID != "" && p.id != c.upstreamID
 	return p.index == c.upstreamIndex && !another
 }
@@ -84,8 +85,8 @@ type callSet struct {
 
 func (s *callSet) count() int { return len(s.list) }
 
-// callFor returns the call that a piece belongs to, a new one if it begins one. later
-// says that other pieces stood before it in its chunk.
+// callFor returns the call that a piece belongs to, or a new one. later means that other pieces
+// preceded it in its chunk.
 func (s *callSet) callFor(p callPiece, later bool) (*partialCall, error) {
 	c := s.findCall(p, later)
 	if c != nil && !c.startsAnotherCall(p) {
@@ -99,8 +100,8 @@ func (s *callSet) callFor(p callPiece, later bool) (*partialCall, error) {
 	return c, nil
 }
 
-// findCall returns the call that p continues by its marks, or nil. The latest is tried
-// first: where marks repeat, it is the one being written.
+// findCall returns the call that p continues according to its index or id, or nil. It checks the
+// latest call first: where indexes or ids repeat, that call is the one being written.
 func (s *callSet) findCall(p callPiece, later bool) *partialCall {
 	for i := len(s.list) - 1; i >= 0; i-- {
 		if s.list[i].hasIndexOrID(p) {
@@ -114,8 +115,8 @@ func (s *callSet) findCall(p callPiece, later bool) *partialCall {
 	if p.name == "" {
 		return last
 	}
-	// A name without any mark continues a name, unless the call is past its own or
-	// another piece of the same chunk may have been that call.
+	// A name without index and id continues the last call's name, unless that call already has
+	// arguments or this piece is not the first of its chunk.
 	if p.id != "" || later || len(last.arguments) > 0 {
 		return nil
 	}
@@ -141,7 +142,7 @@ func (s *callSet) uniqueID(id string) string {
 	}
 }
 
-// hasID reports whether id was given to a call. There are at most 128 to look at.
+// hasID reports whether id was given to a call. It compares at most 128 calls.
 func (s *callSet) hasID(id string) bool {
 	for _, c := range s.list {
 		if c.announced && c.id == id {

@@ -9,26 +9,26 @@ import (
 	"answerd/internal/llm"
 )
 
-// chunk holds the used members of a streamed chunk, or of a whole completion. Decoding into
-// the same one again reuses its memory.
+// chunk holds the used members of a streamed chunk, or of a whole completion. Decoding again
+// into the same chunk reuses its memory.
 type chunk struct {
-	model   []byte // in quotes, within the data: it is mostly the one that is known
+	model   []byte // in quotes, within the data: it is nearly always the known name
 	choices []deltaChoice
 	usage   *llm.Usage
-	error   []byte // within the data; nil for null, too
+	error   []byte // within the data; nil for null as well
 	scan    jsonScanner
 }
 
-// deltaChoice holds an element of choices. A request asks for one.
+// deltaChoice holds an element of choices. Requests ask for one choice.
 type deltaChoice struct {
 	index   int64
 	delta   delta
-	message delta  // of a completion that was not streamed
-	reason  string // finish_reason: "" and null, which some endpoints send until the end, are none
+	message delta  // of a completion that is not streamed
+	reason  string // finish_reason; "" and null, which some endpoints send until the end, count as unset
 }
 
 // delta holds the used members of a delta or a message.
-type delta struct {
+type delta struct { // the chunk has this member
 	sent                              bool // it is in the chunk
 	content                           string
 	parts                             []contentPart // of content that is an array
@@ -37,14 +37,14 @@ type delta struct {
 	reasoningContent                  string
 	reasoning                         string
 	calls                             []callPiece
-	hasReasoningContent, hasReasoning bool        // with an empty string, too
+	hasReasoningContent, hasReasoning bool        // true for an empty string as well
 	members                           []rawMember // all others
 }
 
-// decodeJSON decodes one chunk. A usage of an unexpected shape is passed over: what an answer
-// cost is not worth losing it. Any other member of a wrong type is an error, since text or
-// calls might be lost with it. Of members that come twice the last counts, and names are
-// told apart by case.
+// decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is
+// worth more than its token counts. Any other member of a wrong type is an error, because text
+// or calls could be lost with it. Of a repeated member the last one counts; names are
+// case-sensitive.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	s := &c.scan
@@ -74,7 +74,7 @@ func (c *chunk) decodeJSON(data []byte) error {
 	return cmp.Or(s.syntaxErr, s.typeErr)
 }
 
-// readUsage reads what an answer cost, in tokens, its total made up where it is missing.
+// readUsage reads the token counts of an answer, and computes a missing total.
 func (s *jsonScanner) readUsage() *llm.Usage {
 	if s.peekKind() == 'n' {
 		s.skipValue()
@@ -192,9 +192,9 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 	return part, thinking
 }
 
-// readCallPiece reads a piece of a call, or a whole one. Its index may be missing or null, its id
-// and name come once or with every piece, and its arguments are text or, at some endpoints,
-// the object itself.
+// readCallPiece reads a piece of a call, or a whole call. Its index may be missing or null. Its
+// id and name come once or with every piece. Its arguments are text or, at some endpoints, the
+// object itself.
 func (s *jsonScanner) readCallPiece() (p callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
@@ -228,7 +228,7 @@ func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
 		s.skipValue()
 		return list
 	}
-	known := string(name) // before name's memory is used again
+	known := string(name) // copied, because the memory of name is reused
 	if value := s.readRaw(); len(value) > 0 {
 		list = append(list, rawMember{known, value})
 	}
@@ -243,8 +243,8 @@ func (s *jsonScanner) readArguments() string {
 	return string(s.readRaw())
 }
 
-// errorStatus finds an HTTP status in an error object that came inside a stream,
-// where the reply's own status had already been 200; 0 if there is none.
+// errorStatus returns the HTTP status in an error object that arrived inside a stream, whose own
+// status was already 200. It returns 0 if the object has none.
 func errorStatus(raw []byte) int {
 	var object struct {
 		Code   json.RawMessage `json:"code"`

@@ -46,7 +46,7 @@ func (c *contentParts) addText(text string) {
 	case text == "" || !c.count(len(text)):
 	case n == 0:
 		c.text = append(c.text, text...)
-	case c.list.elements[n-1].identity() == elementIdentity{Type: "text"}:
+	case c.list.elements[n-1].readIdentity() == elementIdentity{Type: "text"}:
 		c.list.elements[n-1].takeApart()
 		c.list.elements[n-1].addText("text", text)
 	default:

@@ -9,9 +9,9 @@ import (
 	"answerd/internal/llm"
 )
 
-// dialect says which parts of a request an endpoint refuses. Strict endpoints answer 400 or 422
-// to members that they do not know, and name them. Mistral refuses max_completion_tokens, and
-// Groq refuses members that it has sent itself with some of its models.
+// dialect records which parts of a request an endpoint refuses. Strict endpoints answer 400 or
+// 422 to members that they do not know, and name them. Mistral refuses max_completion_tokens.
+// Groq refuses members that some of its own models have sent.
 type dialect struct {
 	oldMaxTokens    bool // max_tokens in place of max_completion_tokens
 	noStreamOptions bool
@@ -21,7 +21,7 @@ type dialect struct {
 	fillSignature bool // calls without a thought signature have Google's placeholder
 }
 
-// without returns d changed by what the error refuses of the request body, or misses in it; d
+// withoutRefused returns d changed by what the error refuses of the request body, or misses in it; d
 // itself if it names nothing that can be left out or filled in.
 //
 // Members are missing where a call was made in an earlier run, by another model or by DeepSeek
@@ -29,7 +29,7 @@ type dialect struct {
 // (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
 // and Google has a placeholder for such calls
 // (https://ai.google.dev/gemini-api/docs/thought-signatures).
-func (d dialect) without(e *llm.Error, body []byte) dialect {
+func (d dialect) withoutRefused(e *llm.Error, body []byte) dialect {
 	if e.Status != http.StatusBadRequest && e.Status != http.StatusUnprocessableEntity {
 		return d
 	}
@@ -50,15 +50,15 @@ func (d dialect) without(e *llm.Error, body []byte) dialect {
 	return d
 }
 
-// refusedWords are, in lower case, the words of endpoints for a member that they do not accept,
-// missingWords those for one that they require.
+// refusedWords lists, in lower case, the words with which endpoints refuse a member, and
+// missingWords those with which they ask for a member.
 var (
 	refusedWords = []string{"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed", "unknown", "unrecognized", "unexpected", "invalid", "must not", "should not"}
 	missingWords = []string{"must be passed back", "missing", "required"}
 )
 
-// namesExtension reports whether the message names a member that only extensions have, and the
-// body has it.
+// namesExtension reports whether the message names a member that only extensions have and the
+// body contains.
 func namesExtension(message string, body []byte) bool {
 	for _, name := range []string{"reasoning_content", "reasoning_details", "reasoning", "extra_content", "thinking", "channel"} {
 		if strings.Contains(message, name) && bytes.Contains(body, []byte(`"`+name+`":`)) {
@@ -68,9 +68,9 @@ func namesExtension(message string, body []byte) bool {
 	return false
 }
 
-// remembered returns what holds for all requests to the endpoint. Members of one answer that
-// were refused may be accepted of another model.
-func (d dialect) remembered() dialect {
+// endpointPart returns the part of d that applies to all requests to the endpoint. Refused
+// extensions of one answer may be accepted for another model, so they are not remembered.
+func (d dialect) endpointPart() dialect {
 	d.noExtensions, d.fillReasoning, d.fillSignature = false, false, false
 	return d
 }
@@ -94,7 +94,7 @@ func (d dialect) fillMembers(messages []wireMessage) {
 
 // dialectStore holds the dialect of an endpoint for all of its streams.
 type dialectStore struct {
-	mu sync.Mutex // protects what follows
+	mu sync.Mutex // guards the fields below
 	d  dialect
 }
 

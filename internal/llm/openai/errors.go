@@ -14,8 +14,8 @@ import (
 	"answerd/internal/llm"
 )
 
-// Texts for callers, all of them our own: an endpoint's message may contain keys, prompts of
-// others, or an attack on its reader.
+// Texts for callers. They never quote an endpoint, whose message may contain keys, other
+// callers' prompts, or an attack on its reader.
 const (
 	publicUnreachable  = "The model endpoint could not be reached."
 	publicRefused      = "The model endpoint refused the request."
@@ -49,7 +49,7 @@ func newError(kind llm.Kind, public string, err error) *llm.Error {
 // retryableError wraps an Error for the retry loop.
 type retryableError struct {
 	err        *llm.Error
-	retry      bool // a retry may help and does no harm
+	retry      bool // a retry may succeed and is safe
 	retryAfter string
 }
 
@@ -59,8 +59,8 @@ func (f *retryableError) Unwrap() error { return f.err }
 // maxErrorText bounds how much of an error reply is searched for the cause, in bytes.
 const maxErrorText = 2 << 10
 
-// statusError returns the error for an HTTP status, which the reply had itself or which
-// came inside a stream. said is the endpoint's text.
+// statusError returns the error for an HTTP status, either the reply's own or one from inside a
+// stream. said is the endpoint's text.
 func statusError(status int, said []byte) *retryableError {
 	e := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
 	e.Status, e.Message = status, errorMessage(said)
@@ -69,8 +69,8 @@ func statusError(status int, said []byte) *retryableError {
 		e.Kind, e.Public = llm.TooLarge, publicContext
 		return f
 	}
-	// Retried is what the next moment may cure. A model call changes nothing at the
-	// endpoint, so even a 500 of unknown effect may be sent again.
+	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so
+	// even a 500 is safe to repeat.
 	e.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
 	case containsAny(strings.ToLower(string(said)), noToolsWords):
@@ -111,8 +111,8 @@ func responseError(res *http.Response) *retryableError {
 	return f
 }
 
-// timeoutError returns the error that a cancelled request's cause stands for, nil if it was
-// not cancelled for want of bytes.
+// timeoutError returns the error for the cause of a cancelled request, or nil if the request was
+// not cancelled because of a timeout.
 func timeoutError(cause error, after time.Duration) *llm.Error {
 	var e *llm.Error
 	switch {
@@ -127,8 +127,8 @@ func timeoutError(cause error, after time.Duration) *llm.Error {
 	return e
 }
 
-// contextWords are, in lower case, the words of endpoints for a conversation that is longer
-// than the model's window. Only OpenAI has a code for it; most endpoints write prose.
+// contextWords lists, in lower case, the words with which endpoints report a conversation that
+// exceeds the model's context window. Only OpenAI has a code for it; most endpoints write prose.
 var contextWords = []string{
 	"context_length_exceeded",            // OpenAI, Azure, Groq, Fireworks
 	"exceed_context_size",                // llama.cpp: the error's type
@@ -154,11 +154,12 @@ var noToolsWords = []string{
 	"tools param requires --jinja", // llama.cpp
 }
 
-// modelWords tell a 404 that is about the model from one that is about the path: "The model `x` does
+// modelWords distinguish a 404 about the model from a 404 about the path: "The model `x` does
 // not exist" (OpenAI, Groq, vLLM), "model 'x' not found" (Ollama), DeploymentNotFound (Azure).
 var modelWords = []string{"model", "deployment"}
 
-// limitWords mark such an error as a rate limit of tokens per minute, which is temporary.
+// limitWords mark a rate limit of tokens per minute, which is temporary, among errors that match
+// contextWords.
 var limitWords = []string{"rate_limit", "rate limit", "per minute", "quota"}
 
 // exceedsContext reports whether an endpoint's error says that the conversation is too long
@@ -177,8 +178,8 @@ func containsAny(text string, words []string) bool {
 	return false
 }
 
-// quotaWords mark, in lower case, an account that has used up what it paid for. Waiting does
-// not help, so such a request is not sent again.
+// quotaWords mark, in lower case, an account that has used up its quota or its credit. Waiting
+// does not help, so such a request is not repeated.
 var quotaWords = []string{
 	"insufficient_quota",          // OpenAI, Azure
 	"billing_hard_limit_reached",  // OpenAI
@@ -186,11 +187,11 @@ var quotaWords = []string{
 	"insufficient credits",        // OpenRouter, with 402
 	"credit balance is too low",   // Anthropic, with 400
 	"monthly spending limit",      // xAI, with 403
-	"exceeded your current quota", // OpenAI; Gemini, which says the same of a limit per minute
+	"exceeded your current quota", // OpenAI; Gemini, also for a limit per minute
 }
 
-// quotaExhausted reports whether an endpoint's error says that the quota is used up. Gemini
-// names the limit and the time to wait if it is one per minute.
+// quotaExhausted reports whether an endpoint's error says that the quota is used up. For a limit
+// per minute, Gemini names the limit and the time to wait.
 func quotaExhausted(status int, said []byte) bool {
 	text := strings.ToLower(string(said))
 	if status == http.StatusPaymentRequired {
@@ -199,10 +200,10 @@ func quotaExhausted(status int, said []byte) bool {
 	return status >= 400 && status < 500 && containsAny(text, quotaWords) && !strings.Contains(text, "perminute") && retryInfo(said) == ""
 }
 
-// retryDelayMember finds the time to wait in an error of Google's: google.rpc.RetryInfo.
+// retryDelayMember matches the time to wait in an error of Google's APIs (google.rpc.RetryInfo).
 var retryDelayMember = regexp.MustCompile(`"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"`)
 
-// retryInfo returns that time in seconds, as in a Retry-After; "" if there is none.
+// retryInfo returns that time in seconds, as in a Retry-After header, or "".
 func retryInfo(said []byte) string {
 	if m := retryDelayMember.FindSubmatch(said); m != nil {
 		return string(m[1])
@@ -210,12 +211,12 @@ func retryInfo(said []byte) string {
 	return ""
 }
 
-// codeWord matches what may be logged of an endpoint's error: a code made of words. Keys and
-// prompts do not match.
+// codeWord matches the part of an endpoint's error that may be logged: a code made of words.
+// Keys and prompts do not match.
 var codeWord = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 
-// loggableCodes returns what may be logged of an endpoint's error: its codes and its length.
-// The rest may repeat the request, or the key that came with it.
+// loggableCodes returns the part of an endpoint's error that may be logged: its codes and its
+// length. The rest may repeat the request or its key.
 func loggableCodes(said []byte) string {
 	var body struct {
 		Error      json.RawMessage

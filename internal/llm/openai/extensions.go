@@ -11,10 +11,10 @@ import (
 	"answerd/internal/llm"
 )
 
-// Providers add members to messages and to calls that Chat Completions does not define, and
-// some refuse a later request without them: Gemini's extra_content with a thought signature,
-// DeepSeek's reasoning_content, OpenRouter's reasoning_details. They are collected here from
-// the chunks of an answer, and go back with the message that they came with.
+// Providers add members to messages and to calls that Chat Completions does not define, and some
+// refuse a later request without them: Gemini's extra_content with a thought signature,
+// DeepSeek's reasoning_content, OpenRouter's reasoning_details. This file collects them from the
+// chunks of an answer, so that they can be sent back with the same message.
 
 // maxExtensions bounds such members of one answer, in bytes.
 const maxExtensions = 512 << 10
@@ -30,10 +30,10 @@ type rawMember struct {
 	value []byte
 }
 
-// extensionValue holds a JSON value of which more pieces may arrive. A value that came once is
-// kept as it came; only one that is continued is taken apart.
+// extensionValue holds a JSON value that may arrive in several pieces. A value that arrived in
+// one piece keeps its bytes; only a continued value is parsed.
 type extensionValue struct {
-	raw      []byte            // as it came; nil once it is continued
+	raw      []byte            // the original bytes; nil once the value is continued
 	kind     byte              // its first byte
 	text     []byte            // of a continued string
 	names    []string          // of a continued object, in order of appearance
@@ -44,12 +44,12 @@ func newExtensionValue(raw []byte) *extensionValue {
 	return &extensionValue{raw: bytes.Clone(raw), kind: raw[0]}
 }
 
-// pieceNames lists members whose strings arrive in pieces. A string of any other name that
-// comes again unchanged was repeated and not continued.
+// pieceNames lists members whose strings arrive in pieces. If a string of any other name arrives
+// again unchanged, it is a repetition and not a continuation.
 var pieceNames = map[string]bool{"reasoning_content": true, "reasoning": true, "thinking": true, "text": true, "summary": true, "data": true}
 
-// addPiece adds a piece to the value of the member name: strings and arrays are continued,
-// objects are merged, and of anything else the last counts. null counts as not sent.
+// addPiece adds a piece to the value of the member name. Strings and arrays are continued,
+// objects are merged, and for any other type the last value counts. null counts as absent.
 func (v *extensionValue) addPiece(name string, raw []byte) {
 	if raw[0] == 'n' {
 		return
@@ -77,7 +77,7 @@ func (v *extensionValue) addPiece(name string, raw []byte) {
 	}
 }
 
-// takeApart parses one level of a value that came once.
+// takeApart parses one level of a value that arrived in one piece.
 func (v *extensionValue) takeApart() {
 	if v.raw == nil {
 		return
@@ -126,7 +126,7 @@ func (v *extensionValue) addText(name, text string) {
 func (v *extensionValue) addElement(raw []byte) {
 	if n := len(v.elements); n > 0 && raw[0] == '{' && v.elements[n-1].kind == '{' {
 		last := v.elements[n-1]
-		before, piece := last.identity(), (&extensionValue{raw: raw, kind: '{'}).identity()
+		before, piece := last.readIdentity(), (&extensionValue{raw: raw, kind: '{'}).readIdentity()
 		if before.continuedBy(piece) {
 			last.addPiece("", raw)
 			return
@@ -135,7 +135,7 @@ func (v *extensionValue) addElement(raw []byte) {
 	v.elements = append(v.elements, newExtensionValue(raw))
 }
 
-// elementIdentity tells elements of a streamed array apart.
+// elementIdentity distinguishes the elements of a streamed array.
 type elementIdentity struct {
 	Type  string `json:"type"`
 	Index *int64 `json:"index"`
@@ -150,8 +150,8 @@ func (e elementIdentity) continuedBy(next elementIdentity) bool {
 	return e.Type == next.Type && (e.Type != "" || e.Index != nil) && !strings.HasSuffix(e.Type, "encrypted") && !strings.HasSuffix(e.Type, "reference") && sameIndex && sameID
 }
 
-// identity returns the identity of an object. A member of another type counts as not sent.
-func (v *extensionValue) identity() (id elementIdentity) {
+// readIdentity returns the identity of an object. A member of another type counts as absent.
+func (v *extensionValue) readIdentity() (id elementIdentity) {
 	if v.raw != nil {
 		_ = json.Unmarshal(v.raw, &id)
 		return id
@@ -198,10 +198,10 @@ func (v *extensionValue) appendJSON(b []byte) []byte {
 }
 
 // extensionSet holds the members of one message or call that this package does not interpret.
-// The zero value has none.
+// The zero value is empty.
 type extensionSet struct{ object extensionValue }
 
-// addMembers adds those of one chunk.
+// addMembers adds the members of one chunk.
 func (x *extensionSet) addMembers(members []rawMember) {
 	for _, m := range members {
 		if m.value[0] != 'n' {
@@ -210,24 +210,24 @@ func (x *extensionSet) addMembers(members []rawMember) {
 	}
 }
 
-// encode returns the members as a JSON object, nil if there are none.
-func (x *extensionSet) encode() json.RawMessage {
+// encodeMembers returns the members as a JSON object, or nil if the set is empty.
+func (x *extensionSet) encodeMembers() json.RawMessage {
 	if len(x.object.names) == 0 {
 		return nil
 	}
 	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
 }
 
-// extensions returns the members to send back with this answer; nil if there are none, or
-// more than maxExtensions.
+// extensions returns the members to send back with this answer, or nil if it has none or more
+// than maxExtensions.
 func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil
 	}
-	x := &llm.Extensions{Message: a.message.encode(), Content: a.content.encode()}
+	x := &llm.Extensions{Message: a.message.encodeMembers(), Content: a.content.encode()}
 	found := x.Message != nil || x.Content != nil
 	for i, c := range a.calls.list {
-		if object := c.extensions.encode(); object != nil {
+		if object := c.extensions.encodeMembers(); object != nil {
 			for len(x.Calls) < i {
 				x.Calls = append(x.Calls, nil)
 			}
@@ -241,7 +241,8 @@ func (a *assembler) extensions() *llm.Extensions {
 	return x
 }
 
-// endpointID names an endpoint in the log of a run: a hash, since a URL may hold a key.
+// endpointID identifies an endpoint in the log of a run. It is a hash, because a URL may contain
+// a key.
 func endpointID(base string) string {
 	if u, err := url.Parse(base); err == nil {
 		u.User, u.RawQuery = nil, ""

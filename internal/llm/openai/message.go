@@ -27,9 +27,10 @@ type wireAudio struct {
 	Format string `json:"format"`
 }
 
-// appendMessages appends messages as they go over the wire. The tool role is text only
-// in Chat Completions, so the media of results follow in a message of the user. It comes
-// after all results of the turn: endpoints demand that those follow their calls at once.
+// appendMessages appends messages in the form of the request. In Chat Completions, a message of
+// the role tool has text only, so the media of results follow in a message of the user. That
+// message comes after all results of the turn, because endpoints require results directly after
+// their calls.
 func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) []wireMessage {
 	var media []llm.Media // of the results since the last message of another role
 	for i, m := range messages {
@@ -70,10 +71,10 @@ func newWireParts(m llm.Message) []wirePart {
 	return parts
 }
 
-// A conversation goes out anew with every turn and is nearly all of a request. So it is
+// Nearly all of a request is the conversation, which is encoded again for every turn. So it is
 // appended to one buffer; encoding/json would copy it twice more.
 
-// encodedSize estimates how long w will be as JSON, in bytes.
+// encodedSize estimates the size of w as JSON, in bytes.
 func (w *wireMessage) encodedSize() int {
 	n := 96 + len(w.ToolCallID) + len(w.Extensions)
 	if text, ok := w.Content.(string); ok {
@@ -98,7 +99,7 @@ func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
 		b = appendQuoted(b, content)
 	case json.RawMessage:
 		b = append(b, content...)
-	default: // parts, of which the large ones are base64
+	default: // a list of parts, of which the large ones are base64
 		raw, err := json.Marshal(content)
 		if err != nil {
 			return nil, fmt.Errorf("encode a message: %w", err)
@@ -126,7 +127,7 @@ func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
 	return append(appendMembers(b, w.Extensions), '}'), nil
 }
 
-// appendMembers appends the members of an object to an open one that has some already.
+// appendMembers appends the members of an object to an open object that already has members.
 func appendMembers(b []byte, object json.RawMessage) []byte {
 	if len(object) <= len("{}") || object[0] != '{' {
 		return b
@@ -134,15 +135,15 @@ func appendMembers(b []byte, object json.RawMessage) []byte {
 	return append(append(b, ','), object[1:len(object)-1]...)
 }
 
-// appendQuoted appends s as a JSON string. What is not UTF-8 becomes U+FFFD, which is all
-// that AppendQuote has an error for.
+// appendQuoted appends s as a JSON string. Invalid UTF-8 becomes U+FFFD; AppendQuote has no
+// other error.
 func appendQuoted(b []byte, s string) []byte {
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }
 
-// laxJSON accepts all that is JSON by its grammar: names that come twice and what is not
-// UTF-8 are no reason to change or to refuse what a server or a model wrote.
+// laxJSON accepts everything that fits the JSON grammar. Duplicate names and invalid UTF-8 in
+// the text of a server or a model are neither changed nor refused.
 var laxJSON = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // wireMessage holds one message. Content is a text, a list of wirePart, the parts of an answer as
@@ -153,17 +154,17 @@ type wireMessage struct {
 	Content    any
 	ToolCalls  []wireCall
 	ToolCallID string
-	Extensions json.RawMessage // a JSON object, nil for none
+	Extensions json.RawMessage // a JSON object; nil if there are none
 }
 
-// wireCall and wireFunction are a call in an assistant's message. Arguments is JSON
-// within a string.
+// wireCall and wireFunction encode a call in an assistant's message. Arguments is JSON within a
+// string.
 type wireCall struct {
 	ID       string
 	Type     string
 	Function wireFunction
 
-	Extensions json.RawMessage // a JSON object, nil for none
+	Extensions json.RawMessage // a JSON object; nil if there are none
 }
 
 type wireFunction struct {
@@ -171,9 +172,9 @@ type wireFunction struct {
 	Arguments string
 }
 
-// newWireMessage turns a message into what goes over the wire. The caller has seen to it that a
-// tool message is never empty, which some endpoints refuse. Members that came from another
-// endpoint are left out.
+// newWireMessage converts a message to its form in the request. The caller ensures that a tool
+// message is not empty, because some endpoints refuse that. Members that came from another
+// endpoint are omitted.
 func newWireMessage(m llm.Message, endpoint string) wireMessage {
 	w := wireMessage{Role: m.Role, Content: m.Text}
 	switch {
@@ -202,9 +203,9 @@ func newWireMessage(m llm.Message, endpoint string) wireMessage {
 	return w
 }
 
-// cleanToolName makes the name of a call fit to be sent back. A model may have called a
-// tool that does not exist by a name that no endpoint accepts in a request
-// (^[A-Za-z0-9_-]{1,64}$), and its history must not fail for that.
+// cleanToolName returns a name of a call that endpoints accept. A model may have called a tool
+// that does not exist, by a name that no endpoint accepts in a request (^[A-Za-z0-9_-]{1,64}$).
+// Sending that name back would make every later request of the conversation fail.
 func cleanToolName(name string) string {
 	clean := []byte(name[:min(len(name), 64)])
 	for i, c := range clean {
@@ -219,9 +220,9 @@ func cleanToolName(name string) string {
 	return string(clean)
 }
 
-// cleanArguments makes the arguments of a call fit to be sent back. Endpoints that
-// put them through a chat template parse them and fail the whole request if they are
-// no object, so what is none goes wrapped in one.
+// cleanArguments returns arguments of a call that endpoints accept. Endpoints with a chat
+// template parse the arguments and refuse the whole request if they are not an object. Anything
+// else is therefore wrapped in an object.
 func cleanArguments(raw string) string {
 	if raw == "" {
 		return "{}"

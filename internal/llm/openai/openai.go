@@ -1,4 +1,4 @@
-// Package openai is an llm.Model behind any endpoint that speaks Chat Completions.
+// Package openai implements llm.Model for any endpoint that speaks Chat Completions.
 //
 //	model := openai.New(openai.Config{BaseURL: "http://127.0.0.1:11434/v1", MaxRetries: 2})
 //	defer model.Close()
@@ -12,10 +12,10 @@
 //		}
 //	}
 //
-// openai-go sends the requests. The chunks are decoded here, because endpoints vary in what
-// they send, and the SDK needs at least 25 times as long for each. A request is retried only while
-// no part of its answer was emitted. Of what an endpoint writes about an error, the text of the
-// error has its codes only; the log has the message, without keys.
+// openai-go sends the requests. The chunks are decoded here, because endpoints deviate from the
+// specification, and the SDK needs at least 25 times as long for each chunk. A request is
+// retried only while no part of its answer was emitted. An error returned to the caller contains
+// the codes of an endpoint's error and not its message. The log gets the message, without keys.
 package openai
 
 import (
@@ -39,47 +39,47 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config says which endpoint to ask and how patiently. Its zero value asks
-// OpenAI's own without a key.
+// Config says which endpoint to ask, and bounds how long to wait. Its zero value asks OpenAI
+// without a key.
 type Config struct {
-	BaseURL string            // up to and including /v1; empty is OpenAI's
+	BaseURL string            // up to and including /v1; empty means OpenAI's
 	APIKey  string            // sent as a bearer token to BaseURL alone; empty sends none
-	Key     func() string     // in place of APIKey, asked for each request; nil is APIKey
+	Key     func() string     // replaces APIKey and is called for each request; nil means APIKey
 	Headers map[string]string // sent with every request; an Authorization replaces the key
 	Query   map[string]string // added to the query of BaseURL
 	TLS     *tlsconfig.Source // roots and client certificate; nil means the system's roots alone
 
-	FirstByteTimeout time.Duration // until the reply's first byte, for each try; 0 or less is 60 s
-	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less is 30 s
-	MaxRetries       int           // tries after the first; 0 or less is none
+	FirstByteTimeout time.Duration // until the first byte of the reply, for each try; 0 or less means 60 s
+	IdleTimeout      time.Duration // between two bytes of a reply; 0 or less means 30 s
+	MaxRetries       int           // tries after the first; 0 or less means none
 
-	// Transport, if set, wraps the transport that sends the requests, such as with
-	// otelhttp. Redirects are refused with any.
+	// Transport, if set, wraps the transport that sends the requests, for example with otelhttp.
+	// Redirects are refused in any case.
 	Transport func(http.RoundTripper) http.RoundTripper
 	Tracer    trace.Tracer // nil records nothing
 	Meter     metric.Meter // nil records nothing
-	Logger    *slog.Logger // nil discards
+	Logger    *slog.Logger // nil discards the log
 	System    string       // gen_ai.provider.name; empty is "openai"
 	// MetricModels are the ids that metrics name, as requests and replies have them. Any other
 	// model is "_other" there: callers and endpoints make names up, and each would be a series.
 	MetricModels []string
 
-	ShowErrors bool // the public text of an error ends with what the endpoint says
+	ShowErrors bool // append the endpoint's message to the public text of an error
 }
 
-// Times and sizes that Config leaves open.
+// Defaults of Config, and sizes that it does not set.
 const (
 	defaultBaseURL          = "https://api.openai.com/v1"
 	defaultFirstByteTimeout = 60 * time.Second
 	defaultIdleTimeout      = 30 * time.Second
 	idleConnsPerHost        = 1024 // Go's default of 2 leaves sockets in TIME_WAIT under load
-	// Go's default of 4 KiB sends a request with ten tools in two pieces, the second of them
-	// copied once more.
+	// Go's default of 4 KiB sends a request with ten tools in two writes and copies the second
+	// part once more.
 	writeBuffer = 16 << 10
 )
 
-// OpenAI is a model behind an endpoint that speaks Chat Completions. It is safe for
-// any number of streams at once.
+// Model asks an endpoint that speaks Chat Completions. Any number of streams may run at the same
+// time.
 type Model struct {
 	chat             sdk.ChatCompletionService
 	transport        roundTripper // below chat
@@ -89,7 +89,7 @@ type Model struct {
 	log              *slog.Logger
 	telemetry        *instruments
 	tools            toolCache
-	endpoint         string // names it in llm.Extensions
+	endpoint         string // identifies the endpoint in llm.Extensions
 	key              func() string
 	options          []option.RequestOption // of every request: query and headers
 	secrets          []string               // values of headers and of URLs, which no log may have
@@ -97,13 +97,12 @@ type Model struct {
 	showErrors       bool
 }
 
-// New returns a model for cfg. It asks nothing of the endpoint; a BaseURL that is
-// no URL fails every Stream.
+// New returns a model for cfg. It sends no request; an invalid BaseURL fails every Stream.
 func New(cfg Config) *Model {
 	own := http.DefaultTransport.(*http.Transport).Clone()
 	own.MaxIdleConns, own.MaxIdleConnsPerHost = idleConnsPerHost, idleConnsPerHost
 	own.WriteBufferSize = writeBuffer
-	own.DisableCompression = true // compressed streams are held back by whoever compresses
+	own.DisableCompression = true // proxies that compress a stream also delay it
 	var lowest roundTripper = own
 	if cfg.TLS != nil {
 		lowest = cfg.TLS.Transport(own)
@@ -130,13 +129,13 @@ func New(cfg Config) *Model {
 		options = append(options, option.WithHeader(name, v))
 	}
 	return &Model{
-		// The service and not openai.NewClient, which reads OPENAI_* from the environment:
-		// a key meant for OpenAI would go to whatever endpoint is configured here.
+		// openai.NewClient would read OPENAI_* from the environment, and a key meant for OpenAI
+		// would be sent to the endpoint configured here.
 		chat: sdk.NewChatCompletionService(
 			option.WithBaseURL(base),
 			option.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: refuseRedirect}),
-			// Retries are made by stream and not by the SDK: whether a request may be sent
-			// again depends on whether a part of its answer was handed out.
+			// streamWithRetries makes the retries instead of the SDK, because a request may only
+			// be repeated while no part of its answer was emitted.
 			option.WithMaxRetries(0),
 		),
 		transport:        lowest,
@@ -183,20 +182,19 @@ func requestSecrets(cfg Config, base string, query url.Values) []string {
 	return slices.Compact(secrets)
 }
 
-// refuseRedirect returns a redirect as the reply: following it would send the key and the
-// prompt to another host.
+// refuseRedirect makes the client return a redirect as the reply. Following it would send the
+// key and the prompt to another host.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Close closes idle connections. Running streams are not affected, and the model stays
-// usable.
+// Close closes idle connections. Running streams are not affected, and the model remains usable.
 func (m *Model) Close() { m.transport.CloseIdleConnections() }
 
-// Stream asks the endpoint and yields the answer's parts as they arrive. If ctx ends,
-// it yields ctx's error; every other error is an *Error.
+// Stream asks the endpoint and yields the parts of the answer as they arrive. If ctx ends, it
+// yields ctx's error; every other error is an *llm.Error.
 func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
-		// The requests are made under the span, so that a tracing transport nests below it
-		// and sends it on as the parent.
+		// The span's context is used for the requests, so that a tracing transport makes child
+		// spans of it and sends it as the parent.
 		ctx, call := m.telemetry.startCall(ctx, r.Model)
 		err := m.streamWithRetries(ctx, &r, func(p llm.Part) bool {
 			call.recordPart(ctx, p)
@@ -212,14 +210,14 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 // streamWithRetries produces one answer within the allowed number of attempts.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
-	body, err := m.encode(r, dialect)
+	body, err := m.encodeWithDialect(r, dialect)
 	if err != nil {
 		return err
 	}
-	// One budget for all reasons. Only what try marks as a failure comes back here, and it
-	// does so only while no part has been handed out.
+	// All reasons for a retry share one budget. attempt returns a retryableError only while no
+	// part of the answer was emitted.
 	for try := 0; ; try++ {
-		err := m.attempt(ctx, body, emit)
+		err := m.makeAttempt(ctx, body, emit)
 		if failed, ok := errors.AsType[*llm.Error](err); ok {
 			m.reportError(ctx, r.Model, failed, slices.Concat(m.secrets, []string{m.key()}))
 		}
@@ -227,12 +225,12 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 		if !errors.As(err, &f) {
 			return err
 		}
-		if other := dialect.without(f.err, body); other != dialect {
+		if other := dialect.withoutRefused(f.err, body); other != dialect {
 			dialect = other
-			if m.dialect.Store(dialect.remembered()); ctx.Err() != nil {
+			if m.dialect.Store(dialect.endpointPart()); ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if body, err = m.encode(r, dialect); err != nil {
+			if body, err = m.encodeWithDialect(r, dialect); err != nil {
 				return err
 			}
 			try--
@@ -244,8 +242,8 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 	}
 }
 
-// encode renders r for the endpoint.
-func (m *Model) encode(r *llm.Request, d dialect) ([]byte, error) {
+// encodeWithDialect encodes r for the endpoint, in its dialect.
+func (m *Model) encodeWithDialect(r *llm.Request, d dialect) ([]byte, error) {
 	body, err := encodeRequest(r, &m.tools, m.endpoint, d)
 	if err != nil {
 		return nil, newError(llm.ModelError, publicRefused, err)
@@ -253,8 +251,8 @@ func (m *Model) encode(r *llm.Request, d dialect) ([]byte, error) {
 	return body, nil
 }
 
-// waitForRetry waits until it is time for another attempt. Its error ends the answer; if
-// another attempt is useless, it is that of f.
+// waitForRetry waits until the next attempt may start. Its error ends the answer. If another
+// attempt is useless, it returns the error of f.
 func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retryableError) error {
 	delay, ok := retryDelay(try, f.retryAfter, time.Now())
 	if !f.retry || !ok || try >= m.retries {

@@ -15,10 +15,10 @@ import (
 // maxMessage bounds an endpoint's error message in the log, in bytes.
 const maxMessage = 500
 
-// errorMessage returns the message in an endpoint's error, of which each has a shape of its own:
-// {"error":{"message":…}} (OpenAI), a list with that object (Gemini), {"error":"…"} (Ollama, xAI),
-// {"message":…} (vLLM, Mistral), {"detail":…} (FastAPI). If it has none of them, the message is
-// the text itself, unless that is a page.
+// errorMessage returns the message in an endpoint's error. It knows these shapes:
+// {"error":{"message":…}} (OpenAI), a list with that object (Gemini), {"error":"…"} (Ollama,
+// xAI), {"message":…} (vLLM, Mistral), {"detail":…} (FastAPI). For any other text the message is
+// the text itself, unless it is an HTML page.
 func errorMessage(said []byte) string {
 	var list []json.RawMessage
 	if json.Unmarshal(said, &list) == nil && len(list) > 0 {
@@ -41,7 +41,7 @@ func errorMessage(said []byte) string {
 			return text
 		}
 		if member[0] == '[' {
-			return string(member) // FastAPI's violations, which name the places
+			return string(member) // FastAPI's list of violations, with the member that each is about
 		}
 		if text = errorMessage(member); text != "" {
 			return text
@@ -50,16 +50,16 @@ func errorMessage(said []byte) string {
 	return strings.TrimSpace(string(said))
 }
 
-// secretPatterns match keys and tokens that an endpoint may repeat. OpenAI repeats a part of a
-// wrong key; others repeat the header.
+// secretPatterns match keys and tokens that an endpoint may quote. OpenAI quotes a part of a
+// wrong key; other endpoints quote the header.
 var secretPatterns = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[^\s"',;]+|` + // an Authorization header
 	`\b(sk|pk|rk|gsk|xai|key|hf|nvapi|r8)[-_][A-Za-z0-9*_.\-]{6,}|` + // keys with a prefix
 	`\bAIza[A-Za-z0-9_\-]{10,}|` + // Google
 	`\beyJ[A-Za-z0-9_\-]+\.[A-Za-z0-9_.\-]+|` + // a JWT
 	`\b[A-Za-z0-9_\-]*[0-9][A-Za-z0-9_\-]{31,}`) // any long word with a digit
 
-// redactMessage returns a message in one line of at most maxMessage bytes, without the secrets
-// of the request and without what looks like one.
+// redactMessage returns a message in one line of at most maxMessage bytes. It removes the
+// secrets of the request and everything that looks like a secret.
 func redactMessage(text string, secrets []string) string {
 	for _, s := range secrets {
 		if len(s) >= 4 {
@@ -79,8 +79,8 @@ func redactMessage(text string, secrets []string) string {
 	return text
 }
 
-// reportError makes what the endpoint said fit for the log, logs it, and adds it to the public
-// text if the operator wants that.
+// reportError redacts the endpoint's message and logs it. If the operator has set ShowErrors, it
+// also adds the message to the public text.
 func (m *Model) reportError(ctx context.Context, model string, e *llm.Error, secrets []string) {
 	if e.Message == "" {
 		return

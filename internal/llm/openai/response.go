@@ -12,7 +12,7 @@ import (
 	"answerd/internal/sse"
 )
 
-// readResponse emits the parts of a reply with status 2xx.
+// readResponse emits the parts of a reply with a 2xx status.
 func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) error {
 	var first [512]byte
 	n, err := readFirstText(res.Body, first[:])
@@ -24,8 +24,8 @@ func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) err
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	switch {
 	case head[0] == '{':
-		// Some gateways answer whole although a stream was asked for, and some put an
-		// error object under the stream's content type.
+		// Some gateways ignore the request for a stream, and some send an error object with the
+		// content type of a stream.
 		return m.readCompletion(a, rest)
 	case media == "text/event-stream" || looksLikeEvents(head):
 		return m.readStream(a, w, rest)
@@ -34,8 +34,8 @@ func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) err
 	}
 }
 
-// readFirstText reads until something other than white space has come and returns how much
-// of b is filled from there on.
+// readFirstText reads until something other than white space has arrived, and returns how many
+// bytes of b are filled from there on.
 func readFirstText(r io.Reader, b []byte) (int, error) {
 	for {
 		n, err := r.Read(b)
@@ -48,7 +48,8 @@ func readFirstText(r io.Reader, b []byte) (int, error) {
 	}
 }
 
-// looksLikeEvents recognizes a stream by its first bytes, whatever its content type is.
+// looksLikeEvents recognizes an event stream by its first bytes. The content type is not
+// reliable.
 func looksLikeEvents(head []byte) bool {
 	head = bytes.TrimPrefix(head, []byte("\ufeff"))
 	for _, field := range []string{":", "data:", "event:", "id:", "retry:"} {
@@ -74,7 +75,7 @@ func (m *Model) readCompletion(a *assembler, r io.Reader) error {
 	return a.finishAnswer(errNoMoreData)
 }
 
-// readStream reads a completion that comes in chunks.
+// readStream reads a completion that arrives in chunks.
 func (m *Model) readStream(a *assembler, w *idleTimer, r io.Reader) error {
 	frames := sse.NewReader(r, maxEvent)
 	for {
@@ -102,7 +103,7 @@ func (m *Model) readStream(a *assembler, w *idleTimer, r io.Reader) error {
 	}
 }
 
-// drainStream reads what follows [DONE], so that the connection can be used again.
+// drainStream reads the rest of the reply after [DONE], so that the connection can be reused.
 func drainStream(frames *sse.Reader, w *idleTimer) {
 	w.shortenIdle(afterDone)
 	for range 8 {
@@ -112,8 +113,8 @@ func drainStream(frames *sse.Reader, w *idleTimer) {
 	}
 }
 
-// truncatedChunkError distinguishes a chunk that was cut from one that is malformed: only the
-// former is the last of the stream.
+// truncatedChunkError distinguishes a chunk that was cut off from a malformed one. Only a chunk
+// at the end of the stream can be cut off.
 func truncatedChunkError(frames *sse.Reader, a *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err

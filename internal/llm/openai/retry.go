@@ -14,12 +14,12 @@ const (
 	backoffBase   = 200 * time.Millisecond
 	backoffMax    = 5 * time.Second
 	longestWait   = 24 * time.Hour   // a longer Retry-After counts as this
-	maxRetryAfter = 10 * time.Second // a caller waits; beyond this it is told at once
+	maxRetryAfter = 10 * time.Second // a longer delay is not waited for: the caller gets the error at once
 )
 
-// retryDelay returns how long to wait before the retry number try, counting from 0,
-// and whether to retry at all. after is the reply's Retry-After: seconds or an HTTP
-// date (RFC 9110, 10.2.3); what is neither counts as not sent.
+// retryDelay returns how long to wait before the retry with the number try, counted from 0, and
+// whether to retry at all. after is the reply's Retry-After: seconds or an HTTP date (RFC 9110,
+// section 10.2.3). A malformed one counts as absent.
 func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
 	if d, ok := parseRetryAfter(after, now); ok {
 		return d, d <= maxRetryAfter
@@ -27,9 +27,9 @@ func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
 	return backoffDelay(try), true
 }
 
-// backoffDelay returns a random time up to 200 ms, doubled with every try up to 5 s. It is
-// random from 0 on ("full jitter") so that callers that failed together do not come
-// return together.
+// backoffDelay returns a random time between 0 and a limit, which is 200 ms and doubles with
+// every try up to 5 s. The range starts at 0 ("full jitter") so that callers that failed
+// together do not retry together.
 func backoffDelay(try int) time.Duration {
 	ceiling := backoffMax
 	if try < 5 { // 200 ms doubled five times is more than 5 s
@@ -38,8 +38,8 @@ func backoffDelay(try int) time.Duration {
 	return rand.N(ceiling + 1)
 }
 
-// parseRetryAfter reads a Retry-After of seconds, fractions allowed since some gateways
-// send them, or a date. A date that has passed is no wait.
+// parseRetryAfter parses a Retry-After of seconds or a date. It accepts fractions of seconds,
+// which some gateways send. A date in the past gives no delay.
 func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	value = strings.TrimSpace(value)
 	if value == "" {

@@ -9,19 +9,19 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Endpoints that speak Chat Completions take less of JSON Schema than MCP servers
-// write, and refuse the whole request for one keyword of one tool. So a schema is
-// adapted in the request, and only there: the stored one stays whole, and it is what
-// arguments are checked against. A description says what was taken out.
+// Endpoints that speak Chat Completions accept less of JSON Schema than MCP servers use, and
+// refuse the whole request because of one keyword of one tool. So schemas are adapted here for
+// the request only. The stored schema stays complete, and arguments are checked against it. The
+// description of the tool says what was removed.
 
-// adaptParameters returns a tool's input schema as endpoints accept it. One that they accept
-// already comes back unchanged.
+// adaptParameters returns a tool's input schema in a form that endpoints accept. A schema that
+// needs no change is returned as it is.
 func adaptParameters(schema json.RawMessage) json.RawMessage {
 	root, ok := decodeObject(schema)
 	if !ok {
-		return noParameters // a boolean, or none at all
+		return noParameters // a boolean schema, or no schema
 	}
-	for i := 0; i < len(root); { // which no endpoint looks up, and some refuse
+	for i := 0; i < len(root); { // endpoints ignore these members, and some refuse them
 		if root[i].name == "$schema" || root[i].name == "$id" {
 			root = slices.Delete(root, i, i+1)
 		} else {
@@ -47,11 +47,11 @@ var topLevelKeywords = []struct{ name, means string }{
 	{"not", "must not fit"}, {"enum", "must be one of"}, {"const", "must be"},
 }
 
-// maxDescribedBytes bounds what a description tells of one keyword, in bytes.
+// maxDescribedBytes bounds the text about one keyword in a description, in bytes.
 const maxDescribedBytes = 4 << 10
 
 // mergeAlternatives moves the content of alternatives at the top of a schema into the schema
-// itself: their properties, and the names that all of them require.
+// itself: their properties, and the names that all alternatives require.
 func (root orderedObject) mergeAlternatives() orderedObject {
 	if ref := root.member("$ref"); ref != nil {
 		if target, ok := root.resolveRef(ref); ok {
@@ -80,7 +80,7 @@ func (root orderedObject) mergeAlternatives() orderedObject {
 		}
 		told := string(raw)
 		if len(told) > maxDescribedBytes {
-			told = "several alternatives" // the properties are there
+			told = "several alternatives" // the properties are in the schema already
 		}
 		root = root.addDescription("The arguments " + k.means + ": " + told)
 	}
@@ -104,8 +104,8 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) 
 	return at, true
 }
 
-// mergeProperties adds the properties of parts to those of root, and to the required names
-// those that every part requires, or that any part requires if all of them apply.
+// mergeProperties adds the properties of parts to those of root. Of the required names it adds
+// those that every part requires, or with all (allOf) those that any part requires.
 func (root orderedObject) mergeProperties(parts []orderedObject, all bool) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
 	var required []string
@@ -158,25 +158,25 @@ func (m orderedObject) addDescription(sentence string) orderedObject {
 	return m.withMember("description", appendQuoted(nil, description+sentence))
 }
 
-// Where the schemas are in a keyword's value. Those of additionalProperties and the like
-// may stay booleans, which every endpoint knows there.
+// Keywords whose values contain schemas. The schemas in additionalProperties and similar
+// keywords may be booleans, which every endpoint accepts there.
 var (
 	schemaKeywords     = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else"}
 	schemaListKeywords = []string{"prefixItems", "allOf", "anyOf", "oneOf"}
 	schemaMapKeywords  = []string{"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 )
 
-// knownFormats are those that endpoints know; others refuse the request at some
-// (Gemini's), and say nothing at the rest.
+// knownFormats lists the formats that all endpoints accept. Some endpoints (Gemini's) refuse a
+// request with others; the rest ignore them.
 var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"double"`}
 
-// adaptKeywords returns a schema, with all schemas within it, as endpoints accept it.
+// adaptKeywords adapts a schema and all schemas within it.
 func (m orderedObject) adaptKeywords() orderedObject {
 	out := slices.Clone(m)
 	for i, k := range out {
 		switch {
 		case k.name == "items" && k.jsonKind() == '[':
-			out[i] = orderedMember{"prefixItems", adaptList(k.value)} // draft-07's way of writing it
+			out[i] = orderedMember{"prefixItems", adaptList(k.value)} // the draft-07 form of prefixItems
 		case slices.Contains(schemaKeywords, k.name) && k.jsonKind() == '{', k.name == "items", k.name == "not":
 			out[i].value = adaptSchema(k.value)
 		case slices.Contains(schemaListKeywords, k.name) && k.jsonKind() == '[':
@@ -194,14 +194,14 @@ func (m orderedObject) adaptKeywords() orderedObject {
 	if f := out.member("format"); jsontext.Value(f).Kind() == '"' && !slices.Contains(knownFormats, string(f)) {
 		out = out.withoutMember("format").addDescription("Format: " + strings.Trim(string(f), `"`))
 	}
-	// "array schema missing items"
+	// Endpoints refuse it otherwise: "array schema missing items".
 	if string(out.member("type")) == `"array"` && out.member("items") == nil {
 		out = out.withMember("items", json.RawMessage(`{}`))
 	}
 	return out
 }
 
-// adaptSchema does the same for the JSON of a schema, which may be a boolean.
+// adaptSchema adapts the JSON of a schema, which may be a boolean.
 func adaptSchema(schema json.RawMessage) json.RawMessage {
 	m, ok := decodeObject(schema)
 	switch {
@@ -227,8 +227,8 @@ func adaptList(raw json.RawMessage) json.RawMessage {
 	return encodeArray(all...)
 }
 
-// orderedObject holds a JSON object in the order in which it was written, which is the order
-// in which a model reads it.
+// orderedObject holds a JSON object in its original order, because a model reads the members in
+// that order.
 type orderedObject []orderedMember
 
 type orderedMember struct {
@@ -238,7 +238,7 @@ type orderedMember struct {
 
 func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
 
-// decodeObject reads the object raw; false where it is none.
+// decodeObject parses raw, and reports false if it is not an object.
 func decodeObject(raw json.RawMessage) (orderedObject, bool) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw), laxJSON...)
 	if open, err := dec.ReadToken(); err != nil || open.Kind() != '{' {
@@ -261,7 +261,7 @@ func decodeObject(raw json.RawMessage) (orderedObject, bool) {
 	return out, true
 }
 
-// encodeJSON writes the object without blanks of its own.
+// encodeJSON encodes the object without white space.
 func (m orderedObject) encodeJSON() json.RawMessage {
 	out := []byte{'{'}
 	for i, k := range m {
@@ -277,7 +277,7 @@ func (m orderedObject) indexOf(name string) int {
 	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
 }
 
-// member returns the member of that name; nil if there is none.
+// member returns the value of the named member, or nil.
 func (m orderedObject) member(name string) json.RawMessage {
 	if i := m.indexOf(name); i >= 0 {
 		return m[i].value
@@ -285,7 +285,7 @@ func (m orderedObject) member(name string) json.RawMessage {
 	return nil
 }
 
-// withMember returns m with that member, at the end if it is new.
+// withMember returns m with the member set, at the end if it is new.
 func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
 	out := slices.Clone(m)
 	if i := m.indexOf(name); i >= 0 {
@@ -299,7 +299,7 @@ func (m orderedObject) withoutMember(name string) orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }
 
-// encodeArray returns a JSON array of all.
+// encodeArray returns a JSON array of its arguments.
 func encodeArray(all ...json.RawMessage) json.RawMessage {
 	size := len("[]")
 	for _, one := range all {

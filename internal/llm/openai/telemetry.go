@@ -17,15 +17,14 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
-	// The last release of the conventions in Go that holds the GenAI ones.
+	// The latest release in Go that still has the GenAI conventions.
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// instruments records spans and metrics of model calls as OpenTelemetry's semantic
-// conventions for generative AI clients define them. It records nothing of prompts and
-// answers.
+// instruments records spans and metrics of model calls as OpenTelemetry's semantic conventions
+// for generative AI clients define them. It records no prompts and no answers.
 type instruments struct {
 	tracer     trace.Tracer
 	common     []attribute.KeyValue // of every span and measurement
@@ -36,15 +35,15 @@ type instruments struct {
 	cache      attributeCache
 }
 
-// Bucket bounds that the conventions ask for.
+// Bucket boundaries from the conventions.
 var (
 	durationBuckets = []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 	firstBuckets    = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60}
 	tokenBuckets    = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 )
 
-// newTelemetry makes the instruments. Without a tracer or meter those of the API that do
-// nothing stand in, so that no call has to ask whether there are any.
+// newTelemetry makes the instruments. Without a tracer or meter it uses the API's no-op ones, so
+// that callers need no checks.
 func newTelemetry(cfg Config, base string) *instruments {
 	var meter metric.Meter = metricnoop.Meter{}
 	if cfg.Meter != nil {
@@ -56,8 +55,8 @@ func newTelemetry(cfg Config, base string) *instruments {
 	}
 	t.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
 		semconv.GenAIProviderNameKey.String(cmp.Or(cfg.System, "openai")))
-	// A meter refuses only what is wrong in these lines, and hands out an instrument
-	// that does nothing then.
+	// Errors can only come from wrong arguments in these lines; the meter then returns a no-op
+	// instrument.
 	t.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
 	t.firstChunk, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
@@ -83,7 +82,7 @@ func serverAttributes(base string) []attribute.KeyValue {
 	return []attribute.KeyValue{semconv.ServerAddress(u.Hostname()), semconv.ServerPort(port)}
 }
 
-// callRecorder records one model call. Only the goroutine that runs the stream uses it.
+// callRecorder records one model call. Only the goroutine of the stream uses it.
 type callRecorder struct {
 	telemetry *instruments
 	span      trace.Span
@@ -96,8 +95,8 @@ type callRecorder struct {
 
 var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 
-// startCall starts the span of one call; the requests of the call belong under the context
-// that it returns.
+// startCall starts the span of one call. The requests of the call must use the context that it
+// returns.
 func (t *instruments) startCall(ctx context.Context, model string) (context.Context, *callRecorder) {
 	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
 	o := &callRecorder{telemetry: t, span: span, model: model, start: time.Now()}
@@ -108,7 +107,7 @@ func (t *instruments) startCall(ctx context.Context, model string) (context.Cont
 	return ctx, o
 }
 
-// recordPart notes what a part says about the call.
+// recordPart records the properties of the call that a part contains.
 func (o *callRecorder) recordPart(ctx context.Context, p llm.Part) {
 	if !o.gotPart {
 		o.gotPart = true
@@ -124,21 +123,21 @@ func (o *callRecorder) recordPart(ctx context.Context, p llm.Part) {
 	}
 }
 
-// recordEnd ends the span and records the call. A consumer that stopped is no error.
+// recordEnd ends the span and records the call. A consumer that stopped early is not an error.
 func (o *callRecorder) recordEnd(ctx context.Context, err error) {
 	var extra []attribute.KeyValue
 	if err != nil && !errors.Is(err, errStopped) {
 		kind, public := errorType(err)
 		extra = append(extra, semconv.ErrorTypeKey.String(kind))
 		if o.span.IsRecording() {
-			// The cause quotes the endpoint and stays in the log.
+			// The cause may quote the endpoint, so it is only logged.
 			o.span.RecordError(errors.New(public))
 			o.span.SetStatus(codes.Error, public)
 			o.span.SetAttributes(extra...)
 		}
 	}
-	// Attributes are made only for a span or an instrument that takes them: switched off,
-	// telemetry costs a few calls of empty functions.
+	// Attributes are made only for a recording span or an enabled instrument, so that disabled
+	// telemetry costs almost nothing.
 	if o.span.IsRecording() {
 		o.span.SetAttributes(o.responseAttributes()...)
 	}
@@ -153,7 +152,7 @@ func (o *callRecorder) recordEnd(ctx context.Context, err error) {
 	}
 }
 
-// responseAttributes returns what the answer said about itself.
+// responseAttributes returns attributes from the answer.
 func (o *callRecorder) responseAttributes() []attribute.KeyValue {
 	var kv []attribute.KeyValue
 	if o.finish.Reason != "" {
@@ -186,10 +185,10 @@ func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric
 	if o.gotPart {
 		key.asked = o.telemetry.modelLabel(o.model)
 	}
-	if len(extra) > 0 { // at most one
+	if len(extra) > 0 { // at most one extra attribute
 		key.extra = extra[0]
 	}
-	return o.telemetry.cache.get(key, func() attribute.Set {
+	return o.telemetry.cache.cachedAttributes(key, func() attribute.Set {
 		kv := make([]attribute.KeyValue, 0, len(o.telemetry.common)+len(extra)+2)
 		kv = append(kv, o.telemetry.common...)
 		if o.gotPart {
@@ -202,23 +201,23 @@ func (o *callRecorder) measurementAttributes(extra ...attribute.KeyValue) metric
 	})
 }
 
-// attributeKey distinguishes the measurements of one endpoint.
+// attributeKey identifies a set of attributes among the measurements of one endpoint.
 type attributeKey struct {
 	asked, answered string
 	extra           attribute.KeyValue
 }
 
-// attributeCache keeps the attributes of measurements. There are few, and each takes four
-// sets to an answer: to sort them anew was a twentieth of its garbage.
+// attributeCache caches the attributes of measurements. Each answer needs four sets of the few
+// that exist; sorting them again caused 5 % of an answer's garbage.
 type attributeCache struct {
-	mu   sync.RWMutex // protects sets
+	mu   sync.RWMutex // guards sets
 	sets map[attributeKey]metric.MeasurementOption
 }
 
 // maxAttributeSets bounds them.
 const maxAttributeSets = 256
 
-func (a *attributeCache) get(key attributeKey, set func() attribute.Set) metric.MeasurementOption {
+func (a *attributeCache) cachedAttributes(key attributeKey, set func() attribute.Set) metric.MeasurementOption {
 	a.mu.RLock()
 	kept := a.sets[key]
 	a.mu.RUnlock()
@@ -235,8 +234,8 @@ func (a *attributeCache) get(key attributeKey, set func() attribute.Set) metric.
 	return made
 }
 
-// errorType returns error.type, which has few values, and a text without anything that
-// the endpoint said.
+// errorType returns error.type, which has few values, and a text that quotes nothing from the
+// endpoint.
 func errorType(err error) (kind, public string) {
 	var e *llm.Error
 	switch {

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// maxStream bounds the raw bytes of one reply. A token comes in some 250 bytes of
-// framing, so this is far above maxAnswer; it stops a reply of endless heartbeats.
+// maxStream bounds the raw bytes of one reply. A token needs about 250 bytes of framing, so this
+// limit is far above maxAnswer; it stops an endless reply of heartbeats.
 const maxStream = 256 << 20
 
-// afterFinish is how long to wait for usage and [DONE] once finish_reason has come.
-// Both follow at once where they follow at all; an endpoint that keeps the connection
-// open instead must not hold a complete answer back for the whole idle time.
+// afterFinish limits the wait for usage and [DONE] after finish_reason. Endpoints that send them
+// do so at once. Without this limit, an endpoint that keeps the connection open would delay a
+// complete answer by the whole idle time.
 const afterFinish = 2 * time.Second
 
-// afterDone is how long to wait for a reply's end once [DONE] has come. A reply that
-// is read to its end leaves its connection to the next request.
+// afterDone limits the wait for the end of a reply after [DONE]. Only a reply that is read to
+// its end leaves its connection reusable.
 const afterDone = 100 * time.Millisecond
 
-// idleTimer cancels a request that receives no bytes for too long. One timer serves the
-// whole request and runs only while a read waits for bytes, so that a slow consumer does not
-// look like a slow endpoint. Only the goroutine that reads uses it.
+// idleTimer cancels a request that receives no bytes for too long. One timer serves the whole
+// request. It runs only while a read waits for bytes, so that a slow consumer does not look like
+// a slow endpoint. Only the goroutine that reads uses it.
 type idleTimer struct {
 	timer        *time.Timer
 	cancel       context.CancelCauseFunc
 	firstLimit   time.Duration
 	idleLimit    time.Duration
-	gotFirstByte bool // the first byte of the body has come
+	gotFirstByte bool // the first byte of the body has arrived
 }
 
 // newIdleTimer starts a timer that allows first until the first byte.
@@ -41,10 +41,10 @@ func newIdleTimer(cancel context.CancelCauseFunc, first, idle time.Duration) *id
 // stopTimer stops the timer. The request's context stays as it is.
 func (w *idleTimer) stopTimer() { w.timer.Stop() }
 
-// shortenIdle makes the idle time d from now on, unless it is shorter already.
+// shortenIdle sets the idle time to d from now on, unless it is already shorter.
 func (w *idleTimer) shortenIdle(d time.Duration) { w.idleLimit = min(w.idleLimit, d) }
 
-// currentLimit returns the time that ran out, for an error's text.
+// currentLimit returns the limit that was exceeded, for the text of an error.
 func (w *idleTimer) currentLimit() time.Duration {
 	if w.gotFirstByte {
 		return w.idleLimit
@@ -56,11 +56,11 @@ func (w *idleTimer) currentLimit() time.Duration {
 type timedBody struct {
 	io.ReadCloser
 	timer     *idleTimer
-	remaining int64 // bytes that may still come
+	remaining int64 // bytes that are still allowed
 }
 
-// Read runs the timer while it waits. The wait for the first byte runs through the whole
-// of the request, headers included; from then on each wait is one of its own.
+// Read runs the timer while it waits. The limit for the first byte covers the whole request,
+// headers included. Each later read has its own idle limit.
 func (b *timedBody) Read(p []byte) (int, error) {
 	if b.remaining <= 0 {
 		return 0, fmt.Errorf("read the answer: %w", errStreamTooLarge)
@@ -80,8 +80,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startIdle turns the wait for the first byte into one for further bytes. The timer is
-// made anew since its cause differs; this happens once per request.
+// startIdle replaces the limit for the first byte by the idle limit. It makes a new timer,
+// because the cause differs; this happens once per request.
 func (w *idleTimer) startIdle() {
 	w.gotFirstByte = true
 	w.timer.Stop()

@@ -13,18 +13,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxToolTextBytes bounds the bytes of rendered tools that are kept.
+// maxToolTextBytes bounds the bytes of cached tools.
 const maxToolTextBytes = 32 << 20
 
-// toolTextCache keeps each tool as it is in a request. A version of a tool is adapted and
-// marshalled once, however many requests offer it, and together with any other tools.
+// toolTextCache stores tools in the form of the request. Each version of a tool is adapted and
+// marshalled once, for all requests and in any combination with other tools.
 type toolTextCache struct {
-	mu    sync.Mutex // protects what follows
+	mu    sync.Mutex // guards the fields below
 	texts map[toolVersion]json.RawMessage
 	size  int
 }
 
-// toolVersion holds everything of a tool that reaches a model.
+// toolVersion holds everything of a tool that a model sees.
 type toolVersion struct{ name, description, schema string }
 
 // renderTool returns the tool's element of the tools array, which the caller must not change.
@@ -51,8 +51,8 @@ func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
 	text = append(append(append(b, `,"parameters":`...), schema...), "}}"...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A server may invent tools for ever. Nearly all of those that are kept are still
-	// offered then, and soon there again.
+	// A server may generate new tools without end, so the cache is emptied when it is full.
+	// Tools in use return to it with the next request.
 	size := len(text) + len(t.Schema) + len(t.Description)
 	if c.texts == nil || c.size+size > maxToolTextBytes {
 		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
@@ -62,16 +62,16 @@ func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
 	return text, nil
 }
 
-// toolCache keeps the tool blocks that were rendered last. Almost every request offers
-// the same tools, and rendering 1,000 of them costs more than the rest of the request.
-// There are a few, since runs that search for their tools each offer their own besides.
+// toolCache stores the tool lists that were rendered last. Almost every request offers the same
+// tools, and rendering 1,000 tools costs more than the rest of the request. It holds several
+// lists, because runs with tool search offer their own.
 type toolCache struct {
 	blocks  [8]atomic.Pointer[toolBlock]
-	next    atomic.Uint32 // which is replaced next
+	next    atomic.Uint32 // the index to replace next
 	schemas toolTextCache
 }
 
-// findBlock returns the block of tools, nil if it is not kept.
+// findBlock returns the cached list of tools, or nil.
 func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	for i := range c.blocks {
 		if b := c.blocks[i].Load(); b != nil && slices.EqualFunc(b.tools, tools, sameTool) {
@@ -81,14 +81,14 @@ func (c *toolCache) findBlock(tools []llm.Tool) *toolBlock {
 	return nil
 }
 
-// toolBlock holds a rendered list and the tools that it was rendered from. Nothing in it
-// is written once it is stored, so any number of requests may read it at once.
+// toolBlock holds a rendered list and the tools that it was rendered from. It does not change
+// once it is stored, so requests may share it.
 type toolBlock struct {
 	tools []llm.Tool
 	json  []byte
 }
 
-// noParameters is sent for a tool that has no schema: endpoints refuse a missing one.
+// noParameters is sent for a tool without a schema, because endpoints require one.
 var noParameters = json.RawMessage(`{"type":"object","properties":{}}`)
 
 // renderTools returns tools as a JSON array, which the caller must not change. It fails

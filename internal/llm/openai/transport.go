@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// endpointTransport sends the requests, below openai-go and below what Config.Transport wraps.
+// endpointTransport sends the requests. openai-go and Config.Transport wrap it.
 type endpointTransport struct{ next roundTripper }
 
 // roundTripper is an *http.Transport, or one with certificates from files.
@@ -14,10 +14,10 @@ type roundTripper interface {
 	CloseIdleConnections()
 }
 
-// RoundTrip sends the request's body as it was before openai-go and otelhttp wrapped it.
-// net/http writes a body of a type that it doesn't know in a second write, through a buffer
-// of 32 kB: a small request took 160 µs in place of 125. And RoundTrip bounds the body of an
-// error reply, which openai-go reads to its end.
+// RoundTrip sends the body of the request as it was before openai-go and otelhttp wrapped it.
+// net/http sends a body of an unknown type in a second write, through a buffer of 32 kB: a small
+// request took 160 µs instead of 125 µs. RoundTrip also bounds the body of an error reply, which
+// openai-go reads to its end.
 func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.GetBody != nil {
 		body, err := r.GetBody()
@@ -26,7 +26,7 @@ func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		wrapped := r.Body
 		defer wrapped.Close()
-		r = r.WithContext(r.Context()) // a copy: a RoundTripper may not change its request
+		r = r.WithContext(r.Context()) // a copy, because a RoundTripper must not change its request
 		r.Body = body
 	}
 	res, err := t.next.RoundTrip(r)
@@ -36,7 +36,7 @@ func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// limitedBody reads from one and closes another: a limited reader has no Close.
+// limitedBody adds Close to a limited reader.
 type limitedBody struct {
 	io.Reader
 	io.Closer

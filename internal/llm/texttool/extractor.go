@@ -8,50 +8,50 @@ import (
 	"answerd/internal/llm"
 )
 
-// What callers read when an answer exceeds the bounds of llm.
+// Texts for callers when an answer exceeds the bounds of package llm.
 const (
 	publicTooManyCalls = "The model asked for too many tool calls at once."
 	publicTooLarge     = "The model's answer is too large."
 )
 
-// extractor reads calls out of a text that arrives in pieces. It emits text at once,
-// except what may turn out to be the beginning of a call, at most maxHeader bytes; how the
-// text is cut into pieces does not change the outcome.
+// extractor finds calls in a text that arrives in pieces. It emits text at once, except for a
+// part that may become a call, which is at most maxHeader bytes. The outcome does not depend on
+// how the text is divided into pieces.
 //
-// Arguments go from their opening bracket to the one that closes it. If that never
-// arrives, they end where the next call or a code fence begins, or with the text. The
-// extractor does not check that they are JSON: what the model wrote is the call's
-// arguments, so that it can be told what was wrong.
+// Arguments extend from their opening bracket to the matching closing bracket. If that never
+// arrives, they end where the next call or a code fence begins, or with the text. The extractor
+// does not check that they are JSON. It passes on what the model wrote, so that an error can
+// tell the model what was wrong.
 type extractor struct {
 	emit     func(llm.Part) bool // reports whether the consumer wants more
 	tools    toolSet
-	disabled bool // everything is text
-	// auto says that the model was offered the tools natively, so that only what is
-	// certainly a call of a known tool is read out of its text.
+	disabled bool // treat everything as text
+	// auto means that the model was offered the tools natively. Then only a text that is
+	// certainly a call of a known tool is read as a call.
 	auto      bool
-	reminders int // how often the model was told the form of a call before
+	reminders int // how often the conversation already explained the form of a call to the model
 
-	pending      string          // not decided yet
-	leadingSpace string          // white space before the first part
+	pending      string          // text that is not decided yet
+	leadingSpace string          // white space before the first emitted part
 	spoken       strings.Builder // the text so far, for callMentioned
 	started      bool            // text or a call was emitted
 	previous     byte            // the last byte before pending, 0 at the start
 
-	holding    bool // pending is held back to the end of the answer, see notation.go
-	noHolding  bool // a text that was held back was not a call
-	discarding bool // the model writes results of tools itself, which are dropped
+	holding    bool // pending is held back until the end of the answer, see notation.go
+	noHolding  bool // a text that was held back was not a call, so none is held back again
+	discarding bool // the model invents results of tools, which are dropped
 
-	call         *llm.ToolCall // whose arguments are being read
+	call         *llm.ToolCall // the call whose arguments are being read
 	arguments    strings.Builder
 	scan         llm.ArgumentScanner
 	calls        []llm.ToolCall
-	afterCall    bool // nothing but white space arrived since the last call
-	closingMarks int  // marks that may still follow a call's closing bracket directly
-	openFences   int  // code fences opened before a call and not closed after it
+	afterCall    bool // only white space has arrived since the last call
+	closingMarks int  // how many marks may still follow a call's closing bracket directly
+	openFences   int  // code fences that were opened before a call and are not closed yet
 }
 
-// send emits one part.
-func (x *extractor) send(p llm.Part) error {
+// sendPart emits one part.
+func (x *extractor) sendPart(p llm.Part) error {
 	if !x.emit(p) {
 		return errStopped
 	}
@@ -61,7 +61,7 @@ func (x *extractor) send(p llm.Part) error {
 // readText reads the next piece of the text.
 func (x *extractor) readText(delta string) error {
 	if x.disabled {
-		return x.send(llm.Text{Delta: delta})
+		return x.sendPart(llm.Text{Delta: delta})
 	}
 	if x.discarding {
 		return nil
@@ -70,9 +70,9 @@ func (x *extractor) readText(delta string) error {
 	return x.readPending(false)
 }
 
-// passNativeCall passes on a part of a native call. The text of an answer with such calls is text,
-// unless a call was read out of it before: then the native call is left out, since the two
-// would share an index.
+// passNativeCall passes on a part of a native call. In an answer with native calls, everything
+// else is text. If a call was already read out of the text, the native call is dropped, because
+// both would have the same index.
 func (x *extractor) passNativeCall(p llm.Part) error {
 	if len(x.calls) > 0 || x.call != nil {
 		return nil
@@ -83,11 +83,10 @@ func (x *extractor) passNativeCall(p llm.Part) error {
 			return err
 		}
 	}
-	return x.send(p)
+	return x.sendPart(p)
 }
 
-// finishAnswer reads the rest at the end of the text and emits the complete calls, then
-// last.
+// finishAnswer reads the rest of the text, and emits the complete calls and then last.
 func (x *extractor) finishAnswer(last ...llm.Part) error {
 	if !x.disabled {
 		if err := x.readPending(true); err != nil {
@@ -98,7 +97,7 @@ func (x *extractor) finishAnswer(last ...llm.Part) error {
 		}
 	}
 	for _, c := range x.calls {
-		if err := x.send(c); err != nil {
+		if err := x.sendPart(c); err != nil {
 			return err
 		}
 	}
@@ -108,14 +107,14 @@ func (x *extractor) finishAnswer(last ...llm.Part) error {
 			e.Calls, e.Content = nil, nil
 			p = e
 		}
-		if err := x.send(p); err != nil {
+		if err := x.sendPart(p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readPending reads as much of the pending text as can be decided.
+// readPending reads the pending text up to where more text is needed for a decision.
 func (x *extractor) readPending(final bool) error {
 	for {
 		var again bool
@@ -133,8 +132,8 @@ func (x *extractor) readPending(final bool) error {
 	}
 }
 
-// readProse reads up to and including the next header. It reports whether more can be
-// decided.
+// readProse reads up to the end of the next header. It reports whether more of the pending text
+// can be decided.
 func (x *extractor) readProse(final bool) (again bool, err error) {
 	x.dropAfterCall(final)
 	for i := 0; ; i++ {
@@ -176,7 +175,8 @@ func (x *extractor) readProse(final bool) (again bool, err error) {
 	}
 }
 
-// placeOf says where the pending byte at offset i stands in the answer.
+// placeOf returns the position of the pending byte at offset i relative to lines, code fences
+// and the start of the answer.
 func (x *extractor) placeOf(i int) notationPlace {
 	before := x.previous
 	if i > 0 {
@@ -186,13 +186,13 @@ func (x *extractor) placeOf(i int) notationPlace {
 	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && x.afterCall, answerStart: atStart, inlineCode: before == '`'}
 }
 
-// matchResults looks for the result of a tool, in the words of the prompt: a model that goes on
-// after a call invents it.
+// matchResults looks for the words with which the prompt announces a tool's result. A model that
+// continues after a call invents such a result.
 func matchResults(text string, final bool) matchResult {
 	return max(matchPrefix(text, "TOOL RESULT:", final), matchPrefix(text, "TOOL ERROR:", final))
 }
 
-// readHeld reads the text that is held back, at the end of the answer or when it is too long
+// readHeld reads the text that was held back, at the end of the answer or when it is too long
 // for a call.
 func (x *extractor) readHeld(final bool) (again bool, err error) {
 	if !final && len(x.pending) <= maxHeld {
@@ -247,8 +247,9 @@ func (x *extractor) nextCandidate(i int) int {
 	return i
 }
 
-// isWordByte reports whether c belongs to a word, so that "multitool:" is not a header. A
-// byte of another script does not: text without spaces may stand directly before a call.
+// isWordByte reports whether c belongs to a word, so that "multitool:" is not a header. A byte
+// of another script does not count: in a script without spaces, text may directly precede a
+// call.
 func isWordByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
@@ -256,7 +257,7 @@ func isWordByte(c byte) bool {
 // dropAfterCall drops pending bytes that belong to the call before them: marks that close
 // its bold or code, white space, and the fence around it.
 func (x *extractor) dropAfterCall(final bool) {
-	// Each iteration drops something or returns. An incomplete fence waits for its other
+	// Each iteration drops something or returns. An incomplete fence waits for its remaining
 	// bytes, since fences and single marks are treated differently.
 	for x.afterCall && x.pending != "" {
 		switch c := x.pending[0]; {
@@ -279,8 +280,8 @@ func (x *extractor) dropAfterCall(final bool) {
 	}
 }
 
-// emitText emits the first n pending bytes as text. White space at the very beginning
-// waits for something to follow, so that an answer of calls alone has no text.
+// emitText emits the first n pending bytes as text. White space at the very beginning waits for
+// other text, so that an answer of calls alone has no text.
 func (x *extractor) emitText(n int) error {
 	if n == 0 {
 		return nil
@@ -298,10 +299,10 @@ func (x *extractor) emitText(n int) error {
 	if len(x.calls) == 0 && x.spoken.Len() <= maxMentionText {
 		x.spoken.WriteString(text)
 	}
-	return x.send(llm.Text{Delta: text})
+	return x.sendPart(llm.Text{Delta: text})
 }
 
-// beginCall starts the call whose header the pending text begins with.
+// beginCall starts a call from the header at the beginning of the pending text.
 func (x *extractor) beginCall(h toolHeader) error {
 	x.pending = x.pending[h.size:]
 	x.openFences += h.fences
@@ -321,7 +322,8 @@ func (x *extractor) beginCall(h toolHeader) error {
 	return nil
 }
 
-// saysNoArguments reports whether the text after "PARAMETERS:" is a word for nothing.
+// saysNoArguments reports whether the text after "PARAMETERS:" means that there are no
+// arguments, such as "none".
 func saysNoArguments(raw string) bool {
 	switch strings.ToLower(strings.Trim(raw, whiteSpace+marks+"().")) {
 	case "parameters:", "", "none", "null", "nothing", "n/a", "no parameters", "empty":
@@ -347,7 +349,7 @@ func (x *extractor) startCall(name string) error {
 	}
 	x.started, x.leadingSpace = true, ""
 	x.call = &llm.ToolCall{Index: len(x.calls), ID: "call_" + rand.Text(), Name: name}
-	return x.send(llm.ToolCallStart{Index: x.call.Index, ID: x.call.ID, Name: name})
+	return x.sendPart(llm.ToolCallStart{Index: x.call.Index, ID: x.call.ID, Name: name})
 }
 
 // emitArguments emits a piece of the arguments.
@@ -359,7 +361,7 @@ func (x *extractor) emitArguments(piece string) error {
 		return &llm.Error{Kind: llm.ModelError, Public: publicTooLarge, Err: errors.New("the arguments of a call exceed 1 MiB")}
 	}
 	x.arguments.WriteString(piece)
-	return x.send(llm.ToolCallArgs{Index: x.call.Index, Delta: piece})
+	return x.sendPart(llm.ToolCallArgs{Index: x.call.Index, Delta: piece})
 }
 
 // finishCall completes the current call.
@@ -371,13 +373,13 @@ func (x *extractor) finishCall() {
 	x.afterCall, x.closingMarks, x.previous = true, 6, '}'
 }
 
-// readArguments reads up to the end of the arguments. It reports whether more can be
-// decided.
+// readArguments reads up to the end of the arguments. It reports whether more of the pending
+// text can be decided.
 func (x *extractor) readArguments(final bool) (again bool, err error) {
 	for i := 0; i < len(x.pending); i++ {
 		c := x.pending[i]
-		// Only a new line separates arguments that were never closed from those that
-		// continue: JSON has no bare words, and no line endings within strings.
+		// Only a new line can end arguments that were never closed: JSON contains no bare words,
+		// and its strings contain no line endings.
 		if c == '\n' {
 			switch matchNextCall(x.pending[i+1:], final) {
 			case matched:

@@ -6,24 +6,24 @@ import (
 	"unicode/utf8"
 )
 
-// toolHeader is the part of a call before its arguments:
+// toolHeader holds the part of a call before its arguments:
 //
 //	fence? deco "TOOL" deco ":" deco name deco "PARAMETERS" deco ":" fence? deco
 //
-// where deco is white space, bold and code marks, and the two words are in any case.
-// It stands at the start of a word, on a line of its own or not, and its two halves on
-// one line or on two, blank lines between them included. Models write all of these.
+// Here deco is white space and marks for bold or code, and the two words may be in any case. The
+// header starts at the start of a word, not necessarily of a line. Its two halves may be on one
+// line or on two, with blank lines between them. Models write all of these forms.
 type toolHeader struct {
 	name   string
 	fences int // opening code fences among its decoration
 	size   int // bytes up to the arguments
-	// raw replaces arguments that do not begin with a bracket. Such a header counts only
-	// in exactly the form that the prompt shows and for a tool that exists, since "Tool:
-	// hammer, parameters: 3 cm" is prose.
+	// raw replaces arguments that do not begin with a bracket. Such a header counts only in
+	// exactly the form of the prompt and for an existing tool, since "Tool: hammer, parameters:
+	// 3 cm" is prose.
 	raw string
 }
 
-// matchResult says whether a text begins with what is searched for.
+// matchResult tells whether a text begins with the searched pattern.
 type matchResult int
 
 const (
@@ -32,7 +32,7 @@ const (
 	matched              // it does
 )
 
-// maxHeader bounds a header and so how much text is delayed, in bytes.
+// maxHeader bounds a header, and so how much text is delayed, in bytes.
 const maxHeader = 1024
 
 // Bytes that may stand between the words of a header.
@@ -42,17 +42,17 @@ const (
 	whiteSpace = blanks + "\r\n"
 )
 
-// headerMatcher walks through a text that may not be complete yet.
+// headerMatcher matches patterns in a text that may be incomplete.
 type headerMatcher struct {
 	text string
 	pos  int
 }
 
-// remaining returns the text from the current position on.
-func (m *headerMatcher) remaining() string { return m.text[m.pos:] }
+// remainingText returns the text from the current position.
+func (m *headerMatcher) remainingText() string { return m.text[m.pos:] }
 
-// atEnd reports whether the matcher may have stopped only because no more text has
-// arrived.
+// atEnd reports whether all text is consumed, so that a failed match may only lack text that has
+// not arrived.
 func (m *headerMatcher) atEnd() bool { return m.pos >= len(m.text) }
 
 // skipBytes skips at most limit bytes of set and returns them.
@@ -64,10 +64,10 @@ func (m *headerMatcher) skipBytes(set string, limit int) string {
 	return m.text[start:m.pos]
 }
 
-// matchWord skips word, in any case. If the text ends within word, the position moves to
-// the end.
+// matchWord skips word, in any case. If the text ends within word, the position moves to the end
+// of the text.
 func (m *headerMatcher) matchWord(word string) bool {
-	text := m.remaining()
+	text := m.remainingText()
 	n := min(len(word), len(text))
 	if !strings.EqualFold(text[:n], word[:n]) {
 		return false
@@ -90,11 +90,11 @@ func (m *headerMatcher) matchLabel(word string) bool {
 func (m *headerMatcher) readName() string {
 	start := m.pos
 	for m.pos < len(m.text) && m.pos-start < 256 {
-		if !utf8.FullRuneInString(m.remaining()) {
+		if !utf8.FullRuneInString(m.remainingText()) {
 			m.pos = len(m.text)
 			break
 		}
-		r, size := utf8.DecodeRuneInString(m.remaining())
+		r, size := utf8.DecodeRuneInString(m.remainingText())
 		if !unicode.In(r, unicode.L, unicode.M, unicode.N) && !strings.ContainsRune("_-./", r) {
 			break
 		}
@@ -103,16 +103,16 @@ func (m *headerMatcher) readName() string {
 	return strings.TrimRight(m.text[start:m.pos], "./")
 }
 
-// matchHeader looks for a header at the start of text. final says that nothing follows
-// text, isKnown whether a tool of a name exists.
+// matchHeader looks for a header at the start of text. final means that no more text follows,
+// and isKnown reports whether a tool exists.
 func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader, matchResult) {
 	if len(text) >= maxHeader {
-		// The decision rests on the same bytes however many have arrived: the outcome must
-		// not depend on the pieces.
+		// Decide from the same number of bytes however many have arrived, because the outcome
+		// must not depend on the pieces.
 		text, final = text[:maxHeader], true
 	}
 	m := &headerMatcher{text: text}
-	// Marks before TOOL belong to the call only if it is one; else they are text.
+	// Marks before TOOL belong to a call only if one follows; otherwise they are text.
 	opening := m.skipBytes(marks, 6)
 	begin := m.pos
 	h, result := m.matchToolHeader(final, isKnown)
@@ -123,12 +123,12 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 	if result != noMatch || !fenced {
 		return h, result
 	}
-	// A fence with a language: the header is on a line below.
+	// A fence with a language: the header must be on a later line.
 	m.pos = begin
 	m.skipLanguage(20)
 	m.skipBytes(blanks+"\r", 8)
 	if !m.matchWord("\n") {
-		return h, m.mismatch(final)
+		return h, m.mismatchResult(final)
 	}
 	m.skipBytes(whiteSpace, 64)
 	m.skipBytes(marks, 6)
@@ -147,29 +147,29 @@ func (m *headerMatcher) skipLanguage(limit int) {
 	}
 }
 
-// mismatch returns the result for a text that does not continue as a header should.
-func (m *headerMatcher) mismatch(final bool) matchResult {
+// mismatchResult returns the result for a text that does not continue like a header.
+func (m *headerMatcher) mismatchResult(final bool) matchResult {
 	if m.atEnd() && !final {
 		return needMore
 	}
 	return noMatch
 }
 
-// matchToolHeader matches from the word TOOL on.
+// matchToolHeader matches from the word TOOL.
 func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (h toolHeader, result matchResult) {
 	start := m.pos
 	if !m.matchLabel("TOOL") {
-		return h, m.mismatch(final)
+		return h, m.mismatchResult(final)
 	}
 	exact := strings.HasPrefix(m.text[start:], "TOOL")
 	m.skipBytes(whiteSpace+marks+`"'`, 64)
 	if h.name = m.readName(); h.name == "" {
-		return h, m.mismatch(final)
+		return h, m.mismatchResult(final)
 	}
 	m.skipBytes(whiteSpace+marks+`"',`, 64)
 	second := m.pos
 	if !m.matchLabel("PARAMETERS") {
-		return h, m.mismatch(final)
+		return h, m.mismatchResult(final)
 	}
 	exact = exact && strings.HasPrefix(m.text[second:], "PARAMETERS")
 	afterColon := m.pos
@@ -182,25 +182,25 @@ func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (
 	switch {
 	case m.atEnd() && !final:
 		return h, needMore
-	case strings.HasPrefix(m.remaining(), "{"):
+	case strings.HasPrefix(m.remainingText(), "{"):
 		return h, matched
 	case !exact || !isKnown(h.name):
 		return h, noMatch
-	case strings.HasPrefix(m.remaining(), "["):
+	case strings.HasPrefix(m.remainingText(), "["):
 		return h, matched
 	}
 	return m.matchRawArguments(h, afterColon, final)
 }
 
-// matchRawArguments takes the rest of the line as the arguments of a call that has no
-// object after its colon. They are never empty, since a tool may well accept a call
-// without arguments, and this one is malformed.
+// matchRawArguments makes the rest of the line the arguments of a call that has no object after
+// its colon. They are never empty: a tool may accept a call without arguments, but this call is
+// malformed and must fail.
 func (m *headerMatcher) matchRawArguments(h toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
 	line, _, ended := strings.Cut(m.text[afterColon:], "\n")
 	if !ended && !final {
 		return h, needMore
 	}
-	h.fences = 0 // those may be text after this line
+	h.fences = 0 // after this line, fences may be part of the text
 	h.size = afterColon + len(line)
 	if h.raw = strings.TrimSpace(line); h.raw == "" {
 		h.raw = "PARAMETERS:"
@@ -208,14 +208,14 @@ func (m *headerMatcher) matchRawArguments(h toolHeader, afterColon int, final bo
 	return h, matched
 }
 
-// matchNextCall looks, after the end of a line, for a call's first words or a code fence.
-// Neither can stand at the start of a line within JSON, so they end arguments that were
-// never closed.
+// matchNextCall looks, after the end of a line, for the first words of a call or a code fence.
+// Neither can be at the start of a line within JSON, so they end arguments that were never
+// closed.
 func matchNextCall(text string, final bool) matchResult {
 	m := &headerMatcher{text: text}
 	m.skipBytes(blanks+"\r", 64)
 	if strings.Contains(m.skipBytes(marks, 6), "```") || m.matchLabel("TOOL") {
 		return matched
 	}
-	return m.mismatch(final)
+	return m.mismatchResult(final)
 }

@@ -7,24 +7,25 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxMentionText is up to which length an answer is searched for mentions of tools, in
-// bytes: there may be very many tools, and a model that wrote that much did not stop
-// because it lacked one.
+// maxMentionText bounds, in bytes, the answers that are searched for mentions of tools. The
+// search compares each of possibly very many tools, and a model that wrote a longer answer did
+// not stop because it lacked a tool.
 const maxMentionText = 64 << 10
 
-// negations are words of a sentence in which "use the X tool" is not an intention.
+// negations lists words that negate a sentence, so that "use the X tool" in it is not an
+// intention.
 var negations = []string{" not ", "n't ", "n’t ", " never ", " without ", "cannot ", " avoid ", " no need ", " instead of ", " rather than ", " unable "}
 
-// callMentioned makes calls of "use the X tool" and of near misses in an answer that contains no
-// other call. Only a tool that needs no arguments is really called: guessing arguments would
-// be worse than no call. Otherwise the call's arguments are what the model wrote, which is not
+// callMentioned makes calls from "use the X tool" and from near misses, in an answer without any
+// other call. It only really calls a tool that needs no arguments: guessed arguments would be
+// worse than no call. For other tools it makes the model's own words the arguments. They are not
 // JSON, so the call fails and its error shows the model the form of a call.
 func (x *extractor) callMentioned() error {
 	if len(x.calls) > 0 || x.auto || x.spoken.Len() == 0 || x.spoken.Len() > maxMentionText {
 		return nil
 	}
-	// The whole answer is searched at once: whether a sentence is negated or a question
-	// shows only at its end, and its text has been sent by then.
+	// Search the whole answer at once: only the end of a sentence shows whether it is a
+	// question, and at that point its text has already been sent.
 	answer := x.spoken.String()
 	if last := lastLine(answer); strings.HasPrefix(last, firstLine("")) {
 		for _, t := range x.tools {
@@ -42,10 +43,10 @@ func (x *extractor) callMentioned() error {
 	return x.callUsed(plainText(answer))
 }
 
-// callUsed makes calls of the tools that text, in plain form, says will be used.
+// callUsed makes calls of the tools that text, in the form of plainText, says will be used.
 func (x *extractor) callUsed(text string) error {
 	if !strings.Contains(text, "use the ") {
-		return nil // the usual case, without a look at each tool
+		return nil // the usual case, without comparing each tool
 	}
 	for _, t := range x.tools {
 		phrase := usePhrase(t.Name)
@@ -80,7 +81,7 @@ func (x *extractor) addCall(c writtenCall) error {
 // firstLine returns the first line of a call, as the prompt shows it.
 func firstLine(tool string) string { return "TOOL: " + tool }
 
-// lastLine returns the last line of text that is not empty, without marks around it.
+// lastLine returns the last non-empty line of text, without marks around it.
 func lastLine(text string) string {
 	text = strings.Trim(text, whiteSpace+marks)
 	return strings.Trim(text[strings.LastIndexByte(text, '\n')+1:], whiteSpace+marks)
@@ -114,8 +115,8 @@ func isIntended(text, phrase string) bool {
 	}
 }
 
-// isNegated reports whether the beginning of a sentence, which starts with a blank, negates
-// what follows.
+// isNegated reports whether the beginning of a sentence negates what follows. It must start with
+// a space, because negations do.
 func isNegated(beginning string) bool {
 	for _, n := range negations {
 		if strings.Contains(beginning, n) {

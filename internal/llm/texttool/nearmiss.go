@@ -9,22 +9,22 @@ import (
 	"answerd/internal/llm"
 )
 
-// maxReminders is how often per conversation a model is told the form of a call after an answer
-// that only resembles one. Then such an answer counts as an answer: otherwise one that explains
-// the tools would cause one turn after another.
+// maxReminders bounds per conversation how often a near miss causes another turn that explains
+// the form of a call. After that, a near miss counts as the answer. Otherwise an answer that
+// explains the tools to the user would cause one turn after another.
 const maxReminders = 2
 
-// maxNearMiss bounds what is quoted of an answer that resembles a call, in bytes.
+// maxNearMiss bounds the quoted part of an answer that resembles a call, in bytes.
 const maxNearMiss = 512
 
-// headerLine is a line that begins like a call: "TOOL: name" in capitals, possibly quoted or
-// marked, and nothing else but parentheses behind the name.
+// headerLine matches a line that begins like a call: "TOOL: name" in capitals, possibly quoted
+// or marked, with nothing but parentheses after the name.
 var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\\pL\\pM\\pN_./-]+)[*`\"'.]*[ \t]*(\\([^\n]*\\))?[ \t*`]*\r?$")
 
-// findNearMiss returns a call for an answer that resembles one but is not in any form that is
-// understood, such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or a
-// tool's name alone. Its arguments are what the model wrote, which is not JSON, so the call
-// fails and its error shows the model the form of a call.
+// findNearMiss makes a call from an answer that resembles one in a form that is not understood,
+// such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or only a tool's
+// name. Its arguments are the model's words. They are not JSON, so the call fails and its error
+// shows the model the form of a call.
 func (x *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
 		name := strings.TrimRight(answer[m[2]:m[3]], "./")
@@ -39,7 +39,7 @@ func (x *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	return writtenCall{}, false
 }
 
-// cutText returns the first n bytes of text, without a rune that would be cut.
+// cutText returns at most the first n bytes of text, and cuts no rune.
 func cutText(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -47,8 +47,8 @@ func cutText(text string, n int) string {
 	return strings.ToValidUTF8(text[:n], "")
 }
 
-// isNearMiss reports whether c was made by findNearMiss or of a mention, from words that the
-// text of its message contains.
+// isNearMiss reports whether findNearMiss or callMentioned made c: then its arguments are a part
+// of its message's text.
 func isNearMiss(c llm.ToolCall, text string) bool {
 	switch {
 	case c.Arguments == usePhrase(c.Name):
@@ -59,8 +59,8 @@ func isNearMiss(c llm.ToolCall, text string) bool {
 	return headerLine.MatchString(c.Arguments) || strings.HasPrefix(c.Arguments, c.Name)
 }
 
-// countReminders returns how many answers of the conversation were reported to the model as
-// near misses.
+// countReminders counts the answers of the conversation that were reported to the model as near
+// misses.
 func countReminders(messages []llm.Message) int {
 	n := 0
 	for _, m := range messages {
@@ -71,7 +71,8 @@ func countReminders(messages []llm.Message) int {
 	return n
 }
 
-// explainNearMiss returns what was wrong with the call c in an answer, and where.
+// explainNearMiss tells the model what was wrong with the call c in its answer, and on which
+// line.
 func explainNearMiss(c llm.ToolCall, answer string) string {
 	if c.Arguments == usePhrase(c.Name) {
 		return "You wrote that you use the tool " + c.Name + ", but that does not call it."

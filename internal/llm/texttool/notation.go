@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Models write calls in the notation of their training even if the prompt asks for another
-// one. These are understood as well, for tools that exist:
+// Models often write calls in the notation of their training even if the prompt asks for another
+// one. For tools that exist, these notations are understood too:
 //
 //	<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>    Hermes, Qwen
 //	<tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>    GLM
@@ -26,10 +26,10 @@ import (
 //	f⏎{"x": 1}                                                     GLM-4, alone
 //	[f(x=1)]                                                       Llama 3.2 and 4, alone
 //
-// The text from the beginning of such a call to the end of the answer is held back and read
-// at once. If it is not a call, it is the text that the model wrote.
+// The text from the beginning of such a call to the end of the answer is held back and read at
+// once. If it is not a call, it is emitted as text.
 
-// maxHeld bounds a text that is held back, in bytes; a longer one is text.
+// maxHeld bounds a text that is held back, in bytes; a longer text is not a call.
 const maxHeld = 256 << 10
 
 // Marks with which a call begins wherever they stand, except in code within a line.
@@ -55,18 +55,18 @@ const (
 var callMarks = []string{hermesMark, functionMark, invokeMark, minimaxMark, callsMark, dsmlMark, pythonMark, pythonStartMark, callMark, callStartMark,
 	mistralMark, kimiSectionMark, kimiMark, deepSeekMark, harmonyMark}
 
-// maxNotationStart bounds how much text decides whether a call may begin, in bytes.
+// maxNotationStart bounds the text that decides whether a call begins, in bytes.
 const maxNotationStart = 400
 
-// notationPlace says where in an answer a text stands.
+// notationPlace tells where in an answer a text begins.
 type notationPlace struct {
 	lineStart   bool
-	answerStart bool // nothing but white space stands before it
+	answerStart bool // only white space precedes it
 	inlineCode  bool // a backtick stands before it
 }
 
 // matchNotation looks for the beginning of a call in another notation at the start of text.
-// final says that nothing follows text.
+// final means that no more text follows.
 func matchNotation(text string, at notationPlace, final bool, tools toolSet) matchResult {
 	if len(text) >= maxNotationStart {
 		text, final = text[:maxNotationStart], true
@@ -89,7 +89,7 @@ func matchNotation(text string, at notationPlace, final bool, tools toolSet) mat
 	return result
 }
 
-// matchPrefix reports whether text begins with prefix, or may once more of it has arrived.
+// matchPrefix reports whether text begins with prefix, or may do so once more of it has arrived.
 func matchPrefix(text, prefix string, final bool) matchResult {
 	switch {
 	case strings.HasPrefix(text, prefix):
@@ -134,7 +134,7 @@ var (
 	pythonPart  = regexp.MustCompile(`^\[\s*(?:[A-Za-z_][\w.-]*)?$`)
 	nameStart   = regexp.MustCompile(`^([\pL\pM\pN_./-]+)[ \t]*\r?\n\s*\{`)
 	namePart    = regexp.MustCompile(`^([\pL\pM\pN_./-]+)(?:[ \t]*\r?\n\s*|[ \t]*\r?)?$`)
-	// callMembers are the names with which an object that is a call begins.
+	// callMembers lists the names that can begin an object that is a call.
 	callMembers = map[string]bool{
 		"name": true, "function": true, "tool": true, "tool_name": true, "tool_calls": true, "arguments": true,
 		"parameters": true, "type": true, "id": true, "action": true,
@@ -173,10 +173,10 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	return noMatch
 }
 
-// writtenCall is a call as a model wrote it, with the arguments as JSON.
+// writtenCall holds a call from the text of a model, with the arguments as JSON.
 type writtenCall struct{ name, arguments string }
 
-// segment is a piece of a held text: a call, or text around calls.
+// segment holds a part of a held text: a call, or the text around calls.
 type segment struct {
 	text string
 	call *writtenCall
@@ -201,7 +201,7 @@ func trimEnd(text string) string {
 }
 
 // parseHeld reads the calls of a text that matchNotation matched. It reports false if the text
-// has no call of a known tool, or one that cannot be read: then all of it is text.
+// has no call of a known tool or a malformed one; then all of it is text.
 func parseHeld(text string, tools toolSet) ([]segment, bool) {
 	text = trimEnd(text)
 	var out []segment
@@ -254,8 +254,8 @@ func callSegments(calls []writtenCall) []segment {
 	return out
 }
 
-// splitBlocks splits text into blocks from opening to closing mark and the text between them.
-// The last block may lack its closing mark: some models stop before it.
+// splitBlocks splits text into blocks, from the opening to the closing mark, and the text
+// between them. The last block may lack its closing mark: some models stop before it.
 func splitBlocks(text, opening, closing string, parse func(body string) []writtenCall) (out []segment) {
 	for {
 		before, rest, found := strings.Cut(text, opening)
@@ -266,7 +266,7 @@ func splitBlocks(text, opening, closing string, parse func(body string) []writte
 			return out
 		}
 		body, after, closed := strings.Cut(rest, closing)
-		if next := strings.Index(body, opening); next >= 0 { // this block was never closed, and another one follows
+		if next := strings.Index(body, opening); next >= 0 { // this block was not closed before the next one
 			body, after = rest[:next], rest[next:]
 		} else if !closed {
 			after = ""
@@ -344,8 +344,8 @@ func trimFence(text string) string {
 	return strings.TrimSpace(strings.TrimSuffix(text[len(fence):], "```"))
 }
 
-// parseJSONCalls reads objects that stand alone, in a list, or one after the other with white
-// space, commas or semicolons between them. It returns nil if one of them is not a call.
+// parseJSONCalls reads a single object, a list of objects, or objects separated by white space,
+// commas or semicolons. It returns nil if one of them is not a call.
 func parseJSONCalls(text string) (calls []writtenCall) {
 	for text != "" {
 		dec := json.NewDecoder(strings.NewReader(text))
@@ -369,7 +369,7 @@ func parseJSONCalls(text string) (calls []writtenCall) {
 	return calls
 }
 
-// parseJSONCall reads one object: a call with its name and arguments under the names that models
+// parseJSONCall reads one object: a name and arguments under any of the member names that models
 // use, the form of Chat Completions, or {"tool_calls": […]}.
 func parseJSONCall(value json.RawMessage) []writtenCall {
 	var object map[string]json.RawMessage
@@ -394,7 +394,7 @@ func parseJSONCall(value json.RawMessage) []writtenCall {
 				return nil
 			}
 			call.arguments = string(v)
-			var quoted string // Chat Completions has the arguments as text
+			var quoted string // Chat Completions has the arguments as a string
 			if json.Unmarshal(v, &quoted) == nil {
 				call.arguments = quoted
 			}
@@ -444,8 +444,8 @@ var (
 	reactNext = regexp.MustCompile(`\n(?:Observation|Thought|Final Answer)\b`)
 )
 
-// parseReAct reads one action. What the model wrote after its input, such as an observation, is
-// not part of it.
+// parseReAct reads one action. It ignores what the model wrote after the action's input, such as
+// an invented observation.
 func (tools toolSet) parseReAct(text string) []writtenCall {
 	if reactBlob.MatchString(text) {
 		_, blob, _ := strings.Cut(text, "```")

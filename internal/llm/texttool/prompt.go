@@ -26,11 +26,11 @@ or with "TOOL ERROR: tool_name" and what was wrong. Never write such results you
 without any of these words.
 `
 
-// reminder follows the error of a call that the model did not write in the right form.
+// reminder follows the error of a call that the model wrote in a wrong form.
 const reminder = "Write a call like this, on lines of their own, with one JSON object:\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}"
 
-// addInstructions adds the form of a call and the tools to the system prompt. Every
-// request carries them: a model that no longer sees them stops calling tools.
+// addInstructions adds the form of a call and the tools to the system prompt. Every request
+// includes them, because a model that no longer sees them stops calling tools.
 func addInstructions(messages []llm.Message, r llm.Request) []llm.Message {
 	var b strings.Builder
 	b.WriteString(callForm)
@@ -61,9 +61,9 @@ func addInstructions(messages []llm.Message, r llm.Request) []llm.Message {
 	return append([]llm.Message{{Role: llm.System, Text: b.String()}}, messages...)
 }
 
-// historyAsText turns calls and their results into text, which is all that a model
-// without tool calling, and its chat template, understand. Results that follow one another
-// become one message, because many such templates demand that roles alternate.
+// historyAsText turns calls and their results into text, because a model without tool calling,
+// and its chat template, understand only text. It joins consecutive results into one message:
+// many such templates require that roles alternate.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
@@ -84,7 +84,7 @@ func historyAsText(messages []llm.Message) []llm.Message {
 			last.Text += "\n\n" + resultText(m)
 			last.Media = append(last.Media, m.Media...)
 		case m.Role == llm.ToolRole:
-			// The media are cloned, since more may be appended to them.
+			// Clone the media, since more may be appended to them.
 			out = append(out, llm.Message{Role: llm.User, Text: resultText(m), Media: slices.Clone(m.Media)})
 		case len(m.Calls) > 0:
 			out = append(out, llm.Message{Role: m.Role, Text: callsText(m)})
@@ -95,14 +95,14 @@ func historyAsText(messages []llm.Message) []llm.Message {
 	return out
 }
 
-// isObject reports whether arguments are a JSON object. Names that occur twice and bytes
-// that are not UTF-8 do not matter here.
+// isObject reports whether arguments are a JSON object. Duplicate names and invalid UTF-8 are
+// allowed here.
 func isObject(arguments string) bool {
 	v := jsontext.Value(arguments)
 	return v.Kind() == '{' && v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
-// resultText returns the result of a call in the words that callForm announced.
+// resultText returns the result of a call in the form that callForm announces.
 func resultText(m llm.Message) string {
 	if m.Failed {
 		return "TOOL ERROR: " + m.Tool + "\n" + m.Text
@@ -110,8 +110,7 @@ func resultText(m llm.Message) string {
 	return "TOOL RESULT: " + m.Tool + "\n" + m.Text
 }
 
-// callsText returns an assistant's message with its calls in the form that the prompt asks
-// for.
+// callsText returns an assistant's message with its calls in the form of the prompt.
 func callsText(m llm.Message) string {
 	blocks := make([]string, 0, len(m.Calls)+1)
 	if m.Text != "" {

@@ -10,10 +10,10 @@ import (
 // brackets. Only named arguments with literal values are calls. It returns nil for anything else.
 func parsePythonCalls(text string) (calls []writtenCall) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
-	list := p.skip("[")
+	list := p.skipToken("[")
 	for {
 		name := p.readName()
-		if name == "" || !p.skip("(") {
+		if name == "" || !p.skipToken("(") {
 			return nil
 		}
 		arguments, ok := p.readArguments()
@@ -21,11 +21,11 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 			return nil
 		}
 		calls = append(calls, writtenCall{name: strings.TrimSuffix(name, ".call"), arguments: arguments})
-		if !p.skip(",") && !p.skip(";") {
+		if !p.skipToken(",") && !p.skipToken(";") {
 			break
 		}
 	}
-	if list && !p.skip("]") || p.rest() != "" {
+	if list && !p.skipToken("]") || p.remainingText() != "" {
 		return nil
 	}
 	return calls
@@ -36,13 +36,13 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 func pythonLiteral(text string) (value string, ok bool) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	var b strings.Builder
-	if !p.readValue(&b) || p.rest() != "" || !json.Valid([]byte(b.String())) {
+	if !p.readValue(&b) || p.remainingText() != "" || !json.Valid([]byte(b.String())) {
 		return "", false
 	}
 	return b.String(), true
 }
 
-// pythonParser reads literals of Python from text.
+// pythonParser parses Python literals.
 type pythonParser struct {
 	text  string
 	pos   int
@@ -51,24 +51,24 @@ type pythonParser struct {
 
 const maxPythonDepth = 32
 
-// rest returns what is not read yet, without white space before it.
-func (p *pythonParser) rest() string {
+// remainingText returns the unread text, without leading white space.
+func (p *pythonParser) remainingText() string {
 	p.pos = len(p.text) - len(strings.TrimLeft(p.text[p.pos:], " \t\r\n"))
 	return p.text[p.pos:]
 }
 
-// skip skips token, with white space before it, and reports whether it was there.
-func (p *pythonParser) skip(token string) bool {
-	if !strings.HasPrefix(p.rest(), token) {
+// skipToken skips white space and token, and reports whether token was there.
+func (p *pythonParser) skipToken(token string) bool {
+	if !strings.HasPrefix(p.remainingText(), token) {
 		return false
 	}
 	p.pos += len(token)
 	return true
 }
 
-// readName reads a name, possibly with dots and hyphens; "" if there is none.
+// readName reads a name, possibly with dots and hyphens, or returns "".
 func (p *pythonParser) readName() string {
-	rest := p.rest()
+	rest := p.remainingText()
 	n := 0
 	for n < len(rest) && (isWordByte(rest[n]) || rest[n] == '.') {
 		n++
@@ -81,12 +81,12 @@ func (p *pythonParser) readName() string {
 func (p *pythonParser) readArguments() (object string, ok bool) {
 	var b strings.Builder
 	b.WriteByte('{')
-	for !p.skip(")") {
-		if b.Len() > 1 && !p.skip(",") {
+	for !p.skipToken(")") {
+		if b.Len() > 1 && !p.skipToken(",") {
 			return "", false
 		}
 		name := p.readName()
-		if name == "" || !p.skip("=") {
+		if name == "" || !p.skipToken("=") {
 			return "", false
 		}
 		if b.Len() > 1 {
@@ -108,15 +108,15 @@ func (p *pythonParser) readValue(b *strings.Builder) bool {
 		return false
 	}
 	defer func() { p.depth-- }()
-	rest := p.rest()
+	rest := p.remainingText()
 	switch {
 	case rest == "":
 		return false
 	case rest[0] == '\'' || rest[0] == '"':
 		return p.readString(b)
-	case p.skip("["):
+	case p.skipToken("["):
 		return p.readElements(b, "[", "]", p.readValue)
-	case p.skip("{"):
+	case p.skipToken("{"):
 		return p.readElements(b, "{", "}", p.readMember)
 	}
 	for literal, value := range map[string]string{"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"} {
@@ -135,15 +135,16 @@ func (p *pythonParser) readValue(b *strings.Builder) bool {
 	return true
 }
 
-// readElements reads what read reads, separated by commas, up to the closing bracket.
+// readElements calls read for each element up to the closing bracket. The elements are separated
+// by commas.
 func (p *pythonParser) readElements(b *strings.Builder, opening, closing string, read func(*strings.Builder) bool) bool {
 	b.WriteString(opening)
-	for first := true; !p.skip(closing); first = false {
+	for first := true; !p.skipToken(closing); first = false {
 		if !first {
-			if !p.skip(",") {
+			if !p.skipToken(",") {
 				return false
 			}
-			if p.skip(closing) { // Python allows a comma after the last element
+			if p.skipToken(closing) { // Python allows a comma after the last element
 				break
 			}
 			b.WriteByte(',')
@@ -158,7 +159,7 @@ func (p *pythonParser) readElements(b *strings.Builder, opening, closing string,
 
 // readMember reads one key and value of a dictionary.
 func (p *pythonParser) readMember(b *strings.Builder) bool {
-	if rest := p.rest(); rest == "" || rest[0] != '\'' && rest[0] != '"' || !p.readString(b) || !p.skip(":") {
+	if rest := p.remainingText(); rest == "" || rest[0] != '\'' && rest[0] != '"' || !p.readString(b) || !p.skipToken(":") {
 		return false
 	}
 	b.WriteByte(':')

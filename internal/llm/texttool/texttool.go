@@ -1,5 +1,5 @@
-// Package texttool lets a model that has no tool calling of its own call tools: it writes
-// the tools and the form of a call into the prompt, and reads calls out of the text.
+// Package texttool enables a model without tool calling to call tools. It writes the tools and
+// the form of a call into the prompt, and reads calls out of the model's text.
 //
 //	model := texttool.New(openai.New(openai.Config{BaseURL: base}))
 //	for part, err := range model.Stream(ctx, llm.Request{Model: "local", Messages: msgs, Tools: tools}) {
@@ -16,9 +16,8 @@
 //	TOOL: get_weather
 //	PARAMETERS: {"city": "Rome"}
 //
-// Such a block does not appear in the answer's text; the text around it streams as it
-// arrives. See extractor for the variants that are understood. Streams may run
-// concurrently.
+// Such a block is not part of the answer's text. The text around it is streamed as it arrives.
+// extractor describes the variants that are understood. Streams may run concurrently.
 package texttool
 
 import (
@@ -30,10 +29,10 @@ import (
 	"answerd/internal/llm"
 )
 
-// errStopped says that the consumer has left its loop: nothing more may be yielded.
+// errStopped means that the consumer has left its loop, so no further part may be yielded.
 var errStopped = errors.New("the consumer stopped")
 
-// Model is a model with tool calls written as text.
+// Model wraps a model, and writes tool calls as text.
 type Model struct {
 	model  llm.Model
 	native bool // offer the tools natively
@@ -42,9 +41,9 @@ type Model struct {
 // New returns a model that asks m without tools and reads calls out of its text.
 func New(m llm.Model) *Model { return &Model{model: m} }
 
-// NewAuto returns a model that offers the tools to m natively, and also reads calls of these tools out
-// of m's text: many models write them there where their endpoint does not parse their notation.
-// An answer with native calls is passed on as it is.
+// NewAuto returns a model that offers the tools to m natively, and also reads calls of these
+// tools out of m's text. Many models write calls there because their endpoint does not parse
+// their notation. An answer with native calls is passed on unchanged.
 func NewAuto(m llm.Model) *Model { return &Model{model: m, native: true} }
 
 // Models returns the models for each way of tool calling over m, for an llm.Router.
@@ -52,8 +51,9 @@ func Models(m llm.Model) map[llm.ToolCalling]llm.Model {
 	return map[llm.ToolCalling]llm.Model{llm.NativeCalling: m, llm.TextCalling: New(m), llm.AutoCalling: NewAuto(m)}
 }
 
-// Stream asks the underlying model with a request that has no tools. Calls that this
-// model makes natively nevertheless are ignored: it was offered none.
+// Stream asks the underlying model with a request without tools, and ignores native calls,
+// because no tool was offered natively. A model of NewAuto does offer the tools and passes
+// native calls on.
 func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		err := m.streamAnswer(ctx, r, func(p llm.Part) bool { return yield(p, nil) })
@@ -63,8 +63,8 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 	}
 }
 
-// streamAnswer emits the parts of one answer. With ToolChoice None it reads no calls: the
-// model sums up, and may well quote the form of a call.
+// streamAnswer emits the parts of one answer. With ToolChoice None it reads no calls, because a
+// final summary may quote the form of a call.
 func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.Part) bool) error {
 	offered := len(r.Tools) > 0 && r.ToolChoice != llm.None
 	if m.native {
@@ -79,7 +79,7 @@ func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.P
 	return m.readAnswer(ctx, inner, x)
 }
 
-// readAnswer asks the underlying model and gives its answer to x.
+// readAnswer asks the underlying model and passes its answer to x.
 func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) error {
 	var usage []llm.Part
 	for p, err := range m.model.Stream(ctx, r) {
@@ -90,17 +90,17 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) err
 		case llm.Text:
 			err = x.readText(p.Delta)
 		case llm.Reasoning:
-			err = x.send(p)
+			err = x.sendPart(p)
 		case llm.ToolCallStart, llm.ToolCallArgs, llm.ToolCall:
 			if m.native {
 				err = x.passNativeCall(p)
 			}
 		case llm.Extensions:
-			if m.native { // as text, a message has no calls that they could belong to
+			if m.native { // extensions belong to native calls, which a message as text does not have
 				usage = append(usage, p)
 			}
 		case llm.Usage:
-			usage = append(usage, p) // complete calls come before it
+			usage = append(usage, p) // complete calls precede usage
 		case llm.Finish:
 			err = x.finishAnswer(append(usage, p)...)
 		}
@@ -111,11 +111,11 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) err
 	return nil
 }
 
-// maxStops is how many stop sequences Chat Completions takes.
+// maxStops is the limit of stop sequences in Chat Completions.
 const maxStops = 4
 
-// addStops adds the words with which results begin to the stop sequences, so that the model
-// does not invent results.
+// addStops adds the words that announce results to the stop sequences, so that the model does
+// not invent results.
 func addStops(stops []string) []string {
 	stops = slices.Clone(stops)
 	for _, word := range []string{"\nTOOL RESULT:", "\nTOOL ERROR:"} {
