@@ -43,39 +43,39 @@ import (
 	"answerd/internal/mcp"
 )
 
-// Options are the parts and limits of an Agent. Model, Tools and Log are required.
+// Options configure an Agent. Model, Tools and Log are required.
 type Options struct {
 	Model llm.Model
 	Tools *mcp.Client
 	Log   event.Log
 
-	DefaultModel string // the model of requests that name none
-	// Profiles are the models that requests may name. Empty means any model, with an unknown
-	// profile.
+	DefaultModel string // the model of requests that name no model
+	// Profiles lists the models that requests may name. If it is empty, any name is allowed, and
+	// the profile is unknown.
 	Profiles        map[string]llm.Profile
-	ToolSearch      ToolSearch // when the model has to search for tools; the zero value means never
+	ToolSearch      ToolSearch // when the model must search for tools; the zero value means never
 	Prompt          *Prompt
 	Hooks           *webhook.Client // nil means no hooks
 	Rules           *auth.Rules     // who may use what; nil allows everything
 	Budget          Budget          // of every run; requests may lower it
 	MaxHistory      int             // messages of history that are used; 0 means 16
 	MaxTurns        int             // model turns with tools; 0 means 10
-	MaxOutputTokens int64           // of one model answer; 0 means no limit but the budget's and the model's
-	MaxRuns         int             // runs and direct calls at a time; 0 means 512
-	DisconnectGrace time.Duration   // how long a run continues without a reader; 0 means not at all
+	MaxOutputTokens int64           // of one model answer; 0 means that only the budget and the model's profile limit it
+	MaxRuns         int             // runs and direct calls at the same time; 0 means 512
+	DisconnectGrace time.Duration   // how long a run continues without a reader; 0 means that it is cancelled at once
 	InputTimeout    time.Duration   // how long a run waits for a person's answer; 0 means 15 min
-	// Durable says that the log outlives this process. Other processes then take over runs that
-	// cannot end here, and this one takes over runs of processes that died.
+	// Durable means that the log outlives this process. Other processes then take over runs that
+	// cannot end here, and this process takes over runs of processes that died.
 	Durable bool
-	// ClaimDelay is the time after New before this process claims runs of others. Without the
-	// delay, a process that dies right after each start would claim, and so interrupt, runs each
-	// time.
+	// ClaimDelay separates New from the first claim of another process's run. Without the delay,
+	// a process that dies shortly after every start would claim runs each time, and so interrupt
+	// them.
 	ClaimDelay time.Duration
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
 
-	// MaxRunsPerCaller and Rate bound the runs of one caller; 0 means no limit. While MemoryShort
-	// returns true, new runs are refused; nil means never.
+	// MaxRunsPerCaller and Rate limit the runs of one caller; 0 means no limit. While
+	// MemoryShort returns true, new runs are refused; nil means never.
 	MaxRunsPerCaller int
 	Rate             admission.Rate
 	MemoryShort      func() bool
@@ -88,16 +88,19 @@ type Options struct {
 // Reasons for which a request does not become a run.
 var (
 	ErrDraining = errors.New("the service is shutting down")
-	// ErrKeyReused: the idempotency key was used with another body, ErrKeyElsewhere: at another path.
+	// ErrKeyReused means that the idempotency key was used with another body, ErrKeyElsewhere
+	// that it was used at another path.
 	ErrKeyReused    = errors.New("the idempotency key was used for another request")
 	ErrKeyElsewhere = errors.New("the idempotency key was used at another path")
-	// ErrUnknownServer: Refresh was asked for a server that is not configured.
+	// ErrUnknownServer means that Refresh or Prompts was called for a server that is not
+	// configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
-	// ErrForbidden: the rules let the caller use nothing, or not the model that they name.
+	// ErrForbidden means that the rules do not let the caller use anything, or not the requested
+	// model.
 	ErrForbidden = errors.New("the rules do not allow it")
 )
 
-// Refusal says that the caller must retry later. Its Reason is one of the errors below.
+// Refusal asks the caller to retry later. Its Reason is one of the errors below.
 type Refusal = admission.Refusal
 
 // Reasons for which a run or a direct call is refused.
@@ -108,7 +111,7 @@ var (
 	ErrTooFast     = admission.ErrTooFast
 )
 
-// InvalidError says which field of a request is not valid, and why.
+// InvalidError names the invalid field of a request, and the reason.
 type InvalidError struct {
 	Pointer string // the field, as a JSON pointer (RFC 6901) into the native request
 	Detail  string // for the caller
@@ -127,11 +130,11 @@ type Agent struct {
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run
-	runs sync.WaitGroup          // and direct calls
+	runs sync.WaitGroup          // runs and direct calls in progress
 
 	stopClaims   context.CancelFunc
 	claiming     sync.WaitGroup
-	idleSignal   chan struct{} // of capacity 1: a run ended, or was suspended
+	idleSignal   chan struct{} // of capacity 1: a run has ended or was suspended
 	handOverOnce sync.Once
 	handingOver  chan struct{} // closed when Drain hands runs over
 
@@ -191,10 +194,10 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Start starts a run of r for owner and returns it with its start event in the log. If owner used
-// the idempotency key of r before, it returns the run of that time instead, unless that run was
-// cancelled because nobody read it. From ctx it takes the trace; the run outlives ctx. While too
-// many runs are active it waits for at most a second.
+// Start starts a run of r for owner and returns it once its start event is in the log. If owner
+// used the idempotency key of r before, it returns the earlier run instead, unless that run was
+// cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
+// While too many runs are active, Start waits for at most a second.
 //
 // Errors: *InvalidError, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal,
 // ErrKeyReused, ErrKeyElsewhere, or the log's.
@@ -202,7 +205,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err := a.validateRequest(owner, &r); err != nil {
 		return event.Run{}, err
 	}
-	// Before anything is refused: a repeated request is not a new load.
+	// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
 	run, key, err := a.runByKey(ctx, owner, r)
 	if !errors.Is(err, event.ErrNotFound) {
 		return run, err
@@ -229,7 +232,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		a.removeRun(ru)
 		a.runs.Done()
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			run, _, err := a.runByKey(ctx, owner, r) // the same key, at the same moment
+			run, _, err := a.runByKey(ctx, owner, r) // another request has just used the same key
 			return run, err
 		}
 		return event.Run{}, err
@@ -241,15 +244,15 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	return a.Log.Run(ctx, rec.ID)
 }
 
-// maxAbandoned bounds how many abandoned runs of one idempotency key are passed over.
+// maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
 const maxAbandoned = 64
 
-// runByKey returns the run of an earlier request with r's key: ErrNotFound if there was none,
-// ErrKeyReused or ErrKeyElsewhere if that was another request.
+// runByKey returns the run of an earlier request with r's key. It returns ErrNotFound if there
+// was no such request, and ErrKeyReused or ErrKeyElsewhere if that request was a different one.
 //
-// A run that was abandoned answers nobody, so the key starts a new one. The abandoned run keeps the
-// caller's key, and the new one gets a key that is derived from both. So all processes that share
-// the log find the same new run. key is the one that a run of r is to be created with.
+// An abandoned run has no answer for its caller, so the key starts a new run. The abandoned run
+// keeps the caller's key, and the new run gets a key that is derived from both. So all processes
+// that share the log find the same new run. key is the key with which to create a run of r.
 func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (run event.Run, key string, err error) {
 	if r.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound
@@ -274,8 +277,8 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (r
 	return run, key, nil
 }
 
-// FingerprintPathBytes is how many bytes of a Fingerprint stand for the request's path; the others
-// stand for its body.
+// FingerprintPathBytes gives the number of bytes of a Fingerprint that represent the request's
+// path; the other bytes represent its body.
 const FingerprintPathBytes = 8
 
 func reusedKeyError(earlier, later [32]byte) error {
@@ -285,8 +288,8 @@ func reusedKeyError(earlier, later [32]byte) error {
 	return ErrKeyReused
 }
 
-// awaitAbandoned waits for the terminal event of a run that is executed here and is being cancelled
-// because nobody reads it. It returns other runs as they are.
+// awaitAbandoned waits for the terminal event of a run that is executed here and is being
+// cancelled because it has no readers. It returns other runs at once.
 func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
 	a.mu.Lock()
 	active := a.active[run.ID]
@@ -324,36 +327,37 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 		err = ru.appendStart(ctx)
 	}
 	if err != nil {
-		// A run that never began must not keep its idempotency key.
+		// A run that was not started must not keep its idempotency key.
 		over := context.WithoutCancel(ctx)
 		_ = a.Log.Delete(over, ru.ID)
 		if ru.job != nil {
 			_ = ru.job.Done(over)
 		}
 		if ru.relinquished() == errHandedOver {
-			return ErrDraining // which began while the log was asked
+			return ErrDraining // Drain began while Create waited for the log
 		}
-		if errors.Is(err, event.ErrFenced) { // a request with its key had waited for it too long
+		if errors.Is(err, event.ErrFenced) { // a request with the same key waited too long and marked the run as abandoned
 			return fmt.Errorf("start a run: %w", event.ErrStarting)
 		}
 		return fmt.Errorf("start a run: %w", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// The caller is about to open a reader, however short the grace period is.
+	// The caller is about to open a reader, so a short grace period must not cancel the run
+	// before.
 	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
 	return nil
 }
 
-// admitRun takes a slot and registers the run. It comes before any request to the log, because a
-// caller who finds the run in the log must find it registered here too.
+// admitRun acquires a slot and registers the run. It precedes every request to the log, because
+// a caller who finds the run in the log must also find it registered here.
 func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
 	_, err := a.acquireSlot(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
 	return err
 }
 
-// acquireSlot takes a slot for caller and makes Drain wait until a.runs is done for it. It calls
-// then with the agent's mutex held.
+// acquireSlot acquires a slot for caller, and makes Drain wait until a.runs is done for it. It
+// calls then while it holds the agent's mutex.
 func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, then func(*admission.Slot)) (*admission.Slot, error) {
 	slot, err := a.gate.Acquire(ctx, caller.Key())
 	if err == nil && !a.registerWork(slot, then) {
@@ -382,8 +386,8 @@ func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) b
 	return true
 }
 
-// HandingOver returns a channel that is closed when Drain hands runs over to other processes: their
-// readers can read them there.
+// HandingOver returns a channel that is closed when Drain hands runs over to other processes.
+// Readers can then continue in those processes.
 func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
 
 // StopAccepting refuses new runs and direct calls from now on.
@@ -394,13 +398,13 @@ func (a *Agent) StopAccepting() {
 	a.gate.Close()
 }
 
-// Drain refuses new runs and waits, at most until ctx ends, until all others have ended or are
-// suspended. It does not wait for suspended runs, since a person may take longer than a process
-// lives. Then it hands the remaining runs over to other processes if the log is durable; otherwise
-// it ends each with a terminal event. It returns when that is done.
+// Drain refuses new runs, and waits until all other runs have ended or are suspended, but not
+// longer than ctx. It does not wait for suspended runs, because a person may need more time than
+// a process has. Then it hands the remaining runs over to other processes if the log is durable;
+// otherwise it ends each with a terminal event. It returns when all of that is done.
 func (a *Agent) Drain(ctx context.Context) {
 	a.StopAccepting()
-	a.stopClaims() // or this process would claim what it hands over
+	a.stopClaims() // otherwise this process would claim the runs that it hands over
 	a.claiming.Wait()
 	done := make(chan struct{})
 	go func() { a.runs.Wait(); close(done) }()
@@ -431,7 +435,7 @@ func (a *Agent) isIdle() bool {
 	return a.directCalls == 0
 }
 
-// signalIdle wakes Drain, since fewer runs may be active.
+// signalIdle makes Drain check again, since fewer runs may be active.
 func (a *Agent) signalIdle() {
 	select {
 	case a.idleSignal <- struct{}{}:

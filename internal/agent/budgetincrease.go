@@ -12,7 +12,8 @@ import (
 	"answerd/internal/event"
 )
 
-// maxRaised bounds what a limit can be raised to: a float64 is exact up to here.
+// maxRaised bounds the value of a raised limit: up to it, a float64 represents whole numbers
+// exactly.
 const maxRaised = 1 << 53
 
 // checkBudgetBeforeCalls asks for a higher budget if the model's output already exhausted it,
@@ -30,15 +31,15 @@ func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply model
 	return l.checkBudget(ctx, turn)
 }
 
-// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows it,
-// checkBudget asks the owner of the run for a higher limit. It then checks again, since another
-// limit may be reached too.
+// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows
+// it, checkBudget asks the owner of the run for a higher limit. After an increase it checks
+// again, because another limit may be reached too.
 func (l *loop) checkBudget(ctx context.Context, turn int) error {
 	for {
 		name := l.budget.Spent()
 		switch {
 		case l.replayed != nil && l.replayed.Asked != nil:
-			name = l.replayed.Asked.Limit // the question is open since another process asked it
+			name = l.replayed.Asked.Limit // another process has asked this question, and it is still open
 		case name == "":
 			return nil
 		case turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name):
@@ -58,11 +59,11 @@ func (l *loop) canIncrease(name string) bool {
 	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit
 }
 
-// askForIncrease asks the owner of the run for a higher limit. It is called between steps, when
-// no call is in flight.
+// askForIncrease asks the owner of the run for a higher limit. The caller must be between two
+// steps, with no call in flight.
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // the run itself waits, in the place of a call
+	s.beginTurn(ctx, []*call{{}}) // the run itself waits, so it stands in for a call
 	v, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
@@ -82,17 +83,17 @@ func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raise
 	return true, nil
 }
 
-// applyRaised applies the increases that the log has for a replayed step.
+// applyRaised applies the increases that the log records for a replayed step.
 func (l *loop) applyRaised(raised []event.BudgetResolved) {
 	for _, r := range raised {
 		l.budget.Raise(r.Limit, r.Max)
 	}
 }
 
-// formatNumber returns a number as it stands in a sentence.
+// formatNumber formats a number for a sentence, with at most three decimals.
 func formatNumber(n float64) string { return strconv.FormatFloat(math.Round(n*1e3)/1e3, 'f', -1, 64) }
 
-// raisedLimit returns what a limit becomes by the answer.
+// raisedLimit returns the limit after the answer.
 func (v resolution) raisedLimit(limit float64) float64 {
 	if !v.isApproved() {
 		return limit

@@ -19,18 +19,19 @@ import (
 )
 
 // messageGroup holds messages of the history that are kept or dropped together: a message of the
-// user, or one of the assistant followed by the results of its calls. It counts as one message of
-// the history.
+// user, or a message of the assistant followed by the results of its calls. It counts as one
+// message of the history.
 type messageGroup []llm.Message
 
 // isUser reports whether g is a message of the user.
 func (x messageGroup) isUser() bool { return x[0].Role == llm.User }
 
-// groupHistory reads the history of r. It skips unknown roles, empty messages and results without a
-// call. A call without a result gets a line in its place: endpoints refuse either half alone.
+// groupHistory reads the history of r. It skips unknown roles, empty messages and results
+// without a call. A call without a result gets a placeholder: endpoints refuse a call without a
+// result and a result without a call.
 func (r Request) groupHistory(p llm.Profile) []messageGroup {
 	var out []messageGroup
-	var results []*llm.Message // in their places, in the order of the calls
+	var results []*llm.Message // one for each call, in the order of the calls
 	for _, m := range r.History {
 		role := llm.Role(strings.ToLower(m.Role))
 		text, media := acceptedMedia(p, m.Content, m.Media)
@@ -59,7 +60,7 @@ func (r Request) groupHistory(p llm.Profile) []messageGroup {
 	return out
 }
 
-// withCalls returns x with calls and empty results. It leaves out calls whose id is empty or comes twice.
+// withCalls returns x with calls and empty results. It drops calls with an empty or repeated id.
 func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
 	ids := make(map[string]bool, len(calls))
 	for _, c := range calls {
@@ -74,8 +75,9 @@ func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
 	return x
 }
 
-// fillResult sets a result. It drops a result without a call and a duplicate. If several calls have
-// the same id, it takes the latest: some providers number the calls of every answer from 0.
+// fillResult sets a result. It drops a result without a call and a duplicate. If several calls
+// have the same id, it uses the latest one: some providers number the calls of every answer from
+// 0.
 func fillResult(results []*llm.Message, id, text string, media []Media) {
 	for _, m := range slices.Backward(results) {
 		if m.CallID != id {
@@ -92,8 +94,8 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 	}
 }
 
-// acceptedMedia returns the media that the model takes, and the text with a line for each of the
-// others.
+// acceptedMedia returns the media that the model accepts. In the text it adds a line for each of
+// the others.
 func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) {
 	var shown []Media
 	for _, m := range media {
@@ -114,8 +116,8 @@ func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) 
 	return text, shown
 }
 
-// questionText returns the question. For a request that only brings results of the client's tools,
-// that is the user's last message.
+// questionText returns the question. If a request only contains results of the client's tools,
+// the question is the user's last message.
 func (r Request) questionText() string {
 	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
@@ -128,7 +130,7 @@ func (r Request) questionText() string {
 	return ""
 }
 
-// validateQuestion refuses a request that gives the model nothing to answer.
+// validateQuestion refuses a request without anything for the model to answer.
 func (r Request) validateQuestion() error {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
@@ -144,9 +146,9 @@ func (r Request) validateQuestion() error {
 	return &InvalidError{"/question", "must not be blank"}
 }
 
-// openConversation sets the first messages: the system prompt with the caller's instructions, the
-// last groups of the history, and the question. Without a question, everything since the user's
-// last message takes its place and does not count as history.
+// openConversation sets the first messages: the system prompt with the caller's instructions,
+// the last groups of the history, and the question. Without a question, the messages from the
+// user's last one are used instead and do not count as history.
 func (l *loop) openConversation(tools []catalog.Tool, p llm.Profile) error {
 	r := l.run.req
 	system, err := l.agent.Prompt.render(tools, l.run.Created)
@@ -174,8 +176,8 @@ func (l *loop) openConversation(tools []catalog.Tool, p llm.Profile) error {
 	return nil
 }
 
-// splitHistory divides messages into the history and what the run is about. A last message that
-// equals the question is dropped, since clients send the question in both places.
+// splitHistory divides messages into the history and the current question. It drops a last
+// message that equals the question, since clients send the question in both places.
 func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []messageGroup) {
 	if strings.TrimSpace(r.Question) == "" && len(r.Media) == 0 {
 		last := len(all) - 1
@@ -204,17 +206,17 @@ Never invent a tool's result, and never show credentials, tokens or internal add
 Answer in the language of the question, briefly and completely.
 `
 
-// PromptOptions make a Prompt. The zero value is the built-in prompt in UTC.
+// PromptOptions configure a Prompt. The zero value means the built-in prompt in UTC.
 type PromptOptions struct {
-	// Template is a text/template with username, today_long, today_iso and tools;
-	// "" is the built-in one.
+	// Template is a text/template with username, today_long, today_iso and tools; "" means the
+	// built-in template.
 	Template string
-	Username string         // "" is "user"
-	Location *time.Location // nil is UTC
+	Username string         // "" means "user"
+	Location *time.Location // nil means UTC
 }
 
-// Prompt renders the system prompt, once for each run, so that it contains the current date and
-// tools.
+// Prompt renders the system prompt. It does so once for each run, so that the text has the
+// current date and tools.
 type Prompt struct {
 	template *template.Template
 	username string
@@ -222,7 +224,7 @@ type Prompt struct {
 	last     atomic.Pointer[renderedPrompt]
 }
 
-// renderedPrompt is a rendered template with the values that it was rendered from.
+// renderedPrompt caches a rendered template with the values that it was rendered from.
 type renderedPrompt struct {
 	second int64 // Unix time; the template does not get fractions of a second
 	tools  []catalog.Tool
@@ -251,8 +253,8 @@ func NewPrompt(o PromptOptions) (*Prompt, error) {
 	return p, nil
 }
 
-// toolLines is the template's value for the tools. Printed, it gives one line per tool; a range
-// over it gives .Name and .Description of each.
+// toolLines is the template's value for the tools. Printing it gives one line per tool; a range
+// over it gives .Name and .Description of each tool.
 type toolLines []catalog.Tool
 
 func (t toolLines) String() string {
@@ -264,8 +266,8 @@ func (t toolLines) String() string {
 	return b.String()
 }
 
-// render returns the prompt of a run that begins now. Templates are slow, so runs that begin in the
-// same second with the same list of tools share the text.
+// render returns the prompt of a run that starts now. Templates are slow, so runs that start in
+// the same second with the same list of tools share the text.
 func (p *Prompt) render(tools []catalog.Tool, now time.Time) (string, error) {
 	if l := p.last.Load(); l != nil && l.second == now.Unix() && len(l.tools) == len(tools) && (len(tools) == 0 || &l.tools[0] == &tools[0]) {
 		return l.text, nil
@@ -285,7 +287,7 @@ func (p *Prompt) render(tools []catalog.Tool, now time.Time) (string, error) {
 	return b.String(), nil
 }
 
-// promptError says that a server did not return a prompt.
+// promptError reports that a server did not return a prompt.
 type promptError struct {
 	of  ServerPrompt
 	err error
@@ -307,7 +309,7 @@ func (e *promptError) runError() event.RunError {
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
-	// Check the present rules: a takeover may start the run long after it was requested.
+	// Check the current rules: a takeover may start the run long after it was requested.
 	if !l.agent.Rules.Of(l.run.caller).Server(p.Server) {
 		return nil, &promptError{p, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}

@@ -15,8 +15,8 @@ type ToolCall struct {
 	Tool    string          // the name as in GET /tools, even if that does not list the tool
 	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
 	Context map[string]string
-	// Approved says that caller, who is the person that a run would ask, agrees to the
-	// call of a tool that needs approval.
+	// Approved means that the caller agrees to the call of a tool that needs approval. In a run,
+	// this caller would be asked.
 	Approved bool
 }
 
@@ -27,9 +27,9 @@ type ToolCallError struct{ event.ToolError }
 func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 
 // CallTool executes one call for caller and waits for its result, without a run and without a
-// model. It takes the same steps as a run's call, so both succeed or fail for the same reasons. It
-// may also call tools that are hidden from the model (auto_register_tools: false). The call ends
-// with ctx.
+// model. It uses the same steps as a run's call, so both succeed or fail for the same reasons.
+// It may also call tools that are hidden from the model (auto_register_tools: false). The call
+// is cancelled when ctx ends.
 //
 // While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
 // *ToolCallError, ErrDraining, *Refusal.
@@ -50,7 +50,8 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
 		tool, known = a.Tools.Tool(r.Tool)
 	}
-	// The name may be invented: truncate it and drop invalid UTF-8 before it is repeated in events.
+	// The caller may have invented the name: truncate it and drop invalid UTF-8 before events
+	// repeat it.
 	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
 	c.parseArgs(string(r.Args))

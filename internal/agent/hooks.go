@@ -11,12 +11,12 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// abortError says that a hook ended the run. The reason is one line that the caller may read.
+// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
 type abortError struct{ reason string }
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
-// withReason returns what happened, and the reason where one was given.
+// withReason returns what, followed by the reason if there is one.
 func withReason(what, reason string) string {
 	if reason == "" {
 		return what + "."
@@ -24,8 +24,9 @@ func withReason(what, reason string) string {
 	return what + ": " + reason
 }
 
-// callPreHook asks the hook pre_tool_call, which may change the arguments, answer in place of the
-// tool, or refuse the call. Without a usable reply the call is refused (CONTRACT section 8).
+// callPreHook asks the hook pre_tool_call. The hook may change the arguments, answer in place of
+// the tool, or refuse the call. Without a usable reply the call is refused, because its
+// decision is unknown (docs/hooks.md).
 func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 	if a.Hooks == nil || x.refusal != "" {
 		return nil
@@ -59,10 +60,10 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// callPostHook asks the hook about the result or the failure, and returns what the hook makes of
-// it. It does not ask about a hook's own answer, about a refusal, which is not the tool's failure,
-// or about a cancelled call. If ctx ends before the reply, the result is dropped: the hook might
-// have removed something from it.
+// callPostHook sends the result or the failure to the hook, and returns the hook's version of
+// it. It skips a hook's own answer, a refusal (the tool was not called), and a cancelled call.
+// If ctx ends before the reply, the result is dropped: the hook might have removed something
+// from it.
 func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (*content.Result, error) {
 	res := x.result
 	if x.hookResult != nil {
@@ -119,8 +120,8 @@ func (x *toolExecution) hookCall(about webhook.Event) webhook.Call {
 	}
 }
 
-// textResult returns a hook's text as a tool's result, which replaces the tool's own for the model,
-// the events and the log.
+// textResult makes a tool's result from a hook's text. It replaces the tool's own result for the
+// model, the events and the log.
 func textResult(text string) *content.Result {
 	if text == "" {
 		return &content.Result{}
@@ -129,7 +130,7 @@ func textResult(text string) *content.Result {
 	return &content.Result{Content: []jsonText{block}}
 }
 
-// contentList returns the content blocks of a result; an empty list if it has none.
+// contentList returns the content blocks of a result, never nil.
 func contentList(res *content.Result) []jsonText {
 	if res.Content == nil {
 		return []jsonText{}
@@ -137,7 +138,7 @@ func contentList(res *content.Result) []jsonText {
 	return res.Content
 }
 
-// logHookFailure logs that a hook gave no usable reply.
+// logHookFailure logs that a hook sent no usable reply.
 func (a *Agent) logHookFailure(ctx context.Context, x *toolExecution, about webhook.Event, err error) {
 	a.logHook(ctx, slog.LevelWarn, "hook failed", x, about, slog.String("error", err.Error()))
 }

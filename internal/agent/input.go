@@ -16,16 +16,16 @@ import (
 	"answerd/internal/mcp"
 )
 
-// resolutionWait bounds how long Answer waits for the run to continue. The process that executes
-// the run may just have died, and another one needs time to notice.
+// resolutionWait bounds how long Answer waits until the run continues. The process that executes
+// the run may just have died, and another process needs time to notice.
 const resolutionWait = 10 * time.Second
 
-// Answer gives a person's answers to the interrupts of a run, wherever the run is executed. It
-// checks all of them before it stores the first. It returns when the log has the resolutions, or
-// after resolutionWait. Only the run's owner may answer; for anyone else the run does not exist.
-// The first answer to an interrupt wins: if another request answers it at the same moment, Answer
-// stores none of the answers after it. Errors: *InvalidError, *ContentError, ErrUnknownInterrupt,
-// ErrAnswered, ErrExpired, or the log's or ctx's.
+// Answer stores a person's answers to the interrupts of a run. Any process may execute the run.
+// Answer checks all answers before it stores the first one, and returns when the log has the
+// resolutions, or after resolutionWait. Only the run's owner may answer; for everyone else the
+// run does not exist. The first answer to an interrupt counts: if another request answers one at
+// the same moment, Answer stores none of the following answers. Errors: *InvalidError,
+// *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
 func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
 	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
@@ -35,7 +35,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 		return err
 	}
 	asked := make([]event.Interrupt, len(answers))
-	answers = slices.Clone(answers) // checking completes them
+	answers = slices.Clone(answers) // the checks complete them
 	for n := range answers {
 		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
 			return err
@@ -59,7 +59,8 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 	return a.awaitResolutions(ctx, r, asked)
 }
 
-// awaitResolutions waits for the events that resolve the interrupts, for resolutionWait at most.
+// awaitResolutions waits for the events that resolve the interrupts, but at most for
+// resolutionWait.
 func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
 	open := make(map[string]bool, len(asked))
 	for _, i := range asked {
@@ -93,8 +94,9 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 	}
 }
 
-// findInterrupt returns an open interrupt from the run's log, since another process may execute the
-// run, or none while it waits. The error says why the interrupt cannot be answered.
+// findInterrupt looks up an open interrupt in the run's log, because the run may be executed by
+// another process, or by none while it is parked. The error explains why the interrupt cannot be
+// answered.
 func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
 	if s, waits := r.Last.Body.(event.Suspended); waits {
 		for _, i := range s.Interrupts {
@@ -132,7 +134,7 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 	}
 }
 
-// validateInput refuses an answer that does not fit the question.
+// validateInput refuses an answer that does not fit its interrupt.
 func (a *Agent) validateInput(asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
@@ -157,7 +159,7 @@ func (a *Agent) validateInput(asked event.Interrupt, in *Input) error {
 	return nil
 }
 
-// validateApproval also checks the arguments that a person wrote in place of the model's, against
+// validateApproval also checks arguments that a person wrote in place of the model's, against
 // the tool's schema and with the same lossless repairs.
 func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
 	switch {
@@ -196,7 +198,7 @@ func contentErrorAt(at string, fields []mcp.ContentField) error {
 // inboxRetry is the pause after the log failed to return inputs.
 const inboxRetry = time.Second
 
-// storedInput is an Input in the log, with the person who gave it.
+// storedInput encodes an Input in the log, with the person who gave it.
 type storedInput struct {
 	Approved *bool    `json:"approved,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
@@ -205,10 +207,11 @@ type storedInput struct {
 	Content  jsonText `json:"content,omitempty"`
 	Issuer   string   `json:"issuer,omitempty"`
 	Subject  string   `json:"subject,omitempty"`
-	Closed   bool     `json:"closed,omitempty"` // set by the run itself: further answers are refused
+	Closed   bool     `json:"closed,omitempty"` // set by the run itself: later answers are refused
 }
 
-// closedInput is stored in place of an answer, so that further answers are refused.
+// closedInput is stored instead of an answer. Each interrupt has one input, so later answers are
+// refused.
 var closedInput = []byte(`{"closed":true}`)
 
 func encodeInput(in Input, by auth.Identity) []byte {
@@ -218,8 +221,8 @@ func encodeInput(in Input, by auth.Identity) []byte {
 	return data
 }
 
-// decodeInput returns the answer to the interrupt of that id. Data that cannot be decoded counts as
-// no answer.
+// decodeInput returns the answer to the interrupt with that id. Data that cannot be decoded
+// counts as no answer.
 func decodeInput(id string, data []byte) resolution {
 	var g storedInput
 	if json.Unmarshal(data, &g) != nil || g.Closed {
@@ -231,15 +234,16 @@ func decodeInput(id string, data []byte) resolution {
 	}
 }
 
-// inbox delivers the inputs of a run, which any process may have stored, to the goroutines of the
-// run that wait for them. It also notices that another process took over the run.
+// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
+// process may have stored an input. The inbox also notices that another process took over the
+// run.
 type inbox struct {
 	run     *run
 	stopped chan struct{} // closed when the last input has been delivered
 
-	mu          sync.Mutex // protects what follows
+	mu          sync.Mutex // guards the fields below
 	cancel      context.CancelFunc
-	undelivered map[string]resolution // inputs whose interrupt does not wait for them yet
+	undelivered map[string]resolution // inputs for interrupts that do not wait yet
 	waiting     map[string]*interrupt
 
 	pos int64 // the last position that was received; used by receiveAvailable
@@ -249,7 +253,7 @@ func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
 
-// expectAnswer delivers the answer to i, at once if it is there already.
+// expectAnswer arranges that i gets its answer, immediately if it has already arrived.
 func (b *inbox) expectAnswer(i *interrupt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -272,8 +276,8 @@ func (b *inbox) startListeningLocked() {
 	if b.cancel != nil {
 		return
 	}
-	// Inputs are received even after the run's context ended: a question that is withdrawn has to
-	// know whether an answer came first.
+	// Inputs are received even after the run's context has ended: withdrawing a question needs
+	// to know whether an answer arrived first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.run.ctx))
 	b.cancel = cancel
 	go func() {
@@ -293,7 +297,7 @@ func (b *inbox) stopListening() {
 	}
 }
 
-// receiveLoop delivers inputs as they come, until ctx ends or the run loses its job.
+// receiveLoop delivers inputs as they arrive, until ctx ends or the run loses its job.
 func (b *inbox) receiveLoop(ctx context.Context) {
 	var lost <-chan struct{}
 	if b.run.job != nil {
@@ -317,8 +321,8 @@ func (b *inbox) receiveLoop(ctx context.Context) {
 	}
 }
 
-// receiveAvailable delivers the stored inputs and returns them; more is closed when further ones
-// are stored.
+// receiveAvailable delivers the stored inputs and returns them. more is closed when further
+// inputs are stored.
 func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <-chan struct{}, _ error) {
 	for {
 		page, err := b.run.agent.Log.Inputs(ctx, b.run.ID, b.pos)
@@ -332,7 +336,8 @@ func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <
 	}
 }
 
-// deliverInput hands one input to the interrupt that waits for it, or keeps it until one does.
+// deliverInput hands an input to the interrupt that waits for it, or stores it until an
+// interrupt does.
 func (b *inbox) deliverInput(in event.Input) {
 	if in.ID == event.CancelID {
 		b.run.cancel(errRequested)

@@ -11,19 +11,19 @@ import (
 	"answerd/internal/mcp"
 )
 
-// Input is a person's answer to an interrupt. Approved is set for an approval or a budget increase,
-// Action for an elicitation.
+// Input holds a person's answer to an interrupt. An approval or a budget increase sets Approved,
+// an elicitation sets Action.
 type Input struct {
 	ID string // of the interrupt
 
 	Approved *bool
-	Reason   string // for the model; of a refusal, mostly
-	// Args replaces the arguments of an approved call, a JSON object; nil leaves them. Of a
-	// raised limit it is {"max": N}.
+	Reason   string // for the model; usually explains a refusal
+	// Args, a JSON object, replaces the arguments of an approved call; nil keeps them. For a
+	// budget increase it is {"max": N}.
 	Args jsonText
 
 	Action string // accept, decline or cancel
-	// Content is what an accepted form was filled in with, a JSON object; nil else.
+	// Content holds the values of an accepted form, a JSON object; nil otherwise.
 	Content jsonText
 }
 
@@ -34,19 +34,19 @@ var (
 	ErrExpired          = errors.New("the interrupt has expired")
 )
 
-// ContentError is an answer whose content does not fit what was asked for: a form, or the
+// ContentError reports an answer whose content does not fit the question: a form, or the
 // arguments of a tool.
 type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
 
-// interrupt is a question that a run waits for its owner to answer. Its record decides which
-// answers are valid, so any process can check them.
+// interrupt holds a question that a run waits for its owner to answer. Its event determines
+// which answers are valid, so any process can check them.
 type interrupt struct {
 	event.Interrupt      // not changed once it is asked
 	isAsked         bool // the log has the question
 
-	doneElsewhere <-chan struct{} // closed when the person has done elsewhere what was asked; nil else
+	doneElsewhere <-chan struct{} // closed when the person has done elsewhere what was asked; nil if that is impossible
 	answer        chan resolution // of capacity 1, and there is one answer at most
 }
 
@@ -54,14 +54,14 @@ func newInterrupt(rec event.Interrupt, done <-chan struct{}) *interrupt {
 	return &interrupt{Interrupt: rec, doneElsewhere: done, answer: make(chan resolution, 1)}
 }
 
-// timeLeft returns how long the question may still be answered.
+// timeLeft returns how long the question can still be answered.
 func (i *interrupt) timeLeft() time.Duration { return time.Until(time.UnixMilli(i.ExpiresAt)) }
 
-// resolution is the outcome of a question: an answer, or the reason why it was not answered.
+// resolution holds the outcome of a question: an answer, or the reason why it was not answered.
 type resolution struct {
 	Input
 	by         auth.Identity
-	unanswered error // why it was not answered; nil if it was
+	unanswered error // why the question was not answered; nil if it was
 }
 
 // Reasons for which a question was not answered, in addition to ErrExpired.
@@ -72,10 +72,10 @@ var (
 )
 
 // askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
-// ends. When done is closed, the person has already done what was asked (such as a sign-in), which
-// counts as acceptance. The resolution is in the log when askOwner returns. A question that another
-// process asked is not asked again. The error is the log's, or says that another process continues
-// the run.
+// ends. A closed done means that the person has already done what was asked, such as a sign-in;
+// that counts as acceptance. A question that another process asked is not asked again. The
+// resolution is in the log when askOwner returns. Errors come from the log, or mean that another
+// process continues the run.
 func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (resolution, error) {
 	all, err := l.askOwnerAll(ctx, []event.Interrupt{rec}, done)
 	if err != nil {
@@ -159,8 +159,9 @@ func (r Request) canAnswer(kind string) bool {
 	return r.Interactive
 }
 
-// awaitAnswer waits for the answer, the expiry, done, or the end of ctx. The log decides what came
-// first: each question takes one input, so closedInput is refused if an answer is there already.
+// awaitAnswer waits for the answer, the expiry, done, or the end of ctx. The log decides which
+// of them was first: each question has one input, so storing closedInput fails if an answer is
+// there already.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft())
 	defer expiry.Stop()
@@ -172,9 +173,9 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		otherwise = resolution{Input: Input{Action: mcp.Accept}}
 	case <-expiry.C:
 	case <-ctx.Done():
-		otherwise = resolution{unanswered: errWithdrawn} // by the server, or the end of the run
+		otherwise = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run has ended
 		select {
-		case <-i.doneElsewhere: // which is why the question was withdrawn
+		case <-i.doneElsewhere: // the reason why the question was withdrawn
 			otherwise = resolution{Input: Input{Action: mcp.Accept}}
 		default:
 		}
@@ -183,14 +184,14 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 		return resolution{}, err // the question stays open
 	}
 	err := r.agent.Log.AddInput(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
-	if errors.Is(err, event.ErrDuplicateInput) { // at the last moment
+	if errors.Is(err, event.ErrDuplicateInput) { // an answer arrived just before
 		select {
 		case v := <-i.answer:
 			return v, nil
 		case <-r.inbox.stopped:
 		}
 	}
-	return otherwise, nil // a log that fails ends the run at its next event
+	return otherwise, nil // if the log fails, the run ends at its next event
 }
 
 // resolvedEvent returns the event with the outcome of the question.
@@ -210,8 +211,8 @@ func (i *interrupt) resolvedEvent(v resolution) event.Body {
 
 func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
 
-// elicitationAction returns the action for the server: decline if no person can be asked, cancel if
-// they did not answer.
+// elicitationAction returns the action for the server: decline if no person can be asked, cancel
+// if the person did not answer.
 func (v resolution) elicitationAction() string {
 	switch {
 	case v.unanswered == nil:
@@ -222,8 +223,8 @@ func (v resolution) elicitationAction() string {
 	return mcp.Cancel
 }
 
-// elicitInput asks the owner of the run a question that the server of a call sent during the call. The
-// server waits for the answer of this process, so the run cannot be parked meanwhile.
+// elicitInput asks the owner of the run a question that the server of a call sent during the
+// call. The server waits for this process to answer, so the run cannot be parked meanwhile.
 func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
 	defer recoverTo(&err) // runs in a goroutine of package mcp
 	v, err := l.askOwner(ctx, event.Interrupt{

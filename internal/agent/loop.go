@@ -14,53 +14,54 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// loop holds the state of one run during its turns. Only the run's goroutine uses it, except that
-// the calls of a turn each write their own element of a slice.
+// loop holds the state of one run during its turns. Only the run's goroutine uses it. The calls
+// of a turn run concurrently, but each writes only its own element of a slice.
 type loop struct {
 	agent   *Agent
 	run     *run
 	started time.Time
 
 	catalog     *toolCatalog
-	tools       map[string]catalog.Tool // that the run may call, by the name that the model knows
-	search      *toolSearch             // finds more tools for the model; nil if it is offered all
-	clientTools []llm.Tool              // that the caller executes; they are offered to the model too
-	offered     []llm.Tool              // that the model is offered
+	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
+	search      *toolSearch             // finds more tools for the model; nil if the model is offered all tools
+	clientTools []llm.Tool              // tools that the caller executes; the model is offered them too
+	offered     []llm.Tool              // tools that the model is offered
 
 	messages       []llm.Message
-	historyLen     int             // messages behind the first that are older than the question
+	historyLen     int             // messages after the first one that are older than the question
 	requestCallIDs map[string]bool // ids of the calls that came with the request
-	callIDs        map[string]bool // all ids, which must differ
+	callIDs        map[string]bool // all call ids of the run, which must differ
 	window         *window.Window
-	trimReported   bool // readers know that the conversation was trimmed
+	trimReported   bool // readers were informed that the conversation was trimmed
 
-	step      int             // the current or last step, from 1
+	step      int             // the number of the current or last step, from 1
 	stepText  strings.Builder // the text of that step
 	partCount int             // text and reasoning parts so far
 
 	budget      *budget.Budget
 	lastPrompt  int64  // tokens of the last prompt; the next one has at least as many
-	budgetSpent bool   // a limit is reached, and nobody raises it
-	stopReason  string // the finish reason of a run that was stopped by a limit; "" before
+	budgetSpent bool   // a limit is reached and was not raised
+	stopReason  string // the finish reason of a run that a limit stopped; "" before
 	media       mediaBudget
 
-	preferred    string // the model that answered last, for llm.Request
+	preferred    string // the model that answered last (llm.Request.Preferred)
 	metadata     event.Metadata
 	metadataSize int // bytes of the calls in metadata
 
-	replayed *replay.State // what the run did in other processes; nil if it began here
+	replayed *replay.State // what other processes did in this run; nil if it began here
 }
 
-// runTurns runs the turns of a run: the model answers and may ask for tools, the tools' results go
-// back to the model, until it answers without a call, or a limit ends it. Turns that the log
-// already has are replayed instead, without calling a model or a tool and without new events.
+// runTurns runs the turns of a run. In each turn the model answers and may ask for tools, whose
+// results go back to the model. The run ends when the model answers without a call, or when a
+// limit ends it. Turns that are already in the log are replayed instead: they call no model and
+// no tool, and append no events.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {
 		return nil, err
 	}
 	for turn := 1; ; turn++ {
-		// After a limit there is one more turn, without tools, in which the model sums up.
+		// After a limit there is one more turn, without tools, in which the model summarizes.
 		final := l.stopReason != ""
 		if final {
 			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summaryPrompt})
@@ -85,7 +86,7 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 		case final:
 			return l.finalAnswer(reply), nil
 		case reply.hasClientCalls():
-			// The caller executes its own tools and sends the results with its next request.
+			// The caller executes its own tools and sends their results with its next request.
 			reply.finish = "tool_calls"
 			return l.finalAnswer(reply), nil
 		}
@@ -95,12 +96,12 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	}
 }
 
-// summaryPrompt asks for the last turn of a run that a limit stopped.
+// summaryPrompt starts the last turn of a run that a limit stopped.
 const summaryPrompt = "You have reached the limit of this run and cannot call any more tools. " +
 	"Answer the question now with what you have, and say what is missing."
 
-// prepareRun fixes the tools and the conversation of the run, once: a tool that comes or goes
-// meanwhile does not change them.
+// prepareRun sets the tools and the conversation of the run. Later changes to the servers' tools
+// do not affect the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	l.catalog = l.agent.toolCatalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
@@ -128,8 +129,8 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	return err
 }
 
-// updateOffered sets what the model is offered: the caller's tools first, because they stay the
-// same for the whole run.
+// updateOffered sets the tools that the model is offered. The caller's tools come first: they
+// stay the same for the whole run, so the beginning of the prompt stays cacheable.
 func (l *loop) updateOffered() {
 	switch {
 	case l.search != nil:
@@ -149,8 +150,8 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 	return l.offered
 }
 
-// answerTokens returns how many tokens the next answer may have: the smallest of what the request
-// asks for, the operator's limit, the model's, and what is left of the run's budget. 0 is no
+// answerTokens returns how many tokens the next answer may have. It is the smallest of the
+// request's limit, the operator's, the model's, and the rest of the run's budget. 0 means no
 // limit.
 func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
@@ -165,22 +166,23 @@ func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {
-			// Only the first turn: a model that must always call never answers.
+			// Only in the first turn: a model that must always call a tool never answers.
 			r.ToolChoice, r.MustCall = llm.Required, req.ForcedTool
 		}
 	}
 	return r
 }
 
-// spendTokens counts what the provider says that a turn used.
+// spendTokens counts the tokens that a turn used according to the provider.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
 	l.lastPrompt = reply.usage.InputTokens
 	return l.budget.SpendTokens(ctx, l.run.out, reply.usage)
 }
 
-// checkLimits decides whether the next turn is the final one. For a replayed step it repeats the
-// decision in the log: deciding again could differ, since time may be over only now.
+// checkLimits decides whether the next turn is the final one. For a replayed step, it repeats
+// the decision recorded in the log; recomputing it could differ, for example because the time
+// limit has passed since.
 func (l *loop) checkLimits(ctx context.Context, turn int) error {
 	if s := l.replayed.Step(l.step); s != nil {
 		l.applyRaised(s.RaisedAfter)
@@ -216,7 +218,7 @@ func (l *loop) finalAnswer(reply modelReply) event.Body {
 	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
 }
 
-// addUsage counts tokens in the metadata of the answer.
+// addUsage adds tokens to the metadata of the answer.
 func (l *loop) addUsage(u event.Usage) {
 	l.metadata.Usage.InputTokens += u.InputTokens
 	l.metadata.Usage.OutputTokens += u.OutputTokens

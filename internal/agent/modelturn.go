@@ -17,17 +17,17 @@ import (
 	"answerd/internal/llm"
 )
 
-// modelReply is the model's answer of one step.
+// modelReply holds the model's answer of one step.
 type modelReply struct {
 	text   string
 	calls  []*call
 	usage  event.Usage
 	finish string
 
-	extensions *llm.Extensions // for the next requests to the same endpoint; nil if there are none
+	extensions *llm.Extensions // for the next requests to the same endpoint; nil if it sent none
 }
 
-// conversationCalls returns the calls as the conversation has them.
+// conversationCalls returns the calls in the form of the conversation.
 func (r modelReply) conversationCalls() []llm.ToolCall {
 	out := make([]llm.ToolCall, len(r.calls))
 	for i, c := range r.calls {
@@ -41,24 +41,24 @@ func (r modelReply) ownCalls() []*call {
 	return slices.DeleteFunc(slices.Clone(r.calls), func(c *call) bool { return c.byClient })
 }
 
-// hasClientCalls reports whether the caller has calls to execute, which ends the run.
+// hasClientCalls reports whether the model called the caller's tools, which ends the run.
 func (r modelReply) hasClientCalls() bool {
 	return slices.ContainsFunc(r.calls, func(c *call) bool { return c.byClient })
 }
 
-// maxToolName bounds the name of a call, in bytes; tools have 64 at most.
+// maxToolName bounds the name of a call, in bytes. Names of tools have at most 64.
 const maxToolName = 128
 
-// safeToolName returns the name of a call as events, metadata and the conversation have it. No tool has
-// a name that this changes, so what it changes is invented: it escapes control and format
-// characters, which include those that reorder text (Unicode Bidirectional Algorithm), and cuts the
-// name at maxToolName.
+// safeToolName returns the name of a call for events, metadata and the conversation. It escapes
+// control and format characters, which include those that reorder text (Unicode Bidirectional
+// Algorithm), and cuts the name at maxToolName. No tool's own name is changed by this, so a
+// changed name was invented.
 func safeToolName(name string) string {
 	if IsToolName(name) {
 		return name
 	}
 	var b strings.Builder
-	for _, r := range name { // a byte that is not UTF-8 becomes U+FFFD
+	for _, r := range name { // invalid UTF-8 becomes U+FFFD
 		text := string(r)
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
 			text = strings.Trim(strconv.QuoteRuneToASCII(r), "'")
@@ -75,21 +75,22 @@ func safeToolName(name string) string {
 type modelStream struct {
 	*loop
 	modelReply
-	finalTurn bool // no tool may be called any more
+	finalTurn bool // tools can no longer be called
 	usageSeen bool
-	part      event.Body // the closer of the open text or reasoning part; nil when none is open
+	part      event.Body // the event that closes the open text or reasoning part; nil if no part is open
 	partID    string
 	byIndex   map[int]*call
-	output    *budget.Output           // what the model has written so far
-	unparsed  map[int]*strings.Builder // arguments of calls that are not complete
+	output    *budget.Output           // what the model has written so far in this answer
+	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
 }
 
 // errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
 
-// modelTurn makes one model call and appends the answer's parts as events while they arrive. It
-// trims the conversation to the model's window first, and once more if the provider refuses it as
-// too long. A step that the log has is restored instead.
+// modelTurn makes one model call and appends the parts of the answer as events while they
+// arrive. It first trims the conversation to the model's context window, and trims it again if
+// the provider refuses it as too long. If the log already has the step, modelTurn restores it
+// instead.
 func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, error) {
 	tools := l.offeredTools(last)
 	if s := l.replayed.Step(l.step + 1); s != nil {
@@ -119,12 +120,12 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	if s.finish == "" {
-		// The contract of llm.Model is broken; never take that for an answer.
+		// The stream broke the contract of llm.Model, so its content must not become the answer.
 		return modelReply{}, fmt.Errorf("the model's stream ended without a finish")
 	}
 	s.text = l.stepText.String()
 	if s.finish == "tool_calls" && len(s.calls) == 0 {
-		s.finish = "stop" // some models end so when their calls were text; there is nothing to call
+		s.finish = "stop" // some models finish this way after text calls that could not be read, so there is nothing to execute
 	}
 	if err := s.closePart(ctx); err != nil {
 		return modelReply{}, err
@@ -157,8 +158,8 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	return nil
 }
 
-// finishCut completes an answer that was cut. Its usage is an estimate, since endpoints report it at
-// the end of an answer.
+// finishCut completes an answer that was cut. Its usage is an estimate, since endpoints report
+// usage only at the end of an answer.
 func (s *modelStream) finishCut(ctx context.Context) error {
 	s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "model answer cut: it exceeds its limit or repeats itself",
 		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()))
@@ -224,7 +225,7 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	return nil
 }
 
-// appendDelta appends text or reasoning, and opens a part where the kind changes.
+// appendDelta appends text or reasoning, and opens a new part when the kind changes.
 func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error {
 	if !strings.HasPrefix(s.partID, kind) {
 		if err := s.openPart(ctx, kind); err != nil {
@@ -261,7 +262,7 @@ func (s *modelStream) closePart(ctx context.Context) error {
 	return s.run.out.Append(ctx, end)
 }
 
-// startCall opens a call that the model begins to write.
+// startCall appends the start of a call that the model begins to write.
 func (s *modelStream) startCall(ctx context.Context, index int, id, name string) error {
 	if err := s.closePart(ctx); err != nil {
 		return err
@@ -288,7 +289,7 @@ func (s *modelStream) completeCall(ctx context.Context, p llm.ToolCall) error {
 	return s.run.out.Append(ctx, event.ToolCall{Call: c.Call, Args: c.args, ArgsText: c.argsText, Executor: c.executor()})
 }
 
-// uniqueCallID returns the provider's call id, or one made from it if an earlier step used it: some
+// uniqueCallID returns the provider's call id, with a suffix if an earlier step used it: some
 // providers number their calls from 0 in every answer.
 func (l *loop) uniqueCallID(id string) string {
 	unique := id
@@ -306,8 +307,8 @@ func (s *modelStream) recordFirstOutput(ctx context.Context) {
 	}
 }
 
-// trimToWindow shortens the conversation to the model's context window before a request is
-// made, so that the provider does not refuse it.
+// trimToWindow shortens the conversation to the model's context window before a request, so that
+// the provider does not refuse the request.
 func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 	r := l.trimNow(tools)
 	if !r.Trimmed {
@@ -325,7 +326,8 @@ func (l *loop) trimToWindow(ctx context.Context, tools []llm.Tool) error {
 	return nil
 }
 
-// trimNow is trimToWindow without a word to readers, which a replayed step has said already.
+// trimNow trims like trimToWindow but appends no event, for a replayed step, whose events are in
+// the log.
 func (l *loop) trimNow(tools []llm.Tool) window.Result {
 	c := l.windowConversation(tools)
 	r := l.window.Trim(c)
@@ -333,7 +335,7 @@ func (l *loop) trimNow(tools []llm.Tool) window.Result {
 	return r
 }
 
-// reportTrimmed tells readers, once, that the model no longer sees everything.
+// reportTrimmed informs readers, once per run, that the model no longer sees everything.
 func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 	if l.trimReported {
 		return nil
@@ -358,8 +360,8 @@ func (l *loop) retryTrimmed(ctx context.Context, refused error, tools []llm.Tool
 	return true, l.reportTrimmed(ctx, r)
 }
 
-// windowConversation returns what a request would send. Results that came with the request of
-// the run are not stored.
+// windowConversation returns the content of a request for package window. Results that came with
+// the run's own request are not stored in the log.
 func (l *loop) windowConversation(tools []llm.Tool) *window.Conversation {
 	return &window.Conversation{Messages: l.messages, History: l.historyLen, Tools: tools, StoredAt: func(callID string) string {
 		if l.requestCallIDs[callID] {

@@ -17,7 +17,7 @@ import (
 	"answerd/internal/mcp"
 )
 
-// metrics are what the agent counts. Model time and tokens are counted by llm.
+// metrics counts and measures runs and tool calls. Package llm/openai measures model calls.
 type metrics struct {
 	runs       metric.Int64Counter
 	refused    metric.Int64Counter
@@ -72,14 +72,15 @@ func newMetrics(m metric.Meter) (metrics, error) {
 	err := errors.Join(errs[:]...)
 	for _, reason := range refusals {
 		if err == nil {
-			// There from the start: an alert on the first refusal needs a zero to rise from.
+			// Make the series exist from the start: an alert on the first refusal needs a zero
+			// to rise from.
 			out.refused.Add(context.Background(), 0, metric.WithAttributes(attribute.String("reason", reason)))
 		}
 	}
 	return out, err
 }
 
-// refusals are the reasons as a metric names them.
+// refusals maps errors to the values of the metric's attribute reason.
 var refusals = map[error]string{ErrOverloaded: "full", ErrMemoryShort: "memory", ErrTooMany: "caller_runs", ErrTooFast: "caller_rate"}
 
 func (m metrics) countRefusal(ctx context.Context, err error) {
@@ -99,7 +100,7 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 
 func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {
 	if c.Server == "" {
-		return // a name that the model made up would be a series of its own
+		return // a name that the model invented would create a new time series
 	}
 	attrs := []attribute.KeyValue{
 		attribute.String("mcp.method.name", "tools/call"),
@@ -130,22 +131,22 @@ func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, x *toolE
 // The verdicts of a decision.
 const (
 	allowed  = "allowed"  // no approval is needed
-	approved = "approved" // by a person, this once
+	approved = "approved" // a person approved this call
 	denied   = "denied"
-	replaced = "replaced" // by a hook's answer; nothing was called
+	replaced = "replaced" // a hook answered instead; the tool was not called
 )
 
-// decision is whether a call might be made, and who said so.
+// decision records whether a call may be made, and who decided that.
 type decision struct {
-	verdict string // "" until somebody decides
-	by      string // subject of the person who decided; "" if nobody had to, or is anonymous
-	why     string // of a denial
-	edited  bool   // the arguments are the person's, not the model's
+	verdict string // "" until it is decided
+	by      string // subject of the person who decided; "" if no decision was needed, or the person is anonymous
+	why     string // the reason of a denial
+	edited  bool   // a person changed the arguments
 }
 
-// writeAuditLine logs one line for every call, whatever became of it: who wanted it and for whom,
-// what exactly, who allowed it, and how it ended. It has the values of arguments only where the
-// operator wants that. err is how the call itself ended, whatever a hook makes of it.
+// writeAuditLine logs one line for every call, however it ended: who called what for whom, who
+// allowed it, and the outcome. It includes the values of arguments only if the operator enabled
+// that. err is the outcome of the call before the post-hook changed it.
 func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error) {
 	actor := "model"
 	if x.loop == nil {
@@ -155,16 +156,16 @@ func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error)
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
 		outcome, cause = string(failed.Kind), failed.Err
 		if failed.Kind == mcp.InvalidArguments && !a.AuditArguments {
-			cause = nil // which quotes them, or may: it can be the server's
+			cause = nil // the cause may quote the arguments, since it can come from the server
 		}
 	} else if err != nil {
-		outcome = string(mcp.UnknownOutcome) // of the log; it may have been carried out
+		outcome = string(mcp.UnknownOutcome) // the log failed; the call may have been executed
 	}
 	d := x.decision
 	switch {
 	case x.hookResult != nil:
 		d = decision{verdict: replaced}
-	case d.verdict == "": // it failed before anybody decided: it was none that could be made
+	case d.verdict == "": // it failed before a decision was needed, because it was not a possible call
 		d = decision{verdict: denied, why: cmp.Or(x.refusal, outcome)}
 	}
 	attrs := []slog.Attr{

@@ -20,7 +20,7 @@ import (
 func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
 	all, access := a.Tools.ToolsFor(ctx, caller), a.Rules.Of(caller)
 	if access.Unlimited() {
-		return all // this very slice, by which toolCatalogCache recognizes it
+		return all // the same slice, so that toolCatalogCache recognizes it
 	}
 	allowed := make([]catalog.Tool, 0, len(all))
 	for _, t := range all {
@@ -80,8 +80,8 @@ func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
 	return a.Rules.Of(caller).Model(model)
 }
 
-// Refresh lists the tools of a server again, for a caller. It returns ErrUnknownServer, also for a
-// server that the caller may not use, or why listing failed.
+// Refresh lists the tools of a server again, for a caller. It returns ErrUnknownServer, even if
+// the server exists but the caller may not use it, or the error of the listing.
 func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
 	if !a.Rules.Of(caller).Server(server) {
 		return fmt.Errorf("refresh %.64q: %w", server, ErrUnknownServer)
@@ -89,7 +89,8 @@ func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string
 	return a.Tools.RefreshFor(ctx, caller, server)
 }
 
-// Prompts returns the prompts of a server, for a caller. ErrUnknownServer as with Refresh.
+// Prompts returns the prompts of a server, for a caller. It returns ErrUnknownServer like
+// Refresh.
 func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
 	if !a.Rules.Of(caller).Server(server) {
 		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
@@ -102,8 +103,8 @@ func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 	return ok
 }
 
-// authorizeCall refuses a call that the rules do not allow now: they may have changed since the
-// tool was offered. The agent's own tools need no permission.
+// authorizeCall refuses a call that the rules do not allow now. The rules may have changed since
+// the tool was offered. The agent's own tools need no permission.
 func (a *Agent) authorizeCall(_ context.Context, x *toolExecution) error {
 	if x.builtin != nil {
 		return nil
@@ -121,13 +122,13 @@ func (x *toolExecution) denyByRules() error {
 	return x.failure(mcp.Denied, "The caller of this service may not use this tool.")
 }
 
-// requireApproval refuses what the run may not call, and asks a person where the operator wants
-// that.
+// requireApproval refuses a call that the run may not make, and asks a person if the operator
+// requires that.
 func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 	if x.refusal != "" {
 		return x.failure(mcp.Denied, x.refusal)
 	}
-	// The tool as it is defined now; the run knows it as it was when the run began.
+	// Use the current definition of the tool; the run has the one from its start.
 	if tool, known := a.Tools.Tool(a.presentName(x)); known && x.builtin == nil {
 		x.tool = tool
 	}
@@ -147,8 +148,8 @@ func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// askApproval asks the owner of the run to approve one call. They approve this call only, of the
-// tool as it is defined now, with the arguments that they were shown or wrote themselves.
+// askApproval asks the owner of the run to approve one call. The approval covers only this call,
+// the current definition of the tool, and the arguments that the person was shown or wrote.
 func (l *loop) askApproval(ctx context.Context, x *toolExecution) error {
 	rec := event.Interrupt{
 		Kind: event.KindApproval, Call: x.Call, Message: fmt.Sprintf("Allow the call of %s on the MCP server %s?", x.Tool, x.Server),
@@ -179,9 +180,9 @@ func (l *loop) askApproval(ctx context.Context, x *toolExecution) error {
 	return nil
 }
 
-// recheckEditedArgs calls the pre-hook again for arguments that a person wrote: what a hook may
-// refuse of the model's, it may refuse of theirs. If the hook changes them, the call is refused,
-// since nobody approved the result.
+// recheckEditedArgs calls the pre-hook again for arguments that a person wrote, because the
+// hook's rules apply to them as well. If the hook changes them, the call is refused, since no
+// person has approved the changed arguments.
 func (a *Agent) recheckEditedArgs(ctx context.Context, x *toolExecution) error {
 	approved := x.args
 	if err := a.callPreHook(ctx, x); err != nil {
@@ -215,7 +216,7 @@ func (v resolution) denialDecision() decision {
 	return decision{verdict: denied, why: v.unanswered.Error()}
 }
 
-// argsDigest returns the SHA-256 in hex of arguments as they stand.
+// argsDigest returns the SHA-256 of the bytes of arguments, in hex.
 func argsDigest(args jsonText) string {
 	sum := sha256.Sum256(args)
 	return hex.EncodeToString(sum[:])

@@ -2,25 +2,25 @@ package agent
 
 import "time"
 
-// Disconnect grace: a run that nobody reads for Options.DisconnectGrace is cancelled. Background
-// runs are not, and neither are runs that wait for a person, who may be asked elsewhere; for
-// those the time to answer is the limit. The first reader of a new run has at least
-// firstReaderGrace to come. Agent.readers counts the readers of each run in this process; before
-// a timer cancels a run it asks the log for readers in other processes.
+// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds
+// of runs are exempt: background runs, and runs that wait for a person. A person may be asked
+// outside of the stream, and the time to answer limits the wait. The first reader of a new run
+// has at least firstReaderGrace to connect. Agent.readers counts the readers of each run in this
+// process. Before a timer cancels a run, it asks the log for readers in other processes.
 
-// firstReaderGrace is the least time from the start of a run, or from its takeover, to its first
-// reader.
+// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to
+// its first reader.
 const firstReaderGrace = 10 * time.Second
 
-// Reader keeps a run from being cancelled as one that nobody reads. Close it once, with one of
-// its methods.
+// Reader prevents that a run is cancelled for lack of readers. It must be closed once, with one
+// of its methods.
 type Reader struct {
 	agent *Agent
 	id    string
 }
 
-// OpenReader counts a reader of the run of that id, wherever it is executed. It has no effect on
-// a run that has ended.
+// OpenReader counts a reader of the run with that id; any process may execute the run. For a run
+// that has ended it has no effect.
 func (a *Agent) OpenReader(id string) *Reader {
 	a.metrics.streams.Add(a.ctx, 1)
 	a.mu.Lock()
@@ -35,7 +35,7 @@ func (a *Agent) OpenReader(id string) *Reader {
 // Close ends the reader. If it was the last one, the grace period starts.
 func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
 
-// CloseAndCancel ends a reader that cannot come back for the answer. If it was the last one, the
+// CloseAndCancel ends a reader that cannot reconnect for the answer. If it was the last one, the
 // run is cancelled at once.
 func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
 
@@ -52,8 +52,8 @@ func (w *Reader) closeAfter(grace time.Duration) {
 	}
 }
 
-// Detach ends the reader of a caller who was told to come back for the answer: from now on the
-// run needs no reader, as a background run.
+// Detach ends the reader of a caller who was asked to fetch the answer later. From now on the
+// run needs no reader, like a background run.
 func (w *Reader) Detach() {
 	w.agent.mu.Lock()
 	if r := w.agent.active[w.id]; r != nil {
@@ -79,8 +79,8 @@ func (r *run) stopGraceLocked() {
 	}
 }
 
-// awaitReader starts the grace period of a run that goes on here, or goes on again. Whoever
-// caused that is about to read it.
+// awaitReader starts the grace period of a run that starts or continues in this process. The
+// client whose request caused that is about to read the run.
 func (a *Agent) awaitReader(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,8 +89,8 @@ func (a *Agent) awaitReader(r *run) {
 	}
 }
 
-// holdGrace stops the grace period of a run that waits for a person. The time to answer bounds
-// it instead.
+// holdGrace stops the grace period of a run that waits for a person. The time to answer limits
+// the wait instead.
 func (a *Agent) holdGrace(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,7 +112,7 @@ func (a *Agent) cancelUnread(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.active[r.ID] != r || r.graceTimer == nil {
-		return // the run ended, or a reader came, while the log was asked
+		return // the run ended or got a reader while the log was asked
 	}
 	r.graceTimer = nil
 	if readElsewhere {

@@ -23,61 +23,65 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Request is one question to the agent, in whichever API format it came.
+// Request is one question to the agent, independent of its API format.
 type Request struct {
-	// Question may be empty where the history ends with results of the client's tools:
-	// the question is then the one before.
+	// Question may be empty if the history ends with results of the client's tools; the question
+	// is then the previous one.
 	Question string
 	Media    []Media // belongs to the question
 	History  []Message
-	// Instructions of the caller come after the system prompt, which stays.
+	// Instructions of the caller follow the system prompt, which they do not replace.
 	Instructions string
 	Model        string
 	Sampling     Sampling
-	MaxTokens    int64 // of each model answer; 0 leaves it to the model's profile
+	MaxTokens    int64 // of each model answer; 0 means the limit of the model's profile
 	// ToolNone answers with text only; ToolRequired makes the model call a tool
 	// in the first turn.
 	ToolChoice ToolChoice
-	// Servers and Tools narrow what may be used: names of servers, and globs
-	// (path.Match) on the names of tools. nil means all, an empty list none. They never widen.
+	// Servers and Tools restrict what may be used: names of servers, and globs (path.Match) for
+	// names of tools. nil means all, an empty list none. They never allow more than the rules
+	// do.
 	Servers []string
 	Tools   []string
-	// ClientTools are the caller's own. A turn that calls one ends the run; the results
-	// come with the history of the next question. One with the name of a server's tool
-	// is not offered. ForcedTool, if set, is the tool that the first turn must call.
+	// ClientTools are executed by the caller. A turn that calls one ends the run, and the
+	// results arrive with the history of the next question. A client tool with the name of a
+	// server's tool is not offered. ForcedTool, if set, names the tool that the first turn must
+	// call.
 	ClientTools []ClientTool
 	ForcedTool  string
-	// MaxTurns lowers the agent's own limit; 0 leaves it.
+	// MaxTurns lowers the agent's own limit; 0 keeps it.
 	MaxTurns int
 	Budget   Budget
-	// AskAtLimit says that those who answer can raise the request's own budget, and are to be
-	// asked when the run reaches one of its limits. Without it the run sums up.
+	// AskAtLimit means that the people who answer interrupts can raise the request's own budget.
+	// They are asked when the run reaches one of its limits. Otherwise the run ends with a
+	// summary.
 	AskAtLimit bool
 	// Context goes to the MCP servers with every call.
 	Context map[string]string
-	// Prompt is a prompt of an MCP server whose messages come right before the question.
+	// Prompt names a prompt of an MCP server, whose messages are inserted directly before the
+	// question.
 	Prompt     *ServerPrompt
 	ThreadID   string
 	Metadata   map[string]string
 	Background bool
-	// Interactive says that somebody can answer while the run goes on: calls that need
-	// approval, and what MCP servers ask. Without it the answer is no, at once.
+	// Interactive means that a person can answer interrupts during the run: approvals, and
+	// questions of MCP servers. Otherwise each is refused at once.
 	Interactive bool
-	// Awaited says that its caller waits for the whole answer, and is told to come back for
-	// it if a person has to be asked: from then on the run needs no reader.
+	// Awaited means that the caller waits for the whole answer. If a person must be asked, the
+	// caller is asked to fetch the answer later, and from then on the run needs no reader.
 	Awaited bool
-	// FormsDeclined says that those who answer can approve calls, and fill in no forms.
+	// FormsDeclined means that the people who answer can approve calls but not fill in forms.
 	FormsDeclined bool
-	// ApprovalsDeclined says that they can fill in forms, and approve nothing.
+	// ApprovalsDeclined means that they can fill in forms but not approve calls.
 	ApprovalsDeclined bool
-	// Hops is how many agents the question came through on its way here.
+	// Hops counts the agents that the question has passed through.
 	Hops int
-	// Record is what the API format needs again to encode the run; it is stored with the run.
+	// Record holds what the API format needs to encode the run again; it is stored with the run.
 	Record []byte
 
-	// IdempotencyKey, if set, makes a second request with the same key and
-	// Fingerprint attach to the first one's run. The first FingerprintPathBytes of the
-	// Fingerprint are a digest of the path, the others of the body.
+	// IdempotencyKey, if set, makes a repeated request with the same key and Fingerprint attach
+	// to the run of the first request. The first FingerprintPathBytes of the Fingerprint are a
+	// digest of the path, the others a digest of the body.
 	IdempotencyKey string
 	Fingerprint    [32]byte
 }
@@ -92,13 +96,13 @@ const (
 	ToolRequired = llm.Required
 )
 
-// ServerPrompt names a prompt of an MCP server, and what to fill it in with.
+// ServerPrompt names a prompt of an MCP server, and its arguments.
 type ServerPrompt struct {
 	Server, Name string
 	Arguments    map[string]string
 }
 
-// What a request says of the model, in llm's terms.
+// Types of package llm that are part of a request.
 type (
 	Media      = llm.Media
 	Sampling   = llm.Sampling
@@ -106,7 +110,7 @@ type (
 	ClientCall = llm.ToolCall
 )
 
-// Budget bounds one run; a zero field is no limit.
+// Budget limits one run; zero fields mean no limit.
 type Budget = budget.Limits
 
 // Message is one turn of the history.
@@ -118,7 +122,7 @@ type Message struct {
 	CallID  string       // of a tool: the call whose result it is
 }
 
-// validateRequest sets the defaults of r, and refuses a request that can never run.
+// validateRequest sets the defaults of r, and refuses a request that cannot be run.
 func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {
 		return ErrTooManyHops
@@ -165,12 +169,12 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	return nil
 }
 
-// restrictsTools reports whether the request may not use every tool.
+// restrictsTools reports whether the request may use only some of the tools.
 func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil
 }
 
-// filterTools returns those of all tools that the request may use.
+// filterTools returns the tools that the request may use.
 func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -194,18 +198,18 @@ func matches(globs []string, name string) bool {
 	return globs == nil
 }
 
-// newID returns an id of 130 random bits, so that knowing one run tells nothing of
+// newID returns an id of 130 random bits, so that the id of one run does not help to guess
 // another. Its letters are safe in URLs, event streams and NATS subjects.
 func newID(prefix string) string {
 	return prefix + "_" + strings.ToLower(rand.Text())
 }
 
-// MaxClientTools bounds the tools that a caller may bring.
+// MaxClientTools limits the tools in one request.
 const MaxClientTools = 128
 
-// AddClientTool adds a tool that the caller executes. A schema that is missing or null means no
-// arguments. The error points at /name or /parameters; each API format writes tools in its own
-// way.
+// AddClientTool adds a tool that the caller executes. A missing or null schema means no
+// arguments. The error points at /name or /parameters, because each API format has its own
+// layout for tools.
 func (r *Request) AddClientTool(t ClientTool) *InvalidError {
 	switch {
 	case !IsToolName(t.Name):
@@ -228,8 +232,8 @@ func IsToolName(s string) bool {
 	})
 }
 
-// clientTools returns the caller's tools that the model is offered. A tool of the operator wins over
-// one of the same name: a caller cannot replace it.
+// clientTools returns the caller's tools that the model is offered. If a tool of the operator
+// has the same name, the caller's tool is dropped: a caller cannot replace an operator's tool.
 func (r Request) clientTools(ours *toolCatalog, search *toolSearch) []llm.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
@@ -250,7 +254,7 @@ func (l *loop) isClientTool(name string) bool {
 }
 
 // validateForcedTool refuses a request whose model must call a tool that it is not offered. The
-// endpoint would refuse it too, but less clearly.
+// endpoint would refuse it too, but with a less clear message.
 func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r Request) error {
 	if r.ForcedTool == "" {
 		return nil
@@ -266,8 +270,8 @@ func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r 
 
 var errMediaURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image or WAV or MP3 sound in base64, or the https: URL of an image")
 
-// NewMedia reads an image or audio as callers send it: a data: URL (RFC 2397) in base64, or an
-// https: URL, which the model's endpoint fetches and the agent never does.
+// NewMedia parses an image or audio from a request: a data: URL (RFC 2397) in base64, or an
+// https: URL. The model's endpoint fetches that URL; the agent never does.
 func NewMedia(address string) (Media, error) {
 	rest, inline := strings.CutPrefix(address, "data:")
 	if !inline {
@@ -289,19 +293,19 @@ func NewMedia(address string) (Media, error) {
 }
 
 const (
-	// HopsKey is the entry of an MCP request's _meta that says how many agents a question
-	// has come through. Names before the slash are reversed domains (MCP basic, _meta).
+	// HopsKey names the member of an MCP request's _meta that counts the agents that a question
+	// has passed through. Prefixes before the slash are reversed domains (MCP basic, _meta).
 	HopsKey = "io.answerd/hops"
-	// MaxHops is how many it may be. Agents that have each other for tools would go on
-	// for ever, and each of their questions costs a model.
+	// MaxHops limits that count. Agents that have each other as tools could otherwise call each
+	// other without end, and every question costs a model call.
 	MaxHops = 3
 )
 
-// ErrTooManyHops: the question has come through more than MaxHops agents.
+// ErrTooManyHops means that the question has passed through more than MaxHops agents.
 var ErrTooManyHops = errors.New("the question has come through too many agents")
 
-// ParseHops returns how many agents a call came through, by its _meta. ok is false if the entry is
-// not a count: only a client that wants to avoid the limit writes something else.
+// ParseHops returns how many agents a call has passed through, from its _meta. ok is false if
+// the member is not a count. Only a client that tries to evade the limit sends such a value.
 func ParseHops(meta map[string]any) (hops int, ok bool) {
 	v, given := meta[HopsKey]
 	if !given {
@@ -322,8 +326,8 @@ func (x *toolExecution) nextHops() int {
 	return x.loop.run.req.Hops + 1
 }
 
-// ContinueTrace returns ctx within the trace that carrier names, as W3C trace context. If ctx is in
-// that trace already, it is returned as it is, since its span is nearer.
+// ContinueTrace returns ctx within the trace that carrier names, in the W3C trace context
+// format. If ctx is already in that trace, it is returned unchanged, since its span is closer.
 func ContinueTrace(ctx context.Context, carrier map[string]string) context.Context {
 	of := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(carrier))
 	span := trace.SpanContextFromContext(of)
@@ -333,8 +337,8 @@ func ContinueTrace(ctx context.Context, carrier map[string]string) context.Conte
 	return trace.ContextWithRemoteSpanContext(ctx, span)
 }
 
-// validateCostLimit refuses a limit on the cost of a model without a price: it would never be
-// reached.
+// validateCostLimit refuses a cost limit for a model without a price, because the limit would
+// never be reached.
 func (a *Agent) validateCostLimit(r Request) error {
 	switch {
 	case a.Profiles[r.Model].Price != nil:
@@ -347,16 +351,16 @@ func (a *Agent) validateCostLimit(r Request) error {
 	return nil
 }
 
-// JSONInteger is a whole number of a request, in whichever API format. JSON has one kind of
-// number: 5.0 and 5e0 are the integer 5 (JSON Schema 2020-12 Core, 4.2.3), and so they are in
-// the OpenAPI document, which says "integer". encoding/json would refuse them for an int64.
+// JSONInteger decodes a whole number of a request, in any API format. JSON has one number type:
+// 5.0 and 5e0 are the integer 5 (JSON Schema 2020-12 Core, section 4.2.3), also for the type
+// "integer" in the OpenAPI document. encoding/json refuses them for an int64.
 type JSONInteger int64
 
-// maxExactInteger is the largest number that may be written as a fraction or with an exponent: a
-// larger one may have been another number before it was rounded (RFC 7493 section 2.2).
+// maxExactInteger bounds numbers with a fraction or an exponent: beyond it, a different number
+// may have been rounded to this one (RFC 7493, section 2.2).
 const maxExactInteger = 1<<53 - 1
 
-// ParseJSONInteger reads a JSON number; ok is false if text is not a number, or not a whole one.
+// ParseJSONInteger parses a JSON number; ok is false if text is not a whole number.
 func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	if !json.Valid([]byte(text)) {
 		return 0, false
@@ -371,7 +375,7 @@ func ParseJSONInteger(text string) (n JSONInteger, ok bool) {
 	return JSONInteger(f), true
 }
 
-// UnmarshalJSON implements json.Unmarshaler. Its errors are those of an int64.
+// UnmarshalJSON implements json.Unmarshaler. Its errors are the same as for an int64.
 func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 	if n, ok := ParseJSONInteger(string(data)); ok {
 		*w = n

@@ -14,11 +14,11 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// This file feeds what a run did in other processes into its loop. The loop takes the same steps
-// as the first time; each step that the log has ended takes its outcome from here.
+// This file restores into a loop what the run did in other processes. The loop takes the same
+// steps as the first time. For a step whose end is in the log, this file supplies the outcome.
 
-// restoreLoop sets what the loop knows from the start: the ids and parts that the run has used,
-// and what its readers were told.
+// restoreLoop sets the loop's initial state: the ids and parts that the run has used, and what
+// its readers already know.
 func (l *loop) restoreLoop() {
 	s := l.replayed
 	if s == nil {
@@ -32,7 +32,7 @@ func (l *loop) restoreLoop() {
 	l.budget.Restore(s.Reported, s.Raised)
 }
 
-// restoreStep takes the place of a model turn that the log has.
+// restoreStep replaces a model turn that is already in the log.
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimNow(tools)
 	l.step++
@@ -46,9 +46,9 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	return reply
 }
 
-// writeExtensions writes what the endpoint wants back with the answer of a step, for a process
-// that takes over the run. It is written before step_end, so that no step is ended without it.
-// Readers of the run never see notes.
+// writeExtensions stores the members that an endpoint requires in later requests, for a process
+// that takes over the run. It writes them before step_end, so that a step with step_end always
+// has them. Readers of the run do not see notes.
 func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
 	if x == nil {
 		return nil
@@ -65,11 +65,11 @@ func (l *loop) writeExtensions(ctx context.Context, x *llm.Extensions) error {
 	return nil
 }
 
-// maxExtensionPiece bounds the part of the extensions that one note has, in bytes.
+// maxExtensionPiece bounds the part of the extensions in one note, in bytes.
 const maxExtensionPiece = event.MaxNote - 64
 
-// restoreExtensions decodes what writeExtensions wrote. Without them the endpoint decides
-// whether the run can continue.
+// restoreExtensions decodes the notes of writeExtensions. If they are missing, the endpoint may
+// refuse the next request.
 func (l *loop) restoreExtensions(text string) *llm.Extensions {
 	if text == "" {
 		return nil
@@ -96,8 +96,8 @@ func restoreCall(c *replay.Call) *call {
 	return restored
 }
 
-// appendStepStart opens the next step. A step that another process began and did not end is
-// reset: what it said so far is void, and it runs again.
+// appendStepStart opens the next step. If another process began a step and did not end it, the
+// step is reset: its output so far is void, and it runs again.
 func (l *loop) appendStepStart(ctx context.Context) error {
 	if l.replayed != nil && l.step == len(l.replayed.Steps) {
 		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
@@ -105,8 +105,8 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 	return l.run.out.Append(ctx, event.StepStart{Step: l.step})
 }
 
-// restoreCalls sets the outcomes of the turn's calls that the log has, and charges the budget as
-// it was charged then. It returns the calls that are still to be made, or to be given up.
+// restoreCalls sets the outcomes of the turn's calls that are in the log, and charges the budget
+// as it was charged then. It returns the calls that remain to be made or refused.
 func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
@@ -118,7 +118,8 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 		result, succeeded := known.End.(event.ToolResult)
 		isSearch := l.search != nil && c.Tool == l.search.tool.Name
 		if known.End != nil || known.Sent {
-			// Every call that was sent was charged. The search tool is ours and never sent.
+			// Every call that was sent was charged. The search tool is executed here, so its
+			// call is never sent.
 			l.budget.RestoreCall(i, known.Sent || isSearch && succeeded)
 		}
 		if known.End == nil {
@@ -167,7 +168,7 @@ func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
 	return end
 }
 
-// approvalResolution returns what became of the approval of a call; nil while it is open.
+// approvalResolution returns the resolution of a call's approval, or nil while it is open.
 func (l *loop) approvalResolution(c *replay.Call) *resolution {
 	if c.Resolution == nil {
 		return nil
@@ -181,7 +182,7 @@ func (l *loop) approvalResolution(c *replay.Call) *resolution {
 	return &v
 }
 
-// unansweredReason returns why nobody decided, nil if somebody did.
+// unansweredReason returns why no person decided, or nil if a person did.
 func unansweredReason(b event.ApprovalResolved) error {
 	if b.Approved {
 		return nil
@@ -204,9 +205,9 @@ func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
 	return v.Args, string(v.Args) != string(c.Approval.Args)
 }
 
-// replayedQuestion returns the question that rec asks, if it was asked before the run came here:
-// i if it is still open, v if it was resolved. Both are nil if nobody was asked, or was asked
-// about other arguments than the call has now.
+// replayedQuestion returns the question of rec if the run asked it before the takeover: i if it
+// is still open, v if it was resolved. Both are nil if it was not asked, or was asked about
+// arguments that the call no longer has.
 func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, v *resolution, _ error) {
 	if rec.Kind == event.KindBudget {
 		i, v = l.replayedBudgetQuestion(rec.Limit)
@@ -256,7 +257,7 @@ func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *reso
 	return nil, nil
 }
 
-// replayedBudgetQuestion is replayedQuestion for a limit.
+// replayedBudgetQuestion does the same for a budget limit.
 func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil
@@ -271,9 +272,9 @@ func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	return nil, nil
 }
 
-// withdrawQuestions closes the questions of a replayed call that nobody waits for any more: those
-// that its server sent on a connection that died, and an approval of other arguments. keep has the
-// ids of those that the call still waits for.
+// withdrawQuestions closes the open questions of a replayed call that no goroutine waits for:
+// those that its server sent on a connection that has ended, and an approval of arguments that
+// the call no longer has. keep lists the ids of questions that the call still waits for.
 func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...string) error {
 	if c == nil {
 		return nil
@@ -292,7 +293,7 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 	}
 	ctx = context.WithoutCancel(ctx)
 	for _, rec := range open {
-		// First the input is closed, so that no person is told that their answer counts.
+		// Close the input first, so that no person is told that their answer counts.
 		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}

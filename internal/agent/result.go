@@ -13,18 +13,18 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// Bounds of what one result adds elsewhere. They count bytes of JSON.
+// Bounds of what one result adds elsewhere, in bytes of JSON.
 const (
 	maxForModel = 256 << 10 // to the conversation
 	maxInEvent  = 256 << 10 // to its event: payload, content and structured content together
 	maxInline   = 64 << 10  // characters of base64 of one block in an event
 	maxMetadata = 1 << 20   // of all calls of a run to its metadata
-	minMetadata = 1 << 10   // of one of them, whatever the others took
+	minMetadata = 1 << 10   // of one call, whatever the other calls used
 )
 
-// recordResult returns the outcome of a call that succeeded. The event of a run's call is bounded;
-// the full result is stored beside it if the event has not all of it. A direct call has the full
-// result in its answer.
+// recordResult returns the outcome of a call that succeeded. The event of a run's call is
+// bounded; a result that exceeds the bound is also stored in full. A direct call returns the
+// full result.
 func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content.Result) callOutcome {
 	end := callOutcome{fullResult: res, resultEvent: &event.ToolResult{
 		Call: x.Call, Args: x.args, DurationMS: x.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
@@ -47,8 +47,8 @@ func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content
 	return end
 }
 
-// recordFailure returns the outcome of a call that failed. A tool's own report is stored in full if
-// the event has not all of its text.
+// recordFailure returns the outcome of a call that failed. A tool's own report is also stored in
+// full if the event has only a part of its text.
 func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp.CallError) callOutcome {
 	end := callOutcome{abort: x.abort, errorEvent: &event.ToolError{
 		Call: x.Call, Args: x.args, ArgsText: x.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: x.duration.Milliseconds(),
@@ -57,7 +57,7 @@ func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp
 		end.resultURL = resultPath(x.runID, x.CallID)
 	}
 	text, cut := content.TruncateText(failed.Message, maxForModel, end.resultURL)
-	// A hook was shown the text of the failure and nothing else, so nobody is shown more.
+	// A hook saw only the text of the failure, so nothing else may be shown.
 	own := x.toolReport != nil && a.Hooks == nil
 	if x.runID != "" && own && (cut || !x.toolReport.IsText()) {
 		end.errorEvent.Truncated = &event.Truncated{Bytes: x.toolReport.Size(), URL: end.resultURL}
@@ -72,12 +72,12 @@ func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp
 	return end
 }
 
-// storeResult stores a full result in the log of its run, and reports whether it could. The run goes
-// on without it: its events have what matters for that.
+// storeResult stores a full result in the log of its run, and reports whether that succeeded. If
+// it fails the run continues, because its events have what the model was given.
 func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.Result) bool {
 	head, err := json.Marshal(storedResultHeader{x.CallID, x.Tool, x.Server, res.IsError})
 	if err == nil {
-		// The rest is JSON already, and large: it is copied and not read again.
+		// The content is already JSON, and large: it is copied and not parsed again.
 		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+64))
 		whole.Write(head[:len(head)-len("}")])
 		whole.WriteString(`,"content":[`)
@@ -93,7 +93,7 @@ func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.
 			whole.Write(res.Structured)
 		}
 		whole.WriteByte('}')
-		// Like its event, it outlives a turn that is given up.
+		// Like its event, the result is stored even if the turn was cancelled.
 		err = a.Log.SaveResult(context.WithoutCancel(ctx), x.runID, x.CallID, whole.Bytes())
 	}
 	if err != nil {
@@ -102,7 +102,7 @@ func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.
 	return err == nil
 }
 
-// storedResultHeader is what a kept result has besides what its server sent.
+// storedResultHeader holds the members of a stored result that its server did not send.
 type storedResultHeader struct {
 	CallID  string `json:"call_id"`
 	Tool    string `json:"tool"`
@@ -110,13 +110,13 @@ type storedResultHeader struct {
 	IsError bool   `json:"is_error"`
 }
 
-// Result is the whole result of a call of a run.
+// Result holds the complete result of a call of a run.
 type Result struct {
 	CallID     string          `json:"call_id"`
 	Tool       string          `json:"tool"`
 	Server     string          `json:"server"`
 	IsError    bool            `json:"is_error"`
-	Payload    json.RawMessage `json:"payload"` // not kept: it follows from the others
+	Payload    json.RawMessage `json:"payload"` // not stored, because it follows from the others
 	Content    []jsonText      `json:"content"`
 	Structured json.RawMessage `json:"structured,omitempty"`
 }
@@ -140,7 +140,8 @@ func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) 
 	return r, nil
 }
 
-// resultFromEvents returns a result that its event has in full, so that it was not stored.
+// resultFromEvents returns a result whose event is complete, so that it was not stored
+// separately.
 func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Result, error) {
 	for pos := int64(0); ; {
 		page, err := a.Log.After(ctx, run, pos)
@@ -170,7 +171,7 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 
 func completeResult(c event.Call, t *event.Truncated, r Result) (Result, error) {
 	if t != nil {
-		return Result{}, event.ErrGone // it could not be kept
+		return Result{}, event.ErrGone // it could not be stored
 	}
 	r.CallID, r.Tool, r.Server = c.CallID, c.Tool, c.Server
 	return r, nil
@@ -181,7 +182,7 @@ func resultPath(runID, callID string) string {
 	return "/runs/" + runID + "/results/" + url.PathEscape(callID)
 }
 
-// fieldErrors returns problems of single fields as events have them.
+// fieldErrors returns problems of single fields in the form of events.
 func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 	var out []event.FieldError
 	for _, f := range fields {

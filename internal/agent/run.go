@@ -22,17 +22,17 @@ import (
 	"answerd/internal/llm"
 )
 
-// A run that is ended from outside has one of these as the cause of its context.
+// Causes of the context of a run that is ended from outside.
 var (
 	errRequested = errors.New("requested")
 	errAbandoned = errors.New("abandoned")
 	errShutdown  = errors.New("server_shutdown")
 )
 
-// run is a run that this process executes.
+// run holds the state of a run that this process executes.
 type run struct {
 	event.Run
-	caller     auth.Identity // the run acts on their behalf; the log has no token
+	caller     auth.Identity // the run acts on their behalf; the log does not have their token
 	req        Request
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
@@ -41,12 +41,12 @@ type run struct {
 	suspension suspension
 	clock      budget.Clock
 	inbox      inbox
-	job        event.Job     // nil where no other process could go on
-	replayed   *replay.State // nil unless one did before
+	job        event.Job     // nil if no other process could continue the run
+	replayed   *replay.State // nil unless another process executed the run before
 	slot       *admission.Slot
 
-	// The agent's mutex guards the rest.
-	graceTimer *time.Timer // ends the run that nobody watches; nil while somebody does
+	// The agent's mutex guards the fields below.
+	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
 }
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
@@ -56,8 +56,8 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	return run
 }
 
-// appendWhenResumed appends an event, and waits for that while the run is suspended: nothing may
-// follow suspended until somebody answers.
+// appendWhenResumed appends an event. While the run is suspended it waits, because no event may
+// follow suspended until a person has answered.
 func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	for {
 		err := r.out.Append(ctx, b)
@@ -80,8 +80,8 @@ func (r *run) appendStart(ctx context.Context) error {
 	})
 }
 
-// writeNote appends a note for the process that takes over the run. A run that no other process
-// could go on with needs none.
+// writeNote appends a note for a process that takes over the run. It does nothing if no other
+// process could continue the run.
 func (r *run) writeNote(ctx context.Context, words ...any) error {
 	if r.job == nil {
 		return nil
@@ -93,8 +93,8 @@ func (r *run) writeNote(ctx context.Context, words ...any) error {
 	return nil
 }
 
-// Cancel ends a run, wherever it is executed; as a rule its terminal event follows within moments.
-// A run that has ended stays as it is.
+// Cancel ends a run in any process. The terminal event usually follows within moments. A run
+// that has ended stays unchanged.
 func (a *Agent) Cancel(ctx context.Context, id string) error {
 	a.mu.Lock()
 	r := a.active[id]
@@ -105,7 +105,8 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	if r != nil && !a.Durable {
 		return nil
 	}
-	// Another process may take over the run before its terminal event, so the log has to know.
+	// Another process may take over the run before its terminal event, so the cancellation must
+	// be in the log.
 	err := a.Log.AddInput(ctx, id, event.CancelID, nil)
 	if errors.Is(err, event.ErrDuplicateInput) || errors.Is(err, event.ErrEnded) {
 		return nil
@@ -113,9 +114,9 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// executeRun executes a run in its own goroutine: from its start event, or from where another
-// process left it, to its terminal event, or until this process relinquishes it. lost is why it
-// cannot go on, nil if it can.
+// executeRun executes a run in its own goroutine. It starts with the start event, or where
+// another process stopped, and ends with the terminal event, or when this process relinquishes
+// the run. lost explains why the run cannot continue; nil if it can.
 func (a *Agent) executeRun(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
@@ -143,7 +144,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, l, err)
 		}
-		// The slot is released first: whoever reads the end may ask the next question at once.
+		// Release the slot first: a client that reads the end may ask its next question at once.
 		r.slot.Release()
 		// The terminal event is appended even if the run's context has ended.
 		if err = a.appendTerminal(context.WithoutCancel(ctx), r, end, lost); err != nil && r.relinquished() == nil {
@@ -174,14 +175,15 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
 	err := r.out.Append(ctx, end)
 	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
-		// The run's state could not be read, so nothing open can be closed. The end matters more.
+		// The run's state could not be read, so open parts and calls cannot be closed. The
+		// terminal event matters more.
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	if err != nil || r.job == nil {
 		return err
 	}
 	if err := r.job.Done(ctx); err != nil {
-		// A process that claims the job finds that the run has ended.
+		// A process that claims the job will find that the run has ended.
 		a.Logger.WarnContext(ctx, "the job of a run is not taken away", "run_id", r.ID, "error", err)
 	}
 	return nil
@@ -201,8 +203,8 @@ func (a *Agent) removeRun(r *run) {
 	a.signalIdle()
 }
 
-// terminalEventFor returns the terminal event for an error. It is the one place that does so: the
-// log gets the cause, the caller gets what they can act on.
+// terminalEventFor returns the terminal event for an error. It is the only place that maps
+// errors to events: the log gets the cause, and the caller gets a text that they can act on.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
 	partial := l.stepText.String()
 	switch cause := context.Cause(ctx); {
@@ -244,7 +246,7 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
 }
 
-// panicError is a panic in a goroutine of a run. It ends that run and no other.
+// panicError reports a panic in a goroutine of a run. It ends only that run.
 type panicError struct {
 	value any
 	stack []byte
@@ -269,7 +271,7 @@ func errorAttrs(err error) []slog.Attr {
 }
 
 // runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
-// in f ends this run and no other.
+// in f ends only this run.
 func (r *run) runGuarded(f func()) {
 	var err error
 	func() {
@@ -309,11 +311,11 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 		defer recoverTo(&err)
 		return a.appendTerminal(ctx, r, end, errors.New("its end panicked"))
 	}()
-	if err != nil { // even where what writes events in order is what is broken
+	if err != nil { // even if the code that orders events is broken
 		_, err = a.Log.Append(ctx, r.ID, end)
 	}
 	return err
 }
 
-// internalErrorMessage is all that a caller learns about a fault in the service.
+// internalErrorMessage replaces the cause of an internal fault for callers.
 const internalErrorMessage = "The run failed inside the service."

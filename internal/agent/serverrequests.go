@@ -17,14 +17,14 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// maxSampled bounds what a model says to a server, in bytes, whatever its endpoint
-// makes of the bound in tokens.
+// maxSampled bounds the model's answer to a server, in bytes, in case the endpoint ignores the
+// limit of tokens.
 const maxSampled = 128 << 10
 
-// sampleForServer lets the run's model answer a server's sampling request, within the run's
-// budget. The model gets only what the server sent, nothing of the conversation.
+// sampleForServer makes the run's model answer a server's sampling request, within the run's
+// budget. The model gets only what the server sent, and nothing of the conversation.
 func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sample, err error) {
-	defer recoverTo(&err) // the goroutine is not ours
+	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
 	limit, ok := l.budget.SamplingTokens(s.MaxTokens)
 	if !ok {
 		return mcp.Sample{}, mcp.ErrRefused
@@ -195,8 +195,9 @@ func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]
 	return answers, l.agent.authorizeCall(ctx, x)
 }
 
-// notificationSink appends a server's notifications during one call as events; while the run is
-// suspended it waits. mcp calls it for one notification at a time, and not after the call.
+// notificationSink appends a server's notifications during one call as events. While the run is
+// suspended it waits. Package mcp calls it for one notification at a time, and not after the
+// call.
 type notificationSink struct {
 	run  *run
 	call event.Call
@@ -207,7 +208,8 @@ func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
 	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
 }
 
-// appendLog appends a log message, after a line of our own if some before it were left out.
+// appendLog appends a log message. If messages before it were dropped, it first appends a line
+// that says so.
 func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 	if m.Omitted > 0 {
 		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
@@ -220,7 +222,7 @@ func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 
 func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
 	err := func() (err error) {
-		defer recoverTo(&err) // the goroutine is mcp's
+		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
 		return s.run.appendWhenResumed(ctx, b)
 	}()
 	if err != nil && s.err == nil {

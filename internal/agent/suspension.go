@@ -9,36 +9,38 @@ import (
 	"answerd/internal/event"
 )
 
-// maxElicitations is how many questions of servers may be open in a run at a time. Each is up to
-// 72 KiB, and every suspended event has all of them. The calls of a turn bound approvals.
+// maxElicitations bounds the questions of servers that may be open in a run. Each has up to 72
+// KiB, and every suspended event contains all of them. Approvals are bounded by the calls of a
+// turn.
 const maxElicitations = 16
 
-// suspension knows the open interrupts of a run and which calls of its turn are in flight. Once
-// every call in flight waits for a person, or for an earlier call that does, nothing can happen
-// until somebody answers: the run is suspended. It then appends the event suspended, its clock
-// is paused, and where another process can go on with it, its job is parked and this process
-// stops executing it.
+// suspension tracks the open interrupts of a run and the calls of its turn that are in flight.
+// If every call in flight waits for a person, or for an earlier call that does, the run cannot
+// proceed without an answer: it is suspended. It then appends the event suspended, and its clock
+// is paused. If another process can continue the run, its job is parked, and this process stops
+// executing it.
 //
 // Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn
-// until releaseTurn. It counts as waiting meanwhile, or a run whose first call waits for a
-// person would never be suspended.
+// until releaseTurn. Meanwhile it counts as waiting. Otherwise a run whose first call waits for
+// a person would never be suspended.
 type suspension struct {
 	run *run
 
-	openCount   atomic.Int32 // of open interrupts, for callers that must not wait for mu
+	openCount   atomic.Int32 // number of open interrupts, for callers that must not wait for mu
 	isSuspended atomic.Bool  // likewise
 
-	// mu protects what follows. It is held while the events of questions, of answers and of the
-	// suspension are appended, so that their order in the log is the order of what they say.
+	// mu guards the fields below. It is held while the events of questions, answers and
+	// suspensions are appended, so that their order in the log matches the order of the state
+	// changes.
 	mu       sync.Mutex
-	turnCtx  context.Context // of the calls
+	turnCtx  context.Context // the context of the calls
 	inFlight map[string]bool // by call id; true for a call that is blocked on an earlier one
 	open     []*interrupt    // in the order in which they were asked
-	resumed  chan struct{}   // closed when the run goes on; nil unless it is suspended
+	resumed  chan struct{}   // closed when the run continues; nil unless it is suspended
 }
 
-// beginTurn sets the calls of a turn as in flight. It comes before any of them runs, or the first
-// to ask would suspend a run whose other calls are about to begin.
+// beginTurn marks the calls of a turn as in flight. It must precede all of them: otherwise the
+// first call that asks would suspend a run whose other calls have not started yet.
 func (s *suspension) beginTurn(turn context.Context, calls []*call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +50,8 @@ func (s *suspension) beginTurn(turn context.Context, calls []*call) {
 	}
 }
 
-// endCall removes a call that has ended. Those that are left may all be waiting.
+// endCall removes a call that has ended. All remaining calls may be waiting, which suspends the
+// run.
 func (s *suspension) endCall(callID string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +59,8 @@ func (s *suspension) endCall(callID string) error {
 	return s.suspendIfBlockedLocked()
 }
 
-// waitTurn blocks a call until releaseTurn closes changed, which means that an earlier call of its
-// turn was decided. The error is ctx's cause, or the log's.
+// waitTurn blocks a call until releaseTurn closes changed, which means that an earlier call of
+// its turn was decided. It returns ctx's cause, or the error of the log.
 func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan struct{}) error {
 	s.mu.Lock()
 	var err error
@@ -79,9 +82,9 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 	}
 }
 
-// releaseTurn closes changed, and with that wakes the calls in waitTurn. In the same step it marks
-// all calls as not blocked: a call that is about to go on must not count as waiting, or the run
-// would be suspended while it does.
+// releaseTurn closes changed, which wakes the calls in waitTurn. In the same critical section it
+// marks all calls as not blocked. A call that is about to continue must not count as waiting,
+// because the run would be suspended while it continues.
 func (s *suspension) releaseTurn(changed chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +120,8 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 		if i.isAsked {
 			continue
 		}
-		// The turn may be over by now. Then the question is withdrawn at once, which is no error.
+		// The turn may have ended. Then the question is withdrawn at once, which is not an
+		// error.
 		if err := s.run.out.Append(context.WithoutCancel(ctx), i.Body()); err != nil {
 			s.removeOpenLocked(i)
 			return err
@@ -128,7 +132,8 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 	return s.suspendIfBlockedLocked()
 }
 
-// recordUnanswered appends a question together with its resolution, since nobody can answer.
+// recordUnanswered appends a question together with its resolution, since no person can answer
+// it.
 func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,9 +144,10 @@ func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resol
 	return s.run.out.Append(ctx, i.resolvedEvent(v))
 }
 
-// resolveInterrupt appends the resolution of a question and lets the run go on, even if ctx has
-// ended: every question is closed. If the log refuses the event, the question stays open: the run
-// may have been parked in this moment, and has to get its answer when it goes on.
+// resolveInterrupt appends the resolution of a question and lets the run continue. It does so
+// even if ctx has ended, because every question must be closed. If the log refuses the event,
+// the question stays open: the run may have been parked at this moment, and must get the answer
+// when it continues.
 func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +166,8 @@ func (s *suspension) addOpenLocked(i *interrupt) {
 	}
 }
 
-// removeOpenLocked counts a question as closed. After the last one the grace period starts.
+// removeOpenLocked counts a question as closed. After the last one, the disconnect grace period
+// starts.
 func (s *suspension) removeOpenLocked(i *interrupt) {
 	for at, o := range s.open {
 		if o == i {
@@ -189,7 +196,7 @@ func (s *suspension) suspendIfBlockedLocked() error {
 		}
 	}
 	s.run.clock.Pause()
-	if !s.run.out.Suspended() { // as after a takeover of a suspended run
+	if !s.run.out.Suspended() { // after a takeover, the log may have the event already
 		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
 			s.run.clock.Resume()
 			return err
@@ -204,8 +211,8 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	return nil
 }
 
-// canParkLocked reports whether a suspended run needs no process meanwhile: its log is durable,
-// no server keeps a request open for an answer, and no answer or expiry is due now.
+// canParkLocked reports whether a suspended run needs no process: its log is durable, no server
+// keeps a request open for an answer, and no answer or expiry is due now.
 func (s *suspension) canParkLocked() bool {
 	if s.run.job == nil || !s.run.agent.Durable {
 		return false
@@ -218,8 +225,7 @@ func (s *suspension) canParkLocked() bool {
 	return true
 }
 
-// earliestExpiry returns when the first of the open questions expires; the zero time if there is
-// none.
+// earliestExpiry returns when the first of the open questions expires, or the zero time.
 func (s *suspension) earliestExpiry() (first time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +248,7 @@ func (s *suspension) openIDs() map[string]bool {
 	return ids
 }
 
-// resumeLocked ends the suspension, after an event that says so.
+// resumeLocked ends the suspension. The caller has appended the event that reports it.
 func (s *suspension) resumeLocked() {
 	if s.resumed != nil {
 		close(s.resumed)

@@ -15,11 +15,11 @@ import (
 	"answerd/internal/event"
 )
 
-// Takeover: how a run goes on in another process.
+// Takeover: how a run continues in another process.
 //
-// Where the log outlives the process (Options.Durable), every run has a job in the log. The job
-// holds the run's checkpoint, and a lease that the executing process renews. A process stops
-// executing a run in one of three ways:
+// If the log outlives the process (Options.Durable), every run has a job in the log. The job
+// contains the run's checkpoint, and has a lease that the executing process renews. A process
+// stops executing a run in one of three ways:
 //
 //   - It relinquishes the run: it seals its writer, notes that it left, and releases the job, or
 //     parks it until a person answers.
@@ -27,38 +27,40 @@ import (
 //   - It loses its lease, for example after a long pause. The log then refuses its events
 //     (event.ErrFenced), since another process writes the run.
 //
-// Another process claims the job, reads the checkpoint and the log, and replays the run up to
-// where it was left. So each event, and each tool call that must not be repeated, happens once.
+// Another process claims the job, reads the checkpoint and the events, and replays the run up to
+// the point where it stopped. So each event occurs once, and a tool call that must not be
+// repeated is not sent again.
 
 const (
-	// maxCrashes is how many processes may die while they execute a run. It may be the run that
-	// kills them.
+	// maxCrashes bounds how many processes may die while they execute a run, because the run
+	// itself may be the cause.
 	maxCrashes = 5
-	// claimWorkers is how many runs are claimed at a time. A claim can take a while, until the
-	// log knows whether the previous process is alive, and the next run may be of another one.
+	// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
+	// until the log knows whether the previous process is alive. Other runs, perhaps of another
+	// process, must not wait for it.
 	claimWorkers = 4
-	// claimRetry is the pause after a claim that failed.
+	// claimRetry separates a failed claim from the next one.
 	claimRetry = time.Second
-	// releaseTimeout bounds the work for a run that is released: the log's own timeout, and some
-	// more.
+	// releaseTimeout bounds the release of a run. It exceeds the log's own timeout for an
+	// append.
 	releaseTimeout = 40 * time.Second
 )
 
-// A run that is relinquished has one of these as the cause of its context. It gets no terminal
-// event here: it goes on from its log, in another process or in this one.
+// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
+// it continues from its log, in another process or in this one.
 var (
 	errParked     = errors.New("the run waits for a person")
 	errHandedOver = errors.New("the run is handed over")
 	errTakenOver  = errors.New("the run was taken over")
 )
 
-// errJobLost says that the log has lost the job of a run, and perhaps events too. Calls that were
-// made could be made again, so nobody goes on with the run.
+// errJobLost means that the log has lost the job of a run, and perhaps events too. Calls that
+// were made could be made again, so no process continues the run.
 var errJobLost = errors.New("the log has lost the job of the run")
 
-// checkpoint is what another process needs to execute the run and readers do not see. It has no
-// token of the caller: the token was given to one process. It has the claims only if there are
-// rules, which would allow nothing without them.
+// checkpoint holds what another process needs to execute the run and readers do not see. It does
+// not contain the caller's token, which was given to one process only. It contains the caller's
+// claims only if there are rules, which need them.
 type checkpoint struct {
 	Version     int     `json:"version"`
 	Request     Request `json:"request"`
@@ -68,7 +70,7 @@ type checkpoint struct {
 	Claims map[string]json.RawMessage `json:"claims,omitempty"`
 }
 
-// checkpointVersion changes when an older process cannot go on with what a newer one wrote.
+// checkpointVersion changes when an older process cannot read the checkpoint of a newer one.
 const checkpointVersion = 1
 
 // saveCheckpoint creates the job of the run with its checkpoint. Without a durable log it does
@@ -78,7 +80,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 		return nil
 	}
 	c := checkpoint{Version: checkpointVersion, Request: r.req}
-	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has them
+	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
 	if r.agent.Rules != nil {
 		c.Scopes, c.Claims = r.caller.Scopes, r.caller.Claims
 	}
@@ -96,8 +98,8 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	return nil
 }
 
-// decodeCheckpoint reads the checkpoint that another process saved. A panic becomes an error, or
-// the run would end one process after the other.
+// decodeCheckpoint decodes the checkpoint that another process saved. A panic becomes an error;
+// otherwise the run would crash one process after the other.
 func decodeCheckpoint(encoded []byte) (c checkpoint, err error) {
 	defer recoverTo(&err)
 	if len(encoded) == 0 {
@@ -115,7 +117,8 @@ func decodeCheckpoint(encoded []byte) (c checkpoint, err error) {
 // claimLoop claims runs until ctx ends: those of processes that died or are shutting down, and
 // parked runs whose person has answered.
 func (a *Agent) claimLoop(ctx context.Context) {
-	// A process that dies again and again right after its start would take runs with it.
+	// A process that crashes shortly after each start would otherwise crash the runs that it
+	// claims.
 	waitFor(ctx, a.ClaimDelay)
 	for a.awaitFreeSlot(ctx) {
 		job, err := a.claimJob(ctx)
@@ -130,7 +133,7 @@ func (a *Agent) claimLoop(ctx context.Context) {
 	}
 }
 
-// claimJob waits for a job. A panic of the log becomes an error: it belongs to no run, and would
+// claimJob waits for a job. A panic in the log becomes an error: it belongs to no run, and would
 // end the process with all runs.
 func (a *Agent) claimJob(ctx context.Context) (_ event.Job, err error) {
 	defer recoverTo(&err)
@@ -159,13 +162,13 @@ func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	}
 }
 
-// resumeClaimed goes on with the run of a job, in a goroutine of its own.
+// resumeClaimed continues the run of a job, in its own goroutine.
 func (a *Agent) resumeClaimed(job event.Job) {
 	a.runs.Go(func() {
 		r, badCheckpoint, err := a.loadClaimed(job)
 		if err != nil {
 			a.Logger.LogAttrs(a.ctx, slog.LevelWarn, "failed to load a claimed run", append(errorAttrs(err), slog.String("run_id", job.Run()))...)
-			waitFor(a.ctx, claimRetry) // a job that is released at once comes back at once
+			waitFor(a.ctx, claimRetry) // a job that is released at once is delivered again at once
 		}
 		if r == nil {
 			a.releaseClaim(job)
@@ -180,9 +183,9 @@ func (a *Agent) resumeClaimed(job event.Job) {
 	})
 }
 
-// loadClaimed registers the run of a job as one that is executed here. It returns nil if the
-// agent is draining. badCheckpoint is why the checkpoint cannot be used; the run then ends with
-// an error of its own, which takes a registered run too.
+// loadClaimed registers the run of a job as executed here. It returns nil if the agent is
+// draining. badCheckpoint explains why the checkpoint cannot be used; the run must be registered
+// even then, so that it ends with an error event.
 func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
@@ -207,7 +210,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	return r, badCheckpoint, nil
 }
 
-// releaseClaim returns a job that was claimed and not begun.
+// releaseClaim returns a job that was claimed but whose run was not started.
 func (a *Agent) releaseClaim(job event.Job) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -220,7 +223,7 @@ func (a *Agent) releaseClaim(job event.Job) {
 	}
 }
 
-// unrecoverableError says that no process can go on with a run.
+// unrecoverableError reports that no process can continue a run.
 type unrecoverableError struct {
 	public string // for the caller
 	err    error
@@ -229,10 +232,10 @@ type unrecoverableError struct {
 func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }
 func (e *unrecoverableError) Unwrap() error { return e.err }
 
-// restoreFromLog reads what the run did so far and prepares to go on from there. An error is why
-// it cannot go on: *unrecoverableError or errJobLost if no process can. It ignores the end of the run's
-// context, since a run that was cancelled needs its state to end in order. A panic becomes an
-// error, or the run would end one process after the other.
+// restoreFromLog reads what the run did so far and prepares it to continue. Its error explains
+// why the run cannot continue: *unrecoverableError or errJobLost if it cannot in any process. It
+// ignores the end of the run's context, because a cancelled run needs its state to close what is
+// open. A panic becomes an error; otherwise the run would crash one process after the other.
 func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
@@ -240,7 +243,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	a := r.agent
 	events, err := a.allEvents(ctx, r.ID)
 	if err == nil && len(events) == 0 && badCheckpoint == nil {
-		// The process died between the job and the start event.
+		// The process died after it created the job and before it appended the start event.
 		r.inbox.startListening()
 		return r.appendStart(ctx)
 	}
@@ -279,7 +282,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return &unrecoverableError{"The process that executed the run died while it ended it.", errors.New("its end has no cause")}
 	}
 	if r.req.Awaited && r.replayed.Suspended {
-		// Its caller was told to come back for the answer, so no reader is needed.
+		// Its caller was asked to fetch the answer later, so the run needs no reader.
 		a.mu.Lock()
 		r.Background = true
 		a.mu.Unlock()
@@ -301,14 +304,14 @@ func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event,
 	}
 }
 
-// relinquish stops executing the run here. It seals the writer first, so that nothing that is
-// still in flight can append an event.
+// relinquish stops executing the run here. It seals the writer first, so that no goroutine that
+// is still working can append an event.
 func (r *run) relinquish(why error) {
 	r.out.Seal()
 	r.cancel(why)
 }
 
-// relinquished returns why this process stopped executing the run, nil if it did not.
+// relinquished returns why this process stopped executing the run, or nil.
 func (r *run) relinquished() error {
 	switch cause := context.Cause(r.ctx); cause {
 	case errParked, errHandedOver, errTakenOver:
@@ -318,13 +321,13 @@ func (r *run) relinquished() error {
 }
 
 // releaseJob returns the job of a relinquished run to the log. A run that waits for a person is
-// parked until somebody answers or a question expires, unless an answer is there already.
+// parked until a person answers or a question expires, unless an answer has already arrived.
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := r.writeNote(ctx, replay.NoteLeft)
 	switch pos, pending := a.pendingInput(ctx, r); {
-	case errors.Is(err, event.ErrFenced): // another process has the run already
+	case errors.Is(err, event.ErrFenced): // another process already has the run
 		err = r.job.Release(ctx)
 	case r.relinquished() == errParked && !pending:
 		err = errors.Join(err, r.job.Park(ctx, pos, r.suspension.earliestExpiry()))
@@ -332,14 +335,14 @@ func (a *Agent) releaseJob(r *run) {
 		err = errors.Join(err, r.job.Release(ctx))
 	}
 	if err != nil {
-		// The lease ends by itself, and another process finds the job.
+		// The lease will end, and another process will find the job.
 		a.Logger.WarnContext(ctx, "failed to release a run", "run_id", r.ID, "error", err)
 	}
 }
 
-// pendingInput reports whether there is an input that the run still has to act on: an answer to
-// an open question, or a cancellation. It returns the position up to which there is none. If the
-// log does not answer, it reports true, since a run that is released looks again.
+// pendingInput reports whether there is an input that the run still has to process: an answer to
+// an open question, or a cancellation. pos is the position up to which there is none. If the log
+// does not answer, pendingInput reports true, because a released run checks again.
 func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bool) {
 	open := r.suspension.openIDs()
 	for {

@@ -19,37 +19,37 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// toolExecution is a tool call that is being executed. The calls of a run and direct calls,
-// which no model asked for, differ in these fields and in nothing else.
+// toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ
+// only in the values of these fields.
 type toolExecution struct {
 	*call
 	tool          catalog.Tool
-	exists        bool   // there is such a tool
-	preapproved   bool   // the caller of a direct call agrees to it in advance
-	refusal       string // why the call is not made; "" if it is
+	exists        bool   // the run knows a tool of this name
+	preapproved   bool   // the caller of a direct call has agreed to it in advance
+	refusal       string // why the call is refused; "" if it is not
 	contextParams map[string]string
 	caller        auth.Identity     // on whose behalf
-	runID         string            // "" outside of runs
-	notifications *notificationSink // takes what the server reports meanwhile; nil outside of runs
-	loop          *loop             // answers what the server asks; nil outside of runs
-	index         int               // of the call in its turn, from 0
-	replayed      *replay.Call      // what other processes did for it; nil if nothing
+	runID         string            // "" for a direct call
+	notifications *notificationSink // receives the server's notifications during the call; nil for a direct call
+	loop          *loop             // answers the server's requests during the call; nil for a direct call
+	index         int               // position of the call in its turn, from 0
+	replayed      *replay.Call      // what other processes did for the call; nil if nothing
 	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
 	// builtin executes a tool of the agent's own; nil for a server's tool.
 	builtin func(context.Context, *toolExecution) (*content.Result, error)
 
 	result     *content.Result // set by execute
 	toolReport *content.Result // the tool's own report of its failure
-	hookResult *content.Result // a hook's answer in place of the tool's; nil if there is none
+	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
 	abort      *abortError     // set by a hook that ends the run
 	duration   time.Duration   // of execute
 
-	rule            string   // of auth.Rules, by which the call is allowed; "" if there are none
+	rule            string   // the rule of auth.Rules that allows the call; "" without rules
 	decision        decision // whether the call may be made
-	approvedVersion string   // the tool's version that a person approved; "" if nobody was asked
+	approvedVersion string   // the tool's version that a person approved; "" if no person was asked
 }
 
-// callOutcome is how a call ended: resultEvent or errorEvent is set.
+// callOutcome tells how a call ended: resultEvent or errorEvent is set.
 type callOutcome struct {
 	resultEvent *event.ToolResult
 	errorEvent  *event.ToolError
@@ -60,23 +60,23 @@ type callOutcome struct {
 
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 
-// executeToolCall takes one call through all of its steps:
+// executeToolCall runs the steps of a tool call in order:
 //
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
 //
-// The first step that fails ends the call; a pre-hook that answers in place of the tool does too,
-// since nothing is called then. Every failure of the call is an outcome, which the model reads.
-// An error means that the event log failed, and ends the run.
+// The first step that fails ends the call. A pre-hook that answers in place of the tool also
+// ends it, because no tool is called then. Every failure of the call is an outcome, which the
+// model reads. An error means that the event log failed, and ends the run.
 func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutcome, error) {
 	ctx, span := a.startCallSpan(ctx, &x)
 	defer span.End()
 	steps := []func(context.Context, *toolExecution) error{
 		a.resolveTool,
-		a.authorizeCall, // before a hook or a person learns of the call
+		a.authorizeCall, // before a hook or a person sees the call
 		a.callPreHook,
 		a.validateArgs,
 		a.requireApproval,
-		a.authorizeCall, // again, since a person may have taken a long time
+		a.authorizeCall, // again, because a person may have needed a long time
 		a.chargeBudget,
 		a.execute,
 	}
@@ -91,7 +91,7 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 		err = step(ctx, &x)
 	}
 	err = a.addSchemaHint(&x, err)
-	// Metrics and the audit line say what happened, whatever the post-hook makes of it.
+	// Metrics and the audit line record the tool's own outcome, before the post-hook changes it.
 	a.recordCallMetrics(ctx, span, &x, err)
 	a.writeAuditLine(ctx, &x, err)
 	result, err := a.callPostHook(ctx, &x, err)
@@ -104,9 +104,11 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 	return a.recordResult(ctx, &x, result), nil
 }
 
+// startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
+// conventions for generative AI define for the operation execute_tool.
 func (a *Agent) startCallSpan(ctx context.Context, x *toolExecution) (context.Context, trace.Span) {
 	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
-		attribute.String("tool", x.Tool), // the seed's name beside the conventions'
+		attribute.String("tool", x.Tool), // the predecessor's attribute, in addition to that of the conventions
 		attribute.String("gen_ai.operation.name", "execute_tool"),
 		attribute.String("gen_ai.tool.name", x.Tool),
 		attribute.String("gen_ai.tool.call.id", x.CallID),
@@ -121,8 +123,8 @@ func (x *toolExecution) failure(kind mcp.ErrorKind, message string) error {
 	return &mcp.CallError{Kind: kind, Tool: x.Tool, Server: x.Server, Message: message}
 }
 
-// canceledFailure returns the failure of a call that ctx ended. As a rule the run or its caller
-// is gone. But a run whose time for tools is over goes on, and its model should know why.
+// canceledFailure returns the failure of a call that ctx ended. Usually the run or its caller
+// has gone. But a run whose time for tools is used up continues, and its model needs the reason.
 func (x *toolExecution) canceledFailure(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
 		return x.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
@@ -130,9 +132,9 @@ func (x *toolExecution) canceledFailure(ctx context.Context) error {
 	return x.failure(mcp.Cancelled, "The call was cancelled.")
 }
 
-// refuseRepetition ends a call that a process sent before it died, unless its tool may be called
-// twice: nobody knows whether the server carried it out. A call whose server required input was not
-// carried out yet.
+// refuseRepetition refuses a call that a process sent before it died, because it is unknown
+// whether the server executed it. It lets the call pass if its tool may be called twice, or if the
+// server had required input, because then it has not executed the call yet.
 func (a *Agent) refuseRepetition(x *toolExecution) error {
 	if x.replayed == nil || !x.replayed.Sent {
 		return nil
@@ -147,16 +149,16 @@ func (a *Agent) refuseRepetition(x *toolExecution) error {
 	return x.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
 
-// presentName returns the name by which the call's tool is found now.
+// presentName returns the current name of the call's tool.
 func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }
 
 // resolveTool refuses a call of a tool that does not exist, and one whose arguments are not a
 // JSON object.
 func (a *Agent) resolveTool(_ context.Context, x *toolExecution) error {
-	// A model may know a tool by name that it was not offered. If the rules forbid that tool,
-	// the call is denied as such.
+	// A model may call a tool that it was not offered. If the rules forbid that tool, the call
+	// is denied, not unknown.
 	if tool, exists := a.Tools.Tool(x.Tool); !x.exists && exists && !a.mayUse(x.caller, tool) {
-		x.tool = tool // for the audit line; the caller does not learn of its server
+		x.tool = tool // for the audit line; the caller does not learn the server
 		return x.denyByRules()
 	}
 	switch {
@@ -168,12 +170,12 @@ func (a *Agent) resolveTool(_ context.Context, x *toolExecution) error {
 	return nil
 }
 
-// validateArgs checks the arguments against the schema that the tool has now, before anything is
-// sent, and replaces them with what the lossless repairs make of them. The conversation and the
-// event tool_call keep what the model wrote.
+// validateArgs checks the arguments against the current schema of the tool before anything is
+// sent, and applies the lossless repairs. The conversation and the event tool_call keep the
+// model's own text.
 func (a *Agent) validateArgs(_ context.Context, x *toolExecution) error {
 	if x.refusal != "" || x.builtin != nil {
-		return nil // no second try can succeed; and a builtin tool checks its own arguments
+		return nil // a repeated check cannot succeed, and a builtin tool checks its own arguments
 	}
 	args, err := a.Tools.CheckArgs(a.presentName(x), x.args)
 	if err != nil {
@@ -183,13 +185,13 @@ func (a *Agent) validateArgs(_ context.Context, x *toolExecution) error {
 	return nil
 }
 
-// maxSchemaHint bounds the schema in an error about arguments, in bytes. The model was given all
-// of it with the tool.
+// maxSchemaHint bounds the schema in an error about arguments, in bytes. The model has the
+// complete schema in the tool's definition.
 const maxSchemaHint = 16 << 10
 
-// addSchemaHint adds the tool's input schema to an error about arguments, whoever found it, so
-// that the model can correct them in one turn. This is the built-in hook of CONTRACT section 8,
-// in front of all hooks.
+// addSchemaHint adds the tool's input schema to an error about arguments, so that the model can
+// correct them in one turn. It does not matter whether the agent or the server found the error.
+// The hint is added before the post-hook sees the error (docs/hooks.md).
 func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
 	failed, ok := errors.AsType[*mcp.CallError](err)
 	if !ok || failed.Kind != mcp.InvalidArguments {
@@ -205,11 +207,11 @@ func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
 }
 
 // chargeBudget counts the call, or refuses it because a limit is reached. Calls of a turn are
-// charged in call order, see budget.TryCall; a call that has to wait for an earlier one counts as
+// charged in call order, see budget.TryCall. A call that blocks for an earlier one counts as
 // waiting, so that the run can be suspended meanwhile.
 func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
 	if x.loop == nil || x.replayed != nil && x.replayed.Sent {
-		return nil // a direct call has no budget; a call that was sent is charged already
+		return nil // a direct call has no budget; a call that was sent is already charged
 	}
 	for {
 		limit, charged, changed := x.loop.budget.TryCall(x.index)
@@ -221,7 +223,7 @@ func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
 			return x.failure(mcp.Denied, fmt.Sprintf("The run's budget is used up (%s).", limit))
 		}
 		if err := x.loop.run.suspension.waitTurn(ctx, x.CallID, changed); err != nil && ctx.Err() == nil {
-			return err // the log's
+			return err // the error of the log
 		} else if err != nil {
 			return x.canceledFailure(ctx)
 		}
@@ -286,7 +288,8 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 			}
 			request.Resume = &mcp.Resumption{Required: x.pending.Required, Answers: answers}
 		}
-		// The note comes before the request: a process that takes over must not send it again.
+		// The note precedes the request: a process that takes over the run must not send the
+		// request again.
 		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
 			return nil, x.canceledFailure(ctx)
 		} else if err != nil {
@@ -304,8 +307,9 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 	}
 }
 
-// requestMeta returns the _meta of the request: the W3C trace context, by which a server that is
-// not reached over HTTP continues the trace, and the number of agents that the question passed.
+// requestMeta returns the _meta of the request: the W3C trace context, which continues the trace
+// on servers that are not reached over HTTP, and the number of agents that the question has
+// passed through.
 func (x *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)

@@ -19,34 +19,34 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// ToolSearch says when a model is no longer offered all tools, but a tool to search for them and
-// those that it has found. A field of 0 is no limit.
+// ToolSearch sets when a model is offered a search tool and the tools that it has found, instead
+// of all tools. A zero field means no limit.
 type ToolSearch struct {
 	MinTools int // with more tools than this
 	MinBytes int // or with more bytes of names, descriptions and schemas
 }
 
-// Bounds of the search.
+// Bounds of the tool search.
 const (
 	maxHits          = 8    // tools that one search finds
-	maxShownTools    = 48   // found tools that the model is shown, the latest
+	maxShownTools    = 48   // the latest found tools that the model is offered
 	maxQuery         = 1000 // bytes of a query
-	maxSummary       = 300  // bytes of a description in a finding
+	maxSummary       = 300  // bytes of a description in a hit
 	maxListedServers = 20   // servers that the search tool names
 )
 
 var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,` +
 	`"description":"A few words on what the tool should do, such as: create calendar event"}},"required":["query"],"additionalProperties":false}`)
 
-// toolSearch is the tool by which the model of one run finds the others.
+// toolSearch implements the tool by which the model of one run finds the others.
 type toolSearch struct {
 	catalog    *toolCatalog
 	tool       catalog.Tool
-	foundNames []string // names, those that were found last at the end
+	foundNames []string // the last found names are at the end
 }
 
-// newToolSearch returns nil if the model is offered all of its tools: they are few, or the request
-// names which it wants, or requires a call.
+// newToolSearch returns nil if the model is offered all of its tools, because they are few, or
+// because the request names its tools or requires a call.
 func (o ToolSearch) newToolSearch(from *toolCatalog, r Request) *toolSearch {
 	many := o.MinTools > 0 && len(from.tools) > o.MinTools || o.MinBytes > 0 && from.bytes > o.MinBytes
 	if !many || r.restrictsTools() || r.ToolChoice == ToolRequired {
@@ -67,7 +67,7 @@ func newSearchTool(c *toolCatalog) catalog.Tool {
 	}
 }
 
-// searchDescription tells the model about the tools that it is not offered.
+// searchDescription describes to the model the tools that it is not offered.
 func searchDescription(tools []catalog.Tool) string {
 	var servers []string
 	known := make(map[string]bool)
@@ -87,8 +87,8 @@ func searchDescription(tools []catalog.Tool) string {
 		"From your next turn on you can call what you found.", len(tools), strings.Join(servers, ", "), more)
 }
 
-// shownTools returns the search tool and then the found tools, the newest last: a provider's cache
-// of the prompt stays valid as far as the beginning stays the same.
+// shownTools returns the search tool and then the found tools, the newest last. A provider's
+// prompt cache stays valid for as much of the beginning as stays the same.
 func (s *toolSearch) shownTools() []llm.Tool {
 	out := make([]llm.Tool, 0, len(s.foundNames)+1)
 	out = append(out, llm.Tool{Name: s.tool.Name, Description: s.tool.Description, Schema: s.tool.InputSchema})
@@ -99,8 +99,8 @@ func (s *toolSearch) shownTools() []llm.Tool {
 	return out
 }
 
-// addFound offers what the calls of a turn found, in call order, and tools that the model called by
-// name without a search. It reports whether that changes what is offered.
+// addFound offers the tools that the calls of a turn found, in call order, and tools that the
+// model called by name without a search. It reports whether that changes the offered tools.
 func (s *toolSearch) addFound(calls []*call) bool {
 	before := len(s.foundNames)
 	for _, c := range calls {
@@ -119,7 +119,7 @@ func (s *toolSearch) addFound(calls []*call) bool {
 	return changed
 }
 
-// searchHit is one tool in the result of a search.
+// searchHit describes one tool in the result of a search.
 type searchHit struct {
 	Name        string `json:"name"`
 	Title       string `json:"title,omitempty"`
@@ -195,13 +195,13 @@ func summarize(description string) string {
 	return line[:cut] + "…"
 }
 
-// toolCatalog has the tools that a run may use. Runs share it, so it never changes.
+// toolCatalog holds the tools that a run may use. Runs share it, so it never changes.
 type toolCatalog struct {
 	tools   []catalog.Tool
 	byName  map[string]catalog.Tool
 	offered []llm.Tool // the same tools in the same order
-	bytes   int        // of what the model is told about them
-	// Made when they are first asked for: the index of 1,000 tools takes some 20 ms.
+	bytes   int        // of the tools' definitions for the model
+	// Computed on first use, because the index of 1,000 tools takes about 20 ms.
 	index      func() *toolsearch.Index
 	searchTool func() catalog.Tool
 }
@@ -224,16 +224,17 @@ func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	return c
 }
 
-// toolCatalogCache has the catalog of all tools. Almost every run uses it, and making one costs more
-// than the rest of a run's start.
+// toolCatalogCache caches the catalog of all tools. Almost every run uses it, and computing one
+// costs more than the rest of a run's start.
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
-// catalogFor returns the catalog of the tools that r may use of all; do not change it.
+// catalogFor returns the catalog of the tools in all that r may use. The caller must not change
+// it.
 func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalog {
 	if len(all) == 0 || r.restrictsTools() {
 		return newToolCatalog(r.filterTools(all))
 	}
-	// mcp gives out one slice until something in it changes.
+	// Package mcp returns the same slice until a tool changes.
 	if last := c.last.Load(); last != nil && len(all) == len(last.tools) && &all[0] == &last.tools[0] {
 		return last
 	}
@@ -242,12 +243,13 @@ func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalo
 	return made
 }
 
-// UsableTools returns the tools that a request of the caller may use. Do not change the slice.
+// UsableTools returns the tools that a request of the caller may use. The caller must not change
+// the slice.
 func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
 	return r.filterTools(a.ToolsFor(ctx, caller))
 }
 
-// foundToolNames returns the names of the tools that a search found, by its result event.
+// foundToolNames returns the names of the tools in the result event of a search.
 func foundToolNames(b event.ToolResult) (names []string) {
 	var found struct{ Tools []searchHit }
 	if json.Unmarshal(b.Structured, &found) == nil {

@@ -25,19 +25,19 @@ const (
 
 type jsonText = json.RawMessage
 
-// call is one tool call of a turn.
+// call holds one tool call of a turn.
 type call struct {
 	event.Call
-	args        jsonText // a JSON object; nil if the model wrote something else
-	argsText    string   // then this is what it wrote
-	argsProblem string   // and this is what is wrong with it
+	args        jsonText // a JSON object; nil if the model's text is not one
+	argsText    string   // the model's text if args is nil
+	argsProblem string   // what is wrong with argsText
 	byClient    bool     // the caller executes it
-	edited      bool     // args are a person's, not the model's
-	foundTools  []string // the names of the tools that it found, if it was a search for some
+	edited      bool     // a person changed args
+	foundTools  []string // the names of the tools that it found, if it was a tool search
 }
 
-// parseArgs reads the arguments as the model wrote them. It never guesses: what is not a JSON
-// object stays text, and the model is told what is wrong.
+// parseArgs parses the model's arguments. It never guesses: a text that is not a JSON object is
+// kept as text, and the model gets an error that explains what is wrong.
 func (c *call) parseArgs(text string) {
 	trimmed := bytes.TrimSpace([]byte(text))
 	if len(trimmed) == 0 {
@@ -61,7 +61,7 @@ func (c *call) parseArgs(text string) {
 	c.argsText = text
 }
 
-// describeJSONError says for the model why text is not a JSON object, and where.
+// describeJSONError explains to the model why text is not a JSON object, and at which byte.
 func describeJSONError(text []byte, err error) string {
 	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return "they are a JSON " + wrongType.Value + ", not an object"
@@ -74,12 +74,12 @@ func describeJSONError(text []byte, err error) string {
 	if !ok {
 		return "they are not a JSON object"
 	}
-	// Offset counts the bytes read, the wrong one included.
+	// Offset counts the bytes that were read, including the invalid one.
 	at := max(0, min(int(broken.Offset)-1, len(text)-1))
 	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", at+1, bytes.ToValidUTF8(text[at:min(len(text), at+20)], nil))
 }
 
-// argsAsWritten returns the arguments as the model wrote them, for the conversation.
+// argsAsWritten returns the model's arguments unchanged, for the conversation.
 func (c *call) argsAsWritten() string {
 	if c.args != nil {
 		return string(c.args)
@@ -87,7 +87,7 @@ func (c *call) argsAsWritten() string {
 	return c.argsText
 }
 
-// metadataParams returns the arguments in the metadata, where every element is an object.
+// metadataParams returns the arguments for the metadata, in which every element is an object.
 func (c *call) metadataParams() jsonText {
 	if c.args != nil {
 		return c.args
@@ -104,8 +104,8 @@ func (c *call) editNote() string {
 	return "[A person changed the arguments of this call to " + string(c.args) + "]\n"
 }
 
-// toolTurn executes the calls of a turn and adds their results to the conversation in call order,
-// whichever call ends first.
+// toolTurn executes the calls of a turn. It adds their results to the conversation in call
+// order, not in the order in which the calls ended.
 func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error {
 	l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Calls: reply.conversationCalls(), Extensions: reply.extensions})
 	outcomes, err := l.runCalls(ctx, reply.ownCalls(), final)
@@ -133,10 +133,10 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 	return l.budget.EndTurn(ctx, l.run.out)
 }
 
-// runCalls executes the calls of a turn at the same time, except those whose outcome a replayed
-// log has. Every call gets an outcome and its event, whatever happens to the others. When a hook
-// ends the run, or the time for tools is over, the calls in flight are canceled; the error is one
-// that ends the run.
+// runCalls executes the calls of a turn at the same time, except for calls whose outcome is in
+// the replayed log. Every call gets an outcome and its event, even if others fail. When a hook
+// ends the run, or the time for tools is used up, the calls in flight are cancelled. An error
+// ends the run.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
@@ -159,7 +159,7 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 		wg.Go(func() {
 			defer recoverTo(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
-			defer l.budget.SkipCall(i) // or later calls would wait for this one
+			defer l.budget.SkipCall(i) // otherwise later calls would wait for this one
 			outcomes[i], errs[i] = l.runCall(turn, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
 				end(abort)
@@ -193,7 +193,8 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if err != nil {
 		return callOutcome{}, err
 	}
-	// The event is appended even if the turn is over: every call that was opened is closed.
+	// The event is appended even if the turn has ended, because every opened call must be
+	// closed.
 	ended := event.Body(nil)
 	if outcome.errorEvent != nil {
 		ended = *outcome.errorEvent
@@ -221,14 +222,14 @@ func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
 	return m
 }
 
-// errorObject returns a failure as the conversation and the metadata have it.
+// errorObject returns a failure in the form of the conversation and the metadata.
 func errorObject(text string) jsonText {
 	quoted, _ := json.Marshal(map[string]string{"error": text}) // strings always marshal
 	return quoted
 }
 
-// addMetadata adds a call to the metadata of the answer. The calls of a run are bounded together;
-// beyond that bound each is there with its beginning only.
+// addMetadata adds a call to the metadata of the answer. The calls of a run share one bound;
+// beyond it, only the beginning of each further call is included.
 func (l *loop) addMetadata(c *call, end callOutcome) {
 	params := l.boundedParams(c)
 	if end.errorEvent != nil {
@@ -239,7 +240,7 @@ func (l *loop) addMetadata(c *call, end callOutcome) {
 	l.appendMetadata(c, params, content.TruncateValue(end.resultEvent.Payload, l.metadataLeft(), end.resultURL))
 }
 
-// addClientCallMetadata adds a call that the caller executes, so its result is not known.
+// addClientCallMetadata adds a call that the caller executes, so its result is unknown here.
 func (l *loop) addClientCallMetadata(c *call) {
 	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
 }
@@ -280,8 +281,8 @@ type mediaBudget struct {
 
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
-// admitMedia counts m and returns it as the model gets it, or says why it is left out. A model that
-// takes no such media needs no reason: the text has a placeholder.
+// admitMedia counts m and returns it in the form for the model, or explains why it is omitted.
+// If the model does not accept such media, no reason is needed: the text has a placeholder.
 func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
 	if m == nil || !g.profile.Images && !g.profile.Audio {
 		return nil, ""
@@ -304,7 +305,7 @@ func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal st
 	return checked, ""
 }
 
-// attachMedia returns the text of a result and the media that go with it. The text says where each was.
+// attachMedia returns the text of a result and its media. The text marks the position of each.
 func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, media []llm.Media) {
 	var parts []string
 	for _, p := range res.Parts() {
