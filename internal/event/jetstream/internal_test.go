@@ -314,7 +314,7 @@ func TestLoopsRecoverFromPanics(t *testing.T) {
 		}
 		l.stop()
 		l.wg.Wait()
-		for _, doing := range []string{"take in a message", "look after a run", "remove runs whose time is over", "keep a lease"} {
+		for _, doing := range []string{"accept a live message", "poll a run", "delete expired runs", "keep a lease"} {
 			if n := strings.Count(logged.text.String(), fmt.Sprintf("doing=%q", doing)); n < 2 {
 				t.Errorf("the log has %d panics with doing=%q, want at least 2", n, doing)
 			}
