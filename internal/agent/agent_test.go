@@ -20,7 +20,7 @@ import (
 )
 
 // S2.1, S1.9
-func TestOneToolCallAsEvents(t *testing.T) {
+func TestToolCallAsEvents(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),
 		llmtest.Says("It is ", "3."),
@@ -72,7 +72,7 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 }
 
 // S2.6, S1.3, F9: whatever a model does wrong is told to it, and the run goes on.
-func TestEveryBadCallIsAnsweredAndNothingIsGuessed(t *testing.T) {
+func TestBadCallsAreAnsweredAndNotGuessed(t *testing.T) {
 	bad := []llmtest.Call{
 		{Name: "no_such_tool", Args: `{}`},
 		{Name: "add", Args: `{"a":1,`},
@@ -269,7 +269,7 @@ func TestRunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
 	}
 }
 
-func TestSomebodyWhoComesBackWithinTheGraceKeepsTheRun(t *testing.T) {
+func TestReconnectWithinTheGraceKeepsTheRun(t *testing.T) {
 	g := newGate()
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), nil)
 	run := h.StartRun(t, agent.Request{})
@@ -323,7 +323,7 @@ func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 	}
 }
 
-func TestMoreRunsThanAllowedAreRefused(t *testing.T) {
+func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 	g := newGate()
 	defer close(g.open)
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })

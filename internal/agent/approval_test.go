@@ -196,7 +196,7 @@ func TestApprovalIsGoodForOneCall(t *testing.T) {
 	}
 }
 
-func TestNobodyButTheOwnerMayAnswer(t *testing.T) {
+func TestAnswerIsForTheOwnerOnly(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
 	ada := auth.Identity{Issuer: "iss", Subject: "ada"}
 	r, err := h.Start(t.Context(), ada, agent.Request{Question: "?", Interactive: true})

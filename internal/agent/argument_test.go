@@ -58,7 +58,7 @@ func ordered(n any) *sdk.CallToolResult {
 
 // S1.5: what the model only wrote as text is repaired. tool_call and the conversation
 // have what it wrote; the tool, tool_result and the metadata what was sent.
-func TestWhatIsSentIsWhatFits(t *testing.T) {
+func TestToolArgumentsAreSentAsTheyFit(t *testing.T) {
 	const wrote, fits = `{"item":"7","count":"9007199254740993","tags":"[\"a\"]"}`, `{"item":"7","count":9007199254740993,"tags":["a"]}`
 	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: wrote}), llmtest.Says("Done.")), orderSchema, ordered(1))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)

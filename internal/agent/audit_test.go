@@ -45,7 +45,7 @@ func (l *logged) calls(t *testing.T) (lines []map[string]any) {
 
 // Every call leaves one line, whatever became of it: who, for whom, what exactly, who
 // allowed it, how it ended. What was in the arguments is not in it.
-func TestEveryCallLeavesOneLine(t *testing.T) {
+func TestAuditLogHasOneLinePerCall(t *testing.T) {
 	log := &logged{}
 	h := adding(t, func(o *agent.Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) },
 		onePlusTwo, llmtest.Call{Name: "add", Args: `{"a":5,"b":5}`}, llmtest.Call{Name: "add", Args: `{"a":6,"b":6}`},

@@ -86,7 +86,7 @@ func bound(b agent.Budget, name string) float64 {
 }
 
 // What the operator does not allow, nobody is asked for; nor where nobody wants to be.
-func TestNobodyIsAskedForWhatHeCannotGive(t *testing.T) {
+func TestBudgetIncreaseIsAskedOnlyWhereItCanBeGranted(t *testing.T) {
 	for name, c := range map[string]struct {
 		ours  agent.Budget
 		turns int

@@ -69,7 +69,7 @@ func TestServersToolIsNotReplacedByTheCallers(t *testing.T) {
 	}
 }
 
-func TestWithoutToolsTheCallersAreNotOfferedEither(t *testing.T) {
+func TestClientToolsAreNotOfferedWithoutTools(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("no")), nil)
 	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolNone, ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
 	if n := len(h.Model.Requests()[0].Tools); n != 0 {

@@ -109,7 +109,7 @@ func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
 	}
 }
 
-func TestNothingToAnswerIsRefused(t *testing.T) {
+func TestHistoryWithNothingToAnswerIsRefused(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("yes")), nil)
 	for _, c := range []struct {
 		at      string

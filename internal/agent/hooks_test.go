@@ -63,7 +63,7 @@ func askedOf(s *webhooktest.Service) map[string]string {
 
 // S0.2: whatever way a call fails, tool_error is asked about it; and of every call
 // that can be made the service knows before.
-func TestEveryFailureOfACallReachesTheHook(t *testing.T) {
+func TestCallFailuresReachTheHook(t *testing.T) {
 	server := memoryServer{
 		"works": func(*http.Request) (string, error) { return text("fine"), nil },
 		"fails": func(*http.Request) (string, error) {

@@ -126,7 +126,7 @@ func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
 }
 
 // A caller who waits for the whole answer could never answer.
-func TestWhereNobodyReadsTheRunTheAnswerIsNoAtOnce(t *testing.T) {
+func TestElicitationWithoutAReaderIsDeclinedAtOnce(t *testing.T) {
 	h := asking(t, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "decline" {

@@ -63,7 +63,7 @@ var kinds = []struct{ name, result string }{
 
 // S0.4, S1.6, S2.7, S2.8: what the model, the events and the metadata have of each kind
 // of result stands in testdata/results.golden.
-func TestEveryKindOfResultReachesItsReaders(t *testing.T) {
+func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 	takes := map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, Audio: true}}
 	houses := []struct {
 		name  string

@@ -111,7 +111,7 @@ func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 
 // What a server says meanwhile is told when the run goes on: a reader who left at suspended
 // has seen all there was.
-func TestNothingIsToldWhileTheRunIsSuspended(t *testing.T) {
+func TestSuspendedRunSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{})
 		asked, told := make(chan resolution), make(chan error)

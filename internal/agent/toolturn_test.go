@@ -10,7 +10,7 @@ import (
 )
 
 // What a run shows its model comes again in every later request, so all of it is bounded.
-func TestWhatARunShowsIsBounded(t *testing.T) {
+func TestMediaOfARunIsBounded(t *testing.T) {
 	g := mediaBudget{profile: llm.Profile{Images: true}, budget: &budget.Budget{}}
 	big := &content.Media{MIME: "image/png", Data: base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, 3<<20-8)...))}
 	for i := range 5 {

@@ -31,7 +31,7 @@ import (
 
 // Nothing but a token in its one header opens a door, whatever somebody in front of us
 // or a probe might say; and every door says the same (RFC 6750 section 3.1).
-func TestEveryRouteNeedsAToken(t *testing.T) {
+func TestRoutesNeedAToken(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })

@@ -184,7 +184,7 @@ func allocated() uint64 {
 // Whatever is wrong with a request, at whichever route: the caller is told so with a
 // problem, nothing is started, nothing panics, and it costs little. What net/http refuses
 // by itself is a line of text.
-func TestEveryRouteAnswersInvalidRequestsWith4xx(t *testing.T) {
+func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	var faults bytes.Buffer
 	h := New(Options{

@@ -32,7 +32,7 @@ import (
 	"answerd/internal/sse"
 )
 
-func TestEveryRouteIsInTheDocumentAndViceVersa(t *testing.T) {
+func TestRoutesAreInTheDocumentAndViceVersa(t *testing.T) {
 	documented := document().operations()
 	routes := make(map[string]bool)
 	h := New(Options{Metrics: http.NotFoundHandler(), Console: http.NotFoundHandler()})
@@ -57,7 +57,7 @@ func TestEveryRouteIsInTheDocumentAndViceVersa(t *testing.T) {
 	}
 }
 
-func TestEveryExampleMatchesItsSchema(t *testing.T) {
+func TestExamplesMatchTheirSchemas(t *testing.T) {
 	d, count := document(), 0
 	check := func(at string, schema, example any) {
 		count++
@@ -161,7 +161,7 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-func TestEveryCodeOfAProblemIsInTheDocumentWithItsMeaning(t *testing.T) {
+func TestProblemCodesAreInTheDocumentWithTheirMeaning(t *testing.T) {
 	d := document()
 	listed := d.at("components", "schemas", "ProblemCode")["enum"].([]any)
 	shown := make(map[string]bool)

@@ -133,7 +133,7 @@ func TestProbesAnswerWhoeverAsks(t *testing.T) {
 	}
 }
 
-func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
+func TestCORSAllowsConfiguredOriginsOnly(t *testing.T) {
 	const origin = "https://app.example"
 	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{origin} })
 	pre := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,last-event-id"}
@@ -159,7 +159,7 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 	}
 }
 
-func TestOnlyAValidTokenGetsInAndOnlyItsOwnerSeesARun(t *testing.T) {
+func TestTokenIsRequiredAndOnlyItsOwnerSeesARun(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })

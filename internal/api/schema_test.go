@@ -330,7 +330,7 @@ func kept(t *testing.T, b event.Body) event.Event {
 	return page.Events[0]
 }
 
-func TestEveryTypeOfEventHasOneSchema(t *testing.T) {
+func TestEventTypesHaveOneSchemaEach(t *testing.T) {
 	d := document()
 	mapping := d.at("components", "schemas", "Event", "discriminator", "mapping")
 	listed := make(map[string]bool)
@@ -351,7 +351,7 @@ func TestEveryTypeOfEventHasOneSchema(t *testing.T) {
 }
 
 // S2.1
-func TestEveryEventMatchesItsSchemaFieldByField(t *testing.T) {
+func TestEventsMatchTheirSchemasFieldByField(t *testing.T) {
 	d := document()
 	var types []event.Type
 	for _, b := range bodies() {

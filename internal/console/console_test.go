@@ -51,7 +51,7 @@ func embedded(t *testing.T) map[string]file {
 	return files
 }
 
-func TestEveryFileIsServedWithItsTypeAndPolicy(t *testing.T) {
+func TestFilesAreServedWithTheirTypeAndPolicy(t *testing.T) {
 	url, client := serve(t)
 	for at, f := range embedded(t) {
 		res, body := get(t, client, url+at)
@@ -140,7 +140,7 @@ func TestFileOfAnUnknownKindIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnyOtherPathIs404(t *testing.T) {
+func TestUnknownPathIs404(t *testing.T) {
 	url, client := serve(t)
 	for _, at := range []string{
 		"/console/", "/console", "/console/index.html", "/index.html", "/console/nothing.js", "/console.go",
@@ -196,7 +196,7 @@ var forbidden = map[string]*regexp.Regexp{
 	"an inline script or style":  regexp.MustCompile(`<style|<script[^>]*>[^<]|\sstyle=|\son[a-z]+="`),
 }
 
-func TestNoFileReachesOutOrMakesMarkup(t *testing.T) {
+func TestFilesNeitherReachOutNorMakeMarkup(t *testing.T) {
 	for at, f := range embedded(t) {
 		// A namespace is a name that looks like an address; nobody asks for it.
 		content := strings.ReplaceAll(string(f.content), `xmlns="http://www.w3.org/2000/svg"`, "")

@@ -240,7 +240,7 @@ func TestRejectedArgumentsAreKnownByTheirWording(t *testing.T) {
 
 // The wordings of the SDKs as they are today: real servers, the schema of whose tool
 // says less than their code asks for.
-func TestTheSDKsOwnRejectionIsKnown(t *testing.T) {
+func TestSDKRejectionIsKnown(t *testing.T) {
 	server := tools(nil)
 	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {

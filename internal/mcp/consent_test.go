@@ -149,7 +149,7 @@ func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 
 // However many calls of one caller wait, more than the server has permits for: one
 // authorization, one token, and all go on when his browser comes back.
-func TestOneVisitLetsAllCallsOfACallerGoOn(t *testing.T) {
+func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
 	before := len(c.as.Granted("authorization_code"))
@@ -190,7 +190,7 @@ func TestOneVisitLetsAllCallsOfACallerGoOn(t *testing.T) {
 }
 
 // Who says no, or cannot be asked, is told what to do; the server is as it was.
-func TestWithoutConsentACallIsDenied(t *testing.T) {
+func TestCallWithoutConsentIsDenied(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
 	for range 2 * maxStreak { // which would open the breaker

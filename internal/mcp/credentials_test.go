@@ -212,7 +212,7 @@ func TestQueryAndContext(t *testing.T) {
 
 // Neither the log nor an error that a caller sees holds a token, a session id, a
 // configured secret, or what a server wrote.
-func TestNoSecretsInLogsAndMessages(t *testing.T) {
+func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	logger := slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelInfo}))

@@ -383,7 +383,7 @@ func TestCallWithoutCallersToken(t *testing.T) {
 
 // A caller whose token the issuer refuses fails alone: the server is as it was, and the
 // next one lists its tools.
-func TestOneCallersTroubleIsHisOwn(t *testing.T) {
+func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	i := newIAM(t)

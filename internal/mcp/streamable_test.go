@@ -78,7 +78,7 @@ func (w *wiretap) saw(t *testing.T, version, session string, want ...string) {
 
 // 2025-11-25 basic/transports: "Session Management", "Protocol Version Header",
 // "Resumability and Redelivery". A session id that comes later is none.
-func TestWhatEachRequestOfASessionSaysInItsHeader(t *testing.T) {
+func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 	answered, begun, told := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 99)
 	var id atomic.Value
 	s := &script{}
@@ -137,7 +137,7 @@ func hangUp(t *testing.T, c *Client, tool string, begun <-chan struct{}) {
 }
 
 // 2026-07-28 basic/transports: each request says what it is about.
-func TestWhatEachRequestWithoutASessionSaysInItsHeader(t *testing.T) {
+func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 	begun := make(chan struct{})
 	server := tools(func(s *sdk.Server) {
 		rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -171,7 +171,7 @@ func TestWhatEachRequestWithoutASessionSaysInItsHeader(t *testing.T) {
 }
 
 // 2026-07-28 basic: each request says who asks, and what he can do; before, only the handshake does.
-func TestEveryRequestIntroducesUsAsTheHandshakeDid(t *testing.T) {
+func TestRequestsIntroduceUsAsTheHandshakeDid(t *testing.T) {
 	for flavour, introduced := range map[string]bool{"stateless json": true, "stateful json": false} {
 		var mu sync.Mutex
 		said := map[string]string{} // by method

@@ -86,7 +86,7 @@ func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 }
 
 // While calls of maxUserSessions users are in flight, another user is refused at once,
-func TestTooManyPrincipalsAtATime(t *testing.T) {
+func TestUserSessionsInUseAreLimited(t *testing.T) {
 	c := newTestSessions(t)
 	defer c.closeAll()
 	for n := range maxUserSessions {

@@ -36,7 +36,7 @@ func enter(t *testing.T, g *admission.Gate, name string) *admission.Slot {
 	return p
 }
 
-func TestWhoFindsAllPlacesTakenWaitsASecondAtMost(t *testing.T) {
+func TestAcquireWaitsASecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		first, began := enter(t, g, "a"), time.Now()
@@ -58,7 +58,7 @@ func TestWhoFindsAllPlacesTakenWaitsASecondAtMost(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsComesInWhenSomebodyLeaves(t *testing.T) {
+func TestAcquireSucceedsWhenAnotherRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		first := enter(t, g, "a")
@@ -89,7 +89,7 @@ func TestCallerWhoLeavesLeavesTheQueue(t *testing.T) {
 }
 
 // One caller with many requests waits for himself, and not in front of the others.
-func TestThoseWhoWaitAreServedInTurn(t *testing.T) {
+func TestQueueServesCallersInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := enter(t, g, "noisy")
@@ -151,7 +151,7 @@ func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 	})
 }
 
-func TestOneCallerHasSoManyPlacesAndNoMore(t *testing.T) {
+func TestCallerHasSoManyPlacesAndNoMore(t *testing.T) {
 	g := admission.New(admission.Limits{Max: 10, PerCaller: 2})
 	a := enter(t, g, "a")
 	enter(t, g, "a")
@@ -192,7 +192,7 @@ func TestRateIsABucketThatFillsUp(t *testing.T) {
 }
 
 // Callers are remembered while there is something to remember, and never without bound.
-func TestManyCallersAreForgotten(t *testing.T) {
+func TestCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})
 		begin := func(i int) error {
@@ -216,7 +216,7 @@ func TestManyCallersAreForgotten(t *testing.T) {
 }
 
 // What is taken comes in whatever the limits say, counts, and does not stand in the queue.
-func TestWhatIsTakenCountsAndDoesNotWait(t *testing.T) {
+func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1, PerCaller: 1, MemoryShort: func() bool { return false }})
 		if !g.HasFreeSlot() {

@@ -12,7 +12,7 @@ import (
 
 // A model that writes fast and a tool that reports every byte are told at a rate, by the
 // log's time, and the newest of it in the end.
-func TestWhatComesFastIsToldAtARate(t *testing.T) {
+func TestProgressIsSentAtARate(t *testing.T) {
 	n := mcptool.NewProgressReporter()
 	at, told, last := int64(1000), 0, ""
 	for i := range 100 {

@@ -119,7 +119,7 @@ func TestWholeNumberMayHaveAFraction(t *testing.T) {
 	}
 }
 
-func TestEveryTruncationOfABodyIsRefused(t *testing.T) {
+func TestTruncatedBodiesAreRefused(t *testing.T) {
 	body := `{"question":"Wh\u00e4t?","history":[{"role":"user","content":"a"}],"budget":{"seconds":1}}`
 	if _, err := native.Decode([]byte(body)); err != nil {
 		t.Fatal(err)

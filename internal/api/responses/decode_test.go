@@ -143,7 +143,7 @@ func TestIdsTellRunAndPlace(t *testing.T) {
 }
 
 // What is kept of a request is bounded, and newest messages stay the longest.
-func TestWhatIsKeptIsBounded(t *testing.T) {
+func TestStoredStateIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 100<<10)
 	q := responses.Request{Model: "m", Request: agent.Request{Question: "last"}}
 	for i := range 8 {

@@ -36,7 +36,7 @@ func suite(t *testing.T, schemas map[string]string) (url string, called func() [
 	}
 }
 
-func TestEveryToolIsCalledAsTheSuiteAsksOrAsItsSchemaSays(t *testing.T) {
+func TestToolsAreCalledAsTheSuiteAsksOrAsTheirSchemasSay(t *testing.T) {
 	url, called := suite(t, map[string]string{
 		"asked": `{"type":"object","properties":{"n":{"type":"integer"}}}`,
 		"other": `{"type":"object","properties":{"n":{"type":"integer"},"b":{"type":"boolean"},"s":{"type":"string"},"o":{"type":"object"}}}`,
