@@ -105,15 +105,15 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	}
 	for sink, text := range map[string]string{"log": s.log.String(), "response": shown.String(), "traces": otlp.receivedText(), "report": report.String()} {
 		if len(text) < 1000 {
-			t.Errorf("got %d bytes of the %s, which prove nothing", len(text), sink)
+			t.Errorf("got %d bytes of the %s, want at least 1000", len(text), sink)
 		}
 		for _, canary := range []string{"canary", "%C3%A4", "ä"} {
 			if at := strings.Index(text, canary); at >= 0 {
-				t.Errorf("%s is in the %s: …%.400s…", canary, sink, text[max(0, at-200):])
+				t.Errorf("%s is in the %s, want it nowhere: …%.400s…", canary, sink, text[max(0, at-200):])
 			}
 		}
 	}
 	if !strings.Contains(shown.String(), "It said:") {
-		t.Error("no response has what an endpoint said, so nothing was proved of it")
+		t.Error("no response has what an endpoint said, want one")
 	}
 }

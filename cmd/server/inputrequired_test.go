@@ -112,13 +112,13 @@ func (f *replicas) requireNoCanary(t *testing.T, journeys []*runReader) {
 	for _, j := range journeys {
 		for _, e := range j.frames {
 			if strings.Contains(string(e.Data), stateCanary) {
-				t.Errorf("the event %s has the requestState", e.Data)
+				t.Errorf("the event %s has the requestState, want it without", e.Data)
 			}
 		}
 	}
 	for _, p := range f.all {
 		if strings.Contains(p.log.String(), stateCanary) {
-			t.Error("the requestState is in a log")
+			t.Error("the requestState is in a log, want it in none")
 		}
 	}
 }

@@ -51,7 +51,7 @@ func readSeries(t *testing.T, page string) (series []string) {
 	for name, got := range values {
 		switch most, known := metricLabels[name]; {
 		case !known:
-			t.Errorf("the label %s with %.100q is not listed in metricLabels", name, got)
+			t.Errorf("the label %s with %.100q is not listed, want it in metricLabels", name, got)
 		case len(got) > most:
 			t.Errorf("the label %s has %d values, want at most %d: %.300q", name, len(got), most, got)
 		}

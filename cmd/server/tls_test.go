@@ -111,7 +111,7 @@ func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 		`connection="llm",name="",`, `connection="llm",name="own",`, `connection="iam",name="",`, `connection="mcp",name="crm",`,
 	} {
 		if !regexp.MustCompile(`answerd_tls_certificate_expiry_seconds\{` + labels + `role="client"\} 863\d+`).MatchString(page) {
-			t.Errorf("the metrics lack the client certificate of %s", labels)
+			t.Errorf("the metrics lack the client certificate of %s, want its expiry", labels)
 		}
 	}
 
@@ -184,7 +184,7 @@ func TestExpiryOfCertificatesIsLoggedOnceADay(t *testing.T) {
 			}
 		}
 		if text := log.String(); !strings.Contains(text, "connection=mcp name=crm role=client") || !strings.Contains(text, "days_left=13") {
-			t.Errorf("got %s", text)
+			t.Errorf("log %s, want the client certificate of crm with 13 days left", text)
 		}
 		cancel()
 		<-done

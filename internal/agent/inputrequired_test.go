@@ -57,8 +57,8 @@ func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 		t.Errorf("a second answer: %v, want %v", err, agent.ErrAnswered)
 	}
 	events := b.Events(t, run)
-	if got := names(events, "suspended"); got != "suspended elicitation_resolved tool_result step_start text_start text_delta text_end step_end final_answer" {
-		t.Errorf("events after the answer: %s", got)
+	if got, want := names(events, "suspended"), "suspended elicitation_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
+		t.Errorf("events after the answer: %s, want %s", got, want)
 	}
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), `{\"people\":4}`) {
 		t.Errorf("results %+v, want one with the answer", r)
@@ -68,11 +68,11 @@ func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 	}
 	for _, e := range events {
 		if bytes.Contains(e.JSON, []byte(agenttest.RequestState)) {
-			t.Errorf("the event %s has the requestState", e.JSON)
+			t.Errorf("the event %s has the requestState, want it without", e.JSON)
 		}
 	}
 	if strings.Contains(lines.String(), agenttest.RequestState) {
-		t.Error("the requestState is in the log")
+		t.Error("the requestState is in the log, want it without")
 	}
 }
 

@@ -4,9 +4,13 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -72,6 +76,79 @@ func TestFilesHaveAtMost500Lines(t *testing.T) {
 			t.Errorf("%s: got %d lines, want at most 500", path, lines)
 		}
 	})
+}
+
+// TestFailureMessagesSayWhatWasWanted requires the word want in every failure message of a test
+// that prints a value, so that a failure is understood without reading the test. A message below
+// "if err != nil" needs none, and neither does the error of a function that returned one.
+func TestFailureMessagesSayWhatWasWanted(t *testing.T) {
+	eachFile(t, ".", func(path string, file *ast.File) {
+		if !imports(file, "testing") {
+			return
+		}
+		var below []ast.Node
+		ast.Inspect(file, func(n ast.Node) bool {
+			if n == nil {
+				below = below[:len(below)-1]
+				return true
+			}
+			below = append(below, n)
+			if call, ok := n.(*ast.CallExpr); ok && isFailure(call) && printsValue(call) && !saysWant(call) && !isBelowError(below) {
+				t.Errorf("%s: got the failure message %s, want it to print got and want", path, types.ExprString(call))
+			}
+			return true
+		})
+	})
+}
+
+// imports reports whether file imports the package at path.
+func imports(file *ast.File, path string) bool {
+	return slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote(path) })
+}
+
+// isFailure reports whether call is t.Error, Errorf, Fatal or Fatalf with arguments. Those of other
+// packages, such as fmt.Errorf, are not, and neither is the Error of a logger that a call returned.
+func isFailure(call *ast.CallExpr) bool {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || len(call.Args) == 0 || !slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf"}, sel.Sel.Name) {
+		return false
+	}
+	switch on := sel.X.(type) {
+	case *ast.Ident:
+		return slices.Contains([]string{"t", "b", "f", "tb"}, on.Name)
+	case *ast.SelectorExpr:
+		return slices.Contains([]string{"t", "b", "f", "tb"}, on.Sel.Name)
+	}
+	return false
+}
+
+// printsValue reports whether an argument of call is not a text.
+func printsValue(call *ast.CallExpr) bool {
+	return slices.ContainsFunc(call.Args, func(arg ast.Expr) bool {
+		_, text := arg.(*ast.BasicLit)
+		return !text
+	})
+}
+
+var wantWord = regexp.MustCompile(`(\b|\\n)want`)
+
+// saysWant reports whether the text of call has the word want, or a variable of that name.
+func saysWant(call *ast.CallExpr) bool { return wantWord.MatchString(types.ExprString(call)) }
+
+// isBelowError reports whether the innermost branch of the path is "if err != nil", or whether there
+// is none and the last node is t.Fatal(err).
+func isBelowError(path []ast.Node) bool {
+	for i := len(path) - 2; i >= 0; i-- {
+		switch n := path[i].(type) {
+		case *ast.IfStmt:
+			name, ok := strings.CutSuffix(types.ExprString(n.Cond), " != nil")
+			return ok && strings.HasSuffix(strings.ToLower(name), "err")
+		case *ast.FuncLit:
+			i = 0
+		}
+	}
+	call := path[len(path)-1].(*ast.CallExpr)
+	return len(call.Args) == 1 && strings.HasSuffix(strings.ToLower(types.ExprString(call.Args[0])), "err")
 }
 
 // eachFile parses every Go file below dir and calls f with it.

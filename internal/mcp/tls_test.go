@@ -135,7 +135,7 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 			calls.Go(func() {
 				res, err := c.Call(t.Context(), Call{Tool: "echo", Args: fmt.Appendf(nil, `{"text":"%d"}`, i)})
 				if err != nil || string(res.Payload()) != fmt.Sprintf(`"%d"`, i) {
-					t.Errorf("call %d: %v", i, err)
+					t.Errorf("call %d: %v, want its number", i, err)
 				}
 			})
 		}
@@ -237,7 +237,7 @@ func TestTLSAppliesToTokenEndpoints(t *testing.T) {
 			res, err := client.Call(t.Context(), Call{Tool: "t", Principal: auth.Identity{Issuer: "i", Subject: "ada", Token: auth.NewSecret("inbound")}})
 			must(t, res, err)
 			if got == "" || len(seen) != 1 || seen[0] != "Bearer granted" {
-				t.Errorf("got client certificate %q at the token endpoint and tokens %q at the server", got, seen)
+				t.Errorf("got client certificate %q at the token endpoint and tokens %q at the server, want one and Bearer granted", got, seen)
 			}
 		})
 	}

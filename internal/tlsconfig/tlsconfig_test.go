@@ -231,7 +231,7 @@ func TestReloadKeepsTheCertificatesAfterAnError(t *testing.T) {
 	}
 	tlstest.Replace(t, files.KeyFile, []byte("half"))
 	if err := source.Reload(); err == nil {
-		t.Error("Reload of a broken key: got no error")
+		t.Error("Reload of a broken key: got no error, want one")
 	}
 	rt.CloseIdleConnections()
 	if again, err := get(t, rt, server.URL); err != nil || again != first {

@@ -38,7 +38,7 @@ func loadOutputs(t *testing.T) (out []savedOutput) {
 		lines := strings.Split(head, "\n")
 		fields := strings.Split(lines[0], " | ")
 		if !found || len(fields) != 3 {
-			t.Fatalf("%q is not an entry", entry)
+			t.Fatalf("entry %q, want a line with three fields", entry)
 		}
 		o := savedOutput{notation: fields[0], model: fields[1], source: fields[2], text: strings.TrimSuffix(text, "\n")}
 		for _, line := range lines[1:] {
@@ -51,7 +51,7 @@ func loadOutputs(t *testing.T) (out []savedOutput) {
 				o.calls = append(o.calls, writtenCall{name, "{" + arguments})
 				o.near, o.lost = o.near || kind == "near", o.lost || kind == "lost"
 			default:
-				t.Fatalf("%s: got the line %q", o.source, line)
+				t.Fatalf("%s: got the line %q, want one of the known kinds", o.source, line)
 			}
 		}
 		if len(o.text) > 2048 || len(o.tools) == 0 {
@@ -132,7 +132,7 @@ func TestExtractorReadsOutputsOfModels(t *testing.T) {
 				}
 			case o.lost:
 				if len(calls) > 0 {
-					t.Errorf("%s: got calls %v; the entry says that it is not understood", where, calls)
+					t.Errorf("%s: got calls %v, want none: the entry says that it is not understood", where, calls)
 				}
 			case len(calls) != len(o.calls):
 				t.Errorf("%s: got calls %v, want %v", where, calls, o.calls)
