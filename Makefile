@@ -99,6 +99,11 @@ golden: ## renew the golden files and the documents made from the code
 browser-test: ## the console in a real browser (needs Node and chromium; skips without)
 	internal/console/browser/run.sh
 
+.PHONY: screenshots
+screenshots: ## docs/images from the browser tests (needs Node and chromium)
+	SHOTS=$(CURDIR)/docs/images internal/console/browser/run.sh story.test.js
+	cd docs/images && mv 4-approval-light.png console.png && mv 2-answer-light.png answer.png && rm -f [0-9]*.png
+
 .PHONY: schemathesis
 schemathesis: ## requests made up from api/openapi.yaml against the demo (needs Python; skips without)
 	api/schemathesis/run.sh

@@ -17,197 +17,217 @@ import (
 )
 
 // config is every setting, read once from the environment. The comments are the
-// manual: the README's table and .env.example are made from them by a test. A field
+// manual: a test makes docs/configuration.md and .env.example from them. A comment that ends
+// with a colon is the title of a section. A field
 // of type auth.Secret can also be given as a file, under its name with _FILE added.
 type config struct {
-	// Address to listen on. Beyond loopback the server refuses to start without inbound authentication.
+	// HTTP server:
+
+	// Address to listen on. Beyond loopback, answerd refuses to start without inbound authentication.
 	Addr string `env:"ADDR" envDefault:"127.0.0.1:8080"`
-	// Exact origins whose pages may call, comma separated.
+	// Exact origins whose pages may call the API from a browser, comma separated.
 	CORSOrigins []string `env:"CORS_ORIGINS"`
-	// Hosts, without port, that requests may be addressed to; that of PUBLIC_URL is one of them. Unset: the host of ADDR, loopback's names for a loopback address, any for a wildcard address.
+	// Host names, without port, that requests may be addressed to. The host of PUBLIC_URL is always allowed. Unset: the host of ADDR; the names of loopback for a loopback address; any host for a wildcard address.
 	AllowedHosts []string `env:"ALLOWED_HOSTS"`
-
-	// Address under which answerd is reached, without a path: browsers come back to {PUBLIC_URL}/oauth/callback from the authorization servers of MCP servers, and tokens of callers are for it. Unset: http:// and ADDR, for a loopback address.
+	// Address under which browsers and other services reach answerd, without a path. Authorization servers of MCP servers send browsers back to {PUBLIC_URL}/oauth/callback, and callers' tokens are issued for it. Unset: http:// and ADDR, for a loopback address.
 	PublicURL string `env:"PUBLIC_URL"`
-
-	// Address of a listener of its own for /metrics, which then wants no token and is nowhere else. Unset: /metrics is at ADDR, and wants a token where callers bring one.
+	// Address of a separate listener for /metrics, which then needs no token. Unset: /metrics is served at ADDR, and needs a token where callers need one.
 	MetricsAddr string `env:"METRICS_ADDR"`
 
-	// OpenAI-compatible endpoint, up to and including /v1. Unset: OPENAI_BASE_URL, else OpenAI's own.
+	// Models:
+
+	// OpenAI-compatible endpoint, up to and including /v1. Unset: OPENAI_BASE_URL, otherwise OpenAI's own endpoint.
 	LLMBaseURL string `env:"LLM_BASE_URL"`
-	// Its key. Unset: OPENAI_API_KEY.
+	// API key of LLM_BASE_URL. It is sent to no other endpoint. Unset: OPENAI_API_KEY.
 	LLMAPIKey auth.Secret `env:"LLM_API_KEY"`
-	// Model of requests that name none. Must be set at OpenAI's own endpoint. With MODELS_FILE it is one of its models; unset, the first.
+	// Model for requests that name none. It must be set for OpenAI's own endpoint. With MODELS_FILE it is one of the models in that file; unset, the first of them.
 	DefaultModelID string `env:"DEFAULT_MODEL_ID" envDefault:"xai.grok-4"`
-	// How models call tools: native; text, for models without tool calling (TOOL: / PARAMETERS: in the prompt); or auto, which is native and also reads calls that the model writes as text.
+	// How models call tools. native: in the fields of Chat Completions. text: as text, for models without tool calling (TOOL: and PARAMETERS: in the prompt). auto: native, and calls that the model writes as text are read as well.
 	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"auto"`
-	// JSON file with the models that are served, and what each can do. Unset: whatever model a request names.
+	// JSON file with the models that callers may use, and what each can do: docs/providers.md. Unset: any model that a request names.
 	ModelsFile string `env:"MODELS_FILE"`
 	// Longest wait for the first byte of a model's answer.
 	LLMFirstByteTimeout time.Duration `env:"LLM_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	// Longest silence within a model's answer.
 	LLMIdleTimeout time.Duration `env:"LLM_IDLE_TIMEOUT" envDefault:"30s"`
-	// Add what a model's endpoint says about an error to the problem's detail, for the caller. It is always in the log.
+	// Add the error message of the model's endpoint to the problem that the caller gets. The log always has it.
 	LLMShowErrors bool `env:"LLM_SHOW_ERRORS" envDefault:"false"`
-	// Repetitions of a failed model call, only before its first delta.
+	// How often a failed model request is repeated. It is repeated only before its first delta.
 	LLMMaxRetries int `env:"LLM_MAX_RETRIES" envDefault:"2"`
-	// Root certificates for LLM_BASE_URL, in PEM, in place of the system's. This and the other TLS files are read again when they change. A model of MODELS_FILE with a base_url has its own, in tls.
+	// Root certificates for LLM_BASE_URL in PEM, instead of the system's. All TLS files are read again when they change. A model in MODELS_FILE that has its own base_url also has its own tls.
 	LLMTLSCAFile string `env:"LLM_TLS_CA_FILE"`
 	// Client certificate for LLM_BASE_URL, in PEM.
 	LLMTLSCertFile string `env:"LLM_TLS_CERT_FILE"`
-	// Its private key, not encrypted.
+	// Private key of LLM_TLS_CERT_FILE, in PEM, not encrypted.
 	LLMTLSKeyFile string `env:"LLM_TLS_KEY_FILE"`
 
-	// One MCP server (streamable HTTP), named default.
+	// MCP servers:
+
+	// One MCP server that speaks Streamable HTTP. Its name is default.
 	MCPURL string `env:"MCP_URL"`
-	// Which calls of its tools a person must approve: never, destructive or always.
+	// Which calls to the server at MCP_URL a person must approve: never, destructive or always.
 	MCPApproval string `env:"MCP_APPROVAL" envDefault:"never"`
-	// An mcp.json with any number of servers; may be set beside MCP_URL. Read again when it changes, and on SIGHUP.
+	// An mcp.json with any number of MCP servers: docs/mcp-servers.md. It may be set together with MCP_URL. It is read again when it changes, and on SIGHUP.
 	MCPConfigPath string `env:"MCP_CONFIG_PATH"`
-	// File of the tool definitions that were accepted for its servers with pin. Unset: beside it, mcp.json's is mcp.pins.json.
+	// File with the accepted tool definitions of servers that have pin. Unset: mcp.pins.json in the directory of mcp.json.
 	MCPPinsPath string `env:"MCP_PINS_PATH"`
-	// Longest silence of an MCP server that works on a call; ten times that bounds the call in all.
+	// Longest silence of an MCP server during a call. A call may take ten times as long in total.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"60s"`
-	// Tool calls at a time per MCP server.
+	// Tool calls in flight per MCP server.
 	MaxConcurrentCalls int `env:"MAX_CONCURRENT_CALLS" envDefault:"10"`
 
-	// Messages of a question's history that are used.
+	// Agent and budgets:
+
+	// Messages of a question's history that are used; the latest ones.
 	MaxHistory int `env:"MAX_HISTORY" envDefault:"16"`
-	// Model turns with tools in one run; one more without tools sums up.
+	// Model turns with tools in one run. One more turn without tools gives the final answer.
 	MaxTurns int `env:"MAX_TURNS" envDefault:"10"`
-	// Most tokens of one model answer. It is sent with each model request, unless less is left of the run's budget; an answer that goes on beyond it is cut. Unset: what the budget and the model allow.
+	// Most tokens of one model answer. The limit is sent with each model request, unless less remains of the run's budget. A longer answer is cut. Unset: what the budget and the model allow.
 	MaxOutputTokens int64 `env:"MAX_OUTPUT_TOKENS"`
-	// With more tools than this a model is shown one to search them, and those that it found. 0: never for their number.
+	// With more tools than this, the model sees one tool that searches for tools, and the tools it found. 0: the number does not matter.
 	ToolSearchMinTools int `env:"TOOL_SEARCH_MIN_TOOLS" envDefault:"64"`
-	// Or with more bytes of names, descriptions and schemas. 0: never for their size.
+	// The same for the total size of tool names, descriptions and schemas. 0: the size does not matter.
 	ToolSearchMinBytes byteSize `env:"TOOL_SEARCH_MIN_BYTES" envDefault:"64KiB"`
-	// Tool calls in one run. This and the other limits of a run: unset is none, requests may ask for less, and a run that reaches one sums up.
+	// Most tool calls of one run. Unset, as for the other budgets: unlimited. A question may ask for less. At a limit, the model is asked once for a final answer.
 	BudgetToolCalls int `env:"BUDGET_TOOL_CALLS"`
-	// Tokens of all prompts of one run.
+	// Most tokens of all prompts of one run.
 	BudgetInputTokens int64 `env:"BUDGET_INPUT_TOKENS"`
-	// Tokens of all that the model says in one run.
+	// Most tokens of all model answers of one run.
 	BudgetOutputTokens int64 `env:"BUDGET_OUTPUT_TOKENS"`
-	// Both together.
+	// Most tokens of prompts and answers together.
 	BudgetTotalTokens int64 `env:"BUDGET_TOTAL_TOKENS"`
-	// Seconds of one run, without those in which it waits for a person; the last fifth, 15 s at most, is kept for summing up.
+	// Longest duration of one run in seconds. Waiting for a person does not count. The last fifth, at most 15 s, is reserved for the final answer.
 	BudgetSeconds float64 `env:"BUDGET_SECONDS"`
-	// Bytes of tool results that the model is given in one run, such as 1MiB.
+	// Most bytes of tool results that the model gets in one run, for example 1MiB.
 	BudgetResultBytes byteSize `env:"BUDGET_RESULT_BYTES"`
-	// Money that one run may cost, in the currency of the models' prices; models without a price are refused then.
+	// Highest cost of one run, in the currency of the prices in MODELS_FILE. Models without a price are then refused.
 	BudgetCost float64 `env:"BUDGET_COST"`
-	// How long a run waits for a person: for an approval, or for what an MCP server asks.
+	// How long a run waits for a person: for an approval, or for input that an MCP server asks for.
 	InputTimeout time.Duration `env:"INPUT_TIMEOUT" envDefault:"15m"`
 	// Name of the user in the system prompt.
 	AgentUsername string `env:"AGENT_USERNAME" envDefault:"user"`
 	// IANA time zone of the dates in the system prompt.
 	AgentTimezone string `env:"AGENT_TIMEZONE" envDefault:"Europe/Rome"`
-	// File with a Go template for the system prompt: username, today_long, today_iso, tools. Unset: the built-in one.
+	// File with a Go template for the system prompt. The template can use username, today_long, today_iso and tools. Unset: a built-in prompt.
 	SystemPromptFile string `env:"SYSTEM_PROMPT_FILE"`
+
+	// Tokens for MCP servers:
 
 	// Send the service's own JWT with MCP calls.
 	EnableJWTToken bool `env:"ENABLE_JWT_TOKEN" envDefault:"false"`
-	// IAM that issues it, at {IAM_BASE_URL}/oauth2/v1/token.
+	// Base URL of the IAM that issues this JWT, at {IAM_BASE_URL}/oauth2/v1/token.
 	IAMBaseURL string `env:"IAM_BASE_URL"`
-	// The whole token URL, where it is another.
+	// Complete token URL, if it differs from that.
 	IAMTokenURL string `env:"IAM_TOKEN_URL"`
-	// Scope that is asked for.
+	// Scope that is requested for this JWT.
 	Scope string `env:"SCOPE" envDefault:"urn:opc:idm:__myscopes__"`
-	// OAuth client of the service.
+	// OAuth client id of the service.
 	IAMClientID string `env:"IAM_CLIENT_ID"`
-	// Its secret.
+	// OAuth client secret of the service.
 	IAMClientSecret auth.Secret `env:"IAM_CLIENT_SECRET"`
-	// Or: OCID of the OCI Vault secret that holds it.
+	// OCID of the OCI Vault secret that holds the client secret, instead of IAM_CLIENT_SECRET.
 	SecretOCID string `env:"SECRET_OCID"`
 	// How to authenticate to OCI Vault: api_key, instance_principal or resource_principal.
 	OCIAuthType string `env:"OCI_AUTH_TYPE" envDefault:"api_key"`
-	// Root certificates for the IAM, in PEM, in place of the system's: for IAM_BASE_URL, IAM_TOKEN_URL and AUTH_JWKS_URL, and for MCP servers with auth of type exchange that have no tls of their own.
+	// Root certificates for the IAM in PEM, instead of the system's. They apply to IAM_BASE_URL, IAM_TOKEN_URL and AUTH_JWKS_URL, and to MCP servers with auth of type exchange that have no tls of their own.
 	IAMTLSCAFile string `env:"IAM_TLS_CA_FILE"`
 	// Client certificate for the IAM, in PEM.
 	IAMTLSCertFile string `env:"IAM_TLS_CERT_FILE"`
-	// Its private key, not encrypted.
+	// Private key of IAM_TLS_CERT_FILE, in PEM, not encrypted.
 	IAMTLSKeyFile string `env:"IAM_TLS_KEY_FILE"`
 
-	// Issuer of the JWTs that callers must bring. Unset: no inbound authentication.
+	// Callers:
+
+	// Issuer of the JWTs that callers must send. Unset: no inbound authentication.
 	AuthIssuer string `env:"AUTH_ISSUER"`
-	// Audience that they must name.
+	// Audience that the tokens must have.
 	AuthAudience string `env:"AUTH_AUDIENCE"`
-	// Where the issuer's keys are.
+	// Address of the issuer's public keys (JWKS).
 	AuthJWKSURL string `env:"AUTH_JWKS_URL"`
-	// Scope that they must have, if any.
+	// Scope that the tokens must have. Unset: none.
 	AuthScope string `env:"AUTH_SCOPE"`
-	// Algorithms that may sign them, comma separated: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA.
+	// Signature algorithms that are accepted, comma separated: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA.
 	AuthAlgorithms []string `env:"AUTH_ALGORITHMS" envDefault:"RS256,ES256"`
-	// Clients, comma separated, whose tokens are taken, by azp or else client_id. Unset: those of any.
+	// OAuth clients whose tokens are accepted, comma separated. The client is the claim azp, otherwise client_id. Unset: any client.
 	AuthClients []string `env:"AUTH_CLIENTS"`
-	// Take only tokens of the type at+jwt (RFC 9068), which ID tokens are not.
+	// Accept only access tokens of type at+jwt (RFC 9068). ID tokens never have this type.
 	AuthRequireATJWT bool `env:"AUTH_REQUIRE_AT_JWT" envDefault:"false"`
-	// Longest time from iat to exp of a token that is taken. 0: any.
+	// Longest lifetime, from iat to exp, of a token that is accepted. 0: any.
 	AuthMaxLifetime time.Duration `env:"AUTH_MAX_LIFETIME" envDefault:"0s"`
-	// JSON file of rules, which callers may use which servers, tools and models: docs/rules.md. Read again when it changes, and on SIGHUP. Unset: everybody who is let in may use everything.
+	// JSON file with rules about which callers may use which servers, tools and models: docs/rules.md. It is read again when it changes, and on SIGHUP. Unset: authenticated callers may use everything.
 	AuthRulesFile string `env:"AUTH_RULES_FILE"`
-	// Serve everybody who reaches ADDR, beyond loopback too.
+	// Serve callers without authentication, even beyond loopback.
 	AuthAllowAnonymous bool `env:"AUTH_INSECURE_ALLOW_ANONYMOUS" envDefault:"false"`
 
-	// Export traces by OTLP/HTTP. The standard OTEL_* settings apply; without an endpoint it is a start-up error.
-	EnableTracing bool `env:"ENABLE_TRACING" envDefault:"false"`
-	// Name of the service in traces and metrics. Unset: service.name in OTEL_RESOURCE_ATTRIBUTES, else answerd.
-	OTelServiceName string `env:"OTEL_SERVICE_NAME"`
-	// OTLP endpoint; /v1/traces is added.
-	OTelEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
-	// OTLP endpoint of traces, used as it is.
-	OTelTracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
-	// OTLP endpoint of OCI APM, used as it is.
-	OCIAPMTracesURL string `env:"OCI_APM_TRACES_URL"`
-	// Its data key, sent as authorization: dataKey …
-	OCIAPMDataKey auth.Secret `env:"OCI_APM_DATA_KEY"`
+	// Traces:
 
-	// Where a trace can be looked at, with {trace_id} in its place: the console links there.
+	// Export traces with OTLP over HTTP. The standard OTEL_* variables apply. Without an endpoint answerd does not start.
+	EnableTracing bool `env:"ENABLE_TRACING" envDefault:"false"`
+	// Name of the service in traces and metrics. Unset: service.name in OTEL_RESOURCE_ATTRIBUTES, otherwise answerd.
+	OTelServiceName string `env:"OTEL_SERVICE_NAME"`
+	// OTLP endpoint. /v1/traces is appended.
+	OTelEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	// OTLP endpoint for traces, used without change.
+	OTelTracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
+	// OTLP endpoint of OCI APM, used without change.
+	OCIAPMTracesURL string `env:"OCI_APM_TRACES_URL"`
+	// Data key of OCI APM, sent as authorization: dataKey …
+	OCIAPMDataKey auth.Secret `env:"OCI_APM_DATA_KEY"`
+	// Address of a page that shows a trace, with {trace_id} as a placeholder. The console links to it.
 	TraceURL string `env:"TRACE_URL"`
 
-	// Where events are kept: file:DIR on this disk, which one process uses, or the servers of a NATS cluster with JetStream (nats:// or tls://, comma separated), which any number share. Unset: in memory, until the process ends.
+	// Event log:
+
+	// Where the event log is. file:DIR: in this directory, for one process. nats:// or tls:// addresses of NATS servers with JetStream, comma separated: shared by any number of processes. Unset: in memory, until the process ends.
 	EventsURL auth.Secret `env:"EVENTS_URL"`
-	// File to log in to that cluster with: .creds, or the seed of an NKey.
+	// Credentials for NATS: a .creds file, or the seed of an NKey.
 	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
-	// How long a run is kept for resume after its last event.
+	// How long a run can be read after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Bytes of events and results that are kept in all. The log in memory holds most events in two forms and counts both, and 1 KiB for each run; unset, it has at most a quarter of the memory limit (GOMEMLIMIT, or what is derived from the container's). Runs that ended first are deleted first. With file:, the file system needs a quarter more and 12 MiB: if this is set and it has less, the start fails; if this is unset, the log takes what there is.
+	// Most bytes of events and results in the log. The runs that ended first are deleted first. Unset, the log in memory takes at most a quarter of the memory limit (GOMEMLIMIT, or the limit derived from the container's). With file:, the file system needs a quarter more and 12 MiB. If it has less, answerd does not start when this is set, and takes a smaller bound when it is unset.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
-	// Service that is asked about every tool call, by signed webhooks: docs/hooks.md.
+	// Hooks:
+
+	// Service that answerd asks about tool calls, by signed webhooks: docs/hooks.md.
 	HooksURL string `env:"HOOKS_URL"`
 	// Secret that signs the webhooks. Required with HOOKS_URL.
 	HooksSecret auth.Secret `env:"HOOKS_SECRET"`
 
-	// Runs at a time. More wait for at most a second, the callers in turn, and are refused with 503.
+	// Limits and shutdown:
+
+	// Runs at a time. Further runs wait up to a second, fairly by caller, and are then refused with 503.
 	MaxConcurrentRuns int `env:"MAX_CONCURRENT_RUNS" envDefault:"512"`
-	// Runs of one caller at a time; more are refused with 429. Without AUTH_ISSUER a caller is an address, and behind a proxy all callers are one. Unset: as many as there may be.
+	// Runs of one caller at a time. Further runs are refused with 429. Without AUTH_ISSUER a caller is an IP address, so that all callers behind a proxy are one. Unset: MAX_CONCURRENT_RUNS.
 	MaxRunsPerPrincipal int `env:"MAX_RUNS_PER_PRINCIPAL"`
-	// Runs that one caller may start, such as 10/s, 60/m or 1000/h, all of which may come at once; faster ones are refused with 429. Unset: as many as he likes.
+	// Runs that one caller may start per second, minute or hour: 10/s, 60/m, 1000/h. They may start at once. Further runs are refused with 429. Unset: unlimited.
 	RateLimit rateLimit `env:"RATE_LIMIT"`
-	// Requests that are open at a time, streams above all; more are refused with 503.
+	// Open requests, most of them streams. Further requests are refused with 503.
 	MaxStreams int `env:"MAX_STREAMS" envDefault:"10000"`
-	// Those of one caller; more are refused with 429. Unset: as many as there may be.
+	// Open requests of one caller. Further requests are refused with 429. Unset: MAX_STREAMS.
 	MaxStreamsPerPrincipal int `env:"MAX_STREAMS_PER_PRINCIPAL"`
-	// Connections at a time; on more of them only probes are answered, and others with 503. Unset: a third of the files that the process may open, and no more than MAX_STREAMS and a tenth.
+	// Open connections. On further connections only health probes are answered; other requests get 503. Unset: one third of the open-file limit, at most 1.1 × MAX_STREAMS.
 	MaxConnections int `env:"MAX_CONNECTIONS"`
-	// How long a reader may take for 64 KiB of a response before it is let go.
+	// How long a client may take to read 64 KiB of a response. Slower clients are disconnected; their runs continue.
 	WriteTimeout time.Duration `env:"WRITE_TIMEOUT" envDefault:"10s"`
-	// Bytes of a request body.
+	// Largest request body.
 	MaxBodyBytes byteSize `env:"MAX_BODY_BYTES" envDefault:"1MiB"`
-	// Silence of a stream before a comment keeps it open.
+	// Silence on a stream after which a comment is sent to keep it open.
 	HeartbeatInterval time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"15s"`
-	// How long a run goes on that nobody reads.
+	// How long a run without readers continues before it is cancelled.
 	DisconnectGrace time.Duration `env:"DISCONNECT_GRACE" envDefault:"30s"`
-	// How long everything goes on at shutdown while /readyz already says 503, so that load balancers find out. Kubernetes wants 5s; at a terminal nobody does.
+	// Time at shutdown between failing /readyz and refusing new runs. Use 5s on Kubernetes.
 	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" envDefault:"0s"`
-	// How long runs may take after that to end before they are cancelled.
+	// How long running runs may take to end after that, before they are cancelled or handed over.
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"60s"`
 
-	// debug, info, warn or error; JSON lines on stderr.
+	// Log:
+
+	// debug, info, warn or error. The log is JSON lines on stderr.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"info"`
 	// The same as LOG_LEVEL=debug.
 	Debug bool `env:"DEBUG" envDefault:"false"`
-	// Put the arguments of tool calls into their lines in the log, which otherwise have a hash of them.
+	// Write the arguments of tool calls to the log. Otherwise the log has a hash of them.
 	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
 	eventsMaxBytesSet bool // else the event log may choose less

@@ -21,11 +21,14 @@ var update = flag.Bool("update", false, "renew golden files and the documents ma
 // setting is one field of config with its comment, which is the manual.
 type setting struct {
 	name, def, comment string
-	group              bool // first after a blank line
+	section            string // title of the section that begins with this setting, otherwise ""
 	secret             bool
 }
 
-// readSettings reads the struct's source: a comment is nowhere else.
+// sectionComment matches the comment above the first setting of a section.
+var sectionComment = regexp.MustCompile(`^(.+):\n$`)
+
+// readSettings reads the settings from the source of config, because comments are not in the binary.
 func readSettings(t *testing.T) []setting {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -33,8 +36,13 @@ func readSettings(t *testing.T) []setting {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sections := map[int]string{} // by the line of the comment
+	for _, group := range file.Comments {
+		if m := sectionComment.FindStringSubmatch(group.Text()); m != nil {
+			sections[fset.Position(group.End()).Line] = m[1]
+		}
+	}
 	var out []setting
-	last := 0
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)
 		if !ok || spec.Name.Name != "config" {
@@ -50,10 +58,9 @@ func readSettings(t *testing.T) []setting {
 			out = append(out, setting{
 				name: tag.Get("env"), def: tag.Get("envDefault"),
 				comment: strings.Join(strings.Fields(f.Doc.Text()), " "),
-				group:   fset.Position(f.Doc.Pos()).Line > last+1,
+				section: sections[fset.Position(f.Doc.Pos()).Line-2],
 				secret:  strings.Contains(typ.String(), "Secret"),
 			})
-			last = fset.Position(f.End()).Line
 		}
 		return false
 	})
@@ -68,10 +75,12 @@ func TestSettingsAreDocumented(t *testing.T) {
 	}
 }
 
-func TestReadmeListsEverySetting(t *testing.T) {
+func TestConfigurationPageListsEverySetting(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("| name | default | meaning |\n|---|---|---|\n")
 	for _, s := range readSettings(t) {
+		if s.section != "" {
+			fmt.Fprintf(&b, "\n## %s\n\n| name | default | meaning |\n|---|---|---|\n", s.section)
+		}
 		def := "–"
 		if s.def != "" {
 			def = "`" + s.def + "`"
@@ -82,15 +91,15 @@ func TestReadmeListsEverySetting(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, def, strings.ReplaceAll(s.comment, "|", `\|`))
 	}
-	requireSection(t, "../../README.md", "settings", b.String())
+	requireSection(t, "../../docs/configuration.md", "settings", b.String())
 }
 
 func TestEnvExampleListsEverySetting(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Every setting of answerd with its default. Copy what you change to .env, or export it.\n")
+	b.WriteString("# Every setting of answerd with its default. Copy the lines that you change to .env, or export them.\n")
 	for _, s := range readSettings(t) {
-		if s.group {
-			b.WriteString("\n")
+		if s.section != "" {
+			fmt.Fprintf(&b, "\n## %s\n\n", s.section)
 		}
 		fmt.Fprintf(&b, "# %s\n", s.comment)
 		if s.secret {
@@ -101,13 +110,13 @@ func TestEnvExampleListsEverySetting(t *testing.T) {
 	requireGolden(t, "../../.env.example", b.String())
 }
 
-func TestReadmeListsEveryEvent(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+func TestEventsPageListsEveryEvent(t *testing.T) {
+	page, err := os.ReadFile("../../docs/events.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, typ := range event.Types() {
-		if !regexp.MustCompile("(?m)^\\|.*`" + string(typ) + "`").Match(readme) {
+		if !regexp.MustCompile("(?m)^\\|.*`" + string(typ) + "`").Match(page) {
 			t.Errorf("the event table lacks %s, want a row for it", typ)
 		}
 	}

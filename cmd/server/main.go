@@ -91,7 +91,7 @@ func printHelp(stdout io.Writer) error {
 	}
 	w.Flush()
 	b.WriteString(`
-Settings are environment variables; .env.example and README.md list all of them. The first ones:
+Settings are environment variables; docs/configuration.md lists all of them. The first ones:
   LLM_BASE_URL      OpenAI-compatible endpoint, up to and including /v1; default: OpenAI's
   LLM_API_KEY       its key
   DEFAULT_MODEL_ID  model of questions that name none

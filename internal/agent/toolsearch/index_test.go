@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The figures that README.md gives. The bounds are a little below what is measured, so
+// The figures that docs/internals/performance.md gives. The bounds are a little below what is measured, so
 // that a change that loses tools shows. What is missed has no word of its wish: nothing
 // that goes by words finds "boot VM" in "start a virtual machine".
 func TestAmongAThousandToolsTheRightOnesAreFound(t *testing.T) {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The console in a real browser. It skips, with the reason, where Node is missing;
 # the tests themselves skip without Chromium, or without what npm could not install.
-# What the pages look like is kept in shots/, for people to look at.
+# Screenshots are written to shots/, or to SHOTS. Arguments are the test files to run; none: all.
 set -eu
 cd "$(dirname "$0")"
 if ! command -v node >/dev/null; then
@@ -15,7 +15,8 @@ fi
 [ -d node_modules/typescript ] || npm ci --no-audit --no-fund || echo "npm could not install what package.json names"
 # The types that the page's comments give, as an editor would check them.
 [ ! -d node_modules/typescript ] || node_modules/.bin/tsc -p tsconfig.json
+[ $# -gt 0 ] || set -- ./*.test.js
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 (cd ../../.. && go build -o "$tmp/answerd" ./cmd/server)
-ANSWERD="$tmp/answerd" node --test --test-reporter=spec --test-concurrency=2 --test-timeout=300000 ./*.test.js
+ANSWERD="$tmp/answerd" node --test --test-reporter=spec --test-concurrency=2 --test-timeout=300000 "$@"

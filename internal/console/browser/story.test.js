@@ -48,7 +48,7 @@ describe("the story of the demo", { skip: missing }, () => {
 
     await ask(page, "Delete note 2");
     await page.locator(".ask").waitFor();
-    await look(page, "4-approval", "dark");
+    await look(page, "4-approval", "dark", "light");
     await page.getByLabel("Reason, for the model").fill("still needed");
     await page.getByRole("button", { name: "Refuse" }).click();
     await answered(page);

@@ -13,8 +13,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// runners are how the code blocks of docs/clients.md are run, by their language; others
-// are settings. A runner that is not there skips its blocks with a reason.
+// runners run the code blocks of documents, by language. Blocks in other languages are
+// settings or excerpts. A runner that is not installed skips its blocks with a reason.
 var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
 	"sh":     runShell,
 	"go":     runGo,
@@ -25,41 +25,48 @@ var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
 	"python": runPython,
 }
 
-// The document is true: what it says to run runs, and gets the answer.
-func TestClientExamplesRun(t *testing.T) {
+// exampleBlock matches a heading (1), or a code block with its language (2) and its code (3).
+var exampleBlock = regexp.MustCompile("(?ms)^## ([^\n]+)$|^```([a-z]+)\n(.*?)^```$")
+
+// TestDocumentExamplesRun runs the code blocks of documents against the demo, and looks for the answer.
+func TestDocumentExamplesRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
-	doc, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
-	title, ran := "", 0
-	for _, part := range regexp.MustCompile("(?ms)^## ([^\n]+)$|^```([a-z]+)\n(.*?)^```$").FindAllStringSubmatch(string(doc), -1) {
-		if part[1] != "" {
-			title = part[1]
-			continue
+	for page, atLeast := range map[string]int{
+		"README.md": 2, "docs/clients.md": 7, "docs/http-api.md": 5, "docs/quickstart.md": 1,
+	} {
+		doc, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
 		}
-		run := runners[part[2]]
-		if run == nil {
-			continue
+		title, ran := "", 0
+		for _, part := range exampleBlock.FindAllStringSubmatch(string(doc), -1) {
+			if part[1] != "" {
+				title = part[1]
+				continue
+			}
+			run := runners[part[2]]
+			if run == nil {
+				continue
+			}
+			ran++
+			t.Run(page+"/"+title, func(t *testing.T) {
+				code := strings.ReplaceAll(part[3], "http://127.0.0.1:8080", url)
+				if code == part[3] {
+					t.Errorf("the example does not ask the demo: got code %q, want the address http://127.0.0.1:8080 in it", code)
+				}
+				out := combinedOutput(t, run(t, code))
+				if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
+					t.Errorf("got output %s, want it to contain 100 or \"May I? delete_note\"", out)
+				}
+			})
 		}
-		ran++
-		t.Run(title, func(t *testing.T) {
-			code := strings.ReplaceAll(part[3], "http://127.0.0.1:8080", url)
-			if code == part[3] {
-				t.Errorf("the example does not ask the demo: code %q, want other than %q", code, part[3])
-			}
-			out := combinedOutput(t, run(t, code))
-			if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
-				t.Errorf("no answer in:\n%s, want it to contain 100 or \"May I? delete_note\"", out)
-			}
-		})
-	}
-	if ran < 7 {
-		t.Errorf("only %d examples were found, want at least 7", ran)
+		if ran < atLeast {
+			t.Errorf("%s: got %d examples, want at least %d", page, ran, atLeast)
+		}
 	}
 }
 

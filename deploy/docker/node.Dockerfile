@@ -1,0 +1,7 @@
+# answerd with Node, for MCP servers that npx starts.
+# docker build -t answerd . && docker build -t answerd-node -f deploy/docker/node.Dockerfile .
+FROM node:22-bookworm-slim
+COPY --from=answerd /answerd /answerd
+ENV ADDR=0.0.0.0:8080
+USER node
+ENTRYPOINT ["/answerd"]
