@@ -3,6 +3,8 @@
 //
 //	answerd            serve, configured by the environment
 //	answerd demo       the whole job on this machine, nothing installed, no key
+//	answerd ask        ask one question in the terminal
+//	answerd chat       the same as a conversation
 //	answerd check      read the configuration, fetch a token, list every server's tools;
 //	                   with -accept, accept the tools of pinned servers as they are now;
 //	                   with -ask, ask one question with one tool;
@@ -11,7 +13,7 @@
 //	answerd health     ask a running answerd at ADDR whether it is alive
 //	answerd help       print the commands
 //
-// Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments.
+// Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments, 130 interrupted.
 package main
 
 import (
@@ -32,6 +34,7 @@ import (
 
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
+	"answerd/internal/terminal"
 )
 
 // command is a command of answerd.
@@ -55,6 +58,8 @@ func commands() []command {
 			return serve(ctx, c, stderr, func(string) {})
 		}},
 		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
+		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -thread T: use this thread;\n-json: print the answer as JSON; -yes: approve every call", true, askCommand},
+		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
 		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
 		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
 			return printVersion(stdout)
@@ -91,7 +96,7 @@ func printHelp(stdout io.Writer) error {
 	}
 	w.Flush()
 	b.WriteString(`
-Settings are environment variables; docs/configuration.md lists all of them. The first ones:
+Settings are environment variables; .env.example and docs/configuration.md list all of them. The first ones:
   LLM_BASE_URL      OpenAI-compatible endpoint, up to and including /v1; default: OpenAI's
   LLM_API_KEY       its key
   DEFAULT_MODEL_ID  model of questions that name none
@@ -99,7 +104,7 @@ Settings are environment variables; docs/configuration.md lists all of them. The
   ADDR              address to listen on; default: 127.0.0.1:8080
 
 Without a key, begin with: answerd demo
-Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments.
+Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments, 130 interrupted.
 `)
 	_, err := io.WriteString(stdout, b.String())
 	return err
@@ -167,6 +172,9 @@ func exitCode(err error, stderr io.Writer) int {
 		return 0
 	}
 	fmt.Fprintln(stderr, "answerd:", err)
+	if errors.Is(err, terminal.ErrInterrupted) {
+		return 130 // as shells report a process that SIGINT ended
+	}
 	var config *configError
 	var usage *usageError
 	if errors.As(err, &config) || errors.As(err, &usage) {

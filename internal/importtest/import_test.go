@@ -31,6 +31,8 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/console": {},
 
+	"answerd/internal/terminal": {ours: []string{"event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term"}},
+
 	"answerd/internal/lru": {},
 
 	"answerd/internal/tlsconfig": {},
@@ -122,8 +124,8 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/memory": {ours: []string{"event"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "tlsconfig"},
-		outside: append(otelAPI, "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig"},
+		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 
 	"answerd/internal/mcp/transport":               {ours: []string{"auth", "auth/token", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},

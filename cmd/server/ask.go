@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"answerd/internal/terminal"
+)
+
+const (
+	probeTimeout = time.Second
+	maxQuestion  = 1 << 20 // bytes that are read from stdin
+)
+
+// askFlags are the flags of ask and chat.
+type askFlags struct {
+	url, tokenFile, thread string
+	json, yes              bool
+}
+
+// askCommand runs `answerd ask`: one question. Without an argument it reads the question from
+// stdin, if that is not a terminal.
+func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
+	const usage = `usage: answerd ask [-url U] [-token-file F] [-thread T] [-json] [-yes] "question"`
+	flags, words, err := parseAskFlags("ask", args, true)
+	if err != nil {
+		return &usageError{usage}
+	}
+	question := strings.Join(words, " ")
+	if question == "" && !term.IsTerminal(int(os.Stdin.Fd())) {
+		text, err := io.ReadAll(io.LimitReader(os.Stdin, maxQuestion))
+		if err != nil {
+			return fmt.Errorf("read the question from stdin: %w", err)
+		}
+		question = string(text)
+	}
+	if strings.TrimSpace(question) == "" {
+		return &usageError{usage}
+	}
+	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Ask(ctx, question) })
+}
+
+// chatCommand runs `answerd chat`: a conversation.
+func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
+	flags, words, err := parseAskFlags("chat", args, false)
+	if err != nil || len(words) > 0 {
+		return &usageError{"usage: answerd chat [-url U] [-token-file F] [-thread T] [-yes]"}
+	}
+	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
+}
+
+// parseAskFlags parses the flags of ask and chat, and returns the other arguments.
+func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []string, error) {
+	var f askFlags
+	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
+	flags.StringVar(&f.thread, "thread", "", "thread of the question")
+	flags.BoolVar(&f.yes, "yes", false, "approve every call")
+	if withJSON {
+		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
+	}
+	var words []string
+	for len(args) > 0 { // flags may stand before and after the question
+		if err := flags.Parse(args); err != nil {
+			return f, nil, err
+		}
+		if args = flags.Args(); len(args) > 0 {
+			words, args = append(words, args[0]), args[1:]
+		}
+	}
+	return f, words, nil
+}
+
+// withSession calls use with a session on the answerd at -url, otherwise on the one at ADDR,
+// otherwise on one in this process, which it ends afterwards.
+func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
+	url, local := flags.url, false
+	if url == "" {
+		addr := cmp.Or(environ.get("ADDR"), "127.0.0.1:8080")
+		if url = "http://" + reachableAddr(addr); !answers(ctx, url) {
+			service, err := startLocalService(ctx, environ, stderr)
+			if err != nil {
+				return err
+			}
+			defer service.stop()
+			url, local = service.url, true
+		}
+	}
+	session := terminal.New(terminal.Options{
+		URL: url, Token: readToken(flags.tokenFile), Thread: flags.thread, JSON: flags.json, ApproveAll: flags.yes,
+		// Not the writer of the log, which writes later: a prompt has to be there before its answer.
+		In: os.Stdin, Out: stdout, Err: os.Stderr,
+		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
+		OutTerminal: isTerminal(os.Stdout) && environ.get("NO_COLOR") == "", ErrTerminal: isTerminal(os.Stderr),
+	})
+	defer session.Close()
+	if local {
+		if err := session.WaitForServers(ctx); err != nil {
+			return err
+		}
+	}
+	return use(session)
+}
+
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// readToken returns a function that reads the token from its file for each request, so that a
+// renewed token is used; nil without a file.
+func readToken(path string) func() (string, error) {
+	if path == "" {
+		return nil
+	}
+	return func() (string, error) {
+		token, err := os.ReadFile(path)
+		if err != nil {
+			return "", fmt.Errorf("read -token-file: %w", err)
+		}
+		return string(bytes.TrimSpace(token)), nil
+	}
+}
+
+// reachableAddr returns the address at which a client on this machine reaches a listener at addr.
+func reachableAddr(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return addr
+}
+
+// answers reports whether an answerd is alive at url.
+func answers(ctx context.Context, url string) bool {
+	ctx, stop := context.WithTimeout(ctx, probeTimeout)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 256))
+	return err == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(`"status":"ok"`))
+}
+
+// localService is an answerd in this process, on a free port of the loopback address.
+type localService struct {
+	url  string
+	stop func()
+}
+
+// startLocalService serves with the settings of the environment, for this process only: without
+// inbound authentication and metrics, and with warnings as its only log.
+func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
+	c, err := loadConfig(environ)
+	if err != nil {
+		return nil, err
+	}
+	c.Addr, c.MetricsAddr, c.AllowedHosts, c.AuthIssuer = "127.0.0.1:0", "", nil, ""
+	c.ShutdownDelay, c.DrainTimeout = 0, time.Second
+	if environ.get("LOG_LEVEL") == "" && !c.Debug {
+		c.LogLevel = "error"
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives Ctrl-C, so that the run can be cancelled
+	listening, ended := make(chan string, 1), make(chan error, 1)
+	go func() { ended <- serve(ctx, c, stderr, func(addr string) { listening <- addr }) }()
+	select {
+	case addr := <-listening:
+		return &localService{url: "http://" + addr, stop: func() {
+			cancel()
+			<-ended
+		}}, nil
+	case err := <-ended:
+		cancel()
+		return nil, errors.Join(err, ctx.Err())
+	}
+}

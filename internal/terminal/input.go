@@ -1,0 +1,327 @@
+package terminal
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/term"
+
+	"answerd/internal/event"
+)
+
+// lineReader prints a prompt and reads one line, without its line feed. It returns io.EOF at the
+// end of the input, and the context's error if ctx ends first.
+type lineReader func(ctx context.Context, prompt string) (string, error)
+
+// newLineReaders returns two readers of in. On a terminal each has line editing and a history of
+// its own, so that answers to approvals are not among the questions.
+func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineReader) {
+	if file, ok := in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return newTerminalReader(file, prompts), newTerminalReader(file, prompts)
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxAnswerBytes)
+	read := func(ctx context.Context, prompt string) (string, error) {
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		fmt.Fprint(prompts, prompt)
+		if !lines.Scan() {
+			return "", errors.Join(lines.Err(), io.EOF)
+		}
+		return lines.Text(), nil
+	}
+	return read, read
+}
+
+// newTerminalReader returns a reader with line editing. The terminal is in raw mode only during a
+// read, so that Ctrl-C interrupts a run as usual. In raw mode Ctrl-C is the end of the input.
+func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
+	terminal := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{file, prompts}, "")
+	return func(ctx context.Context, prompt string) (string, error) {
+		state, err := term.MakeRaw(int(file.Fd()))
+		if err != nil {
+			return "", fmt.Errorf("prepare the terminal: %w", err)
+		}
+		defer term.Restore(int(file.Fd()), state)
+		terminal.SetPrompt(prompt)
+		type line struct {
+			text string
+			err  error
+		}
+		read := make(chan line, 1)
+		// The goroutine ends with its read. If ctx ends first, the process is about to exit.
+		go func() {
+			text, err := terminal.ReadLine()
+			read <- line{text, err}
+		}()
+		select {
+		case l := <-read:
+			return l.text, l.err
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+// answerInterrupts asks the person about each interrupt of a suspended run and sends the answers.
+func (s *Session) answerInterrupts(ctx context.Context, r *runView, interrupts []event.Interrupt) error {
+	s.status.set("")
+	for _, interrupt := range interrupts {
+		for asked := false; !asked; {
+			input, err := s.decide(ctx, interrupt)
+			if errors.Is(err, io.EOF) {
+				input, err = refuse(interrupt, "the input ended"), nil
+			}
+			if err != nil {
+				return err
+			}
+			if asked, err = s.sendInput(ctx, r.start.runID, interrupt.ID, input); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sendInput sends the answer to an interrupt. It returns false if answerd refuses the values, for
+// example those of a form that do not fit its schema; the person can then answer again.
+func (s *Session) sendInput(ctx context.Context, run, interrupt string, input map[string]any) (accepted bool, _ error) {
+	input["id"] = interrupt
+	body, err := json.Marshal(input)
+	if err != nil {
+		return false, fmt.Errorf("encode the input: %w", err)
+	}
+	resp, err := s.client.send(ctx, http.MethodPost, "/runs/"+url.PathEscape(run)+"/input", body, nil)
+	if err == nil {
+		resp.Body.Close()
+		return true, nil
+	}
+	var p *problem
+	if !errors.As(err, &p) {
+		return false, err
+	}
+	switch p.Status {
+	case http.StatusConflict, http.StatusNotFound, http.StatusGone:
+		s.printLine("! too late, or already answered: %s", p)
+		return true, nil
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		s.printLine("! %s", p)
+		if s.options.Interactive {
+			return false, nil
+		}
+	}
+	return false, err
+}
+
+// refuse returns the input that declines an interrupt.
+func refuse(interrupt event.Interrupt, reason string) map[string]any {
+	if interrupt.Kind == event.KindElicitation {
+		return map[string]any{"action": "decline"}
+	}
+	return map[string]any{"approved": false, "reason": reason}
+}
+
+// decide returns the person's answer to an interrupt, as POST /runs/{run_id}/input takes it.
+func (s *Session) decide(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
+	switch {
+	case interrupt.Kind == event.KindElicitation && !s.options.Interactive:
+		s.printLine("! %s asks for input, which needs a terminal: declined", interrupt.Server)
+		return refuse(interrupt, ""), nil
+	case interrupt.Kind == event.KindElicitation && interrupt.Mode == "url":
+		return s.openPage(ctx, interrupt)
+	case interrupt.Kind == event.KindElicitation:
+		return s.fillForm(ctx, interrupt)
+	case s.options.ApproveAll:
+		s.printLine("! %s: approved by -yes", interrupt.Message)
+		return map[string]any{"approved": true}, nil
+	case !s.options.Interactive:
+		s.printLine("! %s: refused, because there is no terminal; -yes approves", interrupt.Message)
+		return refuse(interrupt, "there was no terminal to ask at"), nil
+	}
+	return s.approve(ctx, interrupt)
+}
+
+// approve asks whether a call may be made, or a limit raised.
+func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
+	s.printLine("%s", interrupt.Message)
+	choices := "[y]es, [n]o: "
+	if len(interrupt.Args) > 0 {
+		s.printLine("  %s", interrupt.Args)
+		choices = "[y]es, [n]o, [e]dit the arguments: "
+	}
+	for {
+		reply, err := s.read(ctx, choices)
+		if err != nil {
+			return nil, err
+		}
+		switch strings.ToLower(strings.TrimSpace(reply)) {
+		case "y", "yes":
+			return map[string]any{"approved": true}, nil
+		case "n", "no":
+			reason, err := s.read(ctx, "Reason, for the model (may be empty): ")
+			if err != nil && !errors.Is(err, io.EOF) {
+				return nil, err
+			}
+			return map[string]any{"approved": false, "reason": reason}, nil
+		case "e", "edit":
+			if len(interrupt.Args) == 0 {
+				continue
+			}
+			line, err := s.read(ctx, "Arguments, as a JSON object: ")
+			if err != nil {
+				return nil, err
+			}
+			var args map[string]json.RawMessage
+			if err := json.Unmarshal([]byte(line), &args); err != nil || args == nil {
+				s.printLine("That is not a JSON object.")
+				continue
+			}
+			return map[string]any{"approved": true, "args": args}, nil
+		}
+	}
+}
+
+// openPage shows the address that a server wants the person to open.
+func (s *Session) openPage(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
+	s.printLine("%s asks: %s", interrupt.Server, interrupt.Message)
+	s.printLine("  Open %s", interrupt.URL)
+	for {
+		reply, err := s.read(ctx, "[d]one, or [n]o: ")
+		if err != nil {
+			return nil, err
+		}
+		switch strings.ToLower(strings.TrimSpace(reply)) {
+		case "d", "done", "y", "yes":
+			return map[string]any{"action": "accept"}, nil
+		case "n", "no":
+			return map[string]any{"action": "decline"}, nil
+		}
+	}
+}
+
+// formField is a property of an elicitation's schema (MCP specification, Elicitation,
+// PrimitiveSchemaDefinition), as far as it matters for asking.
+type formField struct {
+	Type        string   `json:"type"`
+	Title       string   `json:"title"`
+	Description string   `json:"description"`
+	Enum        []string `json:"enum"`
+	Default     any      `json:"default"`
+}
+
+// fillForm asks for each field of a form. The server's schema is checked by answerd: input that
+// does not fit is refused there, and the form is asked again.
+func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
+	var schema struct {
+		Properties map[string]formField `json:"properties"`
+		Required   []string             `json:"required"`
+	}
+	if err := json.Unmarshal(interrupt.Schema, &schema); err != nil {
+		return nil, fmt.Errorf("decode the form: %w", err)
+	}
+	s.printLine("%s asks: %s", interrupt.Server, interrupt.Message)
+	reply, err := s.read(ctx, "[y] answer, [n] decline: ")
+	if err != nil {
+		return nil, err
+	}
+	if reply = strings.ToLower(strings.TrimSpace(reply)); reply != "y" && reply != "yes" && reply != "" {
+		return map[string]any{"action": "decline"}, nil
+	}
+	content := map[string]any{}
+	names := slices.SortedFunc(maps.Keys(schema.Properties), func(a, b string) int {
+		// Required fields first, each group by name: a JSON object has no order.
+		if ra, rb := slices.Contains(schema.Required, a), slices.Contains(schema.Required, b); ra != rb {
+			if ra {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	for _, name := range names {
+		value, err := s.askField(ctx, name, schema.Properties[name], slices.Contains(schema.Required, name))
+		if err != nil {
+			return nil, err
+		}
+		if value != nil {
+			content[name] = value
+		}
+	}
+	return map[string]any{"action": "accept", "content": content}, nil
+}
+
+// askField asks for one field until the reply has its type. It returns nil for a field that is left
+// out, and the default for an empty reply.
+func (s *Session) askField(ctx context.Context, name string, field formField, required bool) (any, error) {
+	title := name
+	if field.Title != "" {
+		title = field.Title
+	}
+	if field.Description != "" {
+		title += ", " + field.Description
+	}
+	if len(field.Enum) > 0 {
+		title += " (" + strings.Join(field.Enum, ", ") + ")"
+	} else if field.Type != "string" {
+		title += " (" + field.Type + ")"
+	}
+	if field.Default != nil {
+		title += fmt.Sprintf(" [%v]", field.Default)
+	} else if !required {
+		title += " (optional)"
+	}
+	for {
+		reply, err := s.read(ctx, plainText("  "+title+": "))
+		if err != nil {
+			return nil, err
+		}
+		reply = strings.TrimSpace(reply)
+		if reply == "" && (field.Default != nil || !required) {
+			return field.Default, nil
+		}
+		if value, ok := parseField(field, reply); ok && reply != "" {
+			return value, nil
+		}
+		s.printLine("  That is not a value of this field.")
+	}
+}
+
+// parseField returns the reply as a value of the field's type.
+func parseField(field formField, reply string) (value any, ok bool) {
+	switch {
+	case len(field.Enum) > 0:
+		return reply, slices.Contains(field.Enum, reply)
+	case field.Type == "integer":
+		n, err := strconv.ParseInt(reply, 10, 64)
+		return n, err == nil
+	case field.Type == "number":
+		n, err := strconv.ParseFloat(reply, 64)
+		return n, err == nil
+	case field.Type == "boolean":
+		switch strings.ToLower(reply) {
+		case "y", "yes", "true":
+			return true, true
+		case "n", "no", "false":
+			return false, true
+		}
+		return nil, false
+	case field.Type == "array":
+		return strings.FieldsFunc(reply, func(r rune) bool { return r == ',' || r == ' ' }), true
+	}
+	return reply, true
+}

@@ -1,0 +1,260 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	table "github.com/yuin/goldmark/extension/ast"
+	"github.com/yuin/goldmark/text"
+	"github.com/yuin/goldmark/util"
+)
+
+// markdown parses CommonMark with the tables of GitHub.
+var markdown = goldmark.New(goldmark.WithExtensions(extension.Table, extension.Strikethrough))
+
+// Styles of a terminal (ECMA-48, Select Graphic Rendition).
+const (
+	styleReset  = "\x1b[0m"
+	styleBold   = "\x1b[1m"
+	styleDim    = "\x1b[2m"
+	styleItalic = "\x1b[3m"
+	styleCode   = "\x1b[36m"
+	styleStrike = "\x1b[9m"
+)
+
+// markdownWriter renders Markdown block by block, so that an answer still appears as it streams. A
+// block ends at a blank line outside of fenced code.
+type markdownWriter struct {
+	w       io.Writer
+	pending string // text of the block that has not ended
+	wrote   bool   // a block was written, so the next one needs a blank line before it
+}
+
+func (m *markdownWriter) write(delta string) error {
+	m.pending += delta
+	for {
+		end := blockEnd(m.pending)
+		if end < 0 {
+			return nil
+		}
+		block := m.pending[:end]
+		m.pending = m.pending[end:]
+		if err := m.render(block); err != nil {
+			return err
+		}
+	}
+}
+
+func (m *markdownWriter) end() error {
+	block := m.pending
+	m.pending = ""
+	return m.render(block)
+}
+
+// render writes a block.
+func (m *markdownWriter) render(block string) error {
+	if strings.TrimSpace(block) == "" {
+		return nil
+	}
+	out := renderMarkdown(plainText(block))
+	if m.wrote {
+		out = "\n" + out
+	}
+	m.wrote = true
+	_, err := io.WriteString(m.w, out)
+	return err
+}
+
+// blockEnd returns the offset after the first blank line outside of fenced code; -1 if there is
+// none yet.
+func blockEnd(source string) int {
+	fence, offset := "", 0
+	for line := range strings.Lines(source) {
+		offset += len(line)
+		trimmed := strings.TrimSpace(line)
+		marker := ""
+		if strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~") {
+			marker = trimmed[:3]
+		}
+		switch {
+		case fence == "" && marker != "":
+			fence = marker
+		case fence != "" && marker == fence:
+			fence = ""
+		case fence == "" && trimmed == "" && strings.HasSuffix(line, "\n") && strings.TrimSpace(source[:offset]) != "":
+			return offset
+		}
+	}
+	return -1
+}
+
+// renderMarkdown returns Markdown as text for a terminal, with a line feed at its end.
+func renderMarkdown(source string) string {
+	r := &renderer{source: []byte(source)}
+	return strings.TrimRight(r.blocks(markdown.Parser().Parse(text.NewReader(r.source)), "\n\n"), "\n") + "\n"
+}
+
+// renderer renders the nodes of one document.
+type renderer struct{ source []byte }
+
+// blocks returns the child blocks of n, with separator between them.
+func (r *renderer) blocks(n ast.Node, separator string) string {
+	var parts []string
+	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
+		parts = append(parts, r.block(child))
+	}
+	return strings.Join(parts, separator)
+}
+
+// block returns one block without a line feed at its end.
+func (r *renderer) block(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.Heading:
+		return styleBold + r.inline(n) + styleReset
+	case *ast.ThematicBreak:
+		return styleDim + strings.Repeat("─", 40) + styleReset
+	case *ast.Blockquote:
+		return prefixLines(r.blocks(n, "\n\n"), styleDim+"│ "+styleReset, styleDim+"│ "+styleReset)
+	case *ast.List:
+		return r.list(n)
+	case *ast.FencedCodeBlock, *ast.CodeBlock, *ast.HTMLBlock:
+		var code strings.Builder
+		for i := range n.Lines().Len() {
+			segment := n.Lines().At(i)
+			code.Write(segment.Value(r.source))
+		}
+		return prefixLines(strings.TrimRight(code.String(), "\n"), "    "+styleCode, "    ") + styleReset
+	case *table.Table:
+		return r.table(n)
+	}
+	return r.inline(n)
+}
+
+// list returns a list with its bullets or numbers. Nested blocks are indented below them.
+func (r *renderer) list(n *ast.List) string {
+	separator := "\n"
+	if !n.IsTight {
+		separator = "\n\n"
+	}
+	var items []string
+	number := n.Start
+	for item := n.FirstChild(); item != nil; item = item.NextSibling() {
+		bullet := "• "
+		if n.IsOrdered() {
+			bullet = fmt.Sprintf("%d. ", number)
+			number++
+		}
+		items = append(items, prefixLines(r.blocks(item, separator), bullet, strings.Repeat(" ", utf8.RuneCountInString(bullet))))
+	}
+	return strings.Join(items, separator)
+}
+
+// table returns a table with columns of equal width.
+func (r *renderer) table(n *table.Table) string {
+	var rows [][]string
+	var widths []int
+	for row := n.FirstChild(); row != nil; row = row.NextSibling() {
+		var cells []string
+		for cell := row.FirstChild(); cell != nil; cell = cell.NextSibling() {
+			content := r.inline(cell)
+			if len(widths) == len(cells) {
+				widths = append(widths, 0)
+			}
+			widths[len(cells)] = max(widths[len(cells)], visibleWidth(content))
+			cells = append(cells, content)
+		}
+		rows = append(rows, cells)
+	}
+	var lines []string
+	for i, cells := range rows {
+		for j, cell := range cells {
+			cells[j] = cell + strings.Repeat(" ", widths[j]-visibleWidth(cell))
+		}
+		line := strings.TrimRight(strings.Join(cells, "  "), " ")
+		if i == 0 {
+			line = styleBold + line + styleReset
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// visibleWidth returns the number of characters of text without its styles.
+func visibleWidth(text string) int {
+	width, style := 0, false
+	for _, r := range text {
+		switch {
+		case r == '\x1b':
+			style = true
+		case style:
+			style = r != 'm'
+		default:
+			width++
+		}
+	}
+	return width
+}
+
+// inline returns the text of a block: its words, emphasis, code and links.
+func (r *renderer) inline(n ast.Node) string {
+	var b strings.Builder
+	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
+		switch c := child.(type) {
+		case *ast.Text:
+			b.WriteString(textOf(c.Segment.Value(r.source)))
+			if c.SoftLineBreak() || c.HardLineBreak() {
+				b.WriteByte('\n')
+			}
+		case *ast.String:
+			b.Write(c.Value)
+		case *ast.CodeSpan:
+			b.WriteString(styleCode + r.inline(c) + styleReset)
+		case *ast.Emphasis:
+			style := styleItalic
+			if c.Level > 1 {
+				style = styleBold
+			}
+			b.WriteString(style + r.inline(c) + styleReset)
+		case *table.Strikethrough:
+			b.WriteString(styleStrike + r.inline(c) + styleReset)
+		case *ast.Link:
+			b.WriteString(r.inline(c) + styleDim + " (" + string(c.Destination) + ")" + styleReset)
+		case *ast.Image:
+			b.WriteString(r.inline(c) + styleDim + " (" + string(c.Destination) + ")" + styleReset)
+		case *ast.AutoLink:
+			b.Write(c.URL(r.source))
+		case *ast.RawHTML:
+			for i := range c.Segments.Len() {
+				segment := c.Segments.At(i)
+				b.Write(segment.Value(r.source))
+			}
+		default:
+			b.WriteString(r.inline(c))
+		}
+	}
+	return b.String()
+}
+
+// textOf resolves backslash escapes and character references. A reference can stand for a control
+// character, so the result is cleaned once more.
+func textOf(source []byte) string {
+	return plainText(string(util.UnescapePunctuations(util.ResolveEntityNames(util.ResolveNumericReferences(source)))))
+}
+
+// prefixLines puts first before the first line of text, and rest before the others.
+func prefixLines(text, first, rest string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		prefix := rest
+		if i == 0 {
+			prefix = first
+		}
+		lines[i] = prefix + line
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,95 @@
+package terminal
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// showStyles makes styles visible.
+var showStyles = strings.NewReplacer(styleReset, "</>", styleBold, "<b>", styleDim, "<dim>", styleItalic, "<i>", styleCode, "<code>", styleStrike, "<s>")
+
+func TestMarkdownIsRenderedForTerminals(t *testing.T) {
+	for source, want := range map[string]string{
+		"# Title\n\nSome *text* and **more**.": "<b>Title</>\n\nSome <i>text</> and <b>more</>.\n",
+		"- one\n- two\n  - three":              "• one\n• two\n  • three\n",
+		"3. one\n4. two":                       "3. one\n4. two\n",
+		"```go\na := 1\nb := 2\n```":           "    <code>a := 1\n    b := 2</>\n",
+		"> a\n> b":                             "<dim>│ </>a\n<dim>│ </>b\n",
+		"[page](https://example.com) `x`":      "page<dim> (https://example.com)</> <code>x</>\n",
+		"| a | bb |\n|---|---|\n| ccc | d |":   "<b>a    bb</>\nccc  d\n",
+		"~~old~~ 1 \\* 2 &lt; 3":               "<s>old</> 1 * 2 < 3\n",
+		"a <b>c</b>":                           "a <b>c</b>\n",
+	} {
+		if got := showStyles.Replace(renderMarkdown(source)); got != want {
+			t.Errorf("%q: got %q, want %q", source, got, want)
+		}
+	}
+}
+
+// The text of a model must not control the terminal, however it writes the control characters.
+func TestMarkdownHasNoControlCharacters(t *testing.T) {
+	for _, source := range []string{"a\x1b[2Jb", "a&#27;[2Jb", "a&#x9b;2Jb", "a\u202eb", "`a\x1b[2Jb`", "[x](http://a\x07b)", "```\na\x1b]0;title\x07b\n```"} {
+		var b strings.Builder
+		w := &markdownWriter{w: &b}
+		if err := w.write(source); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.end(); err != nil {
+			t.Fatal(err)
+		}
+		plain := showStyles.Replace(b.String())
+		if strings.ContainsAny(plain, "\x1b\x07\u009b\u202e") {
+			t.Errorf("%q: got %q, want no control characters", source, plain)
+		}
+	}
+}
+
+// The result does not depend on how the text is split into deltas.
+func TestMarkdownIsWrittenBlockByBlock(t *testing.T) {
+	const source = "one\n\n```\na\n\nb\n```\n\n- x\n- y\n\nlast"
+	write := func(deltas ...string) string {
+		var b strings.Builder
+		w := &markdownWriter{w: &b}
+		for _, delta := range deltas {
+			if err := w.write(delta); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.end(); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	want := write(source)
+	if got := write(strings.Split(source, "")...); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var b strings.Builder
+	w := &markdownWriter{w: &b}
+	if err := w.write("one\n\ntwo"); err != nil || b.String() != "one\n" {
+		t.Errorf("got %q, %v after the first block, want it alone", b.String(), err)
+	}
+}
+
+func FuzzMarkdown(f *testing.F) {
+	f.Add("# a\n\n- b\n\n| c |\n|---|\n| d |")
+	f.Add("```\n&#27;[2J")
+	f.Fuzz(func(t *testing.T, source string) {
+		plain := showStyles.Replace(renderMarkdown(plainText(source)))
+		if strings.ContainsRune(plain, '\x1b') {
+			t.Errorf("%q: got %q, want no escape", source, plain)
+		}
+	})
+}
+
+func Example() {
+	fmt.Print(renderMarkdown("1. first\n2. second"))
+	// Output:
+	// 1. first
+	// 2. second
+}
