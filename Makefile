@@ -141,7 +141,7 @@ docker-test: ## build the image, start the compose file, ask (needs Docker; skip
 	docker/test.sh
 
 .PHONY: manifests
-manifests: ## deploy/kubernetes against Kubernetes' schemas (needs Python; skips without)
+manifests: ## the Helm chart and the Kubernetes manifests: lint, render, validate (Python for the last)
 	deploy/kubernetes/check.sh
 
 .PHONY: sbom

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"answerd/internal/agent/webhook/webhooktest"
+	"answerd/internal/demo"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -117,51 +120,86 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	}
 }
 
-// Settings in the manifests that answerd doesn't know would be ignored in silence.
-func TestManifestsUseExistingSettings(t *testing.T) {
-	data, err := os.ReadFile("../../deploy/kubernetes/configmap.yaml")
+// readManifestSettings returns the variables that deploy/kubernetes/answerd.yaml gives to the
+// container, and the contents of mcp.json.
+func readManifestSettings(t *testing.T) (settings map[string]string, mcp string) {
+	t.Helper()
+	data, err := os.ReadFile("../../deploy/kubernetes/answerd.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m struct{ Data map[string]string }
-	if err := yaml.NewDecoder(strings.NewReader(string(data))).Decode(&m); err != nil || len(m.Data) < 5 {
-		t.Fatalf("m %+v, %v, want at least 5 Data, no error", m, err)
+	settings = make(map[string]string)
+	for documents := yaml.NewDecoder(bytes.NewReader(data)); ; {
+		var m struct {
+			Kind       string
+			Metadata   struct{ Name string }
+			Data       map[string]string
+			StringData map[string]string `yaml:"stringData"`
+		}
+		if err := documents.Decode(&m); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if m.Kind == "ConfigMap" && m.Metadata.Name == "answerd-mcp" {
+			mcp = m.Data["mcp.json"]
+			continue
+		}
+		maps.Copy(settings, m.Data)
+		maps.Copy(settings, m.StringData)
 	}
+	if len(settings) < 10 || mcp == "" {
+		t.Fatalf("got settings %v and mcp.json %q, want at least 10 and a file", settings, mcp)
+	}
+	return settings, mcp
+}
+
+// Settings in the manifests that answerd does not know would be ignored silently.
+func TestManifestsUseExistingSettings(t *testing.T) {
 	example, err := os.ReadFile("../../.env.example")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name := range m.Data {
-		if !regexp.MustCompile(`(?m)^#? ?` + name + `=`).Match(example) {
+	settings, _ := readManifestSettings(t)
+	for name := range settings {
+		if !regexp.MustCompile(`(?m)^#` + name + `=`).Match(example) {
 			t.Errorf("%s is not a setting, want it in the example", name)
 		}
 	}
 }
 
-// The manifests' settings start, with a Secret that has what they leave out.
-func TestManifestsStart(t *testing.T) {
-	data, err := os.ReadFile("../../deploy/kubernetes/configmap.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings := make(map[string]string)
-	for documents := yaml.NewDecoder(strings.NewReader(string(data))); ; {
-		var m struct{ Data map[string]string }
-		if err := documents.Decode(&m); err != nil {
-			break
+// TestManifestsStartAndAnswer runs the binary with the environment of the manifests, placeholder
+// secrets included. Only addresses of other services are replaced, by services of the test.
+func TestManifestsStartAndAnswer(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	settings, mcp := readManifestSettings(t)
+	for name, example := range map[string]string{
+		"LLM_BASE_URL": w.model.URL, "AUTH_ISSUER": w.iam.url, "AUTH_JWKS_URL": w.iam.url + demo.JWKSPath, "EVENTS_URL": spawnNATS(t).url,
+		"ADDR": "127.0.0.1:0", "METRICS_ADDR": "127.0.0.1:0", "MCP_CONFIG_PATH": file(t, t.TempDir(), "mcp.json", mcp), "AUTH_AUDIENCE": demo.Audience,
+	} {
+		if settings[name] == "" {
+			t.Errorf("the manifests do not set %s, want them to", name)
 		}
-		maps.Copy(settings, m.Data)
+		settings[name] = example
 	}
-	file := filepath.Join(t.TempDir(), "mcp.json")
-	if err := os.WriteFile(file, []byte(settings["mcp.json"]), 0o600); err != nil {
+	settings["ALLOWED_HOSTS"] += ",127.0.0.1" // how the test asks
+	var env []string
+	for name, value := range settings {
+		env = append(env, name+"="+value)
+	}
+	p := spawnAnswerd(t, env)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url(t)+"/answer", strings.NewReader(`{"question":"question","tool_choice":"none"}`))
+	if err != nil {
 		t.Fatal(err)
 	}
-	maps.Copy(settings, map[string]string{"MCP_CONFIG_PATH": file, "IAM_CLIENT_ID": "answerd", "IAM_CLIENT_SECRET": "s", "LLM_API_KEY": "k"})
-	c, err := loadConfig(settings)
-	if err == nil {
-		_, _, err = mcpServers(c)
-	}
+	req.Header.Set("Authorization", w.callerToken(t))
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := newClient(t).Do(req)
 	if err != nil {
-		t.Errorf("the settings of the manifests: error %v, want none", err)
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"answer"`) {
+		t.Errorf("got %s, %s, %v, want an answer", resp.Status, body, err)
 	}
 }
