@@ -18,6 +18,8 @@ ARG VERSION=dev COMMIT
 RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false \
     -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" \
     -o /out/answerd ./cmd/server
+# The licences of all modules come with the binary.
+RUN go test ./internal/supply -run Notices -notices /out/THIRD_PARTY_NOTICES
 
 FROM ${RUN_IMAGE}
 ARG VERSION=dev COMMIT
@@ -28,6 +30,7 @@ LABEL org.opencontainers.image.title="answerd" \
       org.opencontainers.image.revision="${COMMIT}"
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /out/answerd /answerd
+COPY --from=build /src/LICENSE /out/THIRD_PARTY_NOTICES /licences/
 # distroless' nonroot; a number, because scratch has no /etc/passwd.
 USER 65532:65532
 # The container's loopback reaches nobody. Beyond it, answerd refuses to start until

@@ -152,6 +152,10 @@ sbom: build ## bin/answerd.cdx.json: what the binary is made of (CycloneDX)
 licences: ## renew docs/licences.md
 	go test ./internal/supply -update
 
+.PHONY: release-check
+release-check: ## a release for this machine's platform, built twice and looked into (docs/releasing.md)
+	release/check.sh
+
 .PHONY: vuln
 vuln: ## known vulnerabilities in what is called (asks vuln.go.dev)
 	go run $(GOVULNCHECK) ./...

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,33 @@ func readLicences(dir string) (ids []string, _ error) {
 		return nil, errors.New("no known licence")
 	}
 	return ids, nil
+}
+
+var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)`)
+
+// noticesOf returns the licence and notice files of Go's standard library and of the modules.
+func noticesOf(modules []module) (string, error) {
+	var b strings.Builder
+	b.WriteString("answerd is under the Apache License 2.0. Its binary contains these modules under these licences.\n")
+	standard := module{Path: "Go standard library", Version: runtime.Version(), Dir: runtime.GOROOT()}
+	for _, m := range append([]module{standard}, modules...) {
+		fmt.Fprintf(&b, "\n%s\n%s %s\n", strings.Repeat("=", 80), m.Path, m.Version)
+		files, err := os.ReadDir(m.Dir)
+		if err != nil {
+			return "", fmt.Errorf("find the licences of %s: %w", m.Path, err)
+		}
+		for _, file := range files {
+			if file.IsDir() || !noticeFile.MatchString(file.Name()) {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(m.Dir, file.Name()))
+			if err != nil {
+				return "", fmt.Errorf("read a licence of %s: %w", m.Path, err)
+			}
+			fmt.Fprintf(&b, "\n%s\n\n%s\n", file.Name(), strings.TrimSpace(string(text)))
+		}
+	}
+	return b.String(), nil
 }
 
 // licencesPage returns the text of docs/licences.md.

@@ -1,9 +1,10 @@
 // Package supply lists the modules that are linked into the answerd binary, and checks that
 // each of their licences is permissive. It has tests only; they write the table of
-// docs/licences.md and a bill of materials (CycloneDX 1.6):
+// docs/licences.md, a bill of materials (CycloneDX 1.6) and a file with all licence texts:
 //
 //	go test ./internal/supply -update
 //	go test ./internal/supply -sbom /tmp/answerd.cdx.json -version v1.2.3
+//	go test ./internal/supply -run Notices -notices /tmp/THIRD_PARTY_NOTICES
 package supply
 
 import (
@@ -11,12 +12,14 @@ import (
 	"flag"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
 var (
 	update  = flag.Bool("update", false, "write docs/licences.md")
 	sbom    = flag.String("sbom", "", "the absolute path of the file to write the bill of materials to")
+	notices = flag.String("notices", "", "the absolute path of the file to write the licence texts to")
 	version = flag.String("version", "v1.2.3", "the version of answerd in the bill of materials")
 )
 
@@ -67,6 +70,30 @@ func TestBOMNamesEveryModule(t *testing.T) {
 	}
 	if *sbom != "" && !t.Failed() {
 		if err := os.WriteFile(*sbom, file, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Most licences require that their text comes with the binary, and Apache-2.0 (section 4d) that NOTICE files do.
+func TestNoticesHaveTheTextsOfEveryModule(t *testing.T) {
+	modules := linkedModules(t)
+	text, err := noticesOf(modules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range modules {
+		if !strings.Contains(text, "\n"+m.Path+" "+m.Version+"\n") {
+			t.Errorf("the notices lack %s, want its licence", m.Path)
+		}
+	}
+	for _, want := range []string{"Apache License", "Permission is hereby granted", "Redistributions in binary form", "The Go Authors"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got notices without %q, want it", want)
+		}
+	}
+	if *notices != "" && !t.Failed() {
+		if err := os.WriteFile(*notices, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
