@@ -24,6 +24,6 @@ if helm template --kube-version 1.33.0 wrong ../helm/answerd --set replicas=none
 fi
 
 command -v python3 >/dev/null && python3 -m venv --help >/dev/null 2>&1 || { echo 'SKIP: no Python with venv'; exit 0; }
-python3 -m venv "$dir/venv" && "$dir/venv/bin/pip" install --quiet --disable-pip-version-check kubernetes-validate==1.37.0 ||
+python3 -m venv "$dir/venv" && "$dir/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.txt ||
 	{ echo 'SKIP: kubernetes-validate cannot be installed'; exit 0; }
 "$dir/venv/bin/kubernetes-validate" --strict namespace.yaml nats.yaml answerd.yaml "$dir/all.yaml"

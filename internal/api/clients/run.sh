@@ -23,9 +23,12 @@ fi
 install copilotkit || echo "skipped: npm could not install CopilotKit"
 export COPILOTKIT_TELEMETRY_DISABLED=true DO_NOT_TRACK=1
 node --test --test-reporter=dot ./*.golden.test.js
-# The examples of docs/clients.md run here too, Python's where its package can be had.
+# The examples of the documents run here too, Python's where its package can be had.
 python=$PWD/node_modules/.python/bin/python
-if [ -x "$python" ] || { python3 -m venv node_modules/.python && "$python" -m pip install -q openai==3.54.0; } >/dev/null 2>&1; then
+if cmp -s requirements.txt node_modules/.python/.installed || {
+	rm -rf node_modules/.python
+	python3 -m venv node_modules/.python && "$python" -m pip install -q --require-hashes -r requirements.txt && cp requirements.txt node_modules/.python/.installed
+} >/dev/null 2>&1; then
 	export ANSWERD_PYTHON="$python"
 fi
-go test -count 1 -v -run 'TestClients|TestTheExamplesOfClientsRun' ../../../cmd/server .
+go test -count 1 -v -run 'TestClients|TestDocumentExamplesRun' ../../../cmd/server .

@@ -12,7 +12,7 @@ if [ "$(node -p 'parseInt(process.versions.node)')" -lt 20 ]; then
 	echo "skipped: Node is older than 20, which the test runner needs"
 	exit 0
 fi
-[ -d node_modules/typescript ] || npm ci --no-audit --no-fund || echo "npm could not install what package.json names"
+[ -d node_modules/typescript ] || npm ci --ignore-scripts --no-audit --no-fund || echo "npm could not install what package.json names"
 # The types that the page's comments give, as an editor would check them.
 [ ! -d node_modules/typescript ] || node_modules/.bin/tsc -p tsconfig.json
 [ $# -gt 0 ] || set -- ./*.test.js

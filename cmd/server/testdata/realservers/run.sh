@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 if command -v npm >/dev/null; then
 	# What is there may be of an older lock file, or half of an install that was cut off.
-	if ! cmp -s package-lock.json node_modules/.installed && npm ci --no-audit --no-fund; then
+	if ! cmp -s package-lock.json node_modules/.installed && npm ci --ignore-scripts --no-audit --no-fund; then
 		cp package-lock.json node_modules/.installed
 	fi
 	if [ -d node_modules/@modelcontextprotocol ]; then
@@ -21,7 +21,7 @@ if command -v python3 >/dev/null && python3 -c 'import venv, ensurepip' 2>/dev/n
 	for requirements in python/*.txt; do
 		env=python/.venv-$(basename "$requirements" .txt)
 		if ! cmp -s "$requirements" "$env/.installed"; then
-			if rm -rf "$env" && python3 -m venv "$env" && "$env/bin/pip" install -q --disable-pip-version-check -r "$requirements"; then
+			if rm -rf "$env" && python3 -m venv "$env" && "$env/bin/pip" install -q --disable-pip-version-check --require-hashes -r "$requirements"; then
 				cp "$requirements" "$env/.installed"
 			else
 				rm -rf "$env"
