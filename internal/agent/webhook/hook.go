@@ -7,10 +7,11 @@
 //		// no reply, or one that cannot be used: what that means depends on the hook
 //	}
 //
-// Each question is one signed POST. It is not repeated when there is no reply, since
-// the service may have acted on it; only on a kept connection that was already closed
-// the same bytes go out again, which a service can tell by their delivery_id. Ask blocks until the reply is there,
-// 5 seconds are over or ctx ends, whichever is first. Any number may be asked at once.
+// Each question is one signed POST. It is not repeated when there is no reply, since the service
+// may have acted on it. Only if an HTTP/2 connection ends before the service took the question are
+// the same bytes sent again; a service recognizes them by their delivery_id. Over HTTP/1.1 each
+// question has its own connection. Ask blocks until the reply is there, 5 seconds are over or ctx
+// ends, whichever is first. Any number of questions may be asked at once.
 package webhook
 
 import (
@@ -22,7 +23,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -39,7 +42,6 @@ import (
 const (
 	replyTimeout = 5 * time.Second // from dialling to the reply's last byte
 	maxReply     = 1 << 20         // bytes, after decompression
-	idleConns    = 64              // Go's default of 2 dials anew for the calls of every turn
 )
 
 // Options say which service to ask. URL and Secret are required.
@@ -59,6 +61,7 @@ type Client struct {
 	url      string
 	secret   auth.Secret
 	http     *http.Client
+	http2    atomic.Bool // the service speaks HTTP/2
 	tracer   trace.Tracer
 	duration metric.Float64Histogram
 }
@@ -72,7 +75,6 @@ func New(o Options) (*Client, error) {
 		return nil, errors.New("there is no secret to sign with")
 	}
 	own := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
-	own.MaxIdleConnsPerHost = idleConns
 	var transport http.RoundTripper = own
 	if o.Transport != nil {
 		transport = o.Transport(own)
@@ -133,15 +135,23 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set(SignatureHeader, signBody(c.secret, body))
-	// It also tells net/http that the POST may go out again where a kept connection
-	// turns out to be closed, before any reply: else every service that closes idle
-	// connections would refuse a call now and then.
 	req.Header.Set("Idempotency-Key", delivery)
+	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends
+	// one twice, net/http may read the second copy as the reply to the next question on that
+	// connection, which is about another call (F51).
+	req.Close = !c.http2.Load()
+	var reused bool
+	conns := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
+	req = req.WithContext(httptrace.WithClientTrace(ctx, conns))
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return Reply{}, transportError(ctx)
 	}
 	defer resp.Body.Close()
+	c.http2.Store(resp.ProtoMajor >= 2)
+	if reused && resp.ProtoMajor < 2 { // the service spoke HTTP/2 until now
+		return Reply{}, errors.New("the service changed to HTTP/1.1 on a connection in use")
+	}
 	if resp.StatusCode/100 != 2 {
 		return Reply{}, fmt.Errorf("the service answered HTTP %d", resp.StatusCode)
 	}

@@ -1,14 +1,12 @@
 package webhook
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -186,52 +184,6 @@ func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 				t.Errorf("error %v, want error without canary, error without 127.0.0.1", err)
 			}
 		})
-	}
-}
-
-// A service that closes connections which were idle does so when it likes, such as
-// while the next question is on its way: that must not refuse a call.
-func TestKeptConnectionThatIsClosedCostsNoQuestion(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bodies := make(chan []byte, 3)
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		for _, replies := range []int{1, 1} { // of each connection, before a question that has none
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			for in := bufio.NewReader(conn); ; replies-- {
-				r, err := http.ReadRequest(in)
-				if err != nil {
-					break
-				}
-				body, _ := io.ReadAll(r.Body)
-				bodies <- body
-				if replies == 0 {
-					break
-				}
-				io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-			}
-			conn.Close()
-		}
-	}()
-	c := client(t, "http://"+l.Addr().String(), webhooktest.Secret)
-	for range 2 {
-		if _, err := c.Ask(t.Context(), Call{Hook: PreToolCall}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.Close()
-	l.Close()
-	<-served
-	first, lost, again := <-bodies, <-bodies, <-bodies
-	if bytes.Equal(first, lost) || !bytes.Equal(lost, again) {
-		t.Errorf("bodies\n%s\n%s\n%s, want the second unlike the first and the third like the second", first, lost, again)
 	}
 }
 
