@@ -220,7 +220,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	rec := event.Run{
 		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
-		Created: time.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
+		Created: a.Log.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	if err := a.admitRun(ctx, ru, owner); err != nil {

@@ -54,8 +54,10 @@ func newInterrupt(rec event.Interrupt, done <-chan struct{}) *interrupt {
 	return &interrupt{Interrupt: rec, doneElsewhere: done, answer: make(chan resolution, 1)}
 }
 
-// timeLeft returns how long the question can still be answered.
-func (i *interrupt) timeLeft() time.Duration { return time.Until(time.UnixMilli(i.ExpiresAt)) }
+// timeLeft returns how long after now, which is the log's time, the question can still be answered.
+func (i *interrupt) timeLeft(now time.Time) time.Duration {
+	return time.UnixMilli(i.ExpiresAt).Sub(now)
+}
 
 // resolution holds the outcome of a question: an answer, or the reason why it was not answered.
 type resolution struct {
@@ -130,7 +132,7 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, done <-c
 // newQuestion returns a question that is not asked yet. It returns a resolution at once if no
 // person can be asked.
 func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *resolution, error) {
-	now, timeout := time.Now(), l.agent.InputTimeout
+	now, timeout := l.agent.Log.Now(), l.agent.InputTimeout
 	if !l.run.req.canAnswer(rec.Kind) {
 		timeout = 0
 	}
@@ -163,7 +165,7 @@ func (r Request) canAnswer(kind string) bool {
 // of them was first: each question has one input, so storing closedInput fails if an answer is
 // there already.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
-	expiry := time.NewTimer(i.timeLeft())
+	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
 	otherwise := resolution{unanswered: ErrExpired}
 	select {

@@ -93,6 +93,13 @@ func (r *run) writeNote(ctx context.Context, words ...any) error {
 	return nil
 }
 
+// isActive reports whether this process executes a run.
+func (a *Agent) isActive(id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.active[id] != nil
+}
+
 // Cancel ends a run in any process. The terminal event usually follows within moments. A run
 // that has ended stays unchanged.
 func (a *Agent) Cancel(ctx context.Context, id string) error {

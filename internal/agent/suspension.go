@@ -218,7 +218,7 @@ func (s *suspension) canParkLocked() bool {
 		return false
 	}
 	for _, i := range s.open {
-		if i.HeldOpen || len(i.answer) > 0 || i.timeLeft() <= 0 {
+		if i.HeldOpen || len(i.answer) > 0 || i.timeLeft(s.run.agent.Log.Now()) <= 0 {
 			return false
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -100,7 +99,7 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	run := page.Runs[0]
 	stored := aisdk.DecodeStored(run.Request)
 	fromUIChat := stored.Format != ""
-	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, time.Now())) {
+	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}

@@ -136,6 +136,11 @@ type Log interface {
 	// does not answer does not count.
 	HasRemoteReader(ctx context.Context, run string) bool
 
+	// Now returns the time of the log's clock, which is the same for all processes that share the
+	// log. The log gives events their time by it. Code that stores a time for other processes, or
+	// compares a stored time with the present, must use it: clocks of machines can differ by an
+	// hour.
+	Now() time.Time
 	// Ready returns an error while the log cannot be used.
 	Ready(ctx context.Context) error
 }

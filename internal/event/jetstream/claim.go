@@ -197,7 +197,7 @@ func (l *Log) deferToExecutor(ctx context.Context, id string, s runState, d *del
 // keepParked reports whether a run stays parked: its wake time has not come, and it has no new
 // input. It then delays the delivery, or removes it if it is a wake message.
 func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delivery) (bool, error) {
-	if !p.until.IsZero() && !time.Now().Before(p.until) {
+	if !p.until.IsZero() && !l.Now().Before(p.until) {
 		return false, nil
 	}
 	inputs, err := l.readInputs(ctx, id, p.seen)
@@ -205,7 +205,7 @@ func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delive
 		return false, err
 	}
 	if d.subject != wakePrefix+id {
-		return true, d.returnAfter(p.remainingDelay())
+		return true, d.returnAfter(p.remainingDelay(l.Now()))
 	}
 	if err := d.acknowledge(ctx); err != nil {
 		return true, err

@@ -167,7 +167,7 @@ func (j *job) Park(ctx context.Context, seen int64, until time.Time) error {
 		return nil
 	}
 	if d := j.deliveryOf(jobPrefix); d != nil {
-		err = errors.Join(err, d.returnAfter(p.remainingDelay()))
+		err = errors.Join(err, d.returnAfter(p.remainingDelay(j.log.Now())))
 	}
 	if err := errors.Join(err, j.acknowledgeDelivery(ctx, wakePrefix)); err != nil {
 		return err
@@ -220,10 +220,10 @@ func parseParkRecord(h nats.Header) (p parkRecord) {
 	return p
 }
 
-// remainingDelay returns the time until the run is to be woken, at most maxParkDelay.
-func (p parkRecord) remainingDelay() time.Duration {
+// remainingDelay returns the time from now until the run is to be woken, at most maxParkDelay.
+func (p parkRecord) remainingDelay(now time.Time) time.Duration {
 	if p.until.IsZero() {
 		return maxParkDelay
 	}
-	return min(max(time.Until(p.until), time.Millisecond), maxParkDelay)
+	return min(max(p.until.Sub(now), time.Millisecond), maxParkDelay)
 }

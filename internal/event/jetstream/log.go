@@ -8,7 +8,7 @@
 //	}
 //	defer log.Close()
 //	id := log.NewID()
-//	err = log.Create(ctx, event.Run{ID: id, Owner: owner, Created: time.Now()})
+//	err = log.Create(ctx, event.Run{ID: id, Owner: owner, Created: log.Now()})
 //	seq, err := log.Append(ctx, id, event.Start{Question: "?"})
 //
 // With file:, the log runs a NATS server inside this process that does not listen; the rest
@@ -111,6 +111,7 @@ type Log struct {
 	stop      context.CancelFunc
 	wg        sync.WaitGroup // every goroutine and running timer of this log
 	closeOnce func() error
+	clock     clock          // of the server
 	live      chan *nats.Msg // from all live subscriptions
 	resync    chan struct{}  // signals that live messages may be missing
 	expireNow chan struct{}  // signals that the log is full
@@ -263,10 +264,49 @@ func (l *Log) Ready(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if _, err := l.runsStream.Info(ctx); err != nil {
+	if _, err := l.streamInfo(ctx, l.runsStream); err != nil {
 		return fmt.Errorf("ask for the state of the log: %w", event.ErrUnavailable)
 	}
 	return nil
+}
+
+// Now implements event.Log. It returns the time of the server. Between two answers of the server it
+// adds monotonic time, so a change of this machine's clock has no effect.
+func (l *Log) Now() time.Time { return l.clock.now() }
+
+// streamInfo returns the state of a stream, and sets the log's clock by it.
+func (l *Log) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, error) {
+	info, err := s.Info(ctx)
+	if err == nil {
+		l.clock.set(info.TimeStamp)
+	}
+	return info, err
+}
+
+// clock is the clock of the server, which also gives messages their time. Each state of a stream
+// sets it. Until the first one it is the clock of this machine.
+type clock struct {
+	mu       sync.Mutex // guards the fields below
+	server   time.Time  // the server's time in its last answer
+	received time.Time  // when that arrived, with a monotonic clock reading
+}
+
+func (c *clock) set(server time.Time) {
+	if server.IsZero() {
+		return // NATS servers before 2.10 do not send it
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server, c.received = server, time.Now()
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.received.IsZero() {
+		return time.Now()
+	}
+	return c.server.Add(time.Since(c.received))
 }
 
 // recoverPanic must be deferred. It recovers from a panic and logs it. The goroutines of the log

@@ -73,7 +73,7 @@ func (l *Log) expireRuns(ctx context.Context) error {
 			return err
 		}
 		for i, m := range entries {
-			if from = m.pos + 1; time.Since(m.time) < l.retention && !short {
+			if from = m.pos + 1; l.Now().Sub(m.time) < l.retention && !short {
 				entries, more = entries[:i], false
 				break
 			}
@@ -93,7 +93,7 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	for _, s := range []js.Stream{l.runsStream, l.indexStream} {
-		info, err := s.Info(ctx)
+		info, err := l.streamInfo(ctx, s)
 		if err != nil {
 			return false, unavailableError("read the state of the log", err)
 		}
@@ -135,7 +135,7 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) 
 // isExpired reports whether the run of an index entry is to be deleted.
 func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, short bool) (bool, error) {
 	if !hasEvents { // it was never started, or the stream has dropped its events
-		age := time.Since(entry.time)
+		age := l.Now().Sub(entry.time)
 		return age >= l.retention || age >= abandonedAfter, nil
 	}
 	e, _, err := l.readEvent(ctx, last)
@@ -144,7 +144,7 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, sho
 	}
 	// A run whose last event is damaged counts as ended.
 	ended := err != nil || e.Terminal()
-	age := time.Since(last.time)
+	age := l.Now().Sub(last.time)
 	if isAbandoned(last) {
 		return age >= startTimeout, nil
 	}

@@ -138,7 +138,7 @@ func (r *run) isCurrentLocked() bool {
 
 // isGoneLocked reports whether the run was deleted, or its retention has passed.
 func (r *run) isGoneLocked() bool {
-	return r.record.Gone || r.last.Terminal() && time.Since(time.UnixMilli(r.last.Time)) >= r.log.retention
+	return r.record.Gone || r.last.Terminal() && r.log.Now().Sub(time.UnixMilli(r.last.Time)) >= r.log.retention
 }
 
 // wakeReadersLocked makes callers that wait for events ask again.
@@ -405,12 +405,12 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 // started in time, or the stream has dropped its events because of its size limit: the stream's
 // oldest message is then younger than the run.
 func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error) {
-	if time.Since(rec.Created) > startTimeout {
+	if l.Now().Sub(rec.Created) > startTimeout {
 		return true, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	info, err := l.runsStream.Info(ctx)
+	info, err := l.streamInfo(ctx, l.runsStream)
 	if err != nil {
 		return false, unavailableError("read the log", err)
 	}

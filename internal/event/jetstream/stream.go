@@ -188,6 +188,7 @@ func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, e
 	if err != nil {
 		return nil, fmt.Errorf("make stream %s: %w", c.Name, err)
 	}
+	l.clock.set(s.CachedInfo().TimeStamp)
 	return s, nil
 }
 

@@ -172,7 +172,9 @@ func (l *Log) flushAllPending() {
 // appendEventLocked appends one event and returns when it is acknowledged.
 func (w *writer) appendEventLocked(ctx context.Context, b event.Body) error {
 	r := w.run
-	e, err := event.Encode(r.id, w.last.Seq+1, time.Now().UnixMilli(), b)
+	// The time of a run's events does not go back, although two servers' clocks may differ.
+	now := max(r.log.Now().UnixMilli(), w.last.Time)
+	e, err := event.Encode(r.id, w.last.Seq+1, now, b)
 	if err != nil {
 		return err
 	}

@@ -216,6 +216,9 @@ func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 	return r.snapshotLocked(), nil
 }
 
+// Now implements event.Log: the log has one process.
+func (l *Log) Now() time.Time { return time.Now() }
+
 // Ready implements event.Log.
 func (l *Log) Ready(context.Context) error { return nil }
 
