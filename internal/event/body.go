@@ -23,6 +23,11 @@ type Call struct {
 // call returns the call of an event, for all bodies that embed Call.
 func (c Call) call() Call { return c }
 
+// Unknown stands for an event whose type this version does not know. A newer version wrote it to a
+// log that both share. Event.JSON has its JSON, which readers of the native format get. Logs do not
+// append it.
+type Unknown struct{ kind Type }
+
 // Executor says who executes a call; "" is an MCP server.
 type Executor string
 

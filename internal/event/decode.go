@@ -9,6 +9,9 @@ import (
 // Encode returns the event that a log appends, with its JSON; ms is milliseconds since the Unix
 // epoch. Neither run, which is a ValidID, nor the type needs escaping.
 func Encode(run string, seq, ms int64, b Body) (Event, error) {
+	if u, ok := b.(Unknown); ok {
+		return Event{}, fmt.Errorf("encode %s event: this version does not know the type", u.kind)
+	}
 	e := Event{RunID: run, Seq: seq, Time: ms, Body: b}
 	if a, ok := b.(appender); ok {
 		e.JSON = e.appendBody(make([]byte, 0, a.size()+envelopeSize), a)
@@ -40,7 +43,9 @@ func (e Event) appendBody(line []byte, a appender) []byte {
 	return append(a.appendFields(e.appendEnvelope(line)), '}')
 }
 
-// Decode returns the event of a line that Encode made. The event keeps line.
+// Decode returns the event of a line that Encode made, possibly in another version of answerd. The
+// body is Unknown if this version does not know the type. Unknown members stay in the event's JSON.
+// The event keeps line.
 func Decode(line []byte) (Event, error) {
 	var envelope struct {
 		Type  Type   `json:"type"`
@@ -52,14 +57,31 @@ func Decode(line []byte) (Event, error) {
 		return Event{}, fmt.Errorf("decode an event: %w", err)
 	}
 	decode := decoders[envelope.Type]
+	if decode == nil && isTypeName(envelope.Type) {
+		decode = func([]byte) (Body, error) { return Unknown{envelope.Type}, nil }
+	}
 	if decode == nil {
-		return Event{}, fmt.Errorf("decode an event: unknown type %q", envelope.Type)
+		return Event{}, fmt.Errorf("decode an event: %.100q is not a type", envelope.Type)
 	}
 	body, err := decode(line)
 	if err != nil {
 		return Event{}, fmt.Errorf("decode %s event: %w", envelope.Type, err)
 	}
 	return Event{RunID: envelope.RunID, Seq: envelope.Seq, Time: envelope.TS, Body: body, JSON: line}, nil
+}
+
+// maxTypeName bounds the type of an event, in bytes.
+const maxTypeName = 64
+
+// isTypeName reports whether t can be the type of an event of another version. The type is a line
+// of a Server-Sent Event, so it must not contain a line break.
+func isTypeName(t Type) bool {
+	for _, c := range []byte(t) {
+		if c != '_' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return t != "" && len(t) <= maxTypeName
 }
 
 var decoders = map[Type]func([]byte) (Body, error){

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -64,10 +65,26 @@ func TestDecodeReturnsWhatEncodeWasGiven(t *testing.T) {
 			t.Errorf("type %q has no decoder, want one", typ)
 		}
 	}
-	for _, bad := range []string{"", "null", "[]", `{"type":"nothing"}`, `{"type":"start","question":1}`, `{"type":1}`} {
+	for _, bad := range []string{"", "null", "[]", `{"type":"no thing"}`, `{"type":"a\nb"}`, `{"type":"` + strings.Repeat("a", 65) + `"}`, `{"type":"start","question":1}`, `{"type":1}`} {
 		if e, err := Decode([]byte(bad)); err == nil {
 			t.Errorf("Decode(%q) = %+v, want an error", bad, e)
 		}
+	}
+}
+
+// Versions of answerd share a log during an upgrade, and after a rollback.
+func TestDecodeKeepsWhatAnotherVersionWrote(t *testing.T) {
+	for line, want := range map[string]Body{
+		`{"type":"run_moved","run_id":"run_a","seq":7,"ts":9,"to":{"zone":"b"}}`:                      Unknown{"run_moved"},
+		`{"type":"step_reset","run_id":"run_a","seq":7,"ts":9,"step":2,"reason":"r","cause":["new"]}`: StepReset{Step: 2, Reason: "r"},
+	} {
+		e, err := Decode([]byte(line))
+		if err != nil || e.RunID != "run_a" || e.Seq != 7 || e.Time != 9 || e.Body != want || string(e.AppendJSON(nil)) != line || e.Terminal() {
+			t.Errorf("Decode(%s) = %+v, %v, want %+v and the same JSON", line, e, err, want)
+		}
+	}
+	if e, err := Encode("run_a", 1, 2, Unknown{"run_moved"}); err == nil {
+		t.Errorf("Encode of an unknown event = %s, want an error", e.JSON)
 	}
 }
 

@@ -29,6 +29,7 @@ func (Suspended) Type() Type           { return "suspended" }
 func (FinalAnswer) Type() Type         { return "final_answer" }
 func (RunError) Type() Type            { return "run_error" }
 func (Cancelled) Type() Type           { return "cancelled" }
+func (u Unknown) Type() Type           { return u.kind }
 
 // The method isBody closes the set of types that implement Body.
 
@@ -60,6 +61,7 @@ func (Suspended) isBody()           {}
 func (FinalAnswer) isBody()         {}
 func (RunError) isBody()            {}
 func (Cancelled) isBody()           {}
+func (Unknown) isBody()             {}
 
 // Types returns all types of events, in the order in which a run may have them.
 func Types() []Type {
