@@ -66,7 +66,7 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 	go test -count=1 -v -run Noisy ./internal/agent/admission
 
 .PHONY: faults
-faults: ## faults F1 to F44, drains and leaks against the built binary, and their table
+faults: ## the faults of docs/internals/faults.md, drains and leaks against the built binary, and their table
 	FAULTS=1 go test -count=1 -v -timeout 20m ./internal/faults
 
 .PHONY: soak

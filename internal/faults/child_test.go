@@ -21,6 +21,9 @@ import (
 // childMain is what the test binary does as a stdio MCP server. It shows at addr that
 // it childMonitor: a connection that ends with the process, however that ends.
 func childMain(kind, addr string) int {
+	if kind == "bridge" {
+		return bridge(addr)
+	}
 	if addr != "" {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -47,6 +50,21 @@ func childMain(kind, addr string) int {
 		select {}
 	}
 	serveChild(kind)
+	return 0
+}
+
+// bridge connects its standard input and output to a server at addr, so that a test can act as a
+// stdio server.
+func bridge(addr string) int {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return 2
+	}
+	go func() {
+		_, _ = io.Copy(conn, os.Stdin)
+		os.Exit(0)
+	}()
+	_, _ = io.Copy(os.Stdout, conn)
 	return 0
 }
 

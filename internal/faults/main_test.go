@@ -1,4 +1,4 @@
-// Package faults tests the whole process under the faults F1 to F44 of
+// Package faults tests the whole process under the faults of
 // docs/internals/faults.md, one test per fault, and further its drain, its leaks and a soak. It
 // has tests only.
 //

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -120,6 +121,9 @@ func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 	n, err := strconv.ParseFloat(string(value), 64)
 	if err != nil {
 		return jsonrpc.ID{}, fmt.Errorf("its id is not a string or a number: %w", err)
+	}
+	if n != math.Trunc(n) { // MakeID would cut the fraction off: the id of another request
+		return jsonrpc.ID{}, errors.New("its id is not an integer")
 	}
 	return jsonrpc.MakeID(n)
 }

@@ -26,6 +26,16 @@ func TestLimitDepthReplacesOnlyWhatIsTooDeep(t *testing.T) {
 	}
 }
 
+// MakeID of the SDK cuts the fraction off, so that 7.5 would be the id of request 7.
+func TestDecodeMessageRefusesAFractionalID(t *testing.T) {
+	if m, err := decodeMessage([]byte(`{"jsonrpc":"2.0","id":7.5,"result":{}}`)); err == nil {
+		t.Errorf("decodeMessage of a response with the id 7.5 = %+v, want an error", m)
+	}
+	if m, err := decodeMessage([]byte(`{"jsonrpc":"2.0","id":7.0,"result":{}}`)); err != nil {
+		t.Errorf("decodeMessage of a response with the id 7.0 = %+v, %v, want the response to 7", m, err)
+	}
+}
+
 func TestDecodeMessageNamesTheRequestOfABadAnswer(t *testing.T) {
 	for in, want := range map[string]any{
 		`{"jsonrpc":"2.0","id":7,"error":[]}`:                 int64(7),
