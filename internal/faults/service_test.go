@@ -240,6 +240,7 @@ type streamEvent struct {
 	Delta        string
 	Payload      any
 	Reason       string
+	URL          string
 }
 
 func (h streamEvent) terminal() bool {
