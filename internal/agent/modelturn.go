@@ -125,7 +125,10 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	}
 	s.text = l.stepText.String()
 	if s.finish == "tool_calls" && len(s.calls) == 0 {
-		s.finish = "stop" // some models finish this way after text calls that could not be read, so there is nothing to execute
+		// The endpoint reports calls but sent none, for example because the model wrote them
+		// as text that was not recognized. Then the text is the final answer, and callers must not
+		// wait for calls.
+		s.finish = "stop"
 	}
 	if err := s.closePart(ctx); err != nil {
 		return modelReply{}, err

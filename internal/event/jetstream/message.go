@@ -177,8 +177,10 @@ func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
 }
 
 // directGet encodes a request of JetStream's direct get API (ADR-31 of
-// nats-architecture-and-design). It creates no consumer, and any replica of the stream may
-// answer it.
+// nats-architecture-and-design: "Direct Get API", and "Batched requests" and "Multi-subject
+// requests", which need server 2.11). It creates no consumer. Any replica of the stream may answer
+// it, so the reply can lack a message that was appended just before; readLastFromLeader reads
+// without that delay.
 type directGet struct {
 	From     uint64   `json:"seq,omitempty"`
 	Next     string   `json:"next_by_subj,omitempty"` // messages of this subject, from From on

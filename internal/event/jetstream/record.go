@@ -220,7 +220,10 @@ func (l *Log) awaitStart(ctx context.Context, id string) (event.Run, error) {
 			if err := l.abandonUnstarted(ctx, id); !errors.Is(err, event.ErrFenced) {
 				return run, err
 			}
-			lease.Reset(l.lease) // the run got a message, so its executor has a lease to continue
+			// Another instance appended a message first. The next round returns the run if
+			// that was its first event, and ErrGone if the run was abandoned. A claim is not an
+			// event, so the instance that claimed the run gets one more lease to append one.
+			lease.Reset(l.lease)
 		case <-ctx.Done():
 			return run, unavailableError("wait for the start of a run", context.Cause(ctx))
 		case <-l.ctx.Done():
