@@ -25,22 +25,25 @@ const (
 	maxPairText = 1024
 	maxSeconds  = 86400
 	maxCost     = 1e9
-	// maxErrors is how many things that are wrong are listed. A body has room for a
-	// hundred thousand.
+	// maxErrors limits the reported errors, because a large body can have a hundred thousand.
 	maxErrors = 100
 )
 
+// toolChoices lists the values of tool_choice.
 var toolChoices = []string{string(agent.ToolAuto), string(agent.ToolNone), string(agent.ToolRequired)}
 
-// Decode reads the body of POST /answer or /answer/stream. The error is an *Invalid.
+// Decode decodes the body of POST /answer or /answer/stream. The error is an *Invalid, which lists
+// all errors of the body and not only the first. The agent checks later whether the named model,
+// servers and tools exist.
 func Decode(body []byte) (agent.Request, error) {
 	d := newDecoder("", body)
 	r := d.readRequest()
 	return r, d.finishBody()
 }
 
-// CanonicalBody returns a body that Decode or DecodeQuery accepted in the canonical form of RFC 8785, so
-// that two spellings of one request are equal.
+// CanonicalBody returns body in the canonical form of RFC 8785, so that two spellings of one
+// request are equal when an idempotency key is repeated. body must have been accepted by Decode or
+// DecodeQuery.
 func CanonicalBody(body []byte) []byte {
 	canonical := jsontext.Value(bytes.Clone(body))
 	if canonical.Canonicalize() != nil {
@@ -49,8 +52,9 @@ func CanonicalBody(body []byte) []byte {
 	return canonical
 }
 
-// DecodeOptions reads the member "answerd" of a request in another format into r: the
-// fields of ours that the format lacks. The error is an *Invalid. raw may be nil.
+// DecodeOptions decodes the member "answerd" of a request in another API format into r: the native
+// fields that the format lacks. A limit of tool calls that the format itself has sets
+// (max_tool_calls of Responses) stays if raw has none. The error is an *Invalid. raw may be nil.
 func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	if raw == nil {
 		return nil
@@ -64,9 +68,10 @@ func DecodeOptions(raw json.RawMessage, r *agent.Request) error {
 	return d.finishBody()
 }
 
-// DecodeQuery reads the query of GET /answer/stream, which a plain EventSource can
-// send: the fields of the body that are a text, a number or a list of texts. Their
-// errors point at the field of that name. body is the same request as a body of POST /answer.
+// DecodeQuery decodes the query of GET /answer/stream, for EventSource, which cannot send a body.
+// It accepts the fields of the body whose value is a string, a number or a list of strings. It
+// builds the same request as a body of POST /answer and decodes that, so both follow the same
+// rules; the pointers of errors name the parameters. It also returns that body, for CanonicalBody.
 func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	var bad []FieldError
 	root := make(map[string]any)
@@ -84,7 +89,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 		case "question", "model", "tool_choice", "thread_id":
 			root[name] = values[0]
 		case "max_turns":
-			root[name] = values[0] // which is not the number that it must be
+			root[name] = values[0] // a string, which the decoder refuses unless it is replaced here
 			if n, ok := agent.ParseJSONInteger(values[0]); ok {
 				root[name] = n
 			}
@@ -106,6 +111,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 	return r, body, d.finishBody()
 }
 
+// readRequest reads the whole body of a question.
 func (d *decoder) readRequest() (r agent.Request) {
 	for name := range d.readObject("question") {
 		switch name {
@@ -134,7 +140,8 @@ func (d *decoder) readRequest() (r agent.Request) {
 	return r
 }
 
-// readOption reads a field that requests in other API formats may have in their member "answerd".
+// readOption reads the value of one field of r. These are the fields that requests in other API
+// formats may have in their member "answerd". It reports any other name as an unknown field.
 func (d *decoder) readOption(name string, r *agent.Request) {
 	switch name {
 	case "servers":
@@ -156,9 +163,11 @@ func (d *decoder) readOption(name string, r *agent.Request) {
 	}
 }
 
-// onLimit is what can be done when a limit of the budget is reached.
+// onLimit lists what the agent can do when the run reaches a limit of its budget: let the model
+// write an answer from what it has, or ask a person for more.
 var onLimit = []string{"sum_up", "ask"}
 
+// readBudget reads the limits of the run. ask reports whether on_limit is "ask".
 func (d *decoder) readBudget() (b agent.Budget, ask bool) {
 	for name := range d.readObject() {
 		switch name {
@@ -185,6 +194,7 @@ func (d *decoder) readBudget() (b agent.Budget, ask bool) {
 	return b, ask
 }
 
+// readPrompt reads which prompt of an MCP server the run starts with.
 func (d *decoder) readPrompt() *agent.ServerPrompt {
 	p := &agent.ServerPrompt{}
 	for name := range d.readObject("server", "name") {
@@ -202,7 +212,8 @@ func (d *decoder) readPrompt() *agent.ServerPrompt {
 	return p
 }
 
-// readMessage accepts any role, because the agent ignores messages with unknown roles.
+// readMessage reads a message of the history. It accepts any role, because the agent ignores
+// messages with roles that it does not know.
 func (d *decoder) readMessage() (m agent.Message) {
 	for name := range d.readObject("role", "content") {
 		switch name {
@@ -217,15 +228,16 @@ func (d *decoder) readMessage() (m agent.Message) {
 	return m
 }
 
-// actions are the answers to an elicitation (MCP client/elicitation).
+// actions lists the answers to an elicitation (MCP, client/elicitation, "Response Actions").
 var actions = []string{"accept", "decline", "cancel"}
 
 // maxReason bounds a person's reason, in bytes.
 const maxReason = 1024
 
-// DecodeInput reads the body of POST /runs/{run_id}/input: an answer to an approval,
-// which has approved, or to an elicitation, which has action. The error is an *Invalid.
-// The agent checks whether the answer fits the interrupt.
+// DecodeInput decodes the body of POST /runs/{run_id}/input: an answer to an approval, which has
+// approved, or to an elicitation, which has action. Fields that belong to the other kind are
+// reported as unknown. The error is an *Invalid. DecodeInput does not know the interrupts of the
+// run, so the agent checks whether the answer fits.
 func DecodeInput(body []byte) (agent.Input, error) {
 	d := newDecoder("", body)
 	var in agent.Input
@@ -250,6 +262,7 @@ func DecodeInput(body []byte) (agent.Input, error) {
 			d.rejectUnknown()
 		}
 	}
+	// An answer is of exactly one kind, and may not have the fields of the other.
 	var wrong []string
 	switch approval, elicitation := given["approved"], given["action"]; {
 	case approval == elicitation:
@@ -267,15 +280,15 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	return in, d.finishBody()
 }
 
-// DecodeToolCall reads the body of POST /tools/{name}/call, which has everything but the tool's name.
-// The error is an *Invalid.
+// DecodeToolCall decodes the body of POST /tools/{name}/call. The tool's name is in the path. The
+// error is an *Invalid.
 func DecodeToolCall(body []byte) (agent.ToolCall, error) {
 	d := newDecoder("", body)
 	var call agent.ToolCall
 	for name := range d.readObject() {
 		switch name {
 		case "args":
-			call.Args = d.readRaw() // as its caller wrote it
+			call.Args = d.readRaw() // unchanged: the agent validates it against the tool's schema
 		case "context":
 			call.Context = d.readPairs()
 		case "approved":

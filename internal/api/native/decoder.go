@@ -18,23 +18,26 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds the nesting of a body; a question needs three levels, and the rest
-// is for the arguments of a tool.
+// maxDepth bounds the nesting of a body. A question needs three levels; the others are for the
+// arguments of a tool.
 const maxDepth = 16
 
-// maxValues bounds how many values a body holds: who reads the arguments of a tool may need
-// thirty times the size of an empty object for it.
+// maxValues bounds the number of values in a body. Without it, a body of small values such as {}
+// would make the server allocate about thirty times its size when the arguments of a tool are
+// decoded.
 const maxValues = 1 << 16
 
-// FieldError is one thing that is wrong with a body.
+// FieldError describes one error in a body.
 type FieldError struct {
 	Pointer string `json:"pointer"` // RFC 6901; "" is the body itself
 	Detail  string `json:"detail"`
 }
 
-// Invalid is the error for a body that is not a request. It lists everything that is wrong.
+// Invalid is the error for a body that is not a valid request. It lists all errors of the body,
+// sorted by pointer, at most maxErrors.
 type Invalid struct{ Errors []FieldError }
 
+// Error returns all errors on one line.
 func (e *Invalid) Error() string {
 	parts := make([]string, len(e.Errors))
 	for i, f := range e.Errors {
@@ -43,26 +46,34 @@ func (e *Invalid) Error() string {
 	return strings.Join(parts, "; ")
 }
 
+// newInvalid returns an *Invalid with one error.
 func newInvalid(pointer, detail string) error {
 	return &Invalid{[]FieldError{{pointer, detail}}}
 }
 
-// decoder reads the fields of one body in the order in which they stand there, and collects
-// what is wrong with them. The methods that read a field return its zero value if it is wrong.
-// jsontext refuses duplicate names, invalid UTF-8 and lone surrogates: an attacker could say one thing
-// to us and another to the next reader.
+// decoder reads the fields of one body in their order and collects errors. A method that reads a
+// field returns the zero value if the field is wrong, and reading continues with the next field.
+// So a caller learns of all errors with one request. Errors of JSON itself end the reading,
+// because what follows has no certain meaning.
+//
+// jsontext refuses duplicate names, invalid UTF-8 and lone surrogates (RFC 8259 leaves their
+// meaning open). Otherwise an attacker could send a body that this service and the next reader
+// understand differently.
 type decoder struct {
 	dec    *jsontext.Decoder
 	body   []byte
-	at     string // where the body stands in the request, as a JSON pointer
-	nul    bool   // the body may have U+0000 in it
-	values int    // values begun so far
+	at     string // the JSON pointer of the body in the request; "" for the whole request
+	nul    bool   // the body may contain U+0000, so every string is checked for it
+	values int    // values begun so far, towards maxValues
 	errors []FieldError
-	err    error // the body is not JSON, or is too large: reading has ended
+	err    error // ends reading: the body is not JSON or exceeds a bound
 }
 
+// newDecoder returns a decoder for body, whose JSON pointer in the request is at. The body must be
+// an object.
 func newDecoder(at string, body []byte) *decoder {
-	// The decoder does not write into a bytes.Buffer.
+	// For a bytes.Buffer, jsontext.Decoder reads the bytes in place instead of copying them. It
+	// does not change them.
 	d := &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(body)), body: body, at: at, nul: bytes.Contains(body, []byte(`\u0000`))}
 	if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
 		d.err = newInvalid(at, "must be an object")
@@ -70,7 +81,8 @@ func newDecoder(at string, body []byte) *decoder {
 	return d
 }
 
-// finishBody returns what is wrong with the body, which has been read to its end: an *Invalid or nil.
+// finishBody checks that the body ends after its object, and returns all errors as an *Invalid, or
+// nil. The error that ended reading replaces the others: they may only be its consequences.
 func (d *decoder) finishBody() error {
 	if d.err != nil {
 		return d.err
@@ -85,17 +97,20 @@ func (d *decoder) finishBody() error {
 	return &Invalid{d.errors}
 }
 
-// addError adds what is wrong with the value that was read last.
+// addError adds an error about the value that was read last.
 func (d *decoder) addError(detail string) { d.addErrorAt("", detail) }
 
+// addErrorAt adds an error about a member of the value that was read last; name is "/" and the
+// member's name. It drops errors beyond maxErrors.
 func (d *decoder) addErrorAt(name, detail string) {
 	if d.err == nil && len(d.errors) < maxErrors {
 		d.errors = append(d.errors, FieldError{d.currentPointer() + name, detail})
 	}
 }
 
-// nextToken reads a text, a name, a number or a literal, or the begin or end of an object or array,
-// which have no value. The kind is KindInvalid once reading has ended.
+// nextToken reads a string, a name, a number or a literal, or the beginning or end of an object or
+// array, which have no value. The kind is KindInvalid once reading has ended. All values are read
+// here, so the bounds in checkBounds hold for every field, including those that are skipped.
 func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	if d.err != nil {
 		return jsontext.KindInvalid, nil
@@ -108,7 +123,7 @@ func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 		value, err = d.dec.ReadValue()
 	}
 	if err == nil {
-		if err = d.check(kind, value); err == nil {
+		if err = d.checkBounds(kind, value); err == nil {
 			return kind, value
 		}
 	}
@@ -116,8 +131,11 @@ func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 	return jsontext.KindInvalid, nil
 }
 
-// check returns what is wrong with what was read last and is JSON.
-func (d *decoder) check(kind jsontext.Kind, value jsontext.Value) error {
+// checkBounds returns an error if the token that was read last exceeds maxDepth or maxValues, or
+// is a string with U+0000, which many readers of events and logs cannot represent. The token is
+// well-formed JSON.
+func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
+	// In an object, jsontext counts names and values, so an odd count means that the last was a name.
 	parent, read := d.dec.StackIndex(d.dec.StackDepth())
 	name := kind == '"' && parent == '{' && read%2 == 1
 	switch {
@@ -136,19 +154,21 @@ func (d *decoder) check(kind jsontext.Kind, value jsontext.Value) error {
 	return nil
 }
 
-// currentPointer returns where the value that was read last stands in the request.
+// currentPointer returns the JSON pointer of the value that was read last.
 func (d *decoder) currentPointer() string { return d.at + string(d.dec.StackPointer()) }
 
-// unquoteString returns the text of a JSON string.
+// unquoteString returns the text of a JSON string. Most strings have no escapes and are only
+// copied.
 func unquoteString(value jsontext.Value) string {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return string(value[1 : len(value)-1])
 	}
-	text, _ := jsontext.AppendUnquote(nil, value) // the decoder has found it to be well formed
+	text, _ := jsontext.AppendUnquote(nil, value) // cannot fail: the decoder has checked the string
 	return string(text)
 }
 
-// invalidError returns an error of the library as an *Invalid.
+// invalidError returns an error of jsontext as an *Invalid in words for the caller: the texts of
+// the library are not part of the API, and may change with its version.
 func (d *decoder) invalidError(err error) error {
 	if errors.As(err, new(*Invalid)) {
 		return err
@@ -156,7 +176,7 @@ func (d *decoder) invalidError(err error) error {
 	if !utf8.Valid(d.body) {
 		return newInvalid(d.at, "the body is not valid UTF-8")
 	}
-	bad := &jsontext.SyntacticError{Err: err} // the decoder returns a bare io.EOF for an empty body
+	bad := &jsontext.SyntacticError{Err: err} // for an empty body, the decoder returns io.EOF alone
 	errors.As(err, &bad)
 	detail := fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
 	switch {
@@ -170,7 +190,8 @@ func (d *decoder) invalidError(err error) error {
 	return newInvalid(d.at+string(bad.JSONPointer), detail)
 }
 
-// skipRest reads the rest of an object or array whose begin was read last.
+// skipRest reads the rest of an object or array whose beginning was read last. It does nothing for
+// other kinds.
 func (d *decoder) skipRest(kind jsontext.Kind) {
 	if kind != '{' && kind != '[' {
 		return
@@ -180,7 +201,8 @@ func (d *decoder) skipRest(kind jsontext.Kind) {
 	}
 }
 
-// readKind reads a value of that kind; of another, wanted is what it must be.
+// readKind reads a value of the given kind. If the value has another kind, it skips the value and
+// adds the error wanted, such as "must be a string".
 func (d *decoder) readKind(kind jsontext.Kind, wanted string) (value jsontext.Value, ok bool) {
 	got, value := d.nextToken()
 	if got == kind {
@@ -191,13 +213,15 @@ func (d *decoder) readKind(kind jsontext.Kind, wanted string) (value jsontext.Va
 	return nil, false
 }
 
-// skipValue reads a value of any kind.
+// skipValue reads a value of any kind and ignores it.
 func (d *decoder) skipValue() {
 	kind, _ := d.nextToken()
 	d.skipRest(kind)
 }
 
-// readObject reads an object and yields the name of each member, whose value is then to be read.
+// readObject reads an object and yields the name of each member. The loop body must read the
+// member's value before the next name. After the object, readObject adds an error for each
+// required member that is missing. If reading ends early, the loop ends too.
 func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if _, ok := d.readKind('{', "must be an object"); !ok {
@@ -221,23 +245,25 @@ func (d *decoder) readObject(required ...string) iter.Seq[string] {
 	}
 }
 
-// rejectUnknown reads the value of a member that there should not be.
+// rejectUnknown skips the value of a member that the object may not have, and adds an error.
 func (d *decoder) rejectUnknown() {
 	d.skipValue()
 	d.addError("unknown field")
 }
 
-// readRaw reads an object and returns it as it is written.
+// readRaw reads an object and returns its text unchanged, so that large numbers keep all their
+// digits.
 func (d *decoder) readRaw() json.RawMessage {
 	if _, ok := d.readKind('{', "must be an object"); !ok {
 		return nil
 	}
-	start := d.dec.InputOffset() - 1
+	start := d.dec.InputOffset() - 1 // of the opening brace, which was read last
 	d.skipRest('{')
 	return bytes.Clone(d.body[start:d.dec.InputOffset()])
 }
 
-// readList reads an array and yields the index of each item, which is then to be read.
+// readList reads an array and yields the index of each item. The loop body must read the item.
+// Items beyond limit are skipped and are one error.
 func (d *decoder) readList(limit int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if _, ok := d.readKind('[', "must be an array"); !ok {
@@ -259,10 +285,11 @@ func (d *decoder) readList(limit int) iter.Seq[int] {
 }
 
 const (
-	maxUnbounded = math.MaxInt // only the bound of the body holds
+	maxUnbounded = math.MaxInt // only the size of the body limits the value
 	mustBeText   = "must be a string"
 )
 
+// readText reads a string of at most limit bytes, which may be empty.
 func (d *decoder) readText(limit int) string {
 	value, ok := d.readKind('"', mustBeText)
 	if !ok {
@@ -276,7 +303,7 @@ func (d *decoder) readText(limit int) string {
 	return s
 }
 
-// readName reads a text that names something.
+// readName reads the name of a server, a prompt or a tool, which is not empty.
 func (d *decoder) readName() string {
 	detail := fmt.Sprintf("must be a string of 1 to %d bytes", maxName)
 	value, ok := d.readKind('"', detail)
@@ -290,7 +317,8 @@ func (d *decoder) readName() string {
 	return s
 }
 
-// readID reads a text that ends up in logs, headers and URLs: visible ASCII only.
+// readID reads an identifier. It allows only visible ASCII, because identifiers end up in logs,
+// headers and URLs.
 func (d *decoder) readID() string {
 	value, ok := d.readKind('"', mustBeText)
 	if !ok {
@@ -308,6 +336,7 @@ func (d *decoder) readID() string {
 	return s
 }
 
+// readChoice reads a string that is one of allowed.
 func (d *decoder) readChoice(allowed []string) string {
 	detail := "must be one of " + strings.Join(allowed, ", ")
 	value, ok := d.readKind('"', detail)
@@ -321,6 +350,7 @@ func (d *decoder) readChoice(allowed []string) string {
 	return s
 }
 
+// readBool reads true or false.
 func (d *decoder) readBool() bool {
 	kind, _ := d.nextToken()
 	if kind != 't' && kind != 'f' {
@@ -330,7 +360,8 @@ func (d *decoder) readBool() bool {
 	return kind == 't'
 }
 
-// readPositive reads a whole number of at least 1.
+// readPositive reads an integer from 1 to 2³¹-1, in any spelling that JSON Schema counts as an
+// integer, such as 1.0 or 1e2.
 func (d *decoder) readPositive() int64 {
 	const detail = "must be a whole number of at least 1"
 	value, ok := d.readKind('0', detail)
@@ -345,7 +376,7 @@ func (d *decoder) readPositive() int64 {
 	return int64(n)
 }
 
-// readFraction reads a number above 0 and at most limit.
+// readFraction reads a number above 0 and at most limit, which need not be an integer.
 func (d *decoder) readFraction(limit float64) float64 {
 	detail := fmt.Sprintf("must be a number above 0 and at most %.0f", limit)
 	value, ok := d.readKind('0', detail)
@@ -360,8 +391,8 @@ func (d *decoder) readFraction(limit float64) float64 {
 	return n
 }
 
-// readNames appends a list of names to out. The result of an empty list is not nil: nil means all,
-// and an empty list none.
+// readNames reads a list of names and appends it to out. The result is never nil, because nil
+// means that all servers or tools may be used, and an empty list that none may.
 func (d *decoder) readNames(out []string) []string {
 	if out == nil {
 		out = []string{}
@@ -372,7 +403,8 @@ func (d *decoder) readNames(out []string) []string {
 	return out
 }
 
-// readPairs reads an object of texts.
+// readPairs reads an object of strings, such as metadata, and bounds its members. The result is
+// nil if there are no members.
 func (d *decoder) readPairs() map[string]string {
 	out, n := make(map[string]string), 0
 	for name := range d.readObject() {

@@ -1,14 +1,16 @@
-// Package native implements answerd's own API format: it decodes a body to an agent.Request, and encodes
-// an event as a frame and a run as JSON.
+// Package native implements answerd's own API format: it decodes a body to an agent.Request, and
+// encodes an event as a frame and a run as JSON.
 //
 //	req, err := native.Decode(body)       // *native.Invalid names every bad field
 //	call, err := native.DecodeToolCall(body)
 //	buf = native.AppendFrame(buf, e)
-//	view := native.Status(run)
+//	view := native.NewStatus(run, problem)
 //
-// Decoding is strict, because a typo that is ignored is a question answered with the
-// wrong settings: unknown fields, duplicate keys, wrong types, null, invalid UTF-8
-// and trailing data are refused, all of them at once, each by its JSON pointer.
+// Decoding is strict, because a request with an ignored typo would be answered with the wrong
+// settings. Decode refuses unknown fields, duplicate keys, wrong types, null, invalid UTF-8 and
+// trailing data. It reports all of them at once, each by its JSON pointer (RFC 6901).
+//
+// The package has no state and starts no goroutine, so its functions may be called concurrently.
 package native
 
 import (
@@ -21,11 +23,14 @@ import (
 	"answerd/internal/sse"
 )
 
-// EventID returns the SSE id of an event, which is the position right after it.
+// EventID returns the SSE id of an event: its run and its sequence number. A client that
+// reconnects sends it back as Last-Event-ID (HTML Living Standard, section 9.2), and gets the
+// events after it.
 func EventID(e event.Event) string { return e.RunID + ":" + strconv.FormatInt(e.Seq, 10) }
 
-// AppendFrame appends the event as an SSE frame. An event is one line of JSON, and neither an
-// id nor a type has a character that a frame cannot hold.
+// AppendFrame appends the event as an SSE frame to b. It writes the frame directly: the event is
+// one line of JSON, and neither an id nor a type contains a character that a frame cannot hold, so
+// nothing has to be split or escaped.
 func AppendFrame(b []byte, e event.Event) []byte {
 	b = append(append(b, "id: "...), e.RunID...)
 	b = strconv.AppendInt(append(b, ':'), e.Seq, 10)
@@ -34,23 +39,24 @@ func AppendFrame(b []byte, e event.Event) []byte {
 	return append(b, "\n\n"...)
 }
 
-// ParsePosition reads what EventID returns. ok is false if id is not a position.
+// ParsePosition parses what EventID returns. ok is false if id is not a position; it accepts
+// exactly one spelling of each number.
 func ParsePosition(id string) (run string, seq int64, ok bool) {
 	run, number, found := strings.Cut(id, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)
 	return run, seq, found && run != "" && err == nil && seq >= 0 && number[0] != '+'
 }
 
-// TokenExpired returns the frame that ends a stream because the caller's token has expired; the run
-// goes on. The frame is not an event of the run, so it has no id, and an EventSource resumes after the
-// last event that it got. Its seq is last, the one of that event, so that readers who check seq find
-// neither a gap nor a new event.
+// TokenExpired returns the frame that ends a stream because the caller's token has expired. The
+// run continues. The frame is not an event of the run, so it has no id, and an EventSource resumes
+// after the last event that it received. seq is last, the number of that event, so that readers
+// who check the sequence find neither a gap nor a new event.
 func TokenExpired(run string, last int64) sse.Frame {
 	data, _ := json.Marshal(struct { // nothing in it can fail
 		Type  string `json:"type"`
 		RunID string `json:"run_id"`
 		Seq   int64  `json:"seq"`
-		Time  int64  `json:"ts"`
+		Time  int64  `json:"ts"` // milliseconds, as in events
 	}{"token_expired", run, last, time.Now().UnixMilli()})
 	return sse.Frame{Event: "token_expired", Data: data}
 }

@@ -20,9 +20,12 @@ type Answer struct {
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
 }
 
-// JSON returns a as JSON. encoding/json would validate every result in it again, byte by byte, which
-// takes 0.5 ms for 100 kB.
+// JSON returns a as JSON. It does not use encoding/json, which would validate every tool result in
+// the metadata again, byte by byte: that takes 0.5 ms for 100 kB. The results were validated when
+// they were received.
 func (a Answer) JSON() []byte {
+	// Estimate the size, so that b rarely has to grow: escapes add about a sixteenth to the
+	// answer.
 	size := len(a.Answer) + len(a.Answer)/16 + 512
 	for _, lists := range [][]json.RawMessage{a.Metadata.ToolParams, a.Metadata.ToolResults} {
 		for _, v := range lists {
@@ -42,14 +45,14 @@ func (a Answer) JSON() []byte {
 	return append(b, "}\n"...)
 }
 
-// appendMember appends prefix, which is JSON up to the value, and the string s. It replaces invalid
-// UTF-8 in s, as encoding/json does.
+// appendMember appends prefix, which is the JSON up to the value, and then s as a JSON string. It
+// replaces invalid UTF-8 in s by U+FFFD, as encoding/json does.
 func appendMember(b []byte, prefix, s string) []byte {
 	b, _ = jsontext.AppendQuote(append(b, prefix...), s)
 	return b
 }
 
-// NewAnswer joins a run and its final answer.
+// NewAnswer returns the body of POST /answer for a run and its final answer.
 func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
 	return Answer{f.Answer, f.Metadata, r.ID, r.ThreadID, r.TraceID, r.Metadata}
 }
@@ -73,8 +76,9 @@ type Status struct {
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"` // of the question
 }
 
-// NewStatus returns the status of a run from its newest event. problem returns the problem document of
-// a failed run.
+// NewStatus returns the status of a run. It depends only on the run's newest event: while that is
+// not a terminal event or a suspension, the run is running. problem returns the problem document
+// (RFC 9457) of a failed run; it is a parameter because this package does not know HTTP.
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	s := Status{
 		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: "running",
@@ -99,7 +103,7 @@ type RunList struct {
 	Next string      `json:"next,omitempty"` // the parameter before of the next page; "" after the last one
 }
 
-// ListedRun is a run in a list, without its answer.
+// ListedRun describes a run in a list, without its answer.
 type ListedRun struct {
 	RunID     string       `json:"run_id"`
 	ThreadID  string       `json:"thread_id"`
@@ -109,7 +113,7 @@ type ListedRun struct {
 	LastSeq   int64        `json:"last_seq"`
 }
 
-// NewRunList returns a page of runs.
+// NewRunList returns a page of runs as the body of GET /runs.
 func NewRunList(p event.RunPage) RunList {
 	out := RunList{Runs: make([]ListedRun, len(p.Runs)), Next: p.Next}
 	for i, r := range p.Runs {
