@@ -5,7 +5,7 @@
 //	// stream: true
 //	enc := chat.NewEncoder(chat.Header{ID: run.ID, Model: q.Model, Created: run.Created}, q.IncludeUsage)
 //	frames := enc.Encode(e)                 // for every event of the run, from the first
-//	// else
+//	// otherwise
 //	c := chat.NewCollector(head)
 //	c.Add(e)                                // for every event of the run
 //	body := c.Completion()
@@ -13,8 +13,11 @@
 // The format has neither tools that the server executes nor questions to a person. So the agent's
 // own tool calls are encoded as reasoning_content, which chat UIs show as thinking and the openai
 // client ignores; as tool_calls they would make clients look for a tool of their own. The agent
-// declines what would need a person. Calls of tools that the caller declares end the answer with
-// finish_reason tool_calls, and their results come with the next request.
+// declines calls that need a person. Calls of tools that the caller declares end the answer with
+// finish_reason tool_calls, and their results arrive with the next request.
+//
+// Encoder and Collector depend only on the events that they got, so two readers of one run get the
+// same chunks. They are not safe for concurrent use.
 package chat
 
 import (
@@ -36,10 +39,12 @@ const (
 	maxStops    = 16
 )
 
-// Invalid is the error for a request that cannot be used.
+// Invalid is the error for a request that cannot be used. The API returns its members as
+// error.param and error.message.
 type Invalid struct {
 	Param   string // the parameter, such as messages[2].content
 	Message string // for the caller
 }
 
+// Error returns the parameter, if known, and the message.
 func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Message, ": ") }

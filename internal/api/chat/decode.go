@@ -11,7 +11,7 @@ import (
 	"answerd/internal/agent"
 )
 
-// Request is a decoded body.
+// Request holds a decoded body.
 type Request struct {
 	agent.Request
 	Model        string // as in the request, for the response
@@ -59,10 +59,12 @@ type body struct {
 	Answerd json.RawMessage `json:"answerd"`
 }
 
+// streamOptions is the member stream_options.
 type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
+// inTool is a tool that the caller executes.
 type inTool struct {
 	Type     string `json:"type"`
 	Function struct {
@@ -72,9 +74,10 @@ type inTool struct {
 	} `json:"function"`
 }
 
-// stopList is one string or a list of strings.
+// stopList is the member stop: one string or a list of strings.
 type stopList []string
 
+// UnmarshalJSON decodes both forms. An error is that of a list.
 func (s *stopList) UnmarshalJSON(data []byte) error {
 	var one string
 	if json.Unmarshal(data, &one) == nil {
@@ -84,7 +87,8 @@ func (s *stopList) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(s))
 }
 
-// Decode reads a request. The error is an *Invalid.
+// Decode decodes a request. The error is an *Invalid about the first member that cannot be used:
+// unlike the native format, this one has room for only one error.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -106,6 +110,8 @@ func Decode(data []byte) (Request, error) {
 	if err := q.readFormat(in.ResponseFormat); err != nil {
 		return q, err
 	}
+	// The agent knows the model without the suffix. The response repeats the name from the
+	// request.
 	q.Request.Model, q.ToolChoice = strings.TrimSuffix(in.Model, WithoutTools), agent.ToolAuto
 	if err := q.readTools(in); err != nil {
 		return q, err
@@ -116,7 +122,8 @@ func Decode(data []byte) (Request, error) {
 	return q, q.readMessages(in.Messages)
 }
 
-// checkSupported refuses requests for what the service does not support.
+// checkSupported returns an error for members with values that the service does not support.
+// Ignoring them would give a response that lacks what the caller asked for, such as logprobs.
 func (in body) checkSupported() error {
 	switch {
 	case in.MaxTokens < 0:
@@ -147,9 +154,11 @@ func (in body) checkSupported() error {
 	return nil
 }
 
+// isGiven reports whether a member is present and not null, which clients send for unset members.
 func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
-// readFormat reads response_format, which the model's endpoint enforces.
+// readFormat checks response_format and passes it on unchanged, because the model's endpoint
+// enforces it.
 func (q *Request) readFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
@@ -169,6 +178,7 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 }
 
 // decodeError returns an error of encoding/json as an *Invalid that names the parameter, if known.
+// It leaves out the library's text, which names Go types.
 func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "is of the wrong type: " + t.Value}
@@ -193,6 +203,7 @@ func (q *Request) readTools(in body) error {
 	return q.readChoice(in.ToolChoice)
 }
 
+// readChoice reads tool_choice: a mode, or one function that the model must call.
 func (q *Request) readChoice(raw json.RawMessage) error {
 	if raw == nil || string(raw) == "null" {
 		return nil

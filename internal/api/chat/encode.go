@@ -8,18 +8,19 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the chunks of one stream. It must get all events, from
-// the first on.
+// Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
+// run in order, from the first on, because the index of a call and the blank line between steps
+// depend on earlier events.
 type Encoder struct {
 	head         chunk
 	includeUsage bool
-	begun        bool           // the message's text has begun
-	newStep      bool           // the text so far is of an earlier step
+	begun        bool           // the stream has text
+	newStep      bool           // a step has begun since the last text
 	byID         map[string]int // index of a call in tool_calls, by its id
-	usage        event.Usage
+	usage        event.Usage    // of the steps so far
 }
 
-// NewEncoder returns the encoder of a new stream.
+// NewEncoder returns the encoder of a new stream. includeUsage is stream_options.include_usage.
 func NewEncoder(h Header, includeUsage bool) *Encoder {
 	return &Encoder{
 		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
@@ -28,10 +29,11 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 	}
 }
 
-// done is the last frame of every stream that has a finish_reason.
+// done ends every stream that has a finish_reason. Clients read until it arrives.
 var done = sse.Frame{Data: []byte("[DONE]")}
 
-// Encode returns the frames that e adds to the stream: none for most events.
+// Encode returns the frames that e adds to the stream. Most events add none, because the format
+// has no chunk for them.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	switch b := e.Body.(type) {
 	case event.Start:
@@ -72,8 +74,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return nil
 }
 
-// TokenExpired returns the frames that end a stream before its run, because the caller's token has
-// expired. They have no [DONE], because the answer is not complete.
+// TokenExpired returns the frames that end a stream before its run ends, because the caller's
+// token has expired. There is no [DONE], because the answer is not complete.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	return []sse.Frame{jsonFrame(errorBody{tokenExpired()})}
 }
@@ -95,12 +97,17 @@ func (enc *Encoder) encodeReasoning(s string) []sse.Frame {
 	return enc.encodeDelta(delta{Reasoning: s})
 }
 
+// encodeCallStart returns the first chunk of a client call and gives the call its index. Clients
+// add the arguments of later chunks to the call with the same index.
 func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 	i := len(enc.byID)
 	enc.byID[c.CallID] = i
 	return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}}})
 }
 
+// endStream returns the last chunks of a stream: one with the finish_reason, one with the usage if
+// the caller asked for it, and [DONE]. The chunk with the usage has no choices, as OpenAI's API
+// reference requires.
 func (enc *Encoder) endStream(reason string) []sse.Frame {
 	last := enc.newChunk(delta{})
 	last.Choices[0].FinishReason = &reason
@@ -113,8 +120,11 @@ func (enc *Encoder) endStream(reason string) []sse.Frame {
 	return append(frames, done)
 }
 
+// encodeDelta returns a chunk with d as its only choice.
 func (enc *Encoder) encodeDelta(d delta) []sse.Frame { return []sse.Frame{jsonFrame(enc.newChunk(d))} }
 
+// newChunk returns a chunk with d. Its usage is null if the last chunk has the usage, and absent
+// otherwise.
 func (enc *Encoder) newChunk(d delta) chunk {
 	c := enc.head
 	c.Choices = []choice{{Delta: d}}
@@ -124,13 +134,15 @@ func (enc *Encoder) newChunk(d delta) chunk {
 	return c
 }
 
+// jsonFrame returns a frame with v as its data. Streams of this format name no event types.
 func jsonFrame(v any) sse.Frame {
-	data, _ := json.Marshal(v) // nothing in it can fail
+	data, _ := json.Marshal(v) // cannot fail: v has only texts, numbers and valid JSON
 	return sse.Frame{Data: data}
 }
 
-// finishReason returns the finish_reason for that of a run. A run that reached a limit has an
-// answer too, and its metadata say why it ended.
+// finishReason returns the finish_reason of the format for that of a run. A run that reached a
+// limit has an answer too, which counts as cut off ("length"); the run's metadata name the limit.
+// Unknown reasons of providers become "stop", because clients may refuse values that they do not know.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length", "content_filter", "tool_calls":
@@ -141,7 +153,8 @@ func finishReason(reason string) string {
 	return "stop"
 }
 
-// Collector builds the completion of one run from its events.
+// Collector builds the completion of one run from its events. The handler needs it instead of the
+// final answer alone, because the message has the reasoning and the calls of all steps.
 type Collector struct {
 	head      Header
 	reasoning strings.Builder
@@ -150,10 +163,10 @@ type Collector struct {
 	called    bool // the agent has called a tool
 }
 
-// NewCollector returns a collector without events.
+// NewCollector returns a collector that has no events yet.
 func NewCollector(h Header) *Collector { return &Collector{head: h} }
 
-// Add takes the next event of the run.
+// Add adds the next event of the run.
 func (c *Collector) Add(e event.Event) {
 	c.reasoning.WriteString(reasoningText(e.Body))
 	switch b := e.Body.(type) {
@@ -167,14 +180,16 @@ func (c *Collector) Add(e event.Event) {
 	}
 }
 
-// CalledTools reports whether the agent has called tools, which a retry would call again.
+// CalledTools reports whether the agent has called tools of its own. If it has, the handler must
+// not make a client repeat a failed request, because a repetition would call them again.
 func (c *Collector) CalledTools() bool { return c.called }
 
-// Completion returns the body of the response after the final answer. Its content is that answer;
-// only streams have the text of earlier steps.
+// Completion returns the body of the response. The final answer must have been added. Its content
+// is that answer; only streams have the text of earlier steps.
 func (c *Collector) Completion() any {
 	m := message{Role: "assistant", Content: &c.end.Answer, Reasoning: c.reasoning.String(), ToolCalls: c.calls}
 	if len(c.calls) > 0 && c.end.Answer == "" {
+		// The format has null for a message that only calls tools.
 		m.Content = nil
 	}
 	return completion{

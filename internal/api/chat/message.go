@@ -16,12 +16,14 @@ type inMessage struct {
 	ToolCallID string          `json:"tool_call_id"`
 }
 
+// inCall is a call of the caller's tool in a message of the assistant.
 type inCall struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
 	Function function `json:"function"`
 }
 
+// inPart is one part of a message. Type says which of the other members it has.
 type inPart struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
@@ -35,7 +37,7 @@ type inPart struct {
 }
 
 // readMessages makes the last message the question, and those before it the history. System and
-// developer messages are instructions, at any position.
+// developer messages become instructions, at any position: the agent has one place for them.
 func (q *Request) readMessages(in []inMessage) error {
 	if len(in) > maxMessages {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
@@ -74,7 +76,7 @@ func (q *Request) readMessages(in []inMessage) error {
 }
 
 // readQuestion moves the user's last message from the history to the question. If the history ends
-// with results of the caller's tools, there is no question and the run continues with those.
+// with results of the caller's tools, there is no question, and the run continues with those.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {
@@ -93,7 +95,8 @@ func (q *Request) readQuestion() error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message. at is its path, for errors.
+// decodeContent returns the text and the media of a message. at is its path, for errors. It
+// ignores refusals, which the format has only in the model's earlier messages.
 func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil

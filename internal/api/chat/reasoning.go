@@ -9,7 +9,7 @@ import (
 	"answerd/internal/event"
 )
 
-// maxLine bounds what one event of a tool call adds to the reasoning, in bytes.
+// maxLine bounds the text that one event of a tool call adds to the reasoning, in bytes.
 const maxLine = 300
 
 // reasoningText returns what an event adds to reasoning_content: the model's reasoning, and a line

@@ -7,8 +7,8 @@ import (
 	"answerd/internal/event"
 )
 
-// chunk is a chat.completion.chunk. Usage is null or an object where the caller asked
-// for it, and absent where not.
+// chunk is a chat.completion.chunk. Usage is null or an object if the caller asked for it, and
+// absent otherwise.
 type chunk struct {
 	ID      string          `json:"id"`
 	Object  string          `json:"object"`
@@ -18,6 +18,7 @@ type chunk struct {
 	Usage   json.RawMessage `json:"usage,omitempty"`
 }
 
+// choice has the delta of a chunk, or the finish_reason in the last one.
 type choice struct {
 	Index        int     `json:"index"`
 	Delta        delta   `json:"delta"`
@@ -25,6 +26,7 @@ type choice struct {
 	FinishReason *string `json:"finish_reason"`
 }
 
+// delta is the text, the reasoning or the piece of a call that a chunk adds to the message.
 type delta struct {
 	Role      string      `json:"role,omitempty"`
 	Content   *string     `json:"content,omitempty"`
@@ -32,6 +34,7 @@ type delta struct {
 	ToolCalls []callDelta `json:"tool_calls,omitempty"`
 }
 
+// callDelta is a piece of a call. Only the first piece has the id and the name.
 type callDelta struct {
 	Index    int           `json:"index"`
 	ID       string        `json:"id,omitempty"`
@@ -39,6 +42,7 @@ type callDelta struct {
 	Function functionDelta `json:"function"`
 }
 
+// functionDelta has the name of a call, or a piece of its arguments.
 type functionDelta struct {
 	Name      string `json:"name,omitempty"`
 	Arguments string `json:"arguments"`
@@ -54,6 +58,7 @@ type completion struct {
 	Usage   json.RawMessage    `json:"usage"`
 }
 
+// completionChoice has the message of a completion.
 type completionChoice struct {
 	Index        int     `json:"index"`
 	Message      message `json:"message"`
@@ -61,27 +66,32 @@ type completionChoice struct {
 	FinishReason string  `json:"finish_reason"`
 }
 
+// message is the assistant's message in a completion.
 type message struct {
 	Role      string  `json:"role"`
-	Content   *string `json:"content"` // null where there are only calls
+	Content   *string `json:"content"` // null if there are only calls
 	Refusal   *string `json:"refusal"` // always null
 	Reasoning string  `json:"reasoning_content,omitempty"`
 	ToolCalls []call  `json:"tool_calls,omitempty"`
 }
 
+// call is a complete call of a tool that the caller executes.
 type call struct {
 	ID       string   `json:"id"`
 	Type     string   `json:"type"`
 	Function function `json:"function"`
 }
 
+// function has the arguments as JSON text, as the model wrote them.
 type function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"`
 }
 
+// completionID returns the id of the response: that of the run, with the prefix that clients know.
 func completionID(h Header) string { return "chatcmpl-" + h.ID }
 
+// wireUsage returns the usage under the names of this format.
 func wireUsage(u event.Usage) json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Prompt     int64 `json:"prompt_tokens"`
@@ -99,12 +109,13 @@ type Error struct {
 	Code    string  `json:"code"`
 }
 
+// errorBody is the body of an error response, and the data of an error in a stream.
 type errorBody struct {
 	Error Error `json:"error"`
 }
 
-// NewError returns the body of an error response. code is a problem code of answerd; param is "" if
-// no parameter is wrong.
+// NewError returns the body of an error response. code is a problem code of answerd. param is ""
+// if the error is not about a parameter, and then null.
 func NewError(status int, code, message, param string) any {
 	e := Error{Message: message, Type: errorType(status), Code: code}
 	if param != "" {
@@ -113,6 +124,7 @@ func NewError(status int, code, message, param string) any {
 	return errorBody{e}
 }
 
+// errorType returns OpenAI's error type for an HTTP status. Clients choose their exception by it.
 func errorType(status int) string {
 	switch {
 	case status == 401:
@@ -132,7 +144,8 @@ func tokenExpired() Error {
 	return Error{Message: "The access token has expired. The run goes on.", Type: "authentication_error", Code: "token_expired"}
 }
 
-// runErrorBody returns the error of a run that failed after its stream began.
+// runErrorBody returns the error of a run that failed after its stream began. The status is then
+// already 200, so only the error can tell the client what happened.
 func runErrorBody(b event.RunError) Error {
 	if b.Reason == event.ModelNotFound {
 		param := "model"
@@ -149,7 +162,7 @@ func runErrorBody(b event.RunError) Error {
 // titles, tags and follow-up questions, which need no tool calls.
 const WithoutTools = ":no-tools"
 
-// Model is the body of GET /v1/models/{model}.
+// Model is one model of GET /v1/models, and the body of GET /v1/models/{model}.
 type Model struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"` // model
@@ -157,7 +170,8 @@ type Model struct {
 	OwnedBy string `json:"owned_by"`
 }
 
-// ModelList returns the models with those ids, each also with the suffix WithoutTools.
+// ModelList returns the models with those ids, and each once more with the suffix WithoutTools.
+// since is the time that the format calls created.
 func ModelList(ids []string, since time.Time) []Model {
 	out := make([]Model, 0, 2*len(ids))
 	for _, id := range ids {
