@@ -6,13 +6,16 @@
 //	enc := aisdk.NewEncoder(aisdk.Header{MessageID: id, RunID: run.ID, ThreadID: run.ThreadID})
 //	frames := enc.Encode(e)                   // for every event of the run, from the first
 //
-// A chat is a thread, and a message of the assistant is a run. The tools of MCP servers are dynamic
-// and executed by the provider; otherwise the SDK's helper for automatic sending would post without
-// end. An elicitation is a call of the client tool "elicitation", whose output is
-// {"action", "content"}.
+// A chat is a thread, and a message of the assistant is a run. The tools of MCP servers are
+// dynamic tools that the provider executes. If they were client tools, the SDK's
+// sendAutomaticallyWhen helper would post the message again after each result, without end. An
+// elicitation is a call of the client tool "elicitation", whose output is {"action", "content"}.
 //
 // The stream has only chunks that all three versions know, because an unknown chunk is fatal to a
 // stream. Version 5 has no chunks for approvals; they are sent only when a call needs approval.
+//
+// An Encoder depends only on the events that it got, so the stream of a run can be encoded again
+// for a page that reconnects. It is not safe for concurrent use.
 package aisdk
 
 import (
@@ -22,7 +25,7 @@ import (
 	"answerd/internal/event"
 )
 
-// Header has what a stream says about its message.
+// Header describes the message that a stream creates or continues.
 type Header struct {
 	MessageID string // of the message that the stream creates or continues
 	RunID     string
@@ -38,7 +41,7 @@ type Header struct {
 	Outputs map[string]json.RawMessage
 }
 
-// ElicitationTool is the name of the client tool by which servers ask the person.
+// ElicitationTool names the client tool that represents a server's question to the person.
 const ElicitationTool = "elicitation"
 
 // Bounds of a request, below the bound of the whole body.
@@ -50,26 +53,28 @@ const (
 	maxReason   = 1024 // of an approval or a refusal; the rest is cut off
 )
 
-// Invalid is a request that cannot be run as it stands.
+// Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Field   string // such as messages[2].parts
 	Message string // for the caller
 }
 
+// Error returns the field and what it must be.
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
-// formatName marks the stored requests of this API format.
+// formatName distinguishes the stored requests of this API format from those of others.
 const formatName = "aisdk"
 
 // StoredRequest is the part of a request that is needed to stream its run again. It is stored with
-// the run.
+// the run, so that any replica can do that, also after a restart.
 type StoredRequest struct {
 	Format      string `json:"face"`
-	MessageID   string `json:"message_id"` // that the run continues; "" if it has its own
+	MessageID   string `json:"message_id"` // the message that the run continues; "" if it began one
 	NoApprovals bool   `json:"no_approvals"`
 }
 
-// Header returns the header of a stream of the run from its first event on.
+// Header returns the header for a stream of the run from its first event. A run that began a
+// message gives the message its own id.
 func (r StoredRequest) Header(run event.Run) Header {
 	return Header{MessageID: cmp.Or(r.MessageID, run.ID), RunID: run.ID, ThreadID: run.ThreadID, NoApprovals: r.NoApprovals}
 }
@@ -77,7 +82,7 @@ func (r StoredRequest) Header(run event.Run) Header {
 // Encode returns the stored form of r.
 func (r StoredRequest) Encode() []byte {
 	r.Format = formatName
-	b, _ := json.Marshal(r) // texts always marshal
+	b, _ := json.Marshal(r) // cannot fail for strings
 	return b
 }
 

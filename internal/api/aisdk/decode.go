@@ -11,7 +11,7 @@ import (
 	"answerd/internal/agent"
 )
 
-// Request is a decoded body.
+// Request holds a decoded body.
 type Request struct {
 	agent.Request // its ThreadID is the chat's id
 	// MessageID is the message of the assistant that the stream continues; "" creates a new one.
@@ -38,11 +38,11 @@ type body struct {
 	Model     string          `json:"model"`
 	System    string          `json:"system"`
 	Tools     toolList        `json:"tools"`
-	Approvals *bool           `json:"approvals"` // false where the page can't ask for them
+	Approvals *bool           `json:"approvals"` // false if the page cannot ask for them
 	Answerd   json.RawMessage `json:"answerd"`
 }
 
-// Decode reads a request. The error is an *Invalid.
+// Decode decodes a request. The error is an *Invalid about the first field that cannot be used.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -71,7 +71,7 @@ func Decode(data []byte) (Request, error) {
 	return q, q.readQuestion(in.Messages, in.MessageID)
 }
 
-// decodeError returns why JSON does not fit the body.
+// decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
 func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "must not be a " + t.Value}
@@ -79,15 +79,17 @@ func decodeError(err error) error {
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }
 
-// ValidID reports whether s may be the id of a chat.
+// ValidID reports whether s may be the id of a chat. Ids become part of URLs and logs, so they are
+// visible ASCII.
 func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// readQuestion moves the user's last message from the history to the question. If the request is
-// about a message of the assistant, it continues that message instead, with answers to interrupts or
-// results of client tools. That need not be the last message: a person may have asked something else
-// before they approved a call.
+// readQuestion moves the user's last message from the history to the question.
+//
+// If id names a message of the assistant, the request is about that message: it has answers to
+// interrupts or results of client tools, and there is no question. That message need not be the
+// last one, because a person may have asked something else before they approved a call.
 func (q *Request) readQuestion(messages []message, id string) error {
 	about := len(messages) - 1
 	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
@@ -114,16 +116,18 @@ func (q *Request) readQuestion(messages []message, id string) error {
 	return nil
 }
 
-// inTool is a client tool, which the page declares in the body.
+// inTool is a client tool, which the page declares in the body and executes.
 type inTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
 }
 
-// toolList is a list of tools, or an object of them by name, as assistant-ui sends it.
+// toolList is a list of tools, or an object of tools by name, as assistant-ui sends it.
 type toolList []inTool
 
+// UnmarshalJSON decodes both forms. It sorts the tools of an object by name, so that the model gets
+// the same prompt, which it may have cached, for each request.
 func (l *toolList) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return json.Unmarshal(data, (*[]inTool)(l))
@@ -140,6 +144,8 @@ func (l *toolList) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// readTools adds the client tools to the request. The name ElicitationTool is reserved: a page
+// could not tell a call of its tool from an elicitation.
 func (q *Request) readTools(in []inTool) error {
 	if len(in) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -163,8 +169,9 @@ type Answer struct {
 	Output json.RawMessage
 }
 
-// readAnswers returns the answers in the parts of a message. It ignores elicitations that are marked
-// as executed by the provider, because those have been answered.
+// readAnswers returns the person's answers among the parts of a message. It ignores elicitations
+// that are marked as executed by the provider, because those have been answered before
+// (elicitationCall).
 func readAnswers(parts []part) (out []Answer) {
 	for _, p := range parts {
 		elicitation := p.calledTool() == ElicitationTool && !p.ProviderExecuted
@@ -181,14 +188,14 @@ func readAnswers(parts []part) (out []Answer) {
 	return out
 }
 
-// readElicitation reads the output of the tool "elicitation": {"action", "content"}. Any other
-// output gives an action that the agent refuses.
+// readElicitation decodes the output of the tool "elicitation": {"action", "content"}. Any other
+// output results in an action that the agent refuses.
 func readElicitation(p part) agent.Input {
 	var o struct {
 		Action  string          `json:"action"`
 		Content json.RawMessage `json:"content"`
 	}
-	_ = json.Unmarshal(p.Output, &o)
+	_ = json.Unmarshal(p.Output, &o) // after an error, the action is empty
 	if string(o.Content) == "null" {
 		o.Content = nil
 	}

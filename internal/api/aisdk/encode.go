@@ -7,41 +7,46 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the chunks of one stream. It must get all events, from the
-// first of the run on. The frames of a suspended event end a stream. Later frames are the same as if
-// that event had not been encoded.
+// Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
+// run in order, from the first on.
+//
+// The frames of a suspended event end a stream, because the SDK posts answers only when the stream
+// has ended. A reader that continues with the same encoder gets later frames as if that event had
+// not been encoded.
 type Encoder struct {
 	head   Header
-	seq    int64       // of the event that is being encoded
-	frames []sse.Frame // of it
+	seq    int64       // the sequence number of the event that is being encoded
+	frames []sse.Frame // the frames of that event
 
 	inStep  bool
-	text    string           // the open text part
-	reason  string           // the open reasoning part
-	clients map[string]bool  // calls that the page executes
-	held    []event.ToolCall // those of them that are complete
-	refused map[string]bool  // calls that the person did not agree to
-	asked   map[string]event.Elicitation
+	text    string                       // the id of the open text part
+	reason  string                       // the id of the open reasoning part
+	clients map[string]bool              // the calls that the page executes, by call id
+	held    []event.ToolCall             // the complete calls among them (encodeHeldCalls)
+	refused map[string]bool              // the calls that a person refused, by call id
+	asked   map[string]event.Elicitation // the open elicitations, by interrupt id
 }
 
-// NewEncoder returns the encoder of a stream that no event has gone through.
+// NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header) *Encoder {
 	return &Encoder{head: h, clients: make(map[string]bool), refused: make(map[string]bool), asked: make(map[string]event.Elicitation)}
 }
 
-// chunk is one chunk. Its members are not null unless a comment says so: null is fatal to the SDK
-// where an optional member is expected.
+// chunk is one chunk of the stream. No member is null unless a comment says so, because the SDK
+// validates chunks and refuses null in place of a missing optional member.
 type chunk = map[string]any
 
+// emitChunk adds a chunk to the frames of the event, unless an earlier stream has sent that event.
 func (enc *Encoder) emitChunk(c chunk) {
 	if enc.seq <= enc.head.After {
 		return
 	}
-	data, _ := json.Marshal(c) // nothing in it can fail
+	data, _ := json.Marshal(c) // cannot fail: c has only texts, numbers and valid JSON
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
 }
 
-// Encode returns the frames that e adds to the stream.
+// Encode returns the frames that e adds to the stream. The first event after head.After also
+// starts the stream.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	enc.seq, enc.frames = e.Seq, nil
 	if e.Seq == enc.head.After+1 {
@@ -52,6 +57,7 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
+// encodeEvent encodes the events of steps and their parts, and leaves those of calls to encodeCall.
 func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
@@ -86,7 +92,8 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// endStream encodes the last chunks of a stream.
+// endStream encodes the last chunks of a stream, and [DONE], with which every stream of this
+// protocol ends.
 func (enc *Encoder) endStream(body event.Body) {
 	if _, ok := body.(event.FinalAnswer); ok {
 		enc.encodeHeldCalls()
@@ -96,7 +103,7 @@ func (enc *Encoder) endStream(body event.Body) {
 	switch b := body.(type) {
 	case event.Suspended:
 		enc.emitChunk(chunk{"type": "finish", "finishReason": "tool-calls"})
-		enc.inStep = inStep // readers that go on were not told this
+		enc.inStep = inStep // a later event continues the step for readers that keep the stream
 	case event.FinalAnswer:
 		u := b.Metadata.Usage
 		enc.emitChunk(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
@@ -125,8 +132,8 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 	return append(enc.frames, sse.Frame{Data: []byte("[DONE]")})
 }
 
-// endStep closes the step that is open. It is not closed at step_end, because the
-// results of the step's calls belong to it.
+// endStep closes the open step. That is not done at step_end, because the results of the step's
+// calls follow and belong to the same step.
 func (enc *Encoder) endStep() {
 	if enc.inStep {
 		enc.inStep = false
@@ -134,6 +141,7 @@ func (enc *Encoder) endStep() {
 	}
 }
 
+// endText closes the open text part. A delta of a part that is not open is fatal to the SDK.
 func (enc *Encoder) endText() {
 	if enc.text != "" {
 		enc.emitChunk(chunk{"type": "text-end", "id": enc.text})
@@ -141,6 +149,7 @@ func (enc *Encoder) endText() {
 	}
 }
 
+// endReasoning closes the open reasoning part.
 func (enc *Encoder) endReasoning() {
 	if enc.reason != "" {
 		enc.emitChunk(chunk{"type": "reasoning-end", "id": enc.reason})
@@ -148,8 +157,8 @@ func (enc *Encoder) endReasoning() {
 	}
 }
 
-// finishReason returns the SDK's name for why a run ended; the run's own is in the message's
-// metadata.
+// finishReason returns the SDK's name for the reason why a run ended. The metadata of the message
+// have the run's own name.
 func finishReason(reason string) string {
 	switch reason {
 	case "stop", "length":

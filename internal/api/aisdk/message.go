@@ -8,7 +8,7 @@ import (
 	"answerd/internal/agent"
 )
 
-// message is a UI message.
+// message is a UI message of the chat.
 type message struct {
 	ID    string `json:"id"`
 	Role  string `json:"role"`
@@ -22,7 +22,7 @@ type part struct {
 	URL  string `json:"url"`
 
 	ToolCallID       string          `json:"toolCallId"`
-	ToolName         string          `json:"toolName"` // of dynamic tools; else it is in the type
+	ToolName         string          `json:"toolName"` // of dynamic tools; others have it in the type
 	State            string          `json:"state"`
 	Input            json.RawMessage `json:"input"`
 	Output           json.RawMessage `json:"output"`
@@ -47,7 +47,8 @@ func (p part) calledTool() string {
 	return name
 }
 
-// resultText returns the result of a client tool's call for the model.
+// resultText returns the result of a client tool's call as text for the model: a string as it is,
+// any other value as JSON.
 func (p part) resultText() string {
 	var text string
 	switch {
@@ -59,6 +60,7 @@ func (p part) resultText() string {
 	return string(p.Output)
 }
 
+// readMessage adds a message to the history, or to the instructions if its role is system.
 func (q *Request) readMessage(at string, m message) error {
 	if len(m.Parts) > maxParts {
 		return &Invalid{at + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
@@ -80,7 +82,8 @@ func (q *Request) readMessage(at string, m message) error {
 	return nil
 }
 
-// decodeContent returns the text of a message, and the files of a user's.
+// decodeContent returns the text of a message, and the files of a user's message. at is the path
+// of the message, for errors.
 func decodeContent(at string, m message) (string, []agent.Media, error) {
 	var texts []string
 	var media []agent.Media
@@ -102,9 +105,10 @@ func decodeContent(at string, m message) (string, []agent.Media, error) {
 	return strings.Join(texts, "\n"), media, nil
 }
 
-// readSteps adds a message of the assistant to the history: for every step its text, the calls of
-// client tools, and their results. Calls of the service's own tools are left out, because the text
-// has what they contributed.
+// readSteps adds a message of the assistant to the history. A message of this format has all steps
+// of a run; the model expects one message per step, with the step's text and calls of client
+// tools, and after it their results. Calls of the service's own tools are left out, because the
+// text has what they contributed.
 func (q *Request) readSteps(at string, parts []part) error {
 	said := agent.Message{Role: "assistant"}
 	var results []agent.Message

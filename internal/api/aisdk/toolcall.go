@@ -25,7 +25,7 @@ func (enc *Encoder) encodeCall(body event.Body) {
 		}
 		enc.encodeInput(b)
 	case event.ToolResult:
-		// output must be there, and may be null.
+		// The SDK requires the member output, which may be null.
 		enc.emitChunk(enc.callEndChunk(b.Call, chunk{"type": "tool-output-available", "output": b.Payload}))
 	case event.ToolError:
 		if enc.refused[b.CallID] {
@@ -65,7 +65,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// encodeInput encodes the complete input of a call.
+// encodeInput encodes the complete input of a call. For arguments that are not a JSON object, the
+// protocol has a chunk with the text and an error.
 func (enc *Encoder) encodeInput(b event.ToolCall) {
 	c := chunk{"type": "tool-input-available", "toolName": b.Tool, "input": b.Args}
 	if b.Args == nil {
@@ -74,18 +75,19 @@ func (enc *Encoder) encodeInput(b event.ToolCall) {
 	enc.emitChunk(enc.callChunk(b.Call, c))
 }
 
-// encodeHeldCalls encodes the calls that the page executes. It is called at the end of the run,
-// when the run waits for nothing else, because the SDK's helpers for automatic sending post when
-// all calls of a step are done. They would post the page's results while a person has not yet
-// approved another call, or not post the approval while the page's call is open.
+// encodeHeldCalls encodes the calls that the page executes. It waits until the end of the run,
+// when the run needs nothing else, because the SDK's sendAutomaticallyWhen helpers post when all
+// calls of a step have an output. Sent earlier, the page's results would be posted while a person
+// has not yet approved another call, or an approval would not be posted while the page's call is
+// open.
 func (enc *Encoder) encodeHeldCalls() {
 	for _, b := range enc.held {
 		enc.encodeInput(b)
 	}
 }
 
-// callChunk adds to a chunk the members that name the call. The SDK knows client tools, which the
-// page declares, by name; all others are dynamic.
+// callChunk adds to a chunk the members that identify the call, and the server of its tool. The
+// SDK knows client tools, which the page declares, by name; all others are dynamic.
 func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	if call.Server != "" {
 		c["providerMetadata"] = chunk{"answerd": chunk{"server": call.Server}}
@@ -93,7 +95,8 @@ func (enc *Encoder) callChunk(call event.Call, c chunk) chunk {
 	return enc.callEndChunk(call, c)
 }
 
-// callEndChunk is callChunk for chunks that end a call, which have no metadata in version 5.
+// callEndChunk adds the members that identify the call to a chunk that ends it. Unlike callChunk
+// it adds no metadata, which version 5 refuses there.
 func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	c["toolCallId"] = call.CallID
 	if !enc.clients[call.CallID] {
@@ -102,9 +105,9 @@ func (enc *Encoder) callEndChunk(call event.Call, c chunk) chunk {
 	return c
 }
 
-// elicitationCall returns the call of the client tool that represents an elicitation. Once answered
-// it becomes a call that the provider executes; otherwise the SDK's helper for automatic sending
-// would post the answer again when the run is suspended for something else or cancelled.
+// elicitationCall returns the call of the client tool that represents an elicitation. An answered
+// elicitation becomes a call that the provider executes. Otherwise the SDK's sendAutomaticallyWhen
+// helper would post the answer again when the run is suspended for something else or cancelled.
 func elicitationCall(b event.Elicitation, answered bool) chunk {
 	in := chunk{"mode": b.Mode, "message": b.Message, "expiresAt": b.ExpiresAt}
 	if b.Schema != nil {
