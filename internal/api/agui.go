@@ -56,7 +56,7 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Requ
 		if !ok {
 			return &agui.Invalid{Field: "resume", Message: "must answer every open interrupt"}
 		}
-		in, err := a.Input(i.Kind)
+		in, err := a.InputFor(i.Kind)
 		if err != nil {
 			return err
 		}

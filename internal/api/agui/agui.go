@@ -7,10 +7,13 @@
 //
 // Clients of 1.0 send protocolVersion, and only they get events that are fatal to clients of
 // 0.0.59. A question to a person ends the AG-UI run with an interrupt outcome. The client resumes
-// with a new AG-UI run on the same thread; here both are one run.
+// with a new AG-UI run on the same thread; in this service, both are the same run.
+//
+// An Encoder depends only on the events that it got, so a stream can be encoded again for another
+// reader. It is not safe for concurrent use.
 package agui
 
-// Header has what a stream says about its run.
+// Header describes the AG-UI run that a stream shows.
 type Header struct {
 	ThreadID    string // the client's id of the thread
 	ClientRunID string // the client's id of the AG-UI run
@@ -31,15 +34,17 @@ const (
 	maxID       = 128
 )
 
-// Invalid is a request that cannot be run as it stands.
+// Invalid is the error for a request that cannot be used.
 type Invalid struct {
 	Field   string // such as messages[2].content
 	Message string // for the caller
 }
 
+// Error returns the field and what it must be.
 func (e *Invalid) Error() string { return e.Field + ": " + e.Message }
 
-// Capabilities returns the body of GET /agui/capabilities.
+// Capabilities returns the body of GET /agui/capabilities, by which clients choose what to offer
+// to the person.
 func Capabilities() any {
 	type m = map[string]any
 	return m{

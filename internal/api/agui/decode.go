@@ -10,7 +10,7 @@ import (
 	"answerd/internal/agent"
 )
 
-// Request is a decoded RunAgentInput.
+// Request holds a decoded RunAgentInput.
 type Request struct {
 	agent.Request // its ThreadID is the client's
 	RunID         string
@@ -22,7 +22,8 @@ type Request struct {
 	Options json.RawMessage
 }
 
-// input has the members of a request that Decode reads; it ignores others.
+// input has the members of a RunAgentInput that Decode reads. It ignores others, such as state,
+// because the agent has no use for them.
 type input struct {
 	ThreadID        string          `json:"threadId"`
 	RunID           string          `json:"runId"`
@@ -34,18 +35,23 @@ type input struct {
 	ForwardedProps  json.RawMessage `json:"forwardedProps"`
 }
 
+// tool is a tool that the client executes.
 type tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
 }
 
+// contextItem is information that the client's application gives the agent, such as the page that
+// the person sees.
 type contextItem struct {
 	Description string `json:"description"`
 	Value       string `json:"value"`
 }
 
-// Decode reads a request. The error is an *Invalid.
+// Decode decodes a request. The error is an *Invalid about the first field that cannot be used.
+// With answers in resume, the messages are history only: the run that they belong to has its
+// question.
 func Decode(data []byte) (Request, error) {
 	var in input
 	if !utf8.Valid(data) {
@@ -81,7 +87,7 @@ func Decode(data []byte) (Request, error) {
 	return q, q.readQuestion()
 }
 
-// decodeError returns why JSON does not fit the body.
+// decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
 func decodeError(err error) error {
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return &Invalid{t.Field, "must not be a " + t.Value}
@@ -89,10 +95,12 @@ func decodeError(err error) error {
 	return &Invalid{"", "the body is not a RunAgentInput"}
 }
 
+// isID reports whether s can be an id. Ids become part of URLs and logs, so they are visible ASCII.
 func isID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
+// readTools adds the tools that the client executes to the request.
 func (q *Request) readTools(in []tool) error {
 	if len(in) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -105,7 +113,8 @@ func (q *Request) readTools(in []tool) error {
 	return nil
 }
 
-// readContext adds the client's context to the instructions, and reads forwardedProps.answerd.
+// readContext adds the client's context to the instructions, and takes the native fields from
+// forwardedProps.answerd.
 func (q *Request) readContext(in input) error {
 	if len(in.Context) > maxContext {
 		return &Invalid{"context", fmt.Sprintf("must not have more than %d items", maxContext)}
@@ -116,17 +125,18 @@ func (q *Request) readContext(in input) error {
 	var props struct {
 		Answerd json.RawMessage `json:"answerd"`
 	}
-	_ = json.Unmarshal(in.ForwardedProps, &props) // it may be anything
+	_ = json.Unmarshal(in.ForwardedProps, &props) // the member is for all servers, so any value is valid
 	q.Options = props.Answerd
 	return nil
 }
 
+// addInstruction appends a paragraph to the instructions.
 func (q *Request) addInstruction(text string) {
 	q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 }
 
 // readQuestion moves the user's last message from the history to the question. If the history ends
-// with results of the client's tools, there is no question and the run continues with those.
+// with results of the client's tools, there is no question, and the run continues with those.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	if last < 0 {

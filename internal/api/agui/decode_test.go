@@ -107,7 +107,7 @@ func TestAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in, err := q.Answers[0].Input(c.kind)
+		in, err := q.Answers[0].InputFor(c.kind)
 		var bad *agui.Invalid
 		if errors.As(err, &bad) && bad.Field != "resume[0].payload" {
 			t.Errorf("bad %v, want Field resume[0].payload", bad)
@@ -190,10 +190,10 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("request %+v, want a question, answers, media or tool results", q)
 		}
 		for _, a := range q.Answers {
-			if in, err := a.Input(event.KindApproval); err == nil && in.Approved == nil {
+			if in, err := a.InputFor(event.KindApproval); err == nil && in.Approved == nil {
 				t.Fatal("no decision, want Approved non-nil")
 			}
-			if in, err := a.Input(event.KindElicitation); err != nil || in.Action == "" {
+			if in, err := a.InputFor(event.KindElicitation); err != nil || in.Action == "" {
 				t.Fatalf("no action: Action %q, want Action non-empty, no error", in.Action)
 			}
 		}

@@ -8,40 +8,44 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the events of one AG-UI run. It must get all events, from
-// the first of the run on. The frames of a suspended event end a stream. Later frames are the same
-// as if that event had not been encoded.
+// Encoder encodes the events of one run as the events of one AG-UI run. It needs all events of the
+// run in order, from the first on. The frames of a suspended event end a stream. A reader that
+// continues with the same encoder gets later frames as if that event had not been encoded.
 type Encoder struct {
 	head   Header
-	seq    int64       // of the event that is being encoded
-	time   int64       // of it, in milliseconds
-	frames []sse.Frame // of it
+	seq    int64       // the sequence number of the event that is being encoded
+	time   int64       // the time of that event, in milliseconds
+	frames []sse.Frame // the frames of that event
 
 	step     int
-	message  string // the open text message
-	thinking string // the open reasoning message
+	message  string // the id of the open text message
+	thinking string // the id of the open reasoning message
 	messages int    // text messages in this step
 
 	args    map[string]bool // calls whose arguments were streamed
 	pending []string        // calls that the client is to execute
 }
 
-// NewEncoder returns the encoder of a stream that no event has gone through.
+// NewEncoder returns the encoder of a new stream.
 func NewEncoder(h Header) *Encoder { return &Encoder{head: h, args: make(map[string]bool)} }
 
-// fields are the members of an event besides type and timestamp. None may be null.
+// fields holds the members of an event besides type and timestamp. None may be null, because
+// clients validate events and expect optional members to be absent instead.
 type fields = map[string]any
 
+// emitEvent adds an AG-UI event to the frames of the current event, unless an earlier stream has
+// sent that event.
 func (enc *Encoder) emitEvent(kind string, f fields) {
 	if enc.seq <= enc.head.After {
 		return
 	}
 	f["type"], f["timestamp"] = kind, enc.time
-	data, _ := json.Marshal(f) // nothing in it can fail
+	data, _ := json.Marshal(f) // cannot fail: f has only texts, numbers and valid JSON
 	enc.frames = append(enc.frames, sse.Frame{Data: data})
 }
 
-// Encode returns the frames that e adds to the stream.
+// Encode returns the frames that e adds to the stream. The first event after head.After also
+// starts the AG-UI run.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	enc.seq, enc.time, enc.frames = e.Seq, e.Time, nil
 	if e.Seq == enc.head.After+1 {
@@ -50,7 +54,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			started["protocolVersion"] = "1.0"
 		}
 		enc.emitEvent("RUN_STARTED", started)
-		// Other endpoints do not know the client's id of the run.
+		// Tell the client the run's own id, because GET /runs and the other endpoints do not know
+		// the client's.
 		enc.emitEvent("CUSTOM", fields{"name": "run", "value": fields{"run_id": enc.head.RunID}})
 	}
 	enc.encodeEvent(e.Body)
@@ -66,6 +71,8 @@ func (enc *Encoder) runFields(f fields) fields {
 	return f
 }
 
+// encodeEvent encodes the events of steps, messages and the end of the run, and leaves those of
+// calls to encodeCall.
 func (enc *Encoder) encodeEvent(body event.Body) {
 	switch b := body.(type) {
 	case event.StepStart:
@@ -116,14 +123,16 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 	}
 }
 
-// TokenExpired returns the events that end a stream before its run, because the caller's token has
-// expired. The protocol has only an error for that.
+// TokenExpired returns the events that end a stream before its run ends, because the caller's
+// token has expired. The protocol has only an error for that.
 func (enc *Encoder) TokenExpired() []sse.Frame {
 	enc.seq, enc.frames = max(enc.seq, enc.head.After+1), nil
 	enc.emitEvent("RUN_ERROR", fields{"message": "The access token has expired. The run goes on.", "code": "token_expired"})
 	return enc.frames
 }
 
+// finishRun encodes the end of a run with an answer. Clients of 1.0 also get the usage, and the calls
+// that they must execute before the next run.
 func (enc *Encoder) finishRun(b event.FinalAnswer) {
 	f := enc.runFields(fields{"result": fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}})
 	outcome := fields{"type": "success"}
@@ -138,6 +147,7 @@ func (enc *Encoder) finishRun(b event.FinalAnswer) {
 	enc.emitEvent("RUN_FINISHED", f)
 }
 
+// stepName returns the name of the current step. STEP_STARTED and STEP_FINISHED must have the same.
 func (enc *Encoder) stepName() string { return fmt.Sprintf("step-%d", enc.step) }
 
 // stepMessage returns the id of the message that the calls of the current step belong to.
@@ -153,6 +163,7 @@ func (enc *Encoder) nextMessage() string {
 	return fmt.Sprintf("%s-%d", enc.stepMessage(), enc.messages)
 }
 
+// endText closes the open text message.
 func (enc *Encoder) endText() {
 	if enc.message != "" {
 		enc.emitEvent("TEXT_MESSAGE_END", fields{"messageId": enc.message})
@@ -160,6 +171,7 @@ func (enc *Encoder) endText() {
 	}
 }
 
+// endReasoning closes the open reasoning message.
 func (enc *Encoder) endReasoning() {
 	if enc.thinking != "" {
 		enc.emitEvent("REASONING_MESSAGE_END", fields{"messageId": enc.thinking})

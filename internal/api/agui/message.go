@@ -17,6 +17,7 @@ type message struct {
 	Error      string          `json:"error"`
 }
 
+// toolCall is a call of the client's tool in a message of the assistant.
 type toolCall struct {
 	ID       string `json:"id"`
 	Function struct {
@@ -39,6 +40,7 @@ type part struct {
 	URL      string `json:"url"`
 }
 
+// toMedia returns the content of a part that is not text.
 func (p part) toMedia() (agent.Media, error) {
 	switch {
 	case p.Source.Type == "data":
@@ -51,6 +53,8 @@ func (p part) toMedia() (agent.Media, error) {
 	return agent.NewMedia(p.URL)
 }
 
+// readMessage adds a message to the history, or to the instructions if its role is system or
+// developer.
 func (q *Request) readMessage(at string, m message) error {
 	text, media, err := decodeContent(at+".content", m.Content)
 	if err != nil {
@@ -89,7 +93,8 @@ func (q *Request) readMessage(at string, m message) error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message.
+// decodeContent returns the text and the media of a message. at is its path, for errors. The
+// content of an activity is an object, which the model does not need.
 func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
@@ -101,7 +106,7 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 	var parts []part
 	if json.Unmarshal(raw, &parts) != nil {
 		if raw[0] == '{' {
-			return "", nil, nil // of an activity
+			return "", nil, nil // an activity
 		}
 		return "", nil, &Invalid{at, "must be a text or a list of parts"}
 	}

@@ -9,20 +9,23 @@ import (
 	"answerd/internal/event"
 )
 
-// Answer is the client's answer to one interrupt.
+// Answer is the client's answer to one interrupt. What its payload must contain depends on the
+// kind of the interrupt, which Decode does not know, so InputFor checks it later.
 type Answer struct {
 	ID        string
 	Cancelled bool
 	Payload   json.RawMessage
-	at        string
+	at        string // the path of the payload, for errors
 }
 
+// resumption is an item of the member resume.
 type resumption struct {
 	InterruptID string          `json:"interruptId"`
 	Status      string          `json:"status"`
 	Payload     json.RawMessage `json:"payload"`
 }
 
+// readResume reads the answers to interrupts, at most one for each.
 func (q *Request) readResume(in []resumption) error {
 	if len(in) > maxResume {
 		return &Invalid{"resume", fmt.Sprintf("must not be more than %d", maxResume)}
@@ -44,10 +47,11 @@ func (q *Request) readResume(in []resumption) error {
 	return nil
 }
 
-// Input returns the answer to an interrupt of that kind. The payload of an approval is
-// {"approved", "reason", "editedArgs"}, of a limit {"approved", "reason", "max"}, and of a form its
-// content. The error is an *Invalid.
-func (a Answer) Input(kind string) (agent.Input, error) {
+// InputFor returns the answer as input for an interrupt of the given kind. The payload of an
+// approval is {"approved", "reason", "editedArgs"}, that of a budget limit {"approved", "reason",
+// "max"}, and that of an elicitation the content of its form. To cancel means to refuse an
+// approval or a higher budget. The error is an *Invalid.
+func (a Answer) InputFor(kind string) (agent.Input, error) {
 	payload := a.Payload
 	if string(payload) == "null" {
 		payload = nil

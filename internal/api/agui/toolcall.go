@@ -50,8 +50,8 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// encodeResult encodes the result of a call. The event has no member for errors, so clients of
-// 0.0.59 get an error as text only.
+// encodeResult encodes the result of a call. The event of 0.0.59 has no member for errors, so its
+// clients see a failed call only by its text.
 func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	f := fields{"messageId": enc.head.RunID + "-" + c.CallID + "-result", "toolCallId": c.CallID, "role": "tool", "content": text}
 	if enc.head.V1 && metadata != nil {
@@ -60,7 +60,8 @@ func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 	enc.emitEvent("TOOL_CALL_RESULT", f)
 }
 
-// interruptFields returns an interrupt as AG-UI has it.
+// interruptFields returns an interrupt with the members that AG-UI defines. responseSchema tells
+// the client what payload it must send.
 func interruptFields(i event.Interrupt) fields {
 	f := fields{"id": i.ID, "message": i.Message, "expiresAt": formatTime(i.ExpiresAt)}
 	switch i.Kind {
@@ -82,10 +83,11 @@ func interruptFields(i event.Interrupt) fields {
 	return f
 }
 
-// approvalSchema is the schema of the payload that resolves an approval.
+// approvalSchema describes the payload that resolves an approval (Answer.InputFor).
 const approvalSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"editedArgs":{"type":"object"}},"required":["approved"]}`
 
-// budgetSchema is the schema of the payload that resolves a budget limit.
+// budgetSchema describes the payload that resolves a budget limit (Answer.InputFor).
 const budgetSchema = `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"},"max":{"type":"number"}},"required":["approved"]}`
 
+// formatTime formats milliseconds since 1970 as AG-UI requires, as an ISO 8601 time in UTC.
 func formatTime(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
