@@ -37,7 +37,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	}
 	record := q.EncodeStored()
 	stored, _ := responses.DecodeStored(record)
-	if q.Stored() {
+	if q.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so nobody could answer them.
 		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
@@ -133,7 +133,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s respons
 	if err != nil {
 		return err
 	}
-	if seen != run.Last.Seq && !enc.Ended() {
+	if seen != run.Last.Seq && !enc.HasEnded() {
 		return event.ErrGone // the log has dropped events of this long run
 	}
 	if end, failed := run.Last.Body.(event.RunError); failed {
@@ -147,7 +147,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s respons
 func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) {
 	enc := responses.NewEncoder(head)
 	f := formatOf(enc)
-	f.ended = enc.Ended
+	f.ended = enc.HasEnded
 	h.streamRun(w, r, s.run.ID, 0, f)
 }
 

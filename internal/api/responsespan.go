@@ -45,7 +45,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 // the caller has already.
 func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
 	head := responses.Header{
-		ID: responses.ID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, h.Agent.DefaultModel),
+		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, h.Agent.DefaultModel),
 		PreviousID: s.request.PreviousID, Echo: s.request.Echo, Span: s.Span, Skip: skip,
 	}
 	if s.After > 0 {
@@ -53,7 +53,7 @@ func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (res
 		if err != nil {
 			return responses.Header{}, err
 		}
-		head.PreviousID = responses.ID(s.run.ID, spanEndingAt(events, s.After))
+		head.PreviousID = responses.FormatID(s.run.ID, spanEndingAt(events, s.After))
 	} else {
 		head.ToolLists = h.toolLists(r, s.request)
 	}
@@ -164,7 +164,7 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 			return missingResponse(err, "response_id")
 		}
 	}
-	items := s.request.InputItems(responses.ID(s.run.ID, s.Span), events)
+	items := s.request.InputItems(responses.FormatID(s.run.ID, s.Span), events)
 	if order == "desc" {
 		slices.Reverse(items)
 	}

@@ -22,10 +22,10 @@ const (
 	maxPairText   = 1024
 )
 
-// withoutTools follows a model's id in the id of the same model without tools.
+// withoutTools is the suffix of a model's id that turns tools off, as in Chat Completions.
 const withoutTools = ":no-tools"
 
-// Request is a decoded body.
+// Request holds a decoded body.
 type Request struct {
 	agent.Request
 	Model      string // as in the request, for the response
@@ -41,8 +41,8 @@ type Request struct {
 	Options json.RawMessage
 }
 
-// Stored reports whether the response can be retrieved and continued later.
-func (q *Request) Stored() bool { return q.Echo.Store == nil || *q.Echo.Store }
+// IsStored reports whether the response can be retrieved and continued later. The default is true.
+func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store }
 
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
@@ -68,7 +68,7 @@ type body struct {
 	Answerd      json.RawMessage    `json:"answerd"`
 }
 
-// Decode reads a request. The error is an *Invalid.
+// Decode decodes a request. The error is an *Invalid about a member that cannot be used.
 func Decode(data []byte) (Request, error) {
 	var in body
 	if !utf8.Valid(data) {
@@ -103,6 +103,8 @@ func Decode(data []byte) (Request, error) {
 	return q, nil
 }
 
+// readLimits reads the limits of the response and checks the bounds of its metadata. A response in
+// the background must be stored, because its caller can only get it by retrieving it.
 func (q *Request) readLimits(in body) error {
 	for name, v := range map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
 		if v != nil && *v < 1 {
@@ -117,7 +119,7 @@ func (q *Request) readLimits(in body) error {
 			return &Invalid{"metadata", fmt.Sprintf("must be texts of at most %d bytes under names of 1 to %d bytes", maxPairText, maxPairKey)}
 		}
 	}
-	if q.Background && !q.Stored() {
+	if q.Background && !q.IsStored() {
 		return &Invalid{"background", "needs store"}
 	}
 	if in.MaxOutputTokens != nil {
@@ -151,6 +153,7 @@ func (q *Request) readExtras(in body) error {
 	return nil
 }
 
+// readReasoning reads reasoning.effort. The other members of reasoning are only repeated.
 func (q *Request) readReasoning(in body) error {
 	var r struct{ Effort string }
 	if in.Reasoning != nil && json.Unmarshal(in.Reasoning, &r) != nil {
@@ -160,8 +163,8 @@ func (q *Request) readReasoning(in body) error {
 	return nil
 }
 
-// readFormat turns text.format into the response_format of Chat Completions, which has
-// the schema one level deeper.
+// readFormat turns text.format into the response_format of Chat Completions, which has the members
+// of a schema one level deeper.
 func (q *Request) readFormat(in body) error {
 	var t struct {
 		Format map[string]json.RawMessage
@@ -185,6 +188,7 @@ func (q *Request) readFormat(in body) error {
 	return nil
 }
 
+// inTool is a function of the caller, or an MCP server that the request may use.
 type inTool struct {
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
@@ -196,15 +200,16 @@ type inTool struct {
 	Approval    json.RawMessage `json:"require_approval"`
 }
 
-// requiresApproval reports whether the request demands approval of calls. Such a request is
-// refused, because only the operator's configuration says which calls need approval.
+// requiresApproval reports whether the request demands approval of calls. readTools refuses such a
+// request, because only the operator's configuration decides which calls need approval.
 func (t *inTool) requiresApproval() bool {
 	var filter struct{ Always json.RawMessage }
 	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
 }
 
 // readTools reads the caller's functions, and which of the configured MCP servers the request may
-// use. It refuses MCP servers that are named by URL.
+// use. It refuses MCP servers that are named by URL: callers must not make the service connect to
+// addresses of their choice.
 func (q *Request) readTools(in body) error {
 	if len(in.Tools) > agent.MaxClientTools {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
@@ -236,17 +241,19 @@ func (q *Request) readTools(in body) error {
 	return nil
 }
 
-// publicTool returns the members of an MCP tool that a response may repeat. It leaves out others,
-// such as tokens.
+// publicTool returns the members of an MCP tool that a response may repeat. It leaves out all
+// others, because they may contain the caller's tokens (headers, authorization).
 func (t *inTool) publicTool() json.RawMessage {
 	data, _ := json.Marshal(struct {
 		Type    string          `json:"type"`
 		Label   string          `json:"server_label"`
 		Allowed json.RawMessage `json:"allowed_tools,omitempty"`
-	}{t.Type, t.ServerLabel, t.Allowed}) // what was read is written
+	}{t.Type, t.ServerLabel, t.Allowed}) // cannot fail: the values were decoded from JSON
 	return data
 }
 
+// readServer adds a configured MCP server, and the tools of allowed_tools. Without allowed_tools the
+// request may use all tools of its servers.
 func (q *Request) readServer(at string, t inTool) error {
 	if t.ServerLabel == "" {
 		return &Invalid{at + ".server_label", "is required"}
@@ -269,11 +276,12 @@ func (q *Request) readServer(at string, t inTool) error {
 		names = filter.Names
 	}
 	if names != nil {
-		q.Tools = append(names, q.Tools...) // an empty list means none, and is not nil
+		q.Tools = append(names, q.Tools...) // stays non-nil if empty: nil would allow all tools
 	}
 	return nil
 }
 
+// readChoice reads tool_choice: a mode, or one tool that the model must call.
 func (q *Request) readChoice(in body) error {
 	raw := in.ToolChoice
 	if raw == nil || string(raw) == "null" {

@@ -11,34 +11,35 @@ import (
 	"answerd/internal/sse"
 )
 
-// Encoder encodes the events of one run as the events of one response. It must get all events, from
-// the first of the run on.
+// Encoder encodes the events of one run as the events of one response. It needs all events of the
+// run in order, from the first on, also those before its span: calls that began earlier continue
+// in this response.
 type Encoder struct {
 	head   Header
 	resp   *response
-	seq    int
+	seq    int         // the next sequence_number
 	frames []sse.Frame // of the event that is being encoded
 
-	text      *open[messageItem]
-	reasoning *open[reasoningItem]
-	calls     map[string]*openCall
-	functions []event.ToolCall         // of the caller
+	text      *open[messageItem]       // nil if no text is open
+	reasoning *open[reasoningItem]     // nil if no reasoning is open
+	calls     map[string]*openCall     // calls that the server executes, by call id
+	functions []event.ToolCall         // calls of the caller's functions
 	asked     []event.ApprovalRequired // approval requests without an answer
 	requests  map[string]string        // item ids of approval requests, by call id
 	step      int                      // index in the output at which the step begins
-	spent     event.Usage              // of the run so far
-	before    event.Usage              // of earlier responses of the run
+	spent     event.Usage              // tokens of the run so far
+	before    event.Usage              // tokens of earlier responses of the run
 	ended     bool
 }
 
-// open is an item in progress, and its index in the output.
+// open is an item in progress with its index in the output.
 type open[T any] struct {
 	item  T
 	index int
 	text  strings.Builder // so far
 }
 
-// openCall is a call in progress of a tool that the server executes.
+// openCall is the state of a call that the server executes, until its response ends.
 type openCall struct {
 	mcp     *open[mcpCallItem] // nil while the call has no item
 	held    bool               // the call needs approval, so its item is added when the call ends
@@ -46,14 +47,14 @@ type openCall struct {
 	args    string
 }
 
-// NewEncoder returns the encoder of a new response.
+// NewEncoder returns the encoder of a response. It has not seen any event yet.
 func NewEncoder(h Header) *Encoder {
 	return &Encoder{head: h, resp: newResponse(h), calls: make(map[string]*openCall), requests: make(map[string]string)}
 }
 
-// Response returns the response after the events so far.
+// Response returns the response as of the latest event. Items in progress have the text so far.
 func (enc *Encoder) Response() any {
-	now := *enc.resp
+	now := *enc.resp // a copy, because the text of open items must not be in the encoder's own
 	now.Output = slices.Clone(now.Output)
 	if o := enc.text; o != nil {
 		item := o.item
@@ -68,10 +69,12 @@ func (enc *Encoder) Response() any {
 	return &now
 }
 
-// Ended reports whether the response has ended. The run may go on after it.
-func (enc *Encoder) Ended() bool { return enc.ended }
+// HasEnded reports whether the response has ended. The run may continue after it, in another
+// response.
+func (enc *Encoder) HasEnded() bool { return enc.ended }
 
-// Encode returns the frames that e adds to the stream.
+// Encode returns the frames that e adds to the stream. Events before the span only change the
+// state.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	if enc.ended {
 		return nil
@@ -88,7 +91,8 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	return enc.frames
 }
 
-// beginResponse starts the response and discards the state of the run's earlier response.
+// beginResponse starts the response. It discards the items of the run's earlier response, and the
+// tokens that were counted there.
 func (enc *Encoder) beginResponse() {
 	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
 	enc.emitEvent("response.created", enc.responseFields())
@@ -107,13 +111,15 @@ func (enc *Encoder) beginResponse() {
 // has expired. The event has the sequence_number of the event before it, so that a reader who
 // resumes after it (starting_after) misses nothing.
 func (enc *Encoder) TokenExpired() []sse.Frame {
-	data, _ := json.Marshal(fields{ // nothing in it can fail
+	data, _ := json.Marshal(fields{ // cannot fail for strings and numbers
 		"type": "error", "code": "token_expired", "message": "The access token has expired. The response goes on.", "param": nil,
 		"sequence_number": max(enc.seq, enc.head.Skip) - 1,
 	})
 	return []sse.Frame{{Event: "error", Data: data}}
 }
 
+// encodeEvent encodes the events of texts, steps and the end of the run, and leaves those of calls
+// to encodeCall.
 func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.TextStart:
@@ -157,11 +163,11 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	}
 }
 
-// fields are the members of an event besides type and sequence_number.
+// fields holds the members of an event besides type and sequence_number.
 type fields = map[string]any
 
-// itemFields returns the members that name the item of an event, and more members, which are given
-// as name, value, name, value.
+// itemFields returns the members that identify the item of an event, and more members, which are
+// given as name, value, name, value.
 func itemFields(item string, index int, more ...any) fields {
 	f := fields{"item_id": item, "output_index": index}
 	for i := 0; i < len(more); i += 2 {
@@ -170,16 +176,17 @@ func itemFields(item string, index int, more ...any) fields {
 	return f
 }
 
+// responseFields returns the member of events that carry the whole response.
 func (enc *Encoder) responseFields() fields { return fields{"response": enc.resp} }
 
-// emitEvent adds an event to the stream.
+// emitEvent adds an event to the stream, unless the reader already has it.
 func (enc *Encoder) emitEvent(kind string, f fields) {
 	f["type"], f["sequence_number"] = kind, enc.seq
 	enc.seq++
 	if enc.seq <= enc.head.Skip {
 		return
 	}
-	data, _ := json.Marshal(f) // nothing in it can fail
+	data, _ := json.Marshal(f) // cannot fail: f has only texts, numbers and valid JSON
 	enc.frames = append(enc.frames, sse.Frame{Event: kind, Data: data})
 }
 
@@ -191,12 +198,14 @@ func (enc *Encoder) addItem(item any) (index int) {
 	return index
 }
 
-// finishItem puts the final state of an item into the output.
+// finishItem replaces an item in the output by its final state. Clients take an item from
+// response.output_item.done, or from the response at the end, so both have all of it.
 func (enc *Encoder) finishItem(index int, item any) {
 	enc.resp.Output[index] = item
 	enc.emitEvent("response.output_item.done", fields{"output_index": index, "item": item})
 }
 
+// textStart adds a message item with one empty text part.
 func (enc *Encoder) textStart(b event.TextStart) {
 	o := &open[messageItem]{item: messageItem{ID: itemID("msg", enc.head.ID, b.PartID), Type: "message", Status: "in_progress", Role: "assistant", Content: []textPart{}}}
 	o.index = enc.addItem(o.item)
@@ -204,6 +213,7 @@ func (enc *Encoder) textStart(b event.TextStart) {
 	enc.emitEvent("response.content_part.added", itemFields(o.item.ID, o.index, "content_index", 0, "part", outputText("")))
 }
 
+// textEnd finishes the open message item.
 func (enc *Encoder) textEnd() {
 	o := enc.text
 	enc.text = nil
@@ -215,6 +225,8 @@ func (enc *Encoder) textEnd() {
 	enc.finishItem(o.index, o.item)
 }
 
+// reasoningStart adds a reasoning item. Its text is a summary part, which is the part that clients
+// show.
 func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
 	o := &open[reasoningItem]{item: reasoningItem{ID: itemID("rs", enc.head.ID, b.PartID), Type: "reasoning", Status: "in_progress", Summary: []summaryPart{}}}
 	o.index = enc.addItem(o.item)
@@ -222,6 +234,7 @@ func (enc *Encoder) reasoningStart(b event.ReasoningStart) {
 	enc.emitEvent("response.reasoning_summary_part.added", itemFields(o.item.ID, o.index, "summary_index", 0, "part", summaryPart{Type: "summary_text"}))
 }
 
+// reasoningEnd finishes the open reasoning item.
 func (enc *Encoder) reasoningEnd() {
 	o := enc.reasoning
 	enc.reasoning = nil
@@ -233,8 +246,8 @@ func (enc *Encoder) reasoningEnd() {
 	enc.finishItem(o.index, o.item)
 }
 
-// stepReset finishes the items of the step as incomplete, because items that were added to the
-// stream cannot be withdrawn.
+// stepReset finishes the open items of the step as incomplete, because the agent repeats the step
+// and items that were added to the stream cannot be withdrawn.
 func (enc *Encoder) stepReset() {
 	if o := enc.text; o != nil {
 		enc.text = nil
@@ -248,13 +261,13 @@ func (enc *Encoder) stepReset() {
 	}
 	enc.functions = nil // only the last step of a run has calls of the caller's functions
 	for i, item := range enc.resp.Output[enc.step:] {
-		// Items that were finished stay so in the stream. The response at the end is what counts.
+		// In the stream, finished items stay finished. The response at the end says what is valid.
 		if m, ok := item.(messageItem); ok {
 			m.Status = "incomplete"
 			enc.resp.Output[enc.step+i] = m
 		}
 	}
-	// Sorted, because the stream must be the same each time it is read.
+	// The order of a map differs each time, and the stream must not.
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		c := enc.calls[id]
 		if c.written {
@@ -268,6 +281,8 @@ func (enc *Encoder) stepReset() {
 	}
 }
 
+// finalAnswer ends the response with the calls of the caller's functions, if any. A limit of the run
+// is reported as max_output_tokens: the format has no other reason for an answer that was cut off.
 func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 	enc.spent = b.Metadata.Usage
 	enc.addFunctionCalls()
@@ -283,8 +298,9 @@ func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 	}
 }
 
-// endResponse adds the terminal event. The format has none for cancelled, so a cancelled response
-// ends with response.incomplete and the status cancelled.
+// endResponse adds the terminal event and [DONE]. The usage is that of this response, so that the
+// responses of one run add up to its usage. The format has no event for a cancelled response, so
+// it ends with response.incomplete and the status cancelled.
 func (enc *Encoder) endResponse(status string, e event.Event) {
 	enc.resp.Status, enc.ended = status, e.Seq > enc.head.After
 	enc.resp.Usage = &usage{

@@ -6,9 +6,9 @@ import (
 	"answerd/internal/api/responses"
 )
 
-func ExampleID() {
+func ExampleFormatID() {
 	// The second response of a run: it begins after event 12, where the first one asked for an approval.
-	id := responses.ID("run_abc", responses.Span{After: 12})
+	id := responses.FormatID("run_abc", responses.Span{After: 12})
 	fmt.Println(id)
 	run, span, ok := responses.ParseID(id)
 	fmt.Println(run, span.After, ok)

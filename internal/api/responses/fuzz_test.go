@@ -17,7 +17,7 @@ func FuzzID(f *testing.F) {
 		if !ok {
 			return
 		}
-		again, at, ok := responses.ParseID(responses.ID(run, span))
+		again, at, ok := responses.ParseID(responses.FormatID(run, span))
 		if !ok || again != run || at != span || span.After < 0 || span.Until < 0 || span.Until > 0 && span.Until <= span.After {
 			t.Errorf("ParseID(%q) = %q, %v, and of their ID %q, %v, want the same and a valid span", id, run, span, again, at)
 		}

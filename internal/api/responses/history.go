@@ -8,8 +8,8 @@ import (
 	"answerd/internal/event"
 )
 
-// HistoryOf returns the model's messages and the tool results of a run, as the history of the next
-// run.
+// HistoryOf returns the model's messages and the tool results of a run, as history of the next
+// run. Text and calls of a step that was reset are left out, since the step was repeated.
 func HistoryOf(events []event.Event) []agent.Message {
 	var (
 		out  []agent.Message
@@ -44,6 +44,7 @@ func HistoryOf(events []event.Event) []agent.Message {
 	return out
 }
 
+// callOf returns a call as part of a message, at the given index among the message's calls.
 func callOf(b event.ToolCall, index int) agent.ClientCall {
 	args := b.ArgsText
 	if b.Args != nil {
@@ -52,16 +53,19 @@ func callOf(b event.ToolCall, index int) agent.ClientCall {
 	return agent.ClientCall{Index: index, ID: b.CallID, Name: b.Tool, Arguments: args}
 }
 
-// reference is the role of a placeholder message for an item of an earlier response. CallID has the
-// id of the item, and Content its path in the input.
+// reference is the role of a placeholder in the history for an item of an earlier response. Decode
+// cannot read the log, so ResolveReferences replaces placeholders later. CallID has the id of the
+// item, and Content its path in the input, for errors.
 const reference = "item_reference"
 
-// maxReferred bounds the runs that the references of one request may name. References to further,
-// older runs are dropped, as the agent drops old history.
+// maxReferred bounds the runs whose events a request can make the service read. References to
+// further, older runs are dropped, as the agent drops old history.
 const maxReferred = 32
 
-// ResolveReferences replaces references by the items themselves. events returns all events of a
-// run. The error is an *Invalid or that of events.
+// ResolveReferences replaces the placeholders in the history by the items themselves. events
+// returns all events of a run, which the caller must be allowed to read. The error is an *Invalid
+// or that of events. It reads each run once, the newest references first, so that maxReferred
+// drops the oldest.
 func (q *Request) ResolveReferences(events func(run string) ([]event.Event, error)) error {
 	runs := make(map[string]*runItems)
 	for _, m := range slices.Backward(q.History) {
@@ -96,13 +100,14 @@ func (q *Request) ResolveReferences(events func(run string) ([]event.Event, erro
 	return nil
 }
 
-// runItems are the items of a run that the model can get again, by the names in their ids.
+// runItems holds the items of a run that can be part of the history, by the names in their ids.
 type runItems struct {
 	texts   map[string]string
 	calls   map[string]agent.ClientCall
 	results map[string]string
 }
 
+// collectItems returns the items of a run from its events.
 func collectItems(events []event.Event) *runItems {
 	s := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
 	texts := make(map[string]*strings.Builder)
@@ -125,8 +130,8 @@ func collectItems(events []event.Event) *runItems {
 	return s
 }
 
-// appendItem adds an item to the history. It ignores reasoning, tool lists and approvals, which the
-// model does not get again.
+// appendItem adds an item to the history. It ignores reasoning, tool lists and approvals, which
+// the model does not get again.
 func (q *Request) appendItem(s *runItems, kind, name string) {
 	switch kind {
 	case "msg":
@@ -146,8 +151,8 @@ func (q *Request) appendItem(s *runItems, kind, name string) {
 	}
 }
 
-// addCall adds a call of the caller's function. The calls of one turn are separate items, and
-// belong to one message.
+// addCall adds a call of the caller's function to the history. In this format the calls of one
+// turn are separate items; for the model they must be in one message.
 func (q *Request) addCall(c agent.ClientCall) {
 	if n := len(q.History) - 1; n >= 0 && q.History[n].Role == "assistant" {
 		c.Index = len(q.History[n].Calls)

@@ -26,13 +26,15 @@ type inItem struct {
 	Reason     string `json:"reason"`
 }
 
+// inPart is one part of a message. Type says which of the other members it has.
 type inPart struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
 	ImageURL string `json:"image_url"`
 }
 
-// readInput makes the last message the question, and the items before it the history.
+// readInput makes the last message the question, and the items before it the history. A text alone
+// is the question.
 func (q *Request) readInput(in body) error {
 	var text string
 	if json.Unmarshal(in.Input, &text) == nil {
@@ -57,6 +59,8 @@ func (q *Request) readInput(in body) error {
 	return q.readQuestion()
 }
 
+// readItem adds an item to the history or to the approvals. It ignores the output items of earlier
+// responses that the model does not get again.
 func (q *Request) readItem(at string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
 		// Clients that send the whole conversation also send approvals of earlier turns. Only
@@ -92,6 +96,8 @@ func (q *Request) readItem(at string, item inItem) error {
 	return nil
 }
 
+// readMessage adds a message to the history, or to the instructions if its role is system or
+// developer.
 func (q *Request) readMessage(at string, item inItem) error {
 	text, media, err := decodeContent(at+".content", item.Content)
 	if err != nil {
@@ -108,6 +114,8 @@ func (q *Request) readMessage(at string, item inItem) error {
 	return nil
 }
 
+// readApproval reads an answer to an approval request. All approvals of a request belong to one run,
+// because the request resumes that run.
 func (q *Request) readApproval(at string, item inItem) error {
 	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
 	switch {
@@ -123,7 +131,8 @@ func (q *Request) readApproval(at string, item inItem) error {
 }
 
 // readQuestion moves the user's last message from the history to the question. If the history ends
-// with outputs of the caller's functions, there is no question and the run continues with those.
+// with outputs of the caller's functions, there is no question, and the run continues with those.
+// Approvals need no question either: they resume a run that has one.
 func (q *Request) readQuestion() error {
 	last := len(q.History) - 1
 	switch {
@@ -145,7 +154,8 @@ func (q *Request) readQuestion() error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message, or of a function's output.
+// decodeContent returns the text and the media of a message, or of a function's output. at is its
+// path, for errors.
 func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil

@@ -8,8 +8,8 @@ import (
 )
 
 // InputItems returns the input of the response with that id, oldest first: the conversation up to
-// its question, or the approvals that resumed its run. events are those of the run. Images of a
-// request that was too large to be stored are missing.
+// its question, or the approvals that resumed its run. events are those of the run. Images are
+// missing if EncodeStored had to leave them out.
 func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	if _, span, _ := ParseID(id); span.After > 0 {
 		return approvalItems(id, span, events)
@@ -36,7 +36,7 @@ func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 	return out
 }
 
-// approvalItems returns the approvals that resumed the run of a response.
+// approvalItems returns the approvals that resumed the run for the response with that id and span.
 func approvalItems(id string, span Span, events []event.Event) (out []InputItem) {
 	for _, e := range events {
 		if _, over := e.Body.(event.Suspended); over && e.Seq > max(span.After, span.Until) {
@@ -58,6 +58,7 @@ func approvalItems(id string, span Span, events []event.Event) (out []InputItem)
 	return out
 }
 
+// inputParts returns the text and the images of a user's message as the parts of an input item.
 func inputParts(m agent.Message) []any {
 	type text struct {
 		Type string `json:"type"`
@@ -82,7 +83,7 @@ func inputParts(m agent.Message) []any {
 	return out
 }
 
-// InputItem is one item of a request, in whichever form its type has.
+// InputItem is one item of an input. Type says which of the other members it has.
 type InputItem struct {
 	ID         string  `json:"id"`
 	Type       string  `json:"type"`
@@ -98,7 +99,7 @@ type InputItem struct {
 	Reason     *string `json:"reason,omitempty"`
 }
 
-// Page is a page of a list, as OpenAI's clients expect it.
+// Page is a page of a list in the form that OpenAI's clients iterate over.
 type Page struct {
 	Object string      `json:"object"` // list
 	Data   []InputItem `json:"data"`
@@ -107,8 +108,8 @@ type Page struct {
 	More   bool        `json:"has_more"`
 }
 
-// NewPage returns the page of at most limit items that follow the one of the id after, or
-// begins the list if that is "". ok is false if there is no such item.
+// NewPage returns at most limit items that follow the item with the id after, or the first ones if
+// after is "". ok is false if there is no such item.
 func NewPage(items []InputItem, after string, limit int) (p Page, ok bool) {
 	p = Page{Object: "list", Data: []InputItem{}}
 	ok = after == ""

@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// response is a response resource. Open Responses requires every one of its members to
-// be there, and several of them to be numbers.
+// response is a response resource. Open Responses requires all of its members, and several of them
+// to be numbers, so a member without a value is null or has the default of OpenAI's API.
 type response struct {
 	ID                 string            `json:"id"`
 	Object             string            `json:"object"`
@@ -42,15 +42,19 @@ type response struct {
 	User               *string           `json:"user"`
 }
 
+// incomplete gives the reason why a response has the status incomplete.
 type incomplete struct {
 	Reason string `json:"reason"`
 }
 
+// responseError gives the reason why a response has the status failed.
 type responseError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
+// usage counts the tokens of a response. The details are required members. They are 0, because the
+// events of a run do not have them.
 type usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	InputDetails struct {
@@ -63,7 +67,8 @@ type usage struct {
 	TotalTokens int64 `json:"total_tokens"`
 }
 
-// newResponse returns a response without output.
+// newResponse returns a response without output. It has the values of the request, and OpenAI's
+// defaults for members that the request lacks.
 func newResponse(h Header) *response {
 	e := h.Echo
 	r := &response{
@@ -97,12 +102,14 @@ func newResponse(h Header) *response {
 	return r
 }
 
+// setIf sets *to to v if given is true.
 func setIf[T any](to *T, v T, given bool) {
 	if given {
 		*to = v
 	}
 }
 
+// setIfGiven sets *to to *v if v is not nil.
 func setIfGiven[T any](to *T, v *T) {
 	if v != nil {
 		*to = *v
@@ -120,15 +127,16 @@ var (
 	schemaMembers    = object{"name": nil, "description": nil, "schema": nil, "strict": false}
 )
 
-// withMembers returns the object raw with those of members that it lacks. null lacks all.
+// withMembers returns the object raw with those of members that it lacks. null lacks all of them.
 func withMembers(raw json.RawMessage, members object) json.RawMessage {
 	given, out := object{}, maps.Clone(members)
-	_ = json.Unmarshal(raw, &given) // it was read as an object before
+	_ = json.Unmarshal(raw, &given) // Decode accepted it as an object or null
 	maps.Copy(out, given)
-	data, _ := json.Marshal(out) // what was read is written
+	data, _ := json.Marshal(out) // cannot fail: the values were decoded from JSON
 	return data
 }
 
+// completeTool returns a tool of the request with all its members. MCP tools have no required ones.
 func completeTool(raw json.RawMessage) json.RawMessage {
 	var t struct{ Type string }
 	if json.Unmarshal(raw, &t) != nil || t.Type != "function" {
@@ -137,10 +145,10 @@ func completeTool(raw json.RawMessage) json.RawMessage {
 	return withMembers(raw, functionMembers)
 }
 
-// completeText returns the member text with all its members; the default format is plain text.
+// completeText returns the member text with all its members. The default format is plain text.
 func completeText(raw json.RawMessage) json.RawMessage {
 	var t struct{ Format json.RawMessage }
-	_ = json.Unmarshal(raw, &t) // it was read as an object before
+	_ = json.Unmarshal(raw, &t) // Decode accepted it as an object or null
 	var kind struct{ Type string }
 	_ = json.Unmarshal(t.Format, &kind)
 	var format any = object{"type": "text"}
@@ -162,6 +170,7 @@ func completeText(raw json.RawMessage) json.RawMessage {
 // The items of a response's output. Every snapshot has the complete item, because clients build
 // their state from output_item.done or from the response at the end.
 
+// textPart is the text of a message item.
 type textPart struct {
 	Type        string `json:"type"` // output_text
 	Text        string `json:"text"`
@@ -169,10 +178,12 @@ type textPart struct {
 	Logprobs    []any  `json:"logprobs"`
 }
 
+// outputText returns a text part. Its lists are empty and not null, because clients iterate over them.
 func outputText(s string) textPart {
 	return textPart{Type: "output_text", Text: s, Annotations: []any{}, Logprobs: []any{}}
 }
 
+// messageItem is a text of the model.
 type messageItem struct {
 	ID      string     `json:"id"`
 	Type    string     `json:"type"` // message
@@ -181,11 +192,13 @@ type messageItem struct {
 	Content []textPart `json:"content"`
 }
 
+// summaryPart is the text of a reasoning item.
 type summaryPart struct {
 	Type string `json:"type"` // summary_text
 	Text string `json:"text"`
 }
 
+// reasoningItem is reasoning of the model.
 type reasoningItem struct {
 	ID      string        `json:"id"`
 	Type    string        `json:"type"` // reasoning
@@ -193,6 +206,7 @@ type reasoningItem struct {
 	Summary []summaryPart `json:"summary"`
 }
 
+// mcpCallItem is a call of an MCP server's tool, with its result.
 type mcpCallItem struct {
 	ID          string  `json:"id"`
 	Type        string  `json:"type"` // mcp_call
@@ -205,6 +219,7 @@ type mcpCallItem struct {
 	Approval    *string `json:"approval_request_id"`
 }
 
+// approvalItem asks for approval of a call. The next request answers it with its id.
 type approvalItem struct {
 	ID          string `json:"id"`
 	Type        string `json:"type"` // mcp_approval_request
@@ -213,6 +228,7 @@ type approvalItem struct {
 	Arguments   string `json:"arguments"`
 }
 
+// functionItem is a call of a function that the caller executes.
 type functionItem struct {
 	ID        string `json:"id"`
 	Type      string `json:"type"` // function_call
@@ -229,6 +245,7 @@ type ListedTool struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
+// listItem lists the tools of an MCP server that the request names.
 type listItem struct {
 	ID          string       `json:"id"`
 	Type        string       `json:"type"` // mcp_list_tools
@@ -250,14 +267,15 @@ type protocolError struct {
 	Message string `json:"message"`
 }
 
+// callError returns the error of an mcp_call. kind is that of the event tool_error.
 func callError(kind, message string) any {
 	if kind == "execution" {
 		return executionError{"mcp_tool_execution_error", []any{map[string]string{"type": "text", "text": message}}}
 	}
-	code := -32603 // internal error, JSON-RPC section 5.1
+	code := -32603 // Internal error (JSON-RPC 2.0, section 5.1)
 	switch kind {
 	case "invalid_arguments", "unknown_tool":
-		code = -32602
+		code = -32602 // Invalid params
 	}
 	return protocolError{"mcp_protocol_error", code, message}
 }

@@ -5,15 +5,16 @@
 //	q, err := responses.Decode(body)             // *responses.Invalid names the parameter
 //	enc := responses.NewEncoder(responses.Header{ID: id, Created: run.Created, Echo: q.Echo})
 //	frames := enc.Encode(e)                      // stream: true, for every event of the run
-//	enc.Encode(e); body := enc.Response()        // else
+//	enc.Encode(e); body := enc.Response()        // otherwise
 //
 // Calls of the MCP servers' tools are mcp_call items, as in OpenAI's remote MCP. A call that needs
 // approval is an mcp_approval_request, which ends the response; the input of the next request
 // answers it. Calls of tools that the caller declares are function_call items. The agent declines
 // elicitations, because the format has no item for them.
 //
-// sequence_number counts the events of the stream from 0, not those of the run. It is the same each
-// time the stream is read, because the encoder's state depends only on the run's events.
+// sequence_number counts the events of the stream from 0, not those of the run. It is the same
+// each time the stream is read, because the encoder's state depends only on the run's events. An
+// Encoder is not safe for concurrent use.
 package responses
 
 import (
@@ -27,18 +28,19 @@ import (
 	"answerd/internal/event"
 )
 
-// Header has what a response says besides its items.
+// Header describes a response, apart from its items.
 type Header struct {
 	ID         string // of the response
 	Created    time.Time
 	Model      string // as the request named it
-	PreviousID string // the response that this one goes on after; "" if none
+	PreviousID string // the response that this one continues; "" if none
 	Echo       Echo
 	ToolLists  []ToolList // the tools of the MCP servers that the request names
 	// Span is the part of the run that the response covers. The encoder needs the events up to
 	// Span.After too, and encodes nothing for them.
 	Span
-	// Skip is how many events of the stream the reader has already; they are not sent.
+	// Skip is the number of events of the stream that the reader already has (starting_after).
+	// They are encoded, because later ones depend on them, and not sent.
 	Skip int
 }
 
@@ -48,7 +50,7 @@ type ToolList struct {
 	Tools  []ListedTool
 }
 
-// Echo are the fields of a request that its response repeats.
+// Echo holds the members of a request that its response repeats.
 type Echo struct {
 	Instructions      string             `json:"instructions,omitempty"`
 	Tools             []json.RawMessage  `json:"tools,omitempty"`
@@ -77,9 +79,10 @@ type Invalid struct {
 	Message string // for the caller
 }
 
+// Error returns the parameter, if known, and the message.
 func (e *Invalid) Error() string { return strings.TrimPrefix(e.Param+": "+e.Message, ": ") }
 
-// maxStored bounds what is kept of a request, in bytes.
+// maxStored bounds the stored form of a request, in bytes.
 const maxStored = 256 << 10
 
 // StoredRequest is the part of a request that its responses, and later responses that continue
@@ -96,16 +99,19 @@ type StoredRequest struct {
 	Media         []agent.Media   `json:"media,omitempty"`
 }
 
+// formatName distinguishes the stored requests of this API format from those of others.
 const formatName = "responses"
 
-// Keep is the request as a run keeps it. Of one that is too large, pictures are left out
-// first, then the oldest messages, and at last what the response would repeat of it.
+// EncodeStored returns the stored form of the request, of at most maxStored bytes. If that is not
+// enough, it leaves out images, then the older half of the messages again and again, then most of
+// what the response repeats, and at last the question. The request itself runs unchanged; only
+// what is retrieved or continued later has less.
 func (q *Request) EncodeStored() []byte {
 	k := StoredRequest{
 		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools,
 		History: q.History, Question: q.Question, Media: q.Media,
 	}
-	data, _ := json.Marshal(k) // cannot fail
+	data, _ := json.Marshal(k) // cannot fail: k was decoded from JSON
 	if len(data) <= maxStored {
 		return data
 	}
@@ -132,6 +138,8 @@ func (q *Request) EncodeStored() []byte {
 	}
 }
 
+// withoutMedia returns the text with a note in place of the media, so that the model knows that
+// there were some.
 func withoutMedia(text string, media []agent.Media) string {
 	if len(media) == 0 {
 		return text
@@ -144,7 +152,7 @@ func DecodeStored(data []byte) (k StoredRequest, ok bool) {
 	return k, json.Unmarshal(data, &k) == nil && k.Format == formatName
 }
 
-// Messages returns the conversation up to the answer.
+// Messages returns the conversation up to the answer: the history and the question.
 func (k StoredRequest) Messages() []agent.Message {
 	if k.Question == "" && len(k.Media) == 0 {
 		return k.History
@@ -157,6 +165,7 @@ func (k StoredRequest) Messages() []agent.Message {
 // which the response begins; if the run got its approvals one by one and was suspended in between,
 // it also has the last of those.
 
+// runPrefix begins the ids of runs. Ids of responses and items have the rest of a run's id.
 const runPrefix = "run_"
 
 // Span is the part of a run that a response covers.
@@ -167,14 +176,15 @@ type Span struct {
 	Until int64
 }
 
-// EndsWith reports whether the span ends with e, before the run does.
+// EndsWith reports whether the response ends with e although the run does not: e suspends the run,
+// and is not a suspension within the span.
 func (s Span) EndsWith(e event.Event) bool {
 	_, waits := e.Body.(event.Suspended)
 	return waits && e.Seq > s.After && e.Seq >= s.Until
 }
 
-// ID returns the id of the response that covers the span s of a run.
-func ID(run string, s Span) string {
+// FormatID returns the id of the response that covers the span s of a run, such as resp_abc_12_20.
+func FormatID(run string, s Span) string {
 	id := "resp_" + strings.TrimPrefix(run, runPrefix)
 	if s.After > 0 {
 		id += "_" + strconv.FormatInt(s.After, 10)
@@ -185,7 +195,7 @@ func ID(run string, s Span) string {
 	return id
 }
 
-// ParseID returns the arguments of ID. ok is false if id is not an id of a response.
+// ParseID parses what FormatID returns. ok is false if id is not an id of a response.
 func ParseID(id string) (run string, s Span, ok bool) {
 	parts := strings.Split(id, "_")
 	if len(parts) < 2 || len(parts) > 4 || parts[0] != "resp" || parts[1] == "" {
@@ -210,7 +220,7 @@ func itemID(kind, response, name string) string {
 	return kind + "_" + strings.TrimPrefix(run, runPrefix) + "_" + name
 }
 
-// parseItemID returns the parts of an id that itemID returned.
+// parseItemID parses what itemID returns. ok is false if id is not an id of an item.
 func parseItemID(id string) (kind, run, name string, ok bool) {
 	parts := strings.SplitN(id, "_", 3)
 	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {

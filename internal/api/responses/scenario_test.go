@@ -20,11 +20,11 @@ func TestScenarios(t *testing.T) {
 			for _, part := range s.Segments() {
 				span := responses.Span{After: part.After}
 				head := responses.Header{
-					ID: responses.ID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, PreviousID: previous,
+					ID: responses.FormatID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, PreviousID: previous,
 				}
 				previous = head.ID
 				stream, enc := encode(head, s)
-				if !enc.Ended() {
+				if !enc.HasEnded() {
 					t.Errorf("the response after %d has no end, want one", part.After)
 				}
 				whole, err := json.MarshalIndent(enc.Response(), "", "  ")

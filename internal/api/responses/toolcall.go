@@ -9,7 +9,8 @@ import (
 	"answerd/internal/event"
 )
 
-// encodeCall encodes the events of tool calls and approvals.
+// encodeCall encodes the events of tool calls and approvals. Calls of the caller's functions are
+// only collected: addFunctionCalls adds them at the end.
 func (enc *Encoder) encodeCall(body event.Body) {
 	switch b := body.(type) {
 	case event.ToolCallStart:
@@ -42,8 +43,9 @@ func (enc *Encoder) encodeCall(body event.Body) {
 	}
 }
 
-// closeOpenCalls finishes, as incomplete, the items of calls that go on in the next response, which
-// has items for them again. Clients refuse a response that ends with an item in progress.
+// closeOpenCalls finishes the items of open calls as incomplete. Clients refuse a response that
+// ends with an item in progress. The calls continue in the next response, which has new items for
+// them.
 func (enc *Encoder) closeOpenCalls() {
 	for _, id := range slices.Sorted(maps.Keys(enc.calls)) {
 		c := enc.calls[id]
@@ -57,8 +59,9 @@ func (enc *Encoder) closeOpenCalls() {
 	}
 }
 
-// addApprovalRequests adds an item for every approval that the run is suspended for. It is called
-// at the suspension, because a client cannot answer a request that was denied at once.
+// addApprovalRequests adds an item for each approval that the run is suspended for. That waits for
+// the suspension, because an approval may be denied at once, and a client could not answer its
+// request any more.
 func (enc *Encoder) addApprovalRequests() {
 	for _, b := range enc.asked {
 		item := approvalItem{ID: itemID("mcpr", enc.head.ID, b.InterruptID), Type: "mcp_approval_request", ServerLabel: serverLabel(b.Server), Name: b.Tool, Arguments: string(b.Args)}
@@ -67,8 +70,9 @@ func (enc *Encoder) addApprovalRequests() {
 	}
 }
 
-// addFunctionCalls adds the calls that the caller executes. They are the last items: a caller
-// continues with their outputs, and could not also answer an approval request of the response.
+// addFunctionCalls adds the calls that the caller executes, as the last items. They follow all
+// approval requests: a caller continues with the outputs of functions, and cannot also answer an
+// approval request of the same response.
 func (enc *Encoder) addFunctionCalls() {
 	for _, b := range enc.functions {
 		args := b.ArgsText
@@ -84,7 +88,7 @@ func (enc *Encoder) addFunctionCalls() {
 	}
 }
 
-// addCallItem adds the item of a call.
+// addCallItem adds the item of a call that the server executes.
 func (enc *Encoder) addCallItem(c *openCall, call event.Call) {
 	c.mcp = &open[mcpCallItem]{item: mcpCallItem{ID: itemID("mcp", enc.head.ID, call.CallID), Type: "mcp_call", Status: "in_progress", ServerLabel: serverLabel(call.Server), Name: call.Tool}}
 	if id, ok := enc.requests[call.CallID]; ok {
@@ -94,7 +98,7 @@ func (enc *Encoder) addCallItem(c *openCall, call event.Call) {
 	enc.emitEvent("response.mcp_call.in_progress", itemFields(c.mcp.item.ID, c.mcp.index))
 }
 
-// setArguments records the complete arguments of a call.
+// setArguments records the complete arguments of a call, and sends them if the call has an item.
 func (enc *Encoder) setArguments(c *openCall, b event.ToolCall) {
 	c.written = true
 	if c.args = b.ArgsText; b.Args != nil {
@@ -127,7 +131,7 @@ func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string
 // serverLabel returns the name of a server, or "answerd" for tools that belong to no server.
 func serverLabel(server string) string { return cmp.Or(server, "answerd") }
 
-// plainText returns a payload as text: the value of a JSON string, anything else as JSON.
+// plainText returns a payload as text: a JSON string as its value, anything else as JSON.
 func plainText(payload json.RawMessage) *string {
 	text := string(payload)
 	var s string
