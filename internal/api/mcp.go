@@ -77,11 +77,11 @@ func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserv
 	}
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
-		return toCallResult(mcptool.Completed(run, end))
+		return toCallResult(mcptool.CompletedResult(run, end))
 	case event.Suspended:
 		requests := t.inputRequests(end.Interrupts)
 		if len(requests) == 0 {
-			return toCallResult(mcptool.Suspended(h.runStatus(run)))
+			return toCallResult(mcptool.SuspendedResult(h.runStatus(run)))
 		}
 		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
 	}

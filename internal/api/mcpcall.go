@@ -173,7 +173,7 @@ func describeContentError(e *agent.ContentError) string {
 // observe reports an event to the client: it starts and withdraws elicitations, sends progress and
 // log messages, and notices when the run needs input that only another call can bring.
 func (t *answerCall) observe(ctx context.Context, e event.Event) {
-	message := t.reporter.Message(e)
+	message := t.reporter.MessageFor(e)
 	if t.call.OpenStream {
 		t.updateElicitations(ctx, e)
 	}
@@ -298,5 +298,5 @@ func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error)
 	for _, f := range p.Errors {
 		b.WriteString("\n- " + strings.TrimPrefix(f.Pointer+" "+f.Detail, " "))
 	}
-	return mcptool.Failed(run, p, b.String())
+	return mcptool.FailedResult(run, p, b.String())
 }

@@ -10,18 +10,18 @@ import (
 	"answerd/internal/event"
 )
 
-// maxShown bounds the arguments that an approval shows, in bytes.
+// maxShown bounds the arguments in the message of an approval, in bytes.
 const maxShown = 4 << 10
 
-// approvalForm requires a value, so that a client which accepts empty forms by itself approves
-// nothing.
+// approvalForm is the schema of the form for an approval. approved is required, so that a client
+// which accepts an empty form by itself approves nothing.
 var approvalForm = json.RawMessage(`{"type":"object","properties":{` +
 	`"approved":{"type":"boolean","title":"Allow this call"},` +
 	`"reason":{"type":"string","title":"Reason","description":"for the agent, above all of a refusal","maxLength":1024}},` +
 	`"required":["approved"]}`)
 
-// Elicitation is a question to a person: a form to fill in or a URL to visit. It has the fields of
-// mcpserver.Elicitation.
+// Elicitation is a question to a person: a form to fill in, or a URL to visit (MCP,
+// client/elicitation). It has the fields of mcpserver.Elicitation.
 type Elicitation struct {
 	ID      string
 	Mode    string // form or url
@@ -30,7 +30,8 @@ type Elicitation struct {
 	URL     string
 }
 
-// InterruptOf returns the interrupt that the event opens; ok is false if it opens none.
+// InterruptOf returns the interrupt that the event opens. ok is false if it opens none. A budget
+// limit is not an interrupt here: the agent does not ask about it in a call of this tool.
 func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	switch b := b.(type) {
 	case event.ApprovalRequired:
@@ -43,7 +44,8 @@ func InterruptOf(b event.Body) (i event.Interrupt, ok bool) {
 	return event.Interrupt{}, false
 }
 
-// ResolvedInterrupt returns the id of the interrupt that the event resolves; "" if it resolves none.
+// ResolvedInterrupt returns the id of the interrupt that the event resolves, or "" if it resolves
+// none.
 func ResolvedInterrupt(b event.Body) string {
 	switch b := b.(type) {
 	case event.ApprovalResolved:
@@ -54,7 +56,8 @@ func ResolvedInterrupt(b event.Body) string {
 	return ""
 }
 
-// ElicitationOf returns the elicitation of an interrupt. An approval is a form.
+// ElicitationOf returns the elicitation that asks about an interrupt. A server's elicitation is
+// passed on; an approval becomes a form, with the call in its message.
 func ElicitationOf(i event.Interrupt) Elicitation {
 	if i.Kind == event.KindElicitation {
 		return Elicitation{ID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL}
@@ -69,8 +72,10 @@ func ElicitationOf(i event.Interrupt) Elicitation {
 	}
 }
 
-// InputOf returns the answer to an interrupt. An approval form with invalid content is a refusal; the
-// agent validates the content of a server's form.
+// InputOf returns the input that resolves an interrupt from the client's answer to the
+// elicitation. action is accept, decline or cancel. For an approval, anything but a valid form
+// with approved is a refusal. The content of a server's form is passed on, because the agent
+// validates it.
 func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.Input {
 	if i.Kind == event.KindElicitation {
 		if action == "accept" && content == nil && i.Mode == "form" {
@@ -91,9 +96,10 @@ func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.In
 	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: truncate(given.Reason, 1000)}
 }
 
-// Suspended returns the result of a run that is suspended for a person whom the client cannot ask. The
-// person answers elsewhere, and the answer of the run is available there.
-func Suspended(s native.Status) Result {
+// SuspendedResult returns the result of a run that waits for a person whom the client cannot ask,
+// for example because it does not support elicitation. It says where the person can answer, and
+// where the answer of the run will be.
+func SuspendedResult(s native.Status) Result {
 	var b strings.Builder
 	b.WriteString("There is no answer yet: a person must decide first, and cannot be asked here.")
 	for _, i := range s.Interrupts {

@@ -1,12 +1,16 @@
-// Package mcptool describes the agent as one MCP tool: the schemas of the tool, the events of a run as
-// progress messages, its interrupts as elicitations, and its end as the result of the call. It does
-// not know the messages of the protocol; mcpserver does.
+// Package mcptool describes the agent as one MCP tool: the schemas of the tool, the events of a
+// run as progress messages, its interrupts as elicitations, and its end as the result of the call.
+// It does not know the messages of the protocol; mcpserver does.
 //
 //	req, err := mcptool.Decode(arguments)
-//	told := mcptool.NewProgressReporter()
-//	message, tell := told.Message(e)
-//	q, ok := mcptool.ElicitationOf(interrupt)
-//	result := mcptool.Completed(run, end)
+//	reporter := mcptool.NewProgressReporter()
+//	message := reporter.MessageFor(e)           // "" if there is nothing to report
+//	q := mcptool.ElicitationOf(interrupt)
+//	input := mcptool.InputOf(interrupt, action, content)
+//	result := mcptool.CompletedResult(run, end)
+//
+// The functions have no state. A ProgressReporter belongs to one call and is not safe for
+// concurrent use.
 package mcptool
 
 import (
@@ -18,7 +22,8 @@ import (
 	"answerd/internal/event"
 )
 
-// The tool as the client and its model see it.
+// Name, Title and Description are what tools/list says about the tool. The description is written
+// for the model that decides when to call it.
 const (
 	Name        = "answer"
 	Title       = "Ask the agent"
@@ -26,8 +31,9 @@ const (
 		"Give it one whole question: it does not see the conversation, except for what is in history."
 )
 
-// InputSchema and OutputSchema are those of the tool. The output has one of three shapes:
-// an answer, a run that waits for a person, or an error.
+// InputSchema and OutputSchema describe the arguments and the structured content of the tool
+// (MCP, server/tools, "Output Schema"). The output has one of three forms: an answer, a run that is
+// suspended for a person, or an error.
 var (
 	//go:embed input.schema.json
 	InputSchema json.RawMessage
@@ -35,7 +41,8 @@ var (
 	OutputSchema json.RawMessage
 )
 
-// Decode reads the arguments of a call: a native question. The error is a *native.Invalid.
+// Decode decodes the arguments of a call, which are those of POST /answer. A run in the background
+// is refused, because the result of a call is the run's answer. The error is a *native.Invalid.
 func Decode(arguments []byte) (agent.Request, error) {
 	r, err := native.Decode(arguments)
 	if err == nil && r.Background {
@@ -47,17 +54,17 @@ func Decode(arguments []byte) (agent.Request, error) {
 // Result is the result of a call.
 type Result struct {
 	Text       string // for the client's model
-	Structured any    // as OutputSchema says
+	Structured any    // the structured content, as OutputSchema describes it
 	IsError    bool
 }
 
-// Completed returns the result of a run that has its answer.
-func Completed(r event.Run, f event.FinalAnswer) Result {
+// CompletedResult returns the result of a run with an answer.
+func CompletedResult(r event.Run, f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: native.NewAnswer(r, f)}
 }
 
-// failure is the structured content of a call without an answer. The ids are those of the run, if
-// there is one.
+// failure is the structured content of a call without an answer. It has the ids of the run, if one
+// was started.
 type failure struct {
 	Error    any    `json:"error"` // a problem
 	RunID    string `json:"run_id,omitempty"`
@@ -65,8 +72,10 @@ type failure struct {
 	TraceID  string `json:"trace_id,omitempty"`
 }
 
-// Failed returns the result of a run that failed or did not start (r is then the zero value). problem
-// is the problem document, and text the same in words.
-func Failed(r event.Run, problem any, text string) Result {
+// FailedResult returns the result of a run that failed, or that could not be started (then r is
+// the zero value). problem is the problem document (RFC 9457), and text the same for the client's
+// model. It is a result and not a JSON-RPC error, so that the model sees it and can react (MCP,
+// server/tools, "Error Handling").
+func FailedResult(r event.Run, problem any, text string) Result {
 	return Result{Text: text, Structured: failure{problem, r.ID, r.ThreadID, r.TraceID}, IsError: true}
 }

@@ -10,31 +10,33 @@ import (
 )
 
 const (
-	// textEvery and progressEvery are the least times between two messages about the text and about
-	// the progress of tools, in milliseconds of the log's time.
+	// textEvery and progressEvery are the shortest intervals between two messages about the text and
+	// about the progress of tools, in milliseconds. They are compared with the times of events, so
+	// the messages of a run are always the same.
 	textEvery     = 1000
 	progressEvery = 200
-	// maxText and maxMessage bound a message, in bytes.
+	// maxText and maxMessage bound a message with text of the model, and any other, in bytes.
 	maxText    = 2 << 10
 	maxMessage = 500
 )
 
-// ProgressReporter describes a run in short messages, of which a client shows the newest. It must get
-// all events, from the first on.
+// ProgressReporter describes a run in short messages, of which a client shows the newest. It needs
+// all events of the run in order, from the first on.
 type ProgressReporter struct {
-	text       string // of the step, or its last maxText bytes
-	shown      string // the text in the last message about it
+	text       string // the last maxText bytes of the step's text
+	shown      string // the text in the latest message about it
 	textAt     int64  // the time of that message
-	progressAt int64
+	progressAt int64  // the time of the latest message about a tool's progress
 }
 
-// NewProgressReporter returns the reporter of a new run.
+// NewProgressReporter returns the reporter of a new run. Its first messages are due at once.
 func NewProgressReporter() *ProgressReporter {
 	return &ProgressReporter{textAt: -textEvery, progressAt: -progressEvery}
 }
 
-// Message returns the message for an event; "" for none.
-func (n *ProgressReporter) Message(e event.Event) string {
+// MessageFor returns the message that reports an event, or "" if there is nothing to report or the
+// last message about the same thing was too recent.
+func (n *ProgressReporter) MessageFor(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.Start:
 		return "Run " + e.RunID + " starts."
@@ -58,7 +60,7 @@ func (n *ProgressReporter) Message(e event.Event) string {
 	return truncate(callMessage(e.Body), maxMessage)
 }
 
-// callMessage returns the message for the events of calls, interrupts and budgets; "" for others.
+// callMessage returns the message for events of calls, interrupts and budgets, or "" for others.
 func callMessage(body event.Body) string {
 	switch b := body.(type) {
 	case event.ToolCall:
@@ -84,6 +86,7 @@ func callMessage(body event.Body) string {
 	return ""
 }
 
+// progressText returns a tool's own message with the amount of its progress.
 func progressText(b event.ToolProgress) string {
 	amount := fmt.Sprintf("%g", b.Progress)
 	if b.Total > 0 {
@@ -92,8 +95,8 @@ func progressText(b event.ToolProgress) string {
 	return strings.TrimSpace(b.Message + " (" + amount + ")")
 }
 
-// addText adds a delta and returns the text so far; "" if a message about it was sent less than
-// textEvery ago.
+// addText adds a delta and returns the text so far, or "" if the last message about it is younger
+// than textEvery.
 func (n *ProgressReporter) addText(delta string, now int64) string {
 	n.text = lastBytes(n.text+delta, maxText)
 	if now-n.textAt < textEvery {
@@ -102,7 +105,7 @@ func (n *ProgressReporter) addText(delta string, now int64) string {
 	return n.newText(now)
 }
 
-// newText returns the text so far; "" if the last message had it already.
+// newText returns the text so far, or "" if the last message had it already.
 func (n *ProgressReporter) newText(now int64) string {
 	if strings.TrimSpace(n.text) == "" || n.text == n.shown {
 		return ""
@@ -111,7 +114,8 @@ func (n *ProgressReporter) newText(now int64) string {
 	return n.text
 }
 
-// LogSource returns the level and the logger name of a server's log message.
+// LogSource returns the level and the logger name of a server's log message. The name begins with
+// the server, because the loggers of several servers may have the same name.
 func LogSource(m event.LogMessage) (level, logger string) {
 	if m.Logger == "" {
 		return m.Level, m.Server
@@ -119,7 +123,8 @@ func LogSource(m event.LogMessage) (level, logger string) {
 	return m.Level, cmp.Or(m.Server, m.Tool) + "/" + m.Logger
 }
 
-// truncate returns at most limit bytes of s, cut between characters, and "…" if it was longer.
+// truncate returns at most limit bytes of s, cut between characters, with "…" after them if s was
+// longer.
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -130,7 +135,8 @@ func truncate(s string, limit int) string {
 	return s[:limit] + "…"
 }
 
-// lastBytes returns at most the last limit bytes of s, with "…" before them if it was longer.
+// lastBytes returns at most the last limit bytes of s, cut between characters, with "…" before
+// them if s was longer.
 func lastBytes(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -12,23 +12,23 @@ import (
 	"answerd/internal/event"
 )
 
-// TestScenarios shows every run as a host that elicits hears of it: what is told with the
-// number of the event, what its person is asked, and the result.
+// TestScenarios compares what the client of each run gets with a golden file: progress messages with
+// the numbers of their events, log messages, elicitations and the result. The client supports elicitation.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			var out bytes.Buffer
-			told := mcptool.NewProgressReporter()
+			reporter := mcptool.NewProgressReporter()
 			for _, e := range s.Events {
-				show(t, &out, told, e)
+				show(t, &out, reporter, e)
 			}
 			s.Golden(t, "mcp.golden", out.Bytes())
 		})
 	}
 }
 
-func show(t *testing.T, out *bytes.Buffer, told *mcptool.ProgressReporter, e event.Event) {
-	if message := told.Message(e); message != "" {
+func show(t *testing.T, out *bytes.Buffer, reporter *mcptool.ProgressReporter, e event.Event) {
+	if message := reporter.MessageFor(e); message != "" {
 		fmt.Fprintf(out, "progress %d %q\n", e.Seq, message)
 	}
 	run := event.Run{ID: e.RunID, ThreadID: scenario.ThreadID}
@@ -41,13 +41,13 @@ func show(t *testing.T, out *bytes.Buffer, told *mcptool.ProgressReporter, e eve
 			fmt.Fprintf(out, "elicit %s\n", line(t, mcptool.ElicitationOf(i)))
 		}
 		run.Last = e
-		fmt.Fprintf(out, "or result %s\n", line(t, mcptool.Suspended(native.NewStatus(run, nil))))
+		fmt.Fprintf(out, "or result %s\n", line(t, mcptool.SuspendedResult(native.NewStatus(run, nil))))
 	case event.FinalAnswer:
-		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Completed(run, b)))
+		fmt.Fprintf(out, "result %s\n", line(t, mcptool.CompletedResult(run, b)))
 	case event.RunError:
-		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Failed(run, map[string]string{"code": b.Code, "detail": b.Message}, b.Message)))
+		fmt.Fprintf(out, "result %s\n", line(t, mcptool.FailedResult(run, map[string]string{"code": b.Code, "detail": b.Message}, b.Message)))
 	case event.Cancelled:
-		fmt.Fprintf(out, "result %s\n", line(t, mcptool.Failed(run, map[string]string{"code": "conflict"}, "The run was cancelled.")))
+		fmt.Fprintf(out, "result %s\n", line(t, mcptool.FailedResult(run, map[string]string{"code": "conflict"}, "The run was cancelled.")))
 	}
 }
 
