@@ -18,7 +18,8 @@ import (
 // maxReaders bounds the streams that read one run at a time.
 const maxReaders = 4096
 
-// streamLimiter counts the open requests and the readers of each run.
+// streamLimiter counts the open requests and the readers of each run. Each of them holds a
+// goroutine and buffers for as long as the client likes, so their number must be bounded.
 type streamLimiter struct {
 	mu      sync.Mutex // protects all fields
 	open    int
@@ -26,12 +27,14 @@ type streamLimiter struct {
 	readers map[string]int // readers of each run
 }
 
+// newStreamLimiter returns a limiter without open requests.
 func newStreamLimiter() *streamLimiter {
 	return &streamLimiter{callers: make(map[string]int), readers: make(map[string]int)}
 }
 
 // acquireRequest counts a request of caller. limit bounds all open requests, and perCaller those
-// of one caller unless it is 0. The caller must call release unless there is a problem.
+// of one caller unless it is 0. Without a problem, the caller of acquireRequest must call release
+// once the request has ended.
 func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (release func(), _ *problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,7 +54,8 @@ func (l *streamLimiter) acquireRequest(caller string, limit, perCaller int) (rel
 	}, nil
 }
 
-// acquireReader counts a reader of a run. The caller must call release unless there is a problem.
+// acquireReader counts a reader of a run. Without a problem, the caller must call release once the
+// stream has ended.
 func (l *streamLimiter) acquireReader(run string) (release func(), _ *problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,8 +77,9 @@ func decrement(counts map[string]int, name string) {
 	}
 }
 
-// limitOpenRequests refuses requests beyond the limits on open requests before they cost more.
-// In practice it bounds streams: other requests end within moments.
+// limitOpenRequests refuses requests beyond the limits on open requests. It runs before handlers,
+// so that a refused request costs little. In practice it bounds streams: other requests end within
+// moments.
 func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		release, refused := h.limiter.acquireRequest(identity(r).Key(), h.MaxStreams, h.MaxStreamsPerCaller)
@@ -87,10 +92,12 @@ func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 	})
 }
 
+// overLimitKey is the key of the mark that OverLimit sets.
 type overLimitKey struct{}
 
-// OverLimit marks ctx, which http.Server.ConnContext returns, as that of a connection over the
-// limit. Such a connection gets answers to probes, and a refusal of everything else.
+// OverLimit marks ctx as that of a connection over the limit; http.Server.ConnContext returns it.
+// On such a connection, probes are answered and everything else is refused, so that monitoring
+// does not take a busy process for a dead one.
 func OverLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overLimitKey{}, true)
 }
@@ -111,7 +118,8 @@ func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	})
 }
 
-// isProbe reports whether r comes from monitoring, which addresses the service by IP address.
+// isProbe reports whether r comes from monitoring, which addresses the service by IP address and
+// must get an answer from an overloaded service too.
 func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
 }
@@ -136,7 +144,7 @@ func refusalProblem(r *agent.Refusal) *problem {
 
 // clientAddress returns the address that identifies an anonymous caller: the IPv4 address of the
 // connection, or its IPv6 /64 network, which one subscriber has. It ignores headers such as
-// X-Forwarded-For, which anybody can write, so all callers behind a proxy are one.
+// X-Forwarded-For, because any client can set them. So all callers behind a proxy count as one.
 func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -160,16 +168,18 @@ const (
 	maxRejections     = 20
 )
 
-// rejectionLog logs rejected requests. Of those with the same key it logs the first one in each
-// rejectionInterval, and counts the others. The zero value is ready to use.
+// rejectionLog logs rejected requests within bounds. Of those with the same key it logs the first
+// one in each rejectionInterval, and counts the others. The zero value is ready to use.
 type rejectionLog struct {
-	mu      sync.Mutex // protects all fields
-	since   time.Time  // begin of the current interval
-	keys    map[string]bool
-	omitted int // rejections without a line since the last line
+	mu      sync.Mutex      // protects all fields
+	since   time.Time       // beginning of the current interval
+	keys    map[string]bool // those logged in the current interval
+	omitted int             // rejections without a line since the last line
 }
 
-// log writes one line unless the bounds are reached.
+// log writes one line, unless the key was logged in this interval or the interval has
+// maxRejections lines. The line says how many were left out before it. It is written without the
+// mutex, because a slow log must not block other requests.
 func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, key string, attrs ...any) {
 	l.mu.Lock()
 	if now := time.Now(); l.keys == nil || now.Sub(l.since) >= rejectionInterval {
@@ -190,7 +200,8 @@ func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, key string,
 	logger.WarnContext(ctx, "request rejected", attrs...)
 }
 
-// logRateLimited logs the caller of a problem that says that the caller exceeds a limit.
+// logRateLimited logs who was refused with rate_limited, so that operators can find the caller
+// that exceeds a limit. It ignores other problems.
 func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Identity) {
 	if p.Code != "rate_limited" {
 		return
@@ -198,5 +209,5 @@ func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Id
 	h.refusals.log(ctx, h.Logger, p.Detail+caller.Key(), "cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
 }
 
-// clip returns at most 200 bytes of s, for the log.
+// clip returns at most 200 bytes of s, because callers choose what is logged.
 func clip(s string) string { return s[:min(len(s), 200)] }

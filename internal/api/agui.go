@@ -8,7 +8,7 @@ import (
 	"answerd/internal/event"
 )
 
-// postAGUI serves POST /agui: an AG-UI run, which starts a run here or resumes one.
+// postAGUI serves POST /agui: an AG-UI run, which starts a run of the agent or resumes one.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -35,8 +35,8 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 }
 
 // resumeAGUI answers the interrupts of the thread's suspended run and streams the rest of that run
-// as a new AG-UI run. It answers all interrupts or none, and ignores answers to interrupts that
-// are no longer open.
+// as a new AG-UI run. It answers all interrupts or none, because the client shows the run as
+// running again. It ignores answers to interrupts that are no longer open.
 func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Request) error {
 	answers := make(map[string]agui.Answer)
 	for _, a := range q.Answers {
@@ -69,7 +69,8 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Requ
 	return nil
 }
 
-// streamAGUI streams a run after the event after as the AG-UI run that the request names.
+// streamAGUI streams the events of a run that follow the event after, as the AG-UI run that the
+// request names. The stream begins at position 0, because the encoder needs all events.
 func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
 	head := agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1, After: after}
 	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head))))

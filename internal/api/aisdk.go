@@ -42,6 +42,7 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 			return newProblem("conflict", "The interrupts that this request answers have been resolved already, or are no longer open.")
 		}
 	}
+	// Store what a later stream of the run needs: resumeUIChat may be served by another process.
 	stored := aisdk.StoredRequest{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
 	req.Record = stored.Encode()
 	req.AskAtLimit = false // the format has no part for that question
@@ -78,8 +79,8 @@ func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk
 }
 
 // resumeUIChat serves GET /api/chat/{id}/stream: the chat's newest message from its beginning,
-// while its run goes on. A message that has ended is repeated only if its stream broke before the
-// end. 204 means that there is nothing to stream.
+// while its run is in progress. A message that has ended is repeated only if its stream broke
+// before the end. 204 means that there is nothing to stream, as the SDK expects.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -103,6 +104,7 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
+	// Report dropped events now: after the header, a stream can only be cut.
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		for _, run := range page.Runs {
-			h.deliveries.record(run.ID, true) // who stops a run does not want to see it again
+			h.deliveries.record(run.ID, true) // do not stream a stopped run again
 			if _, err := h.cancelAndWait(r, run.ID); err != nil && !errors.Is(err, errCallerGone) {
 				return err
 			}

@@ -12,11 +12,13 @@ import (
 	"answerd/internal/event"
 )
 
-// errCallerGone means that the caller has left, so nobody reads the response.
+// errCallerGone means that the caller has left. The response is not read, so its text does not
+// matter.
 var errCallerGone = newProblem("timeout", "The caller left.")
 
-// postAnswer serves POST /answer: it answers with the whole result of a run, or, if the run is
-// suspended for longer than the caller prefers to wait, with 202 and the run's status.
+// postAnswer serves POST /answer. It waits for the run and answers with the whole result. If the
+// run is suspended for longer than the caller prefers to wait (Prefer: wait, RFC 7240 section
+// 4.3), it answers 202 with the run's status.
 func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
@@ -35,6 +37,8 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 		h.writeAccepted(w, run)
 		return nil
 	}
+	// The wait matters only while the run is suspended. It must not end with the request, or
+	// awaitRun would take a caller that leaves for one whose wait is over.
 	wait, preferenceApplied := preferredWait(r)
 	waitCtx, stopWait := context.WithDeadline(context.WithoutCancel(r.Context()), received.Add(wait))
 	defer stopWait()
@@ -62,11 +66,13 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 	writeJSON(w, http.StatusAccepted, "application/json", h.runStatus(run))
 }
 
-// awaitRun reads a run until it ends, or until it is suspended and stopWaiting is closed; it
-// returns the run as it is then. It calls observe, unless that is nil, with each event.
+// awaitRun reads a run until it ends, or until it is suspended and stopWaiting is closed, and
+// returns the run as of then. It calls observe, unless that is nil, with each event in order.
 //
-// A caller that leaves (ctx ends) cancels the run unless others read it; the error is then
-// errCallerGone. A caller that returns because of a suspension does not cancel it.
+// A caller that leaves (ctx ends) cancels the run unless the run has other readers; the error is
+// then errCallerGone. A return because of a suspension does not cancel the run: the caller can
+// come back for the answer. If this process hands its runs over to another one, awaitRun reads
+// what the log has by then and returns a problem that names the run.
 func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
 	reader := h.Agent.OpenReader(id)
 	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil
@@ -74,7 +80,8 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 	for pos := int64(0); ; {
 		page, err := h.Log.After(ctx, id, pos)
 		if errors.Is(err, event.ErrGone) {
-			// The log has dropped the beginning of a long run. The last event says what matters.
+			// The log has dropped the beginning of a long run. Continue at the newest event, which
+			// is enough to see the end.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
 				reader.Close()
@@ -122,9 +129,9 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 				reader.Detach()
 				return run, err
 			}
-			whileSuspended = nil // somebody has resumed the run in the meantime
+			whileSuspended = nil // the run was resumed in the meantime
 		case <-handingOver:
-			handingOver, handedOver = nil, true // what the log has by now still counts
+			handingOver, handedOver = nil, true // read once more: the run may have ended just before
 		case <-ctx.Done():
 			reader.CloseAndCancel()
 			return event.Run{}, errCallerGone
@@ -132,14 +139,14 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 	}
 }
 
-// isSuspended reports whether a run whose newest event is e is suspended.
+// isSuspended reports whether a run is suspended whose newest event is e.
 func isSuspended(e event.Event) bool {
 	_, ok := e.Body.(event.Suspended)
 	return ok
 }
 
 // postAnswerStream serves POST /answer/stream. With Last-Event-ID it resumes that run and ignores
-// the body, which was used when the run started.
+// the body, which clients repeat although it was used when the run started.
 func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -160,8 +167,9 @@ func (h *Handler) postAnswerStream(w http.ResponseWriter, r *http.Request) error
 	return h.startStream(w, r, req)
 }
 
-// getAnswerStream serves GET /answer/stream, for EventSource in browsers. Its reconnects have
-// Last-Event-ID.
+// getAnswerStream serves GET /answer/stream, for EventSource, which can send neither a body nor
+// headers of its own. It reconnects with the same URL and Last-Event-ID (HTML Living Standard,
+// section 9.2), so that header decides whether a run starts or continues.
 func (h *Handler) getAnswerStream(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -204,8 +212,8 @@ func (h *Handler) resumeFromEventID(w http.ResponseWriter, r *http.Request, id s
 	return h.resumeStream(w, r, run, pos)
 }
 
-// resumeStream streams one of the caller's runs after pos. If the run has ended and pos is its
-// last event, it answers 204, which tells an EventSource not to reconnect.
+// resumeStream streams one of the caller's runs after pos. If pos is the last event of an ended
+// run, it answers 204, which tells an EventSource not to reconnect.
 func (h *Handler) resumeStream(w http.ResponseWriter, r *http.Request, run string, pos int64) error {
 	if _, err := h.ownedRun(r, run); err != nil {
 		return err

@@ -8,7 +8,7 @@
 //	h.Close(ctx)      // the sessions of MCP clients end
 //	srv.Shutdown(ctx)
 //
-// Begin to read at routes.go, the route table. A handler decodes, calls one method and encodes.
+// Start reading at routes.go, the route table. A handler decodes, calls one method and encodes.
 // What every request needs is middleware (middleware.go). Only streamRun writes a stream, and it
 // reads nothing but the event log: a reader is a position in a run.
 //
@@ -41,7 +41,7 @@ const (
 	WriteBuffer = 64 << 10
 )
 
-// Options are the parts and limits of the API. Agent and Log are required.
+// Options holds the parts and limits of the API. Agent and Log are required.
 type Options struct {
 	Agent *agent.Agent
 	Log   event.Log
@@ -66,19 +66,19 @@ type Options struct {
 	MaxStreams, MaxStreamsPerCaller int
 
 	Version string       // of this service
-	Metrics http.Handler // needs a token where Verifier is set; nil serves no metrics
+	Metrics http.Handler // needs a token if Verifier is set; nil serves no metrics
 	OpenAPI []byte       // the OpenAPI document
 	Console http.Handler // the page at /; nil serves none
 	Logger  *slog.Logger
 	TraceID func(context.Context) string // returns the trace id of a request, for its problems
 }
 
-// Handler is the API. It is an http.Handler.
+// Handler serves the API. Its fields are set by New and do not change.
 type Handler struct {
 	Options
 	http.Handler
-	unready    atomic.Bool
-	started    time.Time
+	unready    atomic.Bool // set by MarkUnready
+	started    time.Time   // when New was called
 	deliveries deliveryTracker
 	mcpServer  *mcpserver.Handler
 	limiter    *streamLimiter
@@ -89,7 +89,7 @@ type Handler struct {
 // MarkUnready makes /readyz fail from now on, so that load balancers send no new requests.
 func (h *Handler) MarkUnready() { h.unready.Store(true) }
 
-// Close ends the sessions of MCP clients and returns when they are gone. It waits for their
-// calls, whose runs must have ended, until ctx ends; then it cancels them. Requests of other
-// kinds go on.
+// Close ends the sessions of MCP clients and returns when they are gone. It waits for their calls,
+// whose runs must have ended, until ctx ends; then it cancels them. Requests of other kinds are
+// not affected: http.Server.Shutdown waits for those.
 func (h *Handler) Close(ctx context.Context) { h.mcpServer.Close(ctx) }

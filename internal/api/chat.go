@@ -14,7 +14,8 @@ import (
 	"answerd/internal/api/native"
 )
 
-// availableModels returns the models that the caller may use.
+// availableModels returns the models that the caller may use, or the default model if no profiles
+// are configured.
 func (h *Handler) availableModels(r *http.Request) []chat.Model {
 	ids := slices.Sorted(maps.Keys(h.Agent.Profiles))
 	if len(ids) == 0 {
@@ -31,7 +32,8 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getModel serves GET /v1/models/{model}. Some model ids contain slashes, which clients escape;
-// chi matches the escaped path if there is one.
+// chi matches the escaped path if there is one. A model that the caller may not use does not exist
+// for them.
 func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "model")
 	if r.URL.RawPath != "" {
@@ -47,7 +49,7 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 }
 
 // chatCompletions serves POST /v1/chat/completions. The format cannot ask a person, so the agent
-// declines whatever needs one.
+// declines everything that needs one.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	var q chat.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {

@@ -48,7 +48,7 @@ func (t *deliveryTracker) record(run string, delivered bool) {
 //
 // Delivery is unknown for streams served by another process or before a restart. Such a stream
 // is repeated for redeliveryTime: to show a message twice does less harm than to show half of
-// it. Nobody wants to see a cancelled run again.
+// it. A cancelled run is not repeated, because its caller stopped it.
 func (t *deliveryTracker) missedEnd(run event.Run, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,14 +11,15 @@ import (
 	"answerd/internal/event"
 )
 
-// ownerOf returns the owner of the runs that the caller starts.
+// ownerOf returns the owner under which the log lists the caller's runs.
 func ownerOf(r *http.Request) event.Owner {
 	id := identity(r)
 	return event.Owner{Issuer: id.Issuer, Subject: id.Subject}
 }
 
-// findSuspendedRun returns the caller's run in a thread that is suspended with interrupts for
-// which match is true, and those interrupts. They are empty if there is no such run.
+// findSuspendedRun returns the newest of the caller's runs in a thread that is suspended with
+// interrupts for which match is true, and those interrupts. They are empty if there is no such
+// run. The formats without run ids, which only know their thread, find the run to resume with it.
 func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(event.Interrupt) bool) (event.Run, []event.Interrupt, error) {
 	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: event.StatusSuspended, Limit: event.MaxPage})
 	if err != nil {
@@ -41,8 +42,9 @@ func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(ev
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended returns f with a stream that ends when the run is suspended. It drops the frames
-// of a suspension that is over; encoders continue as if that had not happened.
+// untilSuspended returns f with a stream that ends when the run is suspended. A suspension that is
+// already over must not end it, so it asks the log for the newest event; the frames of such a
+// suspension are dropped, and encoders continue as if it had not happened.
 func (h *Handler) untilSuspended(r *http.Request, f streamFormat) streamFormat {
 	suspended, appendEvent := false, f.append
 	f.append = func(buf []byte, e event.Event) []byte {

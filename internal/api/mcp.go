@@ -18,7 +18,7 @@ import (
 // maxBatch bounds the messages of one body. Only protocol 2025-03-26 has such batches.
 const maxBatch = 32
 
-// newMCPServer returns the MCP server whose one tool is the agent.
+// newMCPServer returns the MCP server whose only tool is the agent.
 func (h *Handler) newMCPServer() *mcpserver.Handler {
 	return mcpserver.New(mcpserver.Options{
 		Tool: mcpserver.Tool{
@@ -31,10 +31,10 @@ func (h *Handler) newMCPServer() *mcpserver.Handler {
 	})
 }
 
-// sessionOwner returns what identifies the caller as the owner of a session. JSON keeps issuer and
-// subject distinct.
+// sessionOwner returns what identifies the caller as the owner of a session. It encodes issuer and
+// subject as JSON, so that two different pairs never give the same text.
 func sessionOwner(id auth.Identity) string {
-	b, _ := json.Marshal([]string{id.Issuer, id.Subject}) // strings cannot fail to encode
+	b, _ := json.Marshal([]string{id.Issuer, id.Subject}) // cannot fail for strings
 	return string(b)
 }
 
@@ -55,8 +55,8 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	// The SDK says 403 of another caller's session and 404 of an unknown one. Callers must not learn
-	// which of the two it is.
+	// The SDK answers 403 for another caller's session and 404 for an unknown one. Callers must not
+	// learn which of the two it is, so both become 404.
 	hasSession := r.Header.Get("Mcp-Session-Id") != ""
 	p := &statusFilter{ResponseWriter: w, drops: func(status int) bool {
 		return hasSession && (status == http.StatusForbidden || status == http.StatusNotFound)
@@ -88,7 +88,7 @@ func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserv
 	return toCallResult(t.failedResult(ctx, run, endProblem(run)))
 }
 
-// toCallResult returns r as mcpserver has it.
+// toCallResult converts a result. mcptool does not import mcpserver, so each has its own type.
 func toCallResult(r mcptool.Result) mcpserver.Result {
 	return mcpserver.Result{Text: r.Text, Structured: r.Structured, IsError: r.IsError}
 }

@@ -62,8 +62,8 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	stopElicitations()
 	t.elicitations.Wait()
 	if errors.Is(err, errCallerGone) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
-		// The client cancelled the call, which in MCP means that the work should stop, even if
-		// somebody else reads the run. Our own shutdown does not mean that.
+		// The client cancelled the call. In MCP (basic/utilities/cancellation) that means to stop
+		// the work, even if the run has other readers. A shutdown of this process does not mean that.
 		_ = t.h.Agent.Cancel(context.WithoutCancel(ctx), run.ID)
 	}
 	if err != nil {
@@ -72,7 +72,9 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 	return end, nil
 }
 
-// startRun starts the run that the arguments of the call ask for.
+// startRun starts the run that the arguments of the call ask for. The hops in _meta count the
+// agents that the question has passed through, so that agents which call each other in a loop are
+// stopped.
 func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	req, err := mcptool.Decode(t.call.Arguments)
 	if err != nil {
@@ -126,8 +128,9 @@ func (t *answerCall) resumeRun(ctx context.Context) (event.Run, error) {
 	return run, nil
 }
 
-// giveAnswers gives the run the call's answers to the interrupts: all at once or, if the agent
-// refuses that, one by one.
+// giveAnswers gives the run the call's answers to the interrupts. It first gives all at once, so
+// that the run resumes only when all are accepted. If the agent refuses that, it gives them one by
+// one, so that the valid ones count, and collects the errors of the others.
 func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []event.Interrupt) error {
 	t.answered, t.contentErrors = make(map[string]bool), make(map[string]string)
 	var inputs []agent.Input
@@ -154,13 +157,14 @@ func (t *answerCall) giveAnswers(ctx context.Context, run string, interrupts []e
 	return nil
 }
 
-// isResolved reports whether err means that an interrupt is no longer open. The run goes on then,
-// and its end tells the client what it needs.
+// isResolved reports whether err means that an interrupt is no longer open. The run has then
+// continued, and its end tells the client what it needs.
 func isResolved(err error) bool {
 	return errors.Is(err, agent.ErrAnswered) || errors.Is(err, agent.ErrExpired) || errors.Is(err, agent.ErrUnknownInterrupt)
 }
 
-// describeContentError tells the person who filled in a form what is wrong with it.
+// describeContentError returns the text that tells the person who filled in a form what is wrong
+// with it.
 func describeContentError(e *agent.ContentError) string {
 	var b strings.Builder
 	b.WriteString("This does not match the form:")
@@ -170,8 +174,10 @@ func describeContentError(e *agent.ContentError) string {
 	return b.String()
 }
 
-// observe reports an event to the client: it starts and withdraws elicitations, sends progress and
-// log messages, and notices when the run needs input that only another call can bring.
+// observe reports an event to the client: it starts and withdraws elicitations, and sends progress
+// and log messages. It closes blocked when the run is suspended and no answer can arrive during
+// this call. The reporter and the elicitations need all events, also those that an earlier call
+// has reported.
 func (t *answerCall) observe(ctx context.Context, e event.Event) {
 	message := t.reporter.MessageFor(e)
 	if t.call.OpenStream {
@@ -223,7 +229,7 @@ func (t *answerCall) inputRequests(interrupts []event.Interrupt) []mcpserver.Eli
 }
 
 // newElicitation returns the elicitation of an interrupt. contentError says what was wrong with
-// the answer before; "" for the first time.
+// the previous answer, or is "" if there was none.
 func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitation {
 	e := mcpserver.Elicitation(mcptool.ElicitationOf(i))
 	if contentError != "" {
@@ -232,8 +238,10 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 	return e
 }
 
-// updateElicitations starts an elicitation for an interrupt that e opens. It withdraws that of an
-// interrupt that e resolves, because its time is over or somebody answered in the console.
+// updateElicitations starts an elicitation for an interrupt that e opens. It withdraws the
+// elicitation of an interrupt that e resolves, because the interrupt has expired or was answered
+// elsewhere, for example in the console. Each elicitation has a goroutine, because the call must
+// go on reading events while the client waits for its person.
 func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 	if withdraw := t.withdraw[mcptool.ResolvedInterrupt(e.Body)]; withdraw != nil {
 		withdraw()
@@ -255,8 +263,8 @@ func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 }
 
 // relayInterrupt elicits an answer from the client and gives it to the run. If the content does
-// not match the schema it asks again, maxElicitations times at most. If the client fails, the
-// answer is "cancel".
+// not match the schema, it asks again, at most maxElicitations times in all. If the client fails,
+// the answer is "cancel": without any answer the run would stay suspended.
 func (t *answerCall) relayInterrupt(ctx context.Context, run string, i event.Interrupt) {
 	contentError := ""
 	for n := range maxElicitations + 1 {
@@ -284,7 +292,8 @@ func (t *answerCall) relayInterrupt(ctx context.Context, run string, i event.Int
 	}
 }
 
-// failedResult returns the result of a call without an answer.
+// failedResult returns the result of a call without an answer, with the same problem document that
+// POST /answer would return.
 func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error) mcptool.Result {
 	p, known := problemFor(err)
 	if !known && ctx.Err() == nil {

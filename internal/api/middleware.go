@@ -24,9 +24,9 @@ func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error)
 	}
 }
 
-// recoverPanic limits a panic to its request. It answers with a problem if the response has not
-// begun; else it cuts the connection, because a stream that ends cleanly looks complete. It also
-// writes the access log, without the query, which may contain a question.
+// recoverPanic limits a panic to its request. If the response has not begun, it answers with a
+// problem document. Otherwise it cuts the connection, because a stream that ends cleanly looks
+// complete. It also writes the access log, without the query, which may contain a question.
 func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dw, started := newDeadlineWriter(w, h.WriteTimeout), time.Now()
@@ -62,9 +62,9 @@ func (h *Handler) logPanic(ctx context.Context, task string) {
 	}
 }
 
-// checkHost refuses requests whose Host is not one of AllowedHosts: by DNS rebinding, a page of
-// another site could otherwise reach a service on the loopback interface. Probes are exempt,
-// because they address the service by IP address.
+// checkHost refuses requests whose Host is not one of AllowedHosts. Otherwise a page of another
+// site could reach a service on the loopback interface by DNS rebinding: its own host name would
+// resolve to 127.0.0.1. Probes are exempt, because they address the service by IP address.
 func (h *Handler) checkHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -163,6 +163,7 @@ func isCrossSite(r *http.Request) bool {
 	}
 }
 
+// identityKey is the key of the caller's identity in a request's context.
 type identityKey struct{}
 
 // authenticate verifies the caller's token and adds the caller's identity to the request's
@@ -188,7 +189,8 @@ func (h *Handler) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// identity returns who calls; without authentication, an anonymous caller with their address.
+// identity returns the identity of the caller. Without authentication that is an anonymous caller
+// with their address, so that limits per caller still apply.
 func identity(r *http.Request) auth.Identity {
 	id, ok := r.Context().Value(identityKey{}).(auth.Identity)
 	if !ok {

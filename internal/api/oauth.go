@@ -76,8 +76,9 @@ func (h *Handler) metadataURL(r *http.Request) string {
 	return h.publicURL(r) + resourceMetadataPath + resourcePath
 }
 
-// publicURL returns the service's URL as the caller knows it: PublicURL, else the requested host,
-// which checkHost has accepted. It ignores X-Forwarded headers, because anybody can send them.
+// publicURL returns the service's URL as the caller knows it: PublicURL, or else the requested
+// host, which checkHost has accepted. It ignores X-Forwarded headers, because any client can send
+// them.
 func (h *Handler) publicURL(r *http.Request) string {
 	if h.PublicURL != "" {
 		return h.PublicURL

@@ -4,7 +4,8 @@ import (
 	"net/http"
 )
 
-// getHealth serves GET /healthz: it says that the process answers.
+// getHealth serves GET /healthz: the process answers. It checks nothing else, because a restart,
+// which a failing liveness probe causes, would not repair an MCP server or the log.
 func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, "application/json", map[string]string{"status": "ok"})
 	return nil

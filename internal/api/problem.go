@@ -18,7 +18,7 @@ import (
 	"answerd/internal/event"
 )
 
-// problem is an RFC 9457 problem document. Detail is written for the caller. The cause of an
+// problem is a problem document (RFC 9457). Detail is written for the caller. The cause of an
 // internal error is only in the log, under the same trace id.
 type problem struct {
 	Type     string              `json:"type"`
@@ -87,7 +87,7 @@ func newProblem(code, detail string) *problem {
 	}
 }
 
-// Error implements error, so that handlers can return a problem.
+// Error implements error, so that a handler can return a problem.
 func (p *problem) Error() string { return p.Code + ": " + p.Detail }
 
 // withRetryAfter makes p tell the caller to try again after a second.
@@ -114,7 +114,7 @@ func problemFor(err error) (p *problem, known bool) {
 	}
 	if down, ok := errors.AsType[*agent.ToolsUnavailableError](err); ok {
 		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+".")
-		p.header.Set("Retry-After", "5") // servers are connected again after 1 s to 60 s
+		p.header.Set("Retry-After", "5") // failed servers are connected again after 1 s to 60 s
 		return p, true
 	}
 	for _, s := range sentinelProblems {
@@ -133,7 +133,7 @@ func problemFor(err error) (p *problem, known bool) {
 	return newProblem("internal", "Something went wrong inside the service."), false
 }
 
-// sentinelProblems are the code and the detail of every sentinel error.
+// sentinelProblems lists the code and the detail for each sentinel error.
 var sentinelProblems = []struct {
 	err          error
 	code, detail string
@@ -159,7 +159,9 @@ var sentinelProblems = []struct {
 // invalidFields is the detail of a problem that lists its fields.
 const invalidFields = "The request has invalid fields."
 
-// invalidRequestProblem returns the problem of a body that cannot be used; nil for other errors.
+// invalidRequestProblem returns the problem of a body that cannot be used, or nil for other
+// errors. Native formats list all fields; the OpenAI formats name one parameter, which openAIError
+// writes.
 func invalidRequestProblem(err error) *problem {
 	var (
 		badNative    *native.Invalid
@@ -206,7 +208,8 @@ func fieldProblem(pointer, detail string) *problem {
 	return p
 }
 
-// runProblem returns the problem of a run that failed.
+// runProblem returns the problem of a run that failed. A code that this version does not know,
+// such as one that another version stored, becomes internal.
 func runProblem(run event.Run, e event.RunError) *problem {
 	code := e.Code
 	if _, ok := problemKinds[code]; !ok {
@@ -244,8 +247,8 @@ func authProblem(err error, metadata string) error {
 	return p
 }
 
-// writeProblem answers r with the problem of err, in the error shape of the path's API format.
-// It logs errors whose cause the caller must not see.
+// writeProblem answers r with the problem of err, in the error format of the path's API. It logs
+// errors that the caller sees only as "internal".
 func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := problemFor(err)
 	if !known {
@@ -268,8 +271,9 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-// openAIError returns the status and the body of a problem in OpenAI's error shape. There, a
-// model that does not exist is 404, and one that is rate limited 429.
+// openAIError returns the status and the body of a problem in OpenAI's format. In that format, a
+// model that does not exist is 404, and one that is rate limited 429. It has room for one error,
+// so only the first field is named.
 func openAIError(p *problem, path string) (status int, body any) {
 	conversation := "input"
 	if strings.HasPrefix(path, "/v1/chat/") {
@@ -307,8 +311,9 @@ func openAIParam(pointer, conversation string) string {
 	return name
 }
 
-// forbidRetry makes OpenAI's clients, which retry failed requests twice on their own, not retry
-// this one if that would call tools again, restart a run that somebody cancelled, or fail again.
+// forbidRetry tells OpenAI's clients not to retry a request. By default they retry failed requests
+// twice. A retry would call tools again, restart a run that was cancelled, or fail in the same
+// way.
 func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	end, failed := run.Last.Body.(event.RunError)
 	if calledTools || p.Code == "conflict" || failed && !end.Retryable {
@@ -317,7 +322,8 @@ func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	return p
 }
 
-// endProblem returns why a run has ended without an answer; nil if it has an answer.
+// endProblem returns the problem of a run that has ended without an answer, or nil if it has an
+// answer.
 func endProblem(run event.Run) *problem {
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -330,9 +336,9 @@ func endProblem(run event.Run) *problem {
 	return p
 }
 
-// toolCodes maps the kind of a failed tool call to a problem code. Only what the caller can
-// correct is 4xx. A tool that ran and failed is 502, like a model that failed. None has
-// Retry-After: only the kind says whether it is safe to call again.
+// toolCodes maps the kind of a failed tool call to a problem code. Only errors that the caller can
+// correct are 4xx. A tool that ran and failed is 502, like a model that failed. None has
+// Retry-After, because only the kind says whether it is safe to call again.
 var toolCodes = map[string]string{
 	"unknown_tool":      "not_found",
 	"invalid_arguments": "unprocessable",

@@ -22,7 +22,8 @@ const (
 	maxWait = time.Hour
 )
 
-// decodeRequest reads the body with the decoder of one API format, and adds what the headers say.
+// decodeRequest reads the body, decodes it with the decoder of one API format, and adds the
+// Idempotency-Key.
 func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Request, error)) (agent.Request, error) {
 	body, err := h.readBody(r)
 	if err != nil {
@@ -35,8 +36,8 @@ func (h *Handler) decodeRequest(r *http.Request, decode func([]byte) (agent.Requ
 	return withIdempotencyKey(r, body, req)
 }
 
-// readBody reads the whole JSON body, at most MaxBody bytes. Nothing may start before the body is
-// read: until then net/http does not notice that the caller leaves.
+// readBody reads the whole JSON body, at most MaxBody bytes. Handlers must call it before they
+// start anything: net/http notices that a caller has left only after the body was read.
 func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if err := requireJSON(r); err != nil {
 		return nil, err
@@ -80,8 +81,8 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 	return req, nil
 }
 
-// requireJSON refuses bodies that are not JSON in UTF-8. That also refuses HTML forms, which
-// browsers send across origins without asking.
+// requireJSON refuses bodies that are not JSON in UTF-8. That also refuses HTML forms, which a
+// browser sends to other origins without a CORS preflight.
 func requireJSON(r *http.Request) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := params["charset"]

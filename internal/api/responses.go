@@ -35,11 +35,12 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	if len(q.Approvals) > 0 {
 		return h.answerApprovals(w, r, q)
 	}
+	// Use the stored form for this response too, so that it is the same when it is retrieved later.
 	record := q.EncodeStored()
 	stored, _ := responses.DecodeStored(record)
 	if q.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
-		// in this format, so nobody could answer them.
+		// in this format, so they could not be answered.
 		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
 		req.Awaited = !q.Stream
 	}
@@ -107,8 +108,8 @@ func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, err
 	}
 }
 
-// sendResponse answers with a response that has begun: as a stream, as it is now (background), or
-// when it has ended.
+// sendResponse answers with a response whose run was started or resumed: as a stream, as it is now
+// (background), or when it has ended.
 func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s responseSpan, stream, background bool) error {
 	head, err := h.responseHeader(r, s, 0)
 	if err != nil {
@@ -122,7 +123,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s respons
 		return h.writeResponse(w, r, s, head)
 	}
 	enc, calledTools, seen := responses.NewEncoder(head), false, int64(0)
-	// closedChannel: a response that asks for an approval ends at once.
+	// closedChannel stops the wait at a suspension, because that ends the response.
 	run, err := h.awaitRun(r.Context(), s.run.ID, closedChannel, func(e event.Event) {
 		if seen++; e.Seq == seen {
 			enc.Encode(e)
@@ -143,7 +144,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s respons
 	return nil
 }
 
-// streamResponse streams a response.
+// streamResponse streams a response from the first event that the caller lacks (Header.Skip).
 func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) {
 	enc := responses.NewEncoder(head)
 	f := formatOf(enc)
@@ -151,7 +152,7 @@ func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s respo
 	h.streamRun(w, r, s.run.ID, 0, f)
 }
 
-// writeResponse answers with a response as it is now.
+// writeResponse answers with a response as of the newest event of its run.
 func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) error {
 	events, err := h.allEvents(r.Context(), s.run.ID)
 	if err != nil {
@@ -165,7 +166,7 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 	return nil
 }
 
-// getResponse serves GET /v1/responses/{response_id}, as a stream if the query says so.
+// getResponse serves GET /v1/responses/{response_id}, as a stream if the query has stream=true.
 func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err != nil {
@@ -198,7 +199,8 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.writeResponse(w, r, s, head)
 }
 
-// cancelResponse serves POST /v1/responses/{response_id}/cancel.
+// cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response as
+// it is after cancelWait, if the run has not ended by then.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err != nil {
@@ -214,8 +216,10 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 	return h.writeResponse(w, r, s, head)
 }
 
-// answerApprovals gives the run its answers to approval requests, all or none, and sends the
-// response that follows. That response begins where the one that asked has ended.
+// answerApprovals gives the run the answers to its approval requests, all or none, and sends the
+// response that follows. That response begins where the one that asked has ended. A client may
+// repeat the request because it lost the response; answers that the run already has are then not
+// given again.
 func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q responses.Request) error {
 	id := q.Approvals[0].Run
 	run, err := h.ownedRun(r, id)

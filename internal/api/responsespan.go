@@ -15,16 +15,16 @@ import (
 	"answerd/internal/event"
 )
 
-// responseSpan is the part of a run that one response covers: from one of its events on, to its
-// end or to its suspension for approvals.
+// responseSpan is the part of a run that one response covers: from one of its events to its end,
+// or to its suspension for approvals.
 type responseSpan struct {
 	run     event.Run
 	request responses.StoredRequest
 	responses.Span
 }
 
-// findResponse returns the caller's response with that id. A response of another caller is
-// event.ErrNotFound.
+// findResponse returns the caller's response with that id. For the response of another caller the
+// error is event.ErrNotFound, so that nothing reveals that it exists.
 func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error) {
 	runID, span, ok := responses.ParseID(id)
 	if !ok {
@@ -41,8 +41,8 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 	return responseSpan{run, request, span}, nil
 }
 
-// responseHeader returns what an encoder needs to encode s. skip is how many events of the stream
-// the caller has already.
+// responseHeader returns the header with which an encoder encodes s. skip is the number of events
+// of the stream that the caller already has.
 func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
 	head := responses.Header{
 		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, h.Agent.DefaultModel),
@@ -114,7 +114,8 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (s resp
 	return s
 }
 
-// toolLists returns the tools of the MCP servers that the request named.
+// toolLists returns the tools of the MCP servers that the request named, as far as the caller may
+// use them.
 func (h *Handler) toolLists(r *http.Request, request responses.StoredRequest) []responses.ToolList {
 	if len(request.ListedServers) == 0 {
 		return nil
@@ -183,10 +184,10 @@ func queryProblem(name, detail string) error {
 	return p
 }
 
-// deleteResponse serves DELETE /v1/responses/{response_id}: it removes everything about the run,
+// deleteResponse serves DELETE /v1/responses/{response_id}. It removes everything about the run,
 // which includes the responses before and after this one in the same run. Responses of other runs
 // that continue this one have their own copy of the conversation. A response that waits for
-// approvals is cancelled and deleted; one in progress must be cancelled by the caller first.
+// approvals is cancelled and deleted. The caller must cancel a response in progress first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "response_id")
 	s, err := h.findResponse(r, id)

@@ -20,8 +20,8 @@ import (
 // cancelWait bounds how long cancelAndWait waits for the run's last event.
 const cancelWait = 5 * time.Second
 
-// ownedRun returns a run that belongs to the caller. A run of another caller is
-// event.ErrNotFound, even where the log has dropped it: nothing may reveal that it exists. With
+// ownedRun returns a run that belongs to the caller. For a run of another caller the error is
+// event.ErrNotFound, even if the log has dropped it: nothing may reveal that it exists. With
 // event.ErrGone the run is valid too.
 func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 	run, err := h.Log.Run(r.Context(), id)
@@ -117,9 +117,9 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It responds
-// with the run's status once the answer is in the log; or, if the caller accepts only a stream,
-// with the events from before the answer on.
+// postInput serves POST /runs/{run_id}/input: a person's answer to one interrupt. It answers with
+// the run's status once the answer is in the log. If the caller accepts only a stream, it answers
+// with the events that follow the run's last event before the answer.
 func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
@@ -136,7 +136,7 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if _, err := h.Log.After(r.Context(), id, pos); err != nil {
-		return err // and the interrupt stays unanswered
+		return err // before the answer is given, so the interrupt stays open
 	}
 	body, err := h.readBody(r)
 	if err != nil {
@@ -226,7 +226,7 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 }
 
 // deleteRun serves DELETE /runs/{run_id}: it removes everything about the run. The caller must
-// cancel a run in progress first, so that nobody loses one by mistake.
+// cancel a run in progress first, so that no run is lost by mistake.
 func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "run_id")
 	run, err := h.ownedRun(r, id)

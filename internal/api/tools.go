@@ -17,8 +17,8 @@ func (h *Handler) listTools(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// callTool serves POST /tools/{name}/call: one tool call without a model. The body of a
-// successful call is that of the event tool_result.
+// callTool serves POST /tools/{name}/call: one tool call without a model. The body of a successful
+// call is that of the event tool_result, so that both are read in the same way.
 func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
@@ -46,8 +46,8 @@ func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and
-// responds with the server's state.
+// refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers
+// with the server's state.
 func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "name")
 	refreshErr := h.Agent.Refresh(r.Context(), identity(r), name)
@@ -68,7 +68,7 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// listPrompts serves GET /servers/{name}/prompts. It asks the server now.
+// listPrompts serves GET /servers/{name}/prompts. It asks the server each time.
 func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "name")
 	list, err := h.Agent.Prompts(r.Context(), identity(r), name)

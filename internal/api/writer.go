@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// maxWrite is how many bytes of a response a reader must accept within WriteTimeout. A stream
-// also collects this many before it writes, so that a late reader of a long run does not cost a
-// copy of the run.
+// maxWrite is the number of bytes that a reader must accept within WriteTimeout. A stream also
+// writes when it has collected this many, so that a reader that joins a long run late does not
+// cost a copy of the run.
 const maxWrite = 64 << 10
 
 // deadlineWriter is the ResponseWriter of every request. It sets the write deadlines and knows
@@ -26,15 +26,16 @@ type deadlineWriter struct {
 	status  int           // 0 until the response begins
 }
 
+// newDeadlineWriter returns a writer whose first deadline begins now.
 func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWriter {
 	d := &deadlineWriter{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
 	d.extendDeadline()
 	return d
 }
 
-// extendDeadline sets the deadline of the next write, counted from now: the run before it may
-// have taken any time. It ignores errors, which come from connections without deadlines (in
-// tests); the write itself reports what matters.
+// extendDeadline sets the deadline of the next write, counted from now, because the run may have
+// taken any time since the last write. It ignores errors, which come from connections without
+// deadlines (in tests); the write itself reports what matters.
 func (d *deadlineWriter) extendDeadline() { _ = d.rc.SetWriteDeadline(time.Now().Add(d.timeout)) }
 
 // WriteHeader implements http.ResponseWriter.
@@ -46,7 +47,8 @@ func (d *deadlineWriter) WriteHeader(status int) {
 	d.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter.
+// Write implements http.ResponseWriter. It writes chunks of maxWrite bytes, each with its own
+// deadline.
 func (d *deadlineWriter) Write(b []byte) (written int, err error) {
 	if d.status == 0 {
 		d.status = http.StatusOK
