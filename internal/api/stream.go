@@ -85,8 +85,8 @@ var closedChannel = func() <-chan struct{} {
 // still have pos. It is the only stream loop, for all formats; its one select has every way in
 // which a stream ends.
 //
-// The loop reads the log before it waits. page.More is closed by the first append after that read,
-// so no event is missed between reading and waiting.
+// The loop reads the log and then waits for page.More, which that read returned. It is closed when
+// there is more to read, so an event that is appended between reading and waiting is not missed.
 //
 // streamRun reports whether the stream is complete. A stream that cannot continue is cut and not
 // ended, so a reader that saw no terminal event knows that there is more.
