@@ -24,14 +24,14 @@ const (
 	maxQuestion  = 1 << 20 // bytes that are read from stdin
 )
 
-// askFlags are the flags of ask and chat.
+// askFlags holds the flags of ask and chat.
 type askFlags struct {
 	url, tokenFile, thread string
 	json, yes              bool
 }
 
-// askCommand runs `answerd ask`: one question. Without an argument it reads the question from
-// stdin, if that is not a terminal.
+// askCommand runs `answerd ask`, which asks one question. Without an argument it reads the
+// question from stdin, unless stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = `usage: answerd ask [-url U] [-token-file F] [-thread T] [-json] [-yes] "question"`
 	flags, words, err := parseAskFlags("ask", args, true)
@@ -52,7 +52,7 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Ask(ctx, question) })
 }
 
-// chatCommand runs `answerd chat`: a conversation.
+// chatCommand runs `answerd chat`, which asks questions in one thread.
 func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, words, err := parseAskFlags("chat", args, false)
 	if err != nil || len(words) > 0 {
@@ -85,13 +85,13 @@ func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []st
 	return f, words, nil
 }
 
-// withSession calls use with a session on the answerd at -url, otherwise on the one at ADDR,
-// otherwise on one in this process, which it ends afterwards.
+// withSession calls use with a session on an answerd: the one at -url, or the one that listens at
+// ADDR on this machine, or else a new one in this process, which ends afterwards.
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url, local := flags.url, false
 	if url == "" {
 		addr := cmp.Or(environ.get("ADDR"), "127.0.0.1:8080")
-		if url = "http://" + reachableAddr(addr); !answers(ctx, url) {
+		if url = "http://" + reachableAddr(addr); !isAlive(ctx, url) {
 			service, err := startLocalService(ctx, environ, stderr)
 			if err != nil {
 				return err
@@ -102,7 +102,7 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	}
 	session := terminal.New(terminal.Options{
 		URL: url, Token: readToken(flags.tokenFile), Thread: flags.thread, JSON: flags.json, ApproveAll: flags.yes,
-		// Not the writer of the log, which writes later: a prompt has to be there before its answer.
+		// The writer of the log writes later, and a prompt must be visible before its answer.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
 		OutTerminal: isTerminal(os.Stdout) && environ.get("NO_COLOR") == "", ErrTerminal: isTerminal(os.Stderr),
@@ -116,10 +116,11 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	return use(session)
 }
 
+// isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// readToken returns a function that reads the token from its file for each request, so that a
-// renewed token is used; nil without a file.
+// readToken returns a function that reads the token from its file, or nil without a file. It reads
+// the file for each request, so that a renewed token is used.
 func readToken(path string) func() (string, error) {
 	if path == "" {
 		return nil
@@ -133,7 +134,8 @@ func readToken(path string) func() (string, error) {
 	}
 }
 
-// reachableAddr returns the address at which a client on this machine reaches a listener at addr.
+// reachableAddr returns the address at which a client on this machine reaches a listener at addr,
+// which may be a wildcard address.
 func reachableAddr(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -142,8 +144,9 @@ func reachableAddr(addr string) string {
 	return addr
 }
 
-// answers reports whether an answerd is alive at url.
-func answers(ctx context.Context, url string) bool {
+// isAlive reports whether an answerd serves at url. Other services that happen to listen there do
+// not answer /healthz in this way.
+func isAlive(ctx context.Context, url string) bool {
 	ctx, stop := context.WithTimeout(ctx, probeTimeout)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
@@ -159,14 +162,15 @@ func answers(ctx context.Context, url string) bool {
 	return err == nil && resp.StatusCode == http.StatusOK && bytes.Contains(body, []byte(`"status":"ok"`))
 }
 
-// localService is an answerd in this process, on a free port of the loopback address.
+// localService is an answerd in this process, on a free port of the loopback interface.
 type localService struct {
 	url  string
 	stop func()
 }
 
-// startLocalService serves with the settings of the environment, for this process only: without
-// inbound authentication and metrics, and with warnings as its only log.
+// startLocalService serves with the settings of the environment for this process only: on a free
+// port, without inbound authentication and metrics. It logs only errors unless the settings say
+// otherwise.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
 	c, err := loadConfig(environ)
 	if err != nil {
@@ -177,7 +181,8 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	if environ.get("LOG_LEVEL") == "" && !c.Debug {
 		c.LogLevel = "error"
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives Ctrl-C, so that the run can be cancelled
+	// Ctrl-C must not end the service at once, because the session then cancels its run.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listening, ended := make(chan string, 1), make(chan error, 1)
 	go func() { ended <- serve(ctx, c, stderr, func(addr string) { listening <- addr }) }()
 	select {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -19,11 +20,11 @@ import (
 )
 
 const (
-	checkTimeout  = 90 * time.Second // for all servers together; a child process has 60 s to come up
+	checkTimeout  = 90 * time.Second // for all servers together; a child process has 60 s to start
 	healthTimeout = 3 * time.Second
 )
 
-// checkCommand runs answerd check.
+// checkCommand runs `answerd check`.
 func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -50,15 +51,17 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 }
 
 // runCheck connects to every MCP server as serve would, and asks every model endpoint for its
-// models. It fails unless the event log, all enabled servers and all endpoints answered, and all
-// definitions of pinned tools are accepted, which accept does; with ask, one question must be
-// answered too. Lines of the log come after the
-// report.
+// models. It prints a report, and at its end the next step for each problem. Lines of the log follow
+// the report.
+//
+// It returns an error unless the event log, the IAM, all enabled servers and all endpoints answered,
+// and the definitions of all pinned tools are accepted, which accept does. With ask, the model must
+// also answer one question.
 func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
 	if c.LogLevel == "info" {
-		c.LogLevel = "warn" // the report is the message
+		c.LogLevel = "warn" // the report says what lines of level info would
 	}
 	held := &heldLog{w: stderr}
 	defer held.release()
@@ -66,18 +69,7 @@ func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
-	if _, err := newPrompt(c); err != nil {
-		return err
-	}
-	if _, err := readRules(c); err != nil {
-		return err
-	}
-	if verifier, err := newVerifier(c, logger); err != nil {
-		return err
-	} else if verifier != nil {
-		verifier.Close()
-	}
-	if err := c.checkEventDirectory(); err != nil {
+	if err := checkOffline(c, logger); err != nil {
 		return err
 	}
 	defer c.certificates.close()
@@ -126,11 +118,30 @@ func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io
 	return errors.New("check failed")
 }
 
+// checkOffline builds the parts that need files and no network, as serve would, and returns the first
+// error.
+func checkOffline(c config, logger *slog.Logger) error {
+	if _, err := newPrompt(c); err != nil {
+		return err
+	}
+	if _, err := readRules(c); err != nil {
+		return err
+	}
+	verifier, err := newVerifier(c, logger)
+	if err != nil {
+		return err
+	}
+	if verifier != nil {
+		verifier.Close()
+	}
+	return c.checkEventDirectory()
+}
+
 // maxHeldLog bounds the bytes of log lines that wait for the end of a report.
 const maxHeldLog = 1 << 20
 
-// heldLog holds what is written until release is called, so that the log does not mix with a
-// report on the same terminal. Beyond maxHeldLog it drops lines.
+// heldLog holds what is written until release is called, so that log lines are not printed in the
+// middle of a report on the same terminal. Beyond maxHeldLog it drops lines.
 type heldLog struct {
 	w        io.Writer
 	mu       sync.Mutex // protects the fields below
@@ -156,11 +167,11 @@ func (h *heldLog) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.released = true
-	_, _ = h.w.Write(h.held) // stderr is the last resort
+	_, _ = h.w.Write(h.held) // an error of stderr could not be reported
 	h.held = nil
 }
 
-// printConfiguration prints what answerd understood of the settings, without secrets.
+// printConfiguration prints how answerd understands the settings, without secrets.
 func printConfiguration(stdout io.Writer, c config) {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CONFIGURATION")
@@ -205,8 +216,8 @@ func (c *config) describeServers() string {
 	return strings.Join(from, ", ")
 }
 
-// checkPins prints how the tools of pinned servers differ from what was accepted, and
-// accepts them if asked to. It reports whether all of them may be used.
+// checkPins prints how the tools of pinned servers differ from the accepted ones, and accepts them
+// if accept is true. It reports whether all of them may be used.
 func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
 	waiting := 0
 	for _, ch := range tools.PinChanges() {
@@ -228,6 +239,7 @@ func checkPins(stdout io.Writer, tools *mcp.Client, accept bool) (bool, error) {
 	return true, nil
 }
 
+// tokenResult returns the outcome of fetching a token in words.
 func tokenResult(err error) string {
 	if err != nil {
 		return "failed: " + err.Error()
@@ -250,8 +262,8 @@ func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 	}
 }
 
-// printServers prints the table, and returns the next step for each enabled server that did not
-// answer.
+// printServers prints the table of servers, and returns the next step for each enabled server that
+// did not answer.
 func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
@@ -265,8 +277,8 @@ func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
 	return next
 }
 
-// serverNextSteps are what an operator can do about a server, by a part of the reason why it is
-// not connected. The first one that fits counts.
+// serverNextSteps lists what an operator can do about a server that is not connected, by a part of
+// the reason. The first match counts.
 var serverNextSteps = []struct{ reason, step string }{
 	{"signed in", "sign in once: ask a question that uses it, and open the link that the answer names"},
 	{"exit status 127", "its command was not found: give the whole path of the program, or set PATH in its env"},
@@ -289,8 +301,8 @@ func serverNextStep(reason string) string {
 	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
 }
 
-// checkHealth asks the answerd at ADDR whether it is alive, for containers that have no other
-// HTTP client.
+// checkHealth asks the answerd at ADDR whether it is alive. Container images that have no HTTP
+// client use it as their health check.
 func checkHealth(ctx context.Context, environ environment) error {
 	addr := environ.get("ADDR")
 	if addr == "" {
@@ -309,7 +321,7 @@ func checkHealth(ctx context.Context, environ environment) error {
 	if err != nil {
 		return err
 	}
-	// Itself it reaches by no proxy, and a redirect is no answer.
+	// Bypass proxies and do not follow redirects when probing our own address.
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
 	if err != nil {
 		return err

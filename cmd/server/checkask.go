@@ -18,9 +18,9 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// askOnce asks the default model one question, with one tool if there is one that needs no
-// approval, and prints the calls and the answer. The run is a real one, with a log of its own in
-// memory. It returns an error unless the run ends with an answer.
+// askOnce asks the default model one question and prints the calls and the answer. It offers the
+// model one tool that needs no approval, if there is one. The run is a real one, with its own log
+// in memory. The error is nil only if the run ends with an answer.
 func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
 	c.EnableTracing = false
 	tel, err := newTelemetry(ctx, c, logger)
@@ -58,8 +58,8 @@ func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, log
 	return printRun(ctx, log, run.ID, stdout)
 }
 
-// harmlessTool returns a tool that a question may call without an approval: one that the
-// server says only reads, or else the first one.
+// harmlessTool returns a tool that a question may call without an approval: one that its server
+// describes as read-only, or else the first one.
 func harmlessTool(tools []catalog.Tool) (catalog.Tool, bool) {
 	tools = slices.DeleteFunc(slices.Clone(tools), func(t catalog.Tool) bool { return t.NeedsApproval })
 	if i := slices.IndexFunc(tools, func(t catalog.Tool) bool { return t.Annotations != nil && t.Annotations.ReadOnly }); i >= 0 {

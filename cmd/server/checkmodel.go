@@ -26,17 +26,17 @@ const (
 	maxListedModels  = 10               // model ids that a line of the check names
 )
 
-// modelEndpoint is an endpoint that models are asked at, and the settings that it comes from.
+// modelEndpoint is an endpoint that serves models, and the settings that it comes from.
 type modelEndpoint struct {
 	urlSetting, keySetting string
 	baseURL                string
 	key                    auth.Secret
 	headers, query         map[string]string // sent with every request
-	tls                    *tlsconfig.Source // nil means the system's roots alone
-	models                 []string          // the endpoint's own ids of the models that are served from it
+	tls                    *tlsconfig.Source // nil means the system's roots and no client certificate
+	models                 []string          // the configured models of this endpoint, by its own ids
 }
 
-// modelEndpoints returns the endpoints of all models.
+// modelEndpoints returns the endpoints of all configured models.
 func (c *config) modelEndpoints() []modelEndpoint {
 	e := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
@@ -48,7 +48,7 @@ func (c *config) modelEndpoints() []modelEndpoint {
 		}
 		key := p.APIKey
 		if p.APIKeyFile != "" {
-			key = (&keyFile{path: p.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
+			key = (&keyFile{path: p.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).readKey()
 		}
 		own = append(own, modelEndpoint{
 			urlSetting: "MODELS_FILE, base_url of " + p.ID, keySetting: "MODELS_FILE, api_key of " + p.ID,
@@ -61,7 +61,7 @@ func (c *config) modelEndpoints() []modelEndpoint {
 	return append([]modelEndpoint{e}, own...)
 }
 
-// servedModels returns the models of MODELS_FILE; without one, the default model.
+// servedModels returns the models of MODELS_FILE, or the default model without such a file.
 func (c *config) servedModels() []llm.Profile {
 	if len(c.models) > 0 {
 		return c.models
@@ -69,7 +69,7 @@ func (c *config) servedModels() []llm.Profile {
 	return []llm.Profile{{ID: c.DefaultModelID}}
 }
 
-// endpointState is what a check found out about an endpoint.
+// endpointState describes what a probe found out about an endpoint.
 type endpointState struct {
 	state  string // reachable, remark or failed
 	reason string
@@ -82,7 +82,7 @@ func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next 
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MODEL ENDPOINT\tSTATE\tREASON")
 	for _, e := range c.modelEndpoints() {
-		found := e.check(ctx)
+		found := e.probe(ctx)
 		fmt.Fprintf(w, "%s\t%s\t%s\n", publicURL(e.baseURL), found.state, found.reason)
 		if found.next != "" {
 			next = append(next, found.next)
@@ -93,9 +93,9 @@ func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next 
 	return next
 }
 
-// check asks the endpoint for its models. An endpoint without such a list is usable, so that is
-// only a remark.
-func (e *modelEndpoint) check(ctx context.Context) endpointState {
+// probe asks the endpoint for its models and returns its state. An endpoint without such a list is
+// usable, so that is only a remark.
+func (e *modelEndpoint) probe(ctx context.Context) endpointState {
 	status, ids, err := e.listModels(ctx, "")
 	switch {
 	case err != nil:
@@ -123,8 +123,8 @@ func (e *modelEndpoint) check(ctx context.Context) endpointState {
 	return endpointState{"remark", fmt.Sprintf("it does not list its models (HTTP %d); answerd check -ask asks a question", status), ""}
 }
 
-// compareModels says which of the models the endpoint does not list. Some endpoints accept more
-// models than they list, so that is only a remark.
+// compareModels returns which of the configured models the endpoint does not list. Some endpoints
+// accept more models than they list, so that is only a remark.
 func (e *modelEndpoint) compareModels(ids []string) endpointState {
 	var missing []string
 	for _, id := range e.models {
@@ -143,6 +143,7 @@ func (e *modelEndpoint) compareModels(ids []string) endpointState {
 }
 
 // hasVersionedPath returns the base URL with /v1 added if the endpoint has a list of models there.
+// To leave out /v1 is a frequent mistake.
 func (e *modelEndpoint) hasVersionedPath(ctx context.Context) (string, bool) {
 	u, err := url.Parse(e.baseURL)
 	if err != nil || strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/v1") {
@@ -209,7 +210,7 @@ func (e *modelEndpoint) listModels(ctx context.Context, path string) (status int
 	return resp.StatusCode, ids, nil
 }
 
-// publicURL returns a URL without what may be secret: user, password and query.
+// publicURL returns a URL without the parts that may be secret: user, password and query.
 func publicURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	"answerd/internal/llm"
 )
 
-// config is every setting, read once from the environment. The comments are the
-// manual: a test makes docs/configuration.md and .env.example from them. A comment that ends
-// with a colon is the title of a section. A field
-// of type auth.Secret can also be given as a file, under its name with _FILE added.
+// config holds all settings, read once from the environment. The comments are the manual: a test
+// generates docs/configuration.md and .env.example from them. A comment that ends with a colon is
+// the title of a section. A field of type auth.Secret can also be given as a file, under its name
+// with _FILE added.
 type config struct {
 	// HTTP server:
 
@@ -230,27 +230,30 @@ type config struct {
 	// Write the arguments of tool calls to the log. Otherwise the log has a hash of them.
 	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
-	eventsMaxBytesSet bool // else the event log may choose less
+	eventsMaxBytesSet bool // if false, the event log may choose a smaller bound
 
 	certificates certificates // of the TLS files, other than those of MCP servers
 
 	models   []llm.Profile       // of MODELS_FILE
-	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" where neither is known
+	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" if neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 	warnings []*configError      // settings that are probably a mistake, although the service can start
 }
 
+// openAIHost is the host of OpenAI's own endpoint, which needs a key and a model.
 const openAIHost = "api.openai.com"
 
-// configError is a setting that cannot be used: one line, exit code 2.
+// configError is the error for a setting that cannot be used: one line, exit code 2.
 type configError struct {
 	name   string
 	reason string
 }
 
+// Error returns the line, which begins with the name of the setting.
 func (e *configError) Error() string { return e.name + ": " + e.reason }
 
-// loadConfig reads the settings and checks what can be checked without the network.
+// loadConfig reads the settings and checks what can be checked without the network. The error is a
+// *configError about the first setting that is wrong.
 func loadConfig(environ environment) (config, error) {
 	settings, err := environ.readSettings()
 	if err != nil {
@@ -280,8 +283,8 @@ func loadConfig(environ environment) (config, error) {
 	return c, c.readCertificates()
 }
 
-// settingParsers accept more spellings than Go's own: yes and on for true, and a bare number of
-// seconds for a duration.
+// settingParsers accept more spellings than strconv and time: yes and on for true, and a number
+// without a unit for seconds.
 var settingParsers = map[reflect.Type]env.ParserFunc{
 	reflect.TypeFor[bool](): func(s string) (any, error) {
 		switch strings.ToLower(s) {
@@ -300,7 +303,8 @@ var settingParsers = map[reflect.Type]env.ParserFunc{
 	},
 }
 
-// fileReason returns why a file cannot be read, without its path, which the setting names.
+// fileReason returns the reason why a file cannot be read, without its path: the message names the
+// setting.
 func fileReason(err error) string {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -319,6 +323,7 @@ func parseError(err error) error {
 	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
 }
 
+// parseReason returns the reason without the value, which may be secret.
 func parseReason(err error) error {
 	var number *strconv.NumError
 	if errors.As(err, &number) {
@@ -327,6 +332,7 @@ func parseReason(err error) error {
 	return err
 }
 
+// typeName returns the name of a setting's type in words, with an example.
 func typeName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():

@@ -17,12 +17,13 @@ import (
 	"answerd/internal/telemetry"
 )
 
+// demoClient is the OAuth client of answerd at the demo's IAM. demoQuestion needs two tools.
 const (
 	demoClient   = "answerd-demo"
 	demoQuestion = "What time is it in Tokyo, and what is 12.5 * 8?"
 )
 
-// demoCommand runs `answerd demo`, or with -only one of its services alone.
+// demoCommand runs `answerd demo`: all services, or with -only one of them.
 func demoCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -46,12 +47,12 @@ func demoCommand(ctx context.Context, args []string, environ environment, stdout
 type demoService struct {
 	url    string
 	server *http.Server
-	failed chan error
-	close  func()
+	failed chan error // receives when server.Serve has returned
+	close  func()     // releases what the handler uses
 }
 
-// serviceBuilder creates a service's handler for its base URL, and the function that releases
-// it.
+// serviceBuilder creates a service's handler, and the function that releases it. It gets the
+// service's base URL, which is known only when its listener is open.
 type serviceBuilder func(url string) (http.Handler, func(), error)
 
 // startDemoService serves the handler of build on a new listener.
@@ -78,8 +79,10 @@ func (p *demoService) stopService() {
 	<-p.failed
 }
 
+// noRelease releases nothing.
 func noRelease() {}
 
+// buildIAM returns the builder of the IAM. An empty issuer stands for the service's base URL.
 func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		h, err := demo.NewIAM(demo.IAMConfig{Issuer: cmp.Or(issuer, url), ClientID: demoClient, ClientSecret: secret, Logger: logger})
@@ -87,8 +90,8 @@ func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	}
 }
 
-// buildMCPServer sends people to a page of its own only if the listener is certainly on their
-// machine.
+// buildMCPServer returns the builder of the MCP server, which accepts tokens of issuer. The server
+// sends people to a page of its own only if its listener is certainly on their machine.
 func buildMCPServer(issuer string, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
@@ -103,11 +106,13 @@ func buildMCPServer(issuer string, logger *slog.Logger) serviceBuilder {
 	}
 }
 
+// buildModel builds the stand-in model.
 func buildModel(string) (http.Handler, func(), error) {
 	return demo.NewModel(demo.TokenDelay), noRelease, nil
 }
 
-// runDemoService runs one service until ctx ends, as the compose file does.
+// runDemoService runs one service until ctx ends. The compose file starts each service in a
+// container.
 func runDemoService(ctx context.Context, only, addr, iam string, environ environment, stdout io.Writer, logger *slog.Logger) error {
 	var build serviceBuilder
 	switch {
@@ -136,7 +141,9 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 	}
 }
 
-// runDemo starts the services on loopback, configures answerd to use them, and serves.
+// runDemo starts the services on loopback, configures answerd to use them, and serves. The
+// person's own settings stay, except for those that connect the services. A model endpoint of
+// theirs is used instead of the stand-in.
 func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer, logger *slog.Logger) error {
 	secret := rand.Text()
 	var services []*demoService

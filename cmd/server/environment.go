@@ -11,7 +11,8 @@ import (
 	"answerd/internal/auth"
 )
 
-// environment holds the variables of a process by name.
+// environment holds the variables of a process by name. Only main reads the real ones, so tests
+// run with their own.
 type environment map[string]string
 
 // newEnvironment returns the environment of os.Environ.
@@ -24,11 +25,12 @@ func newEnvironment(list []string) environment {
 	return e
 }
 
-// get returns the value of a variable; "" if it is not set.
+// get returns the value of a variable, or "" if it is not set.
 func (e environment) get(name string) string { return e[name] }
 
-// readSettings returns the settings that are set, by the names of the struct's tags. An
-// empty variable counts as unset. Secrets are read from their files.
+// readSettings returns the settings that are set, by the names in the tags of config. An empty
+// variable counts as unset, because compose files set variables that way. Secrets with _FILE are
+// read from their files.
 func (e environment) readSettings() (map[string]string, error) {
 	out := make(map[string]string)
 	secret := reflect.TypeFor[auth.Secret]()
@@ -82,8 +84,9 @@ var libraryVariable = regexp.MustCompile(`^(OTEL|OCI)_`)
 // serviceVariable matches variables that Kubernetes sets for each Service.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)(_|$)|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$`)
 
-// unknownSettings returns a warning for each variable that begins like a setting, up to the
-// first underscore, and is not one. It omits variables that uses reports as used elsewhere.
+// unknownSettings returns a warning for each variable that is probably a misspelled setting: it
+// begins like a setting, up to the first underscore, and is not one. It omits variables for which
+// uses is true.
 func (e environment) unknownSettings(uses func(name string) bool) []*configError {
 	known := settingNames()
 	prefixes := make(map[string]bool)
@@ -98,7 +101,7 @@ func (e environment) unknownSettings(uses func(name string) bool) []*configError
 		if !ok || !prefixes[prefix] || len(name) > maxVariableName || slices.Contains(known, name) || serviceVariable.MatchString(name) || uses(name) {
 			continue
 		}
-		like := nearest(name, known)
+		like := nearestName(name, known)
 		if libraryVariable.MatchString(name) && editDistance(name, like) > maxMisspelling {
 			continue
 		}
@@ -108,13 +111,13 @@ func (e environment) unknownSettings(uses func(name string) bool) []*configError
 	return out[:min(len(out), maxUnknownSettings)]
 }
 
-// nearest returns the first of names with the least edit distance to name.
-func nearest(name string, names []string) string {
+// nearestName returns the first of names with the least edit distance to name.
+func nearestName(name string, names []string) string {
 	return slices.MinFunc(names, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
 }
 
 // editDistance returns the least number of insertions, deletions and replacements of bytes that
-// turn a into b (Levenshtein).
+// turn a into b (Levenshtein distance). It keeps one row of the matrix.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -135,9 +138,10 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// findWarnings returns what is probably a mistake in the settings.
+// findWarnings returns warnings about settings that are probably a mistake, although the service
+// can start.
 func (c *config) findWarnings(environ environment) []*configError {
-	// ${NAME} in these files uses a variable of any name.
+	// ${NAME} in these files can use a variable of any name, so such a variable is not a mistake.
 	var files strings.Builder
 	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
 		if data, err := os.ReadFile(path); err == nil {

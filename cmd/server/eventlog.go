@@ -17,15 +17,15 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// openTimeout bounds the wait for a NATS cluster at start-up. Without its log the service
-// cannot work, so it ends and its supervisor starts it again.
+// openTimeout bounds the wait for a NATS cluster at start-up. The service cannot work without its
+// log, so after that it ends, and its supervisor starts it again.
 const openTimeout = 30 * time.Second
 
 // checkLogTimeout bounds how long answerd check waits for the cluster.
 const checkLogTimeout = 5 * time.Second
 
-// claimDelay returns how long this process waits before it claims runs of other processes: one
-// lease, if it shares the log.
+// claimDelay returns how long this process waits before it claims runs of other processes. If it
+// shares the log, that is one lease: until then, the runs may have an owner that is only slow.
 func (c *config) claimDelay() time.Duration {
 	if c.sharesLog() {
 		return jetstream.DefaultLease
@@ -33,14 +33,14 @@ func (c *config) claimDelay() time.Duration {
 	return 0
 }
 
-// sharesLog reports whether the log is one that other processes use, too.
+// sharesLog reports whether other processes use the same log.
 func (c *config) sharesLog() bool {
 	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
 }
 
-// checkEventDirectory returns an error if EVENTS_URL names a directory that cannot be made or
-// written. It opens the file that the log locks and takes no lock, so a running answerd that
-// uses the directory is not disturbed.
+// checkEventDirectory returns an error if EVENTS_URL names a directory that cannot be created or
+// written. It opens the lock file without taking the lock, so that it does not disturb a running
+// answerd that uses the directory.
 func (c *config) checkEventDirectory() error {
 	dir, isDirectory := strings.CutPrefix(c.EventsURL.Reveal(), "file:")
 	if !isDirectory {
@@ -59,7 +59,7 @@ func (c *config) checkEventDirectory() error {
 	return nil
 }
 
-// describeEventLog returns where events are stored.
+// describeEventLog returns where events are stored, in words.
 func (c *config) describeEventLog() string {
 	switch {
 	case c.EventsURL.IsZero():

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// maxOpenFiles returns how many files the process may have open; 0 if that is unknown. Package
-// os has raised the limit to its maximum.
+// maxOpenFiles returns the number of files that the process may have open, or 0 if that is
+// unknown. Package os has raised the limit to its maximum.
 func maxOpenFiles() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -8,9 +8,9 @@ import (
 	"answerd/internal/api"
 )
 
-// limitedListener counts connections. A few beyond the limit are accepted and marked as over
-// the limit: requests on them are refused, and probes are answered. Beyond those, Accept waits
-// until a connection is closed; the kernel queues a few more.
+// limitedListener limits the open connections. A few beyond the limit are accepted and marked as
+// over the limit: requests on them are refused, and probes are answered. Beyond those, Accept
+// waits until a connection is closed; the kernel queues a few more.
 type limitedListener struct {
 	net.Listener
 	limit  int
@@ -28,8 +28,9 @@ func newLimitedListener(l net.Listener, limit int) *limitedListener {
 	return &limitedListener{Listener: l, limit: limit, slots: make(chan struct{}, limit+min(max(limit/4, 4), 256)), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener. It returns the errors of the socket: net/http waits a little
-// when there are no more file descriptors, and tries again.
+// Accept implements net.Listener. It waits for a slot before it accepts, so that connections
+// beyond all slots stay in the kernel's queue. It returns the errors of the socket, for example if
+// there are no more file descriptors: net/http then waits a little and tries again.
 func (l *limitedListener) Accept() (net.Conn, error) {
 	select {
 	case l.slots <- struct{}{}:
@@ -42,7 +43,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if tcp, ok := c.(*net.TCPConn); ok {
-		// Not fatal: the kernel then keeps more for a reader that stalls.
+		// After an error, the kernel buffers more for a reader that stalls.
 		_ = tcp.SetWriteBuffer(api.WriteBuffer)
 	}
 	l.mu.Lock()
@@ -57,7 +58,8 @@ func (l *limitedListener) Close() error {
 	return l.Listener.Close()
 }
 
-// countedConn is a connection that its listener counts until it is closed.
+// countedConn is a connection that its listener counts until it is closed. net/http may close it
+// twice.
 type countedConn struct {
 	net.Conn
 	listener  *limitedListener
@@ -85,8 +87,8 @@ func (c *countedConn) CloseWrite() error {
 	return nil
 }
 
-// markOverLimit implements http.Server.ConnContext: it marks the requests of connections over
-// the limit.
+// markOverLimit marks the requests of connections over the limit. It is the http.Server's
+// ConnContext.
 func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	if c, ok := c.(*countedConn); ok && c.overLimit {
 		return api.OverLimit(ctx)
@@ -94,8 +96,8 @@ func markOverLimit(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// maxConnections returns how many connections may be open at a time. Every run needs further
-// file descriptors for its connections to the model and to MCP servers.
+// maxConnections returns the limit of open connections. By default it leaves two thirds of the
+// file descriptors to the connections that runs need to the model and to MCP servers.
 func (c *config) maxConnections() int {
 	if c.MaxConnections > 0 {
 		return c.MaxConnections

@@ -37,7 +37,7 @@ import (
 	"answerd/internal/terminal"
 )
 
-// command is a command of answerd.
+// command describes a command of answerd.
 type command struct {
 	name string
 	args string // as help prints them
@@ -110,14 +110,16 @@ Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments, 130 interr
 	return err
 }
 
+// main runs the command and turns its error into an exit code. Everything else is in run, which
+// tests call too.
 func main() {
 	// The first signal ends ctx and starts the drain; serve listens for the second.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The reader of our log may die before us. Then a write fails, and the process goes on
-	// (os/signal, "SIGPIPE").
+	// If the reader of stderr ends before this process, a write must return an error and not end
+	// the process (os/signal, "SIGPIPE").
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stderr := telemetry.NewLogWriter(os.Stderr)
-	// What net/http says of its own accord goes the same way, as the same lines.
+	// net/http logs with the default logger; its lines must have the same format.
 	if logger, err := telemetry.NewLogger(stderr, "info", false); err == nil {
 		slog.SetDefault(logger)
 	}
@@ -125,7 +127,7 @@ func main() {
 	stop()
 	code := exitCode(err, stderr)
 	last, cancel := context.WithTimeout(context.Background(), stderrTimeout)
-	_ = stderr.Close(last) // there is nowhere left to say so
+	_ = stderr.Close(last) // an error could not be reported any more
 	cancel()
 	os.Exit(code)
 }
@@ -162,8 +164,10 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 // isHelpFlag reports whether an argument asks for help.
 func isHelpFlag(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
+// usageError is the error for arguments that cannot be used: one line, exit code 2.
 type usageError struct{ text string }
 
+// Error returns the line.
 func (e *usageError) Error() string { return e.text }
 
 // exitCode prints err on one line and returns the exit code for it.
@@ -183,7 +187,7 @@ func exitCode(err error, stderr io.Writer) int {
 	return 1
 }
 
-// Set by the linker for releases.
+// version and commit are set by the linker for releases.
 var (
 	version = "dev"
 	commit  = ""
@@ -191,6 +195,7 @@ var (
 
 // printVersion prints the versions that a bug report needs.
 func printVersion(stdout io.Writer) error {
+	// A build without the linker's values, such as go install, has the commit in its build info.
 	rev := commit
 	if info, ok := debug.ReadBuildInfo(); ok && rev == "" {
 		for _, s := range info.Settings {

@@ -35,13 +35,13 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here htt
 	}()
 	logger.Info("serving metrics", "addr", listener.Addr().String())
 	return nil, func() {
-		_ = server.Close() // what goes on is a scrape, and the next one finds nobody anyway
+		_ = server.Close() // cuts a scrape, which the next start makes up for
 		<-ended
 	}, nil
 }
 
-// newAuthFailureCounter creates the counter of refused requests and returns the function that
-// counts one.
+// newAuthFailureCounter creates the counter of requests that were refused because of their token,
+// and returns the function that counts one.
 func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason string), error) {
 	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests whose token was not taken, or that had none, by reason."))
@@ -51,7 +51,7 @@ func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason str
 	by := make(map[string]metric.AddOption)
 	for _, reason := range auth.Reasons() {
 		by[reason] = metric.WithAttributeSet(attribute.NewSet(attribute.String("reason", reason)))
-		counter.Add(context.Background(), 0, by[reason]) // an alert on the first failure needs a zero before it
+		counter.Add(context.Background(), 0, by[reason]) // an alert on an increase needs a zero before the first one
 	}
 	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, by[reason]) }, nil
 }

@@ -16,8 +16,8 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// expandModels replaces ${NAME} in what a model's profile says of its endpoint, and resolves
-// its files against MODELS_FILE.
+// expandModels replaces ${NAME} in the endpoints of models by variables of the environment, and
+// resolves relative paths against the directory of MODELS_FILE.
 func (c *config) expandModels() error {
 	for i := range c.models {
 		p, missing := &c.models[i], ""
@@ -57,7 +57,7 @@ func (c *config) expandModels() error {
 	return nil
 }
 
-// keyFile returns the content of a file with a key, which is read again when it changes.
+// keyFile reads a key from a file, again when the file changes.
 type keyFile struct {
 	path   string
 	logger *slog.Logger
@@ -67,8 +67,9 @@ type keyFile struct {
 	key     string
 }
 
-// read returns the key. While the file cannot be read it is the last one.
-func (f *keyFile) read() string {
+// readKey returns the key. If the file cannot be read, it returns the last key, because a file is
+// missing for a moment while it is replaced.
+func (f *keyFile) readKey() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.path)
@@ -107,7 +108,7 @@ func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger
 			cfg.APIKey, cfg.Key = p.APIKey, nil
 		}
 		if p.APIKeyFile != "" {
-			cfg.Key = (&keyFile{path: p.APIKeyFile, logger: logger}).read
+			cfg.Key = (&keyFile{path: p.APIKeyFile, logger: logger}).readKey
 		}
 		cfg.Headers, cfg.Query = make(map[string]string), p.Query
 		for name, v := range p.Headers {

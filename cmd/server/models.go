@@ -34,7 +34,7 @@ func (c *config) readModels(defaultSet bool) error {
 	return nil
 }
 
-// profiles returns the models of MODELS_FILE by the id that requests name.
+// profiles returns the models of MODELS_FILE by the ids that requests name.
 func (c *config) profiles() map[string]llm.Profile {
 	out := make(map[string]llm.Profile, len(c.models))
 	for _, p := range c.models {
@@ -43,8 +43,9 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
-// metricModels returns the models that metrics name: those of the configuration, by the id that
-// requests name and by that of the endpoint.
+// metricModels returns the models that metrics may name: those of the configuration, by the ids
+// that requests name and by those of the endpoint. Requests can name any model, so other names
+// would create series without bound.
 func (c *config) metricModels() (out []string) {
 	if c.DefaultModelID != "" {
 		out = append(out, c.DefaultModelID)
@@ -58,7 +59,7 @@ func (c *config) metricModels() (out []string) {
 	return out
 }
 
-// printModels prints the table of the models.
+// printModels prints the table of models.
 func printModels(stdout io.Writer, c config) {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
@@ -84,6 +85,7 @@ func printModels(stdout io.Writer, c config) {
 	fmt.Fprintln(stdout)
 }
 
+// formatTokens returns a number of tokens, or a dash if it is unknown.
 func formatTokens(n int64) string {
 	if n == 0 {
 		return "–"

@@ -14,26 +14,28 @@ import (
 	"answerd/internal/auth"
 )
 
-// watchInterval is the time between two checks of the files, each a stat call. Notifications of
-// the kernel differ on every system and do not work on network and overlay file systems.
+// watchInterval is the time between two checks of the files, each of which is one stat call.
+// Polling works on all systems; notifications of the kernel differ between them and do not work on
+// network and overlay file systems.
 const watchInterval = 2 * time.Second
 
-// fileWatch detects changes of files: of their content, or whether they exist.
+// fileWatch detects that a file was changed, created or removed. It is not safe for concurrent
+// use.
 type fileWatch struct {
 	paths []string
 	seen  []os.FileInfo // nil for a file that cannot be seen
 }
 
-// newFileWatch returns a watch that starts with the files as they are now. It ignores empty
-// paths.
+// newFileWatch returns a watch that starts with the files as they are now. Create it before the
+// files are read, so that a change in between is noticed. It ignores empty paths.
 func newFileWatch(paths ...string) *fileWatch {
 	w := &fileWatch{}
 	w.setPaths(paths...)
 	return w
 }
 
-// setPaths changes which files are watched. A file that was watched already keeps its last state, so
-// that no change of it is missed.
+// setPaths changes which files are watched. A file that was watched before keeps its last state,
+// so that no change of it is missed.
 func (w *fileWatch) setPaths(paths ...string) {
 	known := make(map[string]os.FileInfo, len(w.paths))
 	for i, p := range w.paths {
@@ -52,7 +54,7 @@ func (w *fileWatch) setPaths(paths ...string) {
 	}
 }
 
-// fileState returns the state of a file that changes are compared by; nil if it cannot be seen.
+// fileState returns the state of a file that changes are compared by, or nil if it cannot be read.
 func fileState(path string) os.FileInfo {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -61,8 +63,9 @@ func fileState(path string) os.FileInfo {
 	return info
 }
 
-// hasChanged reports whether a file has changed since the last call. A file that was moved to
-// the path of another counts as changed even if time and size are the same.
+// hasChanged reports whether a file has changed since the last call. A file that was moved to the
+// path of another counts as changed even if time and size are the same: Kubernetes replaces
+// mounted files in that way.
 func (w *fileWatch) hasChanged() bool {
 	changed := false
 	for i, p := range w.paths {
@@ -73,6 +76,7 @@ func (w *fileWatch) hasChanged() bool {
 	return changed
 }
 
+// sameFile reports whether two states are those of one unchanged file.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -80,8 +84,8 @@ func sameFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// startFollowing calls read whenever files change or SIGHUP arrives, until end is called. From
-// here on SIGHUP does not end the process.
+// startFollowing calls read whenever files change or SIGHUP arrives, until end is called; end
+// waits for the goroutine. From the call on, SIGHUP does not end the process.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -110,7 +114,7 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 			return
 		case <-hangup:
 			why = "SIGHUP"
-			files.hasChanged() // it is read now
+			files.hasChanged() // the next check must not see changes that are read now
 		case <-tick.C:
 			if !files.hasChanged() {
 				continue
@@ -125,7 +129,7 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 	}
 }
 
-// readRecovered calls read and returns a panic as an error: whatever is in a file, the service
+// readRecovered calls read and returns a panic as an error. Whatever a file contains, the service
 // continues with its current configuration.
 func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	defer func() {
@@ -136,9 +140,9 @@ func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 	return read()
 }
 
-// startReloading reloads the configuration of the MCP servers when its file, that of the accepted
-// definitions or a TLS file of a server changes, until end is called. It runs without a file too, so
-// that SIGHUP does not end the process.
+// startReloading reloads the configuration of the MCP servers when mcp.json, the accepted
+// definitions or a TLS file of a server changes, until end is called. It also runs without these
+// files, so that SIGHUP does not end the process.
 func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		t.client.ReloadTLS() // even if the configuration is refused
@@ -178,6 +182,7 @@ func newRules(ctx context.Context, c config, logger *slog.Logger) (rules *auth.R
 	}), nil
 }
 
+// readRules reads AUTH_RULES_FILE; the rules are nil if it is not set.
 func readRules(c config) ([]auth.Rule, error) {
 	if c.AuthRulesFile == "" {
 		return nil, nil

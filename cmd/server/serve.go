@@ -28,10 +28,11 @@ import (
 	"answerd/internal/telemetry"
 )
 
-// serve builds the parts, bottom up, serves until ctx ends, and drains. It calls listening with
-// the address as soon as it accepts connections.
+// serve builds the parts of the service, bottom up, serves until ctx ends, and drains. Deferred
+// functions close the parts in reverse order, so each part is closed before those that it uses. It
+// calls listening with the address as soon as it accepts connections.
 func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
-	// From the start, so that no signal falls between the first and the drain.
+	// Listen for signals from the start: the second one may arrive before the drain begins.
 	stages, stop := newShutdownStages(ctx)
 	defer stop()
 	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
@@ -139,13 +140,15 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 
 	delay := c.ShutdownDelay
 	select {
-	case err = <-failed: // only Shutdown ends a server well
-		delay = 0 // nobody can be told any more
+	case err = <-failed: // Serve returns only after an error, since Shutdown was not called yet
+		delay = 0 // skip the readiness delay: the listener does not answer probes any more
 	case <-ctx.Done():
 	}
 	return errors.Join(err, drainService(stages, handler, runs, server, delay, c.DrainTimeout, logger))
 }
 
+// newServer returns a server with the bounds of package api. It has no WriteTimeout, which would
+// end streams.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -157,6 +160,8 @@ func newServer(h http.Handler) *http.Server {
 	}
 }
 
+// newVerifier returns the verifier of callers' tokens, or nil if there is no inbound
+// authentication.
 func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	if c.AuthIssuer == "" {
 		return nil, nil
@@ -177,7 +182,8 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	return v, nil
 }
 
-// trimElements returns the elements of a list without surrounding white space; nil for none.
+// trimElements returns the elements of a list without surrounding white space, or nil if it is
+// empty.
 func trimElements(list []string) (out []string) {
 	for _, s := range list {
 		out = append(out, strings.TrimSpace(s))
@@ -185,11 +191,13 @@ func trimElements(list []string) (out []string) {
 	return out
 }
 
+// newModel returns the model at LLM_BASE_URL.
 func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.Model {
 	return openai.New(openAIConfig(c, tel, logger))
 }
 
-// openAIConfig returns how LLM_BASE_URL is asked.
+// openAIConfig returns the configuration of LLM_BASE_URL, from which addEndpoints derives those of
+// other endpoints.
 func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
 	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,
@@ -198,12 +206,12 @@ func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) opena
 		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	}
 	if path := c.lookup("LLM_API_KEY_FILE"); path != "" {
-		cfg.Key = (&keyFile{path: path, logger: logger}).read
+		cfg.Key = (&keyFile{path: path, logger: logger}).readKey
 	}
 	return cfg
 }
 
-// newHooks returns the client of the operator's webhook service; nil if there is none.
+// newHooks returns the client of the operator's webhook service, or nil if none is configured.
 func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
 	if c.HooksURL == "" {
 		return nil, nil
@@ -218,6 +226,7 @@ func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
 	return hooks, nil
 }
 
+// newPrompt returns the template of the system prompt: the operator's or the built-in one.
 func newPrompt(c config) (*agent.Prompt, error) {
 	zone, err := time.LoadLocation(c.AgentTimezone)
 	if err != nil {
@@ -236,7 +245,8 @@ func newPrompt(c config) (*agent.Prompt, error) {
 	return p, nil
 }
 
-// newTelemetry decides where traces are exported; the more specific setting wins.
+// newTelemetry creates traces and metrics. Of the settings for the export of traces, the most
+// specific one wins.
 func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetry.Telemetry, error) {
 	t := telemetry.Config{ServiceName: c.OTelServiceName, Version: version, Tracing: c.EnableTracing, Logger: logger}
 	switch {

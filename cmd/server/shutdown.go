@@ -17,16 +17,17 @@ import (
 // closeTimeout bounds each shutdown step after the runs have ended.
 const closeTimeout = 5 * time.Second
 
-// shutdownStages holds a context per stage of the shutdown. The first signal starts the
-// shutdown; each further signal cancels the next stage. Even after all of them the process
-// ends orderly, and every run has its terminal event.
+// shutdownStages holds a context per stage of the shutdown. The first signal starts the shutdown;
+// each further signal cancels the next stage. Even then the process ends in order, and every run
+// has its terminal event.
 type shutdownStages struct {
-	drainContext context.Context // ends with the second signal: no run is waited for
-	closeContext context.Context // ends with the third: nor is a last response, or an exporter
+	drainContext context.Context // ends with the second signal: stop waiting for runs
+	closeContext context.Context // ends with the third: stop waiting for responses and exporters
 }
 
-// newShutdownStages counts signals until stop is called. The first signal ends ctx. If it has
-// already, while the process was starting, the next signal is the second.
+// newShutdownStages counts signals until stop is called. The first signal also ends ctx, which the
+// caller made with signal.NotifyContext. If ctx has ended already, because a signal arrived while
+// the process was starting, the next signal is the second one.
 func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -36,7 +37,7 @@ func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	if ctx.Err() != nil {
 		stages = stages[1:]
 	}
-	over, done := make(chan struct{}), make(chan struct{})
+	over, done := make(chan struct{}), make(chan struct{}) // stop was called; the goroutine has ended
 	go func() {
 		defer close(done)
 		for _, stage := range stages {
@@ -57,10 +58,13 @@ func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	}
 }
 
-// drainService shuts a service down in the order that loses no run. First it is not ready, and
-// load balancers have delay to notice while everything still works. Then it refuses new runs,
-// which other replicas can accept. Active runs may end within timeout; then they are cancelled,
-// each with its terminal event. When their readers have that event, the listener is closed.
+// drainService shuts a service down in an order that loses no run:
+//
+//  1. /readyz fails, and load balancers have delay to notice while everything still works.
+//  2. New runs are refused; other replicas accept them.
+//  3. Active runs may end within timeout. Then they are handed over or cancelled, each with its
+//     terminal event.
+//  4. When their readers have that event, the listener is closed.
 func drainService(h shutdownStages, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()
@@ -87,21 +91,24 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
-// shutdownServer closes the listener and waits for the last responses. Readers have received
-// the end of their runs; connections that are still open after that are cut.
+// shutdownServer closes the listener and waits for the last responses. Readers have received the
+// end of their runs by now. Connections that are still open after closeTimeout are cut.
 func shutdownServer(ctx context.Context, handler *api.Handler, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
+	// End the sessions of MCP clients while Shutdown waits for the other responses. Close below cuts
+	// connections, and must not cut short the end of those sessions.
 	var hosts sync.WaitGroup
 	hosts.Go(func() { handler.Close(ctx) })
-	defer hosts.Wait() // which a connection that is cut does not hold up
+	defer hosts.Wait()
 	if err := server.Shutdown(ctx); err != nil {
 		return server.Close()
 	}
 	return nil
 }
 
-// closeLogged runs one step of the shutdown within closeTimeout and logs its error.
+// closeLogged runs one step of the shutdown within closeTimeout. It logs the error instead of
+// returning it, because the other steps must still run.
 func (h shutdownStages) closeLogged(logger *slog.Logger, what string, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(h.closeContext, closeTimeout)
 	defer cancel()

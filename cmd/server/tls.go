@@ -18,18 +18,18 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// certificates has the roots and the client certificates for model endpoints and the IAM. The zero
-// value has none. Those for MCP servers belong to the mcp.Client.
+// certificates holds the roots and the client certificates for model endpoints and the IAM. The
+// zero value has none. Those for MCP servers belong to the mcp.Client.
 type certificates struct {
 	llm    *tlsconfig.Source            // of LLM_TLS_*; nil if none is set
 	models map[string]*tlsconfig.Source // by the id of a model of MODELS_FILE
 	iam    *tlsconfig.Source            // of IAM_TLS_*; nil if none is set
-	client *http.Client                 // asks the IAM with iam; nil without
-	named  []namedSource
-	watch  *fileWatch // of all files, as they were just before they were read
+	client *http.Client                 // sends requests to the IAM with iam; nil if iam is nil
+	named  []namedSource                // all sources
+	watch  *fileWatch                   // of all files, with their state before they were read
 }
 
-// namedSource is a source with the place in the configuration that it comes from.
+// namedSource is a source with the setting that it comes from.
 type namedSource struct {
 	*tlsconfig.Source
 	connection string // llm or iam
@@ -37,7 +37,8 @@ type namedSource struct {
 	setting    string // in errors: LLM_TLS, IAM_TLS or MODELS_FILE: /0/tls
 }
 
-// configError returns err, a *tlsconfig.FileError, as one that names the setting.
+// configError returns err, a *tlsconfig.FileError, as an error that names the setting or the
+// member of MODELS_FILE.
 func (n namedSource) configError(err error) error {
 	e, ok := errors.AsType[*tlsconfig.FileError](err)
 	if !ok {
@@ -49,7 +50,8 @@ func (n namedSource) configError(err error) error {
 	return &configError{n.setting + "_" + strings.ToUpper(string(e.Field)) + "_FILE", err.Error()}
 }
 
-// readCertificates reads the files of all settings but those of mcp.json.
+// readCertificates reads the TLS files of all settings except those of mcp.json. The watch is
+// created before the files are read, so that a change in between is noticed.
 func (c *config) readCertificates() error {
 	type entry struct {
 		files tlsconfig.Files
@@ -89,14 +91,15 @@ func (c *config) readCertificates() error {
 	return nil
 }
 
-// startReloading reads the files again when they change, until end is called.
+// startReloading reads the files again when they change, until end is called. New connections then
+// use the new certificates.
 func (k *certificates) startReloading(ctx context.Context, logger *slog.Logger) (end func()) {
 	if len(k.named) == 0 {
 		return func() {}
 	}
 	return startFollowing(ctx, k.watch, "TLS certificates", logger, func() (slog.Attr, error) {
 		var errs []error
-		for _, n := range k.named { // one that cannot be used does not keep the others
+		for _, n := range k.named { // an invalid file must not keep the others from being read
 			if err := n.Reload(); err != nil {
 				errs = append(errs, n.configError(err))
 			}
@@ -120,7 +123,7 @@ type usedCertificate struct {
 	expires    time.Time
 }
 
-// used returns the certificates whose expiry is known.
+// used returns the certificates of outgoing connections whose expiry is known.
 func (k *certificates) used(tools *mcp.Client) []usedCertificate {
 	var out []usedCertificate
 	for _, n := range k.named {
@@ -136,8 +139,8 @@ func (k *certificates) used(tools *mcp.Client) []usedCertificate {
 
 const (
 	expiryWarning  = 14 * 24 * time.Hour // before a certificate expires
-	expiryInterval = time.Hour           // between two looks at the certificates
-	expiryRepeat   = 24 * time.Hour      // between two warnings about one
+	expiryInterval = time.Hour           // between two checks of the certificates
+	expiryRepeat   = 24 * time.Hour      // between two warnings about one certificate
 )
 
 // observeCertificates creates the metric of the certificates, and logs those that expire soon until
@@ -176,7 +179,7 @@ func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCe
 	defer tick.Stop()
 	warned := map[usedCertificate]time.Time{}
 	for {
-		seen := map[usedCertificate]time.Time{} // and no others: certificates are replaced for ever
+		seen := map[usedCertificate]time.Time{} // a new map, to forget certificates that were replaced
 		for _, c := range used() {
 			left := time.Until(c.expires)
 			if left > expiryWarning {

@@ -24,7 +24,8 @@ type toolset struct {
 	files  *fileWatch               // of the configuration, as it was just before it was read
 }
 
-// close ends the sessions first: ending them needs a token too.
+// close ends the sessions and then the source of tokens, because ending a session may need a
+// token.
 func (t toolset) close() {
 	t.client.Close()
 	if t.tokens != nil {
@@ -32,7 +33,8 @@ func (t toolset) close() {
 	}
 }
 
-// connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH.
+// connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for
+// them: a server that is down must not keep the service from starting.
 func connectTools(c config, o mcp.Options) (toolset, error) {
 	t := toolset{files: newFileWatch(c.MCPConfigPath, c.pinsPath())}
 	servers, warnings, err := mcpServers(c)
@@ -63,8 +65,8 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	return t, nil
 }
 
-// watchFiles sets the files whose changes are followed: the configuration, the accepted definitions,
-// and the TLS files of servers.
+// watchFiles sets the files whose changes cause a reload: the configuration, the accepted
+// definitions, and the TLS files of servers.
 func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	paths := []string{c.MCPConfigPath, c.pinsPath()}
 	for i := range servers {
@@ -75,7 +77,7 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 	t.files.setPaths(paths...)
 }
 
-// mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and the warnings about that file.
+// mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and warnings about the file.
 func mcpServers(c config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if c.MCPURL != "" {
 		s, err := mcpconfig.Single(c.MCPURL)
@@ -104,15 +106,16 @@ func mcpServers(c config) (servers []mcpconfig.Server, warnings []string, err er
 	return servers, warnings, nil
 }
 
-// logWarnings logs what Parse did not understand of mcp.json.
+// logWarnings logs the members of mcp.json that config.Parse did not understand.
 func logWarnings(warnings []string, logger *slog.Logger) {
 	for _, w := range warnings {
 		logger.Warn("mcp.json: " + w)
 	}
 }
 
-// warnAboutCallers logs which servers cannot be used while callers send no token, and which all
-// callers use with the sign-in of one person.
+// warnAboutCallers logs problems of a service without inbound authentication: which servers cannot
+// be used because callers send no token, and which servers all callers use with the sign-in of one
+// person.
 func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger) {
 	if c.AuthIssuer != "" {
 		return
@@ -129,6 +132,8 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 	}
 }
 
+// newTokens returns the source of the service's own JWT. The client secret is a setting or in OCI
+// Vault.
 func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) {
 	secret := token.FixedSecret(c.IAMClientSecret)
 	if c.IAMClientSecret.IsZero() {
@@ -143,7 +148,7 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 	return tokens, nil
 }
 
-// observeServers creates metrics of every MCP server: 1 for its state, and the number of tools
+// observeServers creates two metrics of each MCP server: 1 for its state, and the number of tools
 // that the operator has not accepted.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")

@@ -14,7 +14,8 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// validate returns an error for the first setting that is invalid or contradicts another.
+// validate returns an error for the first setting that is invalid or contradicts another. The
+// table has the rules that a condition can express.
 func (c *config) validate(modelSet bool) error {
 	checks := []struct {
 		name string
@@ -89,6 +90,8 @@ func (c *config) validate(modelSet bool) error {
 	return c.checkAddr()
 }
 
+// checkAddr checks ADDR and PUBLIC_URL, and derives the allowed hosts and localURL from them. ADDR
+// must be a loopback address unless callers are authenticated.
 func (c *config) checkAddr() error {
 	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
@@ -107,6 +110,8 @@ func (c *config) checkAddr() error {
 	return nil
 }
 
+// checkPublicURL checks PUBLIC_URL. It becomes part of OAuth redirect URIs and of header values, so
+// it must not be plain HTTP beyond loopback, or contain quotes.
 func (c *config) checkPublicURL() error {
 	if c.PublicURL == "" {
 		return nil
@@ -119,7 +124,7 @@ func (c *config) checkPublicURL() error {
 	return nil
 }
 
-// redirectURL returns the OAuth redirect URI; "" if the address that browsers use is unknown.
+// redirectURL returns the OAuth redirect URI, or "" if the address that browsers use is unknown.
 func (c *config) redirectURL() string {
 	if c.localURL == "" {
 		return ""
@@ -127,6 +132,7 @@ func (c *config) redirectURL() string {
 	return c.localURL + "/oauth/callback"
 }
 
+// usesOpenAI reports whether LLM_BASE_URL is OpenAI's own endpoint.
 func (c *config) usesOpenAI() bool {
 	u, err := url.Parse(c.LLMBaseURL)
 	return err == nil && u.Hostname() == openAIHost
@@ -140,7 +146,7 @@ func (c *config) tokenURL() string {
 	return strings.TrimSuffix(c.IAMBaseURL, "/") + "/oauth2/v1/token"
 }
 
-// pinsPath returns the file of accepted tool definitions; "" without an mcp.json.
+// pinsPath returns the file of accepted tool definitions, or "" without an mcp.json.
 func (c *config) pinsPath() string {
 	if c.MCPPinsPath != "" || c.MCPConfigPath == "" {
 		return c.MCPPinsPath
@@ -148,16 +154,20 @@ func (c *config) pinsPath() string {
 	return strings.TrimSuffix(c.MCPConfigPath, ".json") + ".pins.json"
 }
 
+// isLoopback reports whether host is a loopback address or localhost. checkBoundAddr verifies what
+// localhost resolves to.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// isHostPort reports whether s is host:port, as net.Listen accepts it.
 func isHostPort(s string) bool {
 	_, _, err := net.SplitHostPort(s)
 	return err == nil
 }
 
+// isURL reports whether s is an http or https URL with a host.
 func isURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
@@ -187,16 +197,16 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return errors.New("not a size")
 }
 
-// errUnauthenticated refuses to serve beyond loopback without authentication unless the
-// operator has allowed it.
+// errUnauthenticated refuses to serve beyond loopback without authentication, unless the operator
+// has allowed that: any program in the network could use the tools.
 var errUnauthenticated error = &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
 
 // lacksAuthentication reports whether callers send no token although the operator has not
 // allowed that.
 func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.AuthAllowAnonymous }
 
-// checkBoundAddr checks the address that the listener has: the resolver of this machine decides
-// what a name in ADDR, such as localhost, stands for.
+// checkBoundAddr checks the address that the listener has. ADDR may contain a name such as
+// localhost, and the resolver of this machine decides what it stands for.
 func (c *config) checkBoundAddr(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
 	if c.lacksAuthentication() && (!ok || !tcp.IP.IsLoopback()) {
@@ -253,5 +263,5 @@ func (c *config) budget() agent.Budget {
 	}
 }
 
-// inRange reports whether n is between 0 and limit; NaN is not.
+// inRange reports whether n is between 0 and limit. It is false for NaN.
 func inRange(n, limit float64) bool { return n >= 0 && n <= limit }
