@@ -12,14 +12,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Handler gives every request of next a trace: the one of the caller's traceparent, or else a
-// new one. TraceID returns its id. With tracing on, the request also gets a
-// server span named after its method and route. Requests to /healthz, /readyz and /metrics
-// are left out, because probes would outnumber all others.
+// Handler gives every request of next a trace: the one of the caller's traceparent (W3C Trace
+// Context), or else a new one. TraceID returns its id. With tracing on, the request also gets a
+// server span named after its method and route. Requests to /healthz, /readyz and /metrics are
+// left out, because probes would outnumber all others.
 //
-// route returns the pattern of a request ("/runs/{run_id}"), or "" where there is none;
-// it runs before next. A nil route leaves the name to http.ServeMux. The raw path
-// never becomes a name, so that there are few names.
+// route returns the pattern of a request ("/runs/{run_id}"), or "" if no route matches; it runs
+// before next. With a nil route, the pattern is that of http.ServeMux. The raw path is never used
+// as a name, because callers could create any number of names.
 func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string) http.Handler {
 	propagators := otelhttp.WithPropagators(propagator)
 	if !t.tracing {
@@ -30,21 +30,23 @@ func (t *Telemetry) Handler(next http.Handler, route func(*http.Request) string)
 		return traced // without spans nothing needs the route
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// otelhttp takes span name and http.route from here, where http.ServeMux puts them.
+		// otelhttp reads the span's name and http.route from Pattern, which http.ServeMux would set.
 		r.Pattern = route(r)
 		traced.ServeHTTP(w, r)
 	})
 }
 
-// tracerProvider returns the option that makes otelhttp use our tracers and not the global ones.
+// tracerProvider returns the option that makes otelhttp use these tracers instead of the global
+// ones.
 func (t *Telemetry) tracerProvider() otelhttp.Option { return otelhttp.WithTracerProvider(t.tracers) }
 
-// withoutMetrics returns the option that switches otelhttp's metrics off: those of the handler have
-// the Host header, which the caller chooses, as a label.
+// withoutMetrics returns the option that switches off otelhttp's metrics. They have the Host
+// header as a label, whose values the caller chooses.
 func withoutMetrics() otelhttp.Option {
 	return otelhttp.WithMeterProvider(metricnoop.NewMeterProvider())
 }
 
+// isNotProbe reports whether a request gets a trace. otelhttp uses it as a filter.
 func isNotProbe(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/healthz", "/readyz", "/metrics":
@@ -53,8 +55,9 @@ func isNotProbe(r *http.Request) bool {
 	return true
 }
 
-// newTracePropagator starts a new trace for a request without one, since tracers that are off
-// make no ids. The trace is marked as not sampled, so that the servers we call do not record it.
+// newTracePropagator starts a new trace for a request without one, because disabled tracers create
+// no ids. The trace is marked as not sampled, so that the servers that answerd calls do not record
+// it.
 type newTracePropagator struct{ propagation.TextMapPropagator }
 
 // Extract implements propagation.TextMapPropagator.
@@ -66,7 +69,9 @@ func (p newTracePropagator) Extract(ctx context.Context, carrier propagation.Tex
 	return ctx
 }
 
-// randomSpanContext returns ids as the SDK makes them: random, not secret.
+// randomSpanContext returns random ids as the SDK creates them. They need not be unpredictable, so
+// it uses math/rand. An id of zeros is invalid (W3C Trace Context, section 3.2.2.3), so it tries
+// again.
 func randomSpanContext() trace.SpanContext {
 	var c trace.SpanContextConfig
 	for !c.TraceID.IsValid() {

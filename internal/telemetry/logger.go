@@ -12,14 +12,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
+// redacted replaces the values of secrets.
 const redacted = "[redacted]"
 
-// NewLogger writes JSON lines to w from level on: debug, info, warn or error, in any
-// case; debug means level debug whatever level says. A line that is logged with the
-// context of a request or run carries its trace_id. Values whose key names a secret
-// are replaced, in maps and headers too; that is a safeguard, and no caller may rely on it.
-// If w is a *LogWriter whose buffer is full, lines below warn are dropped first. An error
-// names LOG_LEVEL.
+// NewLogger returns a logger that writes JSON lines to w from level on: debug, info, warn or
+// error, in any case. debug means level debug, whatever level says. The error names LOG_LEVEL.
+//
+// A line that is logged with the context of a request or run has its trace_id. Values whose key
+// names a secret are replaced, also in maps and headers. That is a safeguard; callers must not
+// rely on it. If w is a *LogWriter whose buffer is nearly full, lines below warn are dropped
+// first.
 func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -33,16 +35,19 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	return slog.New(&logHandler{Handler: out, root: out, lines: lines}), nil
 }
 
-// logHandler adds trace_id to the lines of its Handler.
+// logHandler adds trace_id to the lines of its Handler, always at the top level.
+//
+// slog puts an attribute that is added to a record into the open group. So after the first group,
+// logHandler keeps the root and the steps that lead from it to Handler, and applies them again
+// after the trace_id.
 type logHandler struct {
 	slog.Handler
-	// A trace_id that is added to a record lands in the open group. So from the
-	// first group on, root and the steps from it are kept, to add it in front.
-	root  slog.Handler
-	steps []func(slog.Handler) slog.Handler
-	lines *LogWriter // nil if the writer is another one
+	root  slog.Handler                      // before the first group
+	steps []func(slog.Handler) slog.Handler // WithGroup and WithAttrs since root
+	lines *LogWriter                        // nil if the writer is another one
 }
 
+// Handle implements slog.Handler.
 func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	if h.lines != nil && !h.lines.admitLevel(r.Level) {
 		return nil
@@ -64,6 +69,7 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	return next.Handle(ctx, r)
 }
 
+// WithAttrs implements slog.Handler. Before the first group, attributes move the root.
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	if len(h.steps) == 0 {
 		next := h.Handler.WithAttrs(attrs)
@@ -72,6 +78,7 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
 }
 
+// WithGroup implements slog.Handler.
 func (h *logHandler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
@@ -79,6 +86,8 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithGroup(name) })
 }
 
+// withStep returns the handler after one more step. It copies the steps, because two handlers can
+// be derived from the same one.
 func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler {
 	return &logHandler{
 		Handler: step(h.Handler),
@@ -88,7 +97,8 @@ func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler
 	}
 }
 
-// redactAttr implements slog.HandlerOptions.ReplaceAttr for NewLogger.
+// redactAttr replaces the value of an attribute whose key names a secret, or that is in a group
+// with such a key. NewLogger uses it as slog.HandlerOptions.ReplaceAttr.
 func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	if isSecretKey(a.Key) || slices.ContainsFunc(groups, isSecretKey) {
 		return slog.String(a.Key, redacted)
@@ -107,28 +117,31 @@ func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// redactMap returns a copy of m with in instead of the values of secret keys.
-func redactMap[M ~map[string]V, V any](m M, in V) M {
+// redactMap returns a copy of m in which the values of secret keys are replaced by replacement. It
+// copies because the caller still uses m.
+func redactMap[M ~map[string]V, V any](m M, replacement V) M {
 	out := make(M, len(m))
 	for k, v := range m {
 		if isSecretKey(k) {
-			v = in
+			v = replacement
 		}
 		out[k] = v
 	}
 	return out
 }
 
-// secretSuffixes are the suffixes of keys that name a secret, in lower case and without
-// separators. Prefixes vary (LLM_API_KEY, X-Api-Key), and keys that only contain such a word
-// must stay readable (total_tokens, token_url).
+// secretSuffixes lists the endings of keys that name a secret, in lower case and without
+// separators. Only endings are compared: prefixes vary (LLM_API_KEY, X-Api-Key), and keys that
+// contain such a word elsewhere must stay readable (total_tokens, token_url).
 var secretSuffixes = []string{
 	"authorization", "cookie", "token", "secret", "password", "passwd", "apikey", "datakey",
 	"privatekey", "sessionid", "assertion",
 }
 
+// separators removes what separates the words of a key.
 var separators = strings.NewReplacer("-", "", "_", "", ".", "", " ", "")
 
+// isSecretKey reports whether a key names a secret.
 func isSecretKey(key string) bool {
 	key = separators.Replace(strings.ToLower(key))
 	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return strings.HasSuffix(key, end) })

@@ -19,28 +19,29 @@ const (
 	maxInfoBytes    = maxWaitingBytes / 2
 )
 
-// LogWriter is a writer of log lines that never blocks, however long w takes: a pipe that
-// nobody reads would otherwise stop every request at its next line. Lines wait in a bounded
-// buffer. Those that do not fit are dropped and counted, lines below warn first: a line says
-// how many are missing as soon as w accepts lines again, and a metric says it always.
+// LogWriter writes log lines to w without ever blocking its callers. Otherwise a pipe that is not
+// read would stop every request at its next log line.
 //
 //	lines := telemetry.NewLogWriter(os.Stderr)
 //	log, err := telemetry.NewLogger(lines, "info", false)
 //	defer lines.Close(ctx)
+//
+// Lines wait in a bounded buffer. Lines that do not fit are dropped and counted, those below warn
+// first. As soon as w accepts lines again, a line says how many are missing; a metric always says
+// it.
 type LogWriter struct {
 	w    io.Writer
-	wake chan struct{} // there is something to write, or nothing more will come
-	done chan struct{} // closed when the writing goroutine is gone
+	wake chan struct{} // receives after Write and Close
+	done chan struct{} // closed when the writing goroutine has ended
 
 	mu         sync.Mutex // protects the fields below
 	waiting    []byte     // whole lines
-	unreported int64      // lines that were dropped since a line said so
-	dropped    int64      // lines that were dropped in all
+	unreported int64      // dropped lines that no line has reported yet
+	dropped    int64      // all dropped lines
 	closed     bool
 }
 
-// observeDropped adds a counter to m of the lines that logger's LogWriter dropped, if it has
-// one.
+// observeDropped adds a counter of dropped lines to m if logger writes to a LogWriter.
 func observeDropped(logger *slog.Logger, m metric.Meter) error {
 	h, ok := logger.Handler().(*logHandler)
 	if !ok || h.lines == nil {
@@ -55,7 +56,7 @@ func observeDropped(logger *slog.Logger, m metric.Meter) error {
 	return err
 }
 
-// NewLogWriter starts the goroutine that writes to w. Close ends it.
+// NewLogWriter returns a LogWriter for w and starts its goroutine, which ends after Close.
 func NewLogWriter(w io.Writer) *LogWriter {
 	l := &LogWriter{w: w, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go l.writeLoop()
@@ -87,16 +88,16 @@ func (l *LogWriter) admitLevel(level slog.Level) bool {
 	return false
 }
 
-// Dropped returns how many lines were dropped so far.
+// Dropped returns the number of lines that were dropped so far.
 func (l *LogWriter) Dropped() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dropped
 }
 
-// Close writes the waiting lines, until ctx ends, and drops further ones. Its error says that
-// lines are missing. A write that never returns keeps its goroutine, since an io.Writer
-// cannot be cancelled.
+// Close waits until the waiting lines are written or ctx ends; later lines are dropped. The error
+// means that lines are missing. If a write of w never returns, its goroutine stays, because an
+// io.Writer cannot be cancelled.
 func (l *LogWriter) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
@@ -110,66 +111,69 @@ func (l *LogWriter) Close(ctx context.Context) error {
 	}
 }
 
+// wakeWriter makes writeLoop look for lines.
 func (l *LogWriter) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // it is awake
+	default: // it will look anyway
 	}
 }
 
+// dropLocked counts n dropped lines. The caller holds mu.
 func (l *LogWriter) dropLocked(n int64) {
 	l.dropped += n
 	l.unreported += n
 }
 
-// writeLoop writes all waiting lines as one block, again and again until the writer is closed.
+// writeLoop writes the waiting lines as one block whenever it is woken, until the writer is
+// closed. Two buffers take turns: one is written while Write fills the other.
 func (l *LogWriter) writeLoop() {
 	defer close(l.done)
-	var spare []byte // the piece before, to be filled again
+	var spare []byte // the previous block, whose memory is used again
 	for range l.wake {
-		piece, told, closed := l.takeWaiting(spare[:0])
-		if n, err := l.writeBlock(piece); err != nil {
-			l.countUnwritten(piece[n:], told)
+		block, reported, closed := l.takeWaiting(spare[:0])
+		if n, err := l.writeBlock(block); err != nil {
+			l.countUnwritten(block[n:], reported)
 		}
 		if closed {
 			return
 		}
-		spare = piece
+		spare = block
 	}
 }
 
-// writeBlock writes to w. It returns a panic of w as an error: the process, and every run
-// with it, must not end for a log line.
-func (l *LogWriter) writeBlock(piece []byte) (n int, err error) {
+// writeBlock writes to w. It returns a panic of w as an error: a log line must not end the process
+// with all its runs.
+func (l *LogWriter) writeBlock(block []byte) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			n, err = 0, fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return l.w.Write(piece)
+	return l.w.Write(block)
 }
 
-// takeWaiting returns the waiting lines, followed by the line that says how many are missing,
-// and leaves the empty buffer in their place.
-func (l *LogWriter) takeWaiting(room []byte) (piece []byte, told int64, closed bool) {
+// takeWaiting returns the waiting lines, followed by a line that reports the dropped ones, if any.
+// empty becomes the new buffer. reported is the number of lines in that report.
+func (l *LogWriter) takeWaiting(empty []byte) (block []byte, reported int64, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	piece, l.waiting = l.waiting, room
-	told, l.unreported = l.unreported, 0
-	if told > 0 {
-		piece = append(piece, droppedLine(told)...)
+	block, l.waiting = l.waiting, empty
+	reported, l.unreported = l.unreported, 0
+	if reported > 0 {
+		block = append(block, droppedLine(reported)...)
 	}
-	return piece, told, l.closed
+	return block, reported, l.closed
 }
 
-// countUnwritten counts the lines of a block that w failed to write, for instance to a full
-// disk. The missing lines that the block reported are unreported again.
-func (l *LogWriter) countUnwritten(rest []byte, told int64) {
+// countUnwritten counts the lines of a block that w failed to write, for example because of a full
+// disk. The dropped lines that the block reported must be reported again.
+func (l *LogWriter) countUnwritten(rest []byte, reported int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unreported += told
-	if told > 0 {
-		l.dropLocked(-1) // the line that told so is none of ours
+	l.unreported += reported
+	if reported > 0 {
+		l.dropLocked(-1) // rest contains the report itself, which is not a dropped line
 	}
 	l.dropLocked(int64(bytes.Count(rest, []byte("\n"))))
 }

@@ -17,21 +17,20 @@ import (
 const maxLabelSets = 500
 
 var (
-	// durationBuckets in seconds: from a call over loopback, 1 ms, to a run at its
-	// usual limit, 120 s.
+	// durationBuckets are in seconds, from a call over loopback to a long run.
 	durationBuckets = []float64{
 		0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120,
 	}
-	// tokenBuckets as the GenAI conventions advise for gen_ai.client.token.usage.
+	// tokenBuckets are those of the OpenTelemetry GenAI conventions for gen_ai.client.token.usage.
 	tokenBuckets = []float64{
 		1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
 	}
 )
 
-// newMetrics returns the meter provider and the handler of /metrics, with a registry of its
-// own that also has the metrics of the Go runtime and the process. Labels have values of the
-// configuration or of the code, and otherwise "_other". Should one still come from outside, maxLabelSets
-// bounds it.
+// newMetrics returns the meter provider and the handler of /metrics. They have their own registry,
+// which also has the metrics of the Go runtime and the process. Instruments use only labels from
+// the configuration or the code, and "_other" otherwise; maxLabelSets bounds the series if one
+// does not.
 func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -51,7 +50,7 @@ func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterPr
 	)
 	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelError),
-		// One collector's trouble must not hide the others' figures.
+		// If one collector fails, the page still has the metrics of the others.
 		ErrorHandling:       promhttp.ContinueOnError,
 		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: 8,

@@ -27,33 +27,34 @@ const (
 //
 //	OnEnd → spanQueue (bounded) → the SDK's batch processor → ExportSpans → OTLP
 //
-// The batch processor drops silently when it is full and reports failed exports, with the
-// collector's message, to a global handler. So spanQueue bounds the spans before it, to what
-// it can hold, and ExportSpans returns no errors to it.
+// The batch processor drops spans silently when it is full, and reports failed exports, with the
+// collector's message, to a global handler. So spanQueue lets in only as many spans as the
+// processor can hold and counts the others, and ExportSpans returns no errors to it.
 type tracePipeline struct {
 	provider     *sdktrace.TracerProvider
-	cancelExport context.CancelFunc // ends the export under way and all later ones
+	cancelExport context.CancelFunc // ends the current export and all later ones
 }
 
 // spanQueue accepts at most size spans that are not exported yet.
 type spanQueue struct {
 	sdktrace.SpanProcessor
 	size      int64
-	waiting   *atomic.Int64 // spans taken in and not yet exported
+	waiting   *atomic.Int64 // accepted spans that are not exported yet
 	countFull func()        // counts a dropped span
 }
 
-// spanSender exports spans and releases their places in spanQueue. ExportSpans is never called
-// concurrently.
+// spanSender exports spans and frees their places in spanQueue. The SDK never calls ExportSpans
+// concurrently, so failing needs no lock.
 type spanSender struct {
 	sdktrace.SpanExporter
 	canceled    context.Context
 	waiting     *atomic.Int64
 	countFailed func(spans int)
 	logger      *slog.Logger
-	failing     bool // so that an outage is one line and not one per batch
+	failing     bool // the last export failed; an outage is logged once, not for each batch
 }
 
+// newTracePipeline creates the pipeline. Its goroutine runs until shutdown.
 func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m metric.Meter) (*tracePipeline, error) {
 	exporter, err := newExporter(ctx, c)
 	if err != nil {
@@ -85,6 +86,7 @@ func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m m
 	)}, nil
 }
 
+// newExporter returns the OTLP exporter. It connects when it exports.
 func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	if err := checkEndpoint(c.Endpoint, c.Headers); err != nil {
 		return nil, err
@@ -103,8 +105,9 @@ func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 	return exporter, nil
 }
 
-// spanLimits bounds the length of an attribute, which the SDK does not: the caller's user
-// agent is one, and a full queue of long ones would need much memory.
+// spanLimits returns the SDK's limits, and a limit for the length of an attribute, which the SDK
+// does not have. The caller's user agent is an attribute, and a full queue of long ones would need
+// much memory.
 func spanLimits() sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits()
 	if l.AttributeValueLengthLimit < 0 {
@@ -113,8 +116,9 @@ func spanLimits() sdktrace.SpanLimits {
 	return l
 }
 
-// dropCounters creates the counter of lost spans, with both reasons at 0 from the start so
-// that an alert can see the first loss.
+// dropCounters creates the counter of lost spans, and returns a function for each reason that
+// counts one. Both reasons are 0 from the start, so that an alert sees the first loss as an
+// increase.
 func dropCounters(m metric.Meter) (full func(), failed func(int), err error) {
 	counter, err := m.Int64Counter("answerd.trace.spans.dropped", metric.WithUnit("{span}"),
 		metric.WithDescription("Ended spans that never reached the collector."))
@@ -130,7 +134,7 @@ func dropCounters(m metric.Meter) (full func(), failed func(int), err error) {
 	return func() { fullN(1) }, failed, nil
 }
 
-// OnEnd queues s or drops it. It never blocks, whatever the collector does.
+// OnEnd queues s, or drops and counts it. It never blocks, even if the collector does not answer.
 func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	if !s.SpanContext().IsSampled() {
 		return // recorded, but not for export
@@ -143,8 +147,8 @@ func (q *spanQueue) OnEnd(s sdktrace.ReadOnlySpan) {
 	q.SpanProcessor.OnEnd(s)
 }
 
-// ExportSpans sends one batch. It always returns nil: a failure is counted and
-// logged here, once per outage.
+// ExportSpans sends one batch. It always returns nil, because it counts and logs a failure itself,
+// the latter once per outage.
 func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	defer s.waiting.Add(-int64(len(spans)))
 	ctx, cancel := context.WithCancel(ctx)
@@ -165,8 +169,8 @@ func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlyS
 	return nil
 }
 
-// exportRecovered calls the exporter and returns a panic as an error: on the SDK's goroutine
-// it would end the process and every run with it.
+// exportRecovered calls the exporter and returns a panic as an error. On the SDK's goroutine, a
+// panic would end the process and all its runs.
 func (s *spanSender) exportRecovered(ctx context.Context, spans []sdktrace.ReadOnlySpan) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -176,8 +180,8 @@ func (s *spanSender) exportRecovered(ctx context.Context, spans []sdktrace.ReadO
 	return s.SpanExporter.ExportSpans(ctx, spans)
 }
 
-// withoutResponse returns the text of err without the collector's response, which follows one
-// of these words.
+// withoutResponse returns the text of err without the collector's response, which another service
+// wrote. In the exporter's errors it follows one of two phrases.
 func withoutResponse(err error) string {
 	text := err.Error()
 	for _, mark := range []string{"body: ", "partial success: "} {
@@ -186,14 +190,14 @@ func withoutResponse(err error) string {
 	return strings.TrimRight(text, " (:")
 }
 
-// shutdown flushes within flushTime and ctx. The provider itself gets no deadline, because it
-// would return then and leave its goroutine in the export; cancelling the export ends both.
+// shutdown exports the waiting spans within flushTime and ctx. The provider gets no deadline: with
+// one it would return and leave its goroutine in the export. Cancelling the export ends both.
 func (p *tracePipeline) shutdown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, p.cancelExport)
 	err := p.provider.Shutdown(context.WithoutCancel(ctx))
-	if !stop() {
+	if !stop() { // the AfterFunc has run, so the export was cancelled
 		return fmt.Errorf("flushing traces: %w", context.Cause(ctx))
 	}
 	p.cancelExport()
@@ -203,7 +207,7 @@ func (p *tracePipeline) shutdown(ctx context.Context) error {
 	return nil
 }
 
-// errRedirected stops an export that the collector wants to send elsewhere.
+// errRedirected stops an export that the collector redirects.
 var errRedirected = errors.New("the collector redirected; redirects are not followed")
 
 // OCIHeaders returns the headers that OCI Application Performance Monitoring requires in
@@ -212,8 +216,9 @@ func OCIHeaders(dataKey string) map[string]string {
 	return map[string]string{"authorization": "dataKey " + dataKey}
 }
 
-// checkEndpoint returns an error for an endpoint that the exporter would silently change or to
-// which it would leak credentials. Its errors never contain the URL, which may have a password.
+// checkEndpoint returns an error for an endpoint that the exporter would silently change, or that
+// would receive credentials over plain HTTP. Its errors never contain the URL, which may have a
+// password.
 func checkEndpoint(endpoint string, headers map[string]string) error {
 	const settings = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT or OCI_APM_TRACES_URL"
 	if endpoint == "" {
@@ -237,6 +242,7 @@ func checkEndpoint(endpoint string, headers map[string]string) error {
 	return nil
 }
 
+// isLoopback reports whether host is localhost or a loopback address.
 func isLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -245,11 +251,12 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// proxyUnlessRedirected returns the exporter's proxy, or an error for a redirect. This is the
-// only hook that can refuse redirects and keeps the OTEL_EXPORTER_OTLP_* timeout and TLS
-// files: an http.Client of our own would switch those off. net/http sets Response only on
-// requests that a redirect caused, and asks for the proxy before it connects, so no
-// credential reaches the other host.
+// proxyUnlessRedirected returns the exporter's proxy, or an error for a redirect, which must not
+// receive the credentials. net/http sets Response only on requests that a redirect caused, and
+// asks for the proxy before it connects.
+//
+// The exporter has no other hook for this that keeps the OTEL_EXPORTER_OTLP_* timeout and TLS
+// files: an http.Client of our own would switch those off.
 func proxyUnlessRedirected(r *http.Request) (*url.URL, error) {
 	if r.Response != nil {
 		return nil, errRedirected

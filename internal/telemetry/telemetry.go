@@ -12,11 +12,11 @@
 //	router.Handle("/metrics", tel.Metrics())
 //	server.Handler = tel.Handler(router, route)            // one span per request
 //
-// Every request has a trace id, with tracing off too: the caller's, or a random one.
-// With tracing off no span is recorded, and only that id remains. No caller ever waits for
-// the collector: spans wait in a bounded queue, and those that do not fit are dropped and
-// counted. No global state is set, so several Telemetry values are independent. Only W3C
-// trace context crosses the service; baggage is neither read nor sent.
+// Every request has a trace id, also with tracing off: the caller's, or a random one. With tracing
+// off no span is recorded, and only that id is passed on. No caller ever waits for the collector:
+// spans wait in a bounded queue, and those that do not fit are dropped and counted. No global state
+// is set, so several Telemetry values are independent. Of W3C's headers only traceparent and
+// tracestate are passed on; baggage is neither read nor sent, because it may be about people.
 //
 // All functions and methods may be used concurrently.
 package telemetry
@@ -42,12 +42,13 @@ import (
 // flushTime bounds how long Shutdown waits for the collector to accept the last spans.
 const flushTime = 5 * time.Second
 
-// propagator reads and writes the only format in which a trace enters and leaves the service.
+// propagator reads and writes the only format in which traces enter and leave the service (W3C
+// Trace Context).
 var propagator = propagation.TraceContext{}
 
-// Config selects what is exported. The zero Config is valid: metrics, no tracing.
-// Sampler, batch sizes, time-outs, TLS files and resource attributes are not here:
-// the SDK reads the standard OTEL_* settings itself.
+// Config selects what is exported. The zero Config is valid: metrics and no tracing. It does not
+// have the sampler, batch sizes, timeouts, TLS files and resource attributes, because the SDK
+// reads the standard OTEL_* settings itself.
 type Config struct {
 	ServiceName string // service.name; "" means OTEL_RESOURCE_ATTRIBUTES', else "answerd"
 	Version     string // service.version and the version of our spans
@@ -55,11 +56,11 @@ type Config struct {
 	// Endpoint is the whole URL that traces are posted to, path included.
 	// Required with Tracing.
 	Endpoint string
-	// Headers go with every export in place of OTEL_EXPORTER_OTLP_HEADERS; empty
-	// leaves those. They hold credentials (see OCIHeaders) and are never printed.
+	// Headers are sent with every export and replace OTEL_EXPORTER_OTLP_HEADERS unless they are
+	// empty. They hold credentials (OCIHeaders) and are never printed.
 	Headers map[string]string
-	// QueueSize is how many ended spans may wait for the collector. 0 means 2048,
-	// the default of OTEL_BSP_MAX_QUEUE_SIZE, whose place it takes.
+	// QueueSize is the number of ended spans that may wait for the collector. It replaces
+	// OTEL_BSP_MAX_QUEUE_SIZE; 0 means the default of that, 2048.
 	QueueSize int
 	Logger    *slog.Logger // nil means none
 }
@@ -77,8 +78,8 @@ type Telemetry struct {
 	err      error // of the shutdown; written inside it
 }
 
-// New sets up telemetry. It makes no connection, so it succeeds without a reachable collector.
-// Every error is an unusable configuration and names the setting. ctx is not kept.
+// New sets up telemetry. It does not connect to the collector, which need not be reachable yet.
+// Each error is about an unusable configuration and names the setting. ctx is not kept.
 func New(ctx context.Context, c Config) (*Telemetry, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -119,16 +120,15 @@ func (t *Telemetry) Meter(name string) metric.Meter {
 // Metrics returns the handler that serves the Prometheus page.
 func (t *Telemetry) Metrics() http.Handler { return t.metrics }
 
-// Shutdown exports the waiting spans, for 5 s at most or until ctx ends, and returns after the
-// exporting goroutine has. Its error says that spans were lost. Later calls return the result
-// of the first.
+// Shutdown exports the waiting spans, for at most 5 s or until ctx ends, and returns when the
+// exporting goroutine has ended. The error means that spans were lost. Later calls return the
+// result of the first one.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.shutdown.Do(func() {
 		if t.traces != nil {
 			t.err = t.traces.shutdown(ctx)
 		}
-		// The reader only unregisters; it has nothing to wait for and no error
-		// that anybody could act on.
+		// The reader only unregisters: it waits for nothing, and its error would not help anybody.
 		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
 	})
 	return t.err
@@ -143,8 +143,8 @@ func TraceID(ctx context.Context) string {
 	return sc.TraceID().String()
 }
 
-// newResource returns the attributes of this process that every span and metric carries. Of
-// attributes given twice the later option wins, hence the order: our default name, then
+// newResource returns the attributes of this process, which all spans and metrics carry. If an
+// attribute is given twice, the later option wins. Hence the order: the default name, then
 // OTEL_RESOURCE_ATTRIBUTES, then the explicit configuration.
 func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	var set []attribute.KeyValue

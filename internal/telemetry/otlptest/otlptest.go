@@ -1,5 +1,7 @@
-// Package otlptest decodes the spans of an OTLP/HTTP export, for tests that stand in for a
-// collector. It reads what they look at.
+// Package otlptest decodes the spans of an OTLP/HTTP export, for tests that act as a collector. It
+// decodes only what they check.
+//
+//	spans, err := otlptest.Decode(body) // of a POST to /v1/traces
 package otlptest
 
 import (
@@ -10,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Span is an exported span. Ids are hex digits; ParentID is "" for a root span.
+// Span is an exported span. Ids are hex digits, and ParentID is "" for a root span.
 type Span struct {
 	TraceID, SpanID, ParentID string
 	Name                      string
@@ -23,16 +25,16 @@ type Span struct {
 func Decode(request []byte) ([]Span, error) {
 	var d decoder
 	var spans []Span
-	for _, b := range d.message(request)[1] {
-		resourceSpans := d.message(b)
-		resource := d.attributes(d.message(resourceSpans.bytes(1))[1])
+	for _, b := range d.splitMessage(request)[1] {
+		resourceSpans := d.splitMessage(b)
+		resource := d.decodeAttributes(d.splitMessage(resourceSpans.valueOf(1))[1])
 		for _, b := range resourceSpans[2] {
-			for _, b := range d.message(b)[2] {
-				span := d.message(b)
+			for _, b := range d.splitMessage(b)[2] {
+				span := d.splitMessage(b)
 				spans = append(spans, Span{
-					TraceID: hex.EncodeToString(span.bytes(1)), SpanID: hex.EncodeToString(span.bytes(2)),
-					ParentID: hex.EncodeToString(span.bytes(4)), Name: string(span.bytes(5)),
-					Attributes: d.attributes(span[9]), Resource: resource,
+					TraceID: hex.EncodeToString(span.valueOf(1)), SpanID: hex.EncodeToString(span.valueOf(2)),
+					ParentID: hex.EncodeToString(span.valueOf(4)), Name: string(span.valueOf(5)),
+					Attributes: d.decodeAttributes(span[9]), Resource: resource,
 				})
 			}
 		}
@@ -40,16 +42,18 @@ func Decode(request []byte) ([]Span, error) {
 	return spans, d.err
 }
 
-// fields are the values of a message, by field number.
+// fields holds the values of a protobuf message by field number.
 type fields map[protowire.Number][][]byte
 
-// bytes returns the value of a field that is not repeated.
-func (f fields) bytes(n protowire.Number) []byte { return bytes.Join(f[n], nil) }
+// valueOf returns the value of a field that is not repeated.
+func (f fields) valueOf(n protowire.Number) []byte { return bytes.Join(f[n], nil) }
 
-type decoder struct{ err error } // the first one
+// decoder decodes messages and keeps the first error, so that callers check once.
+type decoder struct{ err error }
 
-// message splits a message. Integers are in decimal; fixed numbers are left out.
-func (d *decoder) message(b []byte) fields {
+// splitMessage splits a message into its fields. Integers become decimal text; numbers of fixed size are
+// left out.
+func (d *decoder) splitMessage(b []byte) fields {
 	all := fields{}
 	for len(b) > 0 {
 		n, kind, size := protowire.ConsumeField(b)
@@ -73,12 +77,13 @@ func (d *decoder) message(b []byte) fields {
 	return all
 }
 
-func (d *decoder) attributes(keyValues [][]byte) map[string]string {
+// decodeAttributes decodes a list of KeyValue messages.
+func (d *decoder) decodeAttributes(keyValues [][]byte) map[string]string {
 	all := map[string]string{}
 	for _, b := range keyValues {
-		kv := d.message(b)
-		value := d.message(kv.bytes(2))
-		all[string(kv.bytes(1))] = string(value.bytes(1)) + string(value.bytes(3)) // one of them
+		kv := d.splitMessage(b)
+		value := d.splitMessage(kv.valueOf(2))
+		all[string(kv.valueOf(1))] = string(value.valueOf(1)) + string(value.valueOf(3)) // only one of them is set
 	}
 	return all
 }
