@@ -1,16 +1,16 @@
-// Package console is the page at /: ask, watch the run, read the answer.
+// Package console serves the page at /, where a person asks questions and watches their runs.
 //
 //	h := console.Handler(console.Options{TraceURL: "https://traces.example/trace/{trace_id}"})
 //	r.Method(http.MethodGet, "/", h)
 //	r.Method(http.MethodGet, "/console/*", h)
 //
-// The page is embedded as it was written: HTML, style sheets and ES modules, with
-// no build step. It is a client of the API like any other, asks nothing of another
-// host, and its policy makes the browser hold it to that. What a model or a tool
-// says is hostile text: the page builds nodes from it and never markup.
+// The page is embedded as it was written: HTML, style sheets and ES modules, without a build step. It
+// is a client of the API like any other. It sends requests only to its own origin, and its Content
+// Security Policy makes the browser enforce that. Texts of models and tools are untrusted: the page
+// creates nodes from them and never parses them as HTML.
 //
-// All files are read and hashed once, in Handler; serving them shares nothing that
-// changes, so the handler may be used concurrently.
+// Handler reads and hashes all files once. The http.Handler that it returns has no other state, so it
+// may be used concurrently.
 package console
 
 import (
@@ -26,16 +26,19 @@ import (
 	"time"
 )
 
+// page has the files of the page.
+//
 //go:embed page/*.html page/*.css page/*.js page/*.svg
 var page embed.FS
 
-// policy lets the page load its own files and talk to its own origin, and nothing
-// else: no inline script or style, no frame around it, no form that leaves it.
+// policy is the Content Security Policy (CSP Level 3). It lets the page load its own files and send
+// requests to its own origin. It forbids inline scripts and styles, to show the page in a frame, and
+// forms that are sent elsewhere.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
 	"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// contentTypes are fixed here and not asked of the machine's MIME tables, which
-// differ: a script of another type is refused by the browser.
+// contentTypes has the content types of the files. They are fixed here because the MIME tables of
+// machines differ, and a browser refuses a script that has another type.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -43,7 +46,7 @@ var contentTypes = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// noTraceURL is the attribute of the page's meta tag that Options.TraceURL takes the place of.
+// noTraceURL is the attribute of the page's meta tag that Options.TraceURL replaces.
 var noTraceURL = []byte(`content="trace url"`)
 
 // file is one embedded file, ready to be served.
@@ -53,16 +56,19 @@ type file struct {
 	etag        string
 }
 
-// Options say what the page cannot learn from the API.
+// Options holds settings that the page cannot get from the API.
 type Options struct {
-	TraceURL string // where a trace can be looked at, with {trace_id} in its place; "" is nowhere
+	// TraceURL is the URL of a page that shows a trace, with {trace_id} as a placeholder. "" shows no
+	// link.
+	TraceURL string
 }
 
-// Handler serves the page at / and its parts under /console/. Any other path is 404.
+// Handler returns a handler that serves the page at / and its files under /console/. Any other path
+// is 404.
 func Handler(o Options) http.Handler {
-	files, err := load(page, o)
+	files, err := loadFiles(page, o)
 	if err != nil {
-		panic(err) // the files are part of the program: a test has read them all
+		panic(err) // cannot happen: the files are part of the program, and a test loads them all
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -76,18 +82,17 @@ func Handler(o Options) http.Handler {
 			return
 		}
 		h.Set("Content-Type", f.contentType)
-		// The names stay the same from version to version, so a browser keeps the
-		// files but asks each time whether they are still these.
+		// The names do not change from version to version. So a browser may keep the files, but must
+		// ask each time whether they have changed (RFC 9111 section 5.2.2.4).
 		h.Set("Cache-Control", "no-cache")
 		h.Set("ETag", f.etag)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 	})
 }
 
-// load reads the embedded files by the path that they are served at. The page
-// itself is only at /: its links are relative to that, so that it also works behind
-// a proxy that adds a prefix.
-func load(fsys fs.FS, o Options) (map[string]file, error) {
+// loadFiles returns the embedded files by the paths that they are served at. The page itself is only
+// at /: its links are relative to that, so that it also works behind a proxy that adds a prefix.
+func loadFiles(fsys fs.FS, o Options) (map[string]file, error) {
 	files := make(map[string]file)
 	err := fs.WalkDir(fsys, "page", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -44,7 +44,7 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 
 func embedded(t *testing.T) map[string]file {
 	t.Helper()
-	files, err := load(page, Options{})
+	files, err := loadFiles(page, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
 
 func TestETagsFollowTheContent(t *testing.T) {
 	tag := func(content string) string {
-		files, err := load(fstest.MapFS{"page/a.js": {Data: []byte(content)}}, Options{})
+		files, err := loadFiles(fstest.MapFS{"page/a.js": {Data: []byte(content)}}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestPageKnowsWhereTracesAre(t *testing.T) {
 		"https://t.example/?a=1&b={trace_id}":    `<meta name="trace-url" content="https://t.example/?a=1&amp;b={trace_id}">`,
 		`https://t.example/"><script>{trace_id}`: `<meta name="trace-url" content="https://t.example/&#34;&gt;&lt;script&gt;{trace_id}">`,
 	} {
-		files, err := load(page, Options{TraceURL: trace})
+		files, err := loadFiles(page, Options{TraceURL: trace})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestPageKnowsWhereTracesAre(t *testing.T) {
 }
 
 func TestFileOfAnUnknownKindIsRefused(t *testing.T) {
-	if _, err := load(fstest.MapFS{"page/a.exe": {}}, Options{}); err == nil {
+	if _, err := loadFiles(fstest.MapFS{"page/a.exe": {}}, Options{}); err == nil {
 		t.Error("a file without content type was taken, want an error")
 	}
 }
