@@ -310,7 +310,7 @@ func (e *promptError) runError() event.RunError {
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
 	// Check the current rules: a takeover may start the run long after it was requested.
-	if !l.agent.Rules.Of(l.run.caller).Server(p.Server) {
+	if !l.agent.Rules.Of(l.run.caller).AllowsServer(p.Server) {
 		return nil, &promptError{p, fmt.Errorf("%w: the rules do not allow it", mcp.ErrBadPrompt)}
 	}
 	filled, err := l.agent.Tools.Prompt(ctx, l.run.caller, p.Server, p.Name, p.Arguments)

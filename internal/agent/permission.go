@@ -19,12 +19,12 @@ import (
 // it.
 func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
 	all, access := a.Tools.ToolsFor(ctx, caller), a.Rules.Of(caller)
-	if access.Unlimited() {
+	if access.AllowsEverything() {
 		return all // the same slice, so that toolCatalogCache recognizes it
 	}
 	allowed := make([]catalog.Tool, 0, len(all))
 	for _, t := range all {
-		if _, ok := access.Tool(t.Server, t.Name); ok {
+		if _, ok := access.AllowsTool(t.Server, t.Name); ok {
 			allowed = append(allowed, t)
 		}
 	}
@@ -35,7 +35,7 @@ func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.To
 // configuration's order.
 func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	access := a.Rules.Of(caller)
-	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.Server(s.Name) })
+	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })
 }
 
 // unavailableServers returns the servers that r would use and that cannot be connected at present, as
@@ -43,7 +43,7 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
-		return !access.Server(name) || !matches(r.Servers, name)
+		return !access.AllowsServer(name) || !matches(r.Servers, name)
 	})
 }
 
@@ -77,13 +77,13 @@ func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r
 
 // MayUseModel reports whether the rules let a caller use a model.
 func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
-	return a.Rules.Of(caller).Model(model)
+	return a.Rules.Of(caller).AllowsModel(model)
 }
 
 // Refresh lists the tools of a server again, for a caller. It returns ErrUnknownServer, even if
 // the server exists but the caller may not use it, or the error of the listing.
 func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
-	if !a.Rules.Of(caller).Server(server) {
+	if !a.Rules.Of(caller).AllowsServer(server) {
 		return fmt.Errorf("refresh %.64q: %w", server, ErrUnknownServer)
 	}
 	return a.Tools.RefreshFor(ctx, caller, server)
@@ -92,14 +92,14 @@ func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string
 // Prompts returns the prompts of a server, for a caller. It returns ErrUnknownServer like
 // Refresh.
 func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
-	if !a.Rules.Of(caller).Server(server) {
+	if !a.Rules.Of(caller).AllowsServer(server) {
 		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	return a.Tools.Prompts(ctx, caller, server)
 }
 
 func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
-	_, ok := a.Rules.Of(caller).Tool(t.Server, t.Name)
+	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
 	return ok
 }
 
@@ -110,7 +110,7 @@ func (a *Agent) authorizeCall(_ context.Context, x *toolExecution) error {
 		return nil
 	}
 	var ok bool
-	if x.rule, ok = a.Rules.Of(x.caller).Tool(x.tool.Server, x.tool.Name); !ok {
+	if x.rule, ok = a.Rules.Of(x.caller).AllowsTool(x.tool.Server, x.tool.Name); !ok {
 		return x.denyByRules()
 	}
 	return nil

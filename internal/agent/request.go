@@ -133,7 +133,7 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
 	}
-	if access := a.Rules.Of(owner); access.Nothing() || !access.Model(r.Model) {
+	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(r.Model) {
 		return ErrForbidden
 	}
 	if err := r.validateQuestion(); err != nil {

@@ -1,4 +1,4 @@
-// Package auth knows who is calling and what they may do.
+// Package auth decides who is calling and what they may do.
 //
 // A Verifier turns the bearer JWT of a request (RFC 6750, RFC 9068) into an Identity, with
 // the issuer's keys (RFC 7517). Rules say which servers, tools and models an Identity may
@@ -11,11 +11,11 @@
 //	id, err := verifier.Verify(ctx, token)
 //	status, header := auth.Challenge(err, metadata)  // if either failed
 //	access := rules.Of(id)
-//	rule, ok := access.Tool("crm", "crm_delete")
+//	rule, ok := access.AllowsTool("crm", "crm_delete")
 //
-// Verify waits, under its context, only while there are no keys, or while the token's key
-// is a new one. Everything here may be used concurrently. No token and no secret is ever
-// formatted: both are a Secret.
+// Verify waits, under its context, only while there are no keys, or while the token's key is a new
+// one. Everything in this package may be used concurrently. Tokens and secrets are values of type
+// Secret, so formatting one never shows it.
 package auth
 
 import (
@@ -23,14 +23,14 @@ import (
 	"time"
 )
 
-// Identity is a caller. The zero Identity is the anonymous caller of a service that runs
+// Identity describes a caller. The zero Identity is the anonymous caller of a service that runs
 // without inbound authentication. A run belongs to an (Issuer, Subject).
 type Identity struct {
 	Issuer  string
 	Subject string // a user's sub, or "client:" and the client_id of a client without one
 	Scopes  []string
 	Expiry  time.Time // the token's exp; zero for the anonymous caller
-	// Claims are all claims of the token, still encoded, for Rules.
+	// Claims has all claims of the token as JSON, for Rules.
 	Claims map[string]json.RawMessage
 	// Token is the token that the caller sent. It may only be the subject_token of an
 	// exchange (RFC 8693): the MCP specification forbids passing it on.
@@ -58,7 +58,7 @@ func (id Identity) Until() time.Time {
 	return id.Expiry.Add(clockSkew)
 }
 
-// Owns reports whether a run of owner belongs to id.
+// Owns reports whether a run that belongs to owner belongs to id.
 func (id Identity) Owns(owner Identity) bool {
 	return id.Issuer == owner.Issuer && id.Subject == owner.Subject
 }

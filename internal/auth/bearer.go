@@ -10,15 +10,15 @@ import (
 // maxTokenBytes bounds a caller's token.
 const maxTokenBytes = 8 << 10
 
-// The errors of FromRequest and Verify, beside *ScopeError. Their texts are fixed and
-// contain no value of the token. The reason that Verify adds is for the log; the caller
-// gets what Challenge returns and nothing more.
+// FromRequest and Verify return these errors and *ScopeError. Their texts are fixed and contain no
+// value of the token. The reason that Verify adds is for the log; the caller gets only what Challenge
+// returns.
 var (
 	// ErrNoToken means that the request has no bearer token.
 	ErrNoToken = errors.New("no bearer token")
-	// ErrMalformed means that the request does not send its token as RFC 6750 says.
+	// ErrMalformed means that the request does not send its token as RFC 6750 requires.
 	ErrMalformed = errors.New("malformed authorization")
-	// ErrInvalidToken means that the token is expired, forged, or not meant for us.
+	// ErrInvalidToken means that the token is expired, forged, or for another audience.
 	ErrInvalidToken = errors.New("invalid token")
 	// ErrKeysUnavailable means that there are no keys to verify signatures with. It says
 	// nothing about the token, which may be accepted a second later.
@@ -27,15 +27,16 @@ var (
 
 // ScopeError means that the token is valid but lacks a scope.
 type ScopeError struct {
-	Required string // the scopes that are needed, spaces between
+	Required string // the required scopes, separated by spaces
 }
 
+// Error names the scopes.
 func (e *ScopeError) Error() string { return "the token lacks the scope " + e.Required }
 
-// FromRequest returns the bearer token of the Authorization header. It reads no other
-// place: a token in the URL ends up in logs, and browsers send one in a cookie unasked. Two
-// headers are an error, because a proxy in front of us may have used the other one. Errors
-// are ErrNoToken and ErrMalformed.
+// FromRequest returns the bearer token of the Authorization header (RFC 6750 section 2.1). It
+// reads no other place: a token in the URL ends up in logs, and a browser sends a cookie with
+// every request. Two headers are an error, because a proxy may have used the other one. Errors are
+// ErrNoToken and ErrMalformed.
 func FromRequest(r *http.Request) (token string, err error) {
 	headers := r.Header.Values("Authorization")
 	switch {
@@ -71,8 +72,8 @@ func isB64Token(s string) bool {
 	return body != ""
 }
 
-// IsVisibleASCII reports whether s can be sent as a token in an Authorization header: it is
-// not empty and has neither spaces nor control characters. RFC 6750 section 2.1 allows fewer
+// IsVisibleASCII reports whether s can be sent as a token in an Authorization header: it is not
+// empty and has neither spaces nor control characters. RFC 6750 section 2.1 allows fewer
 // characters, but some issuers of opaque tokens use others.
 func IsVisibleASCII(s string) bool {
 	for i := range len(s) {
@@ -83,10 +84,10 @@ func IsVisibleASCII(s string) bool {
 	return s != ""
 }
 
-// Challenge returns the HTTP status and the WWW-Authenticate header, "" for none, that RFC
-// 6750 section 3 requires for an error of FromRequest or Verify. metadata is the URL of the
-// Metadata (RFC 9728 section 5.1); it must not need escaping in a quoted string. Any other
-// error is 500, so that an unexpected one lets nobody in.
+// Challenge returns the HTTP status and the value of the WWW-Authenticate header, or "" for none,
+// that RFC 6750 section 3 requires for an error of FromRequest or Verify. metadata is the URL of
+// the Metadata (RFC 9728 section 5.1); it must not need escaping in a quoted string. For any other
+// error the status is 500, so that an unexpected error never admits a caller.
 func Challenge(err error, metadata string) (status int, wwwAuthenticate string) {
 	realm, metadataParam := `Bearer realm="answerd"`, `, resource_metadata="`+metadata+`"`
 	var scope *ScopeError

@@ -12,10 +12,12 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// claims has the claims of a JWT that we use: RFC 7519 section 4.1, and client_id and scope
-// of RFC 9068. golang-jwt's RegisteredClaims does not fit: it matches names in any case,
-// takes the last of two, and converts exp 1e300 to an int64, which gives another value on
-// every processor.
+// claims has the claims of a JWT that the service uses: those of RFC 7519 section 4.1, and
+// client_id and scope of RFC 9068.
+//
+// RegisteredClaims of golang-jwt does not fit. It matches names in any case, takes the last of two
+// claims with the same name, and converts an exp of 1e300 to an int64, whose value then depends on
+// the processor.
 type claims struct {
 	all                       strictjson.Object
 	issuer, subject, clientID string
@@ -27,8 +29,8 @@ type claims struct {
 	issuedAt                  *jwt.NumericDate
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A claim of the wrong type is an error and not
-// an absent claim.
+// UnmarshalJSON implements json.Unmarshaler. A claim of the wrong type is an error; it does not
+// count as absent.
 func (c *claims) UnmarshalJSON(data []byte) error {
 	o, err := strictjson.Parse(data)
 	if err != nil {
@@ -52,8 +54,9 @@ func (c *claims) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// numericDate returns the NumericDate (RFC 7519 section 2) of that name, nil if there is
-// none. It accepts only a number, and only one between 1970 and the year 9999.
+// numericDate returns the NumericDate (RFC 7519 section 2) with that name, or nil if there is
+// none. It accepts only a number, and only one between 1970 and the year 9999, which time.Time can
+// represent.
 func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
 	const yearTenThousand = 253402300800
 	raw, ok := o[name]
@@ -67,8 +70,8 @@ func numericDate(o strictjson.Object, name string) (*jwt.NumericDate, error) {
 	return jwt.NewNumericDate(time.Unix(int64(seconds), 0)), nil
 }
 
-// scopesOf returns the scopes in scope (RFC 8693 section 4.2: one string, spaces between).
-// Without that claim it reads scp, which some issuers use, as a list or like scope.
+// scopesOf returns the scopes in the claim scope, one string with spaces (RFC 8693 section 4.2).
+// Without that claim it reads scp, which some issuers use, as a list or a string.
 func scopesOf(o strictjson.Object) ([]string, error) {
 	name := "scope"
 	if !o.Has(name) {
@@ -81,12 +84,14 @@ func scopesOf(o strictjson.Object) ([]string, error) {
 	return strings.Fields(strings.Join(list, " ")), nil
 }
 
-// identity returns the caller that c names; ok is false if it names nobody. A token that a
-// service got for itself may have no sub (RFC 9068 section 2.2 requires one, but many
-// issuers leave it out): then the client is the subject. Users and clients are named in
-// different namespaces (RFC 9068 section 5), so a client has the prefix "client:", and a user
-// whose subject begins with one of the two prefixes has the prefix "user:".
-func (c *claims) identity() (id Identity, ok bool) {
+// toIdentity returns the caller that c identifies. ok is false if it identifies neither a user nor
+// a client.
+//
+// A token that a client got for itself may have no sub: RFC 9068 section 2.2 requires one, but
+// many issuers leave it out. The client is then the subject. A client could choose the id of a
+// user as its own (RFC 9068 section 5), so such a subject has the prefix "client:", and a user's
+// subject that begins with one of the two prefixes gets the prefix "user:".
+func (c *claims) toIdentity() (id Identity, ok bool) {
 	id = Identity{Issuer: c.issuer, Subject: c.subject, Scopes: c.scopes, Claims: c.all}
 	switch {
 	case id.Subject == "":
@@ -100,25 +105,26 @@ func (c *claims) identity() (id Identity, ok bool) {
 	return id, strings.TrimSpace(c.subject) != "" || c.subject == "" && strings.TrimSpace(c.clientID) != ""
 }
 
-// Prefixes of subjects, see identity.
+// clientPrefix and userPrefix keep the subjects of clients and users apart (toIdentity).
 const (
 	clientPrefix = "client:"
 	userPrefix   = "user:"
 )
 
-// UnverifiedExpiry returns the exp of token, if token is a JWT that has one. It does not
-// check the signature: it is meant for tokens that others will verify.
+// UnverifiedExpiry returns the exp of token if token is a JWT that has one. It does not check the
+// signature. Callers use it for tokens that they received from an issuer and that others will
+// verify.
 func UnverifiedExpiry(token string) (time.Time, bool) {
 	var c claims
 	_, _, err := jwt.NewParser().ParseUnverified(token, &c)
-	// ErrTokenUnverifiable means an unknown algorithm, which is found after the claims.
+	// ErrTokenUnverifiable means an unknown algorithm. The parser has decoded the claims by then.
 	if err != nil && !errors.Is(err, jwt.ErrTokenUnverifiable) || c.expires == nil {
 		return time.Time{}, false
 	}
 	return c.expires.Time, true
 }
 
-// The methods of jwt.Claims, for golang-jwt's validator.
+// The methods below implement jwt.Claims for golang-jwt's validator.
 
 func (c *claims) GetExpirationTime() (*jwt.NumericDate, error) { return c.expires, nil }
 func (c *claims) GetIssuedAt() (*jwt.NumericDate, error)       { return c.issuedAt, nil }

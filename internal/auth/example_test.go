@@ -21,7 +21,7 @@ func ExampleRules() {
 	ann := auth.Identity{Subject: "ann", Scopes: []string{"admin"}}
 	bob := auth.Identity{Subject: "bob"}
 	for _, caller := range []auth.Identity{ann, bob} {
-		rule, ok := r.Of(caller).Tool("crm", "crm_delete")
+		rule, ok := r.Of(caller).AllowsTool("crm", "crm_delete")
 		fmt.Printf("%s: %t %q\n", caller.Subject, ok, rule)
 	}
 	// Output:

@@ -8,18 +8,19 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
+// errHeader means that the header of a token is invalid or not supported.
 var errHeader = errors.New("header")
 
-// header has the members of a token's JOSE header (RFC 7515 section 4) that we use: which
-// key to look for, and which algorithm. jku, jwk, x5u and x5c say where to get a key; we do
-// not read them, because nothing in a token may decide how it is checked.
+// header has the members of a token's JOSE header (RFC 7515 section 4) that the service uses:
+// which key to look for, and which algorithm. It does not have jku, jwk, x5u and x5c, which say
+// where to get a key, because nothing in a token may decide how it is verified.
 type header struct {
 	alg, kid, typ string
 	haveKid       bool
 }
 
-// parseHeader reads the first part of token. golang-jwt reads it again, but it takes the
-// last of two members of one name and any typ, and ignores crit.
+// parseHeader decodes the first part of token. golang-jwt decodes it again, but it takes the last
+// of two members with the same name, accepts any typ, and ignores crit.
 func parseHeader(token string) (header, error) {
 	segment, _, _ := strings.Cut(token, ".")
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(segment)
@@ -30,8 +31,8 @@ func parseHeader(token string) (header, error) {
 	if err != nil {
 		return header{}, errHeader
 	}
-	// RFC 7515 section 4.1.11: we must understand what crit names, and we know no
-	// extension. b64 (RFC 7797) would change what is signed.
+	// A recipient must reject a token whose crit names an extension that it does not support (RFC
+	// 7515 section 4.1.11), and none is supported. b64 (RFC 7797) would change what is signed.
 	if o.Has("crit") || o.Has("b64") {
 		return header{}, errHeader
 	}
@@ -47,13 +48,14 @@ func parseHeader(token string) (header, error) {
 	return h, nil
 }
 
-// isAcceptedType reports whether typ may be that of an access token, and not that of another
-// JWT of the same issuer, such as a logout token (RFC 8725 section 3.11). An ID token may
-// be a "JWT" too; it has another audience.
+// isAcceptedType reports whether typ may be the type of an access token. Other JWTs of the same
+// issuer, such as logout tokens, have another type (RFC 8725 section 3.11). An ID token may also
+// be a "JWT"; it has another audience.
 func isAcceptedType(typ string) bool { return strings.EqualFold(typ, "jwt") || isAccessType(typ) }
 
-// isAccessType reports whether typ is that of RFC 9068 section 2.1. Media types compare
-// without regard to case, and "application/" may be left out (RFC 7515 section 4.1.9).
+// isAccessType reports whether typ is the type of access tokens (RFC 9068 section 2.1). Media
+// types are compared without regard to case, and "application/" may be left out (RFC 7515 section
+// 4.1.9).
 func isAccessType(typ string) bool {
 	return strings.EqualFold(typ, "at+jwt") || strings.EqualFold(typ, "application/at+jwt")
 }

@@ -15,27 +15,27 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// Bounds of a key set. They are not settings: an issuer that exceeds them is broken, or is
-// not the issuer.
+// Bounds of a key set. They are not settings, because only a broken or false issuer exceeds them.
 const (
 	maxKeys    = 32
 	minRSABits = 2048 // RFC 7518 section 3.3
-	maxRSABits = 8192 // larger keys are slow to verify with
+	maxRSABits = 8192 // verification with larger keys is slow
 	maxKeyID   = 128  // bytes of a kid
 )
 
+// errKeySet means that a document is not a key set within the bounds.
 var errKeySet = errors.New("not a JSON Web Key Set of at most 32 keys")
 
-// publicKey is one key of the issuer.
+// publicKey is one of the issuer's keys.
 type publicKey struct {
 	id  string // its kid, may be ""
 	alg string // the only algorithm of the key; "" allows those of its type
 	key crypto.PublicKey
 }
 
-// allowsAlgorithm reports whether a signature with alg may be checked with k. The key
-// decides and not the token: otherwise an attacker could use a public RSA key as an HMAC
-// secret (RFC 8725 section 3.1).
+// allowsAlgorithm reports whether a signature with alg may be verified with k. The key decides
+// that and not the token. Otherwise an attacker could sign with HMAC and use the public RSA key as
+// the secret (RFC 8725 section 3.1).
 func (k publicKey) allowsAlgorithm(alg string) bool {
 	if k.alg != "" && k.alg != alg {
 		return false
@@ -51,8 +51,9 @@ func (k publicKey) allowsAlgorithm(alg string) bool {
 	return false
 }
 
-// parseKeySet reads a JSON Web Key Set (RFC 7517 section 5). It leaves out keys that we
-// cannot use or that are not for signatures; a set without any other key is an error.
+// parseKeySet decodes a JSON Web Key Set (RFC 7517 section 5). It leaves out keys of unsupported
+// types and keys that are not for signatures, as section 5 advises. A set without any usable key
+// is an error.
 func parseKeySet(body []byte) ([]publicKey, error) {
 	set, err := strictjson.Parse(body)
 	if err != nil {
@@ -74,8 +75,8 @@ func parseKeySet(body []byte) ([]publicKey, error) {
 	return keys, nil
 }
 
-// parseKey reads one key (RFC 7517 section 4); ok is false if we cannot use it. A key that
-// is not meant for signatures must not verify any (sections 4.2 and 4.3).
+// parseKey decodes one key (RFC 7517 section 4). ok is false if it cannot be used. A key whose use
+// or key_ops is not for verification must not verify a signature (sections 4.2 and 4.3).
 func parseKey(o strictjson.Object) (k publicKey, ok bool) {
 	var kty, use string
 	var err error
@@ -99,8 +100,8 @@ func parseKey(o strictjson.Object) (k publicKey, ok bool) {
 	return k, ok
 }
 
-// parseRSAKey reads the members of RFC 7518 section 6.3.1. It refuses an even modulus or
-// exponent, and an exponent of 1, with which everything is its own signature.
+// parseRSAKey decodes the members of RFC 7518 section 6.3.1. It refuses an even modulus or
+// exponent, and an exponent of 1, with which every message is its own signature.
 func parseRSAKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	n, e := new(big.Int).SetBytes(base64Member(o, "n")), new(big.Int).SetBytes(base64Member(o, "e"))
 	if n.BitLen() < minRSABits || n.BitLen() > maxRSABits || n.Bit(0) == 0 {
@@ -112,7 +113,7 @@ func parseRSAKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	return &rsa.PublicKey{N: n, E: int(e.Int64())}, true
 }
 
-// parseECKey reads the members of RFC 7518 section 6.2.1.
+// parseECKey decodes the members of RFC 7518 section 6.2.1.
 func parseECKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	name, _ := o.String("crv")
 	curve, ok := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[name]
@@ -123,12 +124,12 @@ func parseECKey(o strictjson.Object) (crypto.PublicKey, bool) {
 	if size := (curve.Params().BitSize + 7) / 8; len(x) != size || len(y) != size {
 		return nil, false
 	}
-	// SEC 1 section 2.3.3; the parser checks that the point is on the curve.
+	// The uncompressed form of SEC 1 section 2.3.3. The parser checks that the point is on the curve.
 	key, err := ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
 	return key, err == nil
 }
 
-// parseEd25519Key reads the members of RFC 8037 section 2.
+// parseEd25519Key decodes the members of RFC 8037 section 2.
 func parseEd25519Key(o strictjson.Object) (crypto.PublicKey, bool) {
 	x := base64Member(o, "x")
 	if crv, _ := o.String("crv"); crv != "Ed25519" || len(x) != ed25519.PublicKeySize {
@@ -137,7 +138,8 @@ func parseEd25519Key(o strictjson.Object) (crypto.PublicKey, bool) {
 	return ed25519.PublicKey(x), true
 }
 
-// base64Member decodes the base64url member of that name; nil if there is none.
+// base64Member decodes the base64url member with that name. It returns nil if there is none or if
+// it is invalid.
 func base64Member(o strictjson.Object, name string) []byte {
 	s, err := o.String(name)
 	if err != nil {

@@ -15,25 +15,25 @@ import (
 
 const (
 	keysRefresh  = 15 * time.Minute // the longest time until a revoked key is refused
-	keysCooldown = 30 * time.Second // between requests that tokens of an unknown key cause
+	keysCooldown = 30 * time.Second // between two requests because of tokens with an unknown key
 	keysMaxAge   = time.Hour        // how long keys are used while no newer ones can be fetched
 	maxKeyReply  = 256 << 10        // bytes of the key set
 	keyEndpoint  = "the key set's endpoint"
 )
 
-// errNoKey means that no key fits the token's header, so no signature was checked.
+// errNoKey means that no key matches the token's header, so the signature was not verified.
 var errNoKey = errors.New("no such key")
 
-// keySet has the keys that the issuer published at one time.
+// keySet holds the keys that the issuer published at one time.
 type keySet struct {
 	keys    []publicKey
 	fetched time.Time
 }
 
-// find returns the keys that the token's header may mean: those of its kid, or, without
-// a kid, the only key there is. All keys of one kid are tried: each of them is the
-// issuer's own, and some issuers rotate keys without changing the kid.
-func (s keySet) find(h header) (jwt.VerificationKeySet, error) {
+// keysFor returns the keys that the token's header may mean: those with its kid, or, for a header
+// without kid, the only key of the set. It returns all keys with the same kid, because some
+// issuers rotate keys without changing the kid.
+func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 	var found jwt.VerificationKeySet
 	for _, k := range s.keys {
 		named := k.id == h.kid
@@ -50,9 +50,9 @@ func (s keySet) find(h header) (jwt.VerificationKeySet, error) {
 	return found, nil
 }
 
-// keyCache stores the issuer's keys. It fetches them when they are first needed, every 15
-// minutes from then on, and when none of them has signed a token. It sends at most one
-// request in 30 s, whether it succeeds or not, because anybody can invent a kid.
+// keyCache stores the issuer's keys. It fetches them when they are first needed, every 15 minutes
+// from then on, and when no known key has signed a token. It sends at most one request in 30 s,
+// whether that succeeds or not, because any caller can invent a kid.
 type keyCache struct {
 	url    string
 	client *http.Client
@@ -60,18 +60,18 @@ type keyCache struct {
 	sets   *fetch.Cache[keySet]
 }
 
-// newKeyCache sends nothing yet.
+// newKeyCache returns an empty cache. It does not send a request yet.
 func newKeyCache(url string, client *http.Client, logger *slog.Logger) *keyCache {
 	k := &keyCache{url: url, client: client, logger: logger}
-	// Polling also runs without callers: a key that was revoked in a quiet hour must not
-	// be accepted from the first caller after it.
-	k.sets = fetch.NewCache(k.load, fetch.Policy{Cooldown: keysCooldown, PollEvery: keysRefresh})
+	// Poll even without callers: a key that was revoked while there were none must not be accepted
+	// from the next one.
+	k.sets = fetch.NewCache(k.fetchKeys, fetch.Policy{Cooldown: keysCooldown, PollEvery: keysRefresh})
 	return k
 }
 
-// current returns keys that are at most an hour old, and waits under ctx only if there are
-// none. Errors are ErrKeysUnavailable.
-func (k *keyCache) current(ctx context.Context) (keySet, error) {
+// currentKeys returns keys that are at most an hour old. It waits under ctx only if there are
+// none. The error is ErrKeysUnavailable.
+func (k *keyCache) currentKeys(ctx context.Context) (keySet, error) {
 	set, err := k.sets.Get(ctx, "the signing keys", func(s keySet) fetch.State {
 		switch age := time.Since(s.fetched); {
 		case age >= keysMaxAge:
@@ -87,8 +87,8 @@ func (k *keyCache) current(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// newerThan returns keys that were fetched after seen, for a token that no key of seen has
-// signed; ok is false if there are none and none can be fetched now.
+// newerThan returns keys that were fetched after seen, for a token that no key of seen has signed.
+// ok is false if there are none and none can be fetched now.
 func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok bool) {
 	set, err := k.sets.Replace(ctx, "newer signing keys", 0, func(s keySet) bool {
 		return s.fetched.After(seen.fetched)
@@ -96,9 +96,9 @@ func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok b
 	return set, err == nil
 }
 
-// load fetches the keys and writes one line to the log.
-func (k *keyCache) load(ctx context.Context) (keySet, error) {
-	keys, err := k.request(ctx)
+// fetchKeys fetches the keys and logs the outcome.
+func (k *keyCache) fetchKeys(ctx context.Context) (keySet, error) {
+	keys, err := k.requestKeys(ctx)
 	if err != nil {
 		k.logger.WarnContext(ctx, "signing keys fetch failed", "error", err.Error())
 		return keySet{}, err
@@ -107,9 +107,9 @@ func (k *keyCache) load(ctx context.Context) (keySet, error) {
 	return keySet{keys, time.Now()}, nil
 }
 
-// request sends one request for the key set. It sends no If-None-Match: a set is a few
-// kilobytes, four times an hour.
-func (k *keyCache) request(ctx context.Context) ([]publicKey, error) {
+// requestKeys sends one request for the key set. It does not send If-None-Match, because the set
+// is a few kilobytes, four times an hour.
+func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.url, nil)

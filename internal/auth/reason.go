@@ -8,14 +8,15 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// invalidTokenError is ErrInvalidToken with one of a fixed set of reasons. It contains no
-// value of the token.
+// invalidTokenError is ErrInvalidToken with one of a fixed set of reasons. It contains no value of
+// the token, so it may be logged.
 type invalidTokenError struct{ reason string }
 
+// Error and Unwrap implement error.
 func (e *invalidTokenError) Error() string { return ErrInvalidToken.Error() + ": " + e.reason }
 func (e *invalidTokenError) Unwrap() error { return ErrInvalidToken }
 
-// The reasons that Verifier finds itself.
+// These reasons come from Verifier itself; those of the parser are in parserReasons.
 var (
 	errAlgorithm = &invalidTokenError{"algorithm"}
 	errType      = &invalidTokenError{"type"}
@@ -24,8 +25,8 @@ var (
 	errSubject   = &invalidTokenError{"subject"}
 )
 
-// parserReasons maps the errors of the parser to reasons; the first match counts.
-// golang-jwt's own texts quote the token.
+// parserReasons maps the errors of the parser to reasons. The first match counts. The texts of
+// golang-jwt are not used, because they quote the token.
 var parserReasons = []struct {
 	is  error
 	err *invalidTokenError
@@ -42,7 +43,7 @@ var parserReasons = []struct {
 	{jwt.ErrTokenInvalidIssuer, &invalidTokenError{"issuer"}},
 }
 
-// invalidTokenReason returns ErrInvalidToken with the reason of the parser's error.
+// invalidTokenReason returns ErrInvalidToken with the reason for the parser's error.
 func invalidTokenReason(err error) error {
 	for _, known := range parserReasons {
 		if errors.Is(err, known.is) {
@@ -52,8 +53,8 @@ func invalidTokenReason(err error) error {
 	return ErrInvalidToken
 }
 
-// Reason returns why a caller was refused, as an attribute of a metric: one of Reasons,
-// whatever the error.
+// Reason returns the reason why a caller was refused, as an attribute of a metric. It returns one
+// of Reasons for every error.
 func Reason(err error) string {
 	var scope *ScopeError
 	token, ok := errors.AsType[*invalidTokenError](err)
@@ -72,7 +73,8 @@ func Reason(err error) string {
 	return "other"
 }
 
-// Reasons returns every value that Reason may return, sorted.
+// Reasons returns all values that Reason may return, sorted, so that a metric can start with all
+// of them at 0.
 func Reasons() []string {
 	all := []string{"no_token", "malformed", "scope", "keys_unavailable", "other"}
 	for _, e := range []*invalidTokenError{errAlgorithm, errType, errClient, errLifetime, errSubject} {

@@ -11,38 +11,38 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// Rules say which callers may use which servers, tools and models: whatever any rule that
-// matches the caller allows. A caller whom no rule matches may use nothing. A nil *Rules
-// allows everything to everybody, as for a service without rules. It may be used
-// concurrently.
+// Rules decide which callers may use which servers, tools and models. A caller may use everything
+// that at least one matching rule allows, and nothing if no rule matches. A nil *Rules allows
+// everything to all callers, for a service without rules. Rules may be used concurrently.
 type Rules struct{ current atomic.Pointer[[]Rule] }
 
-// Rule is one rule. A condition that is left out matches every caller, and a permission that
-// is left out allows everything. Names are globs of path.Match, in which * also matches "/",
-// which names of subjects and models may contain.
+// Rule is one rule. A condition that is left out matches every caller, and a permission that is
+// left out allows everything. Names are patterns of path.Match, except that * also matches "/",
+// which subjects and models may contain.
 type Rule struct {
 	Name string `json:"name"` // for the log; if left out, the number of the rule in the file, from 1
 
-	Subjects []string            `json:"subjects"` // the caller's is one of them
-	Scopes   []string            `json:"scopes"`   // the caller has all of them; no globs
-	Claims   map[string][]string `json:"claims"`   // for each claim, one of the caller's values is one of these
+	Subjects []string            `json:"subjects"` // the caller's subject matches one of them
+	Scopes   []string            `json:"scopes"`   // the caller has all of them; they are not patterns
+	Claims   map[string][]string `json:"claims"`   // for each claim, one of the caller's values matches one of these
 
 	Servers []string `json:"servers"` // as mcp.json names them
 	Tools   []string `json:"tools"`   // as GET /tools names them
 	Models  []string `json:"models"`
 }
 
-// NewRules returns Rules with the given rules in force.
+// NewRules returns Rules that apply the given rules.
 func NewRules(rules []Rule) *Rules {
 	r := &Rules{}
 	r.Replace(rules)
 	return r
 }
 
-// Replace puts other rules into force, also for runs in progress.
+// Replace replaces the rules, also for runs in progress: their next decision follows the new ones.
 func (r *Rules) Replace(rules []Rule) { r.current.Store(&rules) }
 
-// Of returns what the caller may use by the rules that are in force now.
+// Of returns what the caller may use by the current rules. The result does not change when the
+// rules are replaced, so that one decision is consistent.
 func (r *Rules) Of(id Identity) Access {
 	if r == nil {
 		return Access{all: true}
@@ -56,31 +56,31 @@ func (r *Rules) Of(id Identity) Access {
 	return a
 }
 
-// Access is what one caller may use.
+// Access describes what one caller may use.
 type Access struct {
 	all   bool   // there are no rules
 	rules []Rule // that match the caller
 }
 
-// Unlimited reports whether there are no rules.
-func (a Access) Unlimited() bool { return a.all }
+// AllowsEverything reports whether there are no rules.
+func (a Access) AllowsEverything() bool { return a.all }
 
-// Nothing reports whether no rule matches the caller, who may then use nothing.
-func (a Access) Nothing() bool { return !a.all && len(a.rules) == 0 }
+// AllowsNothing reports whether there are rules and none of them matches the caller.
+func (a Access) AllowsNothing() bool { return !a.all && len(a.rules) == 0 }
 
-// Server reports whether the caller may see a server.
-func (a Access) Server(name string) bool {
+// AllowsServer reports whether the caller may see a server.
+func (a Access) AllowsServer(name string) bool {
 	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return matchesAny(r.Servers, name) })
 }
 
-// Model reports whether the caller may use a model.
-func (a Access) Model(name string) bool {
+// AllowsModel reports whether the caller may use a model.
+func (a Access) AllowsModel(name string) bool {
 	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return matchesAny(r.Models, name) })
 }
 
-// Tool reports whether the caller may use a tool of a server, and by which rule, ""
-// where there are none.
-func (a Access) Tool(server, tool string) (rule string, ok bool) {
+// AllowsTool reports whether the caller may use a tool of a server. rule is the name of the first
+// rule that allows it, for the audit log, or "" if there are no rules.
+func (a Access) AllowsTool(server, tool string) (rule string, ok bool) {
 	for _, r := range a.rules {
 		if matchesAny(r.Servers, server) && matchesAny(r.Tools, tool) {
 			return r.Name, true
@@ -89,7 +89,7 @@ func (a Access) Tool(server, tool string) (rule string, ok bool) {
 	return "", a.all
 }
 
-// matches reports whether the caller meets every condition of the rule.
+// matches reports whether the caller meets all conditions of the rule.
 func (r Rule) matches(id Identity) bool {
 	for _, scope := range r.Scopes {
 		if !slices.Contains(id.Scopes, scope) {
@@ -104,7 +104,7 @@ func (r Rule) matches(id Identity) bool {
 	return matchesAny(r.Subjects, id.Subject)
 }
 
-// matchesAny reports whether one of globs matches name. nil matches every name.
+// matchesAny reports whether one of the patterns matches name. nil matches every name.
 func matchesAny(globs []string, name string) bool {
 	return globs == nil || slices.ContainsFunc(globs, func(glob string) bool {
 		ok, err := path.Match(withoutSlashes(glob), withoutSlashes(name))
@@ -112,12 +112,13 @@ func matchesAny(globs []string, name string) bool {
 	})
 }
 
-// withoutSlashes replaces "/", the only character that * of path.Match does not match.
+// withoutSlashes replaces "/", the only character that * of path.Match does not match, in a
+// pattern or a name.
 func withoutSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
-// claimValues returns the values of one claim: a string, number or boolean, or a list of
-// them. name is the name of the claim or, with a leading "/", a JSON pointer (RFC 6901) to a
-// member of one, such as "/realm_access/roles".
+// claimValues returns the values of one claim: a string, number or boolean, or a list of them.
+// name is the name of the claim or, with a leading "/", a JSON pointer (RFC 6901) into one, such
+// as "/realm_access/roles".
 func claimValues(claims map[string]json.RawMessage, name string) []string {
 	raw := claims[name]
 	if strings.HasPrefix(name, "/") {

@@ -61,27 +61,27 @@ func TestRulesAllowWhatAnyMatchingRuleAllows(t *testing.T) {
 		{"a claim whose name is an address", callerWithClaims(t, "u", "", `{"https://x.example/role": "clerk"}`), "wiki", "t", "5", false},
 	} {
 		access := r.Of(c.id)
-		rule, ok := access.Tool(c.server, c.tool)
-		if rule != c.rule || ok != (c.rule != "") || access.Server(c.server) == c.unknown {
-			t.Errorf("%s: %t by %q, the server %t, want %q, the server %t", c.name, ok, rule, access.Server(c.server), c.rule, !c.unknown)
+		rule, ok := access.AllowsTool(c.server, c.tool)
+		if rule != c.rule || ok != (c.rule != "") || access.AllowsServer(c.server) == c.unknown {
+			t.Errorf("%s: %t by %q, the server %t, want %q, the server %t", c.name, ok, rule, access.AllowsServer(c.server), c.rule, !c.unknown)
 		}
 	}
 	models := r.Of(callerWithClaims(t, "svc/b", "crm read", `{}`))
-	if !models.Model("openai/gpt/x") || models.Model("xai.grok-4") || models.Nothing() || models.Unlimited() {
+	if !models.AllowsModel("openai/gpt/x") || models.AllowsModel("xai.grok-4") || models.AllowsNothing() || models.AllowsEverything() {
 		t.Errorf("access %+v, want openai/gpt/x but not xai.grok-4, something, with a limit", models)
 	}
-	if access := r.Of(Identity{}); !access.Nothing() || access.Model("a") || access.Unlimited() {
+	if access := r.Of(Identity{}); !access.AllowsNothing() || access.AllowsModel("a") || access.AllowsEverything() {
 		t.Errorf("the anonymous caller: %+v, want nothing, with a limit", access)
 	}
 }
 
 func TestRulesNilAllowsEverything(t *testing.T) {
 	access := (*Rules)(nil).Of(Identity{})
-	if _, ok := access.Tool("s", "t"); !ok || !access.Server("s") || !access.Model("m") || access.Nothing() || !access.Unlimited() {
+	if _, ok := access.AllowsTool("s", "t"); !ok || !access.AllowsServer("s") || !access.AllowsModel("m") || access.AllowsNothing() || !access.AllowsEverything() {
 		t.Errorf("access without rules: %+v, want everything, without a limit", access)
 	}
 	// A file without rules is not no file.
-	if access := mustParseRules(t, `{"rules": []}`).Of(callerWithClaims(t, "ada", "", `{}`)); !access.Nothing() {
+	if access := mustParseRules(t, `{"rules": []}`).Of(callerWithClaims(t, "ada", "", `{}`)); !access.AllowsNothing() {
 		t.Errorf("access by an empty list: %+v, want nothing", access)
 	}
 }
@@ -129,7 +129,7 @@ func FuzzParseRules(f *testing.F) {
 		}
 		if err == nil {
 			access := NewRules(rules).Of(Identity{Subject: "s", Claims: map[string]json.RawMessage{"a": []byte(`{"b":["c"]}`)}})
-			if _, ok := access.Tool("s", "t"); ok && access.Nothing() {
+			if _, ok := access.AllowsTool("s", "t"); ok && access.AllowsNothing() {
 				t.Error("access to nothing gives a tool, want none")
 			}
 		}

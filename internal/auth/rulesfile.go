@@ -23,13 +23,14 @@ const (
 	maxRules     = 1000
 )
 
-// RulesError says why a file of rules is invalid.
+// RulesError is the error for an invalid file of rules.
 type RulesError struct {
 	Pointer string // to the member (RFC 6901); "" if the file is not JSON
 	Line    int    // from 1 if the file is not JSON; else 0
 	Detail  string
 }
 
+// Error returns the place in the file and what is wrong there.
 func (e *RulesError) Error() string {
 	switch {
 	case e.Line > 0:
@@ -40,8 +41,9 @@ func (e *RulesError) Error() string {
 	return e.Pointer + ": " + e.Detail
 }
 
-// ParseRules reads a file of rules, {"rules": [{"subjects": […], "tools": […]}]}. It is
-// strict, because a misspelled condition would match everybody. Errors are *RulesError.
+// ParseRules decodes a file of rules, {"rules": [{"subjects": […], "tools": […]}]}. It refuses
+// unknown members, because a misspelled condition would match every caller. The error is a
+// *RulesError.
 func ParseRules(data []byte) ([]Rule, error) {
 	if len(data) > maxRulesFile {
 		return nil, &RulesError{Detail: fmt.Sprintf("is larger than %d bytes", maxRulesFile)}
@@ -68,7 +70,7 @@ func ParseRules(data []byte) ([]Rule, error) {
 	return file.Rules, nil
 }
 
-// The requirements on values of the file.
+// Details of errors, by the kind of value.
 const (
 	mustBeObject = "must be an object whose names are unique, in UTF-8"
 	mustBeRules  = "must be a list"
@@ -76,7 +78,8 @@ const (
 	mustBeName   = "must be a string of at most 64 bytes"
 )
 
-// rulesError returns what an error of json/v2 means to the operator. It does not quote the file.
+// rulesError converts an error of json/v2 to one that an operator understands. It does not quote
+// the file.
 func rulesError(data []byte, err error) *RulesError {
 	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		if errors.Is(bad, jsontext.ErrDuplicateName) {
@@ -104,7 +107,7 @@ func rulesError(data []byte, err error) *RulesError {
 	return &RulesError{Pointer: string(at.Parent()), Detail: mustBeTexts}
 }
 
-// validate returns why a rule is invalid; nil if it is valid.
+// validate returns an error if a rule is invalid.
 func (r *Rule) validate() *RulesError {
 	if len(r.Name) > 64 {
 		return &RulesError{Pointer: "/name", Detail: mustBeName}

@@ -16,21 +16,21 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// clockSkew is how much the issuer's clock and ours may differ.
+// clockSkew is the tolerated difference between the issuer's clock and the service's.
 const clockSkew = 60 * time.Second
 
 // ErrAlgorithm means that the configuration names an unsupported signature algorithm.
 var ErrAlgorithm = errors.New("is not a supported signature algorithm")
 
-// VerifierConfig says which tokens are accepted.
+// VerifierConfig describes which tokens are accepted.
 type VerifierConfig struct {
 	// Issuer must be identical to the token's iss: a trailing slash counts.
 	Issuer string
 	// Audience must be among the token's aud.
 	Audience string
-	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. It
-	// is not discovered, because some issuers' iss is not a URL (OCI's is the same for all
-	// its customers). Other issuers publish it as jwks_uri in
+	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. It is not
+	// discovered from the issuer, because the iss of some issuers is not a URL (that of OCI is the
+	// same for all customers). Other issuers publish it as jwks_uri in
 	// {issuer}/.well-known/openid-configuration.
 	JWKSURL string
 	// Scope must be in the token's scope. Several are separated by spaces, and all of them
@@ -47,15 +47,16 @@ type VerifierConfig struct {
 	// MaxLifetime bounds the time from a token's iat to its exp; 0 means no bound. With a
 	// bound, a token without iat is refused.
 	MaxLifetime time.Duration
-	// HTTPClient is used with its redirects off; nil means one with its own connections.
+	// HTTPClient fetches the keys. Its redirects are not followed. nil means a new client with its
+	// own connections.
 	HTTPClient *http.Client
-	// Logger gets a debug line per fetch of the keys and a warning per failure; nil
-	// is silent. The caller of Verify logs refused tokens.
+	// Logger gets a debug line for each fetch of the keys and a warning for each failure; nil means
+	// no log. The caller of Verify logs refused tokens.
 	Logger *slog.Logger
 }
 
-// Verifier verifies the bearer tokens of callers. It does not cache outcomes: verifying a
-// signature takes about 50 µs, and such caches have mixed up callers (CVE-2026-35030).
+// Verifier verifies the bearer tokens of callers. It does not cache results: verifying a signature
+// takes about 50 µs, and caches of this kind have mixed up callers (CVE-2026-35030).
 type Verifier struct {
 	cfg    VerifierConfig
 	scopes []string
@@ -64,8 +65,8 @@ type Verifier struct {
 	parser *jwt.Parser
 }
 
-// NewVerifier checks cfg and sends nothing, so that the service can start while the issuer is
-// down. Close must be called in the end.
+// NewVerifier checks cfg. It does not send a request, so that the service can start while the
+// issuer is down. The caller must Close the Verifier.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if cfg.Issuer == "" || cfg.Audience == "" || cfg.JWKSURL == "" {
 		return nil, errors.New("the issuer, the audience and the JWKS URL must be set")
@@ -73,7 +74,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	if err := fetch.CheckEndpoint("the JWKS URL", cfg.JWKSURL); err != nil {
 		return nil, err
 	}
-	// RFC 6749 section 3.3; the scope goes into a quoted string of the challenge.
+	// The characters of RFC 6749 section 3.3. The challenge has the scope in a quoted string.
 	if strings.ContainsFunc(cfg.Scope, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
 		return nil, errors.New("the scope has characters that are not allowed in a scope")
 	}
@@ -95,7 +96,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 	return v, nil
 }
 
-// Close ends the polling of the keys, cancels a request in flight and waits for it.
+// Close stops polling for keys, cancels a request in flight and waits for it.
 func (v *Verifier) Close() {
 	v.keys.sets.Close()
 	if v.cfg.HTTPClient == nil {
@@ -103,9 +104,11 @@ func (v *Verifier) Close() {
 	}
 }
 
-// Verify returns the identity that the token states. Errors are ErrMalformed, ErrInvalidToken with a reason
-// for the log, *ScopeError, and ErrKeysUnavailable: Challenge answers all of them.
-// It waits, under ctx, only while there are no keys or the token's key is a new one.
+// Verify returns the identity of the caller that the token was issued to. It waits, under ctx,
+// only while there are no keys or the token's key is a new one.
+//
+// Errors are ErrMalformed, ErrInvalidToken with a reason for the log, *ScopeError, and
+// ErrKeysUnavailable. Challenge returns the response to each of them.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if len(token) > maxTokenBytes {
 		return Identity{}, ErrMalformed
@@ -120,12 +123,13 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if v.cfg.OnlyAccessTokens && !isAccessType(h.typ) {
 		return Identity{}, errType
 	}
-	keys, err := v.keys.current(ctx)
+	keys, err := v.keys.currentKeys(ctx)
 	if err != nil {
 		return Identity{}, err
 	}
 	c, err := v.parseToken(token, h, keys)
-	// An invalid signature may also mean new keys: some issuers give every key the same kid.
+	// The issuer may have rotated its keys. An invalid signature can mean that too, because some
+	// issuers give all their keys the same kid.
 	if errors.Is(err, errNoKey) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 		if rotated, ok := v.keys.newerThan(ctx, keys); ok {
 			c, err = v.parseToken(token, h, rotated)
@@ -137,7 +141,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err := v.checkRestrictions(c); err != nil {
 		return Identity{}, err
 	}
-	id, ok := c.identity()
+	id, ok := c.toIdentity()
 	if !ok {
 		return Identity{}, errSubject
 	}
@@ -149,8 +153,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	return id, nil
 }
 
-// checkRestrictions returns why the configuration excludes a token that is otherwise valid;
-// nil if it does not.
+// checkRestrictions returns an error if the configuration excludes a token that is otherwise
+// valid.
 func (v *Verifier) checkRestrictions(c *claims) error {
 	if client := cmp.Or(c.authorizedParty, c.clientID); v.cfg.Clients != nil && (client == "" || !slices.Contains(v.cfg.Clients, client)) {
 		return errClient
@@ -161,11 +165,11 @@ func (v *Verifier) checkRestrictions(c *claims) error {
 	return nil
 }
 
-// parseToken verifies the signature with keys and then the claims, so that nothing is read
-// from a forged token. golang-jwt requires an algorithm of the parser's list, and find
-// returns only keys for that algorithm.
+// parseToken verifies the signature with keys and then the claims, so that nothing of a forged
+// token is used. golang-jwt requires an algorithm of the parser's list, and keysFor returns only
+// keys for that algorithm.
 func (v *Verifier) parseToken(token string, h header, keys keySet) (*claims, error) {
 	var c claims
-	_, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return keys.find(h) })
+	_, err := v.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return keys.keysFor(h) })
 	return &c, err
 }

@@ -1,6 +1,5 @@
-// Package authtest has what the tests of auth and auth/token share: an identity provider
-// on a loopback port, signed tokens that may be wrong in every way, and a log that can be
-// searched for secrets.
+// Package authtest has the fixtures that tests of auth and auth/token share: an identity provider on
+// a loopback port, signed tokens with any content, and a log that can be searched for secrets.
 //
 //	iam := authtest.NewIAM(t)
 //	iam.AnswerToken(`{"access_token":"x","expires_in":60}`, http.StatusOK)
@@ -33,14 +32,14 @@ import (
 	"time"
 )
 
-// The canaries stand for secrets. None of them may occur in a log or in an error.
+// The canaries are used as secrets. None of them may occur in a log or in an error.
 const (
 	SecretCanary = "s3cr:t %canary+é"
 	TokenCanary  = "t0ken-canary"
 	BodyCanary   = "b0dy-canary"
 )
 
-// The keys are generated once: 2048 bits take a while under the race detector.
+// The keys are generated once, because that is slow under the race detector.
 var (
 	RSAKey      = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(2048) })
 	OtherRSAKey = sync.OnceValue(func() *rsa.PrivateKey { return newRSAKey(2048) })
@@ -54,6 +53,7 @@ var (
 	})
 )
 
+// newRSAKey generates a key.
 func newRSAKey(bits int) *rsa.PrivateKey {
 	key, err := rsa.GenerateKey(rand.Reader, bits)
 	if err != nil {
@@ -65,14 +65,15 @@ func newRSAKey(bits int) *rsa.PrivateKey {
 // JSON is a JSON object.
 type JSON = map[string]any
 
-// IAM is an issuer on a loopback port: /token, /jwks and the metadata, all replaceable.
+// IAM is an issuer on a loopback port. It serves /token, /jwks and its metadata, with handlers
+// that tests can replace.
 type IAM struct {
 	*httptest.Server
 	TokenRequests, KeyRequests atomic.Int64 // so far
 	token, keys, metadata      atomic.Pointer[http.HandlerFunc]
 }
 
-// NewIAM starts an IAM that gives one token and publishes RSAKey as "k1" and ECKey as "e1".
+// NewIAM starts an IAM that issues one token and publishes RSAKey as "k1" and ECKey as "e1".
 func NewIAM(t testing.TB) *IAM {
 	i := &IAM{}
 	i.AnswerToken(`{"access_token":"`+TokenCanary+`","token_type":"Bearer","expires_in":3600}`, http.StatusOK)
@@ -107,7 +108,7 @@ func (i *IAM) HandleKeys(h http.HandlerFunc) { i.keys.Store(&h) }
 // HandleMetadata replaces the handler of every other path.
 func (i *IAM) HandleMetadata(h http.HandlerFunc) { i.metadata.Store(&h) }
 
-// AnswerToken answers every token request with body and status.
+// AnswerToken makes /token answer with body and status.
 func (i *IAM) AnswerToken(body string, status int) {
 	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -121,7 +122,8 @@ func (i *IAM) PublishKeys(keys ...JSON) {
 	i.HandleKeys(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
 }
 
-// RoundTripFunc is an HTTP transport without sockets, for tests with fake time.
+// RoundTripFunc is an HTTP transport without sockets, for tests with fake time, which sockets
+// would stop.
 type RoundTripFunc func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
@@ -157,7 +159,7 @@ func (b *LogBuffer) Logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// CheckNoCanary fails the test if a canary occurs in text, as it is or as it is sent.
+// CheckNoCanary fails the test if a canary occurs in text, in clear or encoded as it is sent.
 func CheckNoCanary(t testing.TB, text string) {
 	t.Helper()
 	sent := base64.StdEncoding.EncodeToString([]byte("me:" + url.QueryEscape(SecretCanary)))[:12]
@@ -210,6 +212,7 @@ func ClaimsOf(issuer string, change JSON) string {
 		"exp": now + 300, "iat": now, "nbf": now}, change)
 }
 
+// mergeJSON returns base with the members of change; nil removes a member.
 func mergeJSON(base, change JSON) string {
 	for name, value := range change {
 		base[name] = value
@@ -224,8 +227,8 @@ func mergeJSON(base, change JSON) string {
 	return string(text)
 }
 
-// SignRS256 returns a compact JWS. It checks nothing, so that a test can make it wrong in
-// every way.
+// SignRS256 returns a compact JWS (RFC 7515 section 7.1) of any header and claims, so that tests
+// can create invalid tokens.
 func SignRS256(key *rsa.PrivateKey, header, claims string) string {
 	text := Base64([]byte(header)) + "." + Base64([]byte(claims))
 	digest := sha256.Sum256([]byte(text))
@@ -236,7 +239,7 @@ func SignRS256(key *rsa.PrivateKey, header, claims string) string {
 	return text + "." + Base64(signature)
 }
 
-// SignES256 is SignRS256 with an ECDSA key.
+// SignES256 returns a compact JWS like SignRS256, with an ECDSA key.
 func SignES256(key *ecdsa.PrivateKey, header, claims string) string {
 	text := Base64([]byte(header)) + "." + Base64([]byte(claims))
 	digest := sha256.Sum256([]byte(text))
@@ -250,5 +253,5 @@ func SignES256(key *ecdsa.PrivateKey, header, claims string) string {
 	return text + "." + Base64(signature)
 }
 
-// Advance lets d of a synctest bubble's fake time pass.
+// Advance waits until d of a synctest bubble's fake time has passed.
 func Advance(d time.Duration) { <-time.After(d) }
