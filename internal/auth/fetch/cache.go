@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// State says what a cached value may still be used for.
+// State tells what a cached value may still be used for.
 type State int
 
 const (
-	// Expired means that nobody may use the value.
+	// Expired means that the value may not be used.
 	Expired State = iota
 	// RefreshDue means that callers use the value while the next one is fetched.
 	RefreshDue
@@ -20,25 +20,26 @@ const (
 	Fresh
 )
 
-// Policy says when a Cache sends requests of its own accord. After a failure it always
-// waits 1 s, 2 s, 4 s and so on up to 30 s.
+// Policy bounds how often a Cache sends requests, and makes it poll. After a failure a Cache also
+// pauses, for 1 s, 2 s, 4 s and so on up to 30 s.
 type Policy struct {
-	// Cooldown is the least time between two requests while there is a value, whether
-	// the last request failed or not. 0 means no pause after a success.
+	// Cooldown is the shortest time between two requests while there is a value, whether the last
+	// request failed or not. 0 means no pause after a success.
 	Cooldown time.Duration
-	// PollEvery fetches a new value at this interval from the first Get on, even if
-	// nobody asks. 0 means never.
+	// PollEvery is the interval at which a new value is fetched from the first Get on, even without
+	// callers. 0 means never.
 	PollEvery time.Duration
 }
 
-// Cache stores one value that is fetched again and again: one request at a time, however
-// many callers wait, each under its own context. The request runs under the context of
-// the Cache, so a caller that gives up does not end it for the others, and Close waits for
-// it. While the Cache pauses after a failure, all callers get that failure at once.
+// Cache stores one value that is fetched again when it gets old. It sends one request at a time,
+// no matter how many callers wait, and each caller waits under its own context. The request runs
+// under the context of the Cache: a caller that gives up does not cancel it for the others, and
+// Close waits for it. While the Cache pauses after a failure, all callers get that failure at
+// once.
 //
-// golang.org/x/oauth2's ReuseTokenSource, the usual choice, was measured to send 200
-// requests one after the other when 100 callers meet an endpoint that fails, the last
-// of them waiting ten seconds; and it has no context per caller.
+// The usual choice, ReuseTokenSource of golang.org/x/oauth2, has no context per caller. When 100
+// callers met an endpoint that fails, it sent 200 requests one after the other, and the last
+// caller waited ten seconds (measured).
 type Cache[T any] struct {
 	fetch  func(context.Context) (T, error)
 	policy Policy
@@ -49,35 +50,35 @@ type Cache[T any] struct {
 
 	mu         sync.Mutex // protects everything below
 	value      T
-	fetched    bool // fetch succeeded at least once
+	fetched    bool // there was a value at least once
 	inflight   *inflightFetch[T]
-	failures   int       // in a row
-	lastErr    error     // why no request may start before notBefore
-	notBefore  time.Time // no request starts before
+	failures   int       // since the last success
+	lastErr    error     // the error of callers before notBefore
+	notBefore  time.Time // no request starts before this time
 	replacedAt time.Time // when Replace last started a request
 	polling    bool
 	closed     bool
 }
 
-// inflightFetch is one request in flight; done closes once value and err are set.
+// inflightFetch is a request in flight. done is closed once value and err are set.
 type inflightFetch[T any] struct {
 	done  chan struct{}
 	value T
 	err   error
 }
 
-// NewCache returns an empty Cache whose values come from fetch. It sends no request yet.
-// Close must be called in the end.
+// NewCache returns an empty Cache whose values come from fetch. It does not send a request yet.
+// The caller must Close the Cache.
 func NewCache[T any](fetch func(context.Context) (T, error), policy Policy) *Cache[T] {
 	c := &Cache[T]{fetch: fetch, policy: policy}
-	// Not the context of a caller: the request would end with the caller who started it.
+	// With the context of a caller, a request would end when the caller that started it gives up.
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
 
-// Get returns the value, and waits for a new one only if state reports Expired. If state
-// reports RefreshDue, Get starts a request and returns the current value. The subject
-// names the value in errors, which are those of fetch, *Error, or the context's.
+// Get returns the value. It waits for a new one only if state reports Expired. If state reports
+// RefreshDue, it starts a request and returns the current value. The subject names the value in
+// errors, which are those of fetch, *Error, or the context's.
 func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State) (T, error) {
 	c.mu.Lock()
 	c.startPollLocked()
@@ -87,7 +88,7 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 		c.mu.Unlock()
 		return value, nil
 	case RefreshDue:
-		// Why none starts does not matter while this value is usable.
+		// If no request may start now, a later call starts one; the value is usable until then.
 		_, _ = c.startLocked()
 		c.mu.Unlock()
 		return value, nil
@@ -98,12 +99,13 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 		var none T
 		return none, err
 	}
-	return f.wait(ctx, subject)
+	return f.await(ctx, subject)
 }
 
-// Replace returns the current value if accept reports that it is better than the one that
-// the caller has seen, and otherwise what the next request brings, which may be no better.
-// Replace starts at most one request per interval.
+// Replace returns the current value if accept reports that it is better than the one that the
+// caller has. Otherwise it waits for the value of the next request, which may not be better. It
+// starts at most one request per interval, so that callers which refuse every value do not flood
+// the other side.
 func (c *Cache[T]) Replace(ctx context.Context, subject string, interval time.Duration, accept func(T) bool) (T, error) {
 	c.mu.Lock()
 	if value := c.value; accept(value) {
@@ -116,17 +118,17 @@ func (c *Cache[T]) Replace(ctx context.Context, subject string, interval time.Du
 		var none T
 		return none, err
 	}
-	return f.wait(ctx, subject)
+	return f.await(ctx, subject)
 }
 
-// Value returns the current value without a request: the zero value if there is none.
+// Value returns the current value, or the zero value if there is none. It does not send a request.
 func (c *Cache[T]) Value() T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value
 }
 
-// Set stores a value that came another way, and ends the pause after a failed request.
+// Set stores a value that was obtained in another way. It ends the pause after a failed request.
 func (c *Cache[T]) Set(value T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,8 +146,8 @@ func (c *Cache[T]) DropIf(drop func(T) bool) {
 	}
 }
 
-// Close cancels the request in flight, waits for it, and lets no other start. The current
-// value stays readable.
+// Close cancels the request in flight, waits for it, and prevents further ones. The current value
+// stays readable.
 func (c *Cache[T]) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -154,8 +156,8 @@ func (c *Cache[T]) Close() {
 	c.running.Wait()
 }
 
-// startLocked returns the request in flight, and starts one if there is none. The error
-// says why none may start now.
+// startLocked returns the request in flight, and starts one if there is none. The error is the
+// reason why none may start now. The caller holds mu.
 func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	switch {
 	case c.closed:
@@ -167,12 +169,12 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	}
 	f := &inflightFetch[T]{done: make(chan struct{})}
 	c.inflight = f
-	c.running.Go(func() { c.complete(f) })
+	c.running.Go(func() { c.runFetch(f) })
 	return f, nil
 }
 
-// startReplaceLocked is startLocked for Replace. A request in flight is good enough: its
-// value will be newer than the one that the caller has seen.
+// startReplaceLocked starts a request for Replace. It returns a request in flight instead, because
+// the value of that is newer than the one that the caller has. The caller holds mu.
 func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T], error) {
 	if c.inflight != nil {
 		return c.inflight, nil
@@ -188,9 +190,9 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	return f, err
 }
 
-// complete sends the request of f and stores its outcome before it wakes the callers that
-// wait for f.
-func (c *Cache[T]) complete(f *inflightFetch[T]) {
+// runFetch sends the request of f and stores its outcome. It wakes the waiting callers last, so
+// that their next calls see the outcome.
+func (c *Cache[T]) runFetch(f *inflightFetch[T]) {
 	f.value, f.err = c.fetchSafely()
 	c.mu.Lock()
 	c.inflight = nil
@@ -207,8 +209,8 @@ func (c *Cache[T]) complete(f *inflightFetch[T]) {
 	close(f.done)
 }
 
-// fetchSafely calls fetch and converts a panic to an error. This goroutine serves no HTTP
-// request, so a panic over a reply would otherwise end the process.
+// fetchSafely calls fetch and converts a panic to an error. This goroutine serves no HTTP request,
+// so a panic would end the process.
 func (c *Cache[T]) fetchSafely() (value T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -218,8 +220,9 @@ func (c *Cache[T]) fetchSafely() (value T, err error) {
 	return c.fetch(c.ctx)
 }
 
-// pauseLocked returns how long no request may start after one has ended. With a Cooldown
-// the pause is shorter while there is no value at all, because then every caller fails.
+// pauseLocked returns for how long no request may start after one has ended. Cooldown applies only
+// once there was a value: before that every caller fails, and the pauses after failures are
+// shorter at first.
 func (c *Cache[T]) pauseLocked() time.Duration {
 	const longest = 30 * time.Second
 	switch {
@@ -233,16 +236,16 @@ func (c *Cache[T]) pauseLocked() time.Duration {
 	return min(time.Second<<(c.failures-1), longest)
 }
 
-// startPollLocked starts poll at the first Get.
+// startPollLocked starts the polling goroutine, at the first Get.
 func (c *Cache[T]) startPollLocked() {
 	if c.policy.PollEvery > 0 && !c.polling && !c.closed {
 		c.polling = true
-		c.running.Go(c.poll)
+		c.running.Go(c.pollUntilClosed)
 	}
 }
 
-// poll fetches a new value on time until Close, whether or not somebody asks for it.
-func (c *Cache[T]) poll() {
+// pollUntilClosed fetches a new value at each interval until Close, also without callers.
+func (c *Cache[T]) pollUntilClosed() {
 	tick := time.NewTicker(c.policy.PollEvery)
 	defer tick.Stop()
 	for {
@@ -257,8 +260,8 @@ func (c *Cache[T]) poll() {
 	}
 }
 
-// wait returns what f fetched, or the context's error when ctx ends first.
-func (f *inflightFetch[T]) wait(ctx context.Context, subject string) (T, error) {
+// await returns the outcome of f, or an error with the context's if ctx ends first.
+func (f *inflightFetch[T]) await(ctx context.Context, subject string) (T, error) {
 	select {
 	case <-f.done:
 		return f.value, f.err
@@ -268,7 +271,7 @@ func (f *inflightFetch[T]) wait(ctx context.Context, subject string) (T, error) 
 	}
 }
 
-// ErrClosed is returned after Close, where a request would be needed.
+// ErrClosed is returned after Close if a request would be needed.
 var ErrClosed error = &Error{Public: "the service is shutting down and requests no tokens or keys any more"}
 
 // errTooSoon is returned shortly after a request that succeeded.

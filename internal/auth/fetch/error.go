@@ -8,17 +8,16 @@ import (
 	"net"
 )
 
-// Error says why an identity provider or a secret store gave nothing. Neither field
-// repeats a byte of what the other side answered.
+// Error is the error for a request to an identity provider or a secret store. Its fields never
+// contain a byte of the reply.
 type Error struct {
-	// Public is one sentence in our own words that a caller may see. It contains neither
-	// hosts nor values.
+	// Public is a fixed sentence that callers may see. It contains neither hosts nor values.
 	Public string
-	// Status is the HTTP status of the answer; 0 if there was no answer.
+	// Status is the HTTP status of the reply; 0 if there was no reply.
 	Status int
-	// Code is the error code of RFC 6749 section 5.2 or RFC 8707, if the answer had one.
+	// Code is the error code of RFC 6749 section 5.2 or RFC 8707, if the reply had one.
 	Code string
-	// Err is the cause, for the log; nil where Public says everything.
+	// Err is the cause, for the log; nil if there is nothing to add to Public.
 	Err error
 }
 
@@ -37,12 +36,12 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap returns the cause, so that errors.Is finds a deadline.
+// Unwrap returns the cause, so that errors.Is can detect a deadline.
 func (e *Error) Unwrap() error { return e.Err }
 
-// transportError converts an error of http.Client.Do or of reading a body. It keeps a
-// cause only if it is of a known kind: net/http quotes the bytes of a malformed reply, and
-// a hostile reply may quote our Authorization header.
+// transportError converts an error of http.Client.Do or of reading a body. It keeps a cause only
+// if it is of a known kind: net/http quotes the bytes of a malformed reply, and a hostile server
+// may send the Authorization header of the request back in it.
 func transportError(subject string, err error) *Error {
 	var certificate *tls.CertificateVerificationError
 	var network *net.OpError

@@ -1,7 +1,6 @@
-// Package fetch asks identity providers and secret stores over HTTP: for keys, metadata
-// and tokens. Requests are bounded in time and size and follow no redirect, errors quote
-// nothing that the other side answered, and a Cache sends one request at a time however
-// many callers wait.
+// Package fetch sends requests to identity providers and secret stores: for keys, metadata and
+// tokens. Requests are bounded in time and size and do not follow redirects. Errors never quote the
+// reply. A Cache sends one request at a time, no matter how many callers wait.
 //
 //	client := fetch.NewClient(nil)
 //	reply, err := fetch.Get(ctx, client, url, "the key set endpoint", 256<<10)
@@ -15,7 +14,7 @@
 //		return fetch.Expired
 //	})
 //
-// Everything here may be used concurrently. Waiting calls return when their context ends.
+// Everything in this package may be used concurrently. Waiting calls return when their context ends.
 package fetch
 
 import (
@@ -28,12 +27,12 @@ import (
 	"time"
 )
 
-// Timeout bounds one request, from dialing to the last byte.
+// Timeout bounds one request, from dialing to the last byte of the reply.
 const Timeout = 5 * time.Second
 
-// NewClient returns a copy of given, or a client with a transport of its own if given is
-// nil. In both cases it follows no redirect: 302, 307 and 308 would carry the
-// Authorization header, and 307 and 308 the form too, to whatever host the reply names.
+// NewClient returns a copy of given, or a client with its own transport if given is nil. The
+// client does not follow redirects: after 302, 307 or 308 it would send the Authorization header,
+// and after 307 and 308 the form too, to any host that the reply names.
 func NewClient(given *http.Client) *http.Client {
 	client := http.Client{}
 	if given != nil {
@@ -47,15 +46,14 @@ func NewClient(given *http.Client) *http.Client {
 	return &client
 }
 
-// Reply is an HTTP response whose body has been read.
+// Reply is an HTTP response with its whole body.
 type Reply struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// Get asks for the JSON document at rawURL. Its other arguments and its errors are those
-// of Do.
+// Get requests the JSON document at rawURL. Its other arguments and its errors are those of Do.
 func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit int64) (Reply, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rawURL, nil)
 	if err != nil {
@@ -65,9 +63,8 @@ func Get(ctx context.Context, client *http.Client, rawURL, subject string, limit
 	return Do(client, req, subject, limit)
 }
 
-// Do sends req and reads the reply. A body of more than limit bytes, counted after
-// decompression, is an error, and so is a redirect. The subject names the other side in
-// errors, which are *Error.
+// Do sends req and reads the reply. A body of more than limit bytes, counted after decompression,
+// is an error, and so is a redirect. The subject names the other side in errors, which are *Error.
 func Do(client *http.Client, req *http.Request, subject string, limit int64) (Reply, error) {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -87,9 +84,9 @@ func Do(client *http.Client, req *http.Request, subject string, limit int64) (Re
 	return Reply{resp.StatusCode, resp.Header, body}, nil
 }
 
-// CheckEndpoint returns an error for a URL that no secret may be sent to and no key may be
-// taken from: plain http beyond the loopback address, another scheme, credentials or a
-// fragment. The error begins with name, which is the setting, and does not quote the URL.
+// CheckEndpoint returns an error for a URL to which no secret may be sent and from which no key
+// may be read: plain http beyond the loopback address, another scheme, or a URL with credentials
+// or a fragment. The error begins with name, which is the setting, and does not quote the URL.
 func CheckEndpoint(name, rawURL string) error {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Host == "" {
@@ -104,6 +101,7 @@ func CheckEndpoint(name, rawURL string) error {
 	return fmt.Errorf("%s must be https, or http on the loopback address", name)
 }
 
+// isLoopback reports whether host is localhost or a loopback address.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

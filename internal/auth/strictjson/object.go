@@ -1,18 +1,18 @@
-// Package strictjson reads JSON whose meaning must not depend on who reads it: tokens,
-// key sets, and the documents of identity providers.
+// Package strictjson decodes JSON whose meaning must not depend on the reader: tokens, key sets,
+// and the documents of identity providers.
 //
-// It wraps json/v2, which takes member names exactly as they are written and refuses two
-// members of one name at any depth. Two readers of one token could otherwise see two
-// identities. On top of that, null is an error where a value is expected.
+// It wraps json/v2, which matches member names exactly and refuses two members with the same name
+// at any depth. Otherwise two readers of one token could see two identities. Also, null is an
+// error if a value is expected.
 //
 //	o, err := strictjson.Parse(body)
 //	issuer, err := o.String("issuer")       // "" if there is no such member
 //	audience, err := o.Strings("aud")       // a string counts as a list of one
 //	if o.Has("crit") {
-//		return errUnsupported
+//	return errUnsupported
 //	}
 //
-// An Object is not changed by its methods, so they may be called concurrently.
+// The methods of an Object do not change it, so they may be called concurrently.
 package strictjson
 
 import (
@@ -25,14 +25,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ErrShape is returned for every value of the wrong type. It says no more, because the
-// cause could quote a token.
+// ErrShape is the error for every value of the wrong type. It has no details, because they could
+// quote a token.
 var ErrShape = errors.New("not a JSON object of the expected shape")
 
-// Object is a JSON object whose members are still encoded.
+// Object is a JSON object whose members are not decoded yet.
 type Object map[string]stdjson.RawMessage
 
-// Parse reads data, which must be one object and nothing else. The error is ErrShape.
+// Parse decodes data, which must be exactly one object. The error is ErrShape.
 func Parse(data []byte) (Object, error) {
 	var o Object
 	if err := json.Unmarshal(data, &o); err != nil || o == nil {
@@ -47,17 +47,17 @@ var RefuseNull = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext
 	if dec.PeekKind() == 'n' {
 		return &json.SemanticError{GoType: reflect.TypeOf(v).Elem(), JSONKind: 'n'}
 	}
-	return errors.ErrUnsupported // decode it as the type itself does
+	return errors.ErrUnsupported // decode the value as if there were no option
 }))
 
-// Has reports whether there is a member of that name. A member that is null counts.
+// Has reports whether the object has a member with that name, which may be null.
 func (o Object) Has(name string) bool {
 	_, ok := o[name]
 	return ok
 }
 
-// String returns the string member of that name, "" if there is none. A member of another
-// type, null included, is ErrShape.
+// String returns the string with that name, or "" if there is no such member. For a member of
+// another type, also null, the error is ErrShape.
 func (o Object) String(name string) (s string, err error) {
 	if o.Has(name) && json.Unmarshal(o[name], &s, RefuseNull) != nil {
 		return "", ErrShape
@@ -65,8 +65,9 @@ func (o Object) String(name string) (s string, err error) {
 	return s, nil
 }
 
-// Strings returns the member of that name as a list; a string is a list of one. It returns
-// nil if there is no such member, and ErrShape for any other type.
+// Strings returns the list of strings with that name. A string counts as a list of one, as in the
+// claim aud (RFC 7519 section 4.1.3). It returns nil if there is no such member, and ErrShape for
+// any other type.
 func (o Object) Strings(name string) (list []string, err error) {
 	if !o.Has(name) {
 		return nil, nil
@@ -80,7 +81,7 @@ func (o Object) Strings(name string) (list []string, err error) {
 	return list, nil
 }
 
-// Objects returns the member of that name, which is required and must be a list of objects.
+// Objects returns the list of objects with that name, which is required.
 func (o Object) Objects(name string) (list []Object, err error) {
 	err = json.Unmarshal(o[name], &list)
 	if err != nil || list == nil || slices.ContainsFunc(list, func(item Object) bool { return item == nil }) {
