@@ -40,7 +40,7 @@ func TestEventOfANewerVersionIsInTheNativeFormatOnly(t *testing.T) {
 			t.Errorf("%s: the event adds %q, want nothing", name, got)
 		}
 	}
-	if got := mcptool.NewProgressReporter().Message(moved); got != "" {
+	if got := mcptool.NewProgressReporter().MessageFor(moved); got != "" {
 		t.Errorf("MCP: the event is reported as %q, want nothing", got)
 	}
 }
