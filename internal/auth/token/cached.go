@@ -12,23 +12,23 @@ import (
 // renewInterval is the shortest time between two requests that Renew starts.
 const renewInterval = time.Second
 
-// CachedSource is a Source that caches the tokens of one grant: one request at a time,
-// a pause of 1 s to 30 s after a failed one, and a refresh shortly before the token
-// expires. The refresh is started by a caller, who gets the old token and does not wait;
-// without callers nothing is requested.
+// CachedSource is a Source that caches the tokens of one grant. It sends one request at a time,
+// pauses for 1 s to 30 s after a failed one, and refreshes the token shortly before it expires. A
+// caller starts the refresh; it gets the old token and does not wait. Without callers there are no
+// requests.
 type CachedSource struct{ tokens *fetch.Cache[cachedToken] }
 
-// cachedToken is a token and its times. They are read on the monotonic clock: setting the
-// wall clock does not change the token's age.
+// cachedToken is a token and its times. They have a monotonic clock reading (package time), so
+// setting the wall clock does not change the token's age.
 type cachedToken struct {
 	secret    auth.Secret
-	refreshAt time.Time // from then on a new one is requested
-	expiresAt time.Time // from then on nobody gets it
+	refreshAt time.Time // a new token is requested from then on
+	expiresAt time.Time // the token is not returned from then on
 }
 
-// NewCachedSource returns a source that sends no request yet. request is called with a
-// context that ends with Close; it bounds its own time, and its errors are those of Token
-// and Renew. Close must be called in the end.
+// NewCachedSource returns a source that does not send a request yet. request is called with a
+// context that ends with Close. It must bound its own time. Its errors are those of Token and
+// Renew. The caller must Close the source.
 func NewCachedSource(request func(context.Context) (Token, error)) *CachedSource {
 	load := func(ctx context.Context) (cachedToken, error) {
 		t, err := request(ctx)
@@ -40,18 +40,19 @@ func NewCachedSource(request func(context.Context) (Token, error)) *CachedSource
 	return &CachedSource{fetch.NewCache(load, fetch.Policy{})}
 }
 
-// Token implements Source. A cached token costs a mutex and no allocation, because every
-// request to every MCP server asks for one.
+// Token implements Source. Returning a cached token only locks a mutex and allocates nothing,
+// because every request to every MCP server needs one.
 func (s *CachedSource) Token(ctx context.Context) (auth.Secret, error) {
 	t, err := s.tokens.Get(ctx, "a token", cachedToken.state)
 	return t.secret, err
 }
 
-// Renew implements Source. The zero Secret stands for a request without a token. Renew
-// starts at most one request per second, and none in the pause after a failed one: a server
-// that refuses every token costs the IAM no more than that, and callers in between fail at
-// once. Other callers get the rejected token until the new one arrives, because the server
-// that refused it may be wrong.
+// Renew implements Source. The zero Secret stands for a request without a token.
+//
+// It starts at most one request per second, and none in the pause after a failed one, and callers
+// in between fail at once. So a server that refuses every token cannot flood the IAM. Callers of
+// Token get the rejected token until the new one arrives, because the server that refused it may
+// be wrong.
 func (s *CachedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error) {
 	t, err := s.tokens.Replace(ctx, "a new token", renewInterval, func(t cachedToken) bool {
 		return t.secret != rejected && time.Now().Before(t.expiresAt)
@@ -65,27 +66,27 @@ func (s *CachedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.Se
 	return t.secret, nil
 }
 
-// Cached returns the cached token and whether it is valid. It sends no request.
+// Cached returns the cached token and whether it is valid. It does not send a request.
 func (s *CachedSource) Cached() (auth.Secret, bool) {
 	t := s.tokens.Value()
 	return t.secret, time.Now().Before(t.expiresAt)
 }
 
-// Put caches a token that came another way, and ends the pause after a failed request.
+// Put caches a token that was obtained in another way. It ends the pause after a failed request.
 func (s *CachedSource) Put(t Token) { s.tokens.Set(newCachedToken(t)) }
 
-// Forget drops token from the cache, if it is the cached one.
+// Forget removes token from the cache, if it is the cached one.
 func (s *CachedSource) Forget(token auth.Secret) {
 	s.tokens.DropIf(func(t cachedToken) bool { return t.secret == token })
 }
 
-// Close cancels the request in flight, waits for it, and lets no other start. A cached
-// token stays available while it is valid, so that sessions can be closed with it.
+// Close cancels the request in flight, waits for it, and prevents further ones. A cached token
+// stays available while it is valid, because sessions are closed with it.
 func (s *CachedSource) Close() { s.tokens.Close() }
 
-// newCachedToken decides when t is refreshed: 30 s or a tenth of its lifetime before it
-// expires, whichever is earlier, but not in the first half of its lifetime. A random part
-// of up to a tenth of that keeps replicas that started together from asking together.
+// newCachedToken decides when t is refreshed: 30 s or a tenth of its lifetime before it expires,
+// whichever is earlier, but not in the first half of its lifetime. A random time of up to a tenth
+// is added, so that replicas which started together do not send their requests together.
 func newCachedToken(t Token) cachedToken {
 	lead := max(30*time.Second, t.Lifetime/10)
 	lead += time.Duration(rand.Int64N(int64(lead / 10)))
@@ -93,7 +94,7 @@ func newCachedToken(t Token) cachedToken {
 	return cachedToken{t.Secret, t.Requested.Add(t.Lifetime - lead), t.Requested.Add(t.Lifetime)}
 }
 
-// state says what the token may still be used for. The zero cachedToken is expired.
+// state returns what the token may still be used for. The zero cachedToken is expired.
 func (t cachedToken) state() fetch.State {
 	now := time.Now()
 	switch {

@@ -19,18 +19,18 @@ const (
 	secretTimeout = 10 * time.Second // for reading the client secret
 )
 
-// endpointClient sends token requests of one client to one token endpoint, for any grant.
-// It may be used concurrently.
+// endpointClient sends the token requests of one OAuth client to one token endpoint, for any
+// grant. It may be used concurrently.
 type endpointClient struct {
 	cfg      ClientCredentialsConfig
 	client   *http.Client
-	metadata *issuerMetadata // nil where the token URL is configured
+	metadata *issuerMetadata // nil if the token URL is configured
 
 	mu     sync.Mutex  // protects secret
-	secret auth.Secret // what cfg.Secret returned last
+	secret auth.Secret // the last result of cfg.Secret
 }
 
-// newEndpointClient checks cfg and sends nothing.
+// newEndpointClient checks cfg. It does not send a request.
 func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	if err := CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	return c, nil
 }
 
-// close cancels the request for metadata. No token request may be in flight any more.
+// close cancels the request for metadata. The caller must have ended all token requests.
 func (c *endpointClient) close() {
 	if c.metadata != nil {
 		c.metadata.endpoints.Close()
@@ -58,8 +58,8 @@ func (c *endpointClient) close() {
 	}
 }
 
-// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set and
-// it is https, or http on the loopback address. The error quotes neither.
+// CheckTokenEndpoint returns an error unless exactly one of issuer and tokenURL is set and it is
+// https, or http on the loopback address. The error quotes neither.
 func CheckTokenEndpoint(issuer, tokenURL string) error {
 	switch {
 	case issuer != "" && tokenURL != "":
@@ -72,8 +72,7 @@ func CheckTokenEndpoint(issuer, tokenURL string) error {
 	return fetch.CheckEndpoint("the issuer", issuer)
 }
 
-// requestToken gets one token and writes one line to the log. The line contains no value
-// of either side.
+// requestToken gets one token and logs the outcome, without any value of the request or the reply.
 func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Token, error) {
 	started := time.Now()
 	t, err := c.requestWithSecret(ctx, form)
@@ -86,9 +85,9 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	return t, nil
 }
 
-// requestWithSecret sends the request with the last known client secret. If the IAM
-// refuses the client, the secret may have been rotated in the vault: requestWithSecret
-// reads it again and, if it has changed, repeats the request once.
+// requestWithSecret sends the request with the last known client secret. If the IAM refuses the
+// client, the secret may have been rotated in the vault. So requestWithSecret reads it again and,
+// if it has changed, repeats the request once.
 func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values) (Token, error) {
 	known := c.lastSecret()
 	secret, justRead := known, known.IsZero()
@@ -98,7 +97,7 @@ func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values)
 			return Token{}, err
 		}
 	}
-	t, err := c.send(ctx, form, secret)
+	t, err := c.sendRequest(ctx, form, secret)
 	if justRead || !isClientRefused(err) {
 		return t, err
 	}
@@ -109,23 +108,25 @@ func (c *endpointClient) requestWithSecret(ctx context.Context, form url.Values)
 	if secret == known {
 		return Token{}, err
 	}
-	return c.send(ctx, form, secret)
+	return c.sendRequest(ctx, form, secret)
 }
 
-// isClientRefused reports whether a token endpoint refused the client's credentials.
+// isClientRefused reports whether the token endpoint refused the client's credentials (RFC 6749
+// section 5.2), and not the grant.
 func isClientRefused(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
 	return ok && (refusal.Code == codeInvalidClient || refusal.Status == http.StatusUnauthorized)
 }
 
+// lastSecret returns the secret that was read last; the zero Secret before the first time.
 func (c *endpointClient) lastSecret() auth.Secret {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.secret
 }
 
-// readSecret reads the client secret and stores it. A *fetch.Error, such as the vault's,
-// is returned as it is.
+// readSecret reads the client secret and stores it. It returns a *fetch.Error, such as the
+// vault's, unchanged.
 func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
@@ -145,9 +146,9 @@ func (c *endpointClient) readSecret(ctx context.Context) (auth.Secret, error) {
 	return secret, nil
 }
 
-// send finds the token endpoint, if the configuration does not name it, and sends one
-// token request.
-func (c *endpointClient) send(ctx context.Context, form url.Values, secret auth.Secret) (Token, error) {
+// sendRequest sends one token request. If the configuration names an issuer, it first finds the
+// token endpoint in the issuer's metadata.
+func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secret auth.Secret) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
 	tokenURL := c.cfg.TokenURL
@@ -172,12 +173,12 @@ func (c *endpointClient) send(ctx context.Context, form url.Values, secret auth.
 	return ParseReply(reply, requested, "Bearer")
 }
 
-// NewRequest returns form as a request to a token endpoint, with the client's id and secret
-// in the Authorization header. Without a secret the form must contain the client's id.
+// NewRequest returns form as a request to a token endpoint, with the client's id and secret in the
+// Authorization header. Without a secret the form must contain the client's id.
 //
-// golang.org/x/oauth2 sends the same request and reads the reply in one step, which does
-// not fit: it refuses a token whose expires_in is 1e12 or 1.5, reads JSON that is labeled
-// text/plain as a form, takes the last of two access_tokens, and hides the Date header.
+// golang.org/x/oauth2 sends the same request, but its reading of the reply cannot be replaced. It
+// refuses a token whose expires_in is 1e12 or 1.5, decodes JSON that is labeled text/plain as a
+// form, takes the last of two access_tokens, and hides the Date header.
 func NewRequest(ctx context.Context, tokenURL string, form url.Values, id string, secret auth.Secret) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, tokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -186,8 +187,8 @@ func NewRequest(ctx context.Context, tokenURL string, form url.Values, id string
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")
 	if !secret.IsZero() {
-		// RFC 6749 section 2.3.1: both are form-encoded first, so that a colon or a
-		// non-ASCII letter in them survives the Basic scheme.
+		// RFC 6749 section 2.3.1 requires form encoding of both, because the Basic scheme cannot
+		// carry a colon in the id, or letters beyond ASCII.
 		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret.Reveal()))
 	}
 	return req, nil

@@ -9,37 +9,37 @@ import (
 	"answerd/internal/auth"
 )
 
-// ClientCredentialsConfig says where and how the service gets a token of its own.
+// ClientCredentialsConfig describes how the service gets its own token.
 type ClientCredentialsConfig struct {
 	// TokenURL is the IAM's token endpoint: https, or http on the loopback address.
 	TokenURL string
-	// Issuer may be set instead. Its metadata, which must name exactly this issuer, says
-	// where the token endpoint is (RFC 8414).
+	// Issuer may be set instead. The token endpoint is then the one in its metadata, which must name
+	// exactly this issuer (RFC 8414).
 	Issuer   string
 	ClientID string
-	// Secret returns the client secret: FixedSecret or VaultSecret. It is called for the
-	// first request, and again after the IAM refused the secret that it returned, so it
-	// needs no cache. It gets 10 s and must observe its context.
+	// Secret returns the client secret: FixedSecret or VaultSecret. It is called for the first
+	// request, and again after the IAM has refused the secret, so it needs no cache. It gets 10 s and
+	// must observe its context.
 	Secret func(context.Context) (auth.Secret, error)
-	// Scope is sent as it is, several with spaces between; "" asks for none.
+	// Scope is sent unchanged, several scopes separated by spaces; "" sends none.
 	Scope string
 	// Resource is the URI of the server that the token is for (RFC 8707); "" sends none.
 	Resource string
-	// HTTPClient is used with redirects off; nil means one with its own connections.
+	// HTTPClient sends the requests. Its redirects are not followed. nil means a new client with its
+	// own connections.
 	HTTPClient *http.Client
-	// Logger gets a debug line per token and a warning per failure; nil is silent.
+	// Logger gets a debug line for each token and a warning for each failure; nil means no log.
 	Logger *slog.Logger
 }
 
-// ClientCredentials is the Source of the service's own token, by the client credentials
-// grant (RFC 6749 section 4.4). It caches as CachedSource does. Its errors are
-// *fetch.Error, or the context's.
+// ClientCredentials is the Source of the service's own token, by the client credentials grant (RFC
+// 6749 section 4.4). It caches like CachedSource. Its errors are *fetch.Error, or the context's.
 type ClientCredentials struct {
 	client *endpointClient
 	tokens *CachedSource
 }
 
-// NewClientCredentials checks cfg and sends nothing. Close must be called in the end.
+// NewClientCredentials checks cfg. It does not send a request. The caller must Close the source.
 func NewClientCredentials(cfg ClientCredentialsConfig) (*ClientCredentials, error) {
 	client, err := newEndpointClient(cfg)
 	if err != nil {
@@ -51,7 +51,7 @@ func NewClientCredentials(cfg ClientCredentialsConfig) (*ClientCredentials, erro
 	return &ClientCredentials{client, tokens}, nil
 }
 
-// addTarget adds to form what the token is for.
+// addTarget adds scope and resource to form, which limit what the token is for.
 func (cfg *ClientCredentialsConfig) addTarget(form url.Values) {
 	if cfg.Scope != "" {
 		form.Set("scope", cfg.Scope)
@@ -71,8 +71,8 @@ func (c *ClientCredentials) Renew(ctx context.Context, rejected auth.Secret) (au
 	return c.tokens.Renew(ctx, rejected)
 }
 
-// Close cancels the request in flight, waits for it, and lets no other start. A cached
-// token stays available while it is valid, so that sessions can be closed with it.
+// Close cancels the request in flight, waits for it, and prevents further ones. A cached token
+// stays available while it is valid, because sessions are closed with it.
 func (c *ClientCredentials) Close() {
 	c.tokens.Close()
 	c.client.close()

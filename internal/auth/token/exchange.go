@@ -12,7 +12,7 @@ import (
 	"answerd/internal/lru"
 )
 
-// The names of RFC 8693 sections 2.1 and 3.
+// Identifiers of RFC 8693, sections 2.1 and 3.
 const (
 	grantTypeExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 	typeAccessToken   = "urn:ietf:params:oauth:token-type:access_token"
@@ -21,36 +21,37 @@ const (
 
 const (
 	maxCallers        = 4096             // callers whose tokens an Exchange caches at a time
-	callerIdleTimeout = 30 * time.Minute // after which a caller's tokens are dropped
+	callerIdleTimeout = 30 * time.Minute // without requests; then a caller's tokens are dropped
 )
 
-// ExchangeConfig says where and how callers' tokens are exchanged.
+// ExchangeConfig describes how callers' tokens are exchanged.
 type ExchangeConfig struct {
 	ClientCredentialsConfig
-	// Audience is the logical name of the server that the token is for, if the IAM does
-	// not know it by Resource; "" sends none.
+	// Audience is the logical name of the server that the token is for, for an IAM that does not
+	// know the server by Resource; "" sends none.
 	Audience string
 }
 
-// Exchange trades a caller's token for one that a server accepts on behalf of that caller
-// (RFC 8693), and caches it until shortly before it expires. All calls of one caller share
-// one request; a failed request pauses that caller and nobody else.
+// Exchange exchanges a caller's token for one that a server accepts on behalf of that caller (RFC
+// 8693), and caches it until shortly before it expires. All calls of one caller share one request.
+// A failed request pauses only that caller.
 //
-// The cache key is the caller and the SHA-256 of the whole token that they sent: caches
-// with a smaller key have mixed callers up (CVE-2026-35030), and one person may come with
-// tokens of different rights.
+// The cache key is the caller and the SHA-256 of the whole token that they sent. Caches with a
+// smaller key have mixed up callers (CVE-2026-35030), and one person may have tokens with
+// different rights.
 type Exchange struct {
 	client  *endpointClient
 	form    url.Values
 	callers *lru.Cache[callerKey, *CachedSource]
 }
 
+// callerKey identifies a caller's token in the cache.
 type callerKey struct {
 	issuer, subject string
 	token           [sha256.Size]byte
 }
 
-// NewExchange checks cfg and sends nothing. Close must be called in the end.
+// NewExchange checks cfg. It does not send a request. The caller must Close the Exchange.
 func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 	client, err := newEndpointClient(cfg.ClientCredentialsConfig)
 	if err != nil {
@@ -69,7 +70,7 @@ func NewExchange(cfg ExchangeConfig) (*Exchange, error) {
 	return &Exchange{client: client, form: form, callers: lru.New[callerKey](maxCallers, callerIdleTimeout, closeSource)}, nil
 }
 
-// For returns the source of tokens on behalf of id, which must have a Token. It need not
+// For returns the source of tokens on behalf of id, which must have a Token. The source need not
 // be closed. Its errors are *fetch.Error, or the context's.
 func (e *Exchange) For(id auth.Identity) Source { return delegatedSource{e, id} }
 
@@ -79,16 +80,18 @@ type delegatedSource struct {
 	caller   auth.Identity
 }
 
+// Token implements Source.
 func (d delegatedSource) Token(ctx context.Context) (auth.Secret, error) {
 	return d.withSource(func(s *CachedSource) (auth.Secret, error) { return s.Token(ctx) })
 }
 
+// Renew implements Source.
 func (d delegatedSource) Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error) {
 	return d.withSource(func(s *CachedSource) (auth.Secret, error) { return s.Renew(ctx, rejected) })
 }
 
-// withSource calls get with the cached source of the caller's token, and creates that
-// source if there is none.
+// withSource calls get with the cached source of the caller's token, and creates that source if
+// there is none. While get runs, the source cannot be dropped from the cache.
 func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)) (auth.Secret, error) {
 	if d.caller.Token.IsZero() {
 		return auth.Secret{}, &fetch.Error{Public: "the caller sent no token"}
@@ -107,7 +110,7 @@ func (d delegatedSource) withSource(get func(*CachedSource) (auth.Secret, error)
 	return get(source)
 }
 
-// requestToken exchanges the subject token: the form of RFC 8693 section 2.1.
+// requestToken exchanges the subject token (RFC 8693 section 2.1).
 func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token, error) {
 	form := url.Values{"subject_token": {subject.Reveal()}}
 	for name, values := range e.form {
@@ -116,8 +119,8 @@ func (e *Exchange) requestToken(ctx context.Context, subject auth.Secret) (Token
 	return e.client.requestToken(ctx, form)
 }
 
-// Close cancels the requests in flight, waits for them, and lets no other start. Cached
-// tokens stay available while they are valid.
+// Close cancels the requests in flight, waits for them, and prevents further ones. Cached tokens
+// stay available while they are valid.
 func (e *Exchange) Close() {
 	e.callers.Close()
 	e.client.close()

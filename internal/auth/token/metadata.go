@@ -17,31 +17,32 @@ const (
 	metadataRefresh = time.Hour // after which a token endpoint is looked up again
 )
 
-// issuerMetadata finds the token endpoint of an issuer that the configuration names (RFC
-// 8414). Nothing that an MCP server says leads here: the go-sdk's handler gave the client
-// secret to the authorization server that a server's own metadata named.
+// issuerMetadata finds the token endpoint of an issuer that the configuration names (RFC 8414).
+// The issuer never comes from an MCP server: otherwise a server could name its own authorization
+// server and get the client secret, as with the handler of the go-sdk.
 type issuerMetadata struct {
 	issuer    string
 	client    *http.Client
 	endpoints *fetch.Cache[endpoint]
 }
 
-// endpoint is a token endpoint, and when it was found. Without a url it is unknown.
+// endpoint is a token endpoint and the time when it was found. An empty url means that it is
+// unknown.
 type endpoint struct {
 	url   string
 	found time.Time
 }
 
-// newIssuerMetadata sends nothing yet.
+// newIssuerMetadata does not send a request yet.
 func newIssuerMetadata(issuer string, client *http.Client) *issuerMetadata {
 	m := &issuerMetadata{issuer: issuer, client: client}
-	m.endpoints = fetch.NewCache(m.load, fetch.Policy{})
+	m.endpoints = fetch.NewCache(m.fetchEndpoint, fetch.Policy{})
 	return m
 }
 
-// tokenEndpoint returns the URL of the token endpoint. It waits under ctx only while that
-// is not known. Once known, an endpoint is used for as long as no newer metadata can be
-// read. Errors are *fetch.Error, or the context's.
+// tokenEndpoint returns the URL of the token endpoint. It waits under ctx only while that is
+// unknown. A known endpoint is used until newer metadata could be read. Errors are *fetch.Error,
+// or the context's.
 func (m *issuerMetadata) tokenEndpoint(ctx context.Context) (string, error) {
 	found, err := m.endpoints.Get(ctx, metadataName, func(e endpoint) fetch.State {
 		switch {
@@ -55,19 +56,20 @@ func (m *issuerMetadata) tokenEndpoint(ctx context.Context) (string, error) {
 	return found.url, err
 }
 
-func (m *issuerMetadata) load(ctx context.Context) (endpoint, error) {
+// fetchEndpoint fetches the metadata and returns the token endpoint in it.
+func (m *issuerMetadata) fetchEndpoint(ctx context.Context) (endpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
 	body, err := FetchMetadata(ctx, m.client, m.issuer, metadataName)
 	if err != nil {
 		return endpoint{}, err
 	}
-	return m.parse(body)
+	return m.parseEndpoint(body)
 }
 
-// parse reads the token endpoint from the document. RFC 8414 section 3.3: the document
-// must name exactly the issuer that was asked for, or it is another issuer's.
-func (m *issuerMetadata) parse(body []byte) (endpoint, error) {
+// parseEndpoint returns the token endpoint in the document. The document must name exactly the
+// issuer that was asked (RFC 8414 section 3.3); otherwise it belongs to another issuer.
+func (m *issuerMetadata) parseEndpoint(body []byte) (endpoint, error) {
 	document, err := strictjson.Parse(body)
 	if err != nil {
 		return endpoint{}, &fetch.Error{Public: metadataName + " is not the JSON of RFC 8414"}
@@ -82,9 +84,9 @@ func (m *issuerMetadata) parse(body []byte) (endpoint, error) {
 	return endpoint{tokenURL, time.Now()}, nil
 }
 
-// FetchMetadata returns the first metadata document at the URLs where an issuer may
-// publish it, in the order of the MCP specification (basic/authorization). It does not
-// check the document. The subject names it in errors, which are *fetch.Error.
+// FetchMetadata returns the first metadata document at the URLs where an issuer may publish it, in
+// the order of the MCP specification (basic/authorization). It does not check the document. The
+// subject names the document in errors, which are *fetch.Error.
 func FetchMetadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
 	notFound := &fetch.Error{Public: subject + " was not found at any well-known URL"}
 	for _, metadataURL := range metadataURLs(issuer) {
@@ -97,24 +99,23 @@ func FetchMetadata(ctx context.Context, client *http.Client, issuer, subject str
 		}
 		notFound = &fetch.Error{Public: subject + " cannot be read", Status: reply.Status}
 		if reply.Status/100 != 4 {
-			return nil, notFound // there is a document, but the server cannot give it now
+			return nil, notFound // the document may exist: another URL must not take its place
 		}
 	}
 	return nil, notFound
 }
 
-// EndpointAllowed reports whether an issuer's metadata may send us to an endpoint: one of
-// the issuer's own origin, or https. An issuer elsewhere must not point at a port of this
-// machine.
+// EndpointAllowed reports whether the metadata of an issuer may name this endpoint: one of the
+// issuer's own origin, or any https URL. An issuer elsewhere must not name a port of this machine.
 func EndpointAllowed(issuer, endpointURL string) bool {
 	i, errIssuer := url.Parse(issuer)
 	e, errEndpoint := url.Parse(endpointURL)
 	return errIssuer == nil && errEndpoint == nil && (e.Scheme == "https" || e.Scheme == i.Scheme && e.Host == i.Host)
 }
 
-// metadataURLs returns the addresses of an issuer's metadata: RFC 8414 section 3.1, the
-// same for OpenID Connect, and OpenID Connect Discovery 1.0 section 4, which differ
-// only for an issuer with a path.
+// metadataURLs returns the URLs of an issuer's metadata: those of RFC 8414 section 3.1, also with
+// the suffix of OpenID Connect, and that of OpenID Connect Discovery 1.0 section 4. The last two
+// differ only for an issuer with a path.
 func metadataURLs(issuer string) []string {
 	u, err := url.Parse(issuer)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 const (
 	maxReply = 64 << 10 // bytes of a token endpoint's reply
 	maxToken = 16 << 10 // bytes of the token in it
-	// defaultLifetime is assumed of a token that says nothing about its expiry. It is
-	// short, so that a wrong guess costs little.
+	// defaultLifetime is assumed for a token of unknown expiry. It is short, so that a wrong
+	// assumption costs little.
 	defaultLifetime = time.Minute
-	// maxLifetime is the longest lifetime that is believed: expires_in may be 1e12.
+	// maxLifetime is the longest lifetime that is accepted, since expires_in may be 1e12.
 	maxLifetime = 24 * time.Hour
-	// minLifetime keeps a token endpoint that gives expired tokens from being asked
-	// for every call.
+	// minLifetime makes a token that has already expired an error. Otherwise each call would
+	// request a new one.
 	minLifetime = time.Second
 )
 
@@ -32,9 +32,9 @@ var (
 	errExpired  = errors.New("the token endpoint gave a token that has expired")
 )
 
-// ParseReply reads a successful reply of a token endpoint (RFC 6749 section 5.1) to a
-// request that was sent at the time requested. It requires the given token_type, Bearer
-// or DPoP, in any case. Errors are *fetch.Error.
+// ParseReply decodes a successful reply of a token endpoint (RFC 6749 section 5.1) to a request
+// that was sent at the time requested. It requires the given token_type, Bearer or DPoP, in any
+// case. Errors are *fetch.Error.
 func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, error) {
 	secret, lifetime, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
 	if err != nil {
@@ -43,9 +43,9 @@ func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, er
 	return Token{secret, lifetime, requested}, nil
 }
 
-// issuerTime returns the time that the issuer's clock showed, from the Date header, or ours
-// without one. The issuer set exp by its own clock: compared with a clock that is 90 s off,
-// a token would look expired or be used for too long.
+// issuerTime returns the time of the issuer's clock, from the Date header, or ours without one.
+// The issuer has set exp by its own clock. Compared with a clock that is 90 s off, a token would
+// look expired, or would be used for too long.
 func issuerTime(header http.Header, ours time.Time) time.Time {
 	if date, err := http.ParseTime(header.Get("Date")); err == nil {
 		return date
@@ -53,9 +53,7 @@ func issuerTime(header http.Header, ours time.Time) time.Time {
 	return ours
 }
 
-// parseReply returns the token and how long it is valid from now, the issuer's time, on:
-// the shorter of expires_in and, for a JWT, the time until its exp; a minute if the reply
-// has neither.
+// parseReply returns the token and how long it is valid after now, which is the issuer's time.
 func parseReply(body []byte, now time.Time, tokenType string) (token auth.Secret, lifetime time.Duration, err error) {
 	reply, err := strictjson.Parse(body)
 	if err != nil {
@@ -76,9 +74,9 @@ func parseReply(body []byte, now time.Time, tokenType string) (token auth.Secret
 	return auth.NewSecret(text), lifetime, nil
 }
 
-// hasTokenType reports whether token_type is want. RFC 6749 requires the member; some
-// issuers of bearer tokens leave it out. A MAC or DPoP token is not a bearer token, and one
-// that is not bound to our key is not a DPoP token (RFC 9449 section 5).
+// hasTokenType reports whether token_type is want. RFC 6749 requires the member, but some issuers
+// of bearer tokens leave it out. A MAC or DPoP token is not a bearer token, and a token that is
+// not bound to a key is not a DPoP token (RFC 9449 section 5).
 func hasTokenType(reply strictjson.Object, want string) bool {
 	got, err := reply.String("token_type")
 	if err != nil {
@@ -87,7 +85,8 @@ func hasTokenType(reply strictjson.Object, want string) bool {
 	return strings.EqualFold(got, want) || got == "" && want == "Bearer"
 }
 
-// lifetimeOf returns how long the token is valid, at most maxLifetime.
+// lifetimeOf returns how long the token is valid, at most maxLifetime: the shorter of expires_in
+// and, for a JWT, the time until its exp. If the reply has neither, it returns defaultLifetime.
 func lifetimeOf(reply strictjson.Object, token string, now time.Time) time.Duration {
 	stated, haveStated := expiresIn(reply)
 	exp, haveExp := auth.UnverifiedExpiry(token)
@@ -104,8 +103,8 @@ func lifetimeOf(reply strictjson.Object, token string, now time.Time) time.Durat
 	return lifetime
 }
 
-// expiresIn reads expires_in, which some issuers send as a string. It ignores zero,
-// negative and unreadable values: the token was issued just now, so they are wrong.
+// expiresIn returns expires_in, which some issuers send as a string. It ignores zero, negative and
+// unreadable values: the token was issued just now, so they are wrong.
 func expiresIn(reply strictjson.Object) (time.Duration, bool) {
 	raw := string(reply["expires_in"])
 	if s, err := reply.String("expires_in"); err == nil && s != "" {
@@ -121,9 +120,9 @@ func expiresIn(reply strictjson.Object) (time.Duration, bool) {
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-// ErrorCode reads the error member of a refusal (RFC 6749 section 5.2). It returns "" for
-// anything but the codes of that section and of RFC 8707, because that would be text of the
-// other side.
+// ErrorCode returns the error code of a refusal (RFC 6749 section 5.2), for the log and for
+// errors. It returns only the codes of that section and of RFC 8707, and "" otherwise: anything
+// else would be text of the other side.
 func ErrorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
@@ -138,4 +137,5 @@ func ErrorCode(body []byte) string {
 	return ""
 }
 
+// codeInvalidClient is the code for refused client credentials.
 const codeInvalidClient = "invalid_client"

@@ -1,10 +1,9 @@
-// Package token gets the bearer tokens that the service sends to others.
+// Package token gets the bearer tokens that the service sends to other services.
 //
-// A Source gives tokens that are valid now. ClientCredentials fetches the service's own
-// token from the IAM (RFC 6749 section 4.4) with a secret from the configuration or from
-// OCI Vault. Exchange trades a caller's token for one that a server accepts on behalf of
-// that caller (RFC 8693). CachedSource caches what any other grant gives. Static returns
-// one configured token.
+// A Source returns a token that is valid now. There are four: ClientCredentials fetches the service's
+// own token from the IAM (RFC 6749 section 4.4), with a secret from the configuration or from OCI
+// Vault. Exchange exchanges a caller's token for one that a server accepts on behalf of that caller
+// (RFC 8693). CachedSource caches the tokens of any other grant. Static returns one configured token.
 //
 //	source, err := token.NewClientCredentials(token.ClientCredentialsConfig{TokenURL: …, ClientID: …, Secret: …})
 //	defer source.Close()
@@ -15,9 +14,9 @@
 //	defer exchange.Close()
 //	tok, err = exchange.For(caller).Token(ctx)
 //
-// One token request is in flight per cached token, however many callers wait for it; each
-// waits under its own context. Everything here may be used concurrently. Tokens and secrets
-// are auth.Secret, which prints as "[redacted]".
+// At most one request is in flight per cached token, no matter how many callers wait for it, and each
+// caller waits under its own context. Everything in this package may be used concurrently. Tokens and
+// secrets are of type auth.Secret, which prints as "[redacted]".
 package token
 
 import (
@@ -28,17 +27,17 @@ import (
 	"answerd/internal/auth"
 )
 
-// Source gives the bearer token of outgoing requests.
+// Source returns the bearer token of outgoing requests.
 type Source interface {
 	// Token returns a token that is valid now. It waits, under ctx, only if there is none.
 	Token(ctx context.Context) (auth.Secret, error)
-	// Renew returns a token other than rejected, which a server answered with 401. Callers
-	// with the same rejected token share one request, and a caller that comes after it gets
-	// the token that it brought.
+	// Renew returns a token other than rejected, to which a server answered 401. Callers with the
+	// same rejected token share one request. A caller that comes later gets the token of that
+	// request.
 	Renew(ctx context.Context, rejected auth.Secret) (auth.Secret, error)
 }
 
-// Token is a token as a token endpoint gave it.
+// Token is a token as a token endpoint issued it.
 type Token struct {
 	Secret   auth.Secret
 	Lifetime time.Duration // counted from Requested
@@ -46,17 +45,20 @@ type Token struct {
 	Requested time.Time
 }
 
-// ErrNoOtherToken is what Renew of a Static source returns.
+// ErrNoOtherToken is the error of Renew for a Static source.
 var ErrNoOtherToken = errors.New("the configured token was refused, and there is no other")
 
-// Static returns the source of one configured token. It never expires here; a server that
-// does not accept it says so.
+// Static returns the source of one configured token. Its expiry is unknown; a server that does not
+// accept it answers 401.
 func Static(token auth.Secret) Source { return static{token} }
 
+// static is the Source that Static returns.
 type static struct{ token auth.Secret }
 
+// Token implements Source.
 func (s static) Token(context.Context) (auth.Secret, error) { return s.token, nil }
 
+// Renew implements Source. It always fails, so that the caller's request fails with the 401.
 func (s static) Renew(context.Context, auth.Secret) (auth.Secret, error) {
 	return auth.Secret{}, ErrNoOtherToken
 }

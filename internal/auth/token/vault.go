@@ -23,7 +23,7 @@ const (
 	maxBundle    = 64 << 10 // bytes of any reply that is read for the secret
 )
 
-// VaultConfig says which secret of OCI Vault to read, and with which credentials.
+// VaultConfig describes which secret of OCI Vault to read, and with which credentials.
 type VaultConfig struct {
 	SecretOCID string
 	// AuthType is "api_key" (also ""), "instance_principal" or "resource_principal".
@@ -35,13 +35,13 @@ type VaultConfig struct {
 	// Endpoint replaces the address of the region's vault service: scheme and host,
 	// https, or http on the loopback address.
 	Endpoint string
-	// HTTPClient is used with its redirects off; nil means one of our own.
+	// HTTPClient sends the requests. Its redirects are not followed. nil means a new client.
 	HTTPClient *http.Client
 }
 
-// VaultSecret returns a function for ClientCredentialsConfig.Secret that reads the current
-// version of a secret in OCI Vault. Every call reads it anew, with the credentials' files
-// and certificates: calls are rare, and without a cache nothing is out of date. Nothing is
+// VaultSecret returns a function for ClientCredentialsConfig.Secret that reads the current version
+// of a secret in OCI Vault. Each call reads the secret again, and the credentials' files and
+// certificates too: calls are rare, and without a cache nothing can be out of date. Nothing is
 // read before the first call. Errors are *fetch.Error.
 func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
 	disableSDKLog()
@@ -55,7 +55,7 @@ func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
 		switch {
 		case d.failed != nil: // more precise than the SDK's error
 			return auth.Secret{}, d.failed
-		case err != nil && d.sent: // may quote a reply
+		case err != nil && d.sent: // err may quote a reply
 			return auth.Secret{}, &fetch.Error{Public: vaultService + " gave no readable secret"}
 		case err != nil:
 			return auth.Secret{}, &fetch.Error{Public: vaultService + " cannot be used: its configuration is invalid", Err: err}
@@ -64,7 +64,7 @@ func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
 	}
 }
 
-// readSecret sends the requests for the secret through d.
+// readSecret reads the secret; d sends its requests.
 func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
 	if cfg.Endpoint != "" {
 		if err := fetch.CheckEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
@@ -101,11 +101,11 @@ func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
 	if err != nil {
 		return auth.Secret{}, err
 	}
-	// A secret that was created with echo ends in an unintended line feed.
+	// A secret that was created with echo ends with a line feed by mistake.
 	return auth.NewSecret(strings.TrimRight(string(text), "\r\n")), nil
 }
 
-// configurationProvider returns the credentials that the vault sees.
+// configurationProvider returns the credentials for the vault.
 func (cfg VaultConfig) configurationProvider(d *dispatcher) (common.ConfigurationProvider, error) {
 	switch cfg.AuthType {
 	case "", "api_key":
@@ -126,14 +126,14 @@ func (cfg VaultConfig) configurationProvider(d *dispatcher) (common.Configuratio
 	return nil, fmt.Errorf("the auth type must be api_key, instance_principal or resource_principal")
 }
 
-// dispatcher sends the SDK's requests of one read: under the context of that read, bounded
-// in size, without redirects. Only the goroutine that reads uses it.
+// dispatcher sends the SDK's requests for one read: under the context of that read, bounded in
+// size, without redirects. Only the goroutine of the read uses it.
 //
-// After the first failure the dispatcher answers every later request itself. Otherwise the
-// SDK would ask a missing metadata service eight times, sleeping two minutes in all
-// whatever the context says, and the federation service three times. A 400 ends the
-// second kind of loop. The first kind, which asks for the region, ends only with a 200;
-// then the SDK asks for the certificate and gets the 400.
+// After the first failure it answers all later requests itself. Otherwise the SDK would ask a
+// missing metadata service eight times and sleep for two minutes in all, even after the context
+// has ended, and the federation service three times. The answer 400 ends the loop at the
+// federation service. The loop at the metadata service asks for the region and ends only with a
+// 200; then the SDK asks for the certificate and gets the 400.
 type dispatcher struct {
 	ctx    context.Context
 	client *http.Client
@@ -167,10 +167,11 @@ func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	}
 }
 
-// disableSDKLog keeps the SDK from writing replies, the secret among them, to stderr
-// when OCI_GO_SDK_DEBUG is set. The SDK has one logger per process.
+// disableSDKLog replaces the SDK's logger, which is one per process. With OCI_GO_SDK_DEBUG, it
+// would write replies to stderr, also the one with the secret.
 var disableSDKLog = sync.OnceFunc(func() { common.SetSDKLogger(discardLogger{}) })
 
+// discardLogger is a logger of the SDK that writes nothing.
 type discardLogger struct{}
 
 func (discardLogger) LogLevel() int                 { return 0 }
