@@ -4,11 +4,11 @@ import (
 	"fmt"
 )
 
-// checkApplicators applies the keywords that have schemas for the same value (draft 2020-12
-// core, 10.2).
+// checkApplicators applies the keywords whose schemas apply to the same value (draft 2020-12 core,
+// 10.2).
 func (w *validator) checkApplicators(n *node, v *value, at *location, r *result) {
 	for _, s := range n.allOf {
-		r.join(w.validate(s, v, at))
+		r.addSameValue(w.validate(s, v, at))
 	}
 	if n.anyOf != nil {
 		w.checkAnyOf(n, v, at, r)
@@ -17,17 +17,17 @@ func (w *validator) checkApplicators(n *node, v *value, at *location, r *result)
 		w.checkOneOf(n, v, at, r)
 	}
 	if n.not != nil && w.isValid(n.not, v) {
-		w.report(r, at, violation{}, func() string { return "must not match the schema in not, got " + describe(v) })
+		w.report(r, at, violation{}, func() string { return "must not match the schema in not, got " + describeValue(v) })
 	}
 	if n.ifSchema != nil {
 		ifSchema := w.validate(n.ifSchema, v, at)
 		branch := n.elseSchema
 		if ifSchema.ok() {
-			r.evaluated.join(&ifSchema.evaluated)
+			r.evaluated.merge(&ifSchema.evaluated)
 			branch = n.then
 		}
 		if branch != nil {
-			r.join(w.validate(branch, v, at))
+			r.addSameValue(w.validate(branch, v, at))
 		}
 	}
 	if v.kind == object {
@@ -35,14 +35,15 @@ func (w *validator) checkApplicators(n *node, v *value, at *location, r *result)
 	}
 }
 
-// checkAnyOf checks every alternative, since what each evaluated is needed.
+// checkAnyOf applies anyOf. It checks all alternatives even after a valid one, because each may
+// add to the evaluated items and properties.
 func (w *validator) checkAnyOf(n *node, v *value, at *location, r *result) {
 	var wrong []result
 	anyValid := false
 	for _, s := range n.anyOf {
 		if one := w.validate(s, v, at); one.ok() {
 			anyValid = true
-			r.evaluated.join(&one.evaluated)
+			r.evaluated.merge(&one.evaluated)
 		} else {
 			wrong = append(wrong, one)
 		}
@@ -52,14 +53,14 @@ func (w *validator) checkAnyOf(n *node, v *value, at *location, r *result) {
 	}
 }
 
-// checkOneOf checks every alternative, since more than one valid one is a problem too.
+// checkOneOf applies oneOf. It checks all alternatives, because a second valid one is a problem.
 func (w *validator) checkOneOf(n *node, v *value, at *location, r *result) {
 	var wrong []result
 	var valid []int
 	for i, s := range n.oneOf {
 		if one := w.validate(s, v, at); one.ok() {
 			valid = append(valid, i+1)
-			r.evaluated.join(&one.evaluated)
+			r.evaluated.merge(&one.evaluated)
 		} else {
 			wrong = append(wrong, one)
 		}
@@ -74,8 +75,8 @@ func (w *validator) checkOneOf(n *node, v *value, at *location, r *result) {
 	}
 }
 
-// checkDependencies applies dependentRequired and dependentSchemas, and dependencies of
-// draft-07, which was both (6.5.7).
+// checkDependencies applies dependentRequired and dependentSchemas, or dependencies of draft-07,
+// which combined both (draft-07, 6.5.7).
 func (w *validator) checkDependencies(n *node, v *value, at *location, r *result) {
 	for _, dep := range n.dependencies {
 		if v.member(dep.name) == nil {
@@ -90,13 +91,14 @@ func (w *validator) checkDependencies(n *node, v *value, at *location, r *result
 			}
 		}
 		if dep.node != nil {
-			r.join(w.validate(dep.node, v, at))
+			r.addSameValue(w.validate(dep.node, v, at))
 		}
 	}
 }
 
-// reportClosest reports why a value matches none of the alternatives: the problems of the
-// alternative that was probably meant, or what all alternatives have in common.
+// reportClosest reports why a value matches none of the alternatives. To list the problems of all
+// alternatives would help neither a person nor a model. So it reports what all alternatives have
+// in common, such as the type, or else the problems of the alternative that was probably meant.
 func (w *validator) reportClosest(alternatives []result, v *value, at *location, r *result) {
 	var kinds kind
 	var names []string
@@ -114,7 +116,7 @@ func (w *validator) reportClosest(alternatives []result, v *value, at *location,
 		}
 	}
 	switch len(alternatives) {
-	case ofKind: // also if there are no alternatives: nothing is valid then
+	case ofKind: // all have the wrong type, or there are no alternatives, so nothing is valid
 		w.reportType(r, at, kinds, v)
 	case len(names):
 		w.reportMissingOneOf(r, at, names)
@@ -123,8 +125,8 @@ func (w *validator) reportClosest(alternatives []result, v *value, at *location,
 	}
 }
 
-// isCloser reports whether a value at depth here was more likely meant for the alternative of
-// r than for the other one.
+// isCloser reports whether a value at depth here was more likely meant for the alternative of r
+// than for that of other.
 func (r result) isCloser(other result, here int) bool {
 	mine, theirs := r.penalty(here), other.penalty(here)
 	if mine != theirs {
@@ -133,9 +135,9 @@ func (r result) isCloser(other result, here int) bool {
 	return len(r.problems) < len(other.problems)
 }
 
-// penalty returns how unlikely the alternative of r was meant. A wrong type, or a wrong value
-// of the field that distinguishes alternatives, says that it was not; problems further down
-// say little.
+// penalty returns how unlikely it is that the value was meant for the alternative of r. A wrong
+// type, or a wrong value of the field that distinguishes alternatives, makes it most unlikely.
+// Problems further down mean little.
 func (r result) penalty(here int) int {
 	most := 0
 	for _, p := range r.problems {

@@ -8,6 +8,8 @@ import (
 )
 
 // checkArray applies the keywords for arrays (draft 2020-12 core, 10.3.1; validation, 6.4).
+// unevaluatedItems comes last, because it applies to the items that no other keyword has evaluated
+// (core, 11.2).
 func (w *validator) checkArray(n *node, v *value, at *location, r *result) {
 	w.checkCount(n.minItems, n.maxItems, len(v.items), "item", at, r)
 	for i, item := range v.items {
@@ -59,14 +61,15 @@ func (w *validator) checkContains(n *node, v *value, at *location, r *result) {
 	w.checkCount(&low, n.maxContains, found, "matching item", at, r)
 }
 
-// checkUnique applies uniqueItems. It compares only items of the same hash.
+// checkUnique applies uniqueItems. It compares only items with the same hash, because comparing
+// all pairs is quadratic. The seed is random, so that a server cannot construct collisions.
 func (w *validator) checkUnique(v *value, at *location, r *result) {
 	seed := maphash.MakeSeed()
 	first := make(map[uint64][]int, len(v.items))
 	for i, item := range v.items {
 		var h maphash.Hash
 		h.SetSeed(seed)
-		if !w.spend(item.hash(&h)) {
+		if !w.spend(item.hashInto(&h)) {
 			return
 		}
 		sum := h.Sum64()
@@ -83,9 +86,9 @@ func (w *validator) checkUnique(v *value, at *location, r *result) {
 	}
 }
 
-// hash writes v to h, so that equal values have equal hashes. It returns how many values it
-// visited.
-func (v *value) hash(h *maphash.Hash) int {
+// hashInto writes v to h such that equal values have equal hashes. It returns the number of values
+// that it visited.
+func (v *value) hashInto(h *maphash.Hash) int {
 	steps := 1
 	switch v.kind {
 	case integer, fraction:
@@ -94,7 +97,7 @@ func (v *value) hash(h *maphash.Hash) int {
 		_, _ = h.WriteString(v.text)
 	case array:
 		for _, item := range v.items {
-			steps += item.hash(h)
+			steps += item.hashInto(h)
 		}
 	case object: // the order of members is irrelevant, so their hashes are added
 		var sum uint64
@@ -102,7 +105,7 @@ func (v *value) hash(h *maphash.Hash) int {
 			var member maphash.Hash
 			member.SetSeed(h.Seed())
 			_, _ = member.WriteString(name)
-			steps += v.items[i].hash(&member)
+			steps += v.items[i].hashInto(&member)
 			sum += member.Sum64()
 		}
 		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, sum))

@@ -15,9 +15,9 @@ const (
 	MaxDepth = 32       // levels of nesting
 )
 
-// Bounded returns a schema of a server without spaces; nil if raw is empty or null. The error says
-// that raw is not a JSON object of at most MaxSize and MaxDepth; it continues a sentence that
-// begins with the schema.
+// Bounded returns a server's schema without spaces, or nil if raw is empty or null. The error says
+// that raw is not a JSON object within MaxSize and MaxDepth. It continues a sentence whose subject
+// is the schema.
 func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -38,9 +38,8 @@ func Bounded(raw json.RawMessage) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// BoundedObject returns Bounded(raw) with the type "object", which it adds if there is none,
-// because providers of models demand it. It is for tool arguments and forms, which are always
-// objects.
+// BoundedObject returns a bounded schema of type "object", for tool arguments and forms, which are
+// always objects. It adds the type if there is none, because model providers require it.
 func BoundedObject(raw json.RawMessage) (json.RawMessage, error) {
 	s, err := Bounded(raw)
 	if err != nil {

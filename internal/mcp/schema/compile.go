@@ -8,34 +8,36 @@ import (
 	"strings"
 )
 
-// compiler converts the JSON of a schema into nodes.
+// compiler converts the JSON of a schema to nodes, in three passes: find all schemas and compile
+// their patterns, index the names that references can use and resolve the references, and build
+// the nodes. A reference may point forward, so no pass can be merged with the next.
 type compiler struct {
 	draft7          bool
 	tracksEvaluated bool
-	patterns        map[string]*pattern // nil: not supported by package regexp
-	size            int                 // of all patterns
-	nodes           map[*value]*node    // of every schema in the tree
+	patterns        map[string]*pattern // nil if package regexp does not support the expression
+	size            int                 // states of all patterns
+	nodes           map[*value]*node    // of all schemas in the tree
 	order           []*value            // the schemas in the order of the document
-	byID            map[string]*value   // the resources, by URI
+	byID            map[string]*value   // the schema resources, by URI
 	anchors         map[string]*value   // by URI and fragment
-	refs            []reference
-
-	resources int
+	refs            []reference         // in the order of the document
+	resources       int                 // number of schema resources, including the root
 }
 
+// compile returns the node of the root schema.
 func (c *compiler) compile(tree *value) (*node, error) {
 	if !tree.isSchema() {
-		return nil, fmt.Errorf("it is %s", describe(tree))
+		return nil, fmt.Errorf("it is %s", describeValue(tree))
 	}
-	// Drafts 04 and 06 hardly differ from 07 and are read as that; everything else, and a
-	// schema without $schema, is read as 2020-12.
+	// Drafts 04 and 06 hardly differ from draft-07 and are treated like it. All other schemas, also
+	// those without $schema, are treated as 2020-12.
 	for _, old := range []string{"draft-04", "draft-06", "draft-07"} {
 		c.draft7 = c.draft7 || strings.Contains(tree.keywordString("$schema"), old)
 	}
 	if err := c.collectSchemas(tree); err != nil {
 		return nil, err
 	}
-	if err := c.indexIDs(tree, base()); err != nil {
+	if err := c.indexIDs(tree, baseURI()); err != nil {
 		return nil, err
 	}
 	if err := c.resolveReferences(); err != nil {
@@ -47,7 +49,8 @@ func (c *compiler) compile(tree *value) (*node, error) {
 	return c.nodes[tree], c.checkCost()
 }
 
-// collectSchemas finds every schema in the tree, and compiles its patterns.
+// collectSchemas creates an empty node for each schema in the tree, checks the types of its
+// keywords, and compiles its patterns.
 func (c *compiler) collectSchemas(v *value) error {
 	if c.nodes[v] = (&node{}); len(c.nodes) > maxNodes {
 		return fmt.Errorf("it has more than %d schemas in it", maxNodes)
@@ -74,13 +77,13 @@ func (c *compiler) collectSchemas(v *value) error {
 			}
 		}
 	}
-	return children(v, c.collectSchemas)
+	return eachSubschema(v, c.collectSchemas)
 }
 
-// node is one compiled schema. It has only the keywords that restrict values; a zero field
-// restricts nothing.
+// node is one compiled schema. It has only the keywords that restrict values. The zero value of a
+// field restricts nothing.
 type node struct {
-	ref         *node // $ref, or $dynamicRef, which means the same if there is one resource
+	ref         *node // $ref, or $dynamicRef, which is the same if there is only one resource
 	alwaysFalse bool  // the schema false
 
 	kinds    kind // 0: any
@@ -117,24 +120,25 @@ type pattern struct {
 	size int
 }
 
+// patternNode is a schema for the properties whose names match a pattern.
 type patternNode struct {
 	pattern *pattern
 	node    *node
 }
 
-// dependency is what the object must satisfy if it has a member of that name.
+// dependency has the requirements for objects that have a member with that name.
 type dependency struct {
 	name     string
 	required []string
 	node     *node
 }
 
-// kindNames are the types that a schema can name.
+// kindNames has the types that a schema can name.
 var kindNames = map[string]kind{
 	"null": null, "boolean": boolean, "integer": integer, "number": number, "string": text, "array": array, "object": object,
 }
 
-// buildNode sets the node of a schema whose keywords have been checked.
+// buildNode fills the node of a schema whose keywords have been checked.
 func (c *compiler) buildNode(n *node, v *value) {
 	if v.kind == boolean {
 		n.alwaysFalse = v.raw[0] == 'f'
@@ -170,7 +174,8 @@ func (c *compiler) buildNode(n *node, v *value) {
 	c.tracksEvaluated = c.tracksEvaluated || n.unevaluatedItems != nil || n.unevaluatedProperties != nil
 }
 
-// buildArray sets the keywords for arrays.
+// buildArray fills in the keywords for arrays. The keyword items has two meanings in draft-07
+// (6.4.1); in 2020-12 one of them is prefixItems.
 func (c *compiler) buildArray(n *node, v *value) {
 	n.contains = c.childSchema(v, "contains")
 	n.minContains, n.maxContains = v.keywordCount("minContains"), v.keywordCount("maxContains")
@@ -190,7 +195,7 @@ func (c *compiler) buildArray(n *node, v *value) {
 	}
 }
 
-// buildObject sets the keywords for objects.
+// buildObject fills in the keywords for objects.
 func (c *compiler) buildObject(n *node, v *value) {
 	if p := v.keyword("properties"); p != nil {
 		n.properties = make(map[string]*node, len(p.names))
@@ -214,7 +219,7 @@ func (c *compiler) buildObject(n *node, v *value) {
 	n.minProperties, n.maxProperties = v.keywordCount("minProperties"), v.keywordCount("maxProperties")
 	keywords := []string{"dependentRequired", "dependentSchemas"}
 	if c.draft7 {
-		keywords = []string{"dependencies"} // draft-07, 6.5.7: of both kinds
+		keywords = []string{"dependencies"} // both in one (draft-07, 6.5.7)
 	}
 	for _, keyword := range keywords {
 		d := v.keyword(keyword)
@@ -224,7 +229,7 @@ func (c *compiler) buildObject(n *node, v *value) {
 	}
 }
 
-// childSchema returns the node of a keyword that is a schema; nil if there is none.
+// childSchema returns the node of a keyword that is a schema, or nil if there is none.
 func (c *compiler) childSchema(v *value, name string) *node {
 	if s := v.keyword(name); s != nil {
 		return c.nodes[s]
@@ -247,8 +252,8 @@ func (c *compiler) childSchemas(v *value, name string) []*node {
 	return out
 }
 
-// keywordCount returns the integer value of a keyword; nil if there is none. It may be
-// written 2.0.
+// keywordCount returns the integer value of a keyword, or nil if there is none. A schema may write
+// it as 2.0.
 func (v *value) keywordCount(name string) *int {
 	k := v.keyword(name)
 	if k == nil {
@@ -258,7 +263,7 @@ func (v *value) keywordCount(name string) *int {
 	return &n
 }
 
-// keywordStrings returns the names in a keyword that is a list of them, each once.
+// keywordStrings returns the strings in a keyword that is a list of them, each once.
 func (v *value) keywordStrings(name string) []string {
 	k := v.keyword(name)
 	if k == nil || k.kind != array {
@@ -275,8 +280,8 @@ func (v *value) keywordStrings(name string) []string {
 	return out
 }
 
-// maxCost bounds how many schemas check one value. Alternatives and references count as often
-// as they are tried.
+// maxCost bounds the number of schemas that check one value. A schema counts as often as
+// alternatives and references lead to it.
 const maxCost = 10_000
 
 var (
@@ -284,8 +289,9 @@ var (
 	errTooManyAlternatives = errors.New("it has too many alternatives")
 )
 
-// checkCost refuses schemas whose check of one value would not end, or practically not: a
-// reference that leads back to itself for the same value, and alternatives that multiply.
+// checkCost refuses schemas whose check of one value would not end in reasonable time: references
+// that lead back to themselves for the same value, and alternatives that multiply. A reference
+// below a property or an item is no problem, because each step needs a level of the value.
 func (c *compiler) checkCost() error {
 	costs := make(map[*node]int, len(c.nodes))
 	const inProgress = -1
@@ -319,7 +325,7 @@ func (c *compiler) checkCost() error {
 	return nil
 }
 
-// sameValueNodes returns the nodes that check the same value as n.
+// sameValueNodes returns the nodes that check the same value as n, and not a part of it.
 func (n *node) sameValueNodes() []*node {
 	all := slices.Concat([]*node{n.ref, n.not, n.ifSchema, n.then, n.elseSchema}, n.allOf, n.anyOf, n.oneOf)
 	for _, d := range n.dependencies {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Excerpt returns a schema in about n bytes at most, for a model that must repair a value with
-// those problems: with only the fields that they concern, or else truncated. It states what
-// it left out.
+// Excerpt returns a schema in at most about n bytes, for a model that must repair a value with
+// those problems. It returns only the fields that the problems concern, or the beginning of the
+// schema if that is too long. The text says what was left out.
 func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
-	v, wrong := parse(raw, lastDuplicateWins)
+	v, wrong := parseJSON(raw, lastDuplicateWins)
 	if wrong != nil {
 		return ""
 	}
@@ -28,7 +28,7 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 	shown := 0
 	if all > 0 {
 		kept := fields.selectMembers(about)
-		part, _ := parse(kept, lastDuplicateWins)
+		part, _ := parseJSON(kept, lastDuplicateWins)
 		shown = len(part.names)
 		v = v.withItems(slices.Clone(v.items))
 		v.items[slices.Index(v.names, "properties")] = part.replacing(fields)
@@ -37,7 +37,7 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 	if shown > 0 && len(s) <= n {
 		return fmt.Sprintf("%s [%d of %d fields are shown]", s, shown, all)
 	}
-	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", cut(string(raw), n), len(cut(string(raw), n)), len(raw))
+	return fmt.Sprintf("%s [truncated: %d of %d bytes are shown]", truncate(string(raw), n), len(truncate(string(raw), n)), len(raw))
 }
 
 // selectMembers returns an object as JSON with only the members whose names are selected.

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// keywordType is a set of types that the value of a keyword may have.
+// keywordType is a set of types that a keyword's value may have.
 type keywordType uint16
 
 const (
@@ -21,8 +21,9 @@ const (
 	countValue                            // an integer
 )
 
-// keywords lists the keywords whose type is checked (draft 2020-12 core, 8 to 10, and validation, 6 to 9;
-// draft-07, 6). Definitions are among them: a reference may lead there.
+// keywords has the keywords whose type is checked (draft 2020-12 core, 8 to 10, and validation, 6
+// to 9; draft-07, 6). It includes those for definitions and annotations, because a reference may
+// lead into them.
 var keywords = map[string]keywordType{
 	"$defs": schemaMap, "definitions": schemaMap,
 	"properties": schemaMap, "patternProperties": schemaMap, "dependentSchemas": schemaMap, "dependencies": schemaMap | stringListMap,
@@ -46,19 +47,21 @@ var keywords = map[string]keywordType{
 const maxCount = 1 << 53
 
 var (
-	// typesOf lists what a JSON value of a kind can be.
+	// typesOf has the types that a JSON value of a kind can have as a keyword's value.
 	typesOf = map[kind]keywordType{
 		boolean: boolValue | oneSchema, text: stringValue, fraction: numberValue, integer: numberValue | countValue,
 		array: schemaList | stringList | anyList, object: oneSchema | schemaMap | stringListMap,
 	}
-	// elementType lists the type of the items of a list or object.
+	// elementType has the type of the items of a list or object.
 	elementType = map[keywordType]keywordType{schemaList: oneSchema, schemaMap: oneSchema, stringList: stringValue, stringListMap: stringList}
-	typeName    = map[kind]string{
+	// typeName has the names of kinds in errors.
+	typeName = map[kind]string{
 		null: "null", boolean: "bool", integer: "number", fraction: "fraction", text: "string", array: "array", object: "object",
 	}
 )
 
-// findMismatch returns what is not of that type, v or something in it; nil if all of it is.
+// findMismatch returns the first value that does not have one of the types: v, or a value in it.
+// It returns nil if there is none.
 func (s keywordType) findMismatch(v *value) *value {
 	s &= typesOf[v.kind]
 	if s == countValue && math.Abs(v.float) > maxCount || s == 0 {
@@ -96,11 +99,11 @@ func checkKeywords(v *value) error {
 	return nil
 }
 
-// children calls yield for every direct subschema of the schema v.
-func children(v *value, yield func(*value) error) error {
+// eachSubschema calls yield for each direct subschema of the schema v.
+func eachSubschema(v *value, yield func(*value) error) error {
 	for i, name := range v.names {
 		within, where := v.items[i], keywords[name]
-		if v.member(name) != within { // duplicate: the last one is used
+		if v.member(name) != within { // a duplicate: only the last one counts
 			continue
 		}
 		switch {
@@ -121,9 +124,11 @@ func children(v *value, yield func(*value) error) error {
 	return nil
 }
 
+// isSchema reports whether v can be a schema: an object, true or false (draft 2020-12 core, 4.3).
 func (v *value) isSchema() bool { return v.kind == object || v.kind == boolean }
 
-// keyword returns the value of a keyword; nil if there is none or it is null.
+// keyword returns the value of a keyword, or nil if there is none. A null counts as none, because
+// generators of schemas write it for absent values.
 func (v *value) keyword(name string) *value {
 	if k := v.member(name); k != nil && k.kind != null {
 		return k
@@ -131,7 +136,7 @@ func (v *value) keyword(name string) *value {
 	return nil
 }
 
-// keywordString returns the string value of a keyword, "" if there is none.
+// keywordString returns the string value of a keyword, or "" if there is none.
 func (v *value) keywordString(name string) string {
 	if k := v.keyword(name); k != nil {
 		return k.text

@@ -213,13 +213,13 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 		}
 		for range 10 {
 			given := d.value(3)
-			v, _ := parse([]byte(given), refuseDuplicates)
+			v, _ := parseJSON([]byte(given), refuseDuplicates)
 			fits := library.Validate(valueForLibrary(v)) == nil
 			if got := s.Validate(json.RawMessage(given)); (got == nil) != fits {
 				t.Fatalf("schema %s\nvalue %s\nlibrary.Validate = %v, Validate = %v, want a fit: %v", raw, given, library.Validate(valueForLibrary(v)), got, fits)
 			}
 			coerced, problems := s.Check(json.RawMessage(given))
-			switch after, _ := parse(coerced, refuseDuplicates); {
+			switch after, _ := parseJSON(coerced, refuseDuplicates); {
 			case fits && (problems != nil || string(coerced) != given):
 				t.Fatalf("schema %s\nvalue %s\nis valid, Check = %s, %v, want it unchanged, no problems", raw, given, coerced, problems)
 			case fits:

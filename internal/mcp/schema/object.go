@@ -1,7 +1,9 @@
 package schema
 
-// checkObject applies the keywords for objects (draft 2020-12 core, 10.3.2; validation,
-// 6.5). Problems come in the order of the schema, then of the value.
+// checkObject applies the keywords for objects (draft 2020-12 core, 10.3.2; validation, 6.5). The
+// problems are in the order of the schema for missing fields, and then in that of the value.
+// unevaluatedProperties comes last, because it applies to the properties that no other keyword has
+// evaluated (core, 11.3).
 func (w *validator) checkObject(n *node, v *value, at *location, r *result) {
 	for _, name := range n.required {
 		if !w.spend(1) {
@@ -34,7 +36,8 @@ func (w *validator) checkObject(n *node, v *value, at *location, r *result) {
 	r.evaluated.allProperties = true
 }
 
-// checkMember checks one member against n.
+// checkMember checks the member i of v against n. additionalProperties applies only if no schema
+// in properties and patternProperties does.
 func (w *validator) checkMember(n *node, v *value, i int, here *location, r *result) {
 	name, member := v.names[i], v.items[i]
 	if n.propertyNames != nil {
@@ -59,14 +62,14 @@ func (w *validator) checkMember(n *node, v *value, i int, here *location, r *res
 	}
 }
 
-// eachPropertySchema calls yield for the schemas in properties and patternProperties that
-// apply to a member of that name.
+// eachPropertySchema calls yield for the schemas in properties and patternProperties that apply to
+// a member with that name.
 func (w *validator) eachPropertySchema(n *node, name string, yield func(*node)) {
 	if s := n.properties[name]; s != nil {
 		yield(s)
 	}
 	for _, p := range n.patterns {
-		if w.matches(p.pattern, name) {
+		if w.matchPattern(p.pattern, name) {
 			yield(p.node)
 		}
 	}

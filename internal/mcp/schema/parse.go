@@ -13,14 +13,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// How parse treats an object that has two members of one name.
+// How parseJSON treats an object that has two members with the same name: schemas may have them, and
+// values may not.
 const (
 	lastDuplicateWins = false
-	refuseDuplicates  = true // readers may differ about which one counts (RFC 8259 section 4)
+	refuseDuplicates  = true // programs differ about which one counts (RFC 8259 section 4)
 )
 
-// parse reads JSON. It reports the first problem.
-func parse(raw []byte, strict bool) (*value, *Problem) {
+// parseJSON decodes JSON, or returns the first problem.
+func parseJSON(raw []byte, strict bool) (*value, *Problem) {
 	if !utf8.Valid(raw) {
 		return nil, &Problem{Detail: "is not valid UTF-8"}
 	}
@@ -36,21 +37,23 @@ func parse(raw []byte, strict bool) (*value, *Problem) {
 	return v, nil
 }
 
+// parser decodes one JSON text within the bounds.
 type parser struct {
 	src   []byte
 	in    *jsontext.Decoder
-	count int
+	count int // values so far
 }
 
-// decoderProblem returns the problem that the decoder reports.
+// decoderProblem converts an error of the decoder.
 func decoderProblem(err error) *Problem {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && e.Err == jsontext.ErrDuplicateName {
-		return &Problem{cut(string(e.JSONPointer), maxPointer), "is written twice"}
+		return &Problem{truncate(string(e.JSONPointer), maxPointer), "is written twice"}
 	}
 	return &Problem{Detail: "is not valid JSON"}
 }
 
-// readValue reads one value within a value whose raw bytes begin at base.
+// readValue reads one value. base is the offset of the enclosing value, so that the value knows
+// its position in that.
 func (p *parser) readValue(base int) (*value, *Problem) {
 	if p.count++; p.count > maxValues {
 		return nil, &Problem{Detail: fmt.Sprintf("has more than %d values in it", maxValues)}
@@ -75,11 +78,11 @@ func (p *parser) readValue(base int) (*value, *Problem) {
 		v.kind = boolean
 	case '"':
 		v.kind = text
-		unquoted, _ := jsontext.AppendUnquote(nil, raw) // it is valid
+		unquoted, _ := jsontext.AppendUnquote(nil, raw) // cannot fail: the decoder has checked it
 		v.text = string(unquoted)
 	case '0':
 		if v.float, err = strconv.ParseFloat(string(raw), 64); err != nil {
-			return nil, &Problem{cut(string(p.in.StackPointer()), maxPointer), "is a number that is out of range"}
+			return nil, &Problem{truncate(string(p.in.StackPointer()), maxPointer), "is a number that is out of range"}
 		}
 		v.kind = fraction
 		if isInteger(string(raw), v.float) {
@@ -89,7 +92,7 @@ func (p *parser) readValue(base int) (*value, *Problem) {
 	return v, nil
 }
 
-// readItems reads an object or array.
+// readItems reads the items or members of v. Objects with many members get an index by name.
 func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Problem) {
 	v.kind = array
 	if first == '{' {
@@ -97,7 +100,7 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 	}
 	_, err := p.in.ReadToken()
 	start := int(p.in.InputOffset()) - 1
-	for err == nil && p.in.PeekKind() != first+2 { // in ASCII the bracket that closes it
+	for err == nil && p.in.PeekKind() != first+2 { // in ASCII, the closing bracket is 2 after the opening one
 		if v.kind == object {
 			var name jsontext.Token
 			if name, err = p.in.ReadToken(); err != nil {
@@ -127,7 +130,7 @@ func (p *parser) readItems(v *value, first jsontext.Kind, base int) (*value, *Pr
 	return v, nil
 }
 
-// setRaw sets the original bytes of v: from start to where the decoder is.
+// setRaw sets the original bytes of v, from start to the decoder's position.
 func (p *parser) setRaw(v *value, base, start int) {
 	v.raw = p.src[start:p.in.InputOffset()]
 	v.at, v.len = start-base, len(v.raw)

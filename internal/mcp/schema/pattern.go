@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	maxPattern     = 20_000 // states of all patterns of a schema, some 40 bytes each
-	bytesPerStep   = 16     // states times bytes of text that count as one step
+	maxPattern     = 20_000 // states of all patterns of a schema, about 40 bytes each
+	bytesPerStep   = 16     // states times bytes of text that count as one step of the validator
 	maxPatternText = 4 << 10
 )
 
-// compilePattern compiles a regular expression. Schemas use those of ECMA-262, of which
-// package regexp supports nearly all, in time that is linear in the text. Unsupported ones
-// are not checked here; the server checks them. compilePattern returns an error for one that
-// grows too large, such as (a{1000}){1000}.
+// compilePattern compiles a regular expression. Schemas use those of ECMA-262 (draft 2020-12 core,
+// 6.4). Package regexp supports nearly all of them, and matches in linear time, so that a pattern
+// cannot block. Unsupported ones are left to the server. The error means that the expression needs
+// too many states, such as (a{1000}){1000}.
 func (c *compiler) compilePattern(x string) error {
 	if _, known := c.patterns[x]; known {
 		return nil
@@ -39,8 +39,9 @@ func (c *compiler) compilePattern(x string) error {
 	return nil
 }
 
-// countStates returns approximately how many states an expression has after its repetitions
-// are expanded, as compiling does. It stops counting above the bound.
+// countStates returns approximately the number of states of an expression after its repetitions
+// are expanded, as compiling does. It counts before compiling, so that a small pattern cannot
+// allocate much memory.
 func countStates(x *syntax.Regexp) int {
 	n := 1 + len(x.Rune)
 	for _, sub := range x.Sub {
@@ -52,8 +53,9 @@ func countStates(x *syntax.Regexp) int {
 	return min(n, maxPattern+1)
 }
 
-// matches reports whether s matches p, and spends the steps for that.
-func (w *validator) matches(p *pattern, s string) bool {
+// matchPattern reports whether s matches p. It counts the steps for that first; without enough
+// steps left it reports true, and the whole check fails.
+func (w *validator) matchPattern(p *pattern, s string) bool {
 	w.spend(1 + len(s)*p.size/bytesPerStep)
 	return w.over || p.MatchString(s)
 }

@@ -10,35 +10,37 @@ import (
 	"unicode/utf8"
 )
 
-// category says which kind of problem a violation is.
+// category is the kind of a problem, by which reportClosest ranks alternatives.
 type category uint8
 
 const (
 	valueMismatch category = iota
 	typeMismatch
-	enumMismatch // by enum or const
+	enumMismatch // of enum or const
 	unexpectedField
 	missingField
 )
 
-// violation is a problem, with what reportClosest needs to rank alternatives.
+// violation is a problem with the properties by which reportClosest ranks alternatives.
 type violation struct {
 	at, detail string
 	category   category
-	depth      int    // of the location at
+	depth      int    // levels of the location below the checked value
 	kinds      kind   // of a typeMismatch: the expected types
 	name       string // of a missingField: the name
 }
 
+// reportType reports a value of the wrong type. No type at all means that the schema is false.
 func (w *validator) reportType(r *result, at *location, want kind, got *value) {
 	w.report(r, at, violation{category: typeMismatch, kinds: want}, func() string {
 		if want == 0 {
-			return "nothing is allowed here, got " + describe(got)
+			return "nothing is allowed here, got " + describeValue(got)
 		}
-		return "expected " + want.String() + ", got " + describe(got)
+		return "expected " + want.String() + ", got " + describeValue(got)
 	})
 }
 
+// reportMissing reports that the object at at lacks a field. why is added to the text.
 func (w *validator) reportMissing(r *result, at *location, name, why string) {
 	here := location{up: at, name: name}
 	w.report(r, &here, violation{category: missingField, name: printable(name, 80)}, func() string {
@@ -46,7 +48,7 @@ func (w *validator) reportMissing(r *result, at *location, name, why string) {
 	})
 }
 
-// reportMissingOneOf reports an object that has none of the fields of which each alternative
+// reportMissingOneOf reports an object that has none of several fields, of which each alternative
 // requires one.
 func (w *validator) reportMissingOneOf(r *result, at *location, names []string) {
 	w.report(r, at, violation{category: missingField}, func() string {
@@ -55,6 +57,8 @@ func (w *validator) reportMissingOneOf(r *result, at *location, names []string) 
 	})
 }
 
+// reportUnexpected reports a field that the schema n does not allow, and suggests a similar field that
+// the object does not have yet.
 func (w *validator) reportUnexpected(r *result, here *location, name string, n *node, in *value) {
 	w.report(r, here, violation{category: unexpectedField}, func() string {
 		detail := "unexpected field: " + printable(name, 80)
@@ -66,7 +70,7 @@ func (w *validator) reportUnexpected(r *result, here *location, name string, n *
 	})
 }
 
-// problemsOf returns the problems of the whole value; nil if it is valid.
+// problemsOf returns the problems of the whole value, or nil if it is valid.
 func (w *validator) problemsOf(r result) []Problem {
 	if w.over {
 		return []Problem{{"", "cannot be checked: the schema has too many alternatives for a value of this size"}}
@@ -108,15 +112,15 @@ func (k kind) String() string {
 	return strings.Join(names, "")
 }
 
-// describe says what a value is: string "x", number 3.7, array of 2 items.
-func describe(v *value) string {
+// describeValue returns a value in words: string "x", number 3.7, array of 2 items.
+func describeValue(v *value) string {
 	switch v.kind {
 	case text:
-		return "string " + literal(v)
+		return "string " + literalOf(v)
 	case integer, fraction:
-		return "number " + literal(v)
+		return "number " + literalOf(v)
 	case boolean:
-		return literal(v)
+		return literalOf(v)
 	case array:
 		return "array of " + countOf(len(v.items), "item")
 	case object:
@@ -125,8 +129,8 @@ func describe(v *value) string {
 	return "null"
 }
 
-// literal returns a value as JSON, truncated if it is long.
-func literal(v *value) string {
+// literalOf returns a value as JSON, truncated if it is long.
+func literalOf(v *value) string {
 	if v.kind == text {
 		return literalText(v.text)
 	}
@@ -137,8 +141,8 @@ func literal(v *value) string {
 func literalText(s string) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // a model reads it
-	_ = enc.Encode(cut(s, maxQuoted))
+	enc.SetEscapeHTML(false) // models read it, not browsers
+	_ = enc.Encode(truncate(s, maxQuoted))
 	quoted := strings.TrimSpace(b.String())
 	if len(s) > maxQuoted {
 		return fmt.Sprintf("%s… (%d bytes)", quoted, len(s))
@@ -146,22 +150,23 @@ func literalText(s string) string {
 	return quoted
 }
 
-// printable returns about n bytes of s at most, on one line.
+// printable returns at most about n bytes of s on one line, because values and schemas are
+// untrusted text that ends up in logs and prompts.
 func printable(s string, n int) string {
 	short := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(cut(s, n), ""))
+	}, strings.ToValidUTF8(truncate(s, n), ""))
 	if len(s) > n {
 		return short + "…"
 	}
 	return short
 }
 
-// cut returns at most n bytes of s, ending with a complete character.
-func cut(s string, n int) string {
+// truncate returns at most n bytes of s, cut between characters.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
@@ -171,8 +176,8 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// location is where a value is within the checked one: a member or an item of the location
-// up. nil is the checked value itself.
+// location is the place of a value within the checked value: a member or an item of the value at
+// up. nil is the checked value itself. Its pointer is computed only if there is a problem.
 type location struct {
 	up    *location
 	name  string // of a member
@@ -183,7 +188,7 @@ type location struct {
 // maxPointer bounds the bytes of a pointer in a Problem.
 const maxPointer = 512
 
-// depth returns how many levels the location is below the checked value.
+// depth returns the number of levels below the checked value.
 func (s *location) depth() int {
 	n := 0
 	for ; s != nil; s = s.up {
@@ -196,11 +201,13 @@ func (s *location) depth() int {
 func (s *location) pointer() string {
 	var b strings.Builder
 	s.writePointer(&b)
-	return cut(b.String(), maxPointer)
+	return truncate(b.String(), maxPointer)
 }
 
+// pointerEscaper escapes a member's name for a JSON pointer (RFC 6901 section 3).
 var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
+// writePointer writes the pointer of the location, from the root down.
 func (s *location) writePointer(b *strings.Builder) {
 	if s == nil {
 		return

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// reference is a $ref or a $dynamicRef, and the schema that has it.
+// reference is a $ref or a $dynamicRef in the schema of the node from. base is the URI that it is
+// relative to.
 type reference struct {
 	from    *node
 	base    *url.URL
@@ -16,15 +17,15 @@ type reference struct {
 	dynamic bool
 }
 
-// base returns the URI of a schema without an $id. Nothing is fetched from it.
-func base() *url.URL { return &url.URL{Scheme: "answerd", Path: "/schema"} }
+// baseURI returns the URI of a schema without an $id. Nothing is ever fetched from it.
+func baseURI() *url.URL { return &url.URL{Scheme: "answerd", Path: "/schema"} }
 
-// indexIDs records the resources, anchors and references of v and the schemas in it
-// (draft 2020-12 core, 8.2; draft-07, 8.2).
+// indexIDs records the resources, anchors and references of v and of the schemas in it (draft
+// 2020-12 core, 8.2; draft-07, 8.2). in is the base URI of v.
 func (c *compiler) indexIDs(v *value, in *url.URL) error {
 	if len(c.byID) == 0 {
 		c.resources = 1
-		c.byID[in.String()] = v // also where the root has a name of its own
+		c.byID[in.String()] = v // even if the root has an $id
 	}
 	if v.kind != object {
 		return nil
@@ -60,14 +61,15 @@ func (c *compiler) indexIDs(v *value, in *url.URL) error {
 	if to := v.keywordString("$dynamicRef"); to != "" && !c.draft7 {
 		c.refs = append(c.refs, reference{c.nodes[v], in, to, true})
 	}
-	return children(v, func(s *value) error { return c.indexIDs(s, in) })
+	return eachSubschema(v, func(s *value) error { return c.indexIDs(s, in) })
 }
 
-// resolveReferences sets the target nodes of all references.
+// resolveReferences sets the target nodes of all references. Targets exist only in the same
+// document.
 func (c *compiler) resolveReferences() error {
 	for _, r := range c.refs {
-		// Within one resource it is a $ref. Across several its target depends on the dynamic
-		// scope (draft 2020-12 core, 8.2.3.2), which no known tool uses.
+		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on
+		// the dynamic scope (draft 2020-12 core, 8.2.3.2), which no known tool uses.
 		if r.dynamic && c.resources > 1 {
 			return errors.New("it has a $dynamicRef and several resources")
 		}
@@ -92,15 +94,15 @@ func (c *compiler) resolveReferences() error {
 		}
 		if r.from.ref == nil {
 			r.from.ref = to
-		} else { // both keywords
+		} else { // the schema has both keywords
 			r.from.allOf = append(r.from.allOf, to)
 		}
 	}
 	return nil
 }
 
-// hasLocation reports whether a pointer leads to a value in v, or to a possible field of an
-// object in it.
+// hasLocation reports whether a pointer leads to a value in v, or to a field that an object in v
+// lacks.
 func (v *value) hasLocation(pointer string) bool {
 	if v.resolvePointer(pointer) != nil {
 		return true
@@ -109,7 +111,7 @@ func (v *value) hasLocation(pointer string) bool {
 	return in != nil && in.kind == object
 }
 
-// resolvePointer returns the value that a JSON pointer (RFC 6901) leads to; nil if there is
+// resolvePointer returns the value that a JSON pointer (RFC 6901) leads to, or nil if there is
 // none.
 func (v *value) resolvePointer(pointer string) *value {
 	if pointer == "" {

@@ -4,13 +4,15 @@ import (
 	"strings"
 )
 
-// repair returns v with invalid strings in it replaced by the JSON value that they contain, if
-// that value is valid against n. The JSON text of a value gives it to the last digit, so
-// nothing is lost. Nothing else is ever converted, and what is valid stays as it is.
+// repair returns v with its invalid strings replaced by the JSON value that they contain, if that
+// value is valid against n. Nothing is lost, because the JSON text of a value has all its digits.
+// Nothing else is ever converted, and valid values stay unchanged.
 func (w *validator) repair(n *node, v *value) *value {
 	if w.over || w.isValid(n, v) {
 		return v
 	}
+	// First repair what is in the value. Only if that is not enough, take the whole value for a
+	// string that contains JSON.
 	if better := w.repairWithin(n, v); better != v {
 		v = better
 		if w.isValid(n, v) {
@@ -26,8 +28,8 @@ func (w *validator) repair(n *node, v *value) *value {
 	return v
 }
 
-// parseText returns the value whose JSON text a string contains; nil if it contains none.
-// White space around an array or object is layout; around anything else it may be meant.
+// parseText returns the value whose JSON text a string contains, or nil if it contains none. White
+// space around an array or object is layout; around anything else it may be part of the text.
 func parseText(v *value) *value {
 	if v.kind != text {
 		return nil
@@ -36,14 +38,14 @@ func parseText(v *value) *value {
 	if s == "" || s[0] == '"' || s != v.text && s[0] != '[' && s[0] != '{' {
 		return nil
 	}
-	meant, wrong := parse([]byte(s), refuseDuplicates)
+	meant, wrong := parseJSON([]byte(s), refuseDuplicates)
 	if wrong != nil {
 		return nil
 	}
 	return meant
 }
 
-// repairWithin returns v with the values in it repaired by every schema that applies to them.
+// repairWithin returns v with the values in it repaired by all schemas that apply to them.
 func (w *validator) repairWithin(n *node, v *value) *value {
 	if !w.spend(1) {
 		return v
@@ -68,8 +70,8 @@ func (w *validator) repairWithin(n *node, v *value) *value {
 	return v
 }
 
-// repairAlternative returns v repaired for the first alternative for which that works, such
-// that at most most alternatives are valid.
+// repairAlternative returns v repaired for the first alternative that makes it valid, and for
+// which at most most alternatives are valid: 1 for oneOf.
 func (w *validator) repairAlternative(alternatives []*node, v *value, most int) *value {
 	fitting := func(v *value) int {
 		n := 0
@@ -106,7 +108,8 @@ func (w *validator) repairItems(n *node, v *value) *value {
 	})
 }
 
-// repairMembers returns the object v with its members repaired.
+// repairMembers returns the object v with its members repaired. if and dependencies come last,
+// because the repaired members decide which of their schemas apply.
 func (w *validator) repairMembers(n *node, v *value) *value {
 	v = w.replaceItems(v, func(i int, member *value) *value {
 		known := false
@@ -136,8 +139,8 @@ func (w *validator) repairMembers(n *node, v *value) *value {
 	return v
 }
 
-// replaceItems returns v with each item replaced by what by returns; v itself if that changes
-// nothing.
+// replaceItems returns v with each item replaced by the result of by, or v itself if nothing
+// changes. It copies the items at the first change, because values are immutable.
 func (w *validator) replaceItems(v *value, by func(int, *value) *value) *value {
 	var items []*value
 	for i, item := range v.items {

@@ -12,18 +12,18 @@ func (w *validator) checkEnum(n *node, v *value, at *location, r *result) {
 	same := func(choice *value) bool { return !w.spend(1+len(v.items)) || equalValues(choice, v) }
 	if n.enum != nil && !slices.ContainsFunc(n.enum, same) {
 		w.report(r, at, violation{category: enumMismatch}, func() string {
-			return "expected one of " + listChoices(n.enum) + ", got " + describe(v) + w.suggestChoice(v, n.enum)
+			return "expected one of " + listChoices(n.enum) + ", got " + describeValue(v) + w.suggestChoice(v, n.enum)
 		})
 	}
 	if n.constant != nil && !same(n.constant) {
-		w.report(r, at, violation{category: enumMismatch}, func() string { return "expected " + literal(n.constant) + ", got " + describe(v) })
+		w.report(r, at, violation{category: enumMismatch}, func() string { return "expected " + literalOf(n.constant) + ", got " + describeValue(v) })
 	}
 }
 
 // checkNumber applies the keywords for numbers (draft 2020-12 validation, 6.2).
 func (w *validator) checkNumber(n *node, v *value, at *location, r *result) {
 	wrong := func(what string, bound *value) {
-		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected %s %s, got %s", what, literal(bound), literal(v)) })
+		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected %s %s, got %s", what, literalOf(bound), literalOf(v)) })
 	}
 	if n.minimum != nil && compareNumbers(v, n.minimum) < 0 {
 		wrong("at least", n.minimum)
@@ -42,20 +42,21 @@ func (w *validator) checkNumber(n *node, v *value, at *location, r *result) {
 	}
 }
 
-// checkText applies the keywords for strings (draft 2020-12 validation, 6.3). Lengths are in characters; a format is
-// an annotation and checks nothing (7.2.1).
+// checkText applies the keywords for strings (draft 2020-12 validation, 6.3). Lengths are in
+// characters. A format is only an annotation (7.2.1).
 func (w *validator) checkText(n *node, v *value, at *location, r *result) {
 	if n.minLength != nil || n.maxLength != nil {
 		w.checkCount(n.minLength, n.maxLength, utf8.RuneCountInString(v.text), "character", at, r)
 	}
-	if n.pattern != nil && !w.matches(n.pattern, v.text) {
+	if n.pattern != nil && !w.matchPattern(n.pattern, v.text) {
 		w.report(r, at, violation{}, func() string {
-			return fmt.Sprintf("expected text that matches %s, got %s", printable(n.pattern.String(), 120), literal(v))
+			return fmt.Sprintf("expected text that matches %s, got %s", printable(n.pattern.String(), 120), literalOf(v))
 		})
 	}
 }
 
-// checkCount applies one of the pairs of keywords that bound a count.
+// checkCount applies a pair of keywords that bound a count. what is the counted thing, in the
+// singular.
 func (w *validator) checkCount(low, high *int, n int, what string, at *location, r *result) {
 	if low != nil && n < *low {
 		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected at least %s, got %d", countOf(*low, what), n) })
@@ -65,7 +66,7 @@ func (w *validator) checkCount(low, high *int, n int, what string, at *location,
 	}
 }
 
-// countOf returns "1 item" or "2 items".
+// countOf returns n with what: "1 item" or "2 items".
 func countOf(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -73,7 +74,7 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// listChoices returns some of the values of an enum, and how many there are.
+// listChoices returns the values of an enum, or some of them and how many there are.
 func listChoices(all []*value) string {
 	var b strings.Builder
 	for i, v := range all {
@@ -83,7 +84,7 @@ func listChoices(all []*value) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(literal(v))
+		b.WriteString(literalOf(v))
 	}
 	return b.String()
 }

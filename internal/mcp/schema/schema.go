@@ -1,5 +1,5 @@
-// Package schema validates values against JSON Schema: it reports all problems at once, and
-// repairs values that a language model wrote as strings.
+// Package schema validates values against JSON Schema. It reports all problems at once, and repairs
+// values that a language model wrote as strings.
 //
 //	s, err := schema.Compile(tool.InputSchema)
 //	args, problems := s.Check(args) // {"days":"3"} → {"days":3}
@@ -7,17 +7,16 @@
 //		fmt.Println(p.Pointer, p.Detail) // /city missing required field: city
 //	}
 //
-// Compile reads draft 2020-12, and draft-07 where $schema says so. The official test suite
-// runs in the tests, which list the schemas of it that Compile refuses. The tests also compare
-// with the library google/jsonschema-go. At run time the library is not used, for four
-// reasons: it stops at the first problem; a schema that refers to itself overflows its stack,
-// which ends the process; it has no bound on the alternatives that it tries; and it does not
-// accept 19.99 as a multiple of 0.01.
+// Compile supports draft 2020-12, and draft-07 for schemas whose $schema names it. The tests run the
+// official test suite, and list the schemas of it that Compile refuses. They also compare with the
+// library google/jsonschema-go. The library is not used at run time, for four reasons: it stops at
+// the first problem; a schema that refers to itself overflows its stack, which ends the process; it
+// does not bound the alternatives that it tries; and it does not accept 19.99 as a multiple of 0.01.
 //
-// Schemas and values are untrusted. Nothing is fetched: a reference to another document is an
-// error of Compile, as is one that leads back to itself for the same value. The size of a
-// schema, its regular expressions, and the work for one value are bounded. A Schema may be
-// used concurrently.
+// Schemas and values are untrusted. Nothing is fetched: a reference to another document is an error
+// of Compile, and so is a reference that leads back to itself for the same value. The size of a
+// schema, its regular expressions, and the work for one value are bounded. A Schema may be used
+// concurrently.
 package schema
 
 import (
@@ -37,9 +36,9 @@ const (
 	maxProblems = 20        // that are reported
 )
 
-// Problem is one reason why a value is invalid. Pointer (RFC 6901) says where; for a missing
-// field, where it should be. Detail says what was expected and what was found: valid UTF-8
-// on one line, about 400 bytes at most. It quotes the value.
+// Problem is one reason why a value is invalid. Pointer (RFC 6901) is the place; for a missing
+// field, the place where it should be. Detail says what was expected and what was found. It is
+// valid UTF-8 on one line, about 400 bytes at most, and may quote the value.
 type Problem struct {
 	Pointer string `json:"pointer"`
 	Detail  string `json:"detail"`
@@ -52,13 +51,13 @@ type Schema struct {
 	tracksEvaluated bool // it has unevaluatedItems or unevaluatedProperties
 }
 
-// Compile reads a schema. The error says, on one line, why it cannot be used; its subject is
-// "it".
+// Compile compiles a schema. The error says on one line why the schema cannot be used; it begins
+// with "it", so that callers can put the name of the schema before it.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > maxSchema {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxSchema)
 	}
-	tree, wrong := parse(raw, lastDuplicateWins)
+	tree, wrong := parseJSON(raw, lastDuplicateWins)
 	if wrong != nil {
 		return nil, errors.New("it " + wrong.Detail)
 	}
@@ -70,12 +69,12 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return &Schema{root: root, draft7: c.draft7, tracksEvaluated: c.tracksEvaluated}, nil
 }
 
-// Check validates a value and returns its problems. If strings in an invalid value contain
-// the JSON text of what the schema requires ("3" for 3, "[1]" for [1]), Check replaces them,
-// if that makes the value valid. It changes nothing else: a valid value, and one with
-// problems, is returned byte by byte.
+// Check validates a value and returns its problems. If strings in an invalid value contain the
+// JSON text of what the schema requires ("3" for 3, "[1]" for [1]) and replacing them makes the
+// value valid, Check returns the repaired value. It changes nothing else: a valid value, and one
+// with problems, is returned byte by byte.
 func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
-	v, wrong := parse(raw, refuseDuplicates)
+	v, wrong := parseJSON(raw, refuseDuplicates)
 	if wrong != nil {
 		return raw, []Problem{*wrong}
 	}
@@ -85,7 +84,7 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 		return raw, nil
 	}
 	better := w.repair(s.root, v)
-	// What could be repaired is not reported, even if the value has other problems.
+	// Problems that could be repaired are not reported, even if the value has others.
 	problems := w.problemsOf(w.validate(s.root, better, nil))
 	switch {
 	case problems == nil:
@@ -98,9 +97,9 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	return raw, problems
 }
 
-// Validate returns the problems of a value without repairing it; nil if it is valid.
+// Validate returns the problems of a value, or nil if it is valid. It does not repair the value.
 func (s *Schema) Validate(raw json.RawMessage) []Problem {
-	v, wrong := parse(raw, refuseDuplicates)
+	v, wrong := parseJSON(raw, refuseDuplicates)
 	if wrong != nil {
 		return []Problem{*wrong}
 	}

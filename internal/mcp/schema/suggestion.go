@@ -4,14 +4,14 @@ import (
 	"strings"
 )
 
-// Bounds of the search for a similar name, which is quadratic.
+// Bounds of the search for a similar name, whose time is quadratic.
 const (
 	maxSimilar      = 64  // bytes of a name
 	maxSimilarities = 500 // names
 )
 
-// similarName returns the name that was probably meant; "" if none is similar. It leaves out
-// names that are taken.
+// similarName returns the name of names that was probably meant, or "" if none is similar. It
+// leaves out names for which taken is true.
 func (w *validator) similarName(name string, names []string, taken func(string) bool) string {
 	best, least, asked := "", 0, normalizeName(name)
 	if len(name) > maxSimilar || !w.spend(min(len(names), maxSimilarities)*(1+len(name)/4)) {
@@ -25,7 +25,7 @@ func (w *validator) similarName(name string, names []string, taken func(string) 
 			continue
 		}
 		d := editDistance(asked, normalizeName(other))
-		// At most one difference in three letters; "id" is not "ip".
+		// Accept one difference in three letters. "id" is not similar to "ip".
 		if d > max(len(name), len(other))/3 || best != "" && d >= least {
 			continue
 		}
@@ -34,7 +34,8 @@ func (w *validator) similarName(name string, names []string, taken func(string) 
 	return best
 }
 
-// suggestChoice returns the similar string of an enum, as the end of a sentence.
+// suggestChoice returns a suggestion of a similar string of an enum, as the end of a sentence, or
+// "".
 func (w *validator) suggestChoice(v *value, listChoices []*value) string {
 	if v.kind != text {
 		return ""
@@ -51,15 +52,18 @@ func (w *validator) suggestChoice(v *value, listChoices []*value) string {
 	return ""
 }
 
+// separators removes the characters in which naming conventions differ.
 var separators = strings.NewReplacer("_", "", "-", "", " ", "")
 
-// normalizeName returns a name without case and separators, in which conventions differ.
+// normalizeName returns a name in lower case without separators, so that dueDate and due_date are
+// equal.
 func normalizeName(s string) string { return separators.Replace(strings.ToLower(s)) }
 
-// editDistance returns how many insertions, deletions, replacements and swaps of neighboring
-// letters turn a into b.
+// editDistance returns the least number of insertions, deletions, replacements and swaps of
+// neighboring bytes that turn a into b (Damerau-Levenshtein distance). It keeps three rows of the
+// matrix.
 func editDistance(a, b string) int {
-	var rows [3][2 * maxSimilar]int // lower case can be longer, by half
+	var rows [3][2 * maxSimilar]int // a name in lower case can be longer than maxSimilar, by half
 	before, last, row := rows[0][:], rows[1][:], rows[2][:]
 	for j := range len(b) + 1 {
 		last[j] = j

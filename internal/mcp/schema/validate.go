@@ -1,25 +1,26 @@
 package schema
 
-// validator checks one value against a schema. It continues after a problem, and stops when
-// it has taken too many steps.
+// validator checks one value against a schema. It continues after a problem, and stops when it
+// exceeds maxSteps: then the value counts as not checked, and never as valid.
 type validator struct {
 	schema *Schema
 	steps  int
 	over   bool // steps exceed maxSteps
-	quiet  bool // the caller needs no texts, only whether the value is valid
+	quiet  bool // only the validity is needed, so texts of problems are not built
 }
 
-// result is the outcome of checking one value against one schema. The value is valid if there
-// are no problems; evaluated is used only then (draft 2020-12 core, 7.7.1.1).
+// result is the outcome of checking one value against one schema. evaluated is used only if there
+// are no problems (draft 2020-12 core, 7.7.1.1).
 type result struct {
 	problems  []violation
 	more      bool // there are more problems than these
 	evaluated evaluated
 }
 
+// ok reports whether the value is valid.
 func (r result) ok() bool { return len(r.problems) == 0 }
 
-// add appends the problems of another schema, or of a part of the value.
+// add appends the problems of another schema, or of a part of the value, up to maxProblems.
 func (r *result) add(other result) {
 	n := min(len(other.problems), maxProblems-len(r.problems))
 	r.more = r.more || other.more || n < len(other.problems)
@@ -29,7 +30,7 @@ func (r *result) add(other result) {
 // violationSteps is the cost of the text of a problem, compared to finding it.
 const violationSteps = 20
 
-// report adds a problem. It calls detail only if the text will be read.
+// report adds a problem. It calls detail, which is expensive, only if the text will be read.
 func (w *validator) report(r *result, at *location, f violation, detail func() string) {
 	switch {
 	case len(r.problems) == maxProblems:
@@ -41,29 +42,30 @@ func (w *validator) report(r *result, at *location, f violation, detail func() s
 	r.problems = append(r.problems, f)
 }
 
-// join is add for a schema of the same value: it also takes over what that schema evaluated.
-func (r *result) join(other result) {
+// addSameValue adds the problems of another schema for the same value. If there are none, it also
+// adds what that schema evaluated.
+func (r *result) addSameValue(other result) {
 	r.add(other)
 	if other.ok() {
-		r.evaluated.join(&other.evaluated)
+		r.evaluated.merge(&other.evaluated)
 	}
 }
 
-// spend takes n steps, and reports whether the total is still within maxSteps.
+// spend counts n steps, and reports whether the total is still within maxSteps.
 func (w *validator) spend(n int) bool {
 	w.steps += n
 	w.over = w.over || w.steps > maxSteps
 	return !w.over
 }
 
-// validate checks v against n. It applies all keywords, except if the type is wrong: then the
-// others would only repeat that.
+// validate checks v against n and returns all problems. It applies all keywords, except after a
+// wrong type: the others would only repeat that.
 func (w *validator) validate(n *node, v *value, at *location) (r result) {
 	if !w.spend(1) {
 		return r
 	}
 	if n.ref != nil {
-		r.join(w.validate(n.ref, v, at))
+		r.addSameValue(w.validate(n.ref, v, at))
 		if w.schema.draft7 {
 			return r // draft-07, 8.3: keywords beside a reference are ignored
 		}
@@ -96,24 +98,25 @@ func (w *validator) validate(n *node, v *value, at *location) (r result) {
 	return r
 }
 
-// isValid reports whether v is valid against n.
+// isValid reports whether v is valid against n. It does not build the texts of problems.
 func (w *validator) isValid(n *node, v *value) bool {
 	defer func(before bool) { w.quiet = before }(w.quiet)
 	w.quiet = true
 	return w.validate(n, v, nil).ok() && !w.over
 }
 
-// evaluated has the items or properties that keywords have evaluated successfully, for
-// unevaluatedItems and unevaluatedProperties (draft 2020-12 core, 11). It is recorded only
-// for schemas that have those keywords.
+// evaluated records which items or properties keywords have evaluated successfully, for
+// unevaluatedItems and unevaluatedProperties (draft 2020-12 core, 11). It is used only for schemas
+// with those keywords.
 type evaluated struct {
 	allItems, allProperties bool
-	items                   int // from the first on
-	item                    map[int]bool
+	items                   int          // the first items
+	item                    map[int]bool // further items, by index
 	members                 map[string]bool
 }
 
-func (s *evaluated) join(other *evaluated) {
+// merge adds what another schema has evaluated.
+func (s *evaluated) merge(other *evaluated) {
 	s.allItems = s.allItems || other.allItems
 	s.allProperties = s.allProperties || other.allProperties
 	s.items = max(s.items, other.items)
@@ -125,6 +128,7 @@ func (s *evaluated) join(other *evaluated) {
 	}
 }
 
+// addItem records that the item i was evaluated.
 func (s *evaluated) addItem(i int) {
 	if s.item == nil {
 		s.item = map[int]bool{}
@@ -132,6 +136,7 @@ func (s *evaluated) addItem(i int) {
 	s.item[i] = true
 }
 
+// addProperty records that the property with that name was evaluated.
 func (s *evaluated) addProperty(name string) {
 	if s.members == nil {
 		s.members = map[string]bool{}

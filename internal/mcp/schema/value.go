@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// kind is a set of JSON types. An integer is a number too.
+// kind is a set of JSON types. An integer is also a number.
 type kind uint8
 
 const (
@@ -21,24 +21,26 @@ const (
 	number = integer | fraction
 )
 
-// value is a JSON value with its original bytes, so that unchanged parts are written exactly
-// as they came, every digit of a number included. It is immutable.
+// value is a JSON value with its original bytes. Parts that do not change are written exactly as
+// they were read, with every digit of a number. A value is immutable, so that repairs can share
+// parts of it.
 type value struct {
 	kind    kind
-	raw     []byte   // as written
-	text    string   // of a string: its content
-	float   float64  // of a number: approximately
-	names   []string // of an object, in order
-	items   []*value // of an array, or the object's members
-	byName  map[string]int
-	at, len int  // position within the raw bytes of the enclosing value
-	changed bool // it, or something in it, differs from the bytes at that position
+	raw     []byte         // the original bytes
+	text    string         // content of a string
+	float   float64        // approximate value of a number
+	names   []string       // of an object's members, in order
+	items   []*value       // of an array, or values of an object's members
+	byName  map[string]int // index in names; nil for a small object
+	at, len int            // position within the raw bytes of the enclosing value
+	changed bool           // the value, or a part of it, differs from the bytes at that position
 }
 
-// linearSearchMax is up to how many names are searched without a map.
+// linearSearchMax is the number of names up to which an object is searched without an index.
 const linearSearchMax = 12
 
-// member returns a member of an object; nil if there is none.
+// member returns a member of an object, or nil if there is none. Of members with the same name it
+// returns the last one.
 func (v *value) member(name string) *value {
 	if v.byName != nil {
 		if i, ok := v.byName[name]; ok {
@@ -61,14 +63,14 @@ func (v *value) withItems(items []*value) *value {
 	return &c
 }
 
-// replacing returns a copy of v at the position of before.
+// replacing returns a copy of v that takes the position of before in the enclosing value.
 func (v *value) replacing(before *value) *value {
 	c := *v
 	c.at, c.len, c.changed = before.at, before.len, true
 	return &c
 }
 
-// appendJSON appends v to dst as JSON.
+// appendJSON appends v to dst as JSON. It copies the original bytes between changed parts.
 func (v *value) appendJSON(dst []byte) []byte {
 	from := 0
 	for _, item := range v.items {
@@ -81,11 +83,11 @@ func (v *value) appendJSON(dst []byte) []byte {
 	return append(dst, v.raw[from:]...)
 }
 
-// maxExactLength bounds the literal, and the exponent, of a number that is computed with
-// exactly: 1e999999 would be a megabyte of digits.
+// maxExactLength bounds the length of a number's literal, and its exponent, for exact arithmetic:
+// 1e999999 would be a megabyte of digits.
 const maxExactLength = 400
 
-// exactRational returns the exact value of a literal; nil if that would be too long.
+// exactRational returns the exact value of a literal, or nil if it exceeds maxExactLength.
 func exactRational(literal string) *big.Rat {
 	if len(literal) > maxExactLength {
 		return nil
@@ -103,15 +105,15 @@ func exactRational(literal string) *big.Rat {
 	return r
 }
 
-// compareNumbers compares the exact values of two numbers, with every digit of an integer
-// that a float cannot represent.
+// compareNumbers compares the exact values of two numbers, because a float cannot represent all
+// digits of a large integer.
 func compareNumbers(a, b *value) int {
 	switch {
 	case a.float < b.float:
 		return -1
 	case a.float > b.float:
 		return 1
-	case len(a.raw) <= 15 && len(b.raw) <= 15: // a float represents them exactly
+	case len(a.raw) <= 15 && len(b.raw) <= 15: // a float distinguishes up to 15 digits
 		return 0
 	}
 	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
@@ -121,19 +123,19 @@ func compareNumbers(a, b *value) int {
 	return x.Cmp(y)
 }
 
-// isMultiple reports whether a is a multiple of b, which is not 0. With floats, 19.99 would not
-// be a multiple of 0.01.
+// isMultiple reports whether a is a multiple of b, which is not 0. It computes exactly: with
+// floats, 19.99 would not be a multiple of 0.01.
 func isMultiple(a, b *value) bool {
 	x, y := exactRational(string(a.raw)), exactRational(string(b.raw))
 	if x == nil || y == nil {
-		return true // undecided: the server decides
+		return true // too long to compute: leave the decision to the server
 	}
 	return x.Quo(x, y).IsInt()
 }
 
-// equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2): numbers by
-// value, objects regardless of the order of their members. It takes at most as many steps
-// as the smaller one has values.
+// equalValues reports whether two values are equal (draft 2020-12 core, 4.2.2): numbers by value,
+// and objects regardless of the order of their members. It visits at most as many values as the
+// smaller one has.
 func equalValues(a, b *value) bool {
 	if a.kind != b.kind || len(a.items) != len(b.items) {
 		return false
