@@ -332,7 +332,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 			if res.IsError && ResultErrorKind(res) == UnknownTool {
 				s.markOutdated()
 			}
-			if res.Violations = b.Violations(res.Structured, res.IsError); res.Violations != nil {
+			if res.Violations = b.ResultViolations(res.Structured, res.IsError); res.Violations != nil {
 				// The violations quote the result, which must not be logged.
 				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
 			}

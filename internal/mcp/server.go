@@ -347,7 +347,7 @@ func (s *server) waitForRefresh(ctx context.Context, fresh bool) error {
 
 // currentStatus returns the status for GET /servers.
 func (s *server) currentStatus() ServerStatus {
-	tools, disabled := s.c.catalog.Counts(s.id)
+	tools, disabled := s.c.catalog.ToolCounts(s.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := ServerStatus{

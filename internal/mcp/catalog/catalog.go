@@ -1,4 +1,4 @@
-// Package catalog has the tools of all MCP servers under unique names, without those that the
+// Package catalog holds the tools of all MCP servers under unique names. It leaves out tools that the
 // configuration filters out or whose pinned definition has changed.
 //
 //	c := catalog.New(logger)
@@ -10,9 +10,9 @@
 //	}
 //	tool, ok := c.Resolve("crm_get_customer") // a name that the model wrote
 //
-// Which tool gets a name depends on the configuration's order and the lists alone, not on which
-// server answered first. No method blocks for longer
-// than it takes to compile and name the tools of one server. A Catalog may be used concurrently.
+// Which tool gets a name depends only on the configuration's order and the lists, and not on which
+// server answered first. No method blocks for longer than it takes to compile and name the tools of
+// one server. A Catalog may be used concurrently.
 package catalog
 
 import (
@@ -26,49 +26,50 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// maxReservedNames bounds the names that are reserved for tools that were offered.
+// maxReservedNames bounds the names that are reserved for tools that were offered to a model.
 const maxReservedNames = 8192
 
-// toolID identifies a tool: its server's name and its name there.
+// toolID identifies a tool by its server's name and its own name on that server.
 type toolID struct{ server, original string }
 
-// Resolved is the tool that a name stands for, and its server.
+// Resolved is a tool that was found by its name, with its server.
 type Resolved struct {
 	Tool
 	ServerID int    // as in SetServers
-	Disabled string // why it cannot be called, fit for the caller; "" if it can be
+	Disabled string // the reason why it cannot be called, for the caller; "" if it can be
 }
 
-// serverEntry has the tools that one server listed last.
+// serverEntry has the tools of the server's latest list.
 type serverEntry struct {
 	cfg     *config.Server
 	listed  []Tool
-	digests map[string]string // of their definitions, by the tools' own names; nil without Pin
+	digests map[string]string // of the tools' definitions, by their own names; nil without Pin
 	usable  []Tool            // the listed tools that may be called
 	blocked []blockedTool     // the listed tools whose definitions the operator has not accepted
 }
 
-// Catalog has the tools of all servers under unique names. New makes one.
+// Catalog holds the tools of all servers under unique names. Create it with New.
 //
-// Which tool gets a name depends on the configuration's order and the lists alone, not on which
-// server answered first. A name that was once offered does not go to a tool of a later server, or to
-// another tool of its own server, for the life of the process. It does go to a tool of an earlier
-// server that connects late: NameOf then leads a run to the tool that it was offered.
+// Which tool gets a name depends only on the configuration's order and the lists, so that all replicas
+// use the same names. A name that was offered once is never given to a tool of a later server, or to
+// another tool of the same server, while the process runs: a run would call another tool than the
+// model saw. A tool of an earlier server that connects late does get the name. NameOf then leads a run
+// to the tool that it was offered.
 type Catalog struct {
 	log *slog.Logger
 
-	mu            sync.Mutex             // protects what follows
+	mu            sync.Mutex             // protects the fields below
 	order         []int                  // the servers' ids, in the configuration's order
 	configs       map[int]*config.Server // of the servers in order
-	entries       map[int]serverEntry
+	entries       map[int]serverEntry    // of the servers that were listed
 	pins          *acceptedTools
-	reservedNames map[string]toolID // by the name that was offered
-	byName        map[string]Resolved
-	offered       []Tool // shared with callers: replaced, never changed
-	isStale       bool   // byName and offered must be rebuilt
+	reservedNames map[string]toolID   // by the name that was offered
+	byName        map[string]Resolved // all names, including aliases and those of blocked tools
+	offered       []Tool              // callers read it without the lock: replaced, never changed
+	isStale       bool                // byName and offered must be rebuilt
 }
 
-// LoadPins reads the accepted definitions in the file at path and applies them.
+// LoadPins reads the accepted definitions from the file at path and applies them.
 func (c *Catalog) LoadPins(path string) { c.setPins(readPinsFile(path)) }
 
 // New returns a catalog without servers.
@@ -76,14 +77,14 @@ func New(log *slog.Logger) *Catalog {
 	return &Catalog{log: log, entries: map[int]serverEntry{}, pins: &acceptedTools{}, reservedNames: map[string]toolID{}, isStale: true}
 }
 
-// SetTools replaces the tools of the server with that id and returns how many can be called: those
-// that the configuration allows and, with Pin, whose definitions are accepted. The tools of a
-// removed server are ignored.
+// SetTools replaces the tools of the server with that id. It returns how many can be called: those
+// that the configuration allows and, with Pin, whose definitions are accepted. It ignores the
+// tools of a removed server.
 func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	c.compileSchemas(id, tools)
 	e := serverEntry{cfg: cfg, listed: tools}
 	if cfg.Pin {
-		// Before locking: the definitions have up to 60 MiB, and calls wait for the lock.
+		// Compute digests before locking: definitions have up to 60 MiB, and calls wait for the lock.
 		e.digests = digestsOf(cfg, tools)
 	}
 	c.mu.Lock()
@@ -94,7 +95,8 @@ func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	return c.storeLocked(id, e)
 }
 
-// storeLocked filters the tools of e and stores it.
+// storeLocked filters the tools of e, stores it, and returns the number of tools that can be
+// called.
 func (c *Catalog) storeLocked(id int, e serverEntry) int {
 	// Filter before naming: a tool that is not offered must not take the name of one that is.
 	e.usable = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool {
@@ -108,7 +110,7 @@ func (c *Catalog) storeLocked(id int, e serverEntry) int {
 	})
 	e.blocked = nil
 	if e.cfg.Pin {
-		e.usable, e.blocked = c.pins.split(e.cfg, e.usable, e.digests)
+		e.usable, e.blocked = c.pins.splitAccepted(e.cfg, e.usable, e.digests)
 		c.logBlocked(e.cfg.Name, c.entries[id].blocked, e.blocked)
 	}
 	c.entries[id] = e
@@ -119,8 +121,8 @@ func (c *Catalog) storeLocked(id int, e serverEntry) int {
 // maxBlockedLogged bounds the log lines for one list of tools.
 const maxBlockedLogged = 50
 
-// logBlocked logs each tool that is blocked now and was not blocked for that reason before, and
-// each that is no longer blocked.
+// logBlocked logs the tools whose state has changed: those that are blocked for a new reason, and
+// those that are no longer blocked.
 func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 	lines := 0
 	for _, b := range now {
@@ -143,8 +145,9 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 }
 
 // SetServers sets the ids of the configured servers, in the configuration's order. replacements
-// maps the id of a reconfigured server to the id that it had before: it starts with the tools that
-// were listed before, under its new configuration. cfg returns the configuration of each server.
+// maps the new id of a reconfigured server to the id that it had before. Such a server keeps the
+// tools of its latest list, filtered by its new configuration, until it is listed again. cfg
+// returns the configuration of each server.
 func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id int) *config.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,9 +180,9 @@ func (c *Catalog) setPins(p *acceptedTools) {
 	}
 }
 
-// Counts returns how many tools of a server can be called, and the sorted names of those whose
+// ToolCounts returns how many tools of a server can be called, and the sorted names of those whose
 // definitions the operator has not accepted.
-func (c *Catalog) Counts(id int) (usable int, disabled []string) {
+func (c *Catalog) ToolCounts(id int) (usable int, disabled []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[id]
@@ -203,8 +206,8 @@ func (c *Catalog) pinnedEntries() []serverEntry {
 	return out
 }
 
-// isAllowed reports whether a server's allow and deny lists let a tool be called. Their globs may
-// match the tool's own name or a name that it may be offered under.
+// isAllowed reports whether a server's allow and deny lists permit calls of a tool. Their patterns
+// are compared with the tool's own name and with the names under which it may be offered.
 func isAllowed(cfg *config.Server, original string) bool {
 	names := []string{original, prefixedName(cfg, original), nameWithServer(cfg, original)}
 	if MatchAny(cfg.DenyTools, names...) {
@@ -213,13 +216,14 @@ func isAllowed(cfg *config.Server, original string) bool {
 	return len(cfg.AllowTools) == 0 || MatchAny(cfg.AllowTools, names...)
 }
 
-// Offered returns the tools for a model and reserves their names. The slice is shared.
+// Offered returns the tools to show to a model, and reserves their names. The slice is shared and
+// must not be changed.
 func (c *Catalog) Offered() []Tool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
 	if len(c.reservedNames) > maxReservedNames {
-		c.reservedNames = map[string]toolID{} // some server keeps inventing tools
+		c.reservedNames = map[string]toolID{} // a server keeps listing new tools, so start again
 	}
 	for name, b := range c.byName {
 		if b.Disabled == "" && b.Name == name {
@@ -229,7 +233,7 @@ func (c *Catalog) Offered() []Tool {
 	return c.offered
 }
 
-// Resolve returns the tool that has a name now.
+// Resolve returns the tool that has the name at this time.
 func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,8 +242,12 @@ func (c *Catalog) Resolve(name string) (Resolved, bool) {
 	return b, ok
 }
 
-// rebuildLocked names all tools again if a list has changed. It does not change the slice that
-// Offered returned before, since callers read it without the lock.
+// rebuildLocked names all tools again if a list has changed. It creates a new slice for Offered,
+// because callers read the old one without the lock.
+//
+// Servers are named in the configuration's order. The names that a server without a list would
+// take by its configuration are pending, and stay free for it. Blocked tools and aliases come
+// last, so that they never take a name from a tool that can be called.
 func (c *Catalog) rebuildLocked() {
 	if !c.isStale {
 		return
@@ -278,7 +286,8 @@ func (c *Catalog) rebuildLocked() {
 	c.addAliasesLocked()
 }
 
-// addAliasesLocked lets each tool be found as <server>_<tool>, too, whatever other servers list.
+// addAliasesLocked adds the alias <server>_<tool> for each tool, so that a name with the server
+// works whatever other servers list.
 func (c *Catalog) addAliasesLocked() {
 	aliases := map[string]Resolved{}
 	for _, b := range c.byName {
@@ -291,33 +300,33 @@ func (c *Catalog) addAliasesLocked() {
 	maps.Copy(c.byName, aliases)
 }
 
-// nameBlockedLocked names the blocked tools, so that a call of one returns the reason. They come
-// last: they must not take the name of a tool that can be called.
+// nameBlockedLocked names the blocked tools, so that a call of one is refused with the reason and
+// not as an unknown tool.
 func (c *Catalog) nameBlockedLocked() {
-	barred := map[toolID]Resolved{}
+	blocked := map[toolID]Resolved{}
 	for _, id := range c.order {
 		e := c.entries[id]
 		for _, b := range e.blocked {
 			me := toolID{b.Server, b.Original}
-			barred[me] = Resolved{Tool: b.Tool, ServerID: id, Disabled: b.reason}
+			blocked[me] = Resolved{Tool: b.Tool, ServerID: id, Disabled: b.reason}
 			for _, name := range []string{prefixedName(e.cfg, b.Original), nameWithServer(e.cfg, b.Original)} {
 				if !c.isTakenLocked(name, me) {
-					c.byName[name] = barred[me]
+					c.byName[name] = blocked[me]
 					break
 				}
 			}
 		}
 	}
-	for name, r := range c.reservedNames { // names that a run may have been offered
-		if b, ok := barred[r]; ok && !c.isTakenLocked(name, r) {
+	for name, r := range c.reservedNames { // a run may still use the name that it was offered
+		if b, ok := blocked[r]; ok && !c.isTakenLocked(name, r) {
 			c.byName[name] = b
 		}
 	}
 }
 
-// NameOf returns the present name of the tool of a server that a run was offered as name: other servers
-// may have been listed since, in this process or in the one that the run began in. It returns "" if
-// there is no such tool. An empty server stands for any.
+// NameOf returns the present name of the tool of a server that a run was offered under name. It
+// may differ because other servers were listed since then, or because the run began on another
+// replica. It returns "" if there is no such tool. An empty server stands for any server.
 func (c *Catalog) NameOf(server, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,7 +336,7 @@ func (c *Catalog) NameOf(server, name string) string {
 	case server == "" || ok && b.Server == server:
 		return name
 	case !ok && !slices.ContainsFunc(slices.Collect(maps.Values(c.configs)), func(cfg *config.Server) bool { return cfg.Name == server }):
-		return name // for the failure that says so
+		return name // the call fails with the reason that there is no such server
 	}
 	for now, b := range c.byName {
 		if e, ok := c.entries[b.ServerID]; ok && b.Server == server && b.Name == now && slices.Contains(possibleNames(e.cfg, b.Original), name) {
@@ -337,8 +346,8 @@ func (c *Catalog) NameOf(server, name string) string {
 	return ""
 }
 
-// isTakenLocked reports whether another tool has the name or has it reserved. A tool of a server that
-// is later in the configuration has no name reserved against an earlier one.
+// isTakenLocked reports whether another tool has the name, or has it reserved. A tool of a later
+// server has no name reserved against a tool of an earlier one.
 func (c *Catalog) isTakenLocked(name string, by toolID) bool {
 	if b, ok := c.byName[name]; ok {
 		return toolID{b.Server, b.Original} != by

@@ -13,7 +13,8 @@ import (
 )
 
 // definition is the part of a tool that the operator of a pinned server accepts: everything that a
-// model sees or that decides about calls, and the server's endpoint.
+// model sees or that decides about calls, and the server's endpoint. If any of it changes, the
+// tool is blocked until the operator has reviewed it.
 type definition struct {
 	Name         string          `json:"name"` // on the server
 	Title        string          `json:"title,omitempty"`
@@ -24,8 +25,8 @@ type definition struct {
 	Endpoint     string          `json:"endpoint"`
 }
 
-// newDefinition returns the definition of a tool in canonical form: it does not depend on how the
-// server orders and spaces its JSON.
+// newDefinition returns the definition of a tool in canonical form, which does not depend on the
+// order and spacing of the server's JSON.
 func newDefinition(cfg *config.Server, t Tool) definition {
 	return definition{
 		Name: t.Original, Title: t.Title, Description: t.Description,
@@ -34,18 +35,18 @@ func newDefinition(cfg *config.Server, t Tool) definition {
 	}
 }
 
-// digest returns the SHA-256 of a definition of newDefinition, in hex.
+// digest returns the SHA-256 of a definition from newDefinition, in hex.
 func (d definition) digest() string {
 	data, err := json.Marshal(d)
 	if err != nil {
-		return "" // cannot happen: the schemas are JSON. No accepted digest is empty.
+		return "" // cannot happen, because the schemas are JSON; and "" is never an accepted digest
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
 
-// Endpoint returns the address of a server without what may be secret or differ from one start to
-// the next: a URL without its query, a command with a digest of its arguments.
+// Endpoint returns the address of a server without parts that may be secret or differ after each
+// start: a URL without its query, a command with a digest of its arguments.
 func Endpoint(cfg *config.Server) string {
 	if cfg.Command != "" {
 		if len(cfg.Args) == 0 {
@@ -61,10 +62,10 @@ func Endpoint(cfg *config.Server) string {
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// canonicalJSON returns JSON with the members of objects sorted by name, without blanks, and with
-// one spelling of each string. Numbers stay as written. Duplicate names stay, in order: readers
-// differ in which one counts, so a change of either is a change. raw must be valid or nil; it
-// returns nil for nil.
+// canonicalJSON returns JSON in which the members of objects are sorted by name, there is no white
+// space, and each string has one spelling. Numbers keep their spelling. Duplicate names stay, in
+// order: programs differ about which one counts, so a change of either is a change. raw must be
+// valid. For nil it returns nil.
 func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	if raw == nil {
 		return nil
@@ -74,8 +75,8 @@ func canonicalJSON(raw json.RawMessage) json.RawMessage {
 	return canonicalValue(dec)
 }
 
-// canonicalValue returns the next value of dec in canonical form. It recurses at most
-// schema.MaxDepth levels, since Decode has checked the schemas.
+// canonicalValue returns the next value of dec in canonical form. The depth of its recursion is
+// bounded, because Decode has checked schema.MaxDepth.
 func canonicalValue(dec *json.Decoder) json.RawMessage {
 	tok, err := dec.Token()
 	if err != nil {
@@ -98,11 +99,11 @@ func canonicalValue(dec *json.Decoder) json.RawMessage {
 	default:
 		var text bytes.Buffer // of a string, number, true, false or null
 		enc := json.NewEncoder(&text)
-		enc.SetEscapeHTML(false) // people read it
+		enc.SetEscapeHTML(false) // operators read it
 		_ = enc.Encode(tok)
 		return bytes.TrimSpace(text.Bytes())
 	}
-	_, _ = dec.Token() // the closing one
+	_, _ = dec.Token() // the closing bracket
 	texts := make([][]byte, len(out))
 	for i, m := range out {
 		texts[i] = m.text

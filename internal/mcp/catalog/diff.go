@@ -4,10 +4,11 @@ import "strings"
 
 const (
 	diffContext = 2       // unchanged lines that are shown around a difference
-	maxDiff     = 4 << 20 // cells of the table; larger texts are shown as entirely different
+	maxDiff     = 4 << 20 // cells of commonLines' table; larger texts are shown as entirely different
 )
 
-// diffLines returns the difference between two texts, line by line; "" if there is none.
+// diffLines returns the difference between two texts line by line, or "" if there is none. Lines
+// begin with "-", "+" or a space; "…" stands for unchanged lines that are left out.
 func diffLines(old, new []string) string {
 	type line struct {
 		mark byte
@@ -19,7 +20,7 @@ func diffLines(old, new []string) string {
 			all = append(all, line{mark, t})
 		}
 	}
-	// Most of the lines are equal at the beginning and at the end, so compare those first.
+	// Most texts begin and end with equal lines. Without them the table is much smaller.
 	head := 0
 	for head < min(len(old), len(new)) && old[head] == new[head] {
 		head++
@@ -59,11 +60,12 @@ func diffLines(old, new []string) string {
 	return out.String()
 }
 
-// diffStep has the number of lines to skip in each text before the next common line.
+// diffStep has the number of lines to skip in each text up to the next common line.
 type diffStep struct{ a, b int }
 
-// commonLines returns the longest common subsequence of a and b, as the steps to each of its lines
-// and one to the end.
+// commonLines returns the longest common subsequence of a and b: the steps to each of its lines,
+// and a step to the end. It fills a table of the lengths for all pairs of suffixes and then
+// follows the longest path.
 func commonLines(a, b []string) []diffStep {
 	if (len(a)+1)*(len(b)+1) > maxDiff {
 		return []diffStep{{len(a), len(b)}}

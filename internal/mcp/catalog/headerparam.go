@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// A server may ask for some arguments of a tool in headers as well, so that proxies can route by
-// them (SEP-2243).
+// A server may require some arguments of a tool in headers as well, so that proxies can route by them
+// (SEP-2243).
 const (
 	headerAnnotation = "x-mcp-header"
 	headerPrefix     = "Mcp-Param-"
@@ -25,12 +25,12 @@ type HeaderParam struct {
 	path   []string // the names that lead to it in the arguments
 }
 
-// HeaderParams returns the annotated arguments of an input schema. If it returns an error, a
-// client must leave the tool out.
+// HeaderParams returns the annotated arguments of an input schema. After an error, a client must
+// leave the tool out.
 //
-// The SDK reads the annotations too, from the lists of its session. It sends no headers if that
-// session has not listed yet, or if a type in the schema is a list of types, and then the server
-// refuses the call.
+// The SDK also reads the annotations, from the lists of its own session. It sends no headers if
+// that session has not listed the tools yet, or if a type in the schema is a list of types. The
+// server then refuses the call.
 func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	if !bytes.Contains(schema, []byte(headerAnnotation)) {
 		return nil, nil
@@ -41,7 +41,7 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	}
 	seen := make(map[string]bool)
 	for _, p := range params {
-		// Header names are the same in upper and lower case.
+		// Header names are case-insensitive (RFC 9110 section 5.1).
 		low := strings.ToLower(p.header)
 		if seen[low] {
 			return nil, fmt.Errorf("two properties have the %s %.60q", headerAnnotation, p.header)
@@ -51,7 +51,8 @@ func HeaderParams(schema json.RawMessage) ([]HeaderParam, error) {
 	return params, nil
 }
 
-// appendHeaderParams appends the annotated properties of the schema at path to params.
+// appendHeaderParams appends the annotated properties of the schema at path, and of the schemas of
+// its properties.
 func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []string) ([]HeaderParam, error) {
 	var s struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -81,7 +82,8 @@ func appendHeaderParams(params []HeaderParam, schema json.RawMessage, path []str
 	return params, nil
 }
 
-// parseHeaderName returns the header of an annotation, which a property of this type may have.
+// parseHeaderName returns the header name of an annotation. kind is the type of the property,
+// since only some types can be sent.
 func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 	switch string(kind) {
 	case `"string"`, `"integer"`, `"boolean"`:
@@ -102,7 +104,7 @@ func parseHeaderName(annotation, kind json.RawMessage) (string, error) {
 }
 
 // HeaderValues returns the headers of a call with these arguments. An argument that is missing or
-// null has none.
+// null has no header.
 func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string {
 	out := make(map[string]string, len(params))
 	for _, p := range params {
@@ -113,7 +115,8 @@ func HeaderValues(params []HeaderParam, args json.RawMessage) map[string]string 
 	return out
 }
 
-// argumentText returns the argument as text; ok is false if its type cannot be sent.
+// argumentText returns the argument as text. ok is false if it is missing or its value cannot be
+// sent.
 func (p HeaderParam) argumentText(args json.RawMessage) (text string, ok bool) {
 	for _, name := range p.path {
 		var object map[string]json.RawMessage

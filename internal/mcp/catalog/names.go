@@ -10,7 +10,7 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// maxName is the length of the longest tool name that all model providers accept.
+// maxName is the greatest length of a tool name that all model providers accept.
 const maxName = 64
 
 // sanitizeName replaces characters other than [A-Za-z0-9_-] by "_" and removes "_" from both ends.
@@ -41,18 +41,19 @@ func joinName(prefix, original string) string {
 	return prefix + "_" + original
 }
 
-// prefixedName returns the preferred name of a tool: its own with the configured prefix.
+// prefixedName returns the preferred name of a tool: its own name with the configured prefix.
 func prefixedName(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.ToolPrefix, original), toolID{cfg.Name, original})
 }
 
-// nameWithServer returns the name of a tool if another server's tool has its preferred one.
+// nameWithServer returns the name that a tool gets if another server's tool has its preferred one.
 func nameWithServer(cfg *config.Server, original string) string {
 	return providerSafe(joinName(cfg.Name, original), toolID{cfg.Name, original})
 }
 
-// providerSafe returns a name that all model providers accept. It returns s unchanged if it is one.
-// A name that must be truncated, or that has no safe character, gets the tool's digest.
+// providerSafe returns s as a name that all model providers accept. It does not change a name that
+// they accept already. A name that must be truncated, or that has no safe character, gets the
+// tool's digest, so that it stays unique.
 func providerSafe(s string, of toolID) string {
 	if s != "" && len(s) <= maxName && strings.IndexFunc(s, isUnsafe) < 0 {
 		return s
@@ -67,25 +68,26 @@ func providerSafe(s string, of toolID) string {
 	}
 }
 
-// withDigest returns s, truncated as needed, with a digest of the tool. The digest depends on the
-// server's name and the tool's own name only, so it is the same after a restart.
+// withDigest returns s, truncated as needed, with a digest of the tool. The digest depends only on
+// the server's name and the tool's own name, so it is the same after a restart and on all
+// replicas.
 func withDigest(s string, of toolID) string {
 	sum := sha256.Sum256([]byte(of.server + "\x00" + of.original))
 	tail := "_" + hex.EncodeToString(sum[:4])
 	return s[:min(len(s), maxName-len(tail))] + tail
 }
 
-// toolNamer chooses names for the tools of one server.
+// toolNamer chooses the names for the tools of one server.
 type toolNamer struct {
 	cfg     *config.Server
 	isTaken func(name string, by toolID) bool
-	// pending are the names of tools of earlier servers that have not been listed yet.
+	// pending has the names of tools of earlier servers that have not been listed yet.
 	pending map[string]bool
-	wanted  map[string]int // how many of the server's tools have this preferred name
+	wanted  map[string]int // number of the server's tools that have this preferred name
 }
 
-// sortTools returns a server's tools in an order that does not depend on the order in which they
-// were listed. Tools whose names are safe come first, so they keep them.
+// sortTools returns a server's tools in an order that does not depend on the order of the list.
+// Tools whose names are safe come first, so that they keep them.
 func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	n.wanted = map[string]int{}
 	for _, t := range tools {
@@ -104,15 +106,20 @@ func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	return out
 }
 
-// isChanged reports whether making the preferred name of a tool safe changes it.
+// isChanged reports whether the preferred name of a tool had to be changed to be safe.
 func (n *toolNamer) isChanged(original string) bool {
 	return prefixedName(n.cfg, original) != joinName(n.cfg.ToolPrefix, original)
 }
 
-// nameTool returns the name of a tool. It is the preferred one; with a digest if tools of the same
-// server have the same preferred name; <server>_<tool> if another server's tool has it; and with a
-// digest if that is taken too. A name stays with an earlier server that has not been listed
-// yet if that one's configuration names it. clash says why it is not the preferred one, if it is not.
+// nameTool returns the name of a tool, and the reason if it is not the preferred one. In this
+// order:
+//
+//   - the preferred name, with a digest if several tools of the server have it once made safe;
+//   - <server>_<tool>, if another server's tool has the preferred name;
+//   - the preferred name with a digest, if that is taken too.
+//
+// A name is also taken if an earlier server's configuration names it, even if that server has not
+// been listed yet.
 func (n *toolNamer) nameTool(original string) (name, clash string) {
 	me := toolID{n.cfg.Name, original}
 	plain := prefixedName(n.cfg, original)
@@ -128,14 +135,15 @@ func (n *toolNamer) nameTool(original string) (name, clash string) {
 	return n.freeName(withDigest(plain, me), me), "other tools have its names"
 }
 
-// possibleNames returns the names that a tool may have, depending on what other servers list.
+// possibleNames returns all names that a tool may get, depending on what other servers list.
 func possibleNames(cfg *config.Server, original string) []string {
 	me, plain := toolID{cfg.Name, original}, prefixedName(cfg, original)
 	return []string{plain, nameWithServer(cfg, original), withDigest(plain, me), withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), me)}
 }
 
-// configuredNames returns the names that the tools of a server may have as far as its configuration
-// says: with Pin those of the accepted tools, else those of an allow list without wildcards.
+// configuredNames returns the names that the tools of a server may get, as far as its
+// configuration tells: with Pin those of the accepted tools, otherwise those of an allow list
+// without wildcards.
 func (c *Catalog) configuredNames(cfg *config.Server) map[string]bool {
 	names := map[string]bool{}
 	if cfg.Pin {
@@ -152,8 +160,8 @@ func (c *Catalog) configuredNames(cfg *config.Server) map[string]bool {
 	return names
 }
 
-// freeName returns name, or a name made from it that no tool has. The latter is needed only for a
-// server that puts our digests into the names of its tools.
+// freeName returns name, or a name made from it that no tool has. The latter is needed only if a
+// server puts such digests into the names of its tools.
 func (n *toolNamer) freeName(name string, me toolID) string {
 	for n.isTaken(name, me) {
 		name = withDigest(name, toolID{me.server, me.original + name})
@@ -161,7 +169,7 @@ func (n *toolNamer) freeName(name string, me toolID) string {
 	return name
 }
 
-// MatchAny reports whether any of the globs (as in path.Match) matches any of the names.
+// MatchAny reports whether any of the patterns (path.Match) matches any of the names.
 func MatchAny(globs []string, names ...string) bool {
 	for _, g := range globs {
 		for _, n := range names {

@@ -19,14 +19,14 @@ import (
 )
 
 // acceptedTools has the tool definitions that the operator has accepted. On a server with Pin, a
-// tool with another definition cannot be called: a server must not change what the operator has
-// reviewed without the operator noticing (CVE-2025-54136). It is read-only.
+// tool with another definition cannot be called. Otherwise a server could change what the operator
+// has reviewed without the operator noticing (CVE-2025-54136). An acceptedTools is never changed.
 type acceptedTools struct {
 	servers map[string]map[string]acceptedTool // by the server's name and the tool's own name
-	problem string                             // why the file has no definitions; "" if it was read
+	problem string                             // the reason why the file was not read; "" if it was
 }
 
-// acceptedTool is one accepted definition. The digest decides; the definition serves to show the
+// acceptedTool is one accepted definition. The digest decides; the definition is there to show the
 // operator the difference.
 type acceptedTool struct {
 	SHA256     string     `json:"sha256"`
@@ -48,8 +48,8 @@ const (
 	pinsComment = "Tool definitions that were accepted with: answerd check -accept"
 )
 
-// readPinsFile reads the file at path. If that fails, problem says why: the service then runs
-// without the tools of pinned servers.
+// readPinsFile reads the file at path. If that fails, it returns the problem: the service then
+// runs without the tools of pinned servers.
 func readPinsFile(path string) *acceptedTools {
 	none := func(problem string) *acceptedTools { return &acceptedTools{problem: problem} }
 	if path == "" {
@@ -76,7 +76,7 @@ func readPinsFile(path string) *acceptedTools {
 	return &acceptedTools{servers: file.Servers}
 }
 
-// writeFile replaces the file at path atomically.
+// writeFile replaces the file at path atomically: a crash leaves the old or the new file.
 func (p *acceptedTools) writeFile(path string) error {
 	data, err := json.MarshalIndent(pinsFile{pinsComment, pinsVersion, p.servers}, "", "  ")
 	if err != nil {
@@ -101,12 +101,12 @@ func (p *acceptedTools) writeFile(path string) error {
 // blockedTool is a tool that cannot be called until the operator accepts its definition.
 type blockedTool struct {
 	Tool
-	reason   string // fit for the caller
+	reason   string // for the caller
 	digest   string
-	accepted string // the digest that was accepted; "" if none was
+	accepted string // the accepted digest; "" if there is none
 }
 
-// sameAs reports whether the other is the same tool, blocked for the same reason.
+// sameAs reports whether other is the same tool, blocked for the same reason.
 func (b blockedTool) sameAs(other blockedTool) bool {
 	return b.Original == other.Original && b.digest == other.digest && b.reason == other.reason
 }
@@ -120,8 +120,8 @@ func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 	return out
 }
 
-// split splits a server's tools into those whose definitions are accepted and the others.
-func (p *acceptedTools) split(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
+// splitAccepted splits a server's tools into those whose definitions are accepted and the others.
+func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
 	for _, t := range tools {
 		digest := digests[t.Original]
 		known, ok := p.servers[cfg.Name][t.Original]
@@ -142,10 +142,10 @@ func (p *acceptedTools) split(cfg *config.Server, tools []Tool, digests map[stri
 	return usable, blocked
 }
 
-// PinKind says how a tool differs from its accepted definition.
+// PinKind is the way in which a tool differs from its accepted definition.
 type PinKind string
 
-// New and changed tools cannot be called. A removed tool is only in the file.
+// The values of PinKind. New and changed tools cannot be called. A removed tool is only in the file.
 const (
 	PinNew     PinKind = "new"
 	PinChanged PinKind = "changed"
@@ -229,9 +229,9 @@ func (e serverEntry) allTools() []Tool {
 	return out
 }
 
-// Diff returns the difference for an operator's terminal: lines with "-" were accepted, lines with
+// Diff returns the difference for an operator's terminal. Lines with "-" were accepted, lines with
 // "+" are offered now, with two unchanged lines around each. Servers choose the texts, so
-// unprintable characters are escaped, and no line can look like another.
+// unprintable characters are escaped and no line can look like another one.
 func (ch PinChange) Diff() string {
 	old, new := ch.accepted.printedLines(), ch.offered.printedLines()
 	switch ch.Kind {
@@ -247,7 +247,7 @@ func (ch PinChange) Diff() string {
 	return d
 }
 
-// printedLines returns the definition as lines for a person.
+// printedLines returns the definition as lines for a terminal.
 func (d definition) printedLines() []string {
 	out := []string{"endpoint: " + d.Endpoint}
 	if d.Title != "" {
@@ -278,8 +278,8 @@ func (d definition) printedLines() []string {
 	return out
 }
 
-// escapeUnprintable replaces unprintable characters by their escapes: escape sequences move a
-// terminal's cursor, and tag characters (U+E0000 …) are visible to a model only.
+// escapeUnprintable replaces unprintable characters by their escapes. Escape sequences could move
+// a terminal's cursor, and tag characters (U+E0000 …) would be visible only to a model.
 func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for _, r := range s {

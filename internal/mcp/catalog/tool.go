@@ -15,7 +15,7 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Tool is one tool of a server as the model and the API see it.
+// Tool is a tool of a server as models and the API see it.
 type Tool struct {
 	Name         string          `json:"name"`   // unique over all servers, ^[A-Za-z0-9_-]{1,64}$
 	Server       string          `json:"server"` // the server's name in the configuration
@@ -25,14 +25,15 @@ type Tool struct {
 	InputSchema  json.RawMessage `json:"input_schema"`
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Annotations  *Annotations    `json:"annotations,omitempty"`
-	// NeedsApproval says that a person must approve each call.
+	// NeedsApproval is set if a person must approve each call.
 	NeedsApproval bool `json:"needs_approval,omitempty"`
-	// Unchecked says why arguments are not checked against the input schema: it cannot be
-	// used. "" if they are checked.
+	// Unchecked is the reason why the input schema cannot be used to check arguments; "" if it is
+	// used.
 	Unchecked string `json:"unchecked,omitempty"`
 
-	// ReadsResources marks our own tool that reads the server's resources, SignsIn our own
-	// tool that stands for the tools of a server that nobody has authorized yet.
+	// ReadsResources marks the tool that answerd adds for reading the server's resources. SignsIn
+	// marks the tool that it adds in place of the tools of a server that the user has not authorized
+	// yet.
 	ReadsResources bool `json:"-"`
 	SignsIn        bool `json:"-"`
 	// The compiled schemas, nil if they cannot be used.
@@ -41,8 +42,9 @@ type Tool struct {
 	lazyVersion               *lazyDigest
 }
 
-// Annotations are a server's own claims about a tool. They are not trusted and never allow what
-// the configuration does not.
+// Annotations are a server's own statements about a tool. They are not trusted, and never allow
+// anything that the configuration does not allow (MCP, server/tools: clients must treat them as
+// untrusted).
 type Annotations struct {
 	ReadOnly    bool  `json:"read_only,omitempty"`
 	Idempotent  bool  `json:"idempotent,omitempty"`
@@ -57,9 +59,9 @@ const (
 	MaxDescription = 16 << 10 // bytes; a longer one is truncated
 )
 
-// Decode reads one element of a tools/list result. The schemas keep the bytes that the server sent,
-// without blanks, so the model sees the server's order of keys. A tool without an input schema
-// accepts any object. External references in a schema are never fetched.
+// Decode decodes one element of a tools/list result. The schemas keep the server's bytes without
+// white space, so the model sees the properties in the server's order. A tool without an input
+// schema accepts any object. External references in a schema are never fetched.
 func Decode(raw json.RawMessage) (Tool, error) {
 	var w struct {
 		Name         string          `json:"name"`
@@ -111,8 +113,8 @@ func Decode(raw json.RawMessage) (Tool, error) {
 	return t, nil
 }
 
-// requiresTask reports whether a server accepts calls of a tool only as tasks, which we do not
-// support (2025-11-25 basic/utilities/tasks).
+// requiresTask reports whether a server accepts calls of a tool only as tasks, which answerd does
+// not support (2025-11-25 basic/utilities/tasks).
 func requiresTask(execution json.RawMessage) bool {
 	var e struct {
 		TaskSupport string `json:"taskSupport"`
@@ -120,7 +122,8 @@ func requiresTask(execution json.RawMessage) bool {
 	return json.Unmarshal(execution, &e) == nil && e.TaskSupport == "required"
 }
 
-// CheckName refuses names that are empty, too long or have control characters. Others are made safe.
+// CheckName refuses names that are empty, too long or have control characters. Other unsafe
+// characters are replaced later.
 func CheckName(name string) error {
 	switch {
 	case name == "":
@@ -133,9 +136,10 @@ func CheckName(name string) error {
 	return nil
 }
 
-// compileSchemas compiles the schemas of the tools of the server with that id. It reuses those that
-// have not changed, since some servers are listed every minute. It runs without the lock, which
-// calls wait for: a schema takes some 50 µs, and a bad one of 64 KiB a hundred times that.
+// compileSchemas compiles the schemas of the tools of the server with that id. It reuses schemas
+// that have not changed, because some servers are listed every minute. It runs without the lock,
+// which calls wait for: compiling a schema takes about 50 µs, and a hundred times as long for a
+// bad one of 64 KiB.
 func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	c.mu.Lock()
 	before := c.entries[id].listed // never written
@@ -162,8 +166,8 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 	}
 }
 
-// compileSchema returns a schema, or nil and the reason why it cannot be used, which it logs. The
-// tool stays usable: the server checks the arguments too.
+// compileSchema returns a compiled schema, or nil and the reason why it cannot be used, which it
+// also logs. The tool stays usable, because the server checks the arguments too.
 func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*schema.Schema, string) {
 	s, err := schema.Compile(raw)
 	if err == nil {
@@ -174,13 +178,13 @@ func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*sc
 	return nil, reason
 }
 
-// maxChecked bounds the structured content that is checked, in bytes: checking more would take
-// too much memory.
+// maxChecked bounds the structured content that is checked, in bytes, because checking takes a
+// multiple of its memory.
 const maxChecked = 1 << 20
 
-// CheckArgs returns the arguments as they are to be sent: unchanged if they fit the input schema,
-// else with strings replaced by the JSON in them where that makes them fit. Otherwise it returns the
-// problems. Without a usable schema nothing is checked.
+// CheckArgs returns the arguments to send: unchanged if they match the input schema, or with
+// strings replaced by the JSON in them if that makes them match. Otherwise it returns the
+// problems. Without a usable schema it checks nothing.
 func (t *Tool) CheckArgs(args json.RawMessage) (json.RawMessage, []schema.Problem) {
 	if t.inputSchema == nil {
 		return args, nil
@@ -188,8 +192,8 @@ func (t *Tool) CheckArgs(args json.RawMessage) (json.RawMessage, []schema.Proble
 	return t.inputSchema.Check(args)
 }
 
-// ValidateArgs returns how arguments differ from the input schema. Without a usable schema nothing
-// is checked.
+// ValidateArgs returns the problems of arguments, without repairing them. Without a usable schema
+// it returns none.
 func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	if t.inputSchema == nil {
 		return nil
@@ -197,9 +201,9 @@ func (t *Tool) ValidateArgs(args json.RawMessage) []schema.Problem {
 	return t.inputSchema.Validate(args)
 }
 
-// Violations returns how structured content differs from the output schema. Results of a failed
-// tool are not checked.
-func (t *Tool) Violations(structured json.RawMessage, isError bool) []schema.Problem {
+// ResultViolations returns the problems of structured content according to the output schema. The
+// result of a failed tool need not match it.
+func (t *Tool) ResultViolations(structured json.RawMessage, isError bool) []schema.Problem {
 	switch {
 	case t.outputSchema == nil || isError || len(structured) > maxChecked:
 		return nil
@@ -210,8 +214,8 @@ func (t *Tool) Violations(structured json.RawMessage, isError bool) []schema.Pro
 }
 
 // SchemaExcerpt returns the input schema for a model that must correct its arguments: all of it if
-// it has at most n bytes, else only the fields with problems, truncated if need be. It says what
-// is missing.
+// it has at most n bytes, or else only the fields with problems, truncated if need be. The text
+// says what is missing.
 func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
 	if len(t.InputSchema) <= n {
 		return string(t.InputSchema)
@@ -220,14 +224,14 @@ func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
 }
 
 // needsApproval reports whether a person must approve calls of t. The server's annotations count
-// only for ApproveDestructive, and never against ApproveTools. AutoApprove counts against Approval.
+// only for ApproveDestructive. AutoApprove overrides Approval, but neither overrides ApproveTools.
 func needsApproval(s *config.Server, t Tool) bool {
 	matches := func(globs []string) bool {
 		return MatchAny(globs, t.Original, prefixedName(s, t.Original), nameWithServer(s, t.Original), t.Name)
 	}
 	selected := s.Approval == config.ApproveAlways || s.Approval == config.ApproveDestructive && t.isDestructive()
 	switch {
-	case t.SignsIn: // the person asked to sign in
+	case t.SignsIn: // signing in is itself a consent of the person
 		return false
 	case matches(s.ApproveTools):
 		return true
@@ -235,8 +239,8 @@ func needsApproval(s *config.Server, t Tool) bool {
 	return selected && !matches(s.AutoApprove)
 }
 
-// isDestructive interprets the annotations as MCP does (2025-11-25 schema, ToolAnnotations): a tool
-// that is not read-only is destructive unless it says otherwise.
+// isDestructive reports whether calls of the tool may be destructive (2025-11-25 schema,
+// ToolAnnotations): a tool that is not read-only is destructive unless its annotations deny it.
 func (t Tool) isDestructive() bool {
 	a := t.Annotations
 	switch {
@@ -248,15 +252,14 @@ func (t Tool) isDestructive() bool {
 	return a.Destructive == nil || *a.Destructive
 }
 
-// lazyDigest computes the digest of a tool's definition at first use: a server's list can have
+// lazyDigest computes the digest of a tool's definition at its first use. A server's list can have
 // tens of megabytes, and few of its tools are ever called.
 type lazyDigest struct {
 	once   sync.Once
 	digest string
 }
 
-// Version returns the SHA-256, in hex, of the tool's definition: everything that a model sees or that
-// decides about calls, and the server's endpoint. The file of pins has the same value. It returns
+// Version returns the SHA-256 of the tool's definition, in hex, as in the file of pins. It returns
 // "" for a Tool that does not come from a Catalog.
 func (t Tool) Version() string {
 	if t.lazyVersion == nil {
