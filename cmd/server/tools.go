@@ -80,7 +80,7 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 // mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and warnings about the file.
 func mcpServers(c config) (servers []mcpconfig.Server, warnings []string, err error) {
 	if c.MCPURL != "" {
-		s, err := mcpconfig.Single(c.MCPURL)
+		s, err := mcpconfig.SingleServer(c.MCPURL)
 		if err != nil {
 			return nil, nil, &configError{"MCP_URL", err.Error()}
 		}
@@ -126,7 +126,7 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 		case s.Disabled:
 		case s.Auth.NeedsCallerToken():
 			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
-		case s.Auth.Delegated() && !isLoopback(host):
+		case s.Auth.IsDelegated() && !isLoopback(host):
 			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
 		}
 	}

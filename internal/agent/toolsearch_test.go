@@ -38,7 +38,7 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 	}
 	add("file_invoice", "Files an invoice with accounting.")
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	cfg, err := config.Single(web.URL)
+	cfg, err := config.SingleServer(web.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestSearchTakesNoNameFromATool(t *testing.T) {
 	}
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
-	cfg, _ := config.Single(web.URL)
+	cfg, _ := config.SingleServer(web.URL)
 	tools, err := mcp.New([]config.Server{cfg}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)

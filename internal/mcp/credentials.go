@@ -182,7 +182,7 @@ func (g *sharedGrants) credentialsFor(cfg config.Server, o Options) (credentials
 		return credentials{}, err
 	}
 	c := credentials{source: grantSender{client.For(auth.Identity{})}, close: release}
-	if cfg.Auth.Delegated() {
+	if cfg.Auth.IsDelegated() {
 		c.source = noUserSender{}
 		c.delegation = &delegation{of: func(who auth.Identity) transport.Sender { return grantSender{client.For(who)} }, takesToken: cfg.Auth.NeedsCallerToken()}
 	}

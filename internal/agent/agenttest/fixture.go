@@ -185,7 +185,7 @@ func newToolServer(t testing.TB) *ToolServer {
 func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *Fixture {
 	t.Helper()
 	h := &Fixture{Model: llmtest.New(t, script), Tools: newToolServer(t)}
-	server, err := config.Single(h.Tools.URL)
+	server, err := config.SingleServer(h.Tools.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

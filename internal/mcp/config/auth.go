@@ -11,45 +11,46 @@ import (
 	"answerd/internal/mcp/oauth"
 )
 
-// AuthType says whose token is sent to a server, and how it is obtained.
+// AuthType selects whose token is sent to a server, and how it is obtained.
 type AuthType string
 
 // The types of authentication.
 const (
 	AuthNone AuthType = "none"
 	AuthJWT  AuthType = "jwt" // the service's own token, if it has one
-	// AuthClientCredentials sends a token of the service that is valid at this server only
+	// AuthClientCredentials sends a token of the service that is valid only at this server
 	// (RFC 6749 section 4.4, RFC 8707).
 	AuthClientCredentials AuthType = "client_credentials"
-	// AuthJWTBearer sends such a token, obtained for an assertion about the service:
+	// AuthJWTBearer sends such a token. It is issued for an assertion about the service, as in
 	// workload identity federation (RFC 7523).
 	AuthJWTBearer AuthType = "jwt_bearer"
-	// AuthExchange exchanges the caller's token for one that is sent on their behalf
-	// (RFC 8693). Each caller has sessions of their own.
+	// AuthExchange exchanges the caller's token for one that is sent on their behalf (RFC 8693). Each
+	// caller has their own sessions.
 	AuthExchange AuthType = "exchange"
 	// AuthEnterprise does the same through the callers' identity provider and the server's
-	// own authorization server (SEP-990).
+	// authorization server (SEP-990).
 	AuthEnterprise AuthType = "enterprise"
-	// AuthAuthorizationCode sends a token that the caller authorized in their browser (RFC
-	// 6749 section 4.1). Each caller has sessions of their own.
+	// AuthAuthorizationCode sends a token that the caller authorized in their browser (RFC 6749
+	// section 4.1). Each caller has their own sessions.
 	AuthAuthorizationCode AuthType = "authorization_code"
 )
 
-// authTypes are all types, in the order of the error message.
+// authTypes lists all types, in the order of authTypesText.
 var authTypes = []AuthType{AuthNone, AuthJWT, AuthClientCredentials, AuthJWTBearer, AuthExchange, AuthEnterprise, AuthAuthorizationCode}
 
+// authTypesText is the error for an unknown type.
 const authTypesText = "must be none, jwt, client_credentials, jwt_bearer, exchange, enterprise or authorization_code"
 
-// HasAuthorizationServer reports whether tokens of this type come from an authorization
-// server, as the Grant describes.
+// HasAuthorizationServer reports whether tokens of this type come from an authorization server, as
+// Grant describes.
 func (t AuthType) HasAuthorizationServer() bool { return t != "" && t != AuthNone && t != AuthJWT }
 
-// Delegated reports whether a server of this type is used on behalf of its callers.
-func (t AuthType) Delegated() bool {
+// IsDelegated reports whether servers of this type are used on behalf of their callers.
+func (t AuthType) IsDelegated() bool {
 	return t == AuthExchange || t == AuthEnterprise || t == AuthAuthorizationCode
 }
 
-// NeedsCallerToken reports whether callers of such a server must present a token.
+// NeedsCallerToken reports whether callers of servers of this type must send a token.
 func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
 // parseAuth reads the field auth.
@@ -71,7 +72,7 @@ func parseAuth(s *Server, v jsonValue) error {
 			return f.errorf(authTypesText)
 		}
 	}
-	// Cursor has an OAuth client in auth, without a type. Sign-ins need to be asked for here.
+	// Cursor writes an OAuth client into auth, without a type. Signing in must be configured here.
 	if s.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
 		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
 		return nil
@@ -96,7 +97,7 @@ func parseAuth(s *Server, v jsonValue) error {
 	return nil
 }
 
-// checkAuth is what is wrong with whose token the server gets.
+// checkAuth returns the first mistake in the fields about tokens, or nil.
 func (s *Server) checkAuth() *fieldError {
 	switch {
 	case s.Auth == "", s.Auth == AuthNone:
@@ -107,20 +108,20 @@ func (s *Server) checkAuth() *fieldError {
 		return fieldErrorf("bearerToken", "cannot be set together with auth type %s", string(s.Auth))
 	case !s.Auth.HasAuthorizationServer():
 		return nil
-	case s.Auth.Delegated() && s.TransportType() != TypeHTTP:
+	case s.Auth.IsDelegated() && s.TransportType() != TypeHTTP:
 		return fieldErrorf("auth.type", "%s is for servers of type http", string(s.Auth))
-	case s.Auth.Delegated() && s.Pin:
-		// A pinned server is listed every minute, when no caller's token is at hand.
+	case s.Auth.IsDelegated() && s.Pin:
+		// A pinned server is listed every minute, and there is no caller's token to do that with.
 		return fieldErrorf("pin", "cannot be set together with auth type %s", string(s.Auth))
-	case s.Auth.Delegated() && len(s.Resources) > 0:
-		// One caller's list of resources would be shown to every caller.
+	case s.Auth.IsDelegated() && len(s.Resources) > 0:
+		// All callers would see the list of resources of one of them.
 		return fieldErrorf("resources", "cannot be set together with auth type %s", string(s.Auth))
 	}
 	return s.Grant.checkGrant(s.Auth)
 }
 
-// TokenResource returns the resource (RFC 8707) that the server's tokens are for. Unless
-// the configuration names another, MCP requires the server's own URI (basic/authorization).
+// TokenResource returns the resource (RFC 8707) for which the server's tokens are issued: the
+// configured one, or the server's own URI, as MCP requires (basic/authorization).
 func (s *Server) TokenResource() string {
 	if s.Grant.Resource != "" {
 		return s.Grant.Resource
@@ -128,7 +129,7 @@ func (s *Server) TokenResource() string {
 	return s.HTTPURL()
 }
 
-// HTTPURL returns the server's URL without its query, with scheme http or https.
+// HTTPURL returns the server's URL without its query, with the scheme http or https.
 func (s *Server) HTTPURL() string {
 	u, err := url.Parse(s.URL)
 	if err != nil {
@@ -136,7 +137,7 @@ func (s *Server) HTTPURL() string {
 	}
 	u.RawQuery, u.ForceQuery, u.Fragment = "", false, ""
 	if scheme, ok := map[string]string{"ws": "http", "wss": "https"}[u.Scheme]; ok {
-		u.Scheme = scheme // of the WebSocket's handshake, which carries the token
+		u.Scheme = scheme // the token is sent in the handshake, which is an HTTP request
 	}
 	return u.String()
 }
@@ -144,13 +145,14 @@ func (s *Server) HTTPURL() string {
 // Grant describes how tokens are obtained from a server's authorization server. The AuthType
 // decides which fields are allowed.
 type Grant struct {
-	// Issuer or TokenURL names the authorization server; without either, the MCP server's
-	// metadata does (RFC 9728). The issuer's own metadata must repeat Issuer exactly.
-	// AuthExchange needs one of the two.
+	// Issuer or TokenURL names the authorization server. If both are empty, the MCP server's metadata
+	// names it (RFC 9728). The issuer's own metadata must repeat Issuer exactly. AuthExchange needs one
+	// of the two.
 	Issuer, TokenURL string
 
-	// Our client there. AuthAuthorizationCode works without one: ClientMetadataURL serves as
-	// the client id where the authorization server supports that, else we register.
+	// ClientID and the fields below are answerd's OAuth client there. AuthAuthorizationCode works
+	// without them: if the authorization server supports that, ClientMetadataURL is the client id, and
+	// otherwise answerd registers itself (RFC 7591).
 	ClientID          string
 	ClientSecret      auth.Secret
 	PrivateKey        auth.Secret // PEM, instead of ClientSecret, for private_key_jwt
@@ -166,19 +168,19 @@ type Grant struct {
 	AssertionFile string      // read at each use
 	RedirectURL   string      // for AuthAuthorizationCode; "": the client's default
 
-	// For AuthEnterprise: the callers' identity provider, and our client there.
+	// For AuthEnterprise: the callers' identity provider, and answerd's client there.
 	IdPTokenURL, IdPClientID string
 	IdPClientSecret          auth.Secret
 	SubjectTokenType         string // of the tokens that callers present; "": an ID token
 }
 
-// grantField reads one field of auth. Servers of these types may have it.
+// grantField reads one field of auth, for servers of the given types.
 type grantField struct {
 	types []AuthType
 	read  func(*Grant, jsonValue) error
 }
 
-// grantFields has the reader of each field of auth except for type.
+// grantFields has the reader of each field of auth, except type.
 var grantFields = func() map[string]grantField {
 	text := func(to func(*Grant) *string) func(*Grant, jsonValue) error {
 		return func(g *Grant, v jsonValue) (err error) { *to(g), err = v.readString(); return }
@@ -210,8 +212,8 @@ var grantFields = func() map[string]grantField {
 	}
 }()
 
-// readSubjectTokenType reads the type of the tokens that callers present: the last part of a
-// token type identifier of RFC 8693 section 3.
+// readSubjectTokenType reads the type of the tokens that callers send. The file has the last part
+// of a token type identifier (RFC 8693 section 3).
 func (g *Grant) readSubjectTokenType(v jsonValue) error {
 	t, err := v.readString()
 	if err != nil {
@@ -249,7 +251,7 @@ func (g *Grant) checkGrant(t AuthType) *fieldError {
 	return nil
 }
 
-// checkClient returns the first mistake in the fields about our client, or nil.
+// checkClient returns the first mistake in the fields about answerd's client, or nil.
 func (g *Grant) checkClient(t AuthType) *fieldError {
 	needsSecret := t == AuthClientCredentials || t == AuthExchange || t == AuthEnterprise
 	keys := 0
@@ -283,7 +285,8 @@ func (g *Grant) checkClient(t AuthType) *fieldError {
 	return nil
 }
 
-// checkEndpoints returns the first mistake in the URLs that tokens and browsers are sent to.
+// checkEndpoints returns the first mistake in the URLs to which tokens and browsers are sent, or
+// nil.
 func (g *Grant) checkEndpoints(t AuthType) *fieldError {
 	switch {
 	case g.Issuer == "" && g.TokenURL == "":

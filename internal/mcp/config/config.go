@@ -6,9 +6,9 @@
 //	}
 //	client, err := mcp.New(servers, mcp.Options{})
 //
-// A Server can also be made by hand; Check then applies the rules that Parse applies to a
-// file. Errors never quote values, since they may hold secrets. The package opens no
-// connection and keeps no state, so everything may be used concurrently.
+// A Server can also be created in Go; Check applies the same rules to it as Parse to a file. Errors
+// never quote values, because they may be secret. The package opens no connection and has no state,
+// so everything in it may be used concurrently.
 package config
 
 import (
@@ -31,7 +31,7 @@ import (
 
 // The types of servers that a configuration may name.
 const (
-	TypeHTTP      = "http" // Streamable HTTP, else TypeSSE
+	TypeHTTP      = "http" // Streamable HTTP, and TypeSSE if the server does not support that
 	TypeStdio     = "stdio"
 	TypeWebSocket = "websocket"
 	TypeSSE       = "sse" // HTTP+SSE, the transport of 2024-11-05
@@ -42,29 +42,29 @@ const (
 type Server struct {
 	Name     string // 1 to 64 printable characters, unique
 	Disabled bool   // no tools and no connection
-	Type     string // "" means TypeStdio with a Command and no URL, else TypeHTTP
+	Type     string // "" means TypeStdio with a Command and no URL, otherwise TypeHTTP
 
 	URL         string                 // http or https; ws or wss for TypeWebSocket; without user and fragment
 	Headers     map[string]auth.Secret // sent with every request, and with a WebSocket's handshake
 	Query       map[string]string      // added to the URL
-	BearerToken auth.Secret            // wins over an Authorization header
+	BearerToken auth.Secret            // overrides an Authorization header
 	Auth        AuthType               // "" means AuthNone
 	Grant       Grant                  // for every AuthType with an authorization server
 	TLS         tlsconfig.Files        // for the server, and for the authorization server of its tokens
 
-	// Command starts a child process with Args, Env and WorkDir. It is looked up in the PATH of Env,
-	// then in our own, and started without a shell; a relative path is relative to WorkDir.
+	// Command starts a child process with Args, Env and WorkDir. It is searched for in the PATH of
+	// Env, then in answerd's own, and started without a shell. A relative path is relative to WorkDir.
 	Command string
 	Args    []string
 	// Env is the whole environment. Parse adds the variables that a child process inherits.
 	Env     map[string]auth.Secret
-	WorkDir string // "" means ours
+	WorkDir string // "" means that of answerd
 	onlyEnv bool   // "inheritEnv": false
 
-	ToolPrefix string // "" keeps tools' bare names
-	Hidden     bool   // callable by name, but not offered to the model
-	AllowTools []string
-	DenyTools  []string // wins over AllowTools
+	ToolPrefix string   // "" keeps the names of the tools
+	Hidden     bool     // callable by name, but not offered to the model
+	AllowTools []string // patterns; empty allows all tools
+	DenyTools  []string // patterns; overrides AllowTools
 	// Approval and ApproveTools select the calls that a person must approve, each time. A
 	// call needs approval if either of the two selects it. AutoApprove are globs of tools that
 	// Approval does not select.
@@ -74,8 +74,8 @@ type Server struct {
 	// IdempotentTools are globs of tools that may be called again when the outcome of a
 	// call is unknown.
 	IdempotentTools []string
-	// Sampling lets the server ask our language model during a call. The budget of the run
-	// that made the call pays for it.
+	// Sampling lets the server use the run's language model during a call. The tokens count towards
+	// the budget of the run.
 	Sampling bool
 	// Pin disables tools whose definitions the operator has not accepted (Client.AcceptPins).
 	Pin bool
@@ -83,15 +83,15 @@ type Server struct {
 	// that reads the resources that match.
 	Resources []string
 
-	// StandaloneStream says whether HTTP sessions of protocol versions before 2026-07-28 have the
-	// standalone SSE stream (GET). nil: where the server announces changes of its tools or of the
-	// configured Resources. true: always, because some servers send elicitation requests nowhere
-	// else. false: never.
+	// StandaloneStream decides whether HTTP sessions of protocol versions before 2026-07-28 open the
+	// standalone SSE stream (GET). nil: if the server announces changes of its tools or of the
+	// configured Resources. true: always, because some servers send elicitation requests only there.
+	// false: never.
 	StandaloneStream *bool
 
-	// Timeout bounds how long a server may be silent during a call; 0: the client's default.
-	// Each message about the call starts it again. MaxTime bounds the whole call; 0: ten
-	// times Timeout. Both clocks stop while a person is asked.
+	// Timeout bounds how long a server may be silent during a call; 0: the client's default. Each
+	// message about the call restarts it. MaxTime bounds the whole call; 0: ten times Timeout. Both
+	// stop while the call waits for a person.
 	Timeout, MaxTime   time.Duration
 	MaxConcurrentCalls int    // 0: the client's default
 	ProtocolVersion    string // "" means the newest version that both sides support
@@ -102,7 +102,7 @@ type Approval string
 
 // The values of Approval.
 const (
-	ApproveNever       Approval = "never" // only those of ServerConfig.ApproveTools; "" is the same
+	ApproveNever       Approval = "never" // only those of ApproveTools; "" means the same
 	ApproveDestructive Approval = "destructive"
 	ApproveAlways      Approval = "always"
 )
@@ -115,8 +115,8 @@ const (
 	MaxTimeout    = 24 * time.Hour
 )
 
-// Single returns the configuration for MCP_URL: one server named "default" with AuthJWT.
-func Single(rawURL string) (Server, error) {
+// SingleServer returns the configuration for MCP_URL: one server named "default" with AuthJWT.
+func SingleServer(rawURL string) (Server, error) {
 	cfg := Server{Name: "default", Type: TypeHTTP, URL: rawURL, Auth: AuthJWT}
 	if f := cfg.checkServer(false); f != nil {
 		return Server{}, errors.New(f.problem)
@@ -124,16 +124,16 @@ func Single(rawURL string) (Server, error) {
 	return cfg, nil
 }
 
-// fieldError describes what is wrong with one field.
+// fieldError is an error about one field, which callers report with the server and the line.
 type fieldError struct{ field, problem string }
 
-// fieldErrorf returns a fieldError. The text must not quote values: they may hold secrets.
+// fieldErrorf returns a fieldError. The text must not quote values, because they may be secret.
 func fieldErrorf(field, format string, args ...any) *fieldError {
 	return &fieldError{field, fmt.Sprintf(format, args...)}
 }
 
-// Check returns the first mistake in a list of servers. hasServiceToken says whether servers
-// with AuthJWT get the service's token, which must not be sent unencrypted.
+// Check returns an error for the first mistake in a list of servers. hasServiceToken tells whether
+// servers with AuthJWT get the service's token, which must not be sent unencrypted.
 func Check(servers []Server, hasServiceToken bool) error {
 	if len(servers) > maxServers {
 		return fmt.Errorf("%d MCP servers, more than %d", len(servers), maxServers)
@@ -152,7 +152,7 @@ func Check(servers []Server, hasServiceToken bool) error {
 }
 
 // CheckRedirects returns an error if a server with AuthAuthorizationCode has no redirect URL.
-// defaultURL is the client's, for servers without one of their own; "" means none.
+// defaultURL applies to servers without one of their own; "" means that there is none.
 func CheckRedirects(servers []Server, defaultURL string) error {
 	for _, s := range servers {
 		if s.Auth == AuthAuthorizationCode && !s.Disabled && s.Grant.RedirectURL == "" && defaultURL == "" {
@@ -162,7 +162,9 @@ func CheckRedirects(servers []Server, defaultURL string) error {
 	return nil
 }
 
-// checkServer returns the first mistake in the configuration of a server, or nil.
+// checkServer returns the first mistake in the configuration of a server, or nil. The order of the
+// checks decides which mistake an operator sees first: those that concern all types come before
+// those of the transport.
 func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	if n := len([]rune(s.Name)); n < 1 || n > maxServerName || strings.ContainsFunc(s.Name, isUnprintable) {
 		return fieldErrorf("name", "must be 1 to %d printable characters", maxServerName)
@@ -214,7 +216,8 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	return s.checkTLS()
 }
 
-// checkTLS returns what is wrong with the names of the TLS files. It does not read them: mcp.New does.
+// checkTLS returns the first mistake in the names of the TLS files, or nil. It does not read them,
+// because mcp.New does.
 func (s *Server) checkTLS() *fieldError {
 	if s.TLS == (tlsconfig.Files{}) {
 		return nil
@@ -234,15 +237,15 @@ func TLSField(f tlsconfig.Field) string { return "tls." + string(f) + "File" }
 // isUnprintable reports whether r could forge log lines or control a terminal.
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// transportHeaders are the headers that the transport sets, so mcp.json must not.
+// transportHeaders has the headers that the transport sets, so mcp.json must not.
 var transportHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "host", "last-event-id", "mcp-session-id",
 	"mcp-protocol-version", "mcp-method", "mcp-name", "te", "trailer", "transfer-encoding", "upgrade",
 	"sec-websocket-accept", "sec-websocket-extensions", "sec-websocket-key", "sec-websocket-protocol", "sec-websocket-version",
 }
 
-// checkHeaders refuses headers that net/http would refuse in every request, so that the
-// operator learns of them at the start.
+// checkHeaders refuses headers that net/http would refuse in every request, so that the operator
+// learns of them at start-up.
 func (s *Server) checkHeaders() *fieldError {
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
 		value := s.Headers[name]
@@ -263,12 +266,13 @@ func (s *Server) checkHeaders() *fieldError {
 	return nil
 }
 
-// validHeaderValue reports whether a header can have the value (RFC 9110 section 5.5).
+// validHeaderValue reports whether s can be the value of a header (RFC 9110 section 5.5).
 func validHeaderValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// checkURL checks the URL, and that no token would be sent over a network unencrypted.
+// checkURL checks the URL. It refuses plain http and ws beyond loopback if a token would be sent,
+// because anybody on the network could read it.
 func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	plain, encrypted := "http", "https"
 	if s.Type == TypeWebSocket {
@@ -308,8 +312,8 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	return nil
 }
 
-// IsLoopback reports whether a host is this machine. It does not ask DNS, whose answer could
-// differ the next time.
+// IsLoopback reports whether a host is this machine. It does not resolve names, because the answer
+// could differ the next time.
 func IsLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
@@ -318,8 +322,8 @@ func IsLoopback(host string) bool {
 // maxResourceURI bounds the URI of a resource, in bytes.
 const maxResourceURI = 1 << 10
 
-// AllowsResource reports whether the configuration lets a resource be read. The URI must match
-// a pattern of Resources and have no ".." in its path, which could lead out of the pattern.
+// AllowsResource reports whether the configuration permits reading a resource. The URI must match
+// a pattern of Resources. It must not have ".." in its path, which could lead out of the pattern.
 func (s *Server) AllowsResource(uri string) bool {
 	if len(uri) > maxResourceURI || strings.ContainsFunc(uri, isUnprintable) {
 		return false
@@ -331,8 +335,8 @@ func (s *Server) AllowsResource(uri string) bool {
 	return slices.ContainsFunc(s.Resources, func(p string) bool { return matchWildcard(p, uri) })
 }
 
-// matchWildcard reports whether s matches a pattern in which * stands for any text, slashes
-// included.
+// matchWildcard reports whether s matches a pattern in which * stands for any text, also with
+// slashes.
 func matchWildcard(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
@@ -353,7 +357,7 @@ func matchWildcard(pattern, s string) bool {
 	return true
 }
 
-// TransportType returns Type, or the type that follows from Command and URL if Type is "".
+// TransportType returns Type. If that is "", it returns the type that Command and URL imply.
 func (s *Server) TransportType() string {
 	switch {
 	case s.Type != "":
@@ -364,9 +368,9 @@ func (s *Server) TransportType() string {
 	return TypeHTTP
 }
 
-// checkCommand checks the fields of a child process. It is started without a shell, so no
-// character but NUL is special: NUL would end the string for the operating system. Fields for
-// URLs are refused rather than ignored, except for query, which any server may have.
+// checkCommand checks the fields of a child process. Without a shell only NUL is special: it would
+// end the string for the operating system. Fields for URLs are refused and not ignored, because
+// they are probably a mistake; query is the exception.
 func (s *Server) checkCommand() *fieldError {
 	hasNUL := func(v string) bool { return strings.ContainsRune(v, 0) }
 	switch {
@@ -400,7 +404,7 @@ func (s *Server) checkCommand() *fieldError {
 	return nil
 }
 
-// checkNoCommand refuses fields of a child process in a server of another type.
+// checkNoCommand refuses the fields of a child process in a server of another type.
 func (s *Server) checkNoCommand() *fieldError {
 	const what = "is for servers of type stdio"
 	switch {

@@ -205,7 +205,7 @@ func TestParseRefusesTooManyServers(t *testing.T) {
 // MCP_URL gets the service's token if there is one, which then must not be sent over a
 // network unencrypted.
 func TestSingleRefusesPlainHTTPWithAServiceToken(t *testing.T) {
-	cfg, err := Single("http://mcp.internal:9000/mcp")
+	cfg, err := SingleServer("http://mcp.internal:9000/mcp")
 	if err != nil || cfg.Name != "default" || cfg.Auth != AuthJWT {
 		t.Fatalf("Single() = %+v, %v, want a server named default with AuthJWT", cfg, err)
 	}
@@ -217,7 +217,7 @@ func TestSingleRefusesPlainHTTPWithAServiceToken(t *testing.T) {
 		t.Errorf("Check() with a service token = %v, want %s", err, want)
 	}
 	for _, ok := range []string{"https://h/mcp", "http://localhost:1", "http://127.3.2.1", "http://[::1]:80/"} {
-		cfg, err := Single(ok)
+		cfg, err := SingleServer(ok)
 		if err != nil || Check([]Server{cfg}, true) != nil {
 			t.Errorf("Single(%q) = %v, want a server that passes Check with a service token", ok, err)
 		}
@@ -226,7 +226,7 @@ func TestSingleRefusesPlainHTTPWithAServiceToken(t *testing.T) {
 		"": "is missing", "mcp.internal": "must begin with http:// or https://",
 		"http://a b": "is not a URL", "https://user@h": "must not hold a user or password",
 	} {
-		if _, err := Single(bad); err == nil || err.Error() != want {
+		if _, err := SingleServer(bad); err == nil || err.Error() != want {
 			t.Errorf("Single(%q) = %v, want %s", bad, err, want)
 		}
 	}

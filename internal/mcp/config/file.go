@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// Parse reads mcp.json in any of three forms: mcpServers, as most hosts have it, with our
-// additions; an object servers, as VS Code has it; or an array servers, each with a source, as in
-// seed 004. It returns the servers in the file's order and checked. getenv returns the values of
-// ${NAME}; a variable without value and default is an error. Members that it does not know are
-// warnings, except for _comment and $schema. Errors and warnings are one line, name the server, the
-// member and the line, and quote no values.
+// Parse decodes mcp.json in any of three forms: mcpServers, as most MCP hosts have it, with
+// answerd's additions; an object servers, as VS Code has it; or an array servers, each with a
+// source (seed 004 in docs/mcp-servers.md). It returns the servers in the file's order, checked.
+//
+// getenv returns the values of ${NAME}; a variable without a value and a default is an error.
+// Unknown members are warnings, except _comment and $schema. An error or a warning is one line
+// that names the server, the member and the line of the file, and quotes no value.
 func Parse(data []byte, getenv func(string) string) (servers []Server, warnings []string, err error) {
 	r := &fileReader{getenv: getenv, inputs: map[string]string{}}
 	top, err := parseJSON(data, r)
@@ -31,7 +32,7 @@ func Parse(data []byte, getenv func(string) string) (servers []Server, warnings 
 	return servers, r.warnings, nil
 }
 
-// parseFile reads the servers of a file of any form.
+// parseFile reads the servers of a file of any of the three forms.
 func parseFile(top jsonValue) ([]Server, error) {
 	fields, err := top.readObject()
 	if err != nil {
@@ -83,7 +84,8 @@ func parseFile(top jsonValue) ([]Server, error) {
 	return out, nil
 }
 
-// serverFields has the reader of each field of a server. The last ones are those of other hosts.
+// serverFields has the reader of each field of a server. The fields after the blank line are those
+// of other MCP hosts.
 var serverFields = map[string]func(*Server, jsonValue) error{
 	"enabled": func(s *Server, v jsonValue) error {
 		on, err := v.readBool()
@@ -122,7 +124,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"approval": func(s *Server, v jsonValue) error {
 		mode, err := v.readString()
 		s.Approval = Approval(mode)
-		if err == nil && mode == "" { // in a file it is a mistake
+		if err == nil && mode == "" { // valid in Go, but a mistake in a file
 			err = v.errorf("must be never, destructive or always")
 		}
 		return err
@@ -153,8 +155,8 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	},
 }
 
-// parseHeaders reads the field headers. Files of other hosts have Accept and Content-Type, which the
-// transport sets.
+// parseHeaders reads the field headers. It ignores Accept and Content-Type with a warning, because
+// files of other hosts have them and the transport sets them.
 func parseHeaders(s *Server, v jsonValue) (err error) {
 	s.Headers, err = v.readSecretMap()
 	for name := range s.Headers {
@@ -199,7 +201,7 @@ func parseType(s *Server, v jsonValue) error {
 	return err
 }
 
-// parseServer reads one member of mcpServers, whose name is the server's.
+// parseServer reads one member of mcpServers. Its name is the server's name.
 func parseServer(v jsonValue) (Server, error) {
 	v.path = fmt.Sprintf("server %.80q", v.name)
 	s := Server{Name: v.name}
@@ -207,7 +209,7 @@ func parseServer(v jsonValue) (Server, error) {
 	if err != nil {
 		return s, err
 	}
-	// Gemini CLI uses httpUrl where a server has both.
+	// Gemini CLI prefers httpUrl if a server has both.
 	if slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "httpUrl" }) {
 		fields = slices.DeleteFunc(fields, func(f jsonValue) bool { return f.name == "url" })
 	}
@@ -217,7 +219,7 @@ func parseServer(v jsonValue) (Server, error) {
 	return s, s.completeServer(v, fields)
 }
 
-// applyFields reads fields into s with the readers in setters.
+// applyFields reads fields into s, each with its reader in setters.
 func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server, jsonValue) error) error {
 	for _, f := range fields {
 		set := setters[f.name]
@@ -232,7 +234,8 @@ func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server,
 	return nil
 }
 
-// completeServer sets the type of a server that names none, and checks the server.
+// completeServer sets the type of a server without one, adds the inherited environment of a child
+// process, and checks the server.
 func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	if s.Type == "" && s.URL != "" && s.Command != "" {
 		return v.errorf("has both url and command")
@@ -244,8 +247,8 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	case s.Type == TypeStdio && !s.onlyEnv:
 		s.setEnv(inheritedEnv(v.reader.getenv), false)
 	}
-	// Check it here, where the line is known. Whether the service has a token of its own is
-	// not known yet; mcp.New checks that.
+	// Check the server here, where the line is known. It is not known yet whether the service has a
+	// token of its own; mcp.New checks with that.
 	if f := s.checkServer(false); f != nil {
 		v.path += ", " + f.field
 		for _, m := range fields { // name the line of the field if the file has the field
@@ -258,10 +261,10 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	return nil
 }
 
-// otherNames are the members of other hosts that set the same field as one of ours.
+// otherNames has the members of other hosts that set the same field as one of answerd's.
 var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}}
 
-// parseTools reads the field tools: which tools may be called, and which need approval.
+// parseTools reads the field tools: the tools that may be called, and those that need approval.
 func parseTools(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
@@ -285,9 +288,9 @@ func parseTools(s *Server, v jsonValue) error {
 	return nil
 }
 
-// seedServerFields has the reader of each field of a server in the form with servers, which
-// the Rust program of seed 004 reads; seedSourceFields has those of its source. Files have
-// both spellings of a type (Http, http) and of a source ({"type": "Http", …}, {"Http": {…}}).
+// seedServerFields has the reader of each field of a server in the form of seed 004, whose program
+// is written in Rust; seedSourceFields has those of its source. Files have both spellings of a
+// type (Http, http) and of a source ({"type": "Http", …}, {"Http": {…}}).
 var seedServerFields = map[string]func(*Server, jsonValue) error{
 	// parseSeedServer reads both before the others, to name the server in errors.
 	"id":                   func(_ *Server, v jsonValue) error { _, err := v.readString(); return err },
@@ -313,10 +316,10 @@ var seedSourceFields = map[string]func(*Server, jsonValue) error{
 	"env":          serverFields["env"],
 }
 
-// readToolTimeout reads tool_timeout_secs, the limit of a call in all.
+// readToolTimeout reads tool_timeout_secs, the limit of a whole call.
 func readToolTimeout(s *Server, v jsonValue) error { return v.readSeconds(&s.MaxTime) }
 
-// readSeconds reads a timeout that may be null, as serde writes None.
+// readSeconds reads a timeout, which may be null, as serde writes None.
 func (v jsonValue) readSeconds(to *time.Duration) (err error) {
 	if !v.isNull() {
 		*to, err = v.readDuration()
@@ -324,15 +327,16 @@ func (v jsonValue) readSeconds(to *time.Duration) (err error) {
 	return err
 }
 
-// parseAutoRegister reads auto_register_tools. If it is false, tools can be called by name
-// but are not offered to the model.
+// parseAutoRegister reads auto_register_tools. If it is false, tools can be called by name and are
+// not offered to the model.
 func parseAutoRegister(s *Server, v jsonValue) error {
 	on, err := v.readBool()
 	s.Hidden = !on
 	return err
 }
 
-// parseSeedFile reads a file with servers. Its other fields are defaults for all servers.
+// parseSeedFile reads a file in the form of seed 004. Its other fields are defaults for all
+// servers.
 func parseSeedFile(fields []jsonValue) ([]Server, error) {
 	var defaults Server
 	var list jsonValue
@@ -379,7 +383,7 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	if err != nil {
 		return s, err
 	}
-	for _, f := range fields { // the id is our name of the server; without one the name is
+	for _, f := range fields { // the server's name is the id, or the name if there is no id
 		if f.name == "id" || f.name == "name" && s.Name == "" {
 			if s.Name, err = f.readString(); err != nil {
 				return s, err
@@ -395,7 +399,7 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	if err := applyFields(&s, fields, seedServerFields); err != nil {
 		return s, err
 	}
-	// The smaller of the two limits a call, and it is absolute: progress does not extend it.
+	// The smaller of the two limits the whole call. It is absolute: progress does not extend it.
 	if limit := max(s.Timeout, s.MaxTime); limit > 0 {
 		for _, d := range []time.Duration{s.Timeout, s.MaxTime} {
 			if d > 0 {
@@ -407,13 +411,13 @@ func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
 	return s, s.completeServer(v, fields)
 }
 
-// parseSource reads the field source: how a server is reached.
+// parseSource reads the field source, which describes how the server is reached.
 func parseSource(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
 	}
-	// serde's default tagging: the name of the only member is the type.
+	// In serde's default representation of an enum, the name of the only member is the type.
 	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
 		tag := fields[0]
 		if s.Type, err = tag.parseTransportType(tag.name); err != nil {

@@ -22,31 +22,32 @@ const (
 	maxFileDepth = 16      // levels of nesting in it
 )
 
-// jsonValue is one value of mcp.json with its name, its position for error messages, and the
-// environment. Decoding into structs and maps would lose the order of the servers and the
-// positions.
+// jsonValue is one value of mcp.json with its name and its position, for errors. Decoding into
+// structs and maps would lose the order of the servers and the positions.
 type jsonValue struct {
-	file       []byte
-	raw        jsontext.Value
-	offset     int // offset of raw in file
-	nameOffset int // offset of its name where it has one, else begin
-	name       string
-	path       string
+	file       []byte         // the whole file
+	raw        jsontext.Value // the value
+	offset     int            // of raw in file
+	nameOffset int            // of the name, or of raw if the value has no name
+	name       string         // of a member
+	path       string         // for errors, such as server "crm", auth.type
 	reader     *fileReader
 }
 
-// fileReader is what the values of one file share: what ${…} stands for, and the warnings.
+// fileReader has the state that the values of one file share: the values of variables, and the
+// warnings.
 type fileReader struct {
 	getenv   func(string) string
 	inputs   map[string]string // default values of inputs, by id
-	unset    []string          // inputs without any value that servers refer to
+	unset    []string          // inputs that servers use and that have no value
 	warnings []string
-	more     int // warnings that are not kept
+	more     int // warnings beyond maxWarnings
 }
 
 // maxWarnings bounds the warnings about one file.
 const maxWarnings = 50
 
+// warn adds a warning, or counts it if there are too many.
 func (r *fileReader) warn(text string) {
 	if len(r.warnings) == maxWarnings {
 		r.more++
@@ -55,8 +56,8 @@ func (r *fileReader) warn(text string) {
 	r.warnings = append(r.warnings, text)
 }
 
-// parseJSON returns the JSON value that is all of data. Duplicate names in an object are an
-// error, since readers differ in which one counts.
+// parseJSON returns the JSON value that is all of data. Duplicate names in an object are an error,
+// because programs differ about which one counts (RFC 8259 section 4).
 func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	switch {
 	case len(data) > maxFileSize:
@@ -82,8 +83,8 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	}
 }
 
-// blankComments returns data with spaces for comments, so that offsets and lines stay. VS Code,
-// Cursor and Gemini CLI read files that have them.
+// blankComments returns data with comments replaced by spaces, so that offsets and line numbers
+// stay valid. VS Code, Cursor and Gemini CLI accept files with comments.
 func blankComments(data []byte) []byte {
 	out := bytes.Clone(data)
 	for i := 0; i < len(out); i++ {
@@ -100,18 +101,18 @@ func blankComments(data []byte) []byte {
 			if n < 0 {
 				n = len(rest)
 			}
-			blank(rest[:n])
+			blankText(rest[:n])
 		case bytes.HasPrefix(rest, []byte("/*")):
 			if n := bytes.Index(rest[2:], []byte("*/")); n >= 0 {
-				blank(rest[:n+4])
+				blankText(rest[:n+4])
 			}
 		}
 	}
 	return out
 }
 
-// blank replaces everything but line feeds by spaces.
-func blank(text []byte) {
+// blankText replaces all bytes except line feeds by spaces.
+func blankText(text []byte) {
 	for i, c := range text {
 		if c != '\n' {
 			text[i] = ' '
@@ -119,21 +120,21 @@ func blank(text []byte) {
 	}
 }
 
-// lineNumber returns the number of the line at an offset, from 1.
+// lineNumber returns the line of an offset, from 1.
 func lineNumber(file []byte, offset int) int { return 1 + bytes.Count(file[:offset], []byte("\n")) }
 
-// syntaxError returns an error of the decoder for the operator: with the line, and without
-// what the file holds, which may be a secret.
+// syntaxError converts an error of the decoder for the operator: with the line, and without
+// content of the file, which may be secret.
 func syntaxError(file []byte, err error) error {
 	bad, ok := errors.AsType[*jsontext.SyntacticError](err)
 	if !ok || errors.Is(bad, io.ErrUnexpectedEOF) {
-		return errors.New("the JSON ends too early") // it is io.EOF if the file is empty
+		return errors.New("the JSON ends too early") // the error for an empty file is io.EOF
 	}
 	at := lineNumber(file, int(bad.ByteOffset))
 	if errors.Is(bad, jsontext.ErrDuplicateName) {
 		return fmt.Errorf("line %d: %.80q is there twice", at, bad.JSONPointer.LastToken())
 	}
-	what, _, _ := strings.Cut(bad.Err.Error(), " `") // the library quotes a bad escape in either of two ways
+	what, _, _ := strings.Cut(bad.Err.Error(), " `") // the library quotes the file in one of two ways
 	what, _, _ = strings.Cut(what, ` "`)
 	return fmt.Errorf("line %d: %s", at, what)
 }
@@ -146,21 +147,22 @@ var kindNames = map[jsontext.Kind]string{
 // isNull reports whether v is null.
 func (v jsonValue) isNull() bool { return v.raw.Kind() == 'n' }
 
-// errorf returns an error about v. The text must not quote what v holds: it may be a secret.
+// errorf returns an error about v with its path and line. The text must not quote the value, which
+// may be secret.
 func (v jsonValue) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %s (line %d)", v.path, fmt.Sprintf(format, args...), lineNumber(v.file, v.nameOffset))
 }
 
-// warnUnknown adds the warning for a member that has no reader. Other hosts have members of their
-// own, and their files load as they are.
+// warnUnknown adds a warning about a member that is not known. It is not an error, because other
+// MCP hosts have members of their own, and their files must load unchanged.
 func (v jsonValue) warnUnknown() { v.reader.warn(v.errorf("unknown member").Error()) }
 
-// wrongKind returns the error for a value of another type than the one that is expected.
+// wrongKind returns the error for a value that has another type than the expected one.
 func (v jsonValue) wrongKind(kind string) error {
 	return v.errorf("must be %s, not %s", kind, kindNames[v.raw.Kind()])
 }
 
-// readObject returns the members of an object in the file's order, without comments.
+// readObject returns the members of an object in the file's order, without _comment and $schema.
 func (v jsonValue) readObject() ([]jsonValue, error) {
 	if v.raw.Kind() != '{' {
 		return nil, v.wrongKind("an object")
@@ -179,7 +181,7 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 		if m.name == "_comment" || m.name == "$schema" {
 			continue
 		}
-		// Names come from the file: names with other characters are quoted and truncated.
+		// Names are text of the file too: unless they are plain, errors quote and truncate them.
 		m.path = fmt.Sprintf("%s, %.80q", v.path, m.name)
 		if isPlain(m.name) && len(m.name) <= 80 {
 			m.path = v.path + ", " + m.name
@@ -192,7 +194,7 @@ func (v jsonValue) readObject() ([]jsonValue, error) {
 	return out, err
 }
 
-// isPlain reports whether a field's name can be shown without quotes.
+// isPlain reports whether errors can show a member's name without quotes.
 func isPlain(name string) bool {
 	isOther := func(r rune) bool {
 		return !(r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || r == '_' || r == '-')
@@ -242,14 +244,13 @@ func (v jsonValue) readOptionalString() (string, error) {
 	return v.readString()
 }
 
-// readSecret returns a string that is never printed, and an empty one for null.
+// readSecret returns a string as a secret, which is empty for null.
 func (v jsonValue) readSecret() (auth.Secret, error) {
 	s, err := v.readOptionalString()
 	return auth.NewSecret(s), err
 }
 
-// readBool returns a boolean. Strings are errors: "false" in quotes must not switch
-// something on.
+// readBool returns a boolean. A string is an error: "false" in quotes must not enable anything.
 func (v jsonValue) readBool() (bool, error) {
 	if kind := v.raw.Kind(); kind != 't' && kind != 'f' {
 		return false, v.wrongKind("a boolean")
@@ -289,11 +290,11 @@ func (v jsonValue) readDuration() (time.Duration, error) {
 	return d, nil
 }
 
-// maxSeconds is the largest number that readTimeout takes for seconds.
+// maxSeconds is the largest number that readTimeout interprets as seconds.
 const maxSeconds = 3600
 
-// readTimeout returns a duration like readDuration, but takes numbers above maxSeconds for
-// milliseconds, which some hosts write (Gemini CLI, MCPHub). Others write seconds (Cline).
+// readTimeout returns a duration like readDuration, but a number above maxSeconds counts as
+// milliseconds. Some hosts write those (Gemini CLI, MCPHub), and others seconds (Cline).
 func (v jsonValue) readTimeout() (time.Duration, error) {
 	if v.raw.Kind() == '0' {
 		if f, err := strconv.ParseFloat(string(v.raw), 64); err == nil && f > maxSeconds && f <= MaxTimeout.Seconds()*1000 {
@@ -303,7 +304,7 @@ func (v jsonValue) readTimeout() (time.Duration, error) {
 	return v.readDuration()
 }
 
-// readStringMap returns an object of strings, such as query; null is an empty one.
+// readStringMap returns an object of strings, such as query. It is empty for null.
 func (v jsonValue) readStringMap() (map[string]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -321,7 +322,7 @@ func (v jsonValue) readStringMap() (map[string]string, error) {
 	return out, nil
 }
 
-// readSecretMap returns an object of strings that may be secret: headers, env.
+// readSecretMap returns an object of strings that may be secret, such as headers and env.
 func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	texts, err := v.readStringMap()
 	if err != nil || texts == nil {
@@ -334,7 +335,7 @@ func (v jsonValue) readSecretMap() (map[string]auth.Secret, error) {
 	return out, nil
 }
 
-// readStringList returns an array of strings; null is an empty one.
+// readStringList returns an array of strings. It is empty for null.
 func (v jsonValue) readStringList() ([]string, error) {
 	if v.isNull() {
 		return nil, nil
@@ -361,7 +362,7 @@ func (v jsonValue) appendStrings(list *[]string) error {
 	return err
 }
 
-// parseTransportType returns the type for s, in any of the spellings that hosts use.
+// parseTransportType returns the transport type for s, in any of the spellings that MCP hosts use.
 func (v jsonValue) parseTransportType(s string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
 	case "http", "streamablehttp":

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/auth"
 )
 
-// expandVariables replaces ${NAME} and ${NAME:-default} in s, and the forms that other hosts have:
+// expandVariables replaces ${NAME} and ${NAME:-default} in s, and the forms of other MCP hosts:
 //
 //	${env:NAME}                       Cursor, VS Code, Windsurf
 //	${input:ID}                       VS Code
@@ -22,8 +22,7 @@ import (
 //	${userHome}, ${workspaceFolder}, ${workspaceFolderBasename}, ${pathSeparator}, ${/}   Cursor, VS Code
 //	$NAME                             Gemini CLI; stays as it is if the variable is not set
 //
-// As in a shell, an empty variable counts as unset. What a variable stands for is not expanded
-// again.
+// As in a shell, an empty variable counts as unset. The value of a variable is not expanded again.
 func (r *fileReader) expandVariables(s string) (string, error) {
 	var out strings.Builder
 	for {
@@ -41,7 +40,7 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 		if !isClosed {
 			return "", errNotVariable
 		}
-		value, err := r.lookup(inside)
+		value, err := r.lookupVariable(inside)
 		if err != nil {
 			return "", err
 		}
@@ -50,13 +49,14 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 	}
 }
 
+// bareVariable matches $NAME. errNotVariable is the error for any other text after ${.
 var (
 	bareVariable   = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
 	errNotVariable = errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
 )
 
-// lookup returns what ${inside} stands for.
-func (r *fileReader) lookup(inside string) (string, error) {
+// lookupVariable returns the value of ${inside}.
+func (r *fileReader) lookupVariable(inside string) (string, error) {
 	switch inside {
 	case "/", "pathSeparator":
 		return string(filepath.Separator), nil
@@ -96,8 +96,8 @@ func (r *fileReader) lookup(inside string) (string, error) {
 	return fallback, nil
 }
 
-// inputVariable returns the environment variable that stands for an input of VS Code: its id in
-// upper case, with _ for each other character.
+// inputVariable returns the environment variable for an input of VS Code: its id in upper case,
+// with _ for all other characters.
 func inputVariable(id string) string {
 	return strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
@@ -107,7 +107,8 @@ func inputVariable(id string) string {
 	}, strings.ToUpper(id))
 }
 
-// inputValue returns the value of an input: of its environment variable, else its default, else "".
+// inputValue returns the value of an input: that of its environment variable, or else its default,
+// or else "".
 func (r *fileReader) inputValue(id string) string {
 	if value := r.getenv(inputVariable(id)); value != "" {
 		return value
@@ -119,7 +120,7 @@ func (r *fileReader) inputValue(id string) string {
 	return value
 }
 
-// readInputs reads the defaults of inputs: what VS Code asks its user for.
+// readInputs reads the defaults of inputs, for which VS Code asks its user.
 func (v jsonValue) readInputs() error {
 	items, err := v.readArray()
 	if err != nil {
@@ -147,7 +148,7 @@ func (v jsonValue) readInputs() error {
 	return nil
 }
 
-// warnInputs adds the one warning about inputs: nobody is asked for them.
+// warnInputs adds one warning about all inputs: answerd cannot ask for them.
 func (v jsonValue) warnInputs() {
 	text := "the values of inputs are not asked for; they are those of environment variables"
 	if len(v.reader.unset) > 0 {
@@ -171,8 +172,9 @@ func isVariableName(s string) bool {
 	return s != ""
 }
 
-// inheritedNames are the variables that a child process inherits, as with the official SDKs
-// (modelcontextprotocol/typescript-sdk, DEFAULT_INHERITED_ENV_VARS).
+// inheritedNames returns the variables that a child process inherits. They are those of the
+// official SDKs (modelcontextprotocol/typescript-sdk, DEFAULT_INHERITED_ENV_VARS). Others may be
+// secrets that are not meant for the server.
 func inheritedNames() []string {
 	if runtime.GOOS == "windows" {
 		return []string{"APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE",
@@ -181,8 +183,8 @@ func inheritedNames() []string {
 	return []string{"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"}
 }
 
-// inheritedEnv returns what a child process inherits. The SDKs leave out functions that a shell
-// exported, whose values begin with ().
+// inheritedEnv returns the inherited variables of a child process. Like the SDKs, it leaves out
+// functions that a shell has exported, whose values begin with ().
 func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
 	out := map[string]auth.Secret{}
 	for _, name := range inheritedNames() {
@@ -193,7 +195,7 @@ func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
 	return out
 }
 
-// setEnv adds variables to Env. Those that are there already stay unless they are to be replaced.
+// setEnv adds variables to Env. It replaces existing ones only if replace is true.
 func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 	for name, value := range env {
 		if _, exists := s.Env[name]; exists && !replace {
@@ -206,8 +208,8 @@ func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 	}
 }
 
-// parseEnvFile reads the file that envFile names: lines NAME=value, as VS Code and Cursor read them.
-// Variables of env win.
+// parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and
+// Cursor. Variables of env override it.
 func parseEnvFile(s *Server, v jsonValue) error {
 	name, err := v.readString()
 	if err != nil {
@@ -233,8 +235,8 @@ func parseEnvFile(s *Server, v jsonValue) error {
 	return nil
 }
 
-// unquoteEnv returns a value of an environment file without its quotes, or without the comment that
-// follows it.
+// unquoteEnv returns a value of an environment file without its quotes, or without the comment
+// after it.
 func unquoteEnv(value string) string {
 	if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
 		inside := value[1 : n-1]
@@ -248,7 +250,7 @@ func unquoteEnv(value string) string {
 }
 
 // readText returns the text of a regular file of at most maxFileSize bytes. ~/ stands for the home
-// directory.
+// directory. It checks the kind of file first, because opening a pipe could block.
 func readText(name string, getenv func(string) string) (string, error) {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		name = filepath.Join(getenv("HOME"), rest)

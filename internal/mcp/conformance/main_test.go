@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 	if err != nil {
 		return err
 	}
-	server, err := config.Single(args[len(args)-1])
+	server, err := config.SingleServer(args[len(args)-1])
 	if err != nil {
 		return fmt.Errorf("use the suite's server: %w", err)
 	}
