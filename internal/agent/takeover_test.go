@@ -149,7 +149,9 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
 	house := func(log event.Log) *agenttest.Fixture {
 		var args string
+		ready := make(chan struct{}) // closed once args is set: a run may be claimed, and the model asked, before
 		script := func(r llmtest.Request) llmtest.Answer {
+			<-ready
 			return llmtest.Turns(
 				llmtest.SaysAndCalls("Let me see. ", llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "echo", Args: `[`}),
 				llmtest.Calls(llmtest.Call{Name: "give", Args: args}),
@@ -158,6 +160,7 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 		}
 		h := agenttest.NewFixture(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 		args = h.Tools.SetResult("g", gift)
+		close(ready)
 		return h
 	}
 	first := house(origin)
