@@ -193,6 +193,8 @@ type config struct {
 	HooksURL string `env:"HOOKS_URL"`
 	// Secret that signs the webhooks. Required with HOOKS_URL.
 	HooksSecret auth.Secret `env:"HOOKS_SECRET"`
+	// What the service is also asked about, comma separated: pre_model_call, model_result, interrupt, run_end. It is always asked about tool calls (pre_tool_call, tool_error, tool_result).
+	HooksEvents []string `env:"HOOKS_EVENTS"`
 
 	// Limits and shutdown:
 

@@ -71,6 +71,8 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 		{"HOOKS_SECRET", append(here, "HOOKS_URL", "https://hooks.example")},
 		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "http://hooks.example/?key=canary")},
 		{"HOOKS_URL", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "https://user:canary@hooks.example")},
+		{"HOOKS_URL", append(here, "HOOKS_EVENTS", "run_end")},
+		{"HOOKS_EVENTS", append(here, "HOOKS_SECRET", "s", "HOOKS_URL", "https://hooks.example", "HOOKS_EVENTS", "run_end, run_start")},
 		{"BUDGET_TOOL_CALLS", append(here, "BUDGET_TOOL_CALLS", "-1")},
 		{"BUDGET_TOTAL_TOKENS", append(here, "BUDGET_TOTAL_TOKENS", "1.5")},
 		{"BUDGET_SECONDS", append(here, "BUDGET_SECONDS", "NaN")},

@@ -216,8 +216,12 @@ func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
 	if c.HooksURL == "" {
 		return nil, nil
 	}
+	var events []webhook.Event
+	for _, name := range trimElements(c.HooksEvents) {
+		events = append(events, webhook.Event(name))
+	}
 	hooks, err := webhook.New(webhook.Options{
-		URL: c.HooksURL, Secret: c.HooksSecret, Transport: tel.Transport,
+		URL: c.HooksURL, Secret: c.HooksSecret, Events: events, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/webhook"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/event/jetstream"
 )
@@ -58,6 +59,8 @@ func (c *config) validate(modelSet bool) error {
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
+		{"HOOKS_URL", c.HooksURL == "" && c.HooksEvents != nil, "must be set when HOOKS_EVENTS is"},
+		{"HOOKS_EVENTS", slices.ContainsFunc(trimElements(c.HooksEvents), isUnknownHook), "must be of pre_model_call, model_result, interrupt and run_end, comma separated"},
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
 		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
@@ -160,6 +163,9 @@ func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
+
+// isUnknownHook reports whether there is no hook of that name.
+func isUnknownHook(name string) bool { return !slices.Contains(webhook.Events(), webhook.Event(name)) }
 
 // isHostPort reports whether s is host:port, as net.Listen accepts it.
 func isHostPort(s string) bool {

@@ -1,18 +1,29 @@
 package agent
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 
+	"answerd/internal/agent/replay"
 	"answerd/internal/agent/webhook"
+	"answerd/internal/event"
+	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/content"
 )
 
 // abortError reports that a hook ended the run. Its reason is one line that the caller may read.
-type abortError struct{ reason string }
+type abortError struct {
+	reason string
+	// withheld reports that the caller must not get the text of the step.
+	withheld bool
+}
 
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
@@ -38,6 +49,10 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 			err = errors.New("the reply's args cannot be used: " + changed.argsProblem)
 		}
 	}
+	var given *content.Result
+	if err == nil {
+		given, err = a.hookResult(x, reply)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return x.canceledFailure(ctx)
@@ -49,13 +64,13 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 	a.logHookReply(ctx, x, webhook.PreToolCall, reply)
 	switch {
 	case reply.Abort:
-		x.abort = &abortError{reply.Reason}
+		x.abort = &abortError{reason: reply.Reason}
 		x.decision = decision{verdict: denied, why: "refused by the hook"}
 		return x.failure(mcp.Denied, withReason("A hook refused this call", reply.Reason))
 	case reply.Args != nil:
 		x.args, x.argsText, x.argsProblem = changed.args, "", ""
-	case reply.Content != nil:
-		x.hookResult = textResult(*reply.Content)
+	case given != nil:
+		x.hookResult = given
 	}
 	return nil
 }
@@ -84,6 +99,10 @@ func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (
 		q.Result = &webhook.Result{Content: contentList(res), Structured: res.Structured}
 	}
 	reply, noReply := a.Hooks.Ask(ctx, q)
+	var given *content.Result
+	if noReply == nil {
+		given, noReply = a.hookResult(x, reply)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return x.unreviewedFailure(ctx, err)
@@ -94,14 +113,46 @@ func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (
 	a.logHookReply(ctx, x, q.Hook, reply)
 	switch {
 	case reply.Abort && isFailure:
-		x.abort = &abortError{reply.Reason}
+		x.abort = &abortError{reason: reply.Reason}
 	case reply.Abort:
-		x.abort = &abortError{reply.Reason}
+		x.abort = &abortError{reason: reply.Reason}
 		return nil, x.failure(mcp.Denied, withReason("The call was made, and a hook withheld its result", reply.Reason))
-	case reply.Content != nil:
-		return textResult(*reply.Content), nil
+	case given != nil:
+		return given, nil
 	}
 	return res, err
+}
+
+// hookResult returns the result that a hook's reply contains, or nil. Content blocks are read like
+// those of an MCP server, and structured content is compared with the tool's output schema.
+func (a *Agent) hookResult(x *toolExecution, r webhook.Reply) (*content.Result, error) {
+	switch {
+	case r.Text != nil:
+		return textResult(*r.Text), nil
+	case r.Content == nil:
+		return nil, nil
+	}
+	var raw bytes.Buffer
+	enc := json.NewEncoder(&raw)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(struct {
+		Content    []jsonText `json:"content"`
+		Structured jsonText   `json:"structuredContent,omitempty"`
+	}{r.Content.Content, r.Content.Structured})
+	if err != nil {
+		return nil, fmt.Errorf("encode the reply's content: %w", err)
+	}
+	res, err := content.Decode(raw.Bytes())
+	if _, tooDeep := errors.AsType[*content.DepthError](err); tooDeep {
+		return nil, fmt.Errorf("the reply's content or structured is nested deeper than %d levels", content.MaxDepth)
+	}
+	if err != nil {
+		return nil, errors.New("the reply's content cannot be used")
+	}
+	if res.Structured != nil && x.exists {
+		res.Violations = x.tool.Violations(res.Structured, false)
+	}
+	return res, nil
 }
 
 // unreviewedFailure returns the failure of a call that was cancelled before the hook replied.
@@ -144,7 +195,7 @@ func (a *Agent) logHookFailure(ctx context.Context, x *toolExecution, about webh
 }
 
 func (a *Agent) logHookReply(ctx context.Context, x *toolExecution, about webhook.Event, r webhook.Reply) {
-	if r.Abort || r.Args != nil || r.Content != nil {
+	if r.String() != (webhook.Reply{}).String() {
 		a.logHook(ctx, slog.LevelInfo, "hook decided", x, about, slog.String("reply", r.String()))
 	}
 }
@@ -152,4 +203,236 @@ func (a *Agent) logHookReply(ctx context.Context, x *toolExecution, about webhoo
 func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, x *toolExecution, about webhook.Event, more slog.Attr) {
 	a.Logger.LogAttrs(ctx, level, what, slog.String("run_id", x.runID), slog.String("call_id", x.CallID),
 		slog.String("tool", x.Tool), slog.String("server", x.Server), slog.String("hook", string(about)), more)
+}
+
+// askAboutRun asks a hook about the run. A reply that cannot be used counts as {} (docs/hooks.md).
+// The error is an *abortError if the hook ends the run, and the cause of ctx if ctx has ended.
+func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, error) {
+	c.RunID, c.ThreadID, c.Subject = l.run.ID, l.run.ThreadID, l.run.caller.Subject
+	reply, err := l.agent.Hooks.Ask(ctx, c)
+	attrs := []slog.Attr{slog.String("run_id", c.RunID), slog.String("hook", string(c.Hook))}
+	if c.Step > 0 {
+		attrs = append(attrs, slog.Int("step", c.Step))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return webhook.Reply{}, context.Cause(ctx)
+	case err != nil:
+		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()))...)
+		return webhook.Reply{}, nil
+	case reply.String() != (webhook.Reply{}).String():
+		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
+	}
+	if reply.Abort {
+		abort := &abortError{reason: reply.Reason, withheld: c.Hook == webhook.ModelResult}
+		l.run.writeAbort(ctx, abort)
+		return webhook.Reply{}, abort
+	}
+	return reply, nil
+}
+
+// writeAbort stores the decision of a hook to end the run, so that a process that takes over the
+// run ends it too. If that fails, the log will probably refuse the terminal event too, and the
+// hook is asked again.
+func (r *run) writeAbort(ctx context.Context, abort *abortError) {
+	data, err := json.Marshal(replay.Abort{Reason: abort.reason, Withheld: abort.withheld})
+	if err == nil {
+		err = r.writeParts(context.WithoutCancel(ctx), data, replay.NoteAborted)
+	}
+	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
+		r.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the decision of a hook could not be stored", slog.String("run_id", r.ID), slog.String("error", err.Error()))
+	}
+}
+
+// extension is what the hook pre_model_call adds to the requests of one step.
+type extension struct {
+	Instructions string   `json:"instructions,omitempty"`
+	Messages     []string `json:"messages,omitempty"`
+}
+
+func (e extension) isEmpty() bool { return e.Instructions == "" && len(e.Messages) == 0 }
+
+// callPreModelHook asks the hook pre_model_call about the next step. It does not ask again if
+// another process stored the reply: a step that runs again is extended in the same way.
+func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (added extension, err error) {
+	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &added) == nil {
+		return added, nil
+	}
+	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
+		return extension{}, nil
+	}
+	r := l.modelRequest(turn, final)
+	q := &webhook.ModelRequest{Model: r.Model, Tools: make([]string, len(r.Tools)), MaxTokens: r.MaxTokens, Messages: make([]webhook.Message, len(r.Messages))}
+	for i, t := range r.Tools {
+		q.Tools[i] = t.Name
+	}
+	for i := range r.Messages {
+		q.Messages[i] = hookMessage(&r.Messages[i])
+	}
+	reply, err := l.askAboutRun(ctx, webhook.Call{Hook: webhook.PreModelCall, Step: l.step + 1, Request: q})
+	return extension{Instructions: reply.Instructions, Messages: reply.Messages}, err
+}
+
+// writeExtension stores what a hook adds to the step that has begun, before the model is asked.
+func (l *loop) writeExtension(ctx context.Context, added extension) error {
+	if added.isEmpty() || l.replayed.Extension(l.step) != nil {
+		return nil
+	}
+	data, err := json.Marshal(added)
+	if err != nil {
+		return fmt.Errorf("encode what a hook adds to a request: %w", err)
+	}
+	return l.run.writeParts(ctx, data, replay.NoteExtended)
+}
+
+// hookMessage returns a message as a webhook describes it.
+func hookMessage(m *llm.Message) webhook.Message {
+	out := webhook.Message{Role: string(m.Role), Content: m.Text, CallID: m.CallID, Tool: m.Tool}
+	for _, c := range m.Calls {
+		var written call
+		written.parseArgs(c.Arguments)
+		out.Calls = append(out.Calls, webhook.MessageCall{CallID: c.ID, Tool: c.Name, Args: written.args, ArgsText: written.argsText})
+	}
+	for _, media := range m.Media {
+		out.Media = append(out.Media, webhook.Media{MIME: media.MIME, Bytes: len(media.Data) / 4 * 3, URL: media.URL})
+	}
+	return out
+}
+
+// extend returns the messages of a request with what the hook pre_model_call adds. The conversation
+// does not change. If the result is too long for the model's window, it is trimmed like the
+// conversation.
+func (s *modelStream) extend(ctx context.Context, messages []llm.Message) ([]llm.Message, error) {
+	if s.added.isEmpty() {
+		return messages, nil
+	}
+	messages = slices.Clone(messages)
+	if s.added.Instructions != "" {
+		messages[0].Text += "\n\n" + s.added.Instructions // the system prompt
+	}
+	for _, text := range s.added.Messages {
+		messages = append(messages, llm.Message{Role: llm.User, Text: text})
+	}
+	c := s.windowConversation(s.offeredTools(s.finalTurn))
+	c.Messages = messages
+	r := s.window.Trim(c)
+	if r.TooLarge {
+		return nil, &llm.Error{Kind: llm.TooLarge, Public: "The question and what a hook adds to it do not fit the model's context window.",
+			Err: fmt.Errorf("about %d tokens, and the limit is %d", r.After, r.Limit)}
+	}
+	if r.Trimmed {
+		return c.Messages, s.reportTrimmed(ctx, r)
+	}
+	return c.Messages, nil
+}
+
+// callModelResultHook asks the hook model_result about the answer of a step, before step_end. A
+// step that did not end runs again after a takeover, so the hook is asked about every answer that
+// is used.
+func (s *modelStream) callModelResultHook(ctx context.Context) error {
+	if !s.agent.Hooks.Asks(webhook.ModelResult) {
+		return nil
+	}
+	answer := &webhook.ModelAnswer{Model: cmp.Or(s.metadata.UpstreamModel, s.run.req.Model), Text: s.text, FinishReason: s.finish, Calls: make([]webhook.MessageCall, len(s.calls))}
+	for i, c := range s.calls {
+		answer.Calls[i] = webhook.MessageCall{CallID: c.CallID, Tool: c.Tool, Args: c.args, ArgsText: c.argsText}
+	}
+	if s.usageSeen {
+		answer.Usage, _ = json.Marshal(s.usage) // numbers always marshal
+	}
+	_, err := s.askAboutRun(ctx, webhook.Call{Hook: webhook.ModelResult, Step: s.step, Answer: answer})
+	return err
+}
+
+// mustCallInterruptHook reports whether the hook interrupt is to be asked about a question that is
+// about to be asked, or was asked in another process.
+func (l *loop) mustCallInterruptHook(i *interrupt) bool {
+	return l.agent.Hooks.Asks(webhook.Interrupt) && len(i.answer) == 0 && (l.replayed == nil || !l.replayed.Told[i.ID])
+}
+
+// callInterruptHook asks the hook interrupt, in its own goroutine, about a question to a person. The
+// run is not parked before the hook has replied: only the process that executes a run can ask. A
+// hook that ends the run ends its context.
+func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
+	r := l.run
+	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first
+	l.agent.runs.Go(func() {
+		r.runGuarded(func() {
+			defer r.suspension.endNotification(i)
+			waiting, err := json.Marshal(i.Interrupt)
+			if err == nil {
+				_, err = l.askAboutRun(ctx, webhook.Call{Hook: webhook.Interrupt, Waiting: waiting})
+			}
+			if abort, ok := errors.AsType[*abortError](err); ok {
+				r.cancel(abort)
+				return
+			}
+			if err == nil {
+				err = r.writeNote(ctx, replay.NoteTold, i.ID)
+			}
+			if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
+				l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook interrupt may be asked about a question again", slog.String("run_id", r.ID), slog.String("error", err.Error()))
+			}
+		})
+	})
+}
+
+// callRunEndHook sends the terminal event of the run to the hook run_end, before the event is
+// appended. A process that dies in between leaves a run without a terminal event, so another
+// process takes it over and sends the same end again: an answer is rebuilt from the log, and any
+// other end is stored here first.
+func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
+	if !l.agent.Hooks.Asks(webhook.RunEnd) {
+		return
+	}
+	var e webhook.End
+	err := l.run.writeEnd(ctx, end)
+	if err != nil { // the log will probably refuse the terminal event too, so the run would not end here
+		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the hook run_end is not asked: the end of a run could not be stored", slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+		return
+	}
+	switch b := end.(type) {
+	case event.FinalAnswer:
+		e.Status = "completed"
+		e.Result, err = json.Marshal(b)
+	case event.RunError:
+		e.Status = "failed"
+		e.Error, err = json.Marshal(b)
+	case event.Cancelled:
+		e.Status = "cancelled"
+		e.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
+	}
+	if err != nil {
+		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed", slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()))
+		return
+	}
+	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e}) // the reply cannot change the end
+}
+
+// writeEnd stores a terminal event that is not an answer. The same run could otherwise end in
+// another way in the next process: a model that failed once may answer.
+func (r *run) writeEnd(ctx context.Context, end event.Body) error {
+	if _, ok := end.(event.FinalAnswer); ok || r.job == nil || r.replayed != nil && r.replayed.End != nil {
+		return nil
+	}
+	e, err := event.Encode(r.ID, 0, 0, end)
+	if err != nil {
+		return err
+	}
+	return r.writeParts(ctx, e.JSON, replay.NoteEnd)
+}
+
+// restoredEnd returns how the run ends if another process knew that already, and died before the
+// terminal event. Both results are nil if no process did.
+func (l *loop) restoredEnd() (event.Body, error) {
+	switch s := l.replayed; {
+	case s == nil:
+		return nil, nil
+	case s.End != nil:
+		return s.End, nil
+	case s.Abort != nil:
+		l.stepText.WriteString(s.LastText())
+		return nil, &abortError{reason: s.Abort.Reason, withheld: s.Abort.Withheld}
+	}
+	return nil, nil
 }

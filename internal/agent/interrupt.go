@@ -45,6 +45,7 @@ func (e *ContentError) Error() string { return "the answer does not fit what was
 type interrupt struct {
 	event.Interrupt      // not changed once it is asked
 	isAsked         bool // the log has the question
+	notifying       bool // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
 
 	doneElsewhere <-chan struct{} // closed when the person has done elsewhere what was asked; nil if that is impossible
 	answer        chan resolution // of capacity 1, and there is one answer at most
@@ -105,8 +106,19 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, done <-c
 		open[n] = i
 		l.run.inbox.expectAnswer(i)
 	}
+	var unreported []*interrupt
+	for _, i := range open {
+		if i != nil && l.mustCallInterruptHook(i) {
+			i.notifying, unreported = true, append(unreported, i)
+		}
+	}
 	if err := l.run.suspension.openInterrupts(ctx, open); err != nil {
 		return nil, err
+	}
+	for _, i := range unreported {
+		if i.isAsked {
+			l.callInterruptHook(ctx, i)
+		}
 	}
 	errs := make([]error, len(recs))
 	var wg sync.WaitGroup

@@ -82,6 +82,7 @@ type modelStream struct {
 	byIndex   map[int]*call
 	output    *budget.Output           // what the model has written so far in this answer
 	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
+	added     extension                // from the hook pre_model_call
 }
 
 // errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
@@ -99,14 +100,21 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := l.trimToWindow(ctx, tools); err != nil {
 		return modelReply{}, err
 	}
+	added, err := l.callPreModelHook(ctx, turn, last)
+	if err != nil {
+		return modelReply{}, err
+	}
 	l.step++
 	l.stepText.Reset()
-	s := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call)}
+	s := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
 	}
+	if err := l.writeExtension(ctx, added); err != nil {
+		return modelReply{}, err
+	}
 	parts := l.partCount
-	err := s.readAnswer(ctx, turn)
+	err = s.readAnswer(ctx, turn)
 	if err != nil && l.partCount == parts && len(s.calls) == 0 {
 		again, failed := l.retryTrimmed(ctx, err, tools)
 		switch {
@@ -133,6 +141,9 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := s.closePart(ctx); err != nil {
 		return modelReply{}, err
 	}
+	if err := s.callModelResultHook(ctx); err != nil {
+		return modelReply{}, err
+	}
 	if err := l.writeExtensions(ctx, s.extensions); err != nil {
 		return modelReply{}, err
 	}
@@ -146,6 +157,10 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 // readAnswer reads one answer of the model and appends its parts.
 func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	request := s.modelRequest(turn, s.finalTurn)
+	var err error
+	if request.Messages, err = s.extend(ctx, request.Messages); err != nil {
+		return err
+	}
 	s.output, s.unparsed = budget.NewOutput(request.MaxTokens), make(map[int]*strings.Builder)
 	for part, err := range s.agent.Model.Stream(ctx, request) {
 		if err == nil {

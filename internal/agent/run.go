@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,6 +94,20 @@ func (r *run) writeNote(ctx context.Context, words ...any) error {
 	return nil
 }
 
+// writeParts writes data as notes that begin with words. It does nothing if no other process could
+// continue the run.
+func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
+	if r.job == nil {
+		return nil
+	}
+	for _, part := range replay.Parts(data) {
+		if err := r.writeNote(ctx, append(slices.Clone(words), part)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isActive reports whether this process executes a run.
 func (a *Agent) isActive(id string) bool {
 	a.mu.Lock()
@@ -139,6 +154,9 @@ func (a *Agent) executeRun(r *run, lost error) {
 	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
 	end, err := event.Body(nil), lost
 	if err == nil {
+		end, err = l.restoredEnd()
+	}
+	if err == nil && end == nil {
 		end, err = l.runTurns(ctx)
 	}
 	a.concludeRun(ctx, l, end, err, lost)
@@ -151,6 +169,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, l, err)
 		}
+		l.callRunEndHook(context.WithoutCancel(ctx), end)
 		// Release the slot first: a client that reads the end may ask its next question at once.
 		r.slot.Release()
 		// The terminal event is appended even if the run's context has ended.
@@ -230,7 +249,14 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err)
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
-	if abort, ok := errors.AsType[*abortError](err); ok {
+	abort, aborted := errors.AsType[*abortError](err)
+	if !aborted { // the hook interrupt ends the run's context
+		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
+	}
+	if aborted {
+		if abort.withheld {
+			partial = ""
+		}
 		return event.RunError{Code: "tool_aborted", Message: withReason("A hook ended the run", abort.reason), PartialAnswer: partial}
 	}
 	var model *llm.Error

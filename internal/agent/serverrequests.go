@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -125,33 +124,21 @@ func (l *loop) savePending(ctx context.Context, x *toolExecution, in *content.In
 	if err != nil {
 		return fmt.Errorf("encode what a server requires: %w", err)
 	}
-	pieces := slices.Collect(slices.Chunk([]byte(base64.StdEncoding.EncodeToString(data)), maxInputPiece))
-	for n, piece := range pieces {
-		err := l.run.writeNote(ctx, replay.NoteInput, replay.CallKey(x.CallID), n, len(pieces), string(piece))
-		if err != nil && ctx.Err() != nil {
-			return x.canceledFailure(ctx)
-		}
-		if err != nil {
-			return err
-		}
+	err = l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(x.CallID))
+	if err != nil && ctx.Err() != nil {
+		return x.canceledFailure(ctx)
 	}
-	return nil
+	return err
 }
-
-// maxInputPiece bounds the part of a pendingInput that one note has, in bytes.
-const maxInputPiece = event.MaxNote - 128
 
 // replayedPending decodes what savePending wrote; nil if that is nothing. Without it nobody knows
 // whether the server carried the call out.
 func (l *loop) replayedPending(c *replay.Call) *pendingInput {
-	if c == nil || c.Input == "" {
+	if c == nil || c.Input == nil {
 		return nil
 	}
 	var p pendingInput
-	data, err := base64.StdEncoding.DecodeString(c.Input)
-	if err == nil {
-		err = json.Unmarshal(data, &p)
-	}
+	err := json.Unmarshal(c.Input, &p)
 	if err == nil && p.Required == nil {
 		err = errors.New("it has no request")
 	}

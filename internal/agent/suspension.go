@@ -212,17 +212,29 @@ func (s *suspension) suspendIfBlockedLocked() error {
 }
 
 // canParkLocked reports whether a suspended run needs no process: its log is durable, no server
-// keeps a request open for an answer, and no answer or expiry is due now.
+// keeps a request open for an answer, the hook interrupt has replied about every question, and no
+// answer or expiry is due now.
 func (s *suspension) canParkLocked() bool {
 	if s.run.job == nil || !s.run.agent.Durable {
 		return false
 	}
 	for _, i := range s.open {
-		if i.HeldOpen || len(i.answer) > 0 || i.timeLeft(s.run.agent.Log.Now()) <= 0 {
+		if i.HeldOpen || i.notifying || len(i.answer) > 0 || i.timeLeft(s.run.agent.Log.Now()) <= 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// endNotification notes that the hook interrupt has replied, or will not reply. A suspended run
+// that waited for that is parked.
+func (s *suspension) endNotification(i *interrupt) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i.notifying = false
+	if s.resumed != nil && s.turnCtx.Err() == nil && s.canParkLocked() {
+		s.run.relinquish(errParked)
+	}
 }
 
 // earliestExpiry returns when the first of the open questions expires, or the zero time.

@@ -201,6 +201,9 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	} else {
 		ended = *outcome.resultEvent
 	}
+	if outcome.abort != nil {
+		l.run.writeAbort(ctx, outcome.abort) // before the event: afterwards the call is not executed again
+	}
 	err = l.run.out.Append(context.WithoutCancel(ctx), ended)
 	if err == nil && outcome.abort != nil {
 		err = outcome.abort

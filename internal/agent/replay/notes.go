@@ -2,7 +2,11 @@ package replay
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
 
 	"answerd/internal/event"
 )
@@ -16,10 +20,56 @@ const (
 	NoteLimit      = "cut"        // and a finish reason: the next step is the last one
 	NoteSampled    = "sampled"    // and tokens: input, output and total, that a server has used
 	NoteExtensions = "extensions" // and a part of llm.Extensions, as JSON in base64: of the answer of this step
-	NoteInput      = "input"      // CallKey, index, count and a part in base64: what the server of a call requires before it is sent again
+	NoteInput      = "input"      // and a CallKey and a part: what the server of a call requires before it is sent again
+	NoteTold       = "told"       // and the id of an interrupt: the hook interrupt has replied about it
+	NoteExtended   = "extended"   // and a part: what the hook pre_model_call adds to the requests of this step
+	NoteAborted    = "aborted"    // and a part: the Abort of a hook that ends the run
+	NoteEnd        = "end"        // and a part: the terminal event that the hook run_end is asked about
 	NoteTaken      = "taken"      // a process takes over the run of another one
 	NoteLeft       = "left"       // a process stops to execute the run, in an orderly way
 )
+
+// Parts divides data into the parts of notes. A part is an index, the number of parts, and a piece
+// in base64.
+func Parts(data []byte) []string {
+	pieces := slices.Collect(slices.Chunk([]byte(base64.StdEncoding.EncodeToString(data)), maxPiece))
+	out := make([]string, len(pieces))
+	for i, piece := range pieces {
+		out[i] = fmt.Sprintf("%d %d %s", i, len(pieces), piece)
+	}
+	return out
+}
+
+// maxPiece bounds the piece of data in one note, in bytes. The words before it need the rest.
+const maxPiece = event.MaxNote - 128
+
+// joined holds the parts of Parts as they are read. A process that died may have left some parts
+// only; the next process writes all of them again.
+type joined struct {
+	pieces string // of the parts so far
+	data   []byte // once all parts are there; nil before
+}
+
+// addPart adds a part, and reports whether it was the last one.
+func (j *joined) addPart(words []string) bool {
+	if len(words) != 3 {
+		return false
+	}
+	n, err := strconv.Atoi(words[0])
+	if n == 0 {
+		j.pieces = ""
+	}
+	j.pieces += words[2]
+	if err != nil || strconv.Itoa(n+1) != words[1] {
+		return false
+	}
+	data, err := base64.StdEncoding.DecodeString(j.pieces)
+	if err != nil {
+		return false
+	}
+	j.data = data
+	return true
+}
 
 // CallKey returns the key of a call in notes: a hash, since a provider may choose an id of any
 // length.

@@ -15,9 +15,9 @@
 package replay
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +35,11 @@ type State struct {
 	// Asked is the open question about a limit; nil if there is none.
 	Asked  *event.Interrupt
 	Inputs map[string][]byte // what people answered, by interrupt
+	Told   map[string]bool   // the interrupts about which the hook interrupt has replied
+	// Abort is set if a hook ends the run, and End if the hook run_end may know how it ends. Another
+	// process has died since, and no terminal event came.
+	Abort *Abort
+	End   event.Body
 	// Suspended says that the run was suspended at least once.
 	Suspended bool
 	// Ending says that everything open was closed for a terminal event that never came.
@@ -53,7 +58,10 @@ type Step struct {
 	// Limits that people raised, before the step's calls and after them.
 	RaisedBefore, RaisedAfter []event.BudgetResolved
 	Extensions                string // the notes of NoteExtensions, joined
-	Refused                   string // the limit that somebody did not raise; "" if there is none
+	// Extended is what the hook pre_model_call adds to the requests of the step; nil if nothing. It
+	// stays when the step is reset.
+	Extended []byte
+	Refused  string // the limit that somebody did not raise; "" if there is none
 }
 
 // Call is a tool call, as far as it came.
@@ -63,9 +71,8 @@ type Call struct {
 	ByClient bool   // the caller executes it
 	Sent     bool   // its request may have left
 	InFlight bool   // it may have left since the server last required input
-	// Input is what the server required last, before the call is sent again; "" if nothing. It is
-	// base64, as in the notes of NoteInput.
-	Input string
+	// Input is what the server required last, before the call is sent again; nil if nothing.
+	Input []byte
 	End   event.Body
 	// Approval is the newest approval that was asked for, and Resolution what became of it;
 	// nil if there is none.
@@ -76,16 +83,22 @@ type Call struct {
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
-	input string // of the notes of NoteInput that have not all come yet
+	input joined // of NoteInput
+}
+
+// Abort is the decision of a hook to end the run.
+type Abort struct {
+	Reason   string `json:"reason,omitempty"`
+	Withheld bool   `json:"withheld,omitempty"` // the caller must not get the text of the step
 }
 
 // Read rebuilds the state of a run from all of its events, notes and inputs.
 func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State {
-	s := &State{Calls: make(map[string]*Call), Reported: make(map[string]int), Raised: make(map[string]float64), Inputs: make(map[string][]byte)}
+	s := &State{Calls: make(map[string]*Call), Reported: make(map[string]int), Raised: make(map[string]float64), Inputs: make(map[string][]byte), Told: make(map[string]bool)}
 	for _, in := range inputs {
 		s.Inputs[in.ID] = in.Data
 	}
-	byKey := make(map[string]*Call)
+	n := noteReader{State: s, byKey: make(map[string]*Call)}
 	var since int64 // the time from which on time counts; 0 while the clock is paused
 	for _, e := range events {
 		if since > 0 {
@@ -94,13 +107,13 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 		since = e.Time
 		s.applyEvent(e)
 		if c, ok := e.Body.(event.ToolCallStart); ok {
-			byKey[CallKey(c.CallID)] = s.Calls[c.CallID]
+			n.byKey[CallKey(c.CallID)] = s.Calls[c.CallID]
 		}
 		if _, suspended := e.Body.(event.Suspended); suspended {
 			since = 0
 		}
 		for ; len(notes) > 0 && notes[0].After <= e.Seq; notes = notes[1:] {
-			if s.applyNote(strings.Fields(string(notes[0].Data)), byKey) {
+			if n.applyNote(strings.Fields(string(notes[0].Data))) {
 				since = 0 // until the next process does something
 			}
 		}
@@ -129,6 +142,23 @@ func (s *Step) HasEndedCall() bool {
 	return slices.ContainsFunc(s.Calls, func(c *Call) bool { return c.End != nil })
 }
 
+// Extension returns what the hook pre_model_call adds to the requests of step n, which did not end.
+// nil means that the hook is to be asked.
+func (s *State) Extension(n int) []byte {
+	if s == nil || n > len(s.Steps) {
+		return nil
+	}
+	return s.Steps[n-1].Extended
+}
+
+// LastText returns the text of the newest step.
+func (s *State) LastText() string {
+	if step := s.lastStep(); step != nil {
+		return step.Text
+	}
+	return ""
+}
+
 // lastStep returns the newest step, nil before the first.
 func (s *State) lastStep() *Step {
 	if len(s.Steps) == 0 {
@@ -137,19 +167,41 @@ func (s *State) lastStep() *Step {
 	return s.Steps[len(s.Steps)-1]
 }
 
+// noteReader adds notes to a state.
+type noteReader struct {
+	*State
+	byKey                map[string]*Call // by CallKey
+	extended, abort, end joined           // of NoteExtended, NoteAborted and NoteEnd
+}
+
 // applyNote adds one note to the state, and reports whether another process took over there.
-func (s *State) applyNote(words []string, byKey map[string]*Call) (movedOn bool) {
+func (n *noteReader) applyNote(words []string) (movedOn bool) {
 	if len(words) == 0 {
 		return false
 	}
-	step := s.lastStep()
+	step := n.lastStep()
 	switch kind, rest := words[0], strings.Join(words[1:], " "); {
 	case kind == NoteTaken || kind == NoteLeft:
 		return true
-	case kind == NoteSent && byKey[rest] != nil:
-		byKey[rest].Sent, byKey[rest].InFlight = true, true
-	case kind == NoteInput && len(words) == 5 && byKey[words[1]] != nil:
-		byKey[words[1]].applyInput(words[2], words[3], words[4])
+	case kind == NoteSent && n.byKey[rest] != nil:
+		n.byKey[rest].Sent, n.byKey[rest].InFlight = true, true
+	case kind == NoteInput && len(words) > 1 && n.byKey[words[1]] != nil:
+		n.byKey[words[1]].applyInput(words[2:])
+	case kind == NoteTold:
+		n.Told[rest] = true
+	case kind == NoteExtended && step != nil:
+		if n.extended.addPart(words[1:]) {
+			step.Extended = n.extended.data
+		}
+	case kind == NoteAborted:
+		var a Abort
+		if n.abort.addPart(words[1:]) && json.Unmarshal(n.abort.data, &a) == nil {
+			n.Abort = &a
+		}
+	case kind == NoteEnd && n.end.addPart(words[1:]):
+		if e, err := event.Decode(n.end.data); err == nil && e.Terminal() {
+			n.End = e.Body
+		}
 	case kind == NoteExtensions && step != nil:
 		step.Extensions += rest
 	case kind == NoteLimit && step != nil:
@@ -167,14 +219,9 @@ func (s *State) applyNote(words []string, byKey map[string]*Call) (movedOn bool)
 
 // applyInput adds one part of what the server of the call requires. A process that died before the
 // last part has not asked anybody yet, so the call still counts as in flight.
-func (c *Call) applyInput(index, count, part string) {
-	n, err := strconv.Atoi(index)
-	if n == 0 {
-		c.input = ""
-	}
-	c.input += part
-	if err == nil && strconv.Itoa(n+1) == count {
-		c.Input, c.InFlight = c.input, false
+func (c *Call) applyInput(part []string) {
+	if c.input.addPart(part) {
+		c.Input, c.InFlight = c.input.data, false
 	}
 }
 
@@ -185,7 +232,7 @@ func (s *State) applyEvent(e event.Event) {
 	case event.StepStart:
 		s.Steps = append(s.Steps, &Step{})
 	case event.StepReset:
-		*step = Step{}
+		*step = Step{Extended: step.Extended}
 	case event.StepEnd:
 		step.Ended, step.FinishReason = true, b.FinishReason
 		if b.Usage != nil {

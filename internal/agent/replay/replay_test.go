@@ -1,6 +1,7 @@
 package replay_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,42 @@ func TestReadRestoresStepsCallsAndTime(t *testing.T) {
 	// The time after the suspension does not count.
 	if want := 9 * time.Second; s.Used != want || !s.Suspended {
 		t.Errorf("Used = %v, Suspended = %t, want %v and true", s.Used, s.Suspended, want)
+	}
+}
+
+// What hooks decided stays in force, whatever the process that died did last.
+func TestReadRestoresDecisionsOfHooks(t *testing.T) {
+	long := strings.Repeat("x", event.MaxNote)
+	failed, err := event.Encode("run_1", 0, 0, event.RunError{Code: "model_error", Message: "no"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notes []event.Note
+	note := func(after int64, kind, data string, parts int) {
+		for _, part := range replay.Parts([]byte(data))[:parts] {
+			notes = append(notes, event.Note{After: after, Data: []byte(kind + " " + part)})
+		}
+	}
+	note(2, replay.NoteExtended, "torn"+long, 1) // the process died; the next one asked again
+	note(2, replay.NoteExtended, long, 2)
+	note(4, replay.NoteExtended, "torn"+long, 1)
+	note(4, replay.NoteAborted, `{"reason":"not today","withheld":true}`, 1)
+	note(4, replay.NoteEnd, string(failed.JSON), 1)
+	s := replay.Read(sequence(event.Start{}, event.StepStart{Step: 1}, event.StepReset{Step: 1}, event.TextDelta{Delta: "Hello"}), notes, nil)
+	if got := string(s.Extension(1)); got != long {
+		t.Errorf("Extension(1) = %.20q and %d bytes, want the whole one of %d bytes", got, len(got), len(long))
+	}
+	if got := s.Extension(2); got != nil {
+		t.Errorf("Extension(2) = %q, want nil", got)
+	}
+	if want := (replay.Abort{Reason: "not today", Withheld: true}); s.Abort == nil || *s.Abort != want {
+		t.Errorf("Abort = %+v, want %+v", s.Abort, want)
+	}
+	if want := (event.RunError{Code: "model_error", Message: "no"}); s.End != want {
+		t.Errorf("End = %+v, want %+v", s.End, want)
+	}
+	if s.LastText() != "Hello" {
+		t.Errorf("LastText() = %q, want Hello", s.LastText())
 	}
 }
 

@@ -3,10 +3,13 @@ package webhook
 import (
 	"bytes"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"answerd/internal/auth"
@@ -18,27 +21,56 @@ const SignatureHeader = "X-Answerd-Signature"
 // Event is what a service is asked about.
 type Event string
 
-// The hooks.
+// The hooks about tool calls.
 const (
 	PreToolCall Event = "pre_tool_call" // a call is about to be made
 	ToolError   Event = "tool_error"    // a call failed
 	ToolResult  Event = "tool_result"   // a call gave a result
 )
 
-// Call is one question: the call that it is about and how far it has come.
+// The hooks about a run, which Options.Events enables.
+const (
+	PreModelCall Event = "pre_model_call" // the model is about to be asked
+	ModelResult  Event = "model_result"   // the model has answered
+	Interrupt    Event = "interrupt"      // the run waits for a person
+	RunEnd       Event = "run_end"        // the run is about to end
+)
+
+// Events returns all hooks, in the order of the documentation.
+func Events() []Event {
+	return []Event{PreToolCall, ToolError, ToolResult, PreModelCall, ModelResult, Interrupt, RunEnd}
+}
+
+// isToolEvent reports whether the hook is about a tool call.
+func (e Event) isToolEvent() bool {
+	return slices.Contains([]Event{PreToolCall, ToolError, ToolResult}, e)
+}
+
+// Call is one question: what it is about and how far that has come.
 type Call struct {
 	Hook    Event
 	RunID   string // "" outside of runs
 	Subject string // on whose behalf; "" where nobody authenticates
-	Server  string // "" for a tool that no server has
-	Tool    string
-	CallID  string
+
+	// Of the hooks about tool calls.
+	Server string // "" for a tool that no server has
+	Tool   string
+	CallID string
 	// Args is the arguments, a JSON object; nil where a model wrote something else,
 	// which is ArgsText then.
 	Args     json.RawMessage
 	ArgsText string
 	Result   *Result  // of ToolResult
 	Failure  *Failure // of ToolError
+
+	// Of the hooks about a run. Another process may ask about the same step, interrupt or end again
+	// if one died before it stored the reply.
+	ThreadID string
+	Step     int             // of PreModelCall and ModelResult
+	Request  *ModelRequest   // of PreModelCall
+	Answer   *ModelAnswer    // of ModelResult
+	Waiting  json.RawMessage // of Interrupt: as the event suspended has it
+	End      *End            // of RunEnd
 }
 
 // Result is what the tool gave, as MCP has it.
@@ -53,7 +85,57 @@ type Failure struct {
 	Message string `json:"message"`
 }
 
-// wireCall is the body of a question. Timestamp and DeliveryID are what a receiver
+// ModelRequest is what the model is about to be asked.
+type ModelRequest struct {
+	Model     string    `json:"model"`
+	Messages  []Message `json:"messages"`
+	Tools     []string  `json:"tools"`                // names
+	MaxTokens int64     `json:"max_tokens,omitempty"` // of the answer; 0 is no limit
+}
+
+// Message is one message of a conversation.
+type Message struct {
+	Role    string        `json:"role"` // system, user, assistant or tool
+	Content string        `json:"content"`
+	Calls   []MessageCall `json:"calls,omitempty"`   // of an assistant
+	CallID  string        `json:"call_id,omitempty"` // of a tool: the call that it answers
+	Tool    string        `json:"tool,omitempty"`
+	Media   []Media       `json:"media,omitempty"`
+}
+
+// MessageCall is a tool call as the model wrote it.
+type MessageCall struct {
+	CallID string          `json:"call_id"`
+	Tool   string          `json:"tool"`
+	Args   json.RawMessage `json:"args"` // null where the model wrote something else, which is ArgsText
+	// ArgsText is as in Call.
+	ArgsText string `json:"args_text,omitempty"`
+}
+
+// Media describes an image or audio of a message, without its data.
+type Media struct {
+	MIME  string `json:"media_type"`
+	Bytes int    `json:"bytes"`
+	URL   string `json:"url,omitempty"` // in place of both
+}
+
+// ModelAnswer is what the model answered in one step.
+type ModelAnswer struct {
+	Model        string          `json:"model"` // that answered
+	Text         string          `json:"text"`
+	Calls        []MessageCall   `json:"calls"`
+	FinishReason string          `json:"finish_reason"`
+	Usage        json.RawMessage `json:"usage,omitempty"` // as in the event step_end
+}
+
+// End is how a run ends.
+type End struct {
+	Status string          // completed, failed or cancelled
+	Result json.RawMessage // of a completed run: answer, finish_reason and metadata
+	Error  json.RawMessage // of any other: code, message, partial_answer
+}
+
+// wireCall is the body of a question about a tool call. Timestamp and DeliveryID are what a receiver
 // needs to refuse a copy: they stand in the body because the body is what is signed.
 type wireCall struct {
 	Hook       Event           `json:"hook"`
@@ -70,19 +152,63 @@ type wireCall struct {
 	DeliveryID string          `json:"delivery_id"` // of this POST alone
 }
 
+// wireRunEvent is the body of a question about a run.
+type wireRunEvent struct {
+	Hook       Event           `json:"hook"`
+	RunID      string          `json:"run_id"`
+	ThreadID   string          `json:"thread_id"`
+	Subject    string          `json:"subject"`
+	Step       int             `json:"step,omitempty"`
+	Request    *ModelRequest   `json:"request,omitempty"`
+	Interrupt  json.RawMessage `json:"interrupt,omitempty"`
+	Status     string          `json:"status,omitempty"`
+	Result     any             `json:"result,omitempty"`
+	Error      json.RawMessage `json:"error,omitempty"`
+	Timestamp  int64           `json:"timestamp"`
+	DeliveryID string          `json:"delivery_id"`
+}
+
+// deliveryID returns the id of the POST. Another process may send run_end of the same run again; it
+// has the same id there, so that a service which remembers ids acts on it once.
+func (c Call) deliveryID() string {
+	if c.Hook != RunEnd {
+		return "dlv_" + strings.ToLower(rand.Text())
+	}
+	sum := sha256.Sum256([]byte(string(RunEnd) + " " + c.RunID))
+	return "dlv_" + hex.EncodeToString(sum[:16])
+}
+
 func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(wireCall{
-		Hook: c.Hook, RunID: c.RunID, Subject: c.Subject, Server: c.Server, Tool: c.Tool, CallID: c.CallID,
-		Args: c.Args, ArgsText: c.ArgsText, Result: c.Result, Error: c.Failure,
-		Timestamp: now.Unix(), DeliveryID: delivery,
-	})
-	if err != nil {
+	if err := enc.Encode(c.wireBody(now.Unix(), delivery)); err != nil {
 		return nil, fmt.Errorf("encode the question: %w", err)
 	}
 	return b.Bytes(), nil
+}
+
+func (c Call) wireBody(now int64, delivery string) any {
+	if c.Hook.isToolEvent() {
+		return wireCall{
+			Hook: c.Hook, RunID: c.RunID, Subject: c.Subject, Server: c.Server, Tool: c.Tool, CallID: c.CallID,
+			Args: c.Args, ArgsText: c.ArgsText, Result: c.Result, Error: c.Failure, Timestamp: now, DeliveryID: delivery,
+		}
+	}
+	w := wireRunEvent{
+		Hook: c.Hook, RunID: c.RunID, ThreadID: c.ThreadID, Subject: c.Subject, Step: c.Step,
+		Request: c.Request, Interrupt: c.Waiting, Timestamp: now, DeliveryID: delivery,
+	}
+	if c.Answer != nil {
+		w.Result = c.Answer
+	}
+	if c.End != nil {
+		w.Status, w.Error = c.End.Status, c.End.Error
+		if c.End.Result != nil {
+			w.Result = c.End.Result
+		}
+	}
+	return w
 }
 
 func signBody(secret auth.Secret, body []byte) string {

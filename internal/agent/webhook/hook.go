@@ -1,5 +1,6 @@
-// Package webhook asks an operator's own service about tool calls: before one is made,
-// after one failed, after one gave a result (CONTRACT §8).
+// Package webhook asks an operator's own service about tool calls: before a call is made, after it
+// failed, after it gave a result. If Options.Events says so, it also asks about a run: before the
+// model is asked, after it has answered, when a person is asked, and at the end (docs/hooks.md).
 //
 //	hooks, err := webhook.New(webhook.Options{URL: "https://hooks.example.com/answerd", Secret: secret})
 //	reply, err := hooks.Ask(ctx, webhook.Call{Hook: webhook.PreToolCall, Tool: "delete_file", Args: args})
@@ -18,13 +19,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -41,13 +41,15 @@ import (
 
 const (
 	replyTimeout = 5 * time.Second // from dialling to the reply's last byte
-	maxReply     = 1 << 20         // bytes, after decompression
+	maxReply     = 4 << 20         // bytes, after decompression: as much as an MCP server's result
 )
 
 // Options say which service to ask. URL and Secret are required.
 type Options struct {
 	URL    string      // https, or http on the loopback address
 	Secret auth.Secret // what every question is signed with
+	// Events are the hooks about runs that are asked. Those about tool calls always are.
+	Events []Event
 
 	// Transport, if set, wraps the transport that sends the questions. Redirects are
 	// refused with any.
@@ -60,6 +62,7 @@ type Options struct {
 type Client struct {
 	url      string
 	secret   auth.Secret
+	events   []Event
 	http     *http.Client
 	http2    atomic.Bool // the service speaks HTTP/2
 	tracer   trace.Tracer
@@ -79,7 +82,7 @@ func New(o Options) (*Client, error) {
 	if o.Transport != nil {
 		transport = o.Transport(own)
 	}
-	c := &Client{url: o.URL, secret: o.Secret, tracer: cmp.Or[trace.Tracer](o.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
+	c := &Client{url: o.URL, secret: o.Secret, events: o.Events, tracer: cmp.Or[trace.Tracer](o.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
 	c.http = &http.Client{
 		Transport: transport,
 		// A redirect would show arguments and results to another host (F19).
@@ -98,14 +101,19 @@ func New(o Options) (*Client, error) {
 // Close closes the connections that wait for another question.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// Asks reports whether the service is asked about e. A nil Client asks about nothing.
+func (c *Client) Asks(e Event) bool {
+	return c != nil && (e.isToolEvent() || slices.Contains(c.events, e))
+}
+
 // Ask puts one question. The error says in our own words why there is no reply that
 // could be used; it names no URL, no value of the question and no byte of the reply.
 func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
-	ctx, span := c.tracer.Start(ctx, "hook", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("answerd.hook", string(call.Hook)),
-		attribute.String("gen_ai.tool.name", call.Tool),
-		attribute.String("gen_ai.tool.call.id", call.CallID),
-	))
+	attributes := []attribute.KeyValue{attribute.String("answerd.hook", string(call.Hook))}
+	if call.Hook.isToolEvent() {
+		attributes = append(attributes, attribute.String("gen_ai.tool.name", call.Tool), attribute.String("gen_ai.tool.call.id", call.CallID))
+	}
+	ctx, span := c.tracer.Start(ctx, "hook", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 	defer span.End()
 	started := time.Now()
 	reply, err := c.postCall(ctx, call)
@@ -121,7 +129,7 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 }
 
 func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
-	delivery := "dlv_" + strings.ToLower(rand.Text())
+	delivery := call.deliveryID()
 	body, err := call.encodeBody(time.Now(), delivery)
 	if err != nil {
 		return Reply{}, err

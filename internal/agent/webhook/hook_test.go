@@ -115,6 +115,17 @@ func TestRepliesAreReadStrictly(t *testing.T) {
 		{ToolError, `{"abort":true,"reason":"one\ntwo"}`, "abort one two"},
 		{ToolError, `{"abort":true,"reason":"` + long + `"}`, "abort " + long[:500]},
 
+		{ToolResult, `{"content":[{"type":"text","text":"a","annotations":{"audience":["user"]}}],"structured":{"n":1.50}}`, `content {"type":"text","text":"a","annotations":{"audience":["user"]}} {"n":1.50}`},
+		{ToolResult, `{"content":"a","structured":[1]}`, `content {"text":"a","type":"text"} [1]`},
+		{ToolError, `{"content":[]}`, "content "},
+		{PreModelCall, `{"instructions":"x"}`, "extend x "},
+		{PreModelCall, `{"instructions":"x","messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}`, "extend x a,b"},
+		{PreModelCall, `{"instructions":"","messages":[]}`, "nothing"},
+		{PreModelCall, `{"abort":true,"reason":"no"}`, "abort no"},
+		{ModelResult, `{"abort":true}`, "abort "},
+		{Interrupt, `{"abort":true}`, "abort "},
+		{RunEnd, `{}`, "nothing"},
+
 		{PreToolCall, ``, ""},
 		{PreToolCall, `null`, ""},
 		{PreToolCall, `[]`, ""},
@@ -142,8 +153,15 @@ func TestRepliesAreReadStrictly(t *testing.T) {
 		switch {
 		case err != nil:
 			got = ""
+		case r.Text != nil:
+			got += " " + *r.Text
 		case r.Content != nil:
-			got += " " + *r.Content
+			for _, b := range r.Content.Content {
+				got += " " + string(b)
+			}
+			got += " " + string(r.Content.Structured)
+		case r.extends():
+			got += " " + r.Instructions + " " + strings.Join(r.Messages, ",")
 		case r.Args != nil:
 			got += " " + string(r.Args)
 		case r.Abort:
@@ -261,12 +279,53 @@ func TestServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
 	}
 }
 
+// An invalid reply is logged with the member that is wrong, and none of its values.
+func TestInvalidReplyIsAnErrorThatNamesTheMember(t *testing.T) {
+	many := strings.Repeat(`{"type":"text","text":"canary"},`, maxBlocks) + `{"type":"text","text":"canary"}`
+	for _, c := range []struct {
+		about      Event
+		text, want string
+	}{
+		{ToolResult, `{"content":[{"type":"text","text":1}]}`, "the reply's content/0/text is missing or not a string"},
+		{ToolResult, `{"content":[{"type":"text","text":"a"},{"type":"video","data":"canary"}]}`, "the reply's content/1/type must be text, image, audio, resource_link or resource"},
+		{ToolResult, `{"content":[{"text":"canary"}]}`, "the reply's content/0/type is missing or not a string"},
+		{ToolResult, `{"content":["canary"]}`, "the reply's content/0 is not an object"},
+		{ToolResult, `{"content":[{"type":"image","data":"canary!","mimeType":"image/png"}]}`, "the reply's content/0/data is not base64"},
+		{ToolResult, `{"content":[{"type":"image","data":"","mimeType":"image/png"}]}`, "the reply's content/0/data is not base64"},
+		{ToolResult, `{"content":[{"type":"audio","data":"AAAA"}]}`, "the reply's content/0/mimeType is missing or not a string"},
+		{ToolResult, `{"content":[{"type":"resource_link","uri":"https://canary"}]}`, "the reply's content/0/name is missing or not a string"},
+		{ToolResult, `{"content":[{"type":"resource"}]}`, "the reply's content/0/resource is missing or not an object"},
+		{ToolResult, `{"content":[{"type":"resource","resource":{"text":"canary"}}]}`, "the reply's content/0/resource/uri is missing or not a string"},
+		{ToolResult, `{"content":[{"type":"resource","resource":{"uri":"x:y","text":"canary","blob":""}}]}`, "the reply's content/0/resource must have either text or blob, a string"},
+		{ToolResult, `{"content":[{"type":"resource","resource":{"uri":"x:y","blob":"canary!"}}]}`, "the reply's content/0/resource/blob is not base64"},
+		{ToolResult, `{"content":[` + many + `]}`, "the reply's content has more than 1000 blocks"},
+		{ToolResult, `{"content":{"type":"text","text":"canary"}}`, "the reply's content is of a wrong type"},
+		{ToolResult, `{"structured":{"canary":1}}`, "the reply has structured without content"},
+		{ToolResult, `{"args":{"canary":1}}`, "the reply has args, which tool_result does not take"},
+		{ToolResult, `{"instructions":"canary"}`, "the reply has instructions, which tool_result does not take"},
+		{PreModelCall, `{"content":"canary"}`, "the reply has content, which pre_model_call does not take"},
+		{PreModelCall, `{"instructions":1}`, "the reply's instructions is of a wrong type"},
+		{PreModelCall, `{"messages":[{"role":"system","content":"canary"}]}`, "the reply's messages/0/role must be user"},
+		{PreModelCall, `{"messages":[{"role":"user","content":"a"},{"role":"user"}]}`, "the reply's messages/1/content is missing"},
+		{PreModelCall, `{"messages":[{"role":"user","content":[],"canary":1}]}`, "the reply's messages/0 is not {role, content} with two strings"},
+		{PreModelCall, `{"instructions":"canary","abort":true}`, "the reply has instructions or messages beside an abort"},
+		{PreModelCall, `{"instructions":"` + strings.Repeat("canary", maxAdded/6+1) + `"}`, "the reply's instructions and messages are longer than 262144 bytes"},
+		{ModelResult, `{"content":"canary"}`, "the reply has content, which model_result does not take"},
+		{Interrupt, `{"args":{}}`, "the reply has args, which interrupt does not take"},
+		{RunEnd, `{"abort":true}`, "the reply has abort, which run_end does not take"},
+	} {
+		if r, err := parseReply(c.about, []byte(c.text)); err == nil || err.Error() != c.want {
+			t.Errorf("%s %.80s: got %+v, %v; want %s", c.about, c.text, r, err, c.want)
+		}
+	}
+}
+
 func FuzzReply(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"content":"x"}`, `{"args":{"a":[1]}}`, `{"abort":true,"reason":"x"}`, `{"abort":false}`, `{"content":null}`, `{"a":1}`, `[`} {
+	for _, seed := range []string{`{}`, `{"content":[{"type":"image","data":"AAAA","mimeType":"image/png"}],"structured":{}}`, `{"instructions":"x","messages":[{"role":"user","content":"a"}]}`, `{"content":"x"}`, `{"args":{"a":[1]}}`, `{"abort":true,"reason":"x"}`, `{"abort":false}`, `{"content":null}`, `{"a":1}`, `[`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, about := range []Event{PreToolCall, ToolError, ToolResult} {
+		for _, about := range Events() {
 			r, err := parseReply(about, []byte(text))
 			if err != nil {
 				continue
@@ -274,7 +333,7 @@ func FuzzReply(f *testing.F) {
 			if r.Args != nil && (about != PreToolCall || !json.Valid(r.Args) || r.Args[0] != '{') {
 				t.Errorf("args %s of %s, want a JSON object, only of pre_tool_call", r.Args, about)
 			}
-			if r.Abort && (r.Args != nil || r.Content != nil) || len(r.Reason) > maxReason {
+			if r.Abort && (r.Args != nil || r.Text != nil || r.Content != nil || r.extends()) || len(r.Reason) > maxReason {
 				t.Errorf("reply %+v, want no args or content beside abort, a reason of at most %d bytes", r, maxReason)
 			}
 		}

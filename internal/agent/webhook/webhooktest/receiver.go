@@ -28,21 +28,63 @@ const window = 5 * time.Minute
 
 // Question is a body that the service was sent.
 type Question struct {
+	Body     []byte `json:"-"` // as it came
 	Hook     string
 	RunID    string `json:"run_id"`
+	ThreadID string `json:"thread_id"`
+	Step     int
+	Status   string
+	Request  *struct {
+		Model    string
+		Messages []struct {
+			Role, Content, Tool string
+			CallID              string `json:"call_id"`
+			Calls               []ModelCall
+		}
+		Tools     []string
+		MaxTokens int64 `json:"max_tokens"`
+	}
+	Interrupt *struct {
+		ID, Kind, Tool, Message string
+		CallID                  string `json:"call_id"`
+		Args                    json.RawMessage
+	}
 	Subject  string
 	Server   string
 	Tool     string
 	CallID   string `json:"call_id"`
 	Args     json.RawMessage
 	ArgsText string `json:"args_text"`
-	Result   *struct {
-		Content    []json.RawMessage
-		Structured json.RawMessage
+	Result   *Result
+	Error    *struct {
+		Kind, Code, Message string
+		Retryable           bool
+		PartialAnswer       string `json:"partial_answer"`
 	}
-	Error      *struct{ Kind, Message string }
 	Timestamp  int64
 	DeliveryID string `json:"delivery_id"`
+}
+
+// Result is the result of a tool, of a model or of a run.
+type Result struct {
+	Content    []json.RawMessage
+	Structured json.RawMessage
+
+	Model, Text  string
+	Calls        []ModelCall
+	FinishReason string `json:"finish_reason"`
+	Usage        json.RawMessage
+
+	Answer   string
+	Metadata json.RawMessage
+}
+
+// ModelCall is a tool call as a model wrote it.
+type ModelCall struct {
+	CallID   string `json:"call_id"`
+	Tool     string
+	Args     json.RawMessage
+	ArgsText string `json:"args_text"`
 }
 
 // Service is the server. It answers a question that is not signed, is old or was
@@ -51,9 +93,10 @@ type Service struct {
 	URL    string
 	answer func(Question) string
 
-	mu   sync.Mutex // protects what follows
-	seen map[string]bool
-	got  []Question
+	mu       sync.Mutex // protects what follows
+	seen     map[string]bool
+	got      []Question
+	repeated int
 }
 
 // New starts a service that replies what answer returns. It ends with the test. An
@@ -71,6 +114,13 @@ func (s *Service) Questions() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Question(nil), s.got...)
+}
+
+// Repeated returns how many deliveries were refused since they had been there before.
+func (s *Service) Repeated() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.repeated
 }
 
 // ServeHTTP implements http.Handler.
@@ -104,10 +154,13 @@ func (s *Service) accept(body []byte, signature string) (q Question, ok bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.seen[q.DeliveryID] {
+		s.repeated++
+	}
 	if q.DeliveryID == "" || s.seen[q.DeliveryID] {
 		return q, false
 	}
-	s.seen[q.DeliveryID] = true
+	s.seen[q.DeliveryID], q.Body = true, body
 	s.got = append(s.got, q)
 	return q, true
 }
