@@ -115,7 +115,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 
 	profile := l.agent.Profiles[req.Model]
 	l.callIDs, l.requestCallIDs = make(map[string]bool), make(map[string]bool)
-	if err = l.openConversation(promptTools, profile); err == nil && req.Prompt != nil {
+	if err = l.openConversation(ctx, promptTools, profile); err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
 	}
 	l.window = window.New(profile)

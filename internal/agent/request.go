@@ -19,6 +19,7 @@ import (
 	"answerd/internal/agent/budget"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
+	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
@@ -294,8 +295,8 @@ func NewMedia(address string) (Media, error) {
 
 const (
 	// HopsKey names the member of an MCP request's _meta that counts the agents that a question
-	// has passed through. Prefixes before the slash are reversed domains (MCP basic, _meta).
-	HopsKey = "io.answerd/hops"
+	// has passed through.
+	HopsKey = mcp.MetaPrefix + "hops"
 	// MaxHops limits that count. Agents that have each other as tools could otherwise call each
 	// other without end, and every question costs a model call.
 	MaxHops = 3

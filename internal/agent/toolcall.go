@@ -240,6 +240,10 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 	}
 	request := mcp.Call{
 		Tool: a.presentName(x), Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
+		CallID: x.CallID, RunID: x.runID,
+	}
+	if x.loop != nil {
+		request.ThreadID = x.loop.run.ThreadID
 	}
 	if x.notifications != nil {
 		request.Progress = func(p mcp.Progress) { x.notifications.appendProgress(ctx, p) }

@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
@@ -33,6 +34,9 @@ type Call struct {
 	// Meta is merged into the request's _meta, such as traceparent. It wins over
 	// Context.
 	Meta map[string]any
+	// CallID, RunID and ThreadID go into _meta, if they are not empty and the server's configuration
+	// names them, and so does the subject of Principal. All attempts of a call have the same.
+	CallID, RunID, ThreadID string
 	// Principal is the user for whom the call is made. Servers of AuthExchange need its Token;
 	// others ignore it.
 	Principal auth.Identity
@@ -360,29 +364,68 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 func (s *server) roundTrip(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion, Suspend: call.Suspend, Resume: call.Resume}
 	if !b.ReadsResources {
-		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: callMeta(call), Handlers: handlers})
+		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers})
 	}
 	uri, f := s.readURI(call.Args)
 	if f != nil {
 		return nil, f
 	}
-	return used.ReadResource(x, session.ResourceRead{URI: uri, Context: call.Context, Meta: callMeta(call), Handlers: handlers})
+	return used.ReadResource(x, session.ResourceRead{URI: uri, Scope: s.readScope(call), Meta: s.callMeta(call), Handlers: handlers})
 }
 
-// reservedMeta is the prefix of _meta names that MCP reserves. Call.Context comes from outside and
-// must not set the protocol version or the client info.
-const reservedMeta = "io.modelcontextprotocol/"
+// Prefixes of names in _meta (MCP basic, _meta: reversed domains). reservedMeta is the
+// specification's own, and MetaPrefix is ours.
+const (
+	reservedMeta = "io.modelcontextprotocol/"
+	MetaPrefix   = "io.answerd/"
+)
 
-// callMeta returns the _meta of a call: its context without reserved names, then its Meta.
-func callMeta(call Call) sdk.Meta {
-	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+4) // the session adds up to four entries
+// callMeta returns the _meta of a call: its context, then the ids that the configuration names, then
+// its Meta. Call.Context comes from outside. It must not set the protocol version or the client
+// info, nor a caller's subject.
+func (s *server) callMeta(call Call) sdk.Meta {
+	m := make(sdk.Meta, len(call.Context)+len(call.Meta)+8) // the session adds up to four entries
 	for name, value := range call.Context {
-		if !strings.HasPrefix(name, reservedMeta) && name != "progressToken" {
+		if !strings.HasPrefix(name, reservedMeta) && !strings.HasPrefix(name, MetaPrefix) && name != "progressToken" {
 			m[name] = value
 		}
 	}
+	for name, value := range s.callIDs(call) {
+		m[name] = value
+	}
 	maps.Copy(m, call.Meta)
 	return m
+}
+
+// callIDs returns the members of _meta that the server's configuration names.
+func (s *server) callIDs(call Call) map[string]string {
+	members := s.cfg.Meta
+	if members == nil {
+		members = []string{config.MetaCallID}
+	}
+	all := map[string]string{
+		config.MetaCallID: call.CallID, config.MetaRunID: call.RunID, config.MetaThreadID: call.ThreadID, config.MetaSubject: call.Principal.Subject,
+	}
+	ids := make(map[string]string, len(members))
+	for _, name := range members {
+		if all[name] != "" {
+			ids[MetaPrefix+name] = all[name]
+		}
+	}
+	return ids
+}
+
+// readScope returns what the content of a resource may depend on: all that the server is sent with
+// the request, except for the id of the call.
+func (s *server) readScope(call Call) map[string]string {
+	scope := make(map[string]string, len(call.Context)+3)
+	maps.Copy(scope, call.Context)
+	for name, value := range s.callIDs(call) {
+		if name != MetaPrefix+config.MetaCallID {
+			scope["_meta."+name] = value // a context may have the name itself
+		}
+	}
+	return scope
 }
 
 // checkApproval refuses a call that a person has not approved, or whose tool has changed since

@@ -100,7 +100,7 @@ func grandchild(kind, addr string) {
 
 // serveStdio is a real MCP server until the end of its input.
 func serveStdio(in io.Reader) int {
-	s := tools(func(s *sdk.Server) {
+	s := instructing("Ask me over pipes.", func(s *sdk.Server) {
 		reply := func(v any) (*sdk.CallToolResult, error) {
 			b, err := json.Marshal(v)
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(b)}}}, err
@@ -112,6 +112,7 @@ func serveStdio(in io.Reader) int {
 			}
 			return reply(map[string]any{"env": os.Environ(), "dir": dir, "pid": os.Getpid(), "group": groupID(), "args": os.Args})
 		})
+		addMetaTool(s)
 		rawTool(s, "die", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			fmt.Fprintln(os.Stderr, "cannot go on")
 			os.Exit(3)

@@ -111,8 +111,7 @@ type guarded struct {
 
 func newGuarded(t testing.TB, i *iam, prm string) *guarded {
 	g := &guarded{users: map[string]map[string]bool{}}
-	s := sdk.NewServer(&sdk.Implementation{Name: "guarded", Version: "1"}, nil)
-	rawTool(s, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	who := func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		g.runs.Add(1)
 		user := r.Extra.TokenInfo.UserID
 		g.mu.Lock()
@@ -122,8 +121,15 @@ func newGuarded(t testing.TB, i *iam, prm string) *guarded {
 		}
 		g.users[r.Session.ID()][user] = true
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: user}}}, nil
-	})
-	inner := sdkauth.RequireBearerToken(i.verify, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: prm})(handler(s, nil))
+	}
+	sessions := sdk.NewStreamableHTTPHandler(func(r *http.Request) *sdk.Server {
+		s := sdk.NewServer(&sdk.Implementation{Name: "guarded", Version: "1"}, &sdk.ServerOptions{
+			Instructions: "You are " + sdkauth.TokenInfoFromContext(r.Context()).UserID + ".",
+		})
+		rawTool(s, "who", who)
+		return s
+	}, nil)
+	inner := sdkauth.RequireBearerToken(i.verify, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: prm})(sessions)
 	g.web = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := peek(r)
 		g.mu.Lock()

@@ -92,8 +92,11 @@ var flavours = map[string]*sdk.StreamableHTTPOptions{
 }
 
 // tools is an MCP server with a few tools.
-func tools(add func(*sdk.Server)) *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
+func tools(add func(*sdk.Server)) *sdk.Server { return instructing("", add) }
+
+// instructing is tools with instructions.
+func instructing(text string, add func(*sdk.Server)) *sdk.Server {
+	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: text})
 	type in struct {
 		Text string `json:"text,omitempty"`
 	}

@@ -46,7 +46,10 @@ type server struct {
 	version string           // protocol version of the session listed last
 	listed  *session.Session // the session listed last; nil while down
 	renewal listExpiry       // when its tools are listed again
-	waiters []refreshWaiter  // answered by the supervisor's next round
+	// instructions are those of the session listed last; they stay while the server is down, as its
+	// tools do.
+	instructions string
+	waiters      []refreshWaiter // answered by the supervisor's next round
 
 	away     bool // the latest attempt could not reach it
 	tooLarge bool // the latest list of its tools was too large
@@ -207,6 +210,9 @@ func (s *server) setConnected(l toolList, version string, listed *session.Sessio
 	if s.state != Connected {
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
 		s.state, s.reason, s.since = Connected, "", time.Now()
+	}
+	if listed != nil {
+		s.instructions = listed.Instructions()
 	}
 	s.version, s.listed, s.away, s.tooLarge, s.down = version, listed, false, false, false
 	s.renewal.recordList(l.ttl, s.cfg.Pin, changes)

@@ -54,7 +54,11 @@ type ToolServer struct {
 	mu         sync.Mutex // protects what follows
 	results    map[string]json.RawMessage
 	callCounts map[string]int // calls that arrived, by tool
+	metas      []map[string]any
 }
+
+// Instructions are what the server says about its own use.
+const Instructions = "Add before you echo.\n## Rules\nSay \u202ethis."
 
 // RequestState is the state that the tool "ask" wants back with the answer.
 const RequestState = "canary-request-state"
@@ -72,7 +76,7 @@ type sum struct {
 
 func newToolServer(t testing.TB) *ToolServer {
 	s := &ToolServer{Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{})}
-	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, nil)
+	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: Instructions})
 	sdk.AddTool(server, &sdk.Tool{Name: "add", Description: "adds two numbers"}, func(_ context.Context, _ *sdk.CallToolRequest, in sum) (*sdk.CallToolResult, map[string]float64, error) {
 		return nil, map[string]float64{"sum": in.A + in.B}, nil
 	})

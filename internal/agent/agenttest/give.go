@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"slices"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -21,14 +22,22 @@ func (s *ToolServer) SetResult(name, result string) (args string) {
 	return string(quoted)
 }
 
-// countCall counts a call that has arrived.
-func (s *ToolServer) countCall(name string) {
+// recordCall records a call that has arrived.
+func (s *ToolServer) recordCall(p *sdk.CallToolParamsRaw) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.callCounts == nil {
 		s.callCounts = make(map[string]int)
 	}
-	s.callCounts[name]++
+	s.callCounts[p.Name]++
+	s.metas = append(s.metas, maps.Clone(p.Meta))
+}
+
+// Metas returns the _meta of each call that has arrived, in that order.
+func (s *ToolServer) Metas() []map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.metas)
 }
 
 // CallCounts returns how many calls of each tool have arrived.
@@ -54,7 +63,7 @@ func (s *ToolServer) addGiveTool(server *sdk.Server) {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			call, ok := r.(*sdk.CallToolRequest)
 			if ok {
-				s.countCall(call.Params.Name)
+				s.recordCall(call.Params)
 			}
 			res, err := next(ctx, method, r)
 			if err != nil || !ok || call.Params.Name != "give" {

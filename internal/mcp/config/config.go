@@ -77,6 +77,11 @@ type Server struct {
 	// Sampling lets the server use the run's language model during a call. The tokens count towards
 	// the budget of the run.
 	Sampling bool
+	// Instructions gives what the server says about its own use to the model.
+	Instructions bool
+	// Meta lists what the server gets in the _meta of each call, as MetaMembers names it. nil means
+	// the id of the call, an empty list means nothing.
+	Meta []string
 	// Pin disables tools whose definitions the operator has not accepted (Client.AcceptPins).
 	Pin bool
 	// Resources are patterns of URIs, in which * stands for any text. The model gets one tool
@@ -106,6 +111,17 @@ const (
 	ApproveDestructive Approval = "destructive"
 	ApproveAlways      Approval = "always"
 )
+
+// The members of Server.Meta.
+const (
+	MetaRunID    = "run_id"
+	MetaThreadID = "thread_id"
+	MetaSubject  = "subject" // of the caller's token
+	MetaCallID   = "call_id"
+)
+
+// MetaMembers returns what Server.Meta may have.
+func MetaMembers() []string { return []string{MetaRunID, MetaThreadID, MetaSubject, MetaCallID} }
 
 // Bounds of a configuration.
 const (
@@ -181,6 +197,9 @@ func (s *Server) checkServer(hasServiceToken bool) *fieldError {
 	}
 	if !slices.Contains([]Approval{"", ApproveNever, ApproveDestructive, ApproveAlways}, s.Approval) {
 		return fieldErrorf("approval", "must be never, destructive or always")
+	}
+	if slices.ContainsFunc(s.Meta, func(name string) bool { return !slices.Contains(MetaMembers(), name) }) {
+		return fieldErrorf("meta", "may only have %s", strings.Join(MetaMembers(), ", "))
 	}
 	switch {
 	case s.Timeout < 0 || s.Timeout > MaxTimeout:

@@ -129,8 +129,10 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 		}
 		return err
 	},
-	"resources": func(s *Server, v jsonValue) (err error) { s.Resources, err = v.readStringList(); return },
-	"pin":       func(s *Server, v jsonValue) (err error) { s.Pin, err = v.readBool(); return },
+	"resources":    func(s *Server, v jsonValue) (err error) { s.Resources, err = v.readStringList(); return },
+	"instructions": func(s *Server, v jsonValue) (err error) { s.Instructions, err = v.readBool(); return },
+	"meta":         parseMeta,
+	"pin":          func(s *Server, v jsonValue) (err error) { s.Pin, err = v.readBool(); return },
 
 	"disabled": func(s *Server, v jsonValue) error {
 		off, err := v.readBool()
@@ -164,6 +166,14 @@ func parseHeaders(s *Server, v jsonValue) (err error) {
 			delete(s.Headers, name)
 			v.reader.warn(v.errorf("%s is not sent: the transport sets it", name).Error())
 		}
+	}
+	return err
+}
+
+// parseMeta reads the field meta. An empty list is not the same as none.
+func parseMeta(s *Server, v jsonValue) (err error) {
+	if s.Meta, err = v.readStringList(); s.Meta == nil && !v.isNull() {
+		s.Meta = []string{}
 	}
 	return err
 }

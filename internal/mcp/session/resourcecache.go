@@ -37,8 +37,8 @@ type resourceCache struct {
 	changes    int             // counts changes, so that a read that one overtook is not kept
 }
 
-// cacheKey identifies a result: a server may answer by the context of the call.
-type cacheKey struct{ uri, context string }
+// cacheKey identifies a result: a server may answer by the context and the ids in _meta.
+type cacheKey struct{ uri, scope string }
 
 type cacheEntry struct {
 	raw   json.RawMessage
@@ -50,12 +50,12 @@ func newResourceCache() *resourceCache {
 	return &resourceCache{wake: make(chan struct{}, 1), entries: map[cacheKey]cacheEntry{}, subscribed: map[string]bool{}}
 }
 
-// newCacheKey returns the key of uri as a call with that context reads it.
-func newCacheKey(uri string, context map[string]string) cacheKey {
+// newCacheKey returns the key of uri as read with that scope.
+func newCacheKey(uri string, scope map[string]string) cacheKey {
 	k := cacheKey{uri: uri}
-	if len(context) > 0 {
-		sorted, _ := json.Marshal(context) // a map's keys come sorted
-		k.context = string(sorted)
+	if len(scope) > 0 {
+		sorted, _ := json.Marshal(scope) // a map's keys come sorted
+		k.scope = string(sorted)
 	}
 	return k
 }

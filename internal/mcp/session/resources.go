@@ -65,9 +65,9 @@ func (s *Session) ListResources(deadline time.Time, allowed func(address string)
 
 // ResourceRead is one read of a resource in a session.
 type ResourceRead struct {
-	URI     string
-	Context map[string]string // of the call: results of different contexts are not shared
-	Meta    sdk.Meta          // not nil; ReadResource writes to it
+	URI   string
+	Scope map[string]string // what else the result may depend on: results of different scopes are not shared
+	Meta  sdk.Meta          // not nil; ReadResource writes to it
 	Handlers
 }
 
@@ -75,7 +75,7 @@ type ResourceRead struct {
 // of an earlier read that is known to be current. It handles messages as CallTool does.
 func (s *Session) ReadResource(x *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
 	return s.withHandlers(x, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
-		key := newCacheKey(read.URI, read.Context)
+		key := newCacheKey(read.URI, read.Scope)
 		cached, version := s.resources.lookup(key)
 		if cached != nil {
 			return cached, nil

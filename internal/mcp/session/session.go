@@ -58,6 +58,14 @@ type Session struct {
 // Protocol returns the negotiated version.
 func (s *Session) Protocol() string { return negotiatedVersion(s.cs) }
 
+// Instructions returns what the server says about its own use, as received.
+func (s *Session) Instructions() string {
+	if r := s.cs.InitializeResult(); r != nil {
+		return r.Instructions
+	}
+	return ""
+}
+
 // protocolIfReady returns the negotiated version; "" until the handshake is over.
 func (s *Session) protocolIfReady() string {
 	if !isClosed(s.ready) || s.cs == nil {
