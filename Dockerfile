@@ -35,8 +35,9 @@ COPY --from=build /src/LICENSE /out/THIRD_PARTY_NOTICES /licences/
 USER 65532:65532
 # The container's loopback reaches nobody. Beyond it, answerd refuses to start until
 # inbound authentication is set (AUTH_ISSUER …) or waived.
-ENV ADDR=0.0.0.0:8080
+# PORT and not ADDR, so that a platform can set another.
+ENV PORT=8080
 EXPOSE 8080
-# No curl in here: the binary asks its own GET /healthz at ADDR.
+# No curl in here: the binary asks its own GET /healthz at ADDR or PORT.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/answerd", "health"]
 ENTRYPOINT ["/answerd"]

@@ -305,7 +305,10 @@ func serverNextStep(reason string) string {
 // client use it as their health check.
 func checkHealth(ctx context.Context, environ environment) error {
 	addr := environ.get("ADDR")
-	if addr == "" {
+	switch port := environ.get("PORT"); {
+	case addr == "" && port != "":
+		addr = ":" + port
+	case addr == "":
 		addr = "127.0.0.1:8080"
 	}
 	host, port, err := net.SplitHostPort(addr)

@@ -25,6 +25,8 @@ type config struct {
 
 	// Address to listen on. Beyond loopback, answerd refuses to start without inbound authentication.
 	Addr string `env:"ADDR" envDefault:"127.0.0.1:8080"`
+	// Port to listen on, at all addresses of the machine. Without effect if ADDR is set. Platforms such as Cloud Run and Heroku set it.
+	Port string `env:"PORT"`
 	// Exact origins whose pages may call the API from a browser, comma separated.
 	CORSOrigins []string `env:"CORS_ORIGINS"`
 	// Host names, without port, that requests may be addressed to. The host of PUBLIC_URL is always allowed. Unset: the host of ADDR; the names of loopback for a loopback address; any host for a wildcard address.
@@ -233,6 +235,7 @@ type config struct {
 	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
 
 	eventsMaxBytesSet bool // if false, the event log may choose a smaller bound
+	portDecides       bool // Addr is from PORT
 
 	certificates certificates // of the TLS files, other than those of MCP servers
 
@@ -265,6 +268,9 @@ func loadConfig(environ environment) (config, error) {
 	c := config{lookup: environ.get, eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
 	if err := env.ParseWithOptions(&c, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
+	}
+	if c.portDecides = settings["ADDR"] == "" && c.Port != ""; c.portDecides {
+		c.Addr = ":" + c.Port
 	}
 	if c.LLMBaseURL == "" {
 		c.LLMBaseURL = environ.get("OPENAI_BASE_URL")

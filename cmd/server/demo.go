@@ -174,6 +174,9 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
 		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
 	}
+	if port := environ.get("PORT"); environ.get("ADDR") == "" && port != "" {
+		demoSettings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
+	}
 	modelURL, isReal := environ.get("LLM_BASE_URL"), true
 	if modelURL == "" && environ.get("OPENAI_API_KEY") == "" {
 		if modelURL, err = start(buildModel); err != nil {

@@ -69,6 +69,39 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 	}
 }
 
+// PORT stands for ADDR where that is not set, with the same rule.
+func TestPortIsUsedWithoutAnAddress(t *testing.T) {
+	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}
+	for settings, want := range map[string]string{"PORT 9000": ":9000", "PORT 9000 ADDR 127.0.0.1:1": "127.0.0.1:1", "PORT tcp://10.0.0.1:80 ADDR 127.0.0.1:1": "127.0.0.1:1", "": "127.0.0.1:8080"} {
+		if c, err := loadConfig(envOf(append(here, strings.Fields(settings)...)...)); err != nil || c.Addr != want {
+			t.Errorf("%s: got %s, %v, want %s", settings, c.Addr, err, want)
+		}
+	}
+	for _, port := range []string{"0", "65536", "-1", "http", "127.0.0.1:80"} {
+		_, err := loadConfig(envOf(append(here, "PORT", port)...))
+		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" {
+			t.Errorf("PORT=%s: got %v, want an error about PORT", port, err)
+		}
+	}
+	_, err := loadConfig(envOf(append(here[:2:2], "PORT", "9000")...))
+	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" || !strings.Contains(bad.reason, "ADDR=127.0.0.1:9000") || exitCode(err, io.Discard) != 2 {
+		t.Errorf("without authentication: got %v, want an error about PORT that names ADDR=127.0.0.1:9000", err)
+	}
+}
+
+// The health check asks where the server listens; the demo, which has no authentication, stays on
+// loopback.
+func TestPortIsUsedByTheHealthCheckAndTheDemo(t *testing.T) {
+	port := freePort(t)
+	p := spawnAnswerd(t, []string{"PORT=" + port}, "demo")
+	if line := p.waitForLine(t, "curl -N"); !strings.Contains(line, "http://127.0.0.1:"+port+"/") {
+		t.Errorf("got %s, want the demo at 127.0.0.1:%s", line, port)
+	}
+	if err := checkHealth(t.Context(), envOf("PORT", port)); err != nil {
+		t.Errorf("got %v of the health check, want none", err)
+	}
+}
+
 func TestAllowedHostsIncludeThePublicURL(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true", "PUBLIC_URL", "https://Ask.example.com:8443"}
 	for settings, want := range map[[4]string]string{

@@ -23,6 +23,7 @@ func (c *config) validate(modelSet bool) error {
 		bad  bool
 		why  string
 	}{
+		{"PORT", c.portDecides && !isPort(c.Port), "must be 1 to 65535"},
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
 		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
 		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
@@ -101,7 +102,7 @@ func (c *config) checkAddr() error {
 		return &configError{"ADDR", "must be host:port"}
 	}
 	if !isLoopback(host) && c.lacksAuthentication() {
-		return errUnauthenticated
+		return c.unauthenticatedError()
 	}
 	if err := c.checkPublicURL(); err != nil {
 		return err
@@ -167,6 +168,12 @@ func isLoopback(host string) bool {
 // isUnknownHook reports whether there is no hook of that name.
 func isUnknownHook(name string) bool { return !slices.Contains(webhook.Events(), webhook.Event(name)) }
 
+// isPort reports whether s is a port of TCP.
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
+
 // isHostPort reports whether s is host:port, as net.Listen accepts it.
 func isHostPort(s string) bool {
 	_, _, err := net.SplitHostPort(s)
@@ -203,9 +210,14 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return errors.New("not a size")
 }
 
-// errUnauthenticated refuses to serve beyond loopback without authentication, unless the operator
+// unauthenticatedError refuses to serve beyond loopback without authentication, unless the operator
 // has allowed that: any program in the network could use the tools.
-var errUnauthenticated error = &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
+func (c *config) unauthenticatedError() error {
+	if c.portDecides {
+		return &configError{"PORT", "listens beyond loopback and no inbound authentication is set: set AUTH_ISSUER, or ADDR=127.0.0.1:" + c.Port + " to serve this machine alone, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
+	}
+	return &configError{"ADDR", "is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody"}
+}
 
 // lacksAuthentication reports whether callers send no token although the operator has not
 // allowed that.
@@ -216,7 +228,7 @@ func (c *config) lacksAuthentication() bool { return c.AuthIssuer == "" && !c.Au
 func (c *config) checkBoundAddr(addr net.Addr) error {
 	tcp, ok := addr.(*net.TCPAddr)
 	if c.lacksAuthentication() && (!ok || !tcp.IP.IsLoopback()) {
-		return errUnauthenticated
+		return c.unauthenticatedError()
 	}
 	return nil
 }
