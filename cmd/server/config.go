@@ -27,11 +27,15 @@ type config struct {
 	Addr string `env:"ADDR" envDefault:"127.0.0.1:8080"`
 	// Port to listen on, at all addresses of the machine. Without effect if ADDR is set. Platforms such as Cloud Run and Heroku set it.
 	Port string `env:"PORT"`
+	// Certificate for ADDR, in PEM, with its intermediate certificates. With it, answerd serves https there (HTTP/1.1 and HTTP/2) and no http. The file is read again when it changes. Unset: http, for loopback or behind a proxy that terminates TLS.
+	TLSCertFile string `env:"TLS_CERT_FILE"`
+	// Private key of TLS_CERT_FILE, in PEM, not encrypted.
+	TLSKeyFile string `env:"TLS_KEY_FILE"`
 	// Exact origins whose pages may call the API from a browser, comma separated.
 	CORSOrigins []string `env:"CORS_ORIGINS"`
 	// Host names, without port, that requests may be addressed to. The host of PUBLIC_URL is always allowed. Unset: the host of ADDR; the names of loopback for a loopback address; any host for a wildcard address.
 	AllowedHosts []string `env:"ALLOWED_HOSTS"`
-	// Address under which browsers and other services reach answerd, without a path. Authorization servers of MCP servers send browsers back to {PUBLIC_URL}/oauth/callback, and callers' tokens are issued for it. Unset: http:// and ADDR, for a loopback address.
+	// Address under which browsers and other services reach answerd, without a path. Authorization servers of MCP servers send browsers back to {PUBLIC_URL}/oauth/callback, and callers' tokens are issued for it. Unset: http:// (https:// with TLS_CERT_FILE) and ADDR, for a loopback address.
 	PublicURL string `env:"PUBLIC_URL"`
 	// Address of a separate listener for /metrics, which then needs no token. Unset: /metrics is served at ADDR, and needs a token where callers need one.
 	MetricsAddr string `env:"METRICS_ADDR"`

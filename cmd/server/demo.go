@@ -172,6 +172,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		"ENABLE_JWT_TOKEN": "true", "IAM_BASE_URL": iam, "IAM_TOKEN_URL": "", "SCOPE": demo.Scope,
 		"IAM_CLIENT_ID": demoClient, "IAM_CLIENT_SECRET": secret, "IAM_CLIENT_SECRET_FILE": "", "SECRET_OCID": "",
 		"MCP_URL": tools + demo.MCPPath, "MCP_APPROVAL": cmp.Or(environ.get("MCP_APPROVAL"), "destructive"),
+		"TLS_CERT_FILE": "", "TLS_KEY_FILE": "", // it prints http addresses
 		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
 	}
 	if port := environ.get("PORT"); environ.get("ADDR") == "" && port != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 
@@ -90,6 +91,9 @@ func (c *countedConn) CloseWrite() error {
 // markOverLimit marks the requests of connections over the limit. It is the http.Server's
 // ConnContext.
 func markOverLimit(ctx context.Context, c net.Conn) context.Context {
+	if secured, ok := c.(*tls.Conn); ok {
+		c = secured.NetConn()
+	}
 	if c, ok := c.(*countedConn); ok && c.overLimit {
 		return api.OverLimit(ctx)
 	}

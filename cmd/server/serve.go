@@ -26,6 +26,7 @@ import (
 	"answerd/internal/llm/texttool"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
+	"answerd/internal/tlsconfig"
 )
 
 // serve builds the parts of the service, bottom up, serves until ctx ends, and drains. Deferred
@@ -134,8 +135,10 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	server := newServer(tel.Handler(handler, handler.RoutePattern))
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(newLimitedListener(listener, c.maxConnections())) }()
-	logger.Info("listening", "addr", listener.Addr().String(), "version", version)
+	go func() {
+		failed <- serveConnections(server, newLimitedListener(listener, c.maxConnections()), c.certificates.server)
+	}()
+	logger.Info("listening", "addr", listener.Addr().String(), "scheme", c.scheme(), "version", version)
 	listening(listener.Addr().String())
 
 	delay := c.ShutdownDelay
@@ -145,6 +148,15 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	case <-ctx.Done():
 	}
 	return errors.Join(err, drainService(stages, handler, runs, server, delay, c.DrainTimeout, logger))
+}
+
+// serveConnections serves the connections of l, over TLS if there is a certificate.
+func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfig.Source) error {
+	if certificate == nil {
+		return server.Serve(l)
+	}
+	server.TLSConfig = certificate.ServerConfig()
+	return server.ServeTLS(l, "", "")
 }
 
 // newServer returns a server with the bounds of package api. It has no WriteTimeout, which would

@@ -18,9 +18,11 @@ import (
 	"answerd/internal/tlsconfig"
 )
 
-// certificates holds the roots and the client certificates for model endpoints and the IAM. The
-// zero value has none. Those for MCP servers belong to the mcp.Client.
+// certificates holds the certificate of the listener, and the roots and the client certificates for
+// model endpoints and the IAM. The zero value has none. Those for MCP servers belong to the
+// mcp.Client.
 type certificates struct {
+	server *tlsconfig.Source            // of TLS_*; nil if none is set
 	llm    *tlsconfig.Source            // of LLM_TLS_*; nil if none is set
 	models map[string]*tlsconfig.Source // by the id of a model of MODELS_FILE
 	iam    *tlsconfig.Source            // of IAM_TLS_*; nil if none is set
@@ -32,9 +34,9 @@ type certificates struct {
 // namedSource is a source with the setting that it comes from.
 type namedSource struct {
 	*tlsconfig.Source
-	connection string // llm or iam
+	connection string // listener, llm or iam
 	model      string // of MODELS_FILE; "" for a setting
-	setting    string // in errors: LLM_TLS, IAM_TLS or MODELS_FILE: /0/tls
+	setting    string // in errors: TLS, LLM_TLS, IAM_TLS or MODELS_FILE: /0/tls
 }
 
 // configError returns err, a *tlsconfig.FileError, as an error that names the setting or the
@@ -58,6 +60,7 @@ func (c *config) readCertificates() error {
 		namedSource
 	}
 	entries := []entry{
+		{tlsconfig.Files{CertFile: c.TLSCertFile, KeyFile: c.TLSKeyFile}, namedSource{connection: "listener", setting: "TLS"}},
 		{tlsconfig.Files{CAFile: c.LLMTLSCAFile, CertFile: c.LLMTLSCertFile, KeyFile: c.LLMTLSKeyFile}, namedSource{connection: "llm", setting: "LLM_TLS"}},
 		{tlsconfig.Files{CAFile: c.IAMTLSCAFile, CertFile: c.IAMTLSCertFile, KeyFile: c.IAMTLSKeyFile}, namedSource{connection: "iam", setting: "IAM_TLS"}},
 	}
@@ -82,6 +85,8 @@ func (c *config) readCertificates() error {
 			k.models[e.model] = source
 		case e.connection == "iam":
 			k.iam, k.client = source, source.Client()
+		case e.connection == "listener":
+			k.server = source
 		default:
 			k.llm = source
 		}
@@ -115,9 +120,9 @@ func (k *certificates) close() {
 	}
 }
 
-// usedCertificate is a certificate of an outgoing connection.
+// usedCertificate is a certificate of a connection.
 type usedCertificate struct {
-	connection string // mcp, llm or iam
+	connection string // listener, mcp, llm or iam
 	name       string // of the MCP server, or the model of MODELS_FILE; "" for a setting
 	role       string // client or server
 	expires    time.Time
@@ -128,7 +133,11 @@ func (k *certificates) used(tools *mcp.Client) []usedCertificate {
 	var out []usedCertificate
 	for _, n := range k.named {
 		if at := n.Expiry(); !at.IsZero() {
-			out = append(out, usedCertificate{n.connection, n.model, "client", at})
+			role := "client"
+			if n.connection == "listener" {
+				role = "server"
+			}
+			out = append(out, usedCertificate{n.connection, n.model, role, at})
 		}
 	}
 	for _, c := range tools.Certificates() {
@@ -148,7 +157,7 @@ const (
 func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, used func() []usedCertificate) (end func(), err error) {
 	meter := tel.Meter("answerd/tls")
 	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
-		metric.WithDescription("Time until a certificate of an outgoing connection expires; negative afterwards."))
+		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))
 	if err == nil {
 		_, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 			for _, c := range used() {

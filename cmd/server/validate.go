@@ -24,6 +24,8 @@ func (c *config) validate(modelSet bool) error {
 		why  string
 	}{
 		{"PORT", c.portDecides && !isPort(c.Port), "must be 1 to 65535"},
+		{"TLS_KEY_FILE", c.TLSCertFile != "" && c.TLSKeyFile == "", "must be set when TLS_CERT_FILE is"},
+		{"TLS_CERT_FILE", c.TLSKeyFile != "" && c.TLSCertFile == "", "must be set when TLS_KEY_FILE is"},
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
 		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
 		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
@@ -109,9 +111,17 @@ func (c *config) checkAddr() error {
 	}
 	c.addAllowedHosts(host)
 	if c.localURL = c.PublicURL; c.localURL == "" && isLoopback(host) && port != "0" {
-		c.localURL = "http://" + c.Addr
+		c.localURL = c.scheme() + "://" + c.Addr
 	}
 	return nil
+}
+
+// scheme returns the scheme of requests to ADDR.
+func (c *config) scheme() string {
+	if c.TLSCertFile != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // checkPublicURL checks PUBLIC_URL. It becomes part of OAuth redirect URIs and of header values, so

@@ -1,5 +1,5 @@
 // Package tlsconfig gives outgoing connections root certificates and a client certificate from
-// files, which are replaced while the process runs.
+// files, and a listener its certificate. The files are replaced while the process runs.
 //
 //	source, err := tlsconfig.Load(tlsconfig.Files{CAFile: "ca.pem", CertFile: "client.pem", KeyFile: "client.key"})
 //	if err != nil {
@@ -36,7 +36,7 @@ const maxFile = 4 << 20
 // Files names PEM files. The zero value means the system's roots and no client certificate.
 type Files struct {
 	CAFile   string // root certificates, in place of the system's
-	CertFile string // the client certificate, with its intermediate certificates
+	CertFile string // the client certificate, or that of a listener, with its intermediate certificates
 	KeyFile  string // its private key, not encrypted
 }
 
@@ -137,7 +137,22 @@ func sameFiles(a, b [3][]byte) bool {
 // Files returns the paths that the certificates come from.
 func (s *Source) Files() Files { return s.files }
 
-// Expiry returns when the client certificate expires; the zero time without one.
+// ServerConfig returns the TLS settings of a listener whose certificate is that of CertFile. New
+// connections get the newest one, open connections keep theirs. Roots are not used, and clients
+// need no certificate.
+func (s *Source) ServerConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if c := s.current.Load().client; c != nil {
+				return c, nil
+			}
+			return nil, errors.New("there is no certificate")
+		},
+	}
+}
+
+// Expiry returns when the certificate of CertFile expires; the zero time without one.
 func (s *Source) Expiry() time.Time {
 	if c := s.current.Load().client; c != nil {
 		return c.Leaf.NotAfter

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/tlsconfig/tlstest"
+)
+
+// newTLSClient returns a client that trusts ca, speaks HTTP/2 or not, and opens a connection for each
+// request. serial returns the number of the last certificate that it was shown.
+func newTLSClient(t *testing.T, ca *tlstest.CA, http2 bool) (client *http.Client, serial func() string) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM)
+	last := ""
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!http2)
+	protocols.SetHTTP2(http2)
+	transport := &http.Transport{
+		Protocols: protocols, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{RootCAs: roots, VerifyConnection: func(s tls.ConnectionState) error {
+			last = s.PeerCertificates[0].SerialNumber.String()
+			return nil
+		}},
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}, func() string { return last }
+}
+
+// With a certificate answerd serves https at ADDR, streams included, over HTTP/1.1 and HTTP/2. A new
+// certificate is used for the next connection, and a broken file changes nothing.
+func TestServeOverTLS(t *testing.T) {
+	ca, dir := tlstest.NewCA(t), t.TempDir()
+	cert, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
+	issue := func() {
+		c, k := ca.Issue(t, time.Now().Add(10*24*time.Hour))
+		tlstest.Replace(t, cert, c)
+		tlstest.Replace(t, key, k)
+	}
+	issue()
+	w := newTestWorld(t, newTwoCallScript())
+	env := append(w.environ(), "TLS_CERT_FILE="+cert, "TLS_KEY_FILE="+key)
+	p := spawnAnswerd(t, env)
+	line := p.waitForLine(t, `"listening"`)
+	addr := regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(line)[1]
+	if !strings.Contains(line, `"scheme":"https"`) {
+		t.Errorf("got %s, want the scheme https", line)
+	}
+	before := ""
+	for _, http2 := range []bool{false, true} {
+		c, serial := newTLSClient(t, ca, http2)
+		resp := post(t, c, "https://"+addr+"/answer/stream", e2eQuestion)
+		frames := readStream(t, resp)
+		if last := frames[len(frames)-1]; last.Event != "final_answer" || (resp.ProtoMajor == 2) != http2 {
+			t.Errorf("got %s %s over %s, want final_answer, over HTTP/2: %t", last.Event, last.Data, resp.Proto, http2)
+		}
+		before = serial()
+	}
+	plain, err := http.Get("http://" + addr + "/healthz")
+	if err != nil || plain.StatusCode != http.StatusBadRequest {
+		t.Errorf("http: got %v, %v, want 400", plain, err)
+	} else {
+		plain.Body.Close()
+	}
+	if err := checkHealth(t.Context(), envOf("ADDR", addr, "TLS_CERT_FILE", cert)); err != nil {
+		t.Errorf("got %v of the health check, want none", err)
+	}
+
+	issue()
+	p.waitForLine(t, "TLS certificates read again")
+	c, serial := newTLSClient(t, ca, true)
+	if _, page := getBody(t, c, "https://"+addr+"/metrics"); !regexp.MustCompile(`answerd_tls_certificate_expiry_seconds\{connection="listener",name="",[^}]*role="server"\} 86\d`).MatchString(page) {
+		t.Errorf("got metrics without the listener's certificate, want its expiry: %s", page)
+	}
+	now := serial()
+	if now == before {
+		t.Errorf("got certificate %s after the rotation, want another one than before", now)
+	}
+	tlstest.Replace(t, key, []byte("SECRET"))
+	if line := p.waitForLine(t, "TLS certificates refused"); !strings.Contains(line, "TLS_KEY_FILE: "+key) || strings.Contains(line, "SECRET") {
+		t.Errorf("got %s, want the setting and its file", line)
+	}
+	if status, _ := getBody(t, c, "https://"+addr+"/healthz"); status != http.StatusOK || serial() != now {
+		t.Errorf("got %d with certificate %s, want 200 with %s", status, serial(), now)
+	}
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("got %v\n%s, want no error", err, p.log)
+	}
+}
+
+func TestTLSFilesOfTheListenerAreChecked(t *testing.T) {
+	files := tlstest.NewCA(t).WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))
+	for want, settings := range map[string][]string{
+		"TLS_KEY_FILE: must be set when TLS_CERT_FILE is":                                   {"TLS_CERT_FILE", files.CertFile},
+		"TLS_CERT_FILE: must be set when TLS_KEY_FILE is":                                   {"TLS_KEY_FILE", files.KeyFile},
+		"TLS_CERT_FILE: " + files.KeyFile + ": has no certificate in PEM":                   {"TLS_CERT_FILE", files.KeyFile, "TLS_KEY_FILE", files.KeyFile},
+		"TLS_KEY_FILE: " + files.KeyFile + ".no: cannot be read: no such file or directory": {"TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile + ".no"},
+		// TLS does not stand in for authentication.
+		"ADDR: is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody": {
+			"ADDR", ":0", "TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile},
+	} {
+		err := run(t.Context(), nil, envOf(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
+		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
+			t.Errorf("got %v, want exit code 2 and %s", err, want)
+		}
+	}
+}
+
+// Connections over the limit are refused over TLS as they are without.
+func TestConnectionsOverTLSAreBounded(t *testing.T) {
+	ca, dir := tlstest.NewCA(t), t.TempDir()
+	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
+	w := newTestWorld(t, newTwoCallScript())
+	p := spawnAnswerd(t, append(w.environ(), "TLS_CERT_FILE="+files.CertFile, "TLS_KEY_FILE="+files.KeyFile, "MAX_CONNECTIONS=1"))
+	addr := strings.TrimPrefix(p.url(t), "http://")
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca.PEM)
+	first, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	c, _ := newTLSClient(t, ca, false)
+	for path, want := range map[string]int{"/tools": http.StatusServiceUnavailable, "/healthz": http.StatusOK} {
+		if status, body := getBody(t, c, "https://"+addr+path); status != want {
+			t.Errorf("%s: got %d %s, want %d", path, status, body, want)
+		}
+	}
+}
+
+// A reader that takes nothing for WRITE_TIMEOUT is let go over HTTP/2 too.
+func TestStalledReaderOverHTTP2IsLetGo(t *testing.T) {
+	ca, dir := tlstest.NewCA(t), t.TempDir()
+	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
+	text := make([]string, 64)
+	for i := range text {
+		b := make([]byte, 16<<10)
+		_, _ = rand.Read(b) // never fails
+		text[i] = hex.EncodeToString(b)
+	}
+	w := newTestWorld(t, llmtest.Turns(llmtest.Says(text...)))
+	s := startAnswerd(t, w.environment("TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile, "WRITE_TIMEOUT", "200ms"))
+	url := strings.Replace(s.url, "http://", "https://", 1)
+	c, _ := newTLSClient(t, ca, true)
+	c.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10}
+	resp := post(t, c, url+"/answer/stream", `{"question":"?"}`)
+	if resp.ProtoMajor != 2 {
+		t.Fatalf("got %s, want HTTP/2", resp.Proto)
+	}
+	// Nothing is read until the server has given up.
+	other, _ := newTLSClient(t, ca, false)
+	for ctx := t.Context(); ; {
+		if _, page := getBody(t, other, url+"/metrics"); strings.Contains(page, "answerd_streams_active 0") || strings.Contains(page, "answerd_streams_active{") && regexp.MustCompile(`answerd_streams_active\{[^}]*\} 0`).MatchString(page) {
+			break
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal("the server still writes to a reader that takes nothing, want it to give up")
+		}
+	}
+	if n, err := io.Copy(io.Discard, resp.Body); err == nil || n > 1<<20 {
+		t.Errorf("got %d bytes, %v, want some and a stream that was reset", n, err)
+	}
+}
