@@ -117,7 +117,8 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/api/scenario": {ours: []string{"event", "event/memory"}},
 
-	"answerd/internal/event/eventtest": {ours: []string{"event"}},
+	// It has a NATS cluster, for the tests of internal/event/jetstream and internal/faults.
+	"answerd/internal/event/eventtest": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 
 	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 

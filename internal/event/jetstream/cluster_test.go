@@ -3,87 +3,21 @@ package jetstream_test
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-	js "github.com/nats-io/nats.go/jetstream"
-
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
-
-// startThreeServers starts a cluster of three servers and returns their URLs.
-func startThreeServers(t *testing.T) (running []*server.Server, urls string) {
-	t.Helper()
-	var routes []*url.URL
-	var listeners []net.Listener
-	for range 6 { // free ports
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners = append(listeners, l)
-	}
-	port := func(i int) int { return listeners[i].Addr().(*net.TCPAddr).Port }
-	for i := range 3 {
-		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port(i))})
-	}
-	for _, l := range listeners {
-		_ = l.Close()
-	}
-	var clients []string
-	for i := range 3 {
-		s, err := server.NewServer(&server.Options{
-			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: port(3 + i), NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
-			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port(i)}, Routes: routes,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Start() // gets ready when two servers run
-		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		running = append(running, s)
-		clients = append(clients, fmt.Sprintf("nats://127.0.0.1:%d", port(3+i)))
-	}
-	return running, strings.Join(clients, ",")
-}
-
-// leaderOf returns the number of the server that is the leader of the runs' stream.
-func leaderOf(t *testing.T, urls string) int {
-	t.Helper()
-	c, err := nats.Connect(urls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	j, err := js.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := j.Stream(t.Context(), "ANSWERD_RUNS")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(strings.TrimPrefix(s.CachedInfo().Cluster.Leader, "n"))
-	if err != nil || s.CachedInfo().Config.Replicas != 3 {
-		t.Fatalf("stream has cluster %+v and %d replicas, %v, want a leader and 3", s.CachedInfo().Cluster, s.CachedInfo().Config.Replicas, err)
-	}
-	return n
-}
 
 // An append that is in flight when the leader dies may be stored, or not, or on one server
 // only. Its repetition must not take it for the message of another writer.
 func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 	t.Parallel()
-	running, urls := startThreeServers(t)
-	a, b := openLog(t, jetstream.Options{URL: urls}), openLog(t, jetstream.Options{URL: urls})
+	cluster := eventtest.StartCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: cluster.URL()}), openLog(t, jetstream.Options{URL: cluster.URL()})
 	const runs, steps = 4, 40
 	var readers sync.WaitGroup
 	for i := range runs {
@@ -96,14 +30,15 @@ func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 			}
 		})
 	}
-	oldLeader := running[leaderOf(t, urls)]
+	cluster.AwaitReplicas(t)
+	leader := cluster.Leader(t)
 	var writers sync.WaitGroup
 	for i := range runs {
 		writers.Go(func() {
 			id, longest := fmt.Sprintf("run_%d", i), time.Duration(0)
 			for step := range steps {
 				if i == 0 && step == steps/2 {
-					oldLeader.Shutdown()
+					cluster.StopServer(leader)
 				}
 				from := time.Now()
 				if _, err := a.Append(t.Context(), id, event.StepStart{Step: step}); err != nil {

@@ -29,7 +29,7 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	}
 	var page event.Page
 	for len(page.Events) == 0 {
-		found, more, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: from + 1})
+		found, more, err := r.log.readNext(ctx, runSubject(r.id, eventToken), from+1, maxBatch)
 		if err != nil {
 			return page, err
 		}
@@ -119,7 +119,7 @@ func (r *run) positionsAround(seq int64) (low, high position) {
 
 // firstMessageFrom returns the position of the run's first message at pos or after it.
 func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (position, error) {
-	found, _, err := r.log.readBatch(ctx, runsName, directGet{Next: runSubject(r.id, eventToken), From: pos, Batch: 1})
+	found, _, err := r.log.readNext(ctx, runSubject(r.id, eventToken), pos, 1)
 	if err != nil {
 		return position{}, err
 	}

@@ -112,7 +112,7 @@ func (r *run) subscribeInputs(ctx context.Context) error {
 
 // readInputs reads the inputs of a run after a position.
 func (l *Log) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
-	found, _, err := l.readBatch(ctx, runsName, directGet{Next: runSubject(id, inputToken+".*"), From: uint64(after) + 1})
+	found, _, err := l.readNext(ctx, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
 	if err != nil {
 		return nil, err
 	}

@@ -158,7 +158,7 @@ func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
 	var payload []byte
 	from := uint64(0)
 	for got := 0; got < count; {
-		found, _, err := l.readBatch(ctx, runsName, directGet{Next: partSubjects, From: from})
+		found, _, err := l.readNext(ctx, partSubjects, from, maxBatch)
 		if err != nil {
 			return nil, err
 		}
@@ -257,10 +257,31 @@ func (l *Log) readLast(ctx context.Context, stream, subject string) (*message, e
 	return l.readLastFromLeader(ctx, stream, subject)
 }
 
+// readNext reads up to batch messages of a subject of the stream of runs, from a pos on. In a cluster
+// any server answers, perhaps one that lacks the newest messages. So readNext asks the leader if
+// nothing was found: no message in its answer means that the stream has none.
+func (l *Log) readNext(ctx context.Context, subject string, from uint64, batch int) (found []message, more bool, err error) {
+	found, more, err = l.readBatch(ctx, runsName, directGet{Next: subject, From: from, Batch: batch})
+	if err != nil || len(found) > 0 || !l.clustered {
+		return found, more, err
+	}
+	m, err := l.readFromLeader(ctx, runsName, directGet{Next: subject, From: max(from, 1)})
+	if err != nil || m == nil {
+		return nil, false, err
+	}
+	return []message{*m}, true, nil
+}
+
 // readLastFromLeader reads like readLast, but never from a replica. A replica that lags behind
 // the stream's leader may lack a message that other callers have seen.
 func (l *Log) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
-	body, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	return l.readFromLeader(ctx, stream, map[string]string{"last_by_subj": subject})
+}
+
+// readFromLeader reads one message from the stream's leader, or returns nil if no message matches
+// the query.
+func (l *Log) readFromLeader(ctx context.Context, stream string, query any) (*message, error) {
+	body, err := json.Marshal(query)
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}

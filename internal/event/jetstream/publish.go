@@ -27,6 +27,7 @@ const (
 	accountFullCode = 10002 // the storage limit of an account
 	serverFullCode  = 10023 // the storage limit of a server
 	storageFullCode = 10047
+	noPeersCode     = 10005 // a cluster has too few servers for the replicas of a stream
 )
 
 // errDiskFull means that recoverDisk has to free space first.

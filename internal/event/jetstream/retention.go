@@ -114,6 +114,9 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) 
 	for _, m := range entries {
 		last, hasEvents := lastEvents[runSubject(lastToken(m.subject), eventToken)]
 		expired, err := l.isExpired(ctx, m, last, hasEvents, short)
+		if err == nil && expired && l.clustered {
+			expired, err = l.confirmExpired(ctx, m, short)
+		}
 		if err != nil {
 			return short, err
 		}
@@ -149,6 +152,19 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, sho
 		return age >= startTimeout, nil
 	}
 	return age >= abandonedAfter || ended && (short || age >= l.retention), nil
+}
+
+// confirmExpired does the same as isExpired with the last event that the stream's leader has. Another
+// server may lack the newest events, or all of them if it is new.
+func (l *Log) confirmExpired(ctx context.Context, entry message, short bool) (bool, error) {
+	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
+	switch {
+	case err != nil:
+		return false, err
+	case last == nil:
+		return l.isExpired(ctx, entry, message{}, false, short)
+	}
+	return l.isExpired(ctx, entry, *last, true, short)
 }
 
 // Delete implements event.Directory.

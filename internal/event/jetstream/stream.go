@@ -192,15 +192,15 @@ func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, e
 	return s, nil
 }
 
-// retrySetup calls request until a server answers it. A cluster that is starting may lack a
-// leader.
+// retrySetup calls request until a server answers it. A cluster that is starting may lack a leader,
+// or some of its servers.
 func retrySetup(ctx context.Context, request func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, setupAttemptTimeout)
 		err := request(attempt)
 		cancel()
 		var api *js.APIError
-		if err == nil || errors.As(err, &api) && (api.Code != 503 || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled) {
+		if err == nil || errors.As(err, &api) && (api.Code != 503 && api.ErrorCode != noPeersCode || api.ErrorCode == js.JSErrCodeJetStreamNotEnabled) {
 			return err
 		}
 		select {

@@ -291,13 +291,22 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 	return w.appendControlLocked(ctx, kindNote, nats.Header{noteHeader: {base64.StdEncoding.EncodeToString(note)}})
 }
 
-// Notes implements event.Journal.
+// Notes implements event.Journal. It reads up to the run's last message that is known here, even if
+// it gets only a part of them from a server that lags behind. A process that takes the run over
+// would repeat a call if it did not know the note about it.
 func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err error) {
 	if _, err := l.Run(ctx, id); err != nil {
 		return nil, err
 	}
+	r, err := l.getRun(id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	head := r.head
+	r.mu.Unlock()
 	for from := uint64(1); ; {
-		found, more, err := l.readBatch(ctx, runsName, directGet{Next: runSubject(id, eventToken), From: from})
+		found, more, err := l.readNext(ctx, runSubject(id, eventToken), from, maxBatch)
 		if err != nil {
 			return nil, err
 		}
@@ -316,7 +325,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 			}
 			notes = append(notes, event.Note{After: by.seq, Data: data})
 		}
-		if !more || len(found) == 0 {
+		if !more && from > head || len(found) == 0 {
 			return notes, nil
 		}
 	}

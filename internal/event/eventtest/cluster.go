@@ -1,0 +1,212 @@
+package eventtest
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+)
+
+// clusterSize is the number of servers of a Cluster.
+const clusterSize = 3
+
+// clusterWait bounds every wait for a cluster, generously for a busy machine.
+const clusterWait = 2 * time.Minute
+
+// Cluster is a cluster of three NATS servers with JetStream. Each route between two servers goes
+// through a proxy, so that servers can be partitioned from each other while clients reach them.
+type Cluster struct {
+	URLs    []string // of the servers, for clients
+	options [clusterSize]*server.Options
+	servers [clusterSize]*server.Server
+	routes  [clusterSize][clusterSize]*Proxy // from the first server to the second
+}
+
+// StartCluster starts a cluster and waits until JetStream is ready. It ends with the test.
+func StartCluster(t testing.TB) *Cluster {
+	t.Helper()
+	c := &Cluster{}
+	var listeners [clusterSize]string // for routes
+	for i := range listeners {
+		listeners[i] = FreeAddress(t)
+	}
+	for from := range c.options {
+		client := FreeAddress(t)
+		c.URLs = append(c.URLs, "nats://"+client)
+		o := &server.Options{
+			ServerName: fmt.Sprintf("n%d", from), NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+			// A server announces its address to the others. This one is closed, so that they use
+			// only the configured routes, which lead through the proxies.
+			Cluster: server.ClusterOpts{Name: "c", Advertise: FreeAddress(t), ConnectRetries: 1},
+		}
+		o.Host, o.Port = splitAddress(t, client)
+		o.Cluster.Host, o.Cluster.Port = splitAddress(t, listeners[from])
+		for to := range c.options {
+			if to != from {
+				p := StartProxy(t, "nats://"+listeners[to])
+				c.routes[from][to] = p
+				o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: strings.TrimPrefix(p.URL(), "nats://")})
+			}
+		}
+		c.options[from] = o
+	}
+	for i := range c.servers {
+		c.StartServer(t, i)
+		t.Cleanup(func() { c.StopServer(i) })
+	}
+	await(t, "the cluster to have a leader that knows all servers", func() bool {
+		for _, s := range c.servers {
+			if len(s.JetStreamClusterPeers()) == clusterSize {
+				return true
+			}
+		}
+		return false
+	})
+	return c
+}
+
+// URL returns the URLs of all servers, as EVENTS_URL has them.
+func (c *Cluster) URL() string { return strings.Join(c.URLs, ",") }
+
+// StartServer starts a server with the files that it had before.
+func (c *Cluster) StartServer(t testing.TB, i int) {
+	t.Helper()
+	s, err := server.NewServer(c.options[i].Clone())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	c.servers[i] = s
+}
+
+// StopServer shuts a server down and waits until it has ended.
+func (c *Cluster) StopServer(i int) {
+	c.servers[i].Shutdown()
+	c.servers[i].WaitForShutdown()
+}
+
+// Leader returns the number of the server that leads the stream of runs.
+func (c *Cluster) Leader(t testing.TB) (leader int) {
+	t.Helper()
+	await(t, "the stream of runs to have a leader", func() bool {
+		for i, s := range c.servers {
+			if s.JetStreamIsStreamLeader("$G", "ANSWERD_RUNS") {
+				leader = i
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// Clients returns the number of clients that are connected to a server.
+func (c *Cluster) Clients(i int) int { return c.servers[i].NumClients() }
+
+// AwaitNoClients waits until a server has no clients.
+func (c *Cluster) AwaitNoClients(t testing.TB, i int) {
+	t.Helper()
+	await(t, "the server to have no clients", func() bool { return c.Clients(i) == 0 })
+}
+
+// Isolate partitions a server from both others. Routes forward nothing until Heal; if cut is true,
+// their connections are closed as well.
+func (c *Cluster) Isolate(i int, cut bool) {
+	for j := range c.routes {
+		if j == i {
+			continue
+		}
+		for _, p := range []*Proxy{c.routes[i][j], c.routes[j][i]} {
+			p.Stop()
+			if cut {
+				p.Cut()
+			}
+		}
+	}
+}
+
+// Heal ends all partitions.
+func (c *Cluster) Heal() {
+	for _, routes := range c.routes {
+		for _, p := range routes {
+			if p != nil {
+				p.Resume()
+			}
+		}
+	}
+}
+
+// AwaitReplicas waits until all servers have all messages of the streams.
+func (c *Cluster) AwaitReplicas(t testing.TB) {
+	t.Helper()
+	nc, err := nats.Connect(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	j, err := js.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the streams to have three current replicas", func() bool {
+		for _, name := range []string{"ANSWERD_RUNS", "ANSWERD_INDEX", "ANSWERD_JOBS"} {
+			s, err := j.Stream(t.Context(), name)
+			if err != nil || s.CachedInfo().Cluster == nil || len(s.CachedInfo().Cluster.Replicas) != clusterSize-1 {
+				return false
+			}
+			for _, r := range s.CachedInfo().Cluster.Replicas {
+				if !r.Current || r.Offline {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+func await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for late := time.Now().Add(clusterWait); !holds(); {
+		if time.Now().After(late) {
+			t.Fatalf("waited %s, want %s", clusterWait, what)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+func splitAddress(t testing.TB, address string) (host string, port int) {
+	t.Helper()
+	host, text, _ := strings.Cut(address, ":")
+	if _, err := fmt.Sscan(text, &port); err != nil {
+		t.Fatal(err)
+	}
+	return host, port
+}
+
+var freeAddresses atomic.Int64
+
+// FreeAddress returns an address on which no process listens. Where loopback has more than one host,
+// each call returns another one, because the system may give a free port of one host to others.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	host := "127.0.0.1"
+	if runtime.GOOS == "linux" {
+		pid := os.Getpid()
+		host = fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, 1+pid%250, 1+freeAddresses.Add(1)%250)
+	}
+	l, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,73 @@
+package jetstream_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
+	"answerd/internal/event/jetstream"
+)
+
+// After a partition, a server lacks messages for a while, and still answers the reads of its clients.
+// A run that it lacks must not be reported as deleted. The notes of a run must be complete: without
+// them, a process that takes the run over would make a call again.
+func TestLaggingReplicaHidesNothing(t *testing.T) {
+	t.Parallel()
+	cluster := eventtest.StartCluster(t)
+	a := openLog(t, jetstream.Options{URL: cluster.URL()})
+	cluster.AwaitReplicas(t)
+	lagging := (cluster.Leader(t) + 1) % 3
+	b := openLog(t, jetstream.Options{URL: cluster.URLs[lagging]})
+	const runs, events, notes = 20, 40, 20
+	id := func(i int) string { return fmt.Sprintf("run_%d", i) }
+	for i := range runs / 2 {
+		startRun(t, a, id(i))
+	}
+	cluster.AwaitReplicas(t)
+	cluster.Isolate(lagging, false)
+	text := strings.Repeat("x", 64<<10)
+	for i := range runs {
+		if i >= runs/2 { // the lagging server does not know these at all
+			startRun(t, a, id(i))
+		}
+		for n := range events {
+			if n < notes {
+				if err := a.AddNote(t.Context(), id(i), []byte{byte(n)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			appendEvent(t, a, id(i), event.Start{Question: text})
+		}
+		appendEvent(t, a, id(i), event.FinalAnswer{})
+	}
+	var reads, refused atomic.Int64
+	var reading sync.WaitGroup
+	for i := range runs {
+		reading.Go(func() {
+			for {
+				reads.Add(1)
+				all, err := readUntil(t.Context(), b, id(i), nil)
+				var got []event.Note
+				if err == nil {
+					got, err = b.Notes(t.Context(), id(i))
+				}
+				if errors.Is(err, event.ErrUnavailable) {
+					refused.Add(1)
+					continue
+				}
+				if err != nil || len(all) != events+2 || len(got) != notes {
+					t.Errorf("%s has %d events and %d notes, %v, want %d and %d", id(i), len(all), len(got), err, events+2, notes)
+				}
+				return
+			}
+		})
+	}
+	cluster.Heal()
+	reading.Wait()
+	t.Logf("%d reads, %d unavailable", reads.Load(), refused.Load())
+}
