@@ -63,7 +63,7 @@ func StartCluster(t testing.TB) *Cluster {
 		c.StartServer(t, i)
 		t.Cleanup(func() { c.StopServer(i) })
 	}
-	await(t, "the cluster to have a leader that knows all servers", func() bool {
+	Await(t, "the cluster to have a leader that knows all servers", func() bool {
 		for _, s := range c.servers {
 			if len(s.JetStreamClusterPeers()) == clusterSize {
 				return true
@@ -97,7 +97,7 @@ func (c *Cluster) StopServer(i int) {
 // Leader returns the number of the server that leads the stream of runs.
 func (c *Cluster) Leader(t testing.TB) (leader int) {
 	t.Helper()
-	await(t, "the stream of runs to have a leader", func() bool {
+	Await(t, "the stream of runs to have a leader", func() bool {
 		for i, s := range c.servers {
 			if s.JetStreamIsStreamLeader("$G", "ANSWERD_RUNS") {
 				leader = i
@@ -112,11 +112,6 @@ func (c *Cluster) Leader(t testing.TB) (leader int) {
 // Clients returns the number of clients that are connected to a server.
 func (c *Cluster) Clients(i int) int { return c.servers[i].NumClients() }
 
-// AwaitNoClients waits until a server has no clients.
-func (c *Cluster) AwaitNoClients(t testing.TB, i int) {
-	t.Helper()
-	await(t, "the server to have no clients", func() bool { return c.Clients(i) == 0 })
-}
 
 // Isolate partitions a server from both others. Routes forward nothing until Heal; if cut is true,
 // their connections are closed as well.
@@ -157,7 +152,7 @@ func (c *Cluster) AwaitReplicas(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the streams to have three current replicas", func() bool {
+	Await(t, "the streams to have three current replicas", func() bool {
 		for _, name := range []string{"ANSWERD_RUNS", "ANSWERD_INDEX", "ANSWERD_JOBS"} {
 			s, err := j.Stream(t.Context(), name)
 			if err != nil || s.CachedInfo().Cluster == nil || len(s.CachedInfo().Cluster.Replicas) != clusterSize-1 {
@@ -173,7 +168,8 @@ func (c *Cluster) AwaitReplicas(t testing.TB) {
 	})
 }
 
-func await(t testing.TB, what string, holds func() bool) {
+// Await waits until a condition holds, at most two minutes.
+func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for late := time.Now().Add(clusterWait); !holds(); {
 		if time.Now().After(late) {

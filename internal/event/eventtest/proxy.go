@@ -100,7 +100,9 @@ func (p *Proxy) closeConns(conns ...io.Closer) {
 func (p *Proxy) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stopped = make(chan struct{})
+	if p.stopped == nil {
+		p.stopped = make(chan struct{})
+	}
 }
 
 // Resume forwards what was delayed, and all later traffic.

@@ -63,3 +63,40 @@ func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 		t.Errorf("Run of an unknown id = %v, want %v", err, event.ErrNotFound)
 	}
 }
+
+// A server that is isolated from its cluster keeps its clients. A log must leave it, or it is
+// unavailable for as long as the partition lasts.
+func TestLogLeavesAnIsolatedServer(t *testing.T) {
+	t.Parallel()
+	cluster := eventtest.StartCluster(t)
+	log := openLog(t, jetstream.Options{URL: cluster.URL()})
+	cluster.AwaitReplicas(t)
+	startRun(t, log, "run_a")
+	isolated := 0
+	for i := range cluster.URLs {
+		if cluster.Clients(i) > 0 { // each of the two connections may have its own server
+			isolated = i
+		}
+	}
+	cluster.Isolate(isolated, false)
+	began := time.Now()
+	eventtest.Await(t, "the isolated server to have no clients", func() bool { return cluster.Clients(isolated) == 0 })
+	t.Logf("left after %s", time.Since(began))
+	appendEvent(t, log, "run_a", event.FinalAnswer{})
+}
+
+// A server whose cluster has no majority answers a request for the state of a stream itself.
+func TestLogWithoutAMajorityIsNotReady(t *testing.T) {
+	t.Parallel()
+	cluster := eventtest.StartCluster(t)
+	log := openLog(t, jetstream.Options{URL: cluster.URL()})
+	cluster.AwaitReplicas(t)
+	for i := range cluster.URLs {
+		cluster.Isolate(i, false)
+	}
+	eventtest.Await(t, "Ready to fail three times in a row", func() bool {
+		return log.Ready(t.Context()) != nil && log.Ready(t.Context()) != nil && log.Ready(t.Context()) != nil
+	})
+	cluster.Heal()
+	eventtest.Await(t, "Ready to succeed", func() bool { return log.Ready(t.Context()) == nil })
+}

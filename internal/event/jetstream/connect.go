@@ -3,6 +3,7 @@ package jetstream
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -19,6 +20,14 @@ import (
 
 // connectTimeout bounds one attempt to reach one server.
 const connectTimeout = 2 * time.Second
+
+// A server that loses the rest of its cluster keeps its clients, but can do nothing for them. Every
+// leaderInterval a connection is checked, and after leaderFailures failed checks in a row it moves
+// to another server.
+const (
+	leaderInterval = 2 * time.Second
+	leaderFailures = 3
+)
 
 // maxCredentials bounds the credentials file, in bytes.
 const maxCredentials = 64 << 10
@@ -69,6 +78,54 @@ func connectUntilDone(ctx context.Context, servers string, options []nats.Option
 			return nil, fmt.Errorf("connect to the event log: %w", event.ErrUnavailable)
 		}
 	}
+}
+
+// watchLeaderLoop makes a connection try another server while its server does not reach the leader
+// of the events' stream. It also keeps the clock up to date.
+func (l *Log) watchLeaderLoop(c *nats.Conn) {
+	tick := time.NewTicker(leaderInterval)
+	defer tick.Stop()
+	for failures := 0; ; {
+		select {
+		case <-tick.C:
+		case <-l.ctx.Done():
+			return
+		}
+		switch {
+		case !c.IsConnected() || l.hasLeader(c): // without a connection, the client library looks for a server
+			failures = 0
+		case failures+1 < leaderFailures || len(c.Servers()) < 2:
+			failures++
+		default:
+			failures = 0
+			l.logger.Warn("event log: this server of the cluster does not reach the leader, trying another")
+			_ = c.ForceReconnect() // fails on a closed connection only
+		}
+	}
+}
+
+// hasLeader reports whether the leader of the events' stream answers on a connection.
+func (l *Log) hasLeader(c *nats.Conn) bool {
+	ctx, cancel := context.WithTimeout(l.ctx, readyTimeout)
+	defer cancel()
+	m, err := c.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+runsName, nil)
+	if err != nil {
+		return false
+	}
+	var info struct {
+		js.StreamInfo
+		Error *js.APIError
+	}
+	if json.Unmarshal(m.Data, &info) != nil || info.Error != nil || isLeaderless(&info.StreamInfo) {
+		return false
+	}
+	l.clock.set(info.TimeStamp)
+	return true
+}
+
+// isLeaderless reports whether a stream has no leader: then any of its servers sends the state.
+func isLeaderless(info *js.StreamInfo) bool {
+	return info.Cluster != nil && info.Cluster.Leader == ""
 }
 
 // Check connects to a cluster and returns an error unless it can be reached, accepts the

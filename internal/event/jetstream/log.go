@@ -230,6 +230,10 @@ func (l *Log) startLoops() error {
 	l.wg.Go(l.heartbeatLoop)
 	if l.embedded != nil {
 		l.wg.Go(l.recoverDiskLoop)
+		return nil
+	}
+	for _, c := range []*nats.Conn{l.write, l.read} {
+		l.wg.Go(func() { l.watchLeaderLoop(c) })
 	}
 	return nil
 }
@@ -274,13 +278,17 @@ func (l *Log) Ready(ctx context.Context) error {
 // adds monotonic time, so a change of this machine's clock has no effect.
 func (l *Log) Now() time.Time { return l.clock.now() }
 
-// streamInfo returns the state of a stream, and sets the log's clock by it.
+// streamInfo returns the state of a stream from its leader, and sets the log's clock by it.
 func (l *Log) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, error) {
 	info, err := s.Info(ctx)
-	if err == nil {
-		l.clock.set(info.TimeStamp)
+	switch {
+	case err != nil:
+		return nil, err
+	case isLeaderless(info):
+		return nil, errNoLeader
 	}
-	return info, err
+	l.clock.set(info.TimeStamp)
+	return info, nil
 }
 
 // clock is the clock of the server, which also gives messages their time. Each state of a stream

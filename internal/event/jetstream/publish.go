@@ -33,6 +33,9 @@ const (
 // errDiskFull means that recoverDisk has to free space first.
 var errDiskFull = errors.New("the disk is full")
 
+// errNoLeader means that a stream of a cluster has no leader at the moment.
+var errNoLeader = errors.New("the stream has no leader")
+
 // errUndecided means that a server refused an append that it should have accepted. In a cluster,
 // an earlier attempt may be stored on one server before the others have agreed to it.
 var errUndecided = errors.New("not decided yet")
