@@ -73,8 +73,11 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Requ
 // request names. The stream begins at position 0, because the encoder needs all events.
 func (h *Handler) streamAGUI(w http.ResponseWriter, r *http.Request, q agui.Request, run event.Run, after int64) {
 	head := agui.Header{ThreadID: q.ThreadID, ClientRunID: q.RunID, RunID: run.ID, V1: q.V1, After: after}
-	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head))))
+	h.streamRun(w, r, run.ID, 0, h.untilSuspended(r, formatOf(agui.NewEncoder(head)), canAskAnything))
 }
+
+// canAskAnything: AG-UI has interrupts of any kind.
+func canAskAnything(event.Suspended) bool { return true }
 
 // getAGUICapabilities serves GET /agui/capabilities.
 func (h *Handler) getAGUICapabilities(w http.ResponseWriter, r *http.Request) error {

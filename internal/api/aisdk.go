@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 
@@ -31,6 +32,11 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	})
 	if err != nil {
 		return err
+	}
+	if run, found, err := h.runOfChat(r, q.ThreadID); err != nil {
+		return err
+	} else if found {
+		q.ThreadID, req.ThreadID = run.ThreadID, run.ThreadID
 	}
 	if len(q.Answers) > 0 {
 		switch run, open, err := h.findSuspendedRun(r, q.ThreadID, hasAnswerTo(q)); {
@@ -78,15 +84,42 @@ func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk
 	return nil
 }
 
+// runIDLength is the length of a run's id, in every log.
+const runIDLength = len("run_") + 26
+
+// runOfChat returns the run that a chat's id names, because a page may show any run of its caller:
+// the id of the chat is then that of the run, and its thread that of the run. found is false for
+// the id of a chat. An id that can only be a run's, and of no run of the caller, is
+// event.ErrNotFound.
+func (h *Handler) runOfChat(r *http.Request, id string) (run event.Run, found bool, err error) {
+	if !strings.HasPrefix(id, "run_") || len(id) != runIDLength {
+		return event.Run{}, false, nil
+	}
+	run, err = h.ownedRun(r, id)
+	return run, err == nil, err
+}
+
 // resumeUIChat serves GET /api/chat/{id}/stream: the chat's newest message from its beginning,
 // while its run is in progress. A message that has ended is repeated only if its stream broke
-// before the end. 204 means that there is nothing to stream, as the SDK expects.
+// before the end. 204 means that there is nothing to stream, as the SDK expects. If the id is that
+// of a run, whichever format started it, the message is that run, also after its end.
 func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
 	thread, err := chatIDOf(r)
 	if err != nil {
+		return err
+	}
+	run, found, err := h.runOfChat(r, thread)
+	if err != nil {
+		return err
+	}
+	if found {
+		head, err := h.repeatedHeader(r, run)
+		if err == nil { // a reader of one run says nothing about what the page of its chat has
+			h.streamRun(w, r, run.ID, 0, h.uiChatFormat(r, head))
+		}
 		return err
 	}
 	page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Limit: 1})
@@ -97,31 +130,55 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	run := page.Runs[0]
-	stored := aisdk.DecodeStored(run.Request)
-	fromUIChat := stored.Format != ""
+	run = page.Runs[0]
+	fromUIChat := aisdk.DecodeStored(run.Request).Format != ""
 	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
+	head, err := h.repeatedHeader(r, run)
+	if err != nil {
+		return err
+	}
+	h.streamUIChat(w, r, head)
+	return nil
+}
+
+// repeatedHeader returns the header of a stream that has a run from its beginning, as a message of
+// its own; an error if the run cannot be shown at this time.
+func (h *Handler) repeatedHeader(r *http.Request, run event.Run) (aisdk.Header, error) {
+	if suspended, ok := run.Last.Body.(event.Suspended); ok && !canAskInUIChat(suspended) {
+		return aisdk.Header{}, newProblem("not_found", "The run waits for a person to raise one of its limits, which a UI message stream has no part for. The native API has the question, at /runs/"+run.ID+".")
+	}
 	// Report dropped events now: after the header, a stream can only be cut.
 	if _, err := h.Log.After(r.Context(), run.ID, 0); err != nil {
-		return err
+		return aisdk.Header{}, err
 	}
 	// If the run continues a message after a call of one of the page's tools, it has only the
 	// end of that message. Pages replace the message that has the streamed id, and would lose the
 	// call and its result. So the run is streamed as a message of its own.
+	stored := aisdk.DecodeStored(run.Request)
 	stored.MessageID = ""
-	h.streamUIChat(w, r, stored.Header(run))
-	return nil
+	return stored.Header(run), nil
+}
+
+// canAskInUIChat reports whether a page can show, and answer, what a run is suspended for. The
+// format has parts for approvals and elicitations, and none for limits.
+func canAskInUIChat(s event.Suspended) bool {
+	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind == event.KindBudget })
+}
+
+// uiChatFormat returns the format of a stream of the run of head.
+func (h *Handler) uiChatFormat(r *http.Request, head aisdk.Header) streamFormat {
+	f := formatOf(aisdk.NewEncoder(head))
+	f.header = uiStreamHeader
+	return h.untilSuspended(r, f, canAskInUIChat)
 }
 
 // streamUIChat streams the run of head as its message, and tracks whether it was delivered.
 func (h *Handler) streamUIChat(w http.ResponseWriter, r *http.Request, head aisdk.Header) {
-	f := formatOf(aisdk.NewEncoder(head))
-	f.header = uiStreamHeader
 	h.deliveries.record(head.RunID, false)
-	if h.streamRun(w, r, head.RunID, 0, h.untilSuspended(r, f)) {
+	if h.streamRun(w, r, head.RunID, 0, h.uiChatFormat(r, head)) {
 		h.deliveries.record(head.RunID, true)
 	}
 }
@@ -131,6 +188,11 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 	thread, err := chatIDOf(r)
 	if err != nil {
 		return err
+	}
+	if run, found, err := h.runOfChat(r, thread); err != nil {
+		return err
+	} else if found {
+		thread = run.ThreadID
 	}
 	for _, status := range []event.Status{event.StatusRunning, event.StatusSuspended} {
 		page, err := h.Log.Runs(r.Context(), event.Filter{Owner: ownerOf(r), ThreadID: thread, Status: status, Limit: event.MaxPage})

@@ -42,16 +42,17 @@ func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(ev
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended returns f with a stream that ends when the run is suspended. A suspension that is
-// already over must not end it, so it asks the log for the newest event; the frames of such a
-// suspension are dropped, and encoders continue as if it had not happened.
-func (h *Handler) untilSuspended(r *http.Request, f streamFormat) streamFormat {
+// untilSuspended returns f with a stream that ends when the run is suspended for what the format
+// can ask a person for. A suspension that is already over must not end it, so it asks the log for
+// the newest event; the frames of such a suspension, and of one for something else, are dropped, and
+// encoders continue as if it had not happened.
+func (h *Handler) untilSuspended(r *http.Request, f streamFormat, canAsk func(event.Suspended) bool) streamFormat {
 	suspended, appendEvent := false, f.append
 	f.append = func(buf []byte, e event.Event) []byte {
 		encoded := appendEvent(buf, e)
-		if isSuspended(e) {
+		if s, ok := e.Body.(event.Suspended); ok {
 			run, err := h.Log.Run(r.Context(), e.RunID)
-			if err != nil || run.Last.Seq != e.Seq {
+			if err != nil || run.Last.Seq != e.Seq || !canAsk(s) {
 				return encoded[:len(buf)]
 			}
 			suspended = true

@@ -40,6 +40,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), ada...), "")
 	frames(t, s.do(t, "POST", "/agui", aguiInput("r", ""), ada...), "")
 	approval := `{"id":"` + waits.ID + `","approved":true}`
+	noRun := run[:len("run_")] + "aaaaaaaa" + run[len("run_aaaaaaaa"):] // of this process, which its last characters name
 
 	// What of the path, the header or the body is the id, by route; none stands for it.
 	doors := map[string][]struct{ path, body, header, id, none string }{
@@ -52,13 +53,14 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"POST /answer/stream":                         {{"/answer/stream", question, "ID:1", run, "run_none"}},
 		"GET /answer/stream":                          {{"/answer/stream", "", "ID:1", run, "run_none"}},
 		"GET /runs":                                   {{"/runs?thread_id=ID", "", "", "c", "none"}, {"/runs?status=suspended", "", "", "", ""}},
-		"GET /v1/responses/{response_id}":             {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID?stream=true", "", "", response, "resp_none"}},
-		"DELETE /v1/responses/{response_id}":          {{"/v1/responses/ID", "", "", response, "resp_none"}},
-		"GET /v1/responses/{response_id}/input_items": {{"/v1/responses/ID/input_items", "", "", response, "resp_none"}},
-		"POST /v1/responses/{response_id}/cancel":     {{"/v1/responses/ID/cancel", "", "", response, "resp_none"}},
-		"POST /v1/responses":                          {{"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
-		"GET /api/chat/{id}/stream":                   {{"/api/chat/ID/stream", "", "", "c", "none"}},
-		"POST /api/chat/{id}/stop":                    {{"/api/chat/ID/stop", "", "", "c", "none"}},
+		"GET /v1/responses/{response_id}":             {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID?stream=true", "", "", response, "resp_none"}, {"/v1/responses/ID", "", "", run, noRun}, {"/v1/responses/ID?stream=true", "", "", run, noRun}},
+		"DELETE /v1/responses/{response_id}":          {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID", "", "", run, noRun}},
+		"GET /v1/responses/{response_id}/input_items": {{"/v1/responses/ID/input_items", "", "", response, "resp_none"}, {"/v1/responses/ID/input_items", "", "", run, noRun}},
+		"POST /v1/responses/{response_id}/cancel":     {{"/v1/responses/ID/cancel", "", "", response, "resp_none"}, {"/v1/responses/ID/cancel", "", "", run, noRun}},
+		"POST /v1/responses":                          {{"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", run, noRun}, {"/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
+		"GET /api/chat/{id}/stream":                   {{"/api/chat/ID/stream", "", "", "c", "none"}, {"/api/chat/ID/stream", "", "", run, noRun}},
+		"POST /api/chat/{id}/stop":                    {{"/api/chat/ID/stop", "", "", "c", "none"}, {"/api/chat/ID/stop", "", "", run, noRun}},
+		"POST /api/chat":                              {{"/api/chat", says("ID", "1 + 2?"), "", run, noRun}},
 		"POST /agui":                                  {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
 	}
 	// Their ids name nothing that belongs to somebody.
@@ -96,7 +98,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 			if status != noStatus || body != noBody {
 				t.Errorf("%s: another's is %d %s, none is %d %s, want %d and %s", route, status, body, noStatus, noBody, noStatus, noBody)
 			}
-			if strings.Contains(route, "_id}") && status != http.StatusNotFound || strings.Contains(body, "1 + 2") {
+			if (strings.Contains(route, "_id}") || way.none == noRun) && status != http.StatusNotFound || strings.Contains(body, "1 + 2") {
 				t.Errorf("%s: %d %s, want 404 for an ID, nothing of another's question", route, status, body)
 			}
 		}

@@ -38,6 +38,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	// Use the stored form for this response too, so that it is the same when it is retrieved later.
 	record := q.EncodeStored()
 	stored, _ := responses.DecodeStored(record)
+	req.Record = responses.NotStored
 	if q.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so they could not be answered.
@@ -64,6 +65,9 @@ func (h *Handler) addEarlierTurns(r *http.Request, q *responses.Request) error {
 		return err
 	}
 	previous, err := h.findResponse(r, q.PreviousID)
+	if err == nil {
+		err = previous.needConversation()
+	}
 	if err != nil {
 		return missingResponse(err, "previous_response_id")
 	}
@@ -81,16 +85,22 @@ func (h *Handler) addEarlierTurns(r *http.Request, q *responses.Request) error {
 	return nil
 }
 
-// missingResponse returns event.ErrNotFound and event.ErrGone as the problem of the parameter that
-// names the response, and other errors as they are. The OpenAI API has no 410: a deleted response
-// is 404 there.
+// missingResponse returns the reason why there is no response as the problem of the parameter that
+// names it, and other errors as they are. The OpenAI API has no 410: a response that is no longer
+// kept is 404 there.
 func missingResponse(err error, param string) error {
-	if errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) {
-		p := newProblem("not_found", "There is no such response.")
-		p.param = param
-		return p
+	p, ok := errors.AsType[*problem](err)
+	switch {
+	case ok && p.Code == "not_found":
+	case errors.Is(err, event.ErrNotFound):
+		p = newProblem("not_found", "There is no such response.")
+	case errors.Is(err, event.ErrGone):
+		p = newProblem("not_found", "The response is no longer kept.")
+	default:
+		return err
 	}
-	return err
+	p.param = param
+	return p
 }
 
 // allEvents returns the events of a run so far.
@@ -147,7 +157,9 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s respons
 // streamResponse streams a response from the first event that the caller lacks (Header.Skip).
 func (h *Handler) streamResponse(w http.ResponseWriter, r *http.Request, s responseSpan, head responses.Header) {
 	enc := responses.NewEncoder(head)
+	encode := h.encodeSpan(r.Context(), s, enc)
 	f := formatOf(enc)
+	f.append = func(buf []byte, e event.Event) []byte { return appendFrames(buf, encode(e)) }
 	f.ended = enc.HasEnded
 	h.streamRun(w, r, s.run.ID, 0, f)
 }
@@ -159,8 +171,9 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 		return err
 	}
 	enc := responses.NewEncoder(head)
+	encode := h.encodeSpan(r.Context(), s, enc)
 	for _, e := range events {
-		enc.Encode(e)
+		encode(e)
 	}
 	writeJSON(w, http.StatusOK, "application/json", enc.Response())
 	return nil
@@ -169,6 +182,9 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 // getResponse serves GET /v1/responses/{response_id}, as a stream if the query has stream=true.
 func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	if err == nil {
+		err = s.checkReadable()
+	}
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
@@ -222,17 +238,13 @@ func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
 // given again.
 func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q responses.Request) error {
 	id := q.Approvals[0].Run
-	run, err := h.ownedRun(r, id)
+	s, err := h.findResponse(r, responses.FormatID(id, responses.Span{}))
 	if err != nil {
 		return missingResponse(err, "input")
 	}
 	events, err := h.allEvents(r.Context(), id)
 	if err != nil {
 		return missingResponse(err, "input")
-	}
-	stored, ok := responses.DecodeStored(run.Request)
-	if !ok {
-		return newProblem("not_found", "There is no such response.")
 	}
 	var inputs []agent.Input
 	for _, a := range q.Approvals {
@@ -254,7 +266,8 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q resp
 	if repeated && slices.ContainsFunc(q.Approvals, notGiven) {
 		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
-	return h.sendResponse(w, r, responseSpan{run, stored, spanAnswering(events, q.Approvals)}, q.Stream, q.Background)
+	s.Span = spanAnswering(events, q.Approvals)
+	return h.sendResponse(w, r, s, q.Stream, q.Background)
 }
 
 // hasApproval reports whether the run has this answer to an approval request already. A client

@@ -69,12 +69,14 @@ func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 	if string(one) != string(two) {
 		t.Errorf("retrieved:\n%s\n%s, want %s", one, two, string(two))
 	}
-	for _, id := range []string{"resp_none", "nope", r.ID + "_99", r.ID + "_-1", strings.Replace(r.ID, "resp", "run", 1)} {
+	for _, id := range []string{"resp_none", "nope", r.ID + "_99", r.ID + "_-1", strings.Replace(r.ID, "resp", "run", 1) + "_1"} {
 		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id, ""), 404)
 	}
-	// A run of another face is no response.
+	// The id of a chat completion is that of its run, which can be read as a response.
 	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x")), 200)
-	decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+strings.Replace(c.ID, "chatcmpl-run", "resp", 1), ""), 404)
+	if of := decode[resource](t, s.do(t, "GET", "/v1/responses/"+c.ID, ""), 200); of.ID != strings.Replace(c.ID, "chatcmpl-run", "resp", 1) || of.Status != "completed" {
+		t.Errorf("the response of %s is %s %s, want the same run, completed", c.ID, of.ID, of.Status)
+	}
 }
 
 // The rules of the strict accumulator of openai's stream helper.

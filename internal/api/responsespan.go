@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/api/responses"
 	"answerd/internal/event"
+	"answerd/internal/sse"
 )
 
 // responseSpan is the part of a run that one response covers: from one of its events to its end,
@@ -21,10 +23,13 @@ type responseSpan struct {
 	run     event.Run
 	request responses.StoredRequest
 	responses.Span
+	// otherFormat means that the run was not started as a response.
+	otherFormat bool
 }
 
-// findResponse returns the caller's response with that id. For the response of another caller the
-// error is event.ErrNotFound, so that nothing reveals that it exists.
+// findResponse returns the caller's response with that id, which may be a run of any API format. For
+// the response of another caller the error is event.ErrNotFound, so that nothing reveals that it
+// exists.
 func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error) {
 	runID, span, ok := responses.ParseID(id)
 	if !ok {
@@ -34,11 +39,68 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 	if err != nil {
 		return responseSpan{}, err
 	}
-	request, ok := responses.DecodeStored(run.Request)
-	if !ok || max(span.After, span.Until) > run.Last.Seq {
+	if max(span.After, span.Until) > run.Last.Seq {
 		return responseSpan{}, event.ErrNotFound
 	}
-	return responseSpan{run, request, span}, nil
+	request, ok := responses.DecodeStored(run.Request)
+	if ok && !request.IsStored() {
+		return responseSpan{}, newProblem("not_found", "The response was created with store false, so it is not kept. The native API has its run, at /runs/"+run.ID+".")
+	}
+	if !ok {
+		start, err := h.startOf(r.Context(), run.ID)
+		if err != nil {
+			return responseSpan{}, err
+		}
+		request = responses.NewStoredRequest(run, start)
+	}
+	return responseSpan{run: run, request: request, Span: span, otherFormat: !ok}, nil
+}
+
+// startOf returns the start event of a run; the zero value if the run has none yet.
+func (h *Handler) startOf(ctx context.Context, run string) (event.Start, error) {
+	page, err := h.Log.After(ctx, run, 0)
+	if err != nil || len(page.Events) == 0 {
+		return event.Start{}, err
+	}
+	start, _ := page.Events[0].Body.(event.Start)
+	return start, nil
+}
+
+// isWhole reports whether the response covers the whole run, whatever suspends it.
+func (s responseSpan) isWhole() bool { return s.otherFormat && s.After == 0 }
+
+// checkReadable returns why the response cannot be read at this time: the format has an item for
+// approvals, but for no other input that a run can wait for.
+func (s responseSpan) checkReadable() error {
+	if suspended, ok := s.run.Last.Body.(event.Suspended); ok && !responses.OnlyApprovals(suspended) {
+		return newProblem("not_found", "The run waits for input that a response has no item for: a form or a page of an MCP server, or a limit to raise. The native API has the question, at /runs/"+s.run.ID+".")
+	}
+	return nil
+}
+
+// needConversation returns the problem of a run of another API format whose conversation before
+// the answer a caller needs. Such a run does not keep it, and a part of it would be wrong.
+func (s responseSpan) needConversation() error {
+	if s.otherFormat {
+		return newProblem("not_found", "The run was started in another API format, which does not keep the conversation before it as the input of a response.")
+	}
+	return nil
+}
+
+// encodeSpan returns the function that encodes the events of s. A suspension that is over does not
+// end a response that covers a whole run: the run is then read past it.
+func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses.Encoder) func(event.Event) []sse.Frame {
+	if !s.isWhole() {
+		return enc.Encode
+	}
+	return func(e event.Event) []sse.Frame {
+		if isSuspended(e) {
+			if run, err := h.Log.Run(ctx, e.RunID); err == nil && run.Last.Seq != e.Seq {
+				enc.Resume(e.Seq)
+			}
+		}
+		return enc.Encode(e)
+	}
 }
 
 // responseHeader returns the header with which an encoder encodes s. skip is the number of events
@@ -46,7 +108,7 @@ func (h *Handler) findResponse(r *http.Request, id string) (responseSpan, error)
 func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
 	head := responses.Header{
 		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, h.Agent.DefaultModel),
-		PreviousID: s.request.PreviousID, Echo: s.request.Echo, Span: s.Span, Skip: skip,
+		PreviousID: s.request.PreviousID, Echo: s.request.Echo, Span: s.Span, Skip: skip, Whole: s.isWhole(),
 	}
 	if s.After > 0 {
 		events, err := h.allEvents(r.Context(), s.run.ID)
@@ -144,6 +206,9 @@ const (
 // listInputItems serves GET /v1/responses/{response_id}/input_items.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	if err == nil && s.isWhole() {
+		err = s.needConversation()
+	}
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}

@@ -135,7 +135,12 @@ func TestIdsTellRunAndPlace(t *testing.T) {
 			t.Errorf("run %s %v %t, want run_abc, %+v and true", run, got, ok, span)
 		}
 	}
-	for _, id := range []string{"", "resp_", "run_abc", "resp_abc_", "resp_abc_0", "resp_abc_-1", "resp_abc_x", "resp_abc_2_1", "resp_abc_2_2", "resp_abc_0_2", "resp_abc_1_2_3", "resp_abc_99999999999999999999"} {
+	for _, id := range []string{"run_abc", "chatcmpl-run_abc"} {
+		if run, span, ok := responses.ParseID(id); run != "run_abc" || span != (responses.Span{}) || !ok {
+			t.Errorf("ParseID(%s) = %s, %v, %t, want run_abc, from its beginning", id, run, span, ok)
+		}
+	}
+	for _, id := range []string{"", "resp_", "run_", "run_abc_1", "chatcmpl-resp", "resp_abc_", "resp_abc_0", "resp_abc_-1", "resp_abc_x", "resp_abc_2_1", "resp_abc_2_2", "resp_abc_0_2", "resp_abc_1_2_3", "resp_abc_99999999999999999999"} {
 		if run, span, ok := responses.ParseID(id); ok {
 			t.Errorf("ParseID(%s) = %s, %v, want it refused", id, run, span)
 		}

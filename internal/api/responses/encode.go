@@ -73,6 +73,9 @@ func (enc *Encoder) Response() any {
 // response.
 func (enc *Encoder) HasEnded() bool { return enc.ended }
 
+// Resume makes the suspension with that sequence number, which is over, not end the response.
+func (enc *Encoder) Resume(seq int64) { enc.head.Until = max(enc.head.Until, seq+1) }
+
 // Encode returns the frames that e adds to the stream. Events before the span only change the
 // state.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
@@ -145,8 +148,11 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.StepReset:
 		enc.stepReset()
 	case event.Suspended:
+		if enc.head.Whole {
+			enc.addApprovalRequests() // also of a suspension that is over: the stream must be the same each time
+		}
 		if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
-			return // the suspension is for an approval that this response asked for together with others
+			return // the suspension is over, or for an approval that this response asked for together with others
 		}
 		enc.closeOpenCalls()
 		enc.addApprovalRequests()

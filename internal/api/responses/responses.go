@@ -20,6 +20,7 @@ package responses
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,9 @@ type Header struct {
 	// Skip is the number of events of the stream that the reader already has (starting_after).
 	// They are encoded, because later ones depend on them, and not sent.
 	Skip int
+	// Whole is for a run of another API format, whose reader wants all of it: a suspension ends the
+	// response only as long as it lasts. The caller says with Encoder.Resume which ones are over.
+	Whole bool
 }
 
 // ToolList has the tools of an MCP server, for an mcp_list_tools item.
@@ -102,6 +106,9 @@ type StoredRequest struct {
 // formatName distinguishes the stored requests of this API format from those of others.
 const formatName = "responses"
 
+// NotStored is the stored form of a request with store false.
+var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
+
 // EncodeStored returns the stored form of the request, of at most maxStored bytes. If that is not
 // enough, it leaves out images, then the older half of the messages again and again, then most of
 // what the response repeats, and at last the question. The request itself runs unchanged; only
@@ -152,6 +159,15 @@ func DecodeStored(data []byte) (k StoredRequest, ok bool) {
 	return k, json.Unmarshal(data, &k) == nil && k.Format == formatName
 }
 
+// NewStoredRequest returns what a response needs of the request of a run of another API format,
+// whose start event is start. It has no conversation: such a run does not keep it.
+func NewStoredRequest(run event.Run, start event.Start) StoredRequest {
+	return StoredRequest{Model: start.Model, Echo: Echo{Metadata: run.Metadata, Background: run.Background}}
+}
+
+// IsStored reports whether the response can be retrieved and continued later.
+func (k StoredRequest) IsStored() bool { return k.Echo.Store == nil || *k.Echo.Store }
+
 // Messages returns the conversation up to the answer: the history and the question.
 func (k StoredRequest) Messages() []agent.Message {
 	if k.Question == "" && len(k.Media) == 0 {
@@ -165,8 +181,12 @@ func (k StoredRequest) Messages() []agent.Message {
 // which the response begins; if the run got its approvals one by one and was suspended in between,
 // it also has the last of those.
 
-// runPrefix begins the ids of runs. Ids of responses and items have the rest of a run's id.
-const runPrefix = "run_"
+const (
+	// runPrefix begins the ids of runs. Ids of responses and items have the rest of a run's id.
+	runPrefix = "run_"
+	// chatPrefix begins the ids of chat completions, which have the whole id of a run after it.
+	chatPrefix = "chatcmpl-"
+)
 
 // Span is the part of a run that a response covers.
 type Span struct {
@@ -177,10 +197,17 @@ type Span struct {
 }
 
 // EndsWith reports whether the response ends with e although the run does not: e suspends the run,
-// and is not a suspension within the span.
+// and is not a suspension within the span. A suspension for anything but approvals ends no response,
+// because the next response could not answer it.
 func (s Span) EndsWith(e event.Event) bool {
-	_, waits := e.Body.(event.Suspended)
-	return waits && e.Seq > s.After && e.Seq >= s.Until
+	suspended, ok := e.Body.(event.Suspended)
+	return ok && e.Seq > s.After && e.Seq >= s.Until && OnlyApprovals(suspended)
+}
+
+// OnlyApprovals reports whether a suspended run waits for nothing but approvals, the only kind of
+// interrupt that this format has an item for.
+func OnlyApprovals(s event.Suspended) bool {
+	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind != event.KindApproval })
 }
 
 // FormatID returns the id of the response that covers the span s of a run, such as resp_abc_12_20.
@@ -195,8 +222,12 @@ func FormatID(run string, s Span) string {
 	return id
 }
 
-// ParseID parses what FormatID returns. ok is false if id is not an id of a response.
+// ParseID parses what FormatID returns. ok is false if id is not an id of a response. The id of a
+// run, as the native API and Chat Completions have it, counts as that of the run's first response.
 func ParseID(id string) (run string, s Span, ok bool) {
+	if name, ok := strings.CutPrefix(strings.TrimPrefix(id, chatPrefix), runPrefix); ok && !strings.Contains(name, "_") {
+		id = "resp_" + name
+	}
 	parts := strings.Split(id, "_")
 	if len(parts) < 2 || len(parts) > 4 || parts[0] != "resp" || parts[1] == "" {
 		return "", Span{}, false

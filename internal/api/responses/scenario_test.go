@@ -2,36 +2,43 @@ package responses_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"answerd/internal/api/responses"
 	"answerd/internal/api/scenario"
+	"answerd/internal/event"
 )
 
 // The responses that a run is: the stream of each and behind it the response as it is
-// retrieved. One begins where the one before it came to wait for approvals.
+// retrieved. One begins where the one before it came to wait for approvals. A run that waits for
+// forms was started in another format, and is one response.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			var got []byte
-			previous := ""
-			for _, part := range s.Segments() {
+			previous, parts := "", s.Segments()
+			whole := slices.ContainsFunc(s.Events, func(e event.Event) bool { return e.Body.Type() == "elicitation" })
+			if whole {
+				parts = []scenario.Segment{{Events: s.Events}}
+			}
+			for _, part := range parts {
 				span := responses.Span{After: part.After}
 				head := responses.Header{
-					ID: responses.FormatID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, PreviousID: previous,
+					ID: responses.FormatID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, PreviousID: previous, Whole: whole,
 				}
 				previous = head.ID
 				stream, enc := encode(head, s)
 				if !enc.HasEnded() {
 					t.Errorf("the response after %d has no end, want one", part.After)
 				}
-				whole, err := json.MarshalIndent(enc.Response(), "", "  ")
+				response, err := json.MarshalIndent(enc.Response(), "", "  ")
 				if err != nil {
 					t.Fatal(err)
 				}
-				got = append(append(append(got, stream...), whole...), '\n')
+				got = append(append(append(got, stream...), response...), '\n')
 				resumes(t, head, s, stream)
 			}
 			s.Golden(t, "responses.golden", got)
@@ -42,6 +49,9 @@ func TestScenarios(t *testing.T) {
 func encode(head responses.Header, s scenario.Scenario) (stream []byte, enc *responses.Encoder) {
 	enc = responses.NewEncoder(head)
 	for _, e := range s.Events {
+		if _, over := e.Body.(event.Suspended); over && head.Whole && e.Seq != s.Events[len(s.Events)-1].Seq {
+			enc.Resume(e.Seq)
+		}
 		for _, f := range enc.Encode(e) {
 			stream = f.AppendTo(stream)
 		}

@@ -61,9 +61,13 @@ func (enc *Encoder) closeOpenCalls() {
 
 // addApprovalRequests adds an item for each approval that the run is suspended for. That waits for
 // the suspension, because an approval may be denied at once, and a client could not answer its
-// request any more.
+// request any more. A response that covers a whole run has each only once, however often the run is
+// suspended for it.
 func (enc *Encoder) addApprovalRequests() {
 	for _, b := range enc.asked {
+		if enc.head.Whole && enc.requests[b.CallID] == itemID("mcpr", enc.head.ID, b.InterruptID) {
+			continue
+		}
 		item := approvalItem{ID: itemID("mcpr", enc.head.ID, b.InterruptID), Type: "mcp_approval_request", ServerLabel: serverLabel(b.Server), Name: b.Tool, Arguments: string(b.Args)}
 		enc.requests[b.CallID] = item.ID
 		enc.finishItem(enc.addItem(item), item)
