@@ -49,8 +49,8 @@ lint: ## gofmt, vet, staticcheck
 	go run $(STATICCHECK) ./...
 
 .PHONY: openapi-lint
-openapi-lint: ## lint api/openapi.yaml (needs Node)
-	npm_config_ignore_scripts=true npx --yes $(REDOCLY) lint api/openapi.yaml
+openapi-lint: ## lint the OpenAPI documents (needs Node)
+	npm_config_ignore_scripts=true npx --yes $(REDOCLY) lint api/openapi.yaml api/openapi/*.yaml
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (10s, or a count such as 1000x)

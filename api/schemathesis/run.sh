@@ -1,5 +1,5 @@
 #!/bin/sh
-# api/openapi.yaml against the service that it describes: schemathesis makes up requests,
+# The OpenAPI documents against the service that they describe: schemathesis makes up requests,
 # good and bad, for every operation, and checks every answer. It skips, with the reason,
 # where Python or its package cannot be had. EXAMPLES is how many requests an operation
 # gets of each kind.
@@ -32,6 +32,8 @@ while ! grep -q '"msg":"listening"' "$work/log"; do
 	sleep 0.1
 done
 addr=$(sed -n 's/.*"msg":"listening","addr":"\([^"]*\)".*/\1/p' "$work/log" | head -n 1)
-.venv/bin/schemathesis --config-file schemathesis.toml run ../openapi.yaml -u "http://$addr" -n "${EXAMPLES:-8}"
+for document in ../openapi.yaml ../openapi/*.yaml; do
+	.venv/bin/schemathesis --config-file schemathesis.toml run "$document" -u "http://$addr" -n "${EXAMPLES:-8}"
+done
 # A fault of ours would be here, whatever was answered.
 ! grep -e '"level":"ERROR"' -e panic "$work/log"

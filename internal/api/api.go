@@ -1,6 +1,6 @@
 // Package api serves answerd over HTTP: the routes, the stream loop, errors as problem documents.
 //
-//	h := api.New(api.Options{Agent: a, Log: log, OpenAPI: doc})
+//	h := api.New(api.Options{Agent: a, Log: log, OpenAPI: documents})
 //	srv := &http.Server{Handler: h, ReadHeaderTimeout: api.ReadHeaderTimeout, …}
 //	// To shut down:
 //	h.MarkUnready()   // /readyz fails from now on
@@ -18,6 +18,7 @@ package api
 
 import (
 	"context"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -67,7 +68,7 @@ type Options struct {
 
 	Version string       // of this service
 	Metrics http.Handler // needs a token if Verifier is set; nil serves no metrics
-	OpenAPI []byte       // the OpenAPI document
+	OpenAPI fs.FS        // the OpenAPI documents: openapi.yaml, and openapi/*.yaml; nil serves none
 	Console http.Handler // the page at /; nil serves none
 	Logger  *slog.Logger
 	TraceID func(context.Context) string // returns the trace id of a request, for its problems

@@ -57,6 +57,27 @@ func TestRoutesAreInTheDocumentAndViceVersa(t *testing.T) {
 	}
 }
 
+// Issue 21, criterion 3: clients of the native API are generated from one document, which has
+// nothing of the other formats.
+func TestNativeDocumentStandsAlone(t *testing.T) {
+	native := documents()["openapi.yaml"]
+	walk("#", native, func(at string, o object) {
+		if ref, ok := o["$ref"].(string); ok && !strings.HasPrefix(ref, "#/") {
+			t.Errorf("%s refers to %s, want a reference within the document", at, ref)
+		}
+	})
+	for path := range native["paths"].(object) {
+		for _, other := range []string{"/v1/", "/api/", "/agui", "/mcp"} {
+			if strings.HasPrefix(path, other) {
+				t.Errorf("%s is in the native document, want it in that of its format", path)
+			}
+		}
+	}
+	if len(documents()) != 5 {
+		t.Errorf("%d documents, want the native one and 4 others", len(documents()))
+	}
+}
+
 func TestExamplesMatchTheirSchemas(t *testing.T) {
 	d, count := document(), 0
 	check := func(at string, schema, example any) {

@@ -64,7 +64,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"POST /agui":                                  {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
 	}
 	// Their ids name nothing that belongs to somebody.
-	shared := []string{"{name}", "{model}", "/console/*"}
+	shared := []string{"{name}", "{model}", "{file}", "/console/*"}
 	for _, route := range routesOf(t, s) {
 		named := strings.Contains(route, "{") || strings.Contains(route, "*")
 		for _, id := range shared {
@@ -118,7 +118,7 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
 	})
-	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/oauth/callback", "/", "/console/*", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
+	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/oauth/callback", "/", "/console/*", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
 	open := make(map[string]bool)
 	for _, path := range public {
 		open["GET "+path] = true

@@ -1,7 +1,10 @@
 package api
 
 import (
+	"errors"
+	"io/fs"
 	"net/http"
+	"strings"
 )
 
 // getHealth serves GET /healthz: the process answers. It checks nothing else, because a restart,
@@ -34,10 +37,21 @@ func (h *Handler) getReadiness(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getOpenAPI serves GET /openapi.yaml.
+// getOpenAPI serves GET /openapi.yaml, the document of the native API, and GET /openapi/{file},
+// those of the other API formats.
 func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
+	if h.OpenAPI == nil {
+		return notFound(w, r)
+	}
+	document, err := fs.ReadFile(h.OpenAPI, strings.TrimPrefix(r.URL.Path, "/"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+		return notFound(w, r)
+	}
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", "application/yaml")
-	_, err := w.Write(h.OpenAPI)
+	_, err = w.Write(document)
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"unicode/utf16"
 
 	"answerd/internal/api"
@@ -117,7 +118,9 @@ func TestAcceptHeadersAreHonored(t *testing.T) {
 }
 
 func TestProbesAnswerWhoeverAsks(t *testing.T) {
-	s := serve(t, adds(), nil, func(o *api.Options) { o.OpenAPI = []byte("openapi: 3.1.0\n") })
+	s := serve(t, adds(), nil, func(o *api.Options) {
+		o.OpenAPI = fstest.MapFS{"openapi.yaml": {Data: []byte("openapi: 3.1.0\n")}, "openapi/aisdk.yaml": {Data: []byte("openapi: 3.1.0\n")}}
+	})
 	resp := s.do(t, "GET", "/healthz", "", "Host", "10.1.2.3:8080")
 	if b, _ := io.ReadAll(resp.Body); strings.TrimSpace(string(b)) != `{"status":"ok"}` {
 		t.Errorf(`health is %s, want {"status":"ok"}`, b)
@@ -128,8 +131,13 @@ func TestProbesAnswerWhoeverAsks(t *testing.T) {
 	if resp := s.do(t, "HEAD", "/answer/stream?question=a", ""); resp.StatusCode != 405 || len(s.Model.Requests()) != 0 {
 		t.Errorf("HEAD of a stream is %s, want status 405, 0 requests", resp.Status)
 	}
-	if resp := s.do(t, "GET", "/openapi.yaml", ""); resp.Header.Get("Content-Type") != "application/yaml" {
-		t.Errorf("content type %s, want application/yaml", resp.Header.Get("Content-Type"))
+	for _, path := range []string{"/openapi.yaml", "/openapi/aisdk.yaml"} {
+		if resp := s.do(t, "GET", path, ""); resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/yaml" {
+			t.Errorf("%s: %s, content type %s, want 200 and application/yaml", path, resp.Status, resp.Header.Get("Content-Type"))
+		}
+	}
+	for _, path := range []string{"/openapi/none.yaml", "/openapi/..%2fopenapi.yaml", "/openapi/"} {
+		refused(t, s.do(t, "GET", path, ""), 404, "not_found")
 	}
 }
 

@@ -22,6 +22,7 @@ func (h *Handler) newRouter() http.Handler {
 	getOrHead(r, "/healthz", h.withProblems(h.getHealth))
 	getOrHead(r, "/readyz", h.withProblems(h.getReadiness))
 	getOrHead(r, "/openapi.yaml", h.withProblems(h.getOpenAPI))
+	getOrHead(r, "/openapi/{file}", h.withProblems(h.getOpenAPI))
 	getOrHead(r, resourceMetadataPath, h.withProblems(h.getResourceMetadata))
 	getOrHead(r, resourceMetadataPath+"/mcp", h.withProblems(h.getResourceMetadata))
 	if h.Console != nil {

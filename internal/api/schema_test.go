@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"reflect"
 	"regexp"
@@ -25,23 +26,71 @@ import (
 
 type object = map[string]any
 
-// contractDocument is api/openapi.yaml as JSON values, and its schemas as validators
-// read them.
+// contractDocument is api/openapi.yaml with the documents of the other formats as JSON values, as
+// if they were one, and its schemas as validators read them.
 type contractDocument struct {
 	root     object
 	defs     map[string]json.RawMessage
 	resolved map[string]*jsonschema.Resolved // by the schema's JSON; the tests run one by one
 }
 
-// document is read once. A broken one fails every test.
-var document = sync.OnceValue(func() *contractDocument {
-	var raw any
-	d := &contractDocument{resolved: make(map[string]*jsonschema.Resolved)}
-	if err := yaml.Unmarshal(contract.OpenAPI, &raw); err != nil {
+// documents are the OpenAPI documents of the contract, by their paths. A broken one fails every
+// test.
+var documents = sync.OnceValue(func() map[string]object {
+	names, err := fs.Glob(contract.OpenAPI, "openapi/*.yaml")
+	if err != nil {
 		panic(err)
 	}
-	if err := convert(raw, &d.root); err != nil {
-		panic(err)
+	out := make(map[string]object)
+	for _, name := range append(names, "openapi.yaml") {
+		text, err := contract.OpenAPI.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		var raw any
+		if err := yaml.Unmarshal(text, &raw); err != nil {
+			panic(fmt.Errorf("%s: %w", name, err))
+		}
+		var document object
+		if err := convert(raw, &document); err != nil {
+			panic(err)
+		}
+		out[name] = document
+	}
+	return out
+})
+
+// otherDocument finds the file of a reference to another document.
+var otherDocument = regexp.MustCompile(`"(?:\.\./)?[a-z]+\.yaml#/components/`)
+
+// document has what all documents say, in one: references between them are references within it.
+var document = sync.OnceValue(func() *contractDocument {
+	d := &contractDocument{root: object{"paths": object{}, "components": object{}}, resolved: make(map[string]*jsonschema.Resolved)}
+	for name, document := range documents() {
+		text, err := json.Marshal(document)
+		if err != nil {
+			panic(err)
+		}
+		var part object
+		if err := json.Unmarshal(otherDocument.ReplaceAll(text, []byte(`"#/components/`)), &part); err != nil {
+			panic(err)
+		}
+		maps.Copy(d.root["paths"].(object), part["paths"].(object))
+		for kind, components := range part["components"].(object) {
+			of, _ := d.root["components"].(object)[kind].(object)
+			if of == nil {
+				of = make(object)
+				d.root["components"].(object)[kind] = of
+			}
+			for key, component := range components.(object) {
+				if of[key] != nil && kind != "securitySchemes" {
+					panic(name + " has a second " + key)
+				}
+				if of[key] == nil || name == "openapi.yaml" {
+					of[key] = component
+				}
+			}
+		}
 	}
 	if err := convert(inDefs(d.at("components", "schemas")), &d.defs); err != nil {
 		panic(err)
