@@ -150,7 +150,7 @@ func (a *Agent) hookResult(x *toolExecution, r webhook.Reply) (*content.Result, 
 		return nil, errors.New("the reply's content cannot be used")
 	}
 	if res.Structured != nil && x.exists {
-		res.ResultViolations = x.tool.Violations(res.Structured, false)
+		res.Violations = x.tool.ResultViolations(res.Structured, false)
 	}
 	return res, nil
 }
