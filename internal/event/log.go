@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"answerd/internal/values"
 )
 
 // Errors of a Log. They mean the same in every log.
@@ -130,6 +132,7 @@ type Log interface {
 	Jobs
 	Journal
 	Directory
+	values.Store
 
 	// HasRemoteReader reports whether another process has a reader of the run that waits
 	// for more, or had one some seconds ago. It takes some seconds at most. A process that

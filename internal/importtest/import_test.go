@@ -25,7 +25,9 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/bench": {},
 
-	"answerd/internal/event": {outside: jsonv2},
+	"answerd/internal/event": {ours: []string{"values"}, outside: jsonv2},
+
+	"answerd/internal/values": {},
 
 	"answerd/internal/sse": {},
 
@@ -118,11 +120,11 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/api/scenario": {ours: []string{"event", "event/memory"}},
 
 	// It has a NATS cluster, for the tests of internal/event/jetstream and internal/faults.
-	"answerd/internal/event/eventtest": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
+	"answerd/internal/event/eventtest": {ours: []string{"event", "values"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/jetstream": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
+	"answerd/internal/event/jetstream": {ours: []string{"event", "values"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/memory": {ours: []string{"event"}},
+	"answerd/internal/event/memory": {ours: []string{"event", "values"}},
 
 	"answerd/cmd/server": {
 		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig"},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/values"
 )
 
 // record stores the properties of a run in the index; the run's events are elsewhere.
@@ -270,4 +272,43 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 		return err
 	}
 	return event.ErrGone
+}
+
+// removalTTL is how long the message that removes a value is kept.
+const removalTTL = time.Minute
+
+// Value implements values.Store. The revision is the position of the key's message. It asks the
+// leader, since a replica of the stream may have an older value, such as a refresh token that was
+// used already.
+func (l *Log) Value(ctx context.Context, key values.Key) ([]byte, uint64, error) {
+	m, err := l.readLastFromLeader(ctx, valuesName, valuePrefix+key.String())
+	if err != nil || m == nil {
+		return nil, 0, err
+	}
+	return m.data, m.pos, nil
+}
+
+// SetValue implements values.Store. The server compares the position and removes the value after
+// its ttl, so the clocks of instances do not matter.
+func (l *Log) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	if len(value) > values.MaxSize {
+		return 0, values.ErrTooLarge
+	}
+	if len(value) == 0 {
+		ttl = removalTTL
+	}
+	m := nats.NewMsg(valuePrefix + key.String())
+	m.Data = value
+	// The attempt is part of the writer: resolveConflict must not take the same value of another
+	// goroutine for a message that this call has sent.
+	m.Header.Set(writerHeader, l.instanceID+" "+rand.Text())
+	m.Header.Set(js.MsgTTLHeader, strconv.FormatInt(max(1, int64(ttl/time.Second)), 10)+"s")
+	pos, err := l.publishAfter(ctx, valuesName, m, revision, createTimeout)
+	switch {
+	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
+		return 0, nil
+	case isFull(err):
+		return 0, fmt.Errorf("%w: %w", values.ErrFull, err)
+	}
+	return pos, err
 }

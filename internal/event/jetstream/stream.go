@@ -22,6 +22,9 @@ const (
 	runsName  = "ANSWERD_RUNS"  // events, inputs, results
 	indexName = "ANSWERD_INDEX" // records, owners, keys
 	jobsName  = "ANSWERD_JOBS"  // the work queue
+	// valuesName has the values of package values. They have a stream of their own because events
+	// and runs must not take their space: a token that cannot be stored costs a user their sign-in.
+	valuesName = "ANSWERD_VALUES"
 )
 
 // workersName names the one consumer of the work queue.
@@ -37,6 +40,7 @@ const (
 	ownerPrefix  = "answerd.own."  // OWNER.THREAD.ID: the index entry of a run
 	keyPrefix    = "answerd.key."  // DIGEST: an idempotency key
 	jobPrefix    = "answerd.job."  // ID: the job of a run
+	valuePrefix  = "answerd.val."  // DIGEST: a value
 	wakePrefix   = "answerd.wake." // ID: the same job, to be claimed now although the first message is delayed
 	// Two kinds of core NATS requests between instances.
 	claimedPrefix = "answerd.held." // INSTANCE: does this instance execute the run?
@@ -99,7 +103,7 @@ const (
 	setupAttemptTimeout = 3 * time.Second
 )
 
-// maxIndexBytes returns the limit of the index, and of the jobs.
+// maxIndexBytes returns the limit of the index, and of the jobs and the values together.
 func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
 
 // openStreams makes the streams that are missing, and opens those that another process made.
@@ -134,8 +138,14 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 		// A subject holds at most one message: a second one is refused until the first is
 		// acknowledged.
 		Name: jobsName, Subjects: []string{jobPrefix + "*", wakePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
+		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
 		Retention: js.WorkQueuePolicy,
+	}); err != nil {
+		return err
+	}
+	if _, err = l.openStream(ctx, js.StreamConfig{
+		Name: valuesName, Subjects: []string{valuePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
 	}); err != nil {
 		return err
 	}

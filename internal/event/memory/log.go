@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/values"
 )
 
 const (
@@ -86,6 +87,8 @@ type Log struct {
 	lastDropped time.Time
 
 	queue jobQueue
+
+	values.Memory
 }
 
 var _ event.Log = (*Log)(nil)
