@@ -48,6 +48,8 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/auth/fetch": {},
 
+	"answerd/internal/auth/sealed": {ours: []string{"values"}},
+
 	"answerd/internal/auth/strictjson": {outside: jsonv2},
 
 	"answerd/internal/auth/authtest": {},

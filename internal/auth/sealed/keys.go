@@ -1,0 +1,151 @@
+package sealed
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+)
+
+const (
+	keySize  = 32       // bytes, of AES-256
+	keyIDLen = 8        // bytes of a key's id, which is part of its hash
+	maxFile  = 64 << 10 // bytes of the key file
+)
+
+// Keys encrypt with the first of some keys, and decrypt with all of them. They may be used
+// concurrently.
+type Keys struct {
+	path string // "" for a key that ends with the process
+
+	mu   sync.Mutex  // protects what follows
+	info os.FileInfo // of the file, when it was read last
+	all  []key
+}
+
+type key struct {
+	id   [keyIDLen]byte
+	aead cipher.AEAD
+}
+
+// ReadKeys reads the keys of a file: one per line, 32 bytes in base64 or hex. Empty lines and lines
+// that begin with # are skipped. The file is read again when it has changed. An error quotes nothing
+// of the file.
+func ReadKeys(path string) (*Keys, error) {
+	k := &Keys{path: path}
+	var err error
+	if k.info, err = os.Stat(path); err != nil {
+		return nil, fmt.Errorf("find the keys: %w", err)
+	}
+	k.all, err = readFile(path)
+	return k, err
+}
+
+// newKeys returns one random key.
+func newKeys() (*Keys, error) {
+	raw := make([]byte, keySize)
+	_, _ = rand.Read(raw) // never fails
+	one, err := newKey(raw)
+	return &Keys{all: []key{one}}, err
+}
+
+// readFile reads the keys of a file.
+func readFile(path string) ([]key, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the keys: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the keys: %w", err)
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("larger than %d bytes", maxFile)
+	}
+	var all []key
+	for n, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		raw, ok := decodeKey(line)
+		if !ok {
+			return nil, fmt.Errorf("line %d is not a key of %d bytes in base64 or hex", n+1, keySize)
+		}
+		one, err := newKey(raw)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("there is no key in it")
+	}
+	return all, nil
+}
+
+// decodeKey decodes a line of the file. Standard and URL-safe base64 are accepted, with and without
+// padding.
+func decodeKey(line string) (raw []byte, ok bool) {
+	if raw, err := hex.DecodeString(line); err == nil && len(raw) == keySize {
+		return raw, true
+	}
+	line = strings.TrimRight(line, "=")
+	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		if raw, err := encoding.DecodeString(line); err == nil && len(raw) == keySize {
+			return raw, true
+		}
+	}
+	return nil, false
+}
+
+func newKey(raw []byte) (key, error) {
+	block, err := aes.NewCipher(raw)
+	if err != nil {
+		return key{}, fmt.Errorf("use a key: %w", err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return key{}, fmt.Errorf("use a key: %w", err)
+	}
+	k := key{aead: aead}
+	sum := sha256.Sum256(append([]byte("answerd key id\x00"), raw...))
+	copy(k.id[:], sum[:])
+	return k, nil
+}
+
+// current returns the keys, and reads the file again if it has changed. If the new file cannot be
+// used, the old keys stay.
+func (k *Keys) current(logger *slog.Logger) []key {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.path == "" {
+		return k.all
+	}
+	info, err := os.Stat(k.path)
+	if err == nil && os.SameFile(info, k.info) && info.ModTime().Equal(k.info.ModTime()) && info.Size() == k.info.Size() {
+		return k.all
+	}
+	var all []key
+	if err == nil {
+		k.info = info // so that a file that cannot be used is reported once
+		all, err = readFile(k.path)
+	}
+	if err != nil {
+		logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err)
+		return k.all
+	}
+	logger.Info("the keys of TOKENS_KEY_FILE were read again", "keys", len(all))
+	k.all = all
+	return all
+}

@@ -1,0 +1,118 @@
+// Package sealed keeps secrets of users encrypted in a store that processes share.
+//
+//	keys, err := sealed.ReadKeys(path)
+//	if err != nil {
+//		return err
+//	}
+//	secrets := sealed.New(keys, store, logger)
+//	data, revision, err := secrets.Load(ctx, "grant", server, issuer, subject)
+//	revision, err = secrets.Save(ctx, changed, revision, 30*24*time.Hour, "grant", server, issuer, subject)
+//	if err == nil && revision == 0 {
+//		// another process was faster: load it again
+//	}
+//
+// A secret is encrypted with AES-256-GCM under the first key; all keys decrypt. To replace a key, put
+// the new one first in the file of every process, and remove the old one when no secret needs it any
+// more. The name of a secret is authenticated with it: someone who can write to the store cannot give
+// one user the secret of another. The store has the name as a hash only. Everything may be used
+// concurrently.
+package sealed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"answerd/internal/values"
+)
+
+// version is the first byte of a stored value. The key's id, the nonce, the ciphertext and the tag
+// follow.
+const version = 1
+
+// Store encrypts and decrypts the values of a values.Store.
+type Store struct {
+	keys     *Keys
+	values   values.Store
+	logger   *slog.Logger
+	reported atomic.Bool // that a secret cannot be decrypted; one line is enough
+}
+
+// New returns the secrets in a store.
+func New(keys *Keys, store values.Store, logger *slog.Logger) *Store {
+	return &Store{keys: keys, values: store, logger: logger}
+}
+
+// NewInMemory returns a Store that ends with the process: its values are in memory, encrypted with a
+// key that only this process has.
+func NewInMemory(logger *slog.Logger) (*Store, error) {
+	keys, err := newKeys()
+	if err != nil {
+		return nil, err
+	}
+	return New(keys, &values.Memory{}, logger), nil
+}
+
+// Load returns a secret and its revision; nil if it does not exist. A secret that no key decrypts
+// counts as one that does not exist: its user has to sign in again.
+func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision uint64, err error) {
+	key := values.NewKey(name...)
+	value, revision, err := s.values.Value(ctx, key)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read an encrypted secret: %w", err)
+	}
+	if len(value) == 0 {
+		return nil, revision, nil
+	}
+	if data, err = s.open(value, key); err != nil {
+		if !s.reported.Swap(true) {
+			s.logger.WarnContext(ctx, "a stored secret cannot be used; its user has to sign in again", "kind", name[0], "error", err)
+		}
+		return nil, revision, nil
+	}
+	return data, revision, nil
+}
+
+// open decrypts a value.
+func (s *Store) open(value []byte, name values.Key) ([]byte, error) {
+	if len(value) < 1+keyIDLen || value[0] != version {
+		return nil, errors.New("it has an unknown format")
+	}
+	header, sealed := value[:1+keyIDLen], value[1+keyIDLen:]
+	for _, k := range s.keys.current(s.logger) {
+		if bytes.Equal(k.id[:], header[1:]) {
+			data, err := k.aead.Open(nil, nil, sealed, additionalData(header, name))
+			if err != nil {
+				return nil, errors.New("it was changed, or belongs to another user or server")
+			}
+			return data, nil
+		}
+	}
+	return nil, errors.New("its key is not in the file of TOKENS_KEY_FILE")
+}
+
+// Save encrypts a secret and stores it for ttl, if its revision is still that one. Otherwise it
+// returns 0, and the caller should load the secret again. Empty data removes the secret.
+func (s *Store) Save(ctx context.Context, data []byte, revision uint64, ttl time.Duration, name ...string) (uint64, error) {
+	key := values.NewKey(name...)
+	var value []byte
+	if len(data) > 0 {
+		k := s.keys.current(s.logger)[0]
+		header := append([]byte{version}, k.id[:]...)
+		value = k.aead.Seal(bytes.Clone(header), nil, data, additionalData(header, key))
+	}
+	next, err := s.values.SetValue(ctx, key, value, revision, ttl)
+	if err != nil {
+		return 0, fmt.Errorf("store an encrypted secret: %w", err)
+	}
+	return next, nil
+}
+
+// additionalData returns what is authenticated with a secret: the header of its value, and its name.
+func additionalData(header []byte, name values.Key) []byte {
+	return append(bytes.Clone(header), name.String()...)
+}

@@ -1,0 +1,164 @@
+package sealed_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/auth/sealed"
+	"answerd/internal/values"
+)
+
+// recorder is a store whose values the tests read.
+type recorder struct {
+	values.Memory
+	all map[values.Key][]byte
+}
+
+func (r *recorder) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	n, err := r.Memory.SetValue(ctx, key, value, revision, ttl)
+	if n > 0 {
+		r.all[key] = value
+	}
+	return n, err
+}
+
+func newRecorder() *recorder { return &recorder{all: map[values.Key][]byte{}} }
+
+var (
+	oldKey = bytes.Repeat([]byte{1}, 32)
+	newKey = bytes.Repeat([]byte{2}, 32)
+)
+
+func keyFile(t *testing.T, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, path string, store values.Store, log io.Writer) *sealed.Store {
+	t.Helper()
+	keys, err := sealed.ReadKeys(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealed.New(keys, store, slog.New(slog.NewTextHandler(log, nil)))
+}
+
+func save(t *testing.T, s *sealed.Store, data string, revision uint64, name ...string) uint64 {
+	t.Helper()
+	next, err := s.Save(t.Context(), []byte(data), revision, time.Hour, name...)
+	if err != nil || next == 0 {
+		t.Fatalf("Save(%q) = %d, %v, want a revision", name, next, err)
+	}
+	return next
+}
+
+func load(t *testing.T, s *sealed.Store, want string, name ...string) {
+	t.Helper()
+	data, _, err := s.Load(t.Context(), name...)
+	if err != nil || string(data) != want {
+		t.Errorf("Load(%q) = %q, %v, want %q", name, data, err, want)
+	}
+}
+
+func TestSecretIsStoredEncryptedAndBoundToItsName(t *testing.T) {
+	store := newRecorder()
+	s := open(t, keyFile(t, "# first", "", base64.StdEncoding.EncodeToString(newKey)), store, io.Discard)
+	ann, bob := []string{"grant", "https://crm", "ann"}, []string{"grant", "https://crm", "bob"}
+	save(t, s, "canary", 0, ann...)
+	load(t, s, "canary", ann...)
+	load(t, s, "", "grant", "https://crma", "nn")
+	for key, value := range store.all {
+		if bytes.Contains(value, []byte("canary")) || strings.Contains(key.String(), "ann") {
+			t.Errorf("the store has %q: %q, want neither secret nor name", key, value)
+		}
+	}
+	// Someone who can write to the store gives ann's secret to bob.
+	revision := save(t, s, "bob's", 0, bob...)
+	if _, err := store.SetValue(t.Context(), values.NewKey(bob...), store.all[values.NewKey(ann...)], revision, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	load(t, s, "", bob...)
+	changed := bytes.Clone(store.all[values.NewKey(ann...)])
+	changed[len(changed)-1] ^= 1
+	if _, err := store.SetValue(t.Context(), values.NewKey("changed"), changed, 0, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	load(t, s, "", "changed")
+}
+
+func TestSaveRefusesAnOutdatedRevision(t *testing.T) {
+	s, err := sealed.NewInMemory(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := save(t, s, "a", 0, "k")
+	if n, err := s.Save(t.Context(), []byte("b"), 0, time.Hour, "k"); n != 0 || err != nil {
+		t.Errorf("Save at an outdated revision = %d, %v, want 0", n, err)
+	}
+	load(t, s, "a", "k")
+	if n, err := s.Save(t.Context(), nil, first, time.Hour, "k"); n == 0 || err != nil {
+		t.Errorf("Save of nothing = %d, %v, want a revision", n, err)
+	}
+	load(t, s, "", "k")
+}
+
+// TestKeyIsRotated changes the file while it is used: its first key encrypts, and all decrypt.
+func TestKeyIsRotated(t *testing.T) {
+	store, log := newRecorder(), &bytes.Buffer{}
+	oldLine, newLine := hex.EncodeToString(oldKey), base64.RawURLEncoding.EncodeToString(newKey)
+	path := keyFile(t, oldLine)
+	s := open(t, path, store, log)
+	first := save(t, s, "a", 0, "k")
+	rewrite := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite(newLine + "\n" + oldLine + "\n")
+	load(t, s, "a", "k")
+	save(t, s, "b", first, "k")
+	load(t, open(t, keyFile(t, newLine), store, io.Discard), "b", "k")
+	without := &bytes.Buffer{}
+	behind := open(t, keyFile(t, oldLine), store, without)
+	for range 3 {
+		load(t, behind, "", "k")
+	}
+	if n := strings.Count(without.String(), "cannot be used"); n != 1 {
+		t.Errorf("%d lines say that a secret cannot be decrypted, want 1: %s", n, without)
+	}
+	rewrite("canary, which is not a key and is longer than those that stay in use because of that: " + newLine + newLine)
+	for range 3 {
+		load(t, s, "b", "k")
+	}
+	if n := strings.Count(log.String(), "the keys in use stay"); n != 1 || strings.Contains(log.String(), "canary") {
+		t.Errorf("%d lines say that the keys stay, want 1 without what the file has: %s", n, log)
+	}
+}
+
+func TestKeysOfABadFileAreRefusedWithoutQuotingIt(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty": "\n# nothing\n", "short": hex.EncodeToString(newKey[:16]), "long": hex.EncodeToString(newKey) + "00", "text": "canary-canary-canary",
+		"second line": hex.EncodeToString(newKey) + "\ncanary", "large": strings.Repeat("#\n", 40<<10),
+	} {
+		if _, err := sealed.ReadKeys(keyFile(t, text)); err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s: ReadKeys = %v, want an error that quotes nothing", name, err)
+		}
+	}
+	if _, err := sealed.ReadKeys(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("ReadKeys of a missing file = nil, want an error")
+	}
+}
