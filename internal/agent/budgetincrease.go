@@ -67,7 +67,7 @@ func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raise
 	v, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
-	}, nil)
+	})
 	err = errors.Join(err, s.endCall(""))
 	if cause := context.Cause(ctx); cause != nil {
 		return false, cause

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,6 +61,31 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 	}
 	return a.awaitResolutions(ctx, r, asked)
 }
+
+// wakeTimeout bounds how long FinishSignIn waits for the log.
+const wakeTimeout = 10 * time.Second
+
+// FinishSignIn handles the query that a browser brought back from the authorization server of an MCP
+// server (mcp.Client.Callback). It answers the questions of the runs that wait for it, which any process
+// may execute. found is false if the query belongs to no sign-in that has not ended.
+func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
+	waiters, found, err := a.Tools.Callback(ctx, query)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
+	defer stop()
+	for _, waiter := range waiters {
+		run, interrupt, _ := strings.Cut(waiter, " ")
+		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
+		switch err := a.Log.AddInput(ctx, run, interrupt, in); {
+		case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
+		default:
+			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
+		}
+	}
+	return found, err
+}
+
+// waiterName returns the name under which a run waits for a sign-in, with the interrupt that asks for it.
+func waiterName(run, interrupt string) string { return run + " " + interrupt }
 
 // awaitResolutions waits for the events that resolve the interrupts, but at most for
 // resolutionWait.

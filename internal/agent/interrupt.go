@@ -47,12 +47,11 @@ type interrupt struct {
 	isAsked         bool // the log has the question
 	notifying       bool // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
 
-	doneElsewhere <-chan struct{} // closed when the person has done elsewhere what was asked; nil if that is impossible
-	answer        chan resolution // of capacity 1, and there is one answer at most
+	answer chan resolution // of capacity 1, and there is one answer at most
 }
 
-func newInterrupt(rec event.Interrupt, done <-chan struct{}) *interrupt {
-	return &interrupt{Interrupt: rec, doneElsewhere: done, answer: make(chan resolution, 1)}
+func newInterrupt(rec event.Interrupt) *interrupt {
+	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
 }
 
 // timeLeft returns how long after now, which is the log's time, the question can still be answered.
@@ -75,12 +74,10 @@ var (
 )
 
 // askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
-// ends. A closed done means that the person has already done what was asked, such as a sign-in;
-// that counts as acceptance. A question that another process asked is not asked again. The
-// resolution is in the log when askOwner returns. Errors come from the log, or mean that another
-// process continues the run.
-func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (resolution, error) {
-	all, err := l.askOwnerAll(ctx, []event.Interrupt{rec}, done)
+// ends. A question that another process asked is not asked again. The resolution is in the log when
+// askOwner returns. Errors come from the log, or mean that another process continues the run.
+func (l *loop) askOwner(ctx context.Context, rec event.Interrupt) (resolution, error) {
+	all, err := l.askOwnerAll(ctx, []event.Interrupt{rec})
 	if err != nil {
 		return resolution{}, err
 	}
@@ -89,12 +86,12 @@ func (l *loop) askOwner(ctx context.Context, rec event.Interrupt, done <-chan st
 
 // askOwnerAll asks several questions at the same time, and returns their resolutions in order. The
 // run is not suspended before all of them are in the log.
-func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, done <-chan struct{}) ([]resolution, error) {
+func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt) ([]resolution, error) {
 	resolved, open := make([]resolution, len(recs)), make([]*interrupt, len(recs))
 	for n, rec := range recs {
 		i, v, err := l.replayedQuestion(ctx, rec)
 		if err == nil && i == nil && v == nil {
-			i, v, err = l.newQuestion(ctx, rec, done)
+			i, v, err = l.newQuestion(ctx, rec)
 		}
 		if err != nil {
 			return nil, err
@@ -141,9 +138,9 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, done <-c
 	return resolved, errors.Join(errs...)
 }
 
-// newQuestion returns a question that is not asked yet. It returns a resolution at once if no
-// person can be asked.
-func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt, done <-chan struct{}) (*interrupt, *resolution, error) {
+// newQuestion returns a question that is not asked yet, and that expires after InputTimeout or when rec
+// does, if that is earlier. It returns a resolution at once if no person can be asked.
+func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt, *resolution, error) {
 	now, timeout := l.agent.Log.Now(), l.agent.InputTimeout
 	if !l.run.req.canAnswer(rec.Kind) {
 		timeout = 0
@@ -151,8 +148,12 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt, done <-chan
 	if rec.ID == "" {
 		rec.ID = newID("int")
 	}
-	rec.CreatedAt, rec.ExpiresAt = now.UnixMilli(), now.Add(timeout).UnixMilli()
-	i := newInterrupt(rec, done)
+	expires := now.Add(timeout).UnixMilli()
+	if rec.ExpiresAt > 0 {
+		expires = min(expires, rec.ExpiresAt)
+	}
+	rec.CreatedAt, rec.ExpiresAt = now.UnixMilli(), expires
+	i := newInterrupt(rec)
 	if timeout == 0 {
 		v := resolution{unanswered: errNobodyToAsk}
 		return i, &v, l.run.suspension.recordUnanswered(ctx, i, v)
@@ -173,8 +174,8 @@ func (r Request) canAnswer(kind string) bool {
 	return r.Interactive
 }
 
-// awaitAnswer waits for the answer, the expiry, done, or the end of ctx. The log decides which
-// of them was first: each question has one input, so storing closedInput fails if an answer is
+// awaitAnswer waits for the answer, the expiry, or the end of ctx. The log decides which of them was
+// first: each question has one input, so storing closedInput fails if an answer is
 // there already.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
@@ -183,16 +184,9 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 	select {
 	case v := <-i.answer:
 		return v, nil
-	case <-i.doneElsewhere:
-		otherwise = resolution{Input: Input{Action: mcp.Accept}}
 	case <-expiry.C:
 	case <-ctx.Done():
 		otherwise = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run has ended
-		select {
-		case <-i.doneElsewhere: // the reason why the question was withdrawn
-			otherwise = resolution{Input: Input{Action: mcp.Accept}}
-		default:
-		}
 	}
 	if err := r.relinquished(); err != nil {
 		return resolution{}, err // the question stays open
@@ -243,7 +237,7 @@ func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation)
 	defer recoverTo(&err) // runs in a goroutine of package mcp
 	v, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindElicitation, Call: c, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL, HeldOpen: true,
-	}, e.Done)
+	})
 	if err != nil {
 		return mcp.ElicitationResult{}, err
 	}

@@ -158,7 +158,7 @@ func (l *loop) askApproval(ctx context.Context, x *toolExecution) error {
 	if c := l.replayed.Call(x.CallID); c != nil && c.Approval != nil {
 		rec.ToolVersion = c.Approval.ToolVersion // the version that the person was asked about
 	}
-	v, err := l.askOwner(ctx, rec, nil)
+	v, err := l.askOwner(ctx, rec)
 	if err != nil {
 		return err
 	}

@@ -236,7 +236,7 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 
 // reopenedInterrupt returns a question that another process asked.
 func reopenedInterrupt(rec event.Interrupt) *interrupt {
-	i := newInterrupt(rec, nil)
+	i := newInterrupt(rec)
 	i.isAsked = true
 	return i
 }
@@ -297,7 +297,7 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}
-		if err := l.run.out.Append(ctx, newInterrupt(rec, nil).resolvedEvent(resolution{unanswered: errWithdrawn})); err != nil {
+		if err := l.run.out.Append(ctx, newInterrupt(rec).resolvedEvent(resolution{unanswered: errWithdrawn})); err != nil {
 			return err
 		}
 	}

@@ -76,19 +76,23 @@ const (
 
 const errBadQuestion = "What its server asks for cannot be shown to a person."
 
-// pendingInput is what the server of a call requires before the call is sent again, and what any
-// process needs to do so. Notes of the run have it. Readers never see it, since the server's
-// requestState may be a secret.
+// pendingInput is what a call requires before it is sent again, and what any process needs to do so.
+// Notes of the run have it. Readers never see it, since the server's requestState may be a secret.
 type pendingInput struct {
-	Required *content.InputRequired `json:"required"`
+	Required *content.InputRequired `json:"required,omitempty"`
 	// Interrupts are the ids of the questions to the owner, by the key of the server's request.
-	Interrupts map[string]string `json:"interrupts"`
-	Asked      int               `json:"asked"` // questions of the call so far
+	Interrupts map[string]string `json:"interrupts,omitempty"`
+	Asked      int               `json:"asked,omitempty"` // questions of the call so far
+	// SignIn is what the owner has to do first, and SignInInterrupt the id of the question for it.
+	SignIn          *content.SignIn `json:"sign_in,omitempty"`
+	SignInInterrupt string          `json:"sign_in_interrupt,omitempty"`
 
 	// The call as it was sent.
 	Args            jsonText `json:"args"`
 	Edited          bool     `json:"edited,omitempty"`
 	ApprovedVersion string   `json:"approved_version,omitempty"`
+
+	answers map[string]mcp.ElicitationResult // to what is Required; nil before the owner was asked
 }
 
 // interruptIDs returns the ids of the questions; none of a nil pendingInput.
@@ -96,7 +100,23 @@ func (p *pendingInput) interruptIDs() []string {
 	if p == nil {
 		return nil
 	}
-	return slices.Collect(maps.Values(p.Interrupts))
+	ids := slices.Collect(maps.Values(p.Interrupts))
+	if p.SignInInterrupt != "" {
+		ids = append(ids, p.SignInInterrupt)
+	}
+	return ids
+}
+
+// saveSignIn sets that the owner has to sign in before the call is sent, as savePending does. What its
+// server has required before stays required.
+func (l *loop) saveSignIn(ctx context.Context, x *toolExecution, in *content.SignIn, interrupt string) error {
+	p := &pendingInput{Args: x.args, Edited: x.edited, ApprovedVersion: x.approvedVersion}
+	if x.pending != nil {
+		*p = *x.pending
+	}
+	p.SignIn, p.SignInInterrupt = in, interrupt
+	x.pending = p
+	return l.writePending(ctx, x)
 }
 
 // savePending sets what the call waits for, and writes it down for a process that takes over. That
@@ -117,12 +137,17 @@ func (l *loop) savePending(ctx context.Context, x *toolExecution, in *content.In
 		}
 	}
 	x.pending = p
+	return l.writePending(ctx, x)
+}
+
+// writePending writes the notes of x.pending.
+func (l *loop) writePending(ctx context.Context, x *toolExecution) error {
 	if l.run.job == nil {
 		return nil
 	}
-	data, err := json.Marshal(p)
+	data, err := json.Marshal(x.pending)
 	if err != nil {
-		return fmt.Errorf("encode what a server requires: %w", err)
+		return fmt.Errorf("encode what a call requires: %w", err)
 	}
 	err = l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(x.CallID))
 	if err != nil && ctx.Err() != nil {
@@ -139,19 +164,65 @@ func (l *loop) replayedPending(c *replay.Call) *pendingInput {
 	}
 	var p pendingInput
 	err := json.Unmarshal(c.Input, &p)
-	if err == nil && p.Required == nil {
+	if err == nil && p.Required == nil && p.SignIn == nil {
 		err = errors.New("it has no request")
 	}
 	if err != nil {
 		l.agent.Logger.Warn("stored input requests of a call cannot be used", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
 		return nil
 	}
+	if p.SignIn != nil && p.SignIn.InMemory { // of a process that has ended: the owner is asked again
+		p.SignIn, p.SignInInterrupt = nil, ""
+	}
 	return &p
 }
 
+// settlePending asks the owner of the run for what the call requires, and completes the request with
+// that. The call must be allowed still, since a person may have taken a long time.
+func (l *loop) settlePending(ctx context.Context, x *toolExecution, request *mcp.Call) (err error) {
+	p := x.pending
+	if p == nil {
+		return nil
+	}
+	if p.Required != nil {
+		if p.answers == nil {
+			if p.answers, err = l.answerPending(ctx, x); err != nil {
+				return err
+			}
+		}
+		request.Resume = &mcp.Resumption{Required: p.Required, Answers: p.answers}
+	}
+	if request.SignIn = p.SignIn; p.SignIn != nil {
+		if err := l.awaitSignIn(ctx, x, *request); err != nil {
+			return err
+		}
+	}
+	return l.agent.authorizeCall(ctx, x)
+}
+
+// awaitSignIn asks the owner of the run to sign in to the server of the call, and returns when they
+// have. Their browser answers the question too (FinishSignIn).
+func (l *loop) awaitSignIn(ctx context.Context, x *toolExecution, request mcp.Call) error {
+	in := x.pending.SignIn
+	v, err := l.askOwner(ctx, event.Interrupt{
+		ID: x.pending.SignInInterrupt, Kind: event.KindElicitation, Call: x.Call, Message: in.Message, Mode: mcp.ElicitURL, URL: in.URL,
+		HeldOpen: in.InMemory, ExpiresAt: in.Expires.UnixMilli(),
+	})
+	if err != nil {
+		return err
+	}
+	if errors.Is(v.unanswered, errWithdrawn) { // because ctx ended
+		return x.canceledFailure(ctx)
+	}
+	if err := l.agent.Tools.AwaitSignIn(ctx, request, v.elicitationAction()); err != nil {
+		return err
+	}
+	l.agent.Tools.ToolsFor(ctx, x.caller) // this process may not have been able to list the tools before
+	return nil
+}
+
 // answerPending asks the owner of the run what the server of the call requires, and returns the
-// answers by the key of the server's request. The call must be allowed still, since a person may have
-// taken a long time.
+// answers by the key of the server's request.
 func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]mcp.ElicitationResult, error) {
 	asked, err := mcp.Elicitations(x.pending.Required)
 	if err != nil {
@@ -165,7 +236,7 @@ func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]
 			ID: x.pending.Interrupts[key], Kind: event.KindElicitation, Call: x.Call, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
 		}
 	}
-	resolved, err := l.askOwnerAll(ctx, recs, nil)
+	resolved, err := l.askOwnerAll(ctx, recs)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +250,7 @@ func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]
 		}
 		answers[keys[n]] = mcp.ElicitationResult{Action: v.elicitationAction(), Content: v.Content}
 	}
-	return answers, l.agent.authorizeCall(ctx, x)
+	return answers, nil
 }
 
 // notificationSink appends a server's notifications during one call as events. While the run is

@@ -58,7 +58,7 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		<-time.After(30 * time.Second)
 		done := make(chan resolution)
 		go func() {
-			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
+			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
 			done <- v
 		}()
 		synctest.Wait()
@@ -91,7 +91,7 @@ func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 		l, c := waiting(t, Request{})
 		done := make(chan resolution)
 		go func() {
-			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c}, nil)
+			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
 			done <- v
 		}()
 		synctest.Wait()
@@ -116,7 +116,7 @@ func TestSuspendedRunSendsNothing(t *testing.T) {
 		l, c := waiting(t, Request{})
 		asked, told := make(chan resolution), make(chan error)
 		go func() {
-			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
+			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c})
 			asked <- v
 		}()
 		synctest.Wait()
@@ -158,12 +158,12 @@ func TestQuestionsOfARunAreBounded(t *testing.T) {
 		results := make(chan resolution, maxElicitations)
 		for range maxElicitations {
 			go func() {
-				v, _ := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil)
+				v, _ := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c})
 				results <- v
 			}()
 		}
 		synctest.Wait()
-		if v, err := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}, nil); err != nil || v.elicitationAction() != mcp.Cancel {
+		if v, err := l.askOwner(ctx, event.Interrupt{Kind: event.KindElicitation, Call: c}); err != nil || v.elicitationAction() != mcp.Cancel {
 			t.Errorf("resolution %+v, %v, want elicitationAction Cancel, no error", v, err)
 		}
 		stop()

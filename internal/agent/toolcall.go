@@ -273,8 +273,8 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 	return nil
 }
 
-// sendCall sends a call of the run. While its server requires input (2026-07-28), sendCall asks the
-// owner of the run and sends the call again with their answers; meanwhile the run may be parked, and
+// sendCall sends a call of the run. While its server requires input (2026-07-28), or a sign-in of the
+// owner of the run, sendCall asks them and sends the call again; meanwhile the run may be parked, and
 // another process go on here. Other questions of the server are answered while the call is open.
 func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call) (*content.Result, error) {
 	if err := l.withdrawQuestions(ctx, x.replayed, x.pending.interruptIDs()...); err != nil {
@@ -285,13 +285,11 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 		return l.elicitInput(ctx, x.Call, e)
 	}
 	for {
-		if x.pending != nil {
-			answers, err := l.answerPending(ctx, x)
-			if err != nil {
-				return nil, err
-			}
-			request.Resume = &mcp.Resumption{Required: x.pending.Required, Answers: answers}
+		if err := l.settlePending(ctx, x, &request); err != nil {
+			return nil, err
 		}
+		interrupt := newID("int") // of the sign-in, if one is needed
+		request.Tool, request.Waiter = l.agent.presentName(x), waiterName(l.run.ID, interrupt)
 		// The note precedes the request: a process that takes over the run must not send the
 		// request again.
 		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
@@ -302,10 +300,17 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 		started := time.Now()
 		result, err := l.agent.Tools.Call(ctx, request)
 		x.duration += time.Since(started)
-		if err != nil || result.InputRequired == nil {
-			return result, err
+		switch {
+		case err != nil:
+			return nil, err
+		case result.SignIn != nil:
+			err = l.saveSignIn(ctx, x, result.SignIn, interrupt)
+		case result.InputRequired != nil:
+			err = l.savePending(ctx, x, result.InputRequired)
+		default:
+			return result, nil
 		}
-		if err := l.savePending(ctx, x, result.InputRequired); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}

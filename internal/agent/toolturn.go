@@ -14,6 +14,7 @@ import (
 	"answerd/internal/agent/budget"
 	"answerd/internal/event"
 	"answerd/internal/llm"
+	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
 
@@ -182,6 +183,9 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	}
 	if x.pending = l.replayedPending(x.replayed); x.pending != nil {
 		c.args, c.edited, x.approvedVersion = x.pending.Args, x.pending.Edited, x.pending.ApprovedVersion
+		if !exists { // this process may be unable to list the tools before the owner has signed in
+			x.tool, x.exists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
+		}
 	}
 	if l.search != nil && c.Tool == l.search.tool.Name {
 		x.tool, x.exists, x.builtin = l.search.tool, true, l.search.searchTools

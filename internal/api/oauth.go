@@ -20,7 +20,7 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	var found bool
 	var err error
 	if query, parseErr := url.ParseQuery(r.URL.RawQuery); parseErr == nil && len(r.URL.RawQuery) <= maxCallbackQuery {
-		found, err = h.Agent.Tools.Callback(r.Context(), query)
+		found, err = h.Agent.FinishSignIn(r.Context(), query)
 	}
 	switch {
 	case !found:

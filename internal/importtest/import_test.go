@@ -64,7 +64,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	// session takes from config only what a loopback address is.
 	"answerd/internal/mcp/session": {ours: []string{"mcp/config", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
@@ -138,7 +138,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/wire": {outside: jsonv2},
 
-	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/token", "lru", "tlsconfig"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
+	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/sealed", "auth/token", "lru", "tlsconfig", "values"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
 

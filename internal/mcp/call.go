@@ -63,6 +63,12 @@ type Call struct {
 	// the Elicitations of that result. A call that asks a person in another way is not suspended.
 	Suspend bool
 	Resume  *Resumption
+	// Waiter, if set, lets the call end with a Result of SignIn alone when its user has to sign in to
+	// the server first (AuthAuthorizationCode). The call was not sent, and nothing of it is left: any
+	// process may send it again after AwaitSignIn, with that SignIn. Client.Callback returns the Waiter
+	// when the user's browser is back. Without a Waiter such a call is Denied.
+	Waiter string
+	SignIn *content.SignIn // of the latest Result; nil at first
 	// Sample, if set, answers the server's sampling requests, if the server's configuration allows
 	// them. The rules of Elicit apply, except that its time counts towards the call's timeout.
 	Sample func(context.Context, Sampling) (Sample, error)
@@ -81,6 +87,9 @@ const (
 // The call waits under ctx for one of its server's permits; its timeout starts when it has one.
 // When ctx ends, Call returns at once and sends notifications/cancelled to the server.
 func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
+	if call.SignIn != nil && call.SignIn.ListsTools {
+		return c.callSignInAgain(ctx, call)
+	}
 	for {
 		b, ok := c.catalog.Resolve(call.Tool)
 		if !ok {

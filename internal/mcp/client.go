@@ -42,6 +42,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/sealed"
 	"answerd/internal/auth/token"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
@@ -73,6 +74,9 @@ type Options struct {
 	// RedirectURL is the OAuth redirect URI for servers of AuthAuthorizationCode that configure
 	// none of their own. The handler of that URL calls Client.Callback.
 	RedirectURL string
+	// SignIns keeps the tokens of users who have signed in, and the sign-ins that have not ended, for
+	// all processes that share it; nil: in memory, until the Client is closed.
+	SignIns *sealed.Store
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
@@ -81,8 +85,9 @@ type Options struct {
 	// AuthExchange that have no TLS of their own; nil means the system's roots alone.
 	TokenTLS *tlsconfig.Source
 
-	grants *sharedGrants // shared by all servers; New sets it
-	tls    *tlsSources   // the same
+	grants   *sharedGrants // shared by all servers; New sets it
+	inMemory bool          // SignIns ends with the Client
+	tls      *tlsSources   // the same
 }
 
 // ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
@@ -136,6 +141,12 @@ func New(servers []config.Server, o Options) (*Client, error) {
 		o.Version = "dev"
 	}
 	o.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
+	if o.inMemory = o.SignIns == nil; o.inMemory {
+		var err error
+		if o.SignIns, err = sealed.NewInMemory(o.Logger); err != nil {
+			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)
+		}
+	}
 	o.tls = &tlsSources{}
 	if err := o.tls.load(servers); err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/catalog"
@@ -26,22 +25,34 @@ const (
 	signInTool   = "sign_in"
 )
 
-// callWithConsent makes a call. If the server requires the user to sign in first, callWithConsent
-// asks them to and then repeats the call. While it waits for the user, it holds no permit.
+// callWithConsent makes a call. If the server requires the user to sign in first, the call ends with a
+// Result that says where.
 func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
+	b, _ := s.c.catalog.Resolve(call.Tool)
+	lists := s.consentClient() != nil && (b.SignsIn || call.SignIn != nil && call.SignIn.ListsTools)
 	do := s.callWithPermit
-	if b, ok := s.c.catalog.Resolve(call.Tool); ok && b.SignsIn && s.consentClient() != nil {
+	if lists {
 		do = s.callSignIn
 	}
-	for asked := 0; ; asked++ {
-		res, f := do(ctx, call)
-		if f == nil || !f.NotRun || s.consentClient() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents {
-			return res, f
-		}
-		if f := s.askForConsent(ctx, call); f != nil {
-			return nil, f
-		}
+	asked := 0
+	if call.SignIn != nil {
+		asked = call.SignIn.Asked
 	}
+	res, f := do(ctx, call)
+	switch {
+	case f == nil || !f.NotRun || s.consentClient() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents:
+		return res, f
+	case call.Waiter == "":
+		return nil, consentFailure(nil)
+	}
+	a, err := s.consentClient().Authorize(ctx, call.Principal, call.Waiter)
+	if err != nil {
+		return nil, &transport.Failure{Kind: Unavailable, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
+	}
+	return &content.Result{SignIn: &content.SignIn{
+		Server: s.cfg.Name, State: a.State, URL: a.URL, Expires: a.Expires, Asked: asked + 1, InMemory: s.c.opts.inMemory, ListsTools: lists,
+		Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, a.Host()),
+	}}, nil
 }
 
 // consentClient returns the client at which users authorize the server, or nil if they need not.
@@ -52,49 +63,29 @@ func (s *server) consentClient() *oauth.Client {
 	return s.callers.consents
 }
 
-// askForConsent asks the user of a call to sign in with their browser and waits until they have.
-// The browser's redirect counts even if the user has not answered the elicitation, so both are
-// awaited.
-func (s *server) askForConsent(ctx context.Context, call Call) *transport.Failure {
-	if call.Elicit == nil {
-		return consentFailure(nil)
+// AwaitSignIn returns nil if a call that has ended with SignIn can be sent again. action is the user's
+// answer: if they have accepted, AwaitSignIn waits until their browser is back or the sign-in has
+// expired. The browser counts even if the user has refused to sign in. The error is a *CallError.
+func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) error {
+	s := c.serverByName(call.SignIn.Server)
+	if s == nil || s.consentClient() == nil {
+		return nil // the configuration has changed: the call says what that means for it
 	}
-	a, err := s.consentClient().Authorize(ctx, call.Principal)
-	if err != nil {
-		return &transport.Failure{Kind: Unavailable, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
-	}
-	actx, end := context.WithDeadline(ctx, a.Expires)
-	defer end()
-	defer context.AfterFunc(s.life, end)()
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer end()
-	watch.Go(func() {
-		select {
-		case <-a.Done:
-			end()
-		case <-actx.Done():
-		}
-	})
-	res, err := call.Elicit(actx, Elicitation{
-		Mode: ElicitURL, URL: a.URL, Done: a.Done,
-		Message: fmt.Sprintf("The MCP server %s needs your permission to act on your behalf. Sign in at %s.", s.cfg.Name, a.Host()),
-	})
-	if err == nil && res.Action == Accept {
-		<-actx.Done() // at the latest when it expires
-	}
+	err := s.consentClient().Await(ctx, call.SignIn.State, action == Accept)
+	var f *transport.Failure
 	switch {
-	case isClosed(a.Done):
-		if err := a.Err(); err != nil {
-			return &transport.Failure{Kind: Denied, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
-		}
+	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return contextFailure(ctx)
+		f = contextFailure(ctx)
 	case s.life.Err() != nil:
-		return &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		f = &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+	case errors.Is(err, oauth.ErrConsent):
+		f = consentFailure(err)
+	default:
+		f = &transport.Failure{Kind: Denied, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
-	return consentFailure(err)
+	return callError(f, call.Tool, s.cfg.Name)
 }
 
 // consentFailure returns the failure of a call whose user refused to sign in or could not be asked.
@@ -130,7 +121,7 @@ func (c *userSessions) offerSignIn(f *transport.Failure) {
 }
 
 // callSignIn lists the tools with the principal's token. If the user has not signed in yet, that
-// fails with oauth.ErrConsent, and callWithConsent asks them to.
+// fails with oauth.ErrConsent.
 func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *transport.Failure) {
 	if err := s.callers.listTools(ctx, call.Principal, true); err != nil {
 		if f, ok := errors.AsType[*transport.Failure](err); ok {
@@ -151,19 +142,44 @@ func (s *server) callSignIn(ctx context.Context, call Call) (*content.Result, *t
 	return &content.Result{Content: []json.RawMessage{content.TextBlock(text)}}, nil
 }
 
+// callSignInAgain calls the tool sign_in of the server that a user was asked to sign in to. That tool may
+// be gone: the server's own tools replace it as soon as anybody has listed them.
+func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Result, error) {
+	s := c.serverByName(call.SignIn.Server)
+	if s == nil || s.consentClient() == nil {
+		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
+	}
+	res, f := s.callWithConsent(ctx, call)
+	if f != nil {
+		return nil, callError(f, call.Tool, s.cfg.Name)
+	}
+	return res, nil
+}
+
 // Callback handles the query with which an authorization server redirected a browser to the
-// redirect URL (RFC 6749, section 4.1.2). found is false if the state parameter is unknown, expired
-// or already used; then nothing happens. Otherwise the calls that wait for the sign-in continue, or
-// fail if err is not nil. Callback waits up to 20 s for the token.
-func (c *Client) Callback(ctx context.Context, query url.Values) (found bool, err error) {
+// redirect URL (RFC 6749, section 4.1.2), wherever the sign-in was started. found is false if the state
+// parameter is unknown, expired or already used; then nothing happens. waiters are those of the calls
+// that wait for the sign-in: they can be sent again, or fail if err is not nil. Callback waits up to
+// 20 s for the token.
+func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []string, found bool, err error) {
 	for _, s := range c.allServers() {
 		if o := s.consentClient(); o != nil {
-			if found, err = o.Callback(ctx, query); found {
-				return true, err
+			if waiters, found, err = o.Callback(ctx, query); found {
+				return waiters, true, err
 			}
 		}
 	}
-	return false, nil
+	return nil, false, nil
+}
+
+// SignOut removes the tokens that a user has granted for a server of AuthAuthorizationCode, and has
+// them revoked where the authorization server can do that. It reports whether the user had signed in.
+func (c *Client) SignOut(ctx context.Context, who auth.Identity, name string) (bool, error) {
+	s := c.serverByName(name)
+	if s == nil || s.consentClient() == nil {
+		return false, fmt.Errorf("sign out of %.64q: %w", name, ErrUnknownServer)
+	}
+	return s.consentClient().SignOut(ctx, who)
 }
 
 // SignInAt returns the host at which users sign in to a server of AuthAuthorizationCode, from the

@@ -15,6 +15,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/oauth/oauthtest"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -67,18 +68,6 @@ func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*config.Serv
 	return c
 }
 
-// agrees answers a call's question as a person does who signs in as name.
-func (c *consented) agrees(name string) func(context.Context, Elicitation) (ElicitationResult, error) {
-	return func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
-		c.asked.Add(1)
-		if e.Mode != ElicitURL || !strings.HasPrefix(e.URL, c.as.URL+"/authorize?") || !strings.Contains(e.Message, "crm") {
-			c.t.Errorf("asked %+v, want Mode ElicitURL, URL starting with %q, Message containing crm", e, c.as.URL+"/authorize?")
-		}
-		c.visit(name, e.URL)
-		return ElicitationResult{Action: Accept}, nil
-	}
-}
-
 // visit takes a browser there and back. Of two at a time with one address the second
 // finds that it is over.
 func (c *consented) visit(name, address string) {
@@ -87,15 +76,38 @@ func (c *consented) visit(name, address string) {
 	c.as.Subject = name
 	c.as.Unlock()
 	if q := oauthtest.Browse(c.t, address); q != nil {
-		if found, err := c.Callback(c.t.Context(), q); found && err != nil {
+		if _, found, err := c.Callback(c.t.Context(), q); found && err != nil {
 			c.t.Errorf("error %v, want no error", err)
 		}
 	}
 }
 
-// as calls a tool on behalf of name, who agrees.
+// callWith makes a call as package agent does: answer is asked where the user must sign in, and returns
+// what they say.
+func (c *consented) callWith(ctx context.Context, call Call, answer func(*content.SignIn) string) (*content.Result, error) {
+	call.Waiter = "run_1 int_1"
+	for {
+		res, err := c.Call(ctx, call)
+		if err != nil || res.SignIn == nil {
+			return res, err
+		}
+		call.SignIn = res.SignIn
+		if err := c.AwaitSignIn(ctx, call, answer(res.SignIn)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// as calls a tool on behalf of name, who signs in.
 func (c *consented) callAs(tool, name string) (string, error) {
-	res, err := c.Call(c.t.Context(), Call{Tool: tool, Principal: caller(name), Elicit: c.agrees(name)})
+	res, err := c.callWith(c.t.Context(), Call{Tool: tool, Principal: caller(name)}, func(in *content.SignIn) string {
+		c.asked.Add(1)
+		if !strings.HasPrefix(in.URL, c.as.URL+"/authorize?") || !strings.Contains(in.Message, "crm") || in.Server != "crm" || !in.InMemory {
+			c.t.Errorf("asked %+v, want URL starting with %q, Message containing crm, Server crm, InMemory", in, c.as.URL+"/authorize?")
+		}
+		c.visit(name, in.URL)
+		return Accept
+	})
 	if err != nil {
 		return "", err
 	}
@@ -158,15 +170,11 @@ func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 	questions.Add(20)
 	for range 20 {
 		all.Go(func() {
-			res, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
-				addresses <- e.URL
+			res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, func(in *content.SignIn) string {
+				addresses <- in.URL
 				questions.Done()
-				<-ctx.Done() // nobody answers here: the browser does
-				if !isClosed(e.Done) {
-					t.Error("Done is open, want it closed when the browser came back")
-				}
-				return ElicitationResult{Action: Cancel}, nil
-			}})
+				return Accept // before the browser is back
+			})
 			if err != nil || res.Text() != "bob" {
 				t.Errorf("result %+v, %v, want Text bob, no error", res, err)
 			}
@@ -193,17 +201,11 @@ func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 func TestCallWithoutConsentIsDenied(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
+	declined := func(*content.SignIn) string { return Decline }
 	for range 2 * maxStreak { // which would open the breaker
-		for name, elicit := range map[string]func(context.Context, Elicitation) (ElicitationResult, error){
-			"nobody": nil,
-			"no": func(context.Context, Elicitation) (ElicitationResult, error) {
-				return ElicitationResult{Action: Decline}, nil
-			},
-			"broken": func(context.Context, Elicitation) (ElicitationResult, error) {
-				return ElicitationResult{}, errors.New("gone")
-			},
-		} {
-			_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: elicit})
+		_, nobody := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")})
+		_, no := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, declined)
+		for name, err := range map[string]error{"nobody": nobody, "no": no} {
 			if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "sign-in required") {
 				t.Errorf(`%s: %s: %s, want Kind Denied, Message containing "sign-in required"`, name, e.Kind, e.Message)
 			}
@@ -212,16 +214,25 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 	if st := c.Servers()[0]; st.State != Connected || c.runs.Load() != 0 {
 		t.Errorf("%+v, ran %d times, want st.State Connected, runs 0", st, c.runs.Load())
 	}
+	// A person who has signed in after all is taken at that, not at what they say.
+	res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("eve")}, func(in *content.SignIn) string {
+		c.visit("eve", in.URL)
+		return Decline
+	})
+	if err != nil || res.Text() != "eve" {
+		t.Errorf("result %+v, %v, want Text eve, no error", res, err)
+	}
 	// The authorization server says no.
 	c.as.Lock()
 	c.as.Response = func(q url.Values) { q.Del("code"); q.Set("error", "access_denied") }
 	c.as.Unlock()
-	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
-		if found, err := c.Callback(t.Context(), oauthtest.Browse(t, e.URL)); !found || err == nil {
-			t.Errorf("Callback = %v, %v, want true and an error", found, err)
+	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, func(in *content.SignIn) string {
+		waiters, found, err := c.Callback(t.Context(), oauthtest.Browse(t, in.URL))
+		if !found || err == nil || len(waiters) != 1 || waiters[0] != "run_1 int_1" {
+			t.Errorf("Callback = %q, %v, %v, want the waiter, true and an error", waiters, found, err)
 		}
-		return ElicitationResult{Action: Accept}, nil
-	}})
+		return Accept
+	})
 	if e := kind(t, err); e.Kind != Denied || !strings.HasSuffix(e.Message, "signing in failed") {
 		t.Errorf(`%s: %s, want Kind Denied, Message ending in "signing in failed"`, e.Kind, e.Message)
 	}
@@ -231,28 +242,38 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 func TestWaitingForAPersonEnds(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
-	for _, end := range []ErrorKind{Cancelled, Denied} {
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err := c.Call(ctx, Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
-			if end == Cancelled {
-				cancel()
-			}
-			return ElicitationResult{Action: map[ErrorKind]string{Cancelled: Accept, Denied: Decline}[end]}, nil
-		}})
-		if e := kind(t, err); e.Kind != end {
-			t.Errorf("%s: %s, want %s", e.Kind, e.Message, end)
-		}
-		cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := c.callWith(ctx, Call{Tool: "crm_who", Principal: caller("bob")}, func(*content.SignIn) string { cancel(); return Accept })
+	if e := kind(t, err); e.Kind != Cancelled {
+		t.Errorf("%s: %s, want %s", e.Kind, e.Message, Cancelled)
 	}
 	var closing sync.WaitGroup
-	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob"), Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, func(*content.SignIn) string {
 		closing.Go(func() { _ = c.Close() })
-		<-ctx.Done()
-		return ElicitationResult{Action: Cancel}, nil
-	}})
+		return Accept
+	})
 	closing.Wait()
-	if e := kind(t, err); e.Kind != Cancelled && e.Kind != Denied {
-		t.Errorf("%s: %s, want Cancelled or Denied", e.Kind, e.Message)
+	if e := kind(t, err); e.Kind != Cancelled {
+		t.Errorf("%s: %s, want %s", e.Kind, e.Message, Cancelled)
+	}
+}
+
+// The tool sign_in is gone as soon as anybody has listed the server's own: a call of it that waits for
+// its user goes on nevertheless.
+func TestSignInGoesOnWhenItsToolIsGone(t *testing.T) {
+	c := newConsented(t, nil, nil)
+	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_sign_in" {
+		t.Fatalf("tools %q, want crm_sign_in", got)
+	}
+	res, err := c.callWith(t.Context(), Call{Tool: "crm_sign_in", Principal: caller("ann")}, func(in *content.SignIn) string {
+		c.visit("ann", in.URL)
+		if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_who" {
+			t.Errorf("tools %q, want crm_who", got)
+		}
+		return Accept
+	})
+	if err != nil || !strings.HasSuffix(res.Text(), "from the next question on: crm_who") {
+		t.Errorf("result %+v, %v, want Text ending in \"from the next question on: crm_who\"", res, err)
 	}
 }
 

@@ -162,12 +162,12 @@ func (g *sharedGrants) releaseClient(key grantKey, s *sharedGrant) {
 func oauthConfig(s *config.Server, o Options) oauth.Config {
 	g := s.Grant
 	c := oauth.Config{
-		Kind: oauth.Kind(s.Auth), URL: s.HTTPURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
+		Kind: oauth.Kind(s.Auth), Name: s.Name, URL: s.HTTPURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
 		ClientID: g.ClientID, ClientMetadataURL: g.ClientMetadataURL, ClientSecret: g.ClientSecret,
 		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
 		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
 		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
-		DPoP: g.DPoP, TLS: o.tls.all[s.TLS], Logger: o.Logger.With("mcp_server", s.Name),
+		DPoP: g.DPoP, TLS: o.tls.all[s.TLS], Store: o.SignIns, Logger: o.Logger.With("mcp_server", s.Name),
 	}
 	if c.RedirectURL == "" {
 		c.RedirectURL = o.RedirectURL

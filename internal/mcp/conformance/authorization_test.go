@@ -56,7 +56,7 @@ func (s scenario) list(ctx context.Context, client *mcp.Client) ([]catalog.Tool,
 	if len(tools) != 1 || tools[0].Original != "sign_in" {
 		return tools, nil
 	}
-	if _, err := client.Call(ctx, mcp.Call{Tool: tools[0].Name, Principal: s.caller, Elicit: person{client}.answer}); err != nil {
+	if _, err := (person{client}).call(ctx, mcp.Call{Tool: tools[0].Name, Principal: s.caller}); err != nil {
 		return nil, err
 	}
 	return client.ToolsFor(ctx, s.caller), nil

@@ -8,28 +8,40 @@ import (
 	"net/url"
 
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // person is the one with the browser.
 type person struct{ client *mcp.Client }
 
-// answer answers a form with nothing, which leaves its fields to their defaults
-// (SEP-1034), and goes where an authorization server sends him: the suite's sends him
-// back at once.
-func (p person) answer(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
+// answer answers a form with nothing, which leaves its fields to their defaults (SEP-1034).
+func (p person) answer(_ context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
 	if e.Mode == mcp.ElicitForm {
 		return mcp.ElicitationResult{Action: mcp.Accept, Content: json.RawMessage(`{}`)}, nil
 	}
-	if e.Done == nil { // a question of the server's own
-		return mcp.ElicitationResult{Action: mcp.Decline}, nil
+	return mcp.ElicitationResult{Action: mcp.Decline}, nil
+}
+
+// call makes a call. Where its user must sign in, the person goes where an authorization server sends
+// them: the suite's sends them back at once.
+func (p person) call(ctx context.Context, call mcp.Call) (*content.Result, error) {
+	call.Elicit, call.Waiter = p.answer, "person"
+	for {
+		res, err := p.client.Call(ctx, call)
+		if err != nil || res.SignIn == nil {
+			return res, err
+		}
+		query, err := redirect(ctx, res.SignIn.URL)
+		if err != nil {
+			return nil, err
+		}
+		// Whether it worked is what AwaitSignIn says.
+		_, _, _ = p.client.Callback(ctx, query)
+		call.SignIn = res.SignIn
+		if err := p.client.AwaitSignIn(ctx, call, mcp.Accept); err != nil {
+			return nil, err
+		}
 	}
-	query, err := redirect(ctx, e.URL)
-	if err != nil {
-		return mcp.ElicitationResult{}, err
-	}
-	// Whether it worked is what the call says that waits for it.
-	_, _ = p.client.Callback(ctx, query)
-	return mcp.ElicitationResult{Action: mcp.Accept}, nil
 }
 
 // redirect is the query of the address that a page redirects to.

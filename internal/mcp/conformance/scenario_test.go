@@ -75,7 +75,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 			continue
 		}
 		// A call that fails is often what a scenario is about.
-		res, err := client.Call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments, Principal: s.caller, Elicit: person{client}.answer})
+		res, err := person{client}.call(ctx, mcp.Call{Tool: tools[i].Name, Args: c.Arguments, Principal: s.caller})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			continue

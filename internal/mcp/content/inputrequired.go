@@ -3,6 +3,7 @@ package content
 import (
 	"bytes"
 	"encoding/json"
+	"time"
 )
 
 // Bounds of one input_required result, in bytes. A client stores it until a person has answered.
@@ -19,6 +20,22 @@ type InputRequired struct {
 	State string `json:"requestState,omitempty"`
 	// RoundTrips is how often the request has been sent so far.
 	RoundTrips int `json:"roundTrips,omitempty"`
+}
+
+// SignIn is what a call waits for whose user has to sign in to the server first. Any process may send
+// the call again with it.
+type SignIn struct {
+	Server  string    `json:"server"`
+	State   string    `json:"state"` // identifies it
+	URL     string    `json:"url"`   // that the user's browser opens
+	Message string    `json:"message"`
+	Expires time.Time `json:"expires"`
+	// Asked is how often the call has ended that way, this time included.
+	Asked int `json:"asked"`
+	// InMemory says that only the process that the call was made in can complete it.
+	InMemory bool `json:"in_memory,omitempty"`
+	// ListsTools says that the call was one of the tool sign_in, which lists the server's tools.
+	ListsTools bool `json:"lists_tools,omitempty"`
 }
 
 // InputRequest is one request of an InputRequired.

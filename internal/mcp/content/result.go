@@ -39,6 +39,8 @@ type Result struct {
 	Violations []schema.Problem
 	// InputRequired is set, and nothing else, where the result is not complete yet.
 	InputRequired *InputRequired
+	// SignIn is set, and nothing else, where the call was not sent because its user must sign in first.
+	SignIn *SignIn
 
 	blocks   []contentBlock // Content in parts
 	isParsed bool           // the members of blocks are decoded

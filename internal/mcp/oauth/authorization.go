@@ -3,53 +3,41 @@ package oauth
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
-	"sync"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/oauth2"
 
 	"answerd/internal/auth"
+	"answerd/internal/values"
 )
 
 const (
 	signInTimeout = 10 * time.Minute // for a user to sign in
-	maxPending    = 1024             // authorizations at a time
-	maxCode       = 4 << 10          // bytes of an authorization code
-	maxURL        = 8 << 10          // bytes of the address that a person is sent to
+	// outcomeTTL is how long an authorization is stored: those who wait for it may find out later what
+	// became of it.
+	outcomeTTL  = 2 * signInTimeout
+	awaitPoll   = 500 * time.Millisecond // between two looks at an authorization
+	maxWaiters  = 64                     // of one authorization; then another one starts
+	maxCode     = 4 << 10                // bytes of an authorization code
+	maxURL      = 8 << 10                // bytes of the address that a person is sent to
+	statePrefix = 16                     // bytes of a state that say which Client it belongs to
+	maxState    = 256                    // bytes of a state that is looked up
 )
 
-// Authorization is a sign-in of a user that has not ended yet.
+// Authorization is a sign-in of a user that has not ended yet. It is in the store, so any process can
+// wait for it, and complete it.
 type Authorization struct {
 	// URL is the page that the user's browser opens. It is a URL of an authorization server
 	// that the MCP server may have named.
-	URL string
-	// Done is closed when the browser came back, or the Authorization has expired.
-	Done    <-chan struct{}
+	URL     string
+	State   string // identifies it
 	Expires time.Time
-
-	id       auth.Identity
-	state    string
-	verifier string
-	server   *authServer
-	client   clientIdentity
-	scopes   []string
-
-	done chan struct{}
-	once sync.Once
-	err  error // set before done is closed
-}
-
-// Err returns the outcome once Done is closed: nil if the user has granted access, so that
-// their requests now have a token, else an *Error. Before that it returns nil.
-func (a *Authorization) Err() error {
-	select {
-	case <-a.done:
-		return a.err
-	default:
-		return nil
-	}
 }
 
 // Host returns the host of URL, to show to the user.
@@ -61,19 +49,10 @@ func (a *Authorization) Host() string {
 	return u.Host
 }
 
-// finish closes Done with the outcome; only the first call has an effect.
-func (a *Authorization) finish(err error) {
-	a.once.Do(func() {
-		if err != nil {
-			a.err = &Error{Public: "signing in failed", Err: err}
-		}
-		close(a.done)
-	})
-}
-
-// Authorize starts, or joins, the authorization that the latest refusal of the user's
-// requests requires. It waits under ctx. Errors are *Error.
-func (c *Client) Authorize(ctx context.Context, id auth.Identity) (*Authorization, error) {
+// Authorize starts, or joins, the authorization that the latest refusal of the user's requests
+// requires. Callback returns the waiters of an authorization, which may be any short text; ""
+// adds none. It waits under ctx. Errors are *Error.
+func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string) (*Authorization, error) {
 	id = c.principalOf(id)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -98,16 +77,19 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity) (*Authorizatio
 		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error())
 		return nil, asError(err)
 	}
-	a := &Authorization{
-		id: id, server: server, client: client, scopes: c.selectScopes(server, ch, previous.scopesAt(server)),
-		state: rand.Text() + rand.Text(), verifier: oauth2.GenerateVerifier(),
-		done: make(chan struct{}), Expires: time.Now().Add(signInTimeout),
+	fresh := &storedAuthorization{
+		Status: statusPending, Issuer: id.Issuer, Subject: id.Subject, Server: storeServer(server), Client: c.storeClient(client),
+		Scopes: c.selectScopes(server, ch, previous.scopesAt(server)), Verifier: oauth2.GenerateVerifier(),
+		Expires: time.Now().Add(signInTimeout).UTC(),
 	}
-	a.Done = a.done
-	if a.URL, err = c.authorizationURL(a); err != nil {
+	if waiter != "" {
+		fresh.Waiters = []string{waiter}
+	}
+	a, err := c.joinOrStart(ctx, fresh)
+	if err != nil {
 		return nil, asError(err)
 	}
-	return c.joinPending(a)
+	return a, nil
 }
 
 // SignInHost returns the host of the authorization server where users sign in, which is the
@@ -134,88 +116,237 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 
 // authorizationURL returns the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC
 // 7636) and a resource (RFC 8707).
-func (c *Client) authorizationURL(a *Authorization) (string, error) {
-	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.verifier)}
-	if a.server.resource != "" {
-		options = append(options, oauth2.SetAuthURLParam("resource", a.server.resource))
+func (c *Client) authorizationURL(a *storedAuthorization, state string) (string, error) {
+	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.Verifier)}
+	if a.Server.Resource != "" {
+		options = append(options, oauth2.SetAuthURLParam("resource", a.Server.Resource))
 	}
+	client := c.restoreClient(a.Client, a.Server.restore())
 	config := oauth2.Config{
-		ClientID: a.client.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.scopes, Endpoint: oauth2.Endpoint{AuthURL: a.server.authorizeURL},
+		ClientID: client.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.Scopes, Endpoint: oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},
 	}
-	if out := config.AuthCodeURL(a.state, options...); len(out) <= maxURL {
+	if out := config.AuthCodeURL(state, options...); len(out) <= maxURL {
 		return out, nil
 	}
 	return "", fetchErrorf("the URL of the authorization request is too long")
 }
 
-// joinPending makes a known to Callback, or returns the pending authorization of the same
-// user with the same scopes: however many of their calls wait, a user signs in once.
-func (c *Client) joinPending(a *Authorization) (*Authorization, error) {
+// joinOrStart makes an authorization known to all processes, or joins the pending one of the same user
+// with the same scopes: however many of their calls wait, in however many processes, a user signs in
+// once.
+func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*Authorization, error) {
+	latest := c.storedName(kindPending, fresh.Issuer, fresh.Subject)
+	state := c.stateStart() + rand.Text() + rand.Text()
+	started, err := c.describe(fresh, state)
+	if err != nil {
+		return nil, err
+	}
+	for try := range maxStoreTries {
+		data, revision, err := c.store.Load(ctx, latest...)
+		if err != nil {
+			return nil, c.errStore(ctx, err)
+		}
+		if a, err := c.join(ctx, string(data), fresh); a != nil || err != nil {
+			return a, err
+		}
+		// The authorization comes first: another process may read its state as soon as that is stored.
+		if try == 0 {
+			if _, err := c.saveAuthorization(ctx, fresh, 0, state); err != nil {
+				return nil, err
+			}
+		}
+		next, err := c.store.Save(ctx, []byte(state), revision, outcomeTTL, latest...)
+		if err != nil {
+			return nil, c.errStore(ctx, err)
+		}
+		if next > 0 {
+			return started, nil
+		}
+	}
+	return nil, fetchErrorf("other processes keep starting authorizations of the same user")
+}
+
+// join adds the waiters of fresh to the authorization with that state, if it may serve for fresh. It
+// returns nil if it may not.
+func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorization) (*Authorization, error) {
+	for range maxStoreTries {
+		if state == "" {
+			return nil, nil
+		}
+		a, revision, err := c.loadAuthorization(ctx, state)
+		if err != nil || a == nil || !c.serves(a, fresh) {
+			return nil, err
+		}
+		missing := slices.DeleteFunc(slices.Clone(fresh.Waiters), func(w string) bool { return slices.Contains(a.Waiters, w) })
+		if len(missing) > 0 {
+			a.Waiters = append(a.Waiters, missing...)
+			if revision, err = c.saveAuthorization(ctx, a, revision, state); err != nil {
+				return nil, err
+			}
+		}
+		if revision > 0 {
+			return c.describe(a, state)
+		}
+	}
+	return nil, nil
+}
+
+// serves reports whether a stored authorization gives what fresh asks for, and leaves the user time.
+func (c *Client) serves(a, fresh *storedAuthorization) bool {
+	now := time.Now()
+	return a.Status == statusPending && a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes) &&
+		now.Add(signInTimeout/2).Before(a.Expires) && len(a.Waiters)+len(fresh.Waiters) <= maxWaiters &&
+		(a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)) // another process may have registered another client
+}
+
+// describe returns what those who asked for a stored authorization need to know of it.
+func (c *Client) describe(a *storedAuthorization, state string) (*Authorization, error) {
+	page, err := c.authorizationURL(a, state)
+	if err != nil {
+		return nil, err
+	}
+	return &Authorization{URL: page, State: state, Expires: a.Expires}, nil
+}
+
+// stateStart returns how the states of this Client, and of those in other processes that have the same
+// configuration, begin. The states of others need not be looked up.
+func (c *Client) stateStart() string {
+	return values.NewKey(c.storedName("state")...).String()[:statePrefix]
+}
+
+// loadAuthorization returns the authorization with that state and its revision; nil if there is none.
+func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
+	data, revision, err := c.store.Load(ctx, c.storedName(kindAuthorization, state)...)
+	if err != nil {
+		return nil, 0, c.errStore(ctx, err)
+	}
+	var a storedAuthorization
+	if data == nil || json.Unmarshal(data, &a) != nil {
+		return nil, revision, nil
+	}
+	return &a, revision, nil
+}
+
+// saveAuthorization stores an authorization. It returns 0 if the store has another revision.
+func (c *Client) saveAuthorization(ctx context.Context, a *storedAuthorization, revision uint64, state string) (uint64, error) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return 0, fmt.Errorf("encode an authorization: %w", err)
+	}
+	next, err := c.store.Save(ctx, data, revision, outcomeTTL, c.storedName(kindAuthorization, state)...)
+	if err != nil {
+		return 0, c.errStore(ctx, err)
+	}
+	return next, nil
+}
+
+// Await returns nil if the user has granted access at the authorization with that state, so that their
+// requests now have a token, or if nothing is known of it any more. It returns ErrConsent if the user
+// has not come back; with wait, Await first waits until they have, or the authorization has expired, or
+// ctx has ended. Errors are *Error.
+func (c *Client) Await(ctx context.Context, state string, wait bool) error {
+	tick := time.NewTicker(awaitPoll)
+	defer tick.Stop()
+	for {
+		a, _, err := c.loadAuthorization(ctx, state)
+		switch {
+		case err != nil && !wait:
+			return asError(err)
+		case err != nil: // the store may be back before the user is
+		case a == nil || a.Status == statusGranted:
+			return nil
+		case a.Status == statusFailed:
+			return asFailed(errors.New("the authorization ended without access"))
+		case !wait || time.Now().After(a.Expires.Add(fetchTimeout)): // redeeming may go beyond the expiry
+			return asError(ErrConsent)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return asError(context.Cause(ctx))
+		case <-c.ctx.Done():
+			return asError(errClosed)
+		}
+	}
+}
+
+// asFailed returns the error of an authorization that gave no access.
+func asFailed(err error) *Error { return &Error{Public: "signing in failed", Err: err} }
+
+// Callback handles the authorization response that a browser brought back (OAuth 2.1 section
+// 4.1.2), wherever the authorization was started. found is false if the state is not ours, was used
+// before, or has expired; then nothing happened. A nil error means that the user's requests now have
+// a token; any other is an *Error. waiters are those who wait for the outcome, whatever it is. Callback
+// waits for the token even when ctx ends: a user who closes the browser early has granted access all
+// the same.
+func (c *Client) Callback(ctx context.Context, q url.Values) (waiters []string, found bool, _ error) {
+	if !c.beginCallback(q) {
+		return nil, false, nil
+	}
+	defer c.callbacks.Done()
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout+3*storeTimeout)
+	defer stop()
+	defer context.AfterFunc(c.ctx, stop)()
+	state := q.Get("state")
+	a, revision, err := c.takeAuthorization(ctx, state)
+	if err != nil {
+		return nil, true, asFailed(err)
+	}
+	if a == nil {
+		return nil, false, nil
+	}
+	err = c.redeemCode(ctx, a, q)
+	a.Status, a.Verifier = statusGranted, ""
+	if err != nil {
+		a.Status = statusFailed
+		c.log.WarnContext(ctx, "authorization failed", "error", err.Error())
+	} else {
+		c.log.InfoContext(ctx, "authorized", "subject", a.Subject)
+	}
+	if _, saveErr := c.saveAuthorization(ctx, a, revision, state); saveErr != nil {
+		c.log.WarnContext(ctx, "the outcome of an authorization is not stored; calls that wait for it end when it expires")
+	}
+	if err != nil {
+		return a.Waiters, true, asFailed(err)
+	}
+	return a.Waiters, true, nil
+}
+
+// beginCallback reports whether a callback may belong to this Client. If so, callbacks.Done must be
+// called.
+func (c *Client) beginCallback(q url.Values) bool {
+	state := q.Get("state")
+	if len(q["state"]) != 1 || len(state) > maxState || !strings.HasPrefix(state, c.stateStart()) {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, asError(errClosed)
-	}
-	now := time.Now()
-	for state, p := range c.pending {
-		if now.After(p.Expires) {
-			delete(c.pending, state)
-			p.finish(errors.New("nobody signed in in time"))
-			continue
-		}
-		same := p.id.Issuer == a.id.Issuer && p.id.Subject == a.id.Subject
-		if same && p.server.issuer == a.server.issuer && p.client == a.client && isSubset(a.scopes, p.scopes) && now.Add(signInTimeout/2).Before(p.Expires) {
-			return p, nil
-		}
-	}
-	if len(c.pending) >= maxPending {
-		return nil, asError(fetchErrorf("too many callers are signing in"))
-	}
-	c.pending[a.state] = a
-	return a, nil
-}
-
-// Callback handles the authorization response that a browser brought back (OAuth 2.1 section
-// 4.1.2). found is false if the state is not ours, was used before, or has expired; then
-// nothing happened. A nil error means that the user's requests now have a token; any other
-// is an *Error, and ends the authorization too. Callback waits for the token even when ctx
-// ends: a user who closes the browser early has granted access all the same.
-func (c *Client) Callback(ctx context.Context, q url.Values) (found bool, _ error) {
-	a := c.takePending(q)
-	if a == nil {
-		return false, nil
-	}
-	defer c.callbacks.Done()
-	err := c.redeemCode(ctx, a, q)
-	if err != nil {
-		c.log.WarnContext(ctx, "authorization failed", "error", err.Error())
-	} else {
-		c.log.InfoContext(ctx, "authorized", "subject", a.id.Subject)
-	}
-	a.finish(err)
-	return true, a.Err()
-}
-
-// takePending removes and returns the authorization that a callback belongs to; nil if there
-// is none. Whatever its outcome, a state is valid once.
-func (c *Client) takePending(q url.Values) *Authorization {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a := c.pending[q.Get("state")]
-	if a == nil || c.closed || len(q["state"]) != 1 {
-		return nil
-	}
-	delete(c.pending, a.state)
-	if time.Now().After(a.Expires) {
-		a.finish(errors.New("nobody signed in in time"))
-		return nil
+		return false
 	}
 	c.callbacks.Add(1)
-	return a
+	return true
 }
 
-// redeemCode checks an authorization response and exchanges its code for a token.
-func (c *Client) redeemCode(ctx context.Context, a *Authorization, q url.Values) error {
+// takeAuthorization takes the authorization with that state for the one process that may exchange its
+// code; nil if there is none, or another callback took it. Whatever its outcome, a state is valid
+// once.
+func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
+	for range maxStoreTries {
+		a, revision, err := c.loadAuthorization(ctx, state)
+		if err != nil || a == nil || a.Status != statusPending || time.Now().After(a.Expires) {
+			return nil, 0, err
+		}
+		a.Status = statusRedeeming
+		if revision, err = c.saveAuthorization(ctx, a, revision, state); err != nil || revision > 0 {
+			return a, revision, err
+		}
+	}
+	return nil, 0, nil
+}
+
+// redeemCode checks an authorization response, exchanges its code for a token, and stores that.
+func (c *Client) redeemCode(ctx context.Context, a *storedAuthorization, q url.Values) error {
 	for _, name := range []string{"code", "iss", "error"} {
 		if len(q[name]) > 1 { // RFC 6749 section 3.1
 			return errors.New("the response has a parameter twice")
@@ -223,7 +354,7 @@ func (c *Client) redeemCode(ctx context.Context, a *Authorization, q url.Values)
 	}
 	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization
 	// server could make us send it the code of an honest one (mix-up, RFC 9700 section 4.4).
-	if iss := q.Get("iss"); iss != a.server.issuer && (iss != "" || a.server.returnsIssuer) {
+	if iss := q.Get("iss"); iss != a.Server.Issuer && (iss != "" || a.Server.ReturnsIssuer) {
 		return errors.New("the response is from another authorization server than the request was sent to")
 	}
 	code := q.Get("code")
@@ -233,23 +364,29 @@ func (c *Client) redeemCode(ctx context.Context, a *Authorization, q url.Values)
 	case code == "" || len(code) > maxCode:
 		return errors.New("the response has no code")
 	}
-	u, err := c.acquireUser(a.id)
+	u, err := c.acquireUser(auth.Identity{Issuer: a.Issuer, Subject: a.Subject})
 	if err != nil {
 		return err
 	}
 	defer c.releaseUser(u)
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
+	g := &grant{server: a.Server.restore(), scopes: a.Scopes}
+	g.client = c.restoreClient(a.Client, g.server)
+	if c.cfg.DPoP {
+		if g.key, err = newProofKey(); err != nil {
+			return fmt.Errorf("generate a key for DPoP: %w", err)
+		}
+	}
+	redeemCtx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
-	defer context.AfterFunc(c.ctx, stop)()
-	reply, err := c.requestGrant(ctx, a.server, a.client, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {a.verifier},
+	reply, err := c.requestGrant(redeemCtx, g.server, g.client, g.key, url.Values{
+		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {a.Verifier},
 	})
 	if err != nil {
 		if isClientUnknown(err) {
-			c.discovery.forgetClient(ctx, a.server, a.client)
+			c.discovery.forgetClient(ctx, g.server, g.client)
 		}
 		return err
 	}
-	u.saveGrant(grant{server: a.server, client: a.client, scopes: mergeScopes(a.scopes, reply.scopes), refresh: reply.refresh, token: reply.Token})
-	return nil
+	g.scopes, g.refresh, g.token = mergeScopes(a.Scopes, reply.scopes), reply.refresh, reply.Token
+	return u.replaceGrant(ctx, g)
 }

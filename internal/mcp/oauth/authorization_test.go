@@ -27,8 +27,8 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
-	if len(q.Get("state")) < 43 || a.Err() != nil || !strings.HasPrefix(w.as.URL, "http://"+a.Host()) {
-		t.Errorf("state %q, %v, host %s, want 43 characters, no error and the host of %s", q.Get("state"), a.Err(), a.Host(), w.as.URL)
+	if len(q.Get("state")) < 43 || !strings.HasPrefix(w.as.URL, "http://"+a.Host()) {
+		t.Errorf("state %q, host %s, want 43 characters and the host of %s", q.Get("state"), a.Host(), w.as.URL)
 	}
 	for range 3 {
 		w.mustSend(userNamed("ann"), "ann hello")
@@ -50,7 +50,7 @@ func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 			a := w.startAuthorization(userNamed([]string{"ann", "bob"}[n%2]))
 			mu.Lock()
 			defer mu.Unlock()
-			states[a.state]++
+			states[a.State]++
 		})
 	}
 	all.Wait()
@@ -94,10 +94,10 @@ func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 			}
 		})
 		a := w.startAuthorization(userNamed("ann"))
-		found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL))
-		<-a.Done
-		if !found || (err == nil) != c.ok || (a.Err() == nil) != c.ok || (len(w.as.Requests) == 1) != c.ok {
-			t.Errorf("%s: %v, %v, %v, %d token requests, want true and success: %v", name, found, err, a.Err(), len(w.as.Requests), c.ok)
+		_, found, err := w.Callback(t.Context(), oauthtest.Browse(t, a.URL))
+		ended := w.Await(t.Context(), a.State, true)
+		if !found || (err == nil) != c.ok || (ended == nil) != c.ok || (len(w.as.Requests) == 1) != c.ok {
+			t.Errorf("%s: %v, %v, %v, %d token requests, want true and success: %v", name, found, err, ended, len(w.as.Requests), c.ok)
 		}
 		if e, ok := errors.AsType[*Error](err); !c.ok && (!ok || e.Public != "signing in failed") {
 			t.Errorf(`%s: %v, want an Error, Public "signing in failed"`, name, err)
@@ -111,28 +111,29 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	a := w.startAuthorization(userNamed("ann"))
 	q := oauthtest.Browse(t, a.URL)
 	for name, stranger := range map[string]url.Values{
-		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "two states": {"code": q["code"], "state": {a.state, a.state}},
+		"no state": {"code": q["code"]}, "another state": {"code": q["code"], "state": {"made-up"}}, "a state of this client": {"code": q["code"], "state": {w.stateStart() + strings.Repeat("A", 52)}}, "two states": {"code": q["code"], "state": {a.State, a.State}},
 	} {
-		if found, err := w.Callback(t.Context(), stranger); found || err != nil {
+		if _, found, err := w.Callback(t.Context(), stranger); found || err != nil {
 			t.Errorf("%s: %v, %v, want false and no error", name, found, err)
 		}
 	}
 	if len(w.as.Requests) != 0 {
 		t.Errorf("a stranger's callback asked for a token: %d as.Requests, want 0", len(w.as.Requests))
 	}
-	if found, err := w.Callback(t.Context(), q); !found || err != nil {
+	if _, found, err := w.Callback(t.Context(), q); !found || err != nil {
 		t.Fatalf("found %v, %v, want true and no error", found, err)
 	}
-	if found, err := w.Callback(t.Context(), q); found || err != nil || len(w.as.Requests) != 1 {
+	if _, found, err := w.Callback(t.Context(), q); found || err != nil || len(w.as.Requests) != 1 {
 		t.Errorf("replayed: %v, %v, %d token requests, want false, 1 and no error", found, err, len(w.as.Requests))
 	}
 	late := w.startAuthorization(userNamed("bob"))
 	q = oauthtest.Browse(t, late.URL)
-	w.mu.Lock()
-	late.Expires = time.Now().Add(-time.Second)
-	w.mu.Unlock()
-	if found, _ := w.Callback(t.Context(), q); found || late.Err() == nil || len(w.as.Requests) != 1 {
-		t.Errorf("Callback with an expired state = %v, error %v, %d token requests, want false, an error and 1", found, late.Err(), len(w.as.Requests))
+	w.changeAuthorization(late.State, func(a *storedAuthorization) { a.Expires = time.Now().Add(-time.Minute) })
+	if _, found, _ := w.Callback(t.Context(), q); found || len(w.as.Requests) != 1 {
+		t.Errorf("Callback with an expired state = %v, %d token requests, want false and 1", found, len(w.as.Requests))
+	}
+	if err := w.Await(t.Context(), late.State, true); !errors.Is(err, ErrConsent) {
+		t.Errorf("Await of an expired authorization = %v, want %v", err, ErrConsent)
 	}
 }
 
@@ -142,8 +143,8 @@ func TestCallbackRefusesACodeOfAnotherAuthorization(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	mine, theirs := w.startAuthorization(userNamed("ann")), w.startAuthorization(userNamed("eve"))
 	q := oauthtest.Browse(t, theirs.URL)
-	q.Set("state", mine.state)
-	if found, err := w.Callback(t.Context(), q); !found || err == nil {
+	q.Set("state", mine.State)
+	if _, found, err := w.Callback(t.Context(), q); !found || err == nil {
 		t.Errorf("Callback with another's state = %v, %v, want true and an error", found, err)
 	}
 	w.mustFail(userNamed("ann"))
@@ -243,8 +244,8 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 		t.Errorf("%d requests to the old server, want at most 1", len(w.as.Requests)-refreshes)
 	}
 	for _, r := range other.Requests {
-		if r.Grant == "refresh_token" || r.Client == first.client.id {
-			t.Errorf("the new one got %v, Grant %q, Client %q, want Grant other than refresh_token, Client other than %q", r.Form, r.Grant, r.Client, first.client.id)
+		if r.Grant == "refresh_token" || r.Client == first.parameters(t).Get("client_id") {
+			t.Errorf("the new one got %v, Grant %q, Client %q, want Grant other than refresh_token, Client other than %q", r.Form, r.Grant, r.Client, first.parameters(t).Get("client_id"))
 		}
 	}
 	// Those of the configuration are good at the first issuer only.
@@ -264,18 +265,30 @@ func TestCredentialsStayWithTheirIssuer(t *testing.T) {
 	}
 }
 
-// Close ends what people have not agreed to yet.
-func TestCloseEndsAuthorizations(t *testing.T) {
+// Close ends the Client; what it has started is for other processes that share the store.
+func TestCloseRefusesCallbacks(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	a := w.startAuthorization(userNamed("ann"))
 	q := oauthtest.Browse(t, a.URL)
 	w.Close()
-	<-a.Done
-	if a.Err() == nil {
-		t.Error("authorization after Close: no error, want one")
-	}
-	if found, _ := w.Callback(t.Context(), q); found {
+	if _, found, _ := w.Callback(t.Context(), q); found {
 		t.Error("Callback after Close = true, want false")
 	}
+	if err := w.Await(t.Context(), a.State, true); !errors.Is(err, errClosed) {
+		t.Errorf("Await after Close = %v, want %v", err, errClosed)
+	}
 	w.mustFail(userNamed("bob"))
+}
+
+// changeAuthorization changes a stored authorization.
+func (w *fixture) changeAuthorization(state string, change func(*storedAuthorization)) {
+	w.t.Helper()
+	a, revision, err := w.loadAuthorization(w.t.Context(), state)
+	if err != nil || a == nil {
+		w.t.Fatalf("authorization %+v, %v, want one", a, err)
+	}
+	change(a)
+	if next, err := w.saveAuthorization(w.t.Context(), a, revision, state); err != nil || next == 0 {
+		w.t.Fatalf("saveAuthorization = %d, %v, want a revision", next, err)
+	}
 }

@@ -19,7 +19,7 @@ type authServer struct {
 	resource string   // the server that tokens are for (RFC 8707)
 	wanted   []string // scopes_supported of that server (RFC 9728)
 
-	tokenURL, authorizeURL, registerURL string // the last two may be ""
+	tokenURL, authorizeURL, registerURL, revokeURL string // all but the first may be ""
 
 	authMethods     []string // token_endpoint_auth_methods_supported; nil: not stated
 	scopes          []string // scopes_supported
@@ -44,6 +44,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 		Token     string   `json:"token_endpoint"`
 		Authorize string   `json:"authorization_endpoint"`
 		Register  string   `json:"registration_endpoint"`
+		Revoke    string   `json:"revocation_endpoint"`
 		Methods   []string `json:"token_endpoint_auth_methods_supported"`
 		Scopes    []string `json:"scopes_supported"`
 		PKCE      []string `json:"code_challenge_methods_supported"`
@@ -61,7 +62,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	for _, e := range []struct {
 		name, url string
 		required  bool
-	}{{"token", w.Token, true}, {"authorization", w.Authorize, personal}, {"registration", w.Register, false}} {
+	}{{"token", w.Token, true}, {"authorization", w.Authorize, personal}, {"registration", w.Register, false}, {"revocation", w.Revoke, false}} {
 		if e.url == "" && !e.required {
 			continue
 		}
@@ -75,11 +76,11 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	if personal && !slices.Contains(w.PKCE, "S256") {
 		return nil, fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
 	}
-	if c.key != nil && w.DPoP != nil && !slices.Contains(w.DPoP, proofAlgorithm) {
+	if c.cfg.DPoP && w.DPoP != nil && !slices.Contains(w.DPoP, proofAlgorithm) {
 		return nil, fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
 	}
 	return &authServer{
-		issuer: issuer, trusted: trusted, tokenURL: w.Token, authorizeURL: w.Authorize, registerURL: w.Register,
+		issuer: issuer, trusted: trusted, tokenURL: w.Token, authorizeURL: w.Authorize, registerURL: w.Register, revokeURL: w.Revoke,
 		authMethods: w.Methods, scopes: validScopes(w.Scopes), returnsIssuer: w.Iss, acceptsMetadata: w.CIMD,
 	}, nil
 }

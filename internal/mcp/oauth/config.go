@@ -9,6 +9,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/sealed"
 	"answerd/internal/tlsconfig"
 )
 
@@ -33,6 +34,7 @@ const (
 // Config says how tokens for one MCP server are requested. Kind and URL are required.
 type Config struct {
 	Kind Kind
+	Name string // of the MCP server in the configuration; sign-ins are stored for it
 	URL  string // of the MCP server: https, or http on loopback
 	// Resource is the URI of the server that tokens are for (RFC 8707); "" means the
 	// resource that the server's own metadata names.
@@ -55,8 +57,12 @@ type Config struct {
 	RedirectURL string
 	// IdP is the identity provider that gives the assertions of Enterprise.
 	IdP IdP
-	// DPoP binds tokens to a key of this process (RFC 9449).
+	// DPoP binds tokens to a key (RFC 9449): each sign-in has one of its own, and other tokens one
+	// that ends with the process.
 	DPoP bool
+	// Store keeps sign-ins of users, pending and granted, for all processes that share it. nil means
+	// that they end with the Client.
+	Store *sealed.Store
 	// TLS has the roots and the client certificate (RFC 8705) for authorization servers; nil means
 	// the system's roots alone.
 	TLS *tlsconfig.Source

@@ -5,8 +5,10 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"sync"
@@ -25,14 +27,16 @@ const (
 	errorUseNonce  = "use_dpop_nonce"
 )
 
-// proofKey is the key pair that tokens are bound to (RFC 9449), and the servers' nonces. It
-// lives as long as its Client, as the tokens do: neither leaves the process's memory.
+// proofKey is the key pair that tokens are bound to (RFC 9449).
 type proofKey struct {
 	key *ecdsa.PrivateKey
 	jwk map[string]string
+}
 
-	mu     sync.Mutex        // protects nonces
-	nonces map[string]string // by origin
+// proofNonces has the nonces that servers require in proofs. The zero value works.
+type proofNonces struct {
+	mu  sync.Mutex        // protects all
+	all map[string]string // by origin
 }
 
 // newProofKey generates a P-256 key.
@@ -41,27 +45,52 @@ func newProofKey() (*proofKey, error) {
 	if err != nil {
 		return nil, err
 	}
+	return proofKeyOf(key)
+}
+
+// parseProofKey reads a key that encode has written.
+func parseProofKey(der []byte) (*proofKey, error) {
+	key, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, err
+	}
+	pair, ok := key.(*ecdsa.PrivateKey)
+	if !ok || pair.Curve != elliptic.P256() {
+		return nil, errors.New("the key is not of P-256")
+	}
+	return proofKeyOf(pair)
+}
+
+// encode returns the key in PKCS #8; nil for none.
+func (k *proofKey) encode() ([]byte, error) {
+	if k == nil {
+		return nil, nil
+	}
+	return x509.MarshalPKCS8PrivateKey(k.key)
+}
+
+func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 	point, err := key.PublicKey.Bytes() // 4, x, y (SEC 1)
 	if err != nil {
 		return nil, err
 	}
 	b64 := base64.RawURLEncoding.EncodeToString
 	return &proofKey{
-		key: key, nonces: map[string]string{},
+		key: key,
 		jwk: map[string]string{"kty": "EC", "crv": "P-256", "x": b64(point[1:33]), "y": b64(point[33:])},
 	}, nil
 }
 
 // addProof sets r's DPoP header to a new proof (RFC 9449 section 4.2). token is the one that r
-// carries; zero for a token request.
-func (k *proofKey) addProof(r *http.Request, token auth.Secret) error {
+// carries; zero for a token request. nonce is the server's; "" for none.
+func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) error {
 	at := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
 	claims := jwt.MapClaims{"jti": rand.Text(), "htm": r.Method, "htu": at.String(), "iat": time.Now().Unix()}
 	if !token.IsZero() {
 		sum := sha256.Sum256([]byte(token.Reveal()))
 		claims["ath"] = base64.RawURLEncoding.EncodeToString(sum[:])
 	}
-	if nonce := k.nonceFor(r.URL); nonce != "" {
+	if nonce != "" {
 		claims["nonce"] = nonce
 	}
 	t := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
@@ -74,31 +103,30 @@ func (k *proofKey) addProof(r *http.Request, token auth.Secret) error {
 	return nil
 }
 
-// nonceFor returns the nonce for the origin of u, "" if there is none.
-func (k *proofKey) nonceFor(u *url.URL) string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.nonces[origin(u)]
+// get returns the nonce for the origin of u, "" if there is none.
+func (n *proofNonces) get(u *url.URL) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.all[origin(u)]
 }
 
-// saveNonce stores the nonce of a reply for the next proof at its origin (RFC 9449 section
-// 8.2). It reports whether the nonce is a new one: only then is it useful to send a refused
-// request again.
-func (k *proofKey) saveNonce(u *url.URL, h http.Header) bool {
+// save stores the nonce of a reply for the next proof at its origin (RFC 9449 section 8.2). It
+// reports whether the nonce is a new one: only then is it useful to send a refused request again.
+func (n *proofNonces) save(u *url.URL, h http.Header) bool {
 	nonce := h.Get("DPoP-Nonce")
 	if nonce == "" || len(nonce) > maxNonce {
 		return false
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	at := origin(u)
-	if k.nonces[at] == nonce {
+	if n.all[at] == nonce {
 		return false
 	}
-	if len(k.nonces) >= maxOrigins {
-		clear(k.nonces)
+	if n.all == nil || len(n.all) >= maxOrigins {
+		n.all = map[string]string{}
 	}
-	k.nonces[at] = nonce
+	n.all[at] = nonce
 	return true
 }
 

@@ -76,7 +76,7 @@ func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 	} {
 		w := newFixture(t, Config{Kind: AuthorizationCode}, change)
 		w.mustFail(userNamed("ann"))
-		a, err := w.Authorize(t.Context(), userNamed("ann"))
+		a, err := w.Authorize(t.Context(), userNamed("ann"), "")
 		plain, _, _ := strings.Cut(want, " (")
 		if err == nil || !strings.Contains(err.Error(), plain) {
 			t.Errorf("%s: %v, %v", want, a, err)

@@ -59,7 +59,7 @@ func newFixture(t *testing.T, cfg Config, change func(*fixture)) *fixture {
 		_, _ = io.Copy(out, r.Body)
 	}))
 	w.as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
-	cfg.URL, cfg.RedirectURL = w.mcp.URL+"/mcp?tenant=a", redirectURL
+	cfg.Name, cfg.URL, cfg.RedirectURL = "crm", w.mcp.URL+"/mcp?tenant=a", redirectURL
 	cfg.Logger = slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	switch cfg.Kind {
 	case ClientCredentials:
@@ -132,7 +132,7 @@ func (w *fixture) startAuthorization(who auth.Identity) *Authorization {
 	if e := w.mustFail(who); !errors.Is(e, ErrConsent) {
 		w.t.Fatalf("error %v, want ErrConsent", e)
 	}
-	a, err := w.Authorize(w.t.Context(), who)
+	a, err := w.Authorize(w.t.Context(), who, "")
 	if err != nil {
 		w.t.Fatalf("error %v\n%s, want no error", err, w.logs)
 	}
@@ -143,10 +143,9 @@ func (w *fixture) startAuthorization(who auth.Identity) *Authorization {
 func (w *fixture) signIn(who auth.Identity) *Authorization {
 	w.t.Helper()
 	a := w.startAuthorization(who)
-	if found, err := w.Callback(w.t.Context(), oauthtest.Browse(w.t, a.URL)); !found || err != nil {
+	if _, found, err := w.Callback(w.t.Context(), oauthtest.Browse(w.t, a.URL)); !found || err != nil {
 		w.t.Fatalf("found %v, %v\n%s, want true and no error", found, err, w.logs)
 	}
-	<-a.Done
 	return a
 }
 

@@ -6,14 +6,18 @@
 //	defer c.Close()
 //	resp, err := c.For(caller).Send(transport, req)   // with a token, requested now if necessary
 //	if errors.Is(err, oauth.ErrConsent) {
-//		a, err := c.Authorize(ctx, caller)        // show a.URL to the caller, wait for a.Done
+//		a, err := c.Authorize(ctx, caller, waiter) // show a.URL to the caller
 //	}
-//	name, err := c.Callback(ctx, query)               // what the browser came back with
+//	waiters, found, err := c.Callback(ctx, query)     // what the browser came back with, here or at another replica
 //
 // The first request has no token: the server's refusal says where to request one, and with
 // which scopes (RFC 9728). If the configuration names the issuer, only authorization_code
 // waits for that refusal. Every user has their own tokens. However many requests of a user
 // wait, one token request is in flight.
+//
+// Sign-ins are in Config.Store, which processes may share: where they started, and what they gave.
+// What a Client has of them in memory is a copy. So a browser may come back to any process, and only
+// one process at a time uses a refresh token (storedgrant.go).
 //
 // What a server says is checked before it is used. Its metadata must describe itself, and
 // the authorization server's metadata must name the issuer that was asked for (RFC 8414).
@@ -36,6 +40,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/sealed"
 	"answerd/internal/auth/token"
 	"answerd/internal/lru"
 )
@@ -46,7 +51,9 @@ type Client struct {
 	log       *slog.Logger
 	server    *url.URL // without query
 	egress    *egress
-	key       *proofKey // nil without DPoP
+	key       *proofKey // of tokens that need no sign-in; nil without DPoP
+	nonces    proofNonces
+	store     *sealed.Store
 	discovery *discovery
 
 	ctx    context.Context // ends with Close
@@ -57,7 +64,6 @@ type Client struct {
 	mu        sync.Mutex // protects what follows
 	closed    bool
 	callbacks sync.WaitGroup // running calls of Callback
-	pending   map[string]*Authorization
 }
 
 // New checks cfg and sends nothing. Close must be called in the end.
@@ -76,13 +82,17 @@ func New(cfg Config) (*Client, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{
-		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS),
-		pending: map[string]*Authorization{},
+		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS), store: cfg.Store,
+	}
+	if c.store == nil {
+		if c.store, err = sealed.NewInMemory(cfg.Logger); err != nil {
+			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)
+		}
 	}
 	c.users = c.newUserCache()
 	c.discovery = newDiscovery(c)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	if cfg.DPoP {
+	if cfg.DPoP && cfg.Kind != AuthorizationCode {
 		if c.key, err = newProofKey(); err != nil {
 			return nil, fmt.Errorf("generate a key for DPoP: %w", err)
 		}
@@ -106,15 +116,11 @@ func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	return auth.Identity{}
 }
 
-// Close cancels the requests in flight and the pending authorizations, waits for them, and
-// lets no other start. No call of Send may be running any more.
+// Close cancels the requests in flight, waits for them, and lets no other start. No call of Send may
+// be running any more. What is in Config.Store stays there.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
-	for _, a := range c.pending {
-		a.finish(errClosed)
-	}
-	clear(c.pending)
 	c.mu.Unlock()
 	c.cancel()
 	c.users.Close()

@@ -38,7 +38,7 @@ func (c *Client) registerClient(ctx context.Context, a *authServer) (clientIdent
 	body, err := json.Marshal(map[string]any{
 		"client_name": "answerd", "application_type": kind, "redirect_uris": []string{c.cfg.RedirectURL},
 		"grant_types": []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"},
-		"token_endpoint_auth_method": method, "dpop_bound_access_tokens": c.key != nil,
+		"token_endpoint_auth_method": method, "dpop_bound_access_tokens": c.cfg.DPoP,
 	})
 	if err != nil {
 		return clientIdentity{}, err

@@ -39,13 +39,13 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 	}
 	t := attempt{u: u}
 	for sends := 1; ; sends++ {
-		if err := s.c.addToken(r, token); err != nil {
+		if err := u.addToken(r, token); err != nil {
 			closeBody(r)
 			return nil, asError(err)
 		}
 		resp, err := next.RoundTrip(r)
-		if err == nil && s.c.key != nil {
-			t.newNonce = s.c.key.saveNonce(r.URL, resp.Header)
+		if err == nil && s.c.cfg.DPoP {
+			t.newNonce = s.c.nonces.save(r.URL, resp.Header)
 		}
 		if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || sends == maxSends {
 			return resp, err
@@ -69,12 +69,25 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 // currentToken returns the token to send with. It returns the zero Secret if the request
 // must go without one, to get a challenge from the server.
 func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
-	if token, ok := u.source.Cached(); !ok && u.needsChallenge() {
-		return auth.Secret{}, nil
-	} else if ok && u.c.cfg.Kind == AuthorizationCode && !u.canRefresh() {
-		return token, nil // there is no refresh token
+	if u.c.cfg.Kind != AuthorizationCode {
+		if _, ok := u.source.Cached(); !ok && u.needsChallenge() {
+			return auth.Secret{}, nil
+		}
+		return u.source.Token(ctx)
 	}
-	return u.source.Token(ctx)
+	if err := u.compareGrant(ctx, false); err != nil {
+		return auth.Secret{}, err
+	}
+	token, ok := u.source.Cached()
+	switch {
+	case u.canRefresh():
+		return u.source.Token(ctx)
+	case ok:
+		return token, nil
+	case u.needsChallenge():
+		return auth.Secret{}, nil
+	}
+	return auth.Secret{}, ErrConsent
 }
 
 // canRefresh reports whether there is a refresh token.
@@ -84,19 +97,22 @@ func (u *userTokens) canRefresh() bool {
 	return !u.grant.refresh.IsZero()
 }
 
-// addToken sets the Authorization header of r (RFC 6750 section 2.1), with a proof of our key
-// if tokens are bound to it (RFC 9449 section 7.1).
-func (c *Client) addToken(r *http.Request, token auth.Secret) error {
+// addToken sets the Authorization header of r (RFC 6750 section 2.1), with a proof of the key that
+// the token is bound to, if it is bound to one (RFC 9449 section 7.1).
+func (u *userTokens) addToken(r *http.Request, token auth.Secret) error {
 	r.Header.Del("DPoP")
 	if token.IsZero() {
 		return nil
 	}
-	if c.key == nil {
+	u.mu.Lock()
+	key := u.grant.key
+	u.mu.Unlock()
+	if key == nil {
 		r.Header.Set("Authorization", "Bearer "+token.Reveal())
 		return nil
 	}
 	r.Header.Set("Authorization", "DPoP "+token.Reveal())
-	return c.key.addProof(r, token)
+	return key.addProof(r, token, u.c.nonces.get(r.URL))
 }
 
 // cloneForRetry returns a copy of r whose body can be sent once more.
@@ -147,13 +163,13 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 	case t.tokenRenewed:
 		// A new token does not help. The user may have revoked access, or the server has
 		// moved to another authorization server.
-		return t.giveUp(ch, sent)
+		return t.giveUp(r.Context(), ch, sent)
 	default:
 		u.saveChallenge(ch)
 		t.tokenRenewed = true
 	}
 	if u.c.cfg.Kind == AuthorizationCode && !u.canRefresh() {
-		return t.giveUp(ch, sent)
+		return t.giveUp(r.Context(), ch, sent)
 	}
 	get := func(ctx context.Context) (auth.Secret, error) { return u.source.Renew(ctx, sent) }
 	if sent.IsZero() {
@@ -169,19 +185,22 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 // giveUp drops a token that the server does not accept. It returns the token of another
 // request of the same user, if that got a new one meanwhile. Otherwise it returns
 // ErrConsent if a sign-in can help, else errFinal.
-func (t *attempt) giveUp(ch challenge, sent auth.Secret) (auth.Secret, error) {
+func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	u := t.u
 	if u.c.cfg.Kind != AuthorizationCode {
 		return auth.Secret{}, errFinal
 	}
+	u.saveChallenge(ch)
+	if sent.IsZero() {
+		return auth.Secret{}, asError(ErrConsent)
+	}
+	if err := u.compareGrant(ctx, true); err != nil { // the user may have signed in at another process
+		return auth.Secret{}, asError(err)
+	}
 	if token, ok := u.source.Cached(); ok && token != sent {
 		return token, nil
 	}
-	u.saveChallenge(ch)
-	u.source.Forget(sent)
-	u.mu.Lock()
-	u.grant.refresh = auth.Secret{}
-	u.mu.Unlock()
+	u.dropGrant(ctx, sent)
 	return auth.Secret{}, asError(ErrConsent)
 }
 
@@ -192,6 +211,11 @@ func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 	u := t.u
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
 		return auth.Secret{}, errFinal
+	}
+	if u.c.cfg.Kind == AuthorizationCode {
+		if err := u.compareGrant(ctx, true); err != nil {
+			return auth.Secret{}, asError(err)
+		}
 	}
 	if token, ok := u.source.Cached(); ok && token != sent && !t.steppedUp {
 		t.steppedUp = true

@@ -28,24 +28,24 @@ type tokenReply struct {
 }
 
 // requestGrant sends form to the token endpoint of a, as client, for a token of a.resource (RFC
-// 8707 section 2.2).
-func (c *Client) requestGrant(ctx context.Context, a *authServer, client clientIdentity, form url.Values) (tokenReply, error) {
+// 8707 section 2.2) that is bound to key; nil for a bearer token.
+func (c *Client) requestGrant(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (tokenReply, error) {
 	started := time.Now()
 	if a.resource != "" {
 		form.Set("resource", a.resource)
 	}
-	reply, err := c.postTokenRequest(ctx, a, client, form)
+	reply, err := c.postTokenRequest(ctx, a, client, key, form)
 	if err != nil {
 		return tokenReply{}, err
 	}
-	return c.parseTokenReply(reply, started)
+	return parseTokenReply(reply, started, key)
 }
 
 // postTokenRequest sends a token request, and once more if the endpoint requires a nonce in the
 // proof (RFC 9449 section 8).
-func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client clientIdentity, form url.Values) (fetch.Reply, error) {
+func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
 	for retried := false; ; retried = true {
-		req, err := c.newTokenRequest(ctx, a, client, form)
+		req, err := c.newTokenRequest(ctx, a, client, key, form)
 		if err != nil {
 			return fetch.Reply{}, err
 		}
@@ -53,7 +53,7 @@ func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client cli
 		if err != nil {
 			return fetch.Reply{}, err
 		}
-		newNonce := c.key != nil && c.key.saveNonce(req.URL, got.Header)
+		newNonce := key != nil && c.nonces.save(req.URL, got.Header)
 		switch {
 		case got.Status == http.StatusOK:
 			return got, nil
@@ -64,8 +64,20 @@ func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client cli
 	}
 }
 
-// newTokenRequest returns form as an authenticated request of client, with a proof of its own.
-func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
+// newTokenRequest returns form as an authenticated token request of client, with a proof of its own.
+func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (*http.Request, error) {
+	req, err := c.newClientRequest(ctx, a.tokenURL, a, client, form)
+	if err != nil || key == nil {
+		return req, err
+	}
+	if err := key.addProof(req, auth.Secret{}, c.nonces.get(req.URL)); err != nil {
+		return nil, fetchErrorf("the proof of the token request cannot be signed")
+	}
+	return req, nil
+}
+
+// newClientRequest returns form as an authenticated request of client to an endpoint of a.
+func (c *Client) newClientRequest(ctx context.Context, endpoint string, a *authServer, client clientIdentity, form url.Values) (*http.Request, error) {
 	form = maps.Clone(form)
 	if err := c.addClientAuth(form, a, client); err != nil {
 		return nil, err
@@ -74,22 +86,14 @@ func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clie
 	if client.method == methodBasic {
 		secret = client.secret
 	}
-	req, err := token.NewRequest(ctx, a.tokenURL, form, client.id, secret)
-	if err != nil {
-		return nil, err
-	}
-	if c.key != nil {
-		if err := c.key.addProof(req, auth.Secret{}); err != nil {
-			return nil, fetchErrorf("the proof of the token request cannot be signed")
-		}
-	}
-	return req, nil
+	return token.NewRequest(ctx, endpoint, form, client.id, secret)
 }
 
-// parseTokenReply reads a successful reply to a request that was sent at the time requested.
-func (c *Client) parseTokenReply(r fetch.Reply, requested time.Time) (tokenReply, error) {
+// parseTokenReply reads a successful reply to a request that was sent at the time requested, with a
+// proof of key.
+func parseTokenReply(r fetch.Reply, requested time.Time, key *proofKey) (tokenReply, error) {
 	kind := "Bearer"
-	if c.key != nil {
+	if key != nil {
 		kind = "DPoP"
 	}
 	fresh, err := token.ParseReply(r, requested, kind)

@@ -4,9 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -38,11 +35,13 @@ type userTokens struct {
 	source *token.CachedSource
 	turn   chan struct{} // semaphore of one: an authorization is being started
 
-	mu             sync.Mutex // protects everything below
-	challenge      challenge  // the latest one
-	challengedAt   time.Time  // when it came; zero: never
-	grant          grant
-	authorizations int // sign-ins so far
+	mu           sync.Mutex // protects everything below
+	challenge    challenge  // the latest one
+	challengedAt time.Time  // when it came; zero: never
+	grant        grant      // of a sign-in: a copy of the stored one
+	revision     uint64     // of the stored grant that it is a copy of
+	unsaved      bool       // it is newer than the stored grant of that revision
+	comparedAt   time.Time  // when it was compared with the store; zero: never
 }
 
 // grant is the latest token of a user, and how it was requested.
@@ -52,6 +51,7 @@ type grant struct {
 	scopes  []string    // that were requested
 	refresh auth.Secret // the refresh token, valid at that server for that client; zero: none
 	token   token.Token
+	key     *proofKey // that the tokens are bound to; nil for bearer tokens
 }
 
 // acquireUser returns the tokens of id, and creates an entry for id if there is none. The
@@ -87,15 +87,6 @@ func (c *Client) newUserCache() *lru.Cache[userKey, *userTokens] {
 		idle = signInIdleTimeout
 	}
 	return lru.New[userKey](maxUsers, idle, func(u *userTokens) { u.source.Close() }) // a refresh may be in flight
-}
-
-// saveGrant stores what a sign-in gave.
-func (u *userTokens) saveGrant(g grant) {
-	u.mu.Lock()
-	u.grant = g
-	u.authorizations++
-	u.mu.Unlock()
-	u.source.Put(g.token)
 }
 
 // saveChallenge stores a challenge. It says where, and with which scopes, the next token is
@@ -161,13 +152,13 @@ func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	if err != nil {
 		return token.Token{}, err
 	}
-	reply, err := u.c.requestGrant(ctx, server, client, form)
+	reply, err := u.c.requestGrant(ctx, server, client, u.c.key, form)
 	if err != nil {
 		return token.Token{}, err
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.grant = grant{server: server, client: client, scopes: scopes, token: reply.Token}
+	u.grant = grant{server: server, client: client, scopes: scopes, token: reply.Token, key: u.c.key}
 	return reply.Token, nil
 }
 
@@ -180,40 +171,19 @@ func (g *grant) scopesAt(server *authServer) []string {
 	return g.scopes
 }
 
-// refreshToken uses the refresh token, at the authorization server and as the client that it
-// was issued to. Without a valid one it returns ErrConsent: only the user can help.
-func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
-	u.mu.Lock()
-	current, authorizations := u.grant, u.authorizations
-	u.mu.Unlock()
-	if current.refresh.IsZero() {
-		return token.Token{}, ErrConsent
-	}
-	reply, err := u.c.requestGrant(ctx, current.server, current.client, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {current.refresh.Reveal()}})
-	if isClientUnknown(err) {
-		u.c.discovery.forgetClient(ctx, current.server, current.client)
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch {
-	case u.authorizations != authorizations: // the user signed in again meanwhile
-		return u.grant.token, nil
-	case err != nil && isGrantRefused(err):
-		u.grant.refresh = auth.Secret{}
-		return token.Token{}, fmt.Errorf("%w: %w", ErrConsent, err)
-	case err != nil:
-		return token.Token{}, err
-	}
-	u.grant.token = reply.Token
-	if !reply.refresh.IsZero() { // rotated (RFC 9700 section 4.14.2); else the old one stays valid
-		u.grant.refresh = reply.refresh
-	}
-	return reply.Token, nil
-}
-
-// isGrantRefused reports whether a token endpoint refused a grant for good (RFC 6749 section
-// 5.2), as opposed to not having answered.
-func isGrantRefused(err error) bool {
+// isGrantRefused reports whether a token endpoint refused a refresh token for good (RFC 6749 section
+// 5.2), as opposed to not having answered. A refusal of the client that the configuration names tells
+// nothing about the user: its secret may be wrong in one process.
+func (c *Client) isGrantRefused(err error) bool {
 	refusal, ok := errors.AsType[*fetch.Error](err)
-	return ok && slices.Contains([]string{"invalid_grant", "invalid_client", "unauthorized_client", "invalid_scope"}, refusal.Code)
+	if !ok {
+		return false
+	}
+	switch refusal.Code {
+	case "invalid_grant", "invalid_scope":
+		return true
+	case "invalid_client", "unauthorized_client":
+		return c.cfg.ClientID == ""
+	}
+	return false
 }

@@ -23,9 +23,6 @@ type Elicitation struct {
 	Message string          // at most 8 KiB
 	Schema  json.RawMessage // of a form: a flat object of texts, numbers, booleans and choices
 	URL     string          // where to go: https, or loopback. We never fetch it.
-	// Done, if set, is closed when the person has been to URL: that is an answer too, and
-	// stands for Accept.
-	Done <-chan struct{}
 }
 
 // ElicitationResult is what the person did.

@@ -14,6 +14,7 @@ import (
 	"crypto"
 	"crypto/rand"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -53,9 +54,12 @@ type Server struct {
 	Requests []Request    // token requests
 	Visits   []url.Values // of the authorization endpoint
 	Reads    int          // of the metadata
+	Reused   int          // refresh tokens that came a second time
+	Revoked  []string     // tokens that a client asked to revoke (RFC 7009)
 
 	codes   map[string]url.Values
 	refresh map[string]token
+	spent   map[string]bool // refresh tokens that were used
 	tokens  map[string]token
 }
 
@@ -69,13 +73,14 @@ type token struct {
 func New(t testing.TB) *Server {
 	s := &Server{
 		Clients: map[string]Client{}, Metadata: map[string]any{}, Life: 3600, Refresh: true, Subject: "ann",
-		codes: map[string]url.Values{}, refresh: map[string]token{}, tokens: map[string]token{},
+		codes: map[string]url.Values{}, refresh: map[string]token{}, spent: map[string]bool{}, tokens: map[string]token{},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/oauth-authorization-server", s.metadata)
 	mux.HandleFunc("POST /register", s.register)
 	mux.HandleFunc("GET /authorize", s.authorize)
 	mux.HandleFunc("POST /token", s.token)
+	mux.HandleFunc("POST /revoke", s.revoke)
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	return s
@@ -139,6 +144,30 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	}
 	back.RawQuery = out.Encode()
 	http.Redirect(w, r, back.String(), http.StatusFound)
+}
+
+// revoke takes a token away, and every other one of the same person and client.
+func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
+	s.Lock()
+	defer s.Unlock()
+	if r.ParseForm() != nil {
+		reply(w, http.StatusBadRequest, map[string]any{"error": "invalid_request"})
+		return
+	}
+	id, _, ok := s.authenticate(r)
+	if !ok {
+		reply(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client"})
+		return
+	}
+	given := r.PostForm.Get("token")
+	s.Revoked = append(s.Revoked, given)
+	old, known := s.refresh[given]
+	if !known {
+		old = s.tokens[given]
+	}
+	of := func(_ string, t token) bool { return t.client == id && t.subject == old.subject }
+	maps.DeleteFunc(s.refresh, of)
+	maps.DeleteFunc(s.tokens, of)
 }
 
 // Revoke makes all access tokens worthless, and the refresh tokens too if all is true.

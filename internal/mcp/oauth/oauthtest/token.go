@@ -102,6 +102,10 @@ func (s *Server) grant(in Request) (token, string) {
 	case "refresh_token":
 		old, ok := s.refresh[form.Get("refresh_token")]
 		delete(s.refresh, form.Get("refresh_token")) // it is good once
+		if s.spent[form.Get("refresh_token")] {
+			s.Reused++
+		}
+		s.spent[form.Get("refresh_token")] = true
 		if !ok || old.client != in.Client {
 			return t, "invalid_grant"
 		}

@@ -1,0 +1,67 @@
+package oauth
+
+import (
+	"context"
+	"net/url"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
+)
+
+const revocationEndpoint = "the revocation endpoint"
+
+// SignOut removes the tokens of a user from the store, and asks the authorization server to revoke the
+// refresh token (RFC 7009) if its metadata has an endpoint for that. Processes that share the store use
+// their copy of the access token for at most ten seconds more. It reports whether the user had signed
+// in. Errors are *Error: the user may still be signed in.
+func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
+	u, err := c.acquireUser(c.principalOf(id))
+	if err != nil {
+		return false, asError(err)
+	}
+	defer c.releaseUser(u)
+	for range maxStoreTries {
+		g, revision, err := u.loadGrant(ctx)
+		if err != nil {
+			return false, asError(err)
+		}
+		if g == nil {
+			u.adopt(nil, revision)
+			return false, nil
+		}
+		next, err := u.saveGrant(ctx, nil, revision)
+		if err != nil {
+			return false, asError(err)
+		}
+		if next > 0 {
+			u.adopt(nil, next)
+			c.log.InfoContext(ctx, "signed out", "subject", u.id.Subject)
+			c.revoke(ctx, g)
+			return true, nil
+		}
+	}
+	return false, asError(fetchErrorf("other processes keep changing the sign-in"))
+}
+
+// revoke asks the authorization server to revoke a grant. Its refusal changes nothing: the tokens are
+// not used any more.
+func (c *Client) revoke(ctx context.Context, g *grant) {
+	if g.server.revokeURL == "" {
+		return
+	}
+	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
+	if g.refresh.IsZero() {
+		form = url.Values{"token": {g.token.Secret.Reveal()}, "token_type_hint": {"access_token"}}
+	}
+	req, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, g.client, form)
+	if err == nil {
+		var got fetch.Reply
+		got, err = fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.trusted), req, revocationEndpoint, maxTokenReply)
+		if err == nil && got.Status/100 != 2 {
+			err = &fetch.Error{Public: revocationEndpoint + " refused the request", Status: got.Status}
+		}
+	}
+	if err != nil {
+		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error())
+	}
+}

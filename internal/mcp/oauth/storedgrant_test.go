@@ -1,0 +1,430 @@
+package oauth
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/auth"
+	"answerd/internal/auth/sealed"
+	"answerd/internal/mcp/oauth/oauthtest"
+	"answerd/internal/values"
+)
+
+// sharedStore is a store that processes share. It records all values, and refuses some.
+type sharedStore struct {
+	values.Memory
+
+	mu      sync.Mutex // protects what follows
+	written [][]byte
+	refuse  func(key values.Key) bool // writes; nil: none
+}
+
+var errDown = errors.New("the store is down")
+
+func (s *sharedStore) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	s.mu.Lock()
+	s.written = append(s.written, []byte(key.String()), bytes.Clone(value))
+	refused := s.refuse != nil && s.refuse(key)
+	s.mu.Unlock()
+	if refused {
+		return 0, errDown
+	}
+	return s.Memory.SetValue(ctx, key, value, revision, ttl)
+}
+
+// refuseWrites makes the store refuse writes of a secret; nil ends that.
+func (s *sharedStore) refuseWrites(name []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse = nil; name != nil {
+		s.refuse = func(key values.Key) bool { return key == values.NewKey(name...) }
+	}
+}
+
+// newShared returns the fixture of one process, and a function that starts another one with the same
+// configuration, store and keys.
+func newShared(t *testing.T, cfg Config, change func(*fixture)) (first *fixture, store *sharedStore, another func() *fixture) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte(hex.EncodeToString(bytes.Repeat([]byte{7}, 32))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := sealed.ReadKeys(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store = &sharedStore{}
+	cfg.Kind, cfg.Store = AuthorizationCode, sealed.New(keys, store, slog.New(slog.DiscardHandler))
+	first = newFixture(t, cfg, change)
+	return first, store, func() *fixture {
+		t.Helper()
+		w := *first
+		client, err := New(first.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		w.Client = client
+		return &w
+	}
+}
+
+// ageGrant makes the copy of a user's grant as old as one that is compared with the store.
+func (w *fixture) ageGrant(who auth.Identity) {
+	u, err := w.acquireUser(w.principalOf(who))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer w.releaseUser(u)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.comparedAt = time.Time{}
+}
+
+// storedGrantOf returns the stored grant of a user; nil if there is none.
+func (w *fixture) storedGrantOf(who auth.Identity) *grant {
+	w.t.Helper()
+	u, err := w.acquireUser(w.principalOf(who))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer w.releaseUser(u)
+	g, _, err := u.loadGrant(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return g
+}
+
+// TestSignInIsCompletedByAnotherProcess starts an authorization in one process and brings the browser
+// back to another one. Both, and one that starts later, act for the user then, with bearer tokens and
+// with those that are bound to a key.
+func TestSignInIsCompletedByAnotherProcess(t *testing.T) {
+	for name, cfg := range map[string]Config{"registered": {}, "configured": {ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}, "DPoP": {DPoP: true}} {
+		t.Run(name, func(t *testing.T) {
+			a, _, another := newShared(t, cfg, nil)
+			b := another()
+			started := a.startAuthorization(userNamed("ann"))
+			if _, err := a.Authorize(t.Context(), userNamed("ann"), "run_1 int_1"); err != nil {
+				t.Fatal(err)
+			}
+			b.mustFail(userNamed("ann"))
+			joined, err := b.Authorize(t.Context(), userNamed("ann"), "run_2 int_2")
+			if err != nil || joined.URL != started.URL {
+				t.Errorf("Authorize in another process = %+v, %v, want the URL %s", joined, err, started.URL)
+			}
+			if err := b.Await(t.Context(), started.State, false); !errors.Is(err, ErrConsent) {
+				t.Errorf("Await before the browser is back = %v, want %v", err, ErrConsent)
+			}
+			waiters, found, err := b.Callback(t.Context(), oauthtest.Browse(t, started.URL))
+			if want := []string{"run_1 int_1", "run_2 int_2"}; !found || err != nil || !slices.Equal(waiters, want) {
+				t.Fatalf("Callback = %q, %v, %v, want %q, true and no error", waiters, found, err, want)
+			}
+			if err := a.Await(t.Context(), started.State, true); err != nil {
+				t.Errorf("Await = %v, want no error", err)
+			}
+			for _, w := range []*fixture{a, b, another()} {
+				w.mustSend(userNamed("ann"), "ann hello")
+			}
+			if n := len(a.as.Requests); n != 1 {
+				t.Errorf("%d token requests, want 1", n)
+			}
+			if e := b.mustFail(userNamed("bob")); !errors.Is(e, ErrConsent) {
+				t.Errorf("a request of another user = %v, want %v", e, ErrConsent)
+			}
+		})
+	}
+}
+
+// TestCallbackIsTakenByOneProcess sends one authorization response to many processes at the same time.
+func TestCallbackIsTakenByOneProcess(t *testing.T) {
+	a, _, another := newShared(t, Config{}, nil)
+	q := oauthtest.Browse(t, a.startAuthorization(userNamed("ann")).URL)
+	var took atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		w := another()
+		all.Go(func() {
+			if _, found, err := w.Callback(t.Context(), q); found && err == nil {
+				took.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := len(a.as.Granted("authorization_code")); took.Load() != 1 || n != 1 {
+		t.Errorf("%d processes took the response, %d token requests, want 1 and 1", took.Load(), n)
+	}
+}
+
+// TestRefreshTokenIsUsedByOneProcess makes many requests in many processes need a new token at the same
+// time, again and again. The authorization server rotates refresh tokens, and counts those that come
+// twice.
+func TestRefreshTokenIsUsedByOneProcess(t *testing.T) {
+	const processes, requests, rounds = 5, 6, 3
+	first, _, another := newShared(t, Config{}, nil)
+	first.signIn(userNamed("ann"))
+	for round := range rounds {
+		var all []*fixture // new ones, since a process renews a token once a second
+		for range processes {
+			w := another()
+			w.mustSend(userNamed("ann"), "ann hello")
+			all = append(all, w)
+		}
+		first.as.Revoke(false)
+		var sends sync.WaitGroup
+		for _, w := range all {
+			for range requests {
+				sends.Go(func() {
+					if got, err := w.post(userNamed("ann")); err != nil || got != "ann hello" {
+						t.Errorf("round %d: post = %q, %v, want \"ann hello\"", round, got, err)
+					}
+				})
+			}
+		}
+		sends.Wait()
+	}
+	if n := len(first.as.Granted("refresh_token")); n != rounds || first.as.Reused != 0 {
+		t.Errorf("%d refreshes, %d of a used token, want %d and 0", n, first.as.Reused, rounds)
+	}
+}
+
+// TestRefreshWaitsForAProcessThatHasDied lets the lock of a process that never comes back expire.
+func TestRefreshWaitsForAProcessThatHasDied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := sealed.NewInMemory(slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp", Store: store})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		u, err := c.acquireUser(userNamed("ann"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.releaseUser(u)
+		if _, err := u.lockRefresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		ctx, stop := context.WithTimeout(t.Context(), fetchTimeout)
+		if _, err := u.lockRefresh(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("lockRefresh while another process has the lock = %v, want %v", err, context.DeadlineExceeded)
+		}
+		stop()
+		unlock, err := u.lockRefresh(t.Context())
+		if took := time.Since(began); err != nil || took < fetchTimeout || took > refreshLease+time.Second {
+			t.Fatalf("lockRefresh = %v after %s, want no error after the lease of %s", err, took, refreshLease)
+		}
+		unlock()
+		if unlock, err = u.lockRefresh(t.Context()); err != nil || time.Since(began) > refreshLease+time.Second {
+			t.Errorf("lockRefresh after unlock = %v, want the lock at once", err)
+		}
+		unlock()
+	})
+}
+
+// TestRenewedTokenThatCannotBeStored checks that a process goes on with a refresh token that the store
+// did not take, and stores the next one.
+func TestRenewedTokenThatCannotBeStored(t *testing.T) {
+	t.Parallel()
+	a, store, another := newShared(t, Config{}, nil)
+	a.signIn(userNamed("ann"))
+	ann := a.principalOf(userNamed("ann"))
+	store.refuseWrites(a.storedName(kindGrant, ann.Issuer, ann.Subject))
+	a.as.Revoke(false)
+	a.mustSend(userNamed("ann"), "ann hello")
+	store.refuseWrites(nil)
+	a.as.Revoke(false)
+	a.expireToken(ann)
+	a.ageGrant(ann)
+	a.mustSend(userNamed("ann"), "ann hello")
+	another().mustSend(userNamed("ann"), "ann hello")
+	if n := len(a.as.Granted("refresh_token")); n != 2 || a.as.Reused != 0 {
+		t.Errorf("%d refreshes, %d of a used token, want 2 and 0", n, a.as.Reused)
+	}
+}
+
+// TestGrantThatIsRefusedIsRemoved checks what the store keeps after a refusal of the authorization
+// server. A secret of ours that is wrong tells nothing about the user.
+func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
+	configured := Config{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
+	for name, c := range map[string]struct {
+		cfg  Config
+		code string
+		kept bool
+	}{
+		"invalid_grant":                        {Config{}, "invalid_grant", false},
+		"invalid_client of a registration":     {Config{}, "invalid_client", false},
+		"invalid_client of the configured one": {configured, "invalid_client", true},
+		"temporarily_unavailable":              {Config{}, "temporarily_unavailable", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, another := newShared(t, c.cfg, nil)
+			a.signIn(userNamed("ann"))
+			a.as.Lock()
+			a.as.Fail = func(oauthtest.Request) string { return c.code }
+			a.as.Unlock()
+			a.as.Revoke(false)
+			if e := a.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) == c.kept {
+				t.Errorf("error %v, want %v: %v", e, ErrConsent, !c.kept)
+			}
+			if g := a.storedGrantOf(userNamed("ann")); (g != nil) != c.kept {
+				t.Errorf("stored grant %v, want one: %v", g, c.kept)
+			}
+			a.as.Lock()
+			a.as.Fail = nil
+			a.as.Unlock()
+			b := another()
+			if c.kept {
+				b.mustSend(userNamed("ann"), "ann hello")
+			} else if e := b.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+				t.Errorf("error in another process %v, want %v", e, ErrConsent)
+			}
+		})
+	}
+}
+
+// TestSignOutReachesEveryProcess checks that nothing of a sign-in is left, here, in another process and
+// at the authorization server.
+func TestSignOutReachesEveryProcess(t *testing.T) {
+	a, _, another := newShared(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
+	a.signIn(userNamed("ann"))
+	b := another()
+	b.mustSend(userNamed("ann"), "ann hello")
+	refresh := a.storedGrantOf(userNamed("ann")).refresh.Reveal()
+	if had, err := b.SignOut(t.Context(), userNamed("bob")); had || err != nil {
+		t.Errorf("SignOut of another user = %v, %v, want false", had, err)
+	}
+	if had, err := b.SignOut(t.Context(), userNamed("ann")); !had || err != nil {
+		t.Fatalf("SignOut = %v, %v, want true", had, err)
+	}
+	if !slices.Equal(a.as.Revoked, []string{refresh}) {
+		t.Errorf("revoked %q, want %q", a.as.Revoked, refresh)
+	}
+	if e := b.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+		t.Errorf("error after SignOut %v, want %v", e, ErrConsent)
+	}
+	a.ageGrant(userNamed("ann"))
+	sent := len(a.mcp.Sent)
+	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+		t.Errorf("error in another process %v, want %v", e, ErrConsent)
+	}
+	for _, header := range a.mcp.Sent[sent:] {
+		if header != "" {
+			t.Errorf("another process sent %q after the sign-out, want no token", header)
+		}
+	}
+	if had, err := a.SignOut(t.Context(), userNamed("ann")); had || err != nil {
+		t.Errorf("a second SignOut = %v, %v, want false", had, err)
+	}
+	a.signIn(userNamed("ann"))
+	b.mustSend(userNamed("ann"), "ann hello")
+}
+
+// TestSignOutWinsAgainstARefresh signs out while a refresh is under way: what the refresh gives is not
+// stored, and not used.
+func TestSignOutWinsAgainstARefresh(t *testing.T) {
+	a, _, another := newShared(t, Config{}, nil)
+	a.signIn(userNamed("ann"))
+	b := another()
+	a.as.Revoke(false)
+	signedOut := make(chan error, 1)
+	a.as.Lock()
+	a.as.Fail = func(r oauthtest.Request) string {
+		if r.Grant == "refresh_token" {
+			_, err := b.SignOut(context.WithoutCancel(t.Context()), userNamed("ann"))
+			signedOut <- err
+		}
+		return ""
+	}
+	a.as.Unlock()
+	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+		t.Errorf("error %v, want %v", e, ErrConsent)
+	}
+	if err := <-signedOut; err != nil {
+		t.Fatal(err)
+	}
+	if g := a.storedGrantOf(userNamed("ann")); g != nil {
+		t.Errorf("stored grant %v after the sign-out, want none", g)
+	}
+}
+
+// TestSignInIsNotReadableInTheStore looks for everything that is secret in what was written to the
+// store.
+func TestSignInIsNotReadableInTheStore(t *testing.T) {
+	a, store, another := newShared(t, Config{DPoP: true}, nil)
+	a.signIn(userNamed("ann"))
+	a.as.Revoke(false)
+	a.mustSend(userNamed("ann"), "ann hello")
+	another().mustSend(userNamed("ann"), "ann hello")
+	g := a.storedGrantOf(userNamed("ann"))
+	key, err := g.key.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := []string{"canary-", "registered-", "code-", "ann", a.as.URL, string(key), g.refresh.Reveal(), g.token.Secret.Reveal()}
+	for _, r := range a.as.Requests {
+		for _, name := range []string{"code", "code_verifier", "refresh_token"} {
+			if v := r.Form.Get(name); v != "" {
+				secrets = append(secrets, v)
+			}
+		}
+	}
+	if len(secrets) < 10 {
+		t.Errorf("%d secrets, want the code, the verifier and refresh tokens among them", len(secrets))
+	}
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	if len(store.written) < 8 {
+		t.Errorf("%d values were written, want some", len(store.written))
+	}
+	for _, value := range store.written {
+		for _, s := range secrets {
+			if bytes.Contains(value, []byte(s)) {
+				t.Errorf("the store has %q, want it encrypted", s)
+			}
+		}
+	}
+	if text := a.logs.String(); strings.Contains(text, "canary") || strings.Contains(text, "code-") {
+		t.Errorf("log %s, want no secret", text)
+	}
+}
+
+// TestGrantOfAnotherConfigurationIsNotUsed checks what a stored sign-in is for.
+func TestGrantOfAnotherConfigurationIsNotUsed(t *testing.T) {
+	a, _, another := newShared(t, Config{Scope: "basic"}, nil)
+	a.signIn(userNamed("ann"))
+	for name, change := range map[string]func(*Config){
+		"another name":  func(c *Config) { c.Name = "other" },
+		"another scope": func(c *Config) { c.Scope = "basic write" },
+		"another URL":   func(c *Config) { c.URL += "&x" },
+		"DPoP":          func(c *Config) { c.DPoP = true },
+	} {
+		before := a.cfg
+		change(&a.cfg)
+		w := another()
+		a.cfg = before
+		if e := w.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+			t.Errorf("%s: error %v, want %v", name, e, ErrConsent)
+		}
+	}
+	before := a.cfg.ClientSecret
+	a.cfg.ClientSecret = auth.NewSecret("a new secret")
+	another().mustSend(userNamed("ann"), "ann hello")
+	a.cfg.ClientSecret = before
+}
