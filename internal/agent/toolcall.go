@@ -239,7 +239,7 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 		return err
 	}
 	request := mcp.Call{
-		Tool: a.presentName(x), Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
+		Tool: a.presentName(x), Server: x.Server, Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
 		CallID: x.CallID, RunID: x.runID,
 	}
 	if x.loop != nil {

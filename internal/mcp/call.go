@@ -22,8 +22,11 @@ import (
 
 // Call is one tool call.
 type Call struct {
-	Tool string          // Tool.Name
-	Args json.RawMessage // a JSON object; empty means {}
+	Tool string // Tool.Name
+	// Server is the name of the tool's server, if that is known: the user may have to sign in before the
+	// tool is known here.
+	Server string
+	Args   json.RawMessage // a JSON object; empty means {}
 	// Check refuses arguments, as InvalidArguments, that do not fit the tool's input schema at the
 	// moment of sending. That may be long after CheckArgs, because a call waits for a person's
 	// approval and for a permit, and the server may list its tools again meanwhile.
@@ -97,8 +100,10 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 			b, ok = c.catalog.Resolve(call.Tool)
 		}
 		if !ok {
-			f := &transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}
-			return nil, callError(f, call.Tool, "")
+			if res, err := c.callUnlisted(ctx, call); res != nil || err != nil {
+				return res, err
+			}
+			continue
 		}
 		f := checkCall(&call)
 		var res *content.Result

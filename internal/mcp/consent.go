@@ -34,14 +34,23 @@ func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Resul
 	if lists {
 		do = s.callSignIn
 	}
+	res, f := do(ctx, call)
+	if f == nil {
+		return res, nil
+	}
+	return s.askForConsent(ctx, call, f, lists)
+}
+
+// askForConsent returns where the user of a call that failed must sign in, or the failure if that does
+// not help. lists says that the call was one of the tool sign_in.
+func (s *server) askForConsent(ctx context.Context, call Call, f *transport.Failure, lists bool) (*content.Result, *transport.Failure) {
 	asked := 0
 	if call.SignIn != nil {
 		asked = call.SignIn.Asked
 	}
-	res, f := do(ctx, call)
 	switch {
-	case f == nil || !f.NotRun || s.consentClient() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents:
-		return res, f
+	case !f.NotRun || s.consentClient() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents:
+		return nil, f
 	case call.Waiter == "":
 		return nil, consentFailure(nil)
 	}
@@ -150,6 +159,31 @@ func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Resul
 		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
 	}
 	res, f := s.callWithConsent(ctx, call)
+	if f != nil {
+		return nil, callError(f, call.Tool, s.cfg.Name)
+	}
+	return res, nil
+}
+
+// callUnlisted handles a call of a tool that is unknown, perhaps because nobody has signed in to its server
+// in this process. Then it lists the tools with the token of the user, who may have to sign in. Without
+// a result and an error, the tool may be known now.
+func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, error) {
+	s := c.serverByName(call.Server)
+	if s == nil || s.consentClient() == nil || s.callers.isKnown() {
+		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
+	}
+	err := s.callers.listTools(ctx, call.Principal, false)
+	f, failed := errors.AsType[*transport.Failure](err)
+	switch {
+	case err == nil:
+		return nil, nil
+	case ctx.Err() != nil:
+		return nil, callError(contextFailure(ctx), call.Tool, s.cfg.Name)
+	case !failed:
+		return nil, callError(&transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}, call.Tool, s.cfg.Name)
+	}
+	res, f := s.askForConsent(ctx, call, f, false)
 	if f != nil {
 		return nil, callError(f, call.Tool, s.cfg.Name)
 	}

@@ -158,6 +158,13 @@ func (c *userSessions) needsListing() bool {
 	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
 }
 
+// isKnown reports whether the tools have been listed.
+func (c *userSessions) isKnown() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known
+}
+
 // listForNewUser lists the tools with the token of who if needsListing. It waits under ctx only for
 // the first list. If an older list exists or the server failed last time, it lists in the
 // background, because waiting would delay every question.
