@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
@@ -86,6 +87,7 @@ type pendingInput struct {
 	// SignIn is what the owner has to do first, and SignInInterrupt the id of the question for it.
 	SignIn          *content.SignIn `json:"sign_in,omitempty"`
 	SignInInterrupt string          `json:"sign_in_interrupt,omitempty"`
+	SignInExpires   int64           `json:"sign_in_expires,omitempty"` // in ms since the Unix epoch, of the log's time
 
 	// The call as it was sent.
 	Args            jsonText `json:"args"`
@@ -114,7 +116,7 @@ func (l *loop) saveSignIn(ctx context.Context, x *toolExecution, in *content.Sig
 	if x.pending != nil {
 		*p = *x.pending
 	}
-	p.SignIn, p.SignInInterrupt = in, interrupt
+	p.SignIn, p.SignInInterrupt, p.SignInExpires = in, interrupt, l.agent.Log.Now().Add(time.Until(in.Expires)).UnixMilli()
 	x.pending = p
 	return l.writePending(ctx, x)
 }
@@ -206,7 +208,7 @@ func (l *loop) awaitSignIn(ctx context.Context, x *toolExecution, request mcp.Ca
 	in := x.pending.SignIn
 	v, err := l.askOwner(ctx, event.Interrupt{
 		ID: x.pending.SignInInterrupt, Kind: event.KindElicitation, Call: x.Call, Message: in.Message, Mode: mcp.ElicitURL, URL: in.URL,
-		HeldOpen: in.InMemory, ExpiresAt: in.Expires.UnixMilli(),
+		HeldOpen: in.InMemory, ExpiresAt: x.pending.SignInExpires,
 	})
 	if err != nil {
 		return err

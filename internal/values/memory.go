@@ -62,6 +62,9 @@ func (m *Memory) SetValue(_ context.Context, key Key, value []byte, revision uin
 	return m.revision, nil
 }
 
+// Now implements Store.
+func (m *Memory) Now() time.Time { return time.Now() }
+
 // currentLocked returns the entry of a key; the zero entry if it has none or the entry has expired.
 func (m *Memory) currentLocked(key Key) entry {
 	e, ok := m.byKey[key]

@@ -41,6 +41,9 @@ type Store interface {
 	// the key has another revision, because another process has set it, SetValue sets nothing and
 	// returns 0. The value is kept for ttl, at least for a second. An empty value removes the key.
 	SetValue(ctx context.Context, key Key, value []byte, revision uint64, ttl time.Duration) (uint64, error)
+	// Now returns the time of the store's clock, which is the same for all processes that share the
+	// store. Times in values must be of it: clocks of machines can differ by an hour.
+	Now() time.Time
 }
 
 // Key identifies a value. It does not reveal what it was made from.

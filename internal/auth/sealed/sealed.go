@@ -57,6 +57,9 @@ func NewInMemory(logger *slog.Logger) (*Store, error) {
 	return New(keys, &values.Memory{}, logger), nil
 }
 
+// Now returns the time of the store's clock (values.Store).
+func (s *Store) Now() time.Time { return s.values.Now() }
+
 // Load returns a secret and its revision; nil if it does not exist. A secret that no key decrypts
 // counts as one that does not exist: its user has to sign in again.
 func (s *Store) Load(ctx context.Context, name ...string) (data []byte, revision uint64, err error) {

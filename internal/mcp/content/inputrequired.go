@@ -29,7 +29,7 @@ type SignIn struct {
 	State   string    `json:"state"` // identifies it
 	URL     string    `json:"url"`   // that the user's browser opens
 	Message string    `json:"message"`
-	Expires time.Time `json:"expires"`
+	Expires time.Time `json:"-"` // by the clock of the process that made the call
 	// Asked is how often the call has ended that way, this time included.
 	Asked int `json:"asked"`
 	// InMemory says that only the process that the call was made in can complete it.

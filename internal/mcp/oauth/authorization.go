@@ -36,8 +36,8 @@ type Authorization struct {
 	// URL is the page that the user's browser opens. It is a URL of an authorization server
 	// that the MCP server may have named.
 	URL     string
-	State   string // identifies it
-	Expires time.Time
+	State   string    // identifies it
+	Expires time.Time // by this process's clock
 }
 
 // Host returns the host of URL, to show to the user.
@@ -80,7 +80,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	fresh := &storedAuthorization{
 		Status: statusPending, Issuer: id.Issuer, Subject: id.Subject, Server: storeServer(server), Client: c.storeClient(client),
 		Scopes: c.selectScopes(server, ch, previous.scopesAt(server)), Verifier: oauth2.GenerateVerifier(),
-		Expires: time.Now().Add(signInTimeout).UTC(),
+		Expires: c.store.Now().Add(signInTimeout).UTC(),
 	}
 	if waiter != "" {
 		fresh.Waiters = []string{waiter}
@@ -193,7 +193,7 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 
 // serves reports whether a stored authorization gives what fresh asks for, and leaves the user time.
 func (c *Client) serves(a, fresh *storedAuthorization) bool {
-	now := time.Now()
+	now := c.store.Now()
 	return a.Status == statusPending && a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes) &&
 		now.Add(signInTimeout/2).Before(a.Expires) && len(a.Waiters)+len(fresh.Waiters) <= maxWaiters &&
 		(a.Client.ID == fresh.Client.ID || now.Before(a.Client.Expires)) // another process may have registered another client
@@ -205,7 +205,7 @@ func (c *Client) describe(a *storedAuthorization, state string) (*Authorization,
 	if err != nil {
 		return nil, err
 	}
-	return &Authorization{URL: page, State: state, Expires: a.Expires}, nil
+	return &Authorization{URL: page, State: state, Expires: c.localTime(a.Expires)}, nil
 }
 
 // stateStart returns how the states of this Client, and of those in other processes that have the same
@@ -257,7 +257,7 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 			return nil
 		case a.Status == statusFailed:
 			return asFailed(errors.New("the authorization ended without access"))
-		case !wait || time.Now().After(a.Expires.Add(fetchTimeout)): // redeeming may go beyond the expiry
+		case !wait || c.store.Now().After(a.Expires.Add(fetchTimeout)): // redeeming may go beyond the expiry
 			return asError(ErrConsent)
 		}
 		select {
@@ -334,7 +334,7 @@ func (c *Client) beginCallback(q url.Values) bool {
 func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	for range maxStoreTries {
 		a, revision, err := c.loadAuthorization(ctx, state)
-		if err != nil || a == nil || a.Status != statusPending || time.Now().After(a.Expires) {
+		if err != nil || a == nil || a.Status != statusPending || c.store.Now().After(a.Expires) {
 			return nil, 0, err
 		}
 		a.Status = statusRedeeming

@@ -68,14 +68,14 @@ func (c *Client) storeClient(client clientIdentity) storedClient {
 	if c.cfg.ClientID != "" {
 		return storedClient{}
 	}
-	return storedClient{client.id, client.secret.Reveal(), client.method, client.expires.UTC()}
+	return storedClient{client.id, client.secret.Reveal(), client.method, c.storedTime(client.expires)}
 }
 
 func (c *Client) restoreClient(s storedClient, a *authServer) clientIdentity {
 	if c.cfg.ClientID != "" {
 		return c.configuredClient(a)
 	}
-	return clientIdentity{id: s.ID, secret: auth.NewSecret(s.Secret), method: s.Method, expires: s.Expires}
+	return clientIdentity{id: s.ID, secret: auth.NewSecret(s.Secret), method: s.Method, expires: c.localTime(s.Expires)}
 }
 
 // storedGrant is a grant of a user.
@@ -96,7 +96,7 @@ func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 	}
 	return json.Marshal(storedGrant{
 		Server: storeServer(g.server), Client: c.storeClient(g.client), Scopes: g.scopes, Refresh: g.refresh.Reveal(),
-		Token: g.token.Secret.Reveal(), Expires: g.token.Requested.Add(g.token.Lifetime).UTC(), Key: key,
+		Token: g.token.Secret.Reveal(), Expires: c.storedTime(g.token.Requested.Add(g.token.Lifetime)), Key: key,
 	})
 }
 
@@ -108,7 +108,7 @@ func (c *Client) decodeGrant(data []byte) (*grant, error) {
 	server, now := s.Server.restore(), time.Now()
 	g := &grant{
 		server: server, client: c.restoreClient(s.Client, server), scopes: s.Scopes, refresh: auth.NewSecret(s.Refresh),
-		token: token.Token{Secret: auth.NewSecret(s.Token), Lifetime: max(0, s.Expires.Sub(now)), Requested: now},
+		token: token.Token{Secret: auth.NewSecret(s.Token), Lifetime: max(0, c.localTime(s.Expires).Sub(now)), Requested: now},
 	}
 	if len(s.Key) > 0 {
 		var err error
@@ -150,6 +150,23 @@ func (c *Client) storedName(kind string, more ...string) []string {
 	return append([]string{
 		kind, cfg.Name, cfg.URL, cfg.Resource, cfg.Issuer, cfg.TokenURL, cfg.ClientID, cfg.ClientMetadataURL, cfg.RedirectURL, cfg.Scope, strconv.FormatBool(cfg.DPoP),
 	}, more...)
+}
+
+// storedTime returns a time of this process's clock as one of the store's, which other processes can
+// compare with the present. The zero time stays.
+func (c *Client) storedTime(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return c.store.Now().Add(time.Until(t)).UTC()
+}
+
+// localTime returns a time of the store's clock as one of this process's.
+func (c *Client) localTime(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return time.Now().Add(t.Sub(c.store.Now()))
 }
 
 // errStore is returned when the store does not answer. Its cause is logged.

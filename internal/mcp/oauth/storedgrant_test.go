@@ -26,10 +26,14 @@ import (
 type sharedStore struct {
 	values.Memory
 
+	skew time.Duration // of its clock
+
 	mu      sync.Mutex // protects what follows
 	written [][]byte
 	refuse  func(key values.Key) bool // writes; nil: none
 }
+
+func (s *sharedStore) Now() time.Time { return time.Now().Add(s.skew) }
 
 var errDown = errors.New("the store is down")
 
@@ -145,6 +149,25 @@ func TestSignInIsCompletedByAnotherProcess(t *testing.T) {
 				t.Errorf("a request of another user = %v, want %v", e, ErrConsent)
 			}
 		})
+	}
+}
+
+// TestTimesInTheStoreAreOfItsClock checks sign-ins with a store whose clock differs by hours.
+func TestTimesInTheStoreAreOfItsClock(t *testing.T) {
+	for _, skew := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		a, store, another := newShared(t, Config{}, nil)
+		store.skew = skew
+		started := a.signIn(userNamed("ann"))
+		if left := time.Until(started.Expires); left > signInTimeout || left < signInTimeout-time.Minute {
+			t.Errorf("%s: the authorization expires in %s, want %s", skew, left, signInTimeout)
+		}
+		if g := a.storedGrantOf(userNamed("ann")); g.token.Lifetime > time.Hour || g.token.Lifetime < time.Hour-time.Minute || time.Until(g.client.expires) > registrationMaxAge {
+			t.Errorf("%s: the token is valid for %s, the client for %s, want an hour and a day", skew, g.token.Lifetime, time.Until(g.client.expires))
+		}
+		another().mustSend(userNamed("ann"), "ann hello")
+		if n := len(a.as.Granted("refresh_token")); n != 0 {
+			t.Errorf("%s: %d refreshes, want 0", skew, n)
+		}
 	}
 }
 
