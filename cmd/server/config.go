@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/auth"
+	"answerd/internal/auth/sealed"
 	"answerd/internal/llm"
 )
 
@@ -188,6 +189,8 @@ type config struct {
 	EventsURL auth.Secret `env:"EVENTS_URL"`
 	// Credentials for NATS: a .creds file, or the seed of an NKey.
 	EventsCredentialsFile string `env:"EVENTS_CREDENTIALS_FILE"`
+	// File with the keys that encrypt users' sign-ins to MCP servers in the event log: tokens, and sign-ins that are not complete. One key per line, 32 random bytes in base64 or hex. The first one encrypts and all decrypt. All replicas need the same file. It is read again when it changes. Unset: sign-ins are in memory, and end with the process.
+	TokensKeyFile string `env:"TOKENS_KEY_FILE"`
 	// How long a run can be read after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
 	// Most bytes of events and results in the log. The runs that ended first are deleted first. Unset, the log in memory takes at most a quarter of the memory limit (GOMEMLIMIT, or the limit derived from the container's). With file:, the file system needs a quarter more and 12 MiB. If it has less, answerd does not start when this is set, and takes a smaller bound when it is unset.
@@ -242,6 +245,7 @@ type config struct {
 	portDecides       bool // Addr is from PORT
 
 	certificates certificates // of the TLS files, other than those of MCP servers
+	tokenKeys    *sealed.Keys // of TOKENS_KEY_FILE; nil if it is not set
 
 	models   []llm.Profile       // of MODELS_FILE
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" if neither is known
@@ -292,7 +296,25 @@ func loadConfig(environ environment) (config, error) {
 	if err := c.validate(modelSet || len(c.models) > 0); err != nil {
 		return c, err
 	}
+	if err := c.readTokenKeys(); err != nil {
+		return c, err
+	}
 	return c, c.readCertificates()
+}
+
+// readTokenKeys reads TOKENS_KEY_FILE.
+func (c *config) readTokenKeys() (err error) {
+	if c.TokensKeyFile == "" {
+		return nil
+	}
+	c.tokenKeys, err = sealed.ReadKeys(c.TokensKeyFile)
+	if _, ok := errors.AsType[*os.PathError](err); ok {
+		return &configError{"TOKENS_KEY_FILE", "cannot be read: " + fileReason(err)}
+	}
+	if err != nil {
+		return &configError{"TOKENS_KEY_FILE", err.Error()}
+	}
+	return nil
 }
 
 // settingParsers accept more spellings than strconv and time: yes and on for true, and a number

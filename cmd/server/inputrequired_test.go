@@ -20,13 +20,15 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 	}{"another replica": {"", 2}, "started again": {"file:" + t.TempDir(), 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, ctx := startReplicas(t, where.replicas, where.log), longContext(t)
+			otlp := newRecordingServer(t, http.StatusOK, "")
+			f, ctx := startReplicas(t, where.replicas, where.log, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+otlp.URL), longContext(t)
 			const runs = 6
 			journeys := make([]*runReader, runs)
 			forEach(t, runs, func(i int) error {
 				journeys[i] = f.newRunReader(fmt.Sprintf("ask%d", i), "ask", 0)
 				return journeys[i].readUntil(ctx, 0, "suspended")
 			})
+			f.requireNoCanary(t, journeys) // while the runs wait, too
 			f.killReplica(0)
 			if where.replicas == 1 {
 				f.startReplica(t, 0)
@@ -48,6 +50,10 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 				return j.checkFrames(ctx)
 			})
 			f.requireNoCanary(t, journeys)
+			f.stopReplica(t, last) // which exports its traces
+			if traces := otlp.receivedText(); !strings.Contains(traces, "tool_call") || strings.Contains(traces, stateCanary) {
+				t.Errorf("traces of %d bytes, want the span tool_call and no requestState", len(traces))
+			}
 		})
 	}
 }
@@ -106,10 +112,14 @@ func (j *runReader) answer(content string) string {
 	return fmt.Sprintf(`{"id":%q,"action":"accept","content":%s}`, waits.Interrupts[0].ID, content)
 }
 
-// requireNoCanary fails where a server's requestState was told or logged.
+// requireNoCanary fails where a server's requestState was told or logged: in an event, in the state of a
+// run, or in a log.
 func (f *replicas) requireNoCanary(t *testing.T, journeys []*runReader) {
 	t.Helper()
 	for _, j := range journeys {
+		if status, body := getBody(t, f.client, f.url(len(f.urls)-1)+"/runs/"+j.run); status != http.StatusOK || strings.Contains(body, stateCanary) {
+			t.Errorf("GET /runs/%s = %d, %s, want 200 without the requestState", j.run, status, body)
+		}
 		for _, e := range j.frames {
 			if strings.Contains(string(e.Data), stateCanary) {
 				t.Errorf("the event %s has the requestState, want it without", e.Data)

@@ -156,6 +156,7 @@ func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Log
 		}
 		logWarnings(warnings, logger)
 		warnAboutCallers(c, servers, logger)
+		t.warnAboutSignIns(c, servers, logger)
 		return slog.Int("servers", len(servers)), nil
 	})
 }

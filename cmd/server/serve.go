@@ -68,7 +68,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	defer closeLog()
 	native := newModel(c, tel, logger)
 	defer native.Close()
-	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, Logger: logger})
+	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, SignIns: c.signIns(log, logger), Logger: logger})
 	if err != nil {
 		return err
 	}

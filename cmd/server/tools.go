@@ -11,7 +11,9 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"answerd/internal/auth/sealed"
 	"answerd/internal/auth/token"
+	"answerd/internal/event"
 	"answerd/internal/mcp"
 	mcpconfig "answerd/internal/mcp/config"
 	"answerd/internal/telemetry"
@@ -22,6 +24,8 @@ type toolset struct {
 	client *mcp.Client
 	tokens *token.ClientCredentials // nil without the service's JWT
 	files  *fileWatch               // of the configuration, as it was just before it was read
+
+	saidInMemory bool // that sign-ins are in memory is in the log
 }
 
 // close ends the sessions and then the source of tokens, because ending a session may need a
@@ -44,6 +48,7 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	t.watchFiles(c, servers) // before mcp.New reads those of TLS
 	logWarnings(warnings, o.Logger)
 	warnAboutCallers(c, servers, o.Logger)
+	t.warnAboutSignIns(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
 	o.RedirectURL, o.TokenTLS = c.redirectURL(), c.certificates.iam
 	if c.EnableJWTToken {
@@ -63,6 +68,14 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 		return toolset{}, &configError{name, err.Error()}
 	}
 	return t, nil
+}
+
+// signIns returns the users' sign-ins in the event log; nil if they are in memory.
+func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
+	if c.tokenKeys == nil {
+		return nil
+	}
+	return sealed.New(c.tokenKeys, log, logger)
 }
 
 // watchFiles sets the files whose changes cause a reload: the configuration, the accepted
@@ -128,6 +141,21 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
 		case s.Auth.IsDelegated() && !isLoopback(host):
 			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
+		}
+	}
+}
+
+// warnAboutSignIns logs, once, that users have to sign in again after a restart although the event log
+// is durable.
+func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger *slog.Logger) {
+	if t.saidInMemory || c.EventsURL.IsZero() || c.tokenKeys != nil {
+		return
+	}
+	for i := range servers {
+		if s := &servers[i]; !s.Disabled && s.Auth == mcpconfig.AuthAuthorizationCode {
+			t.saidInMemory = true
+			logger.Warn("users' sign-ins to MCP servers are in memory and end with the process: TOKENS_KEY_FILE is not set", "mcp_server", s.Name)
+			return
 		}
 	}
 }

@@ -66,6 +66,7 @@ func (c *config) validate(modelSet bool) error {
 		{"HOOKS_EVENTS", slices.ContainsFunc(trimElements(c.HooksEvents), isUnknownHook), "must be of pre_model_call, model_result, interrupt and run_end, comma separated"},
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
 		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
+		{"TOKENS_KEY_FILE", c.TokensKeyFile != "" && c.EventsURL.IsZero(), "needs EVENTS_URL, which says where sign-ins are stored"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
