@@ -62,7 +62,7 @@ func (j *runReader) resultOf(t *testing.T) string {
 			return string(e.Data)
 		}
 	}
-	t.Fatalf("%s has no tool_result and ended with %s", j.run, j.lastFrame().Data)
+	t.Fatalf("got %s as the end of %s, want a tool_result before it", j.lastFrame().Data, j.run)
 	return ""
 }
 

@@ -155,16 +155,16 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 			for _, secret := range secrets {
 				for _, e := range events {
 					if bytes.Contains(e.JSON, []byte(secret)) {
-						t.Errorf("the event %s has a secret of the sign-in", e.JSON)
+						t.Errorf("got the event %s with a secret of the sign-in, want none in it", e.JSON)
 					}
 				}
 				for _, n := range notes {
 					if bytes.Contains(n.Data, []byte(secret)) {
-						t.Errorf("the note %s has a secret of the sign-in", n.Data)
+						t.Errorf("got the note %s with a secret of the sign-in, want none in it", n.Data)
 					}
 				}
 				if strings.Contains(lines.String(), secret) {
-					t.Errorf("the log has %q", secret)
+					t.Errorf("got %q in the log, want it nowhere", secret)
 				}
 			}
 		})
