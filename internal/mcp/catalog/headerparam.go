@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"answerd/internal/mcp/wire"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -9,6 +8,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"answerd/internal/mcp/wire"
 )
 
 // A server may require some arguments of a tool in headers as well, so that proxies can route by them

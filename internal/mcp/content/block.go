@@ -11,8 +11,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// contentBlock has the members of a content block that we use. Type is "" if the block cannot be
-// read.
+// contentBlock has the members of a content block that answerd uses. Type is "" if the block
+// cannot be decoded.
 type contentBlock struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
@@ -28,12 +28,13 @@ type contentBlock struct {
 		Blob string  `json:"blob"`
 	} `json:"resource"`
 
-	// The members as they were received; parseMembers decodes them. Texts and media may be
-	// large, so this is put off until somebody needs them.
+	// The undecoded members. Texts and media may be large, so parseMembers decodes them only when they
+	// are needed.
 	raw, typeJSON, textJSON, mimeJSON, dataJSON json.RawMessage
 }
 
-// parsedBlocks returns the blocks of Content with their members decoded, which it does once.
+// parsedBlocks returns the blocks of Content with decoded members. It decodes them at its first
+// call.
 func (r *Result) parsedBlocks() []contentBlock {
 	if len(r.blocks) != len(r.Content) { // the caller made r without Decode
 		r.blocks = make([]contentBlock, len(r.Content))
@@ -72,7 +73,8 @@ func readBlock(dec *jsontext.Decoder, raw []byte) (b contentBlock, err error) {
 	return b, err
 }
 
-// parseMembers decodes the members of the block that readBlock found.
+// parseMembers decodes the members that readBlock has found. A block that lacks a required member
+// becomes a block of type "".
 func (b *contentBlock) parseMembers() {
 	name, isRead := wire.Text(b.typeJSON)
 	switch name {
@@ -88,14 +90,14 @@ func (b *contentBlock) parseMembers() {
 	default:
 		isRead = isRead && json.Unmarshal(b.raw, b) == nil
 	}
-	b.Type = name // encoding/json would also take the value of "TYPE"
+	b.Type = name // encoding/json matches names in any case, and may have taken a member "TYPE"
 	if !isRead {
 		*b = contentBlock{raw: b.raw}
 	}
 }
 
 // placeholderText returns the block as text: its text, or a placeholder in brackets with type and
-// size, followed by the text of an embedded resource.
+// size. The text of an embedded resource follows its placeholder.
 func (b *contentBlock) placeholderText() string {
 	switch b.Type {
 	case "text":
@@ -124,7 +126,7 @@ func (b *contentBlock) placeholderText() string {
 	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
 }
 
-// BlockText returns a content block as text, as in Part.
+// BlockText returns a content block as text, like Part.Text.
 func BlockText(raw json.RawMessage) (string, error) {
 	var b contentBlock
 	if err := json.Unmarshal(raw, &b); err != nil {
@@ -134,12 +136,13 @@ func BlockText(raw json.RawMessage) (string, error) {
 	return b.placeholderText(), nil
 }
 
-// decodedSize returns the number of bytes that the base64 in s encodes.
+// decodedSize returns the number of bytes that s encodes in base64, without decoding it.
 func decodedSize(s string) int {
 	return len(strings.TrimRight(s, "=")) * 3 / 4
 }
 
-// binaryData returns the base64 of a block with its types, and "" for a block without.
+// binaryData returns the base64 data of a block with its types, or "" for a block without binary
+// data.
 func (b *contentBlock) binaryData() (kind, mimeType, data string) {
 	switch b.Type {
 	case "image", "audio":

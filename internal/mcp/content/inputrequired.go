@@ -12,13 +12,14 @@ const (
 	MaxInputRequests = 512 << 10 // of all requests together
 )
 
-// InputRequired is a result that is not complete: the server wants the request again with the
-// answers to Requests, and with State (2026-07-28 basic/utilities/mrtr). Any session may send it.
+// InputRequired is a result that is not complete: the server wants the same request again, with
+// the answers to Requests and with State (2026-07-28 basic/utilities/mrtr). Any session may send
+// it.
 type InputRequired struct {
 	Requests map[string]InputRequest `json:"inputRequests,omitempty"`
-	// State is opaque to us and may be a secret: it is for the server only.
+	// State is opaque and may be secret, so only the server may get it.
 	State string `json:"requestState,omitempty"`
-	// RoundTrips is how often the request has been sent so far.
+	// RoundTrips is the number of times that the request has been sent so far.
 	RoundTrips int `json:"roundTrips,omitempty"`
 }
 
@@ -44,10 +45,10 @@ type InputRequest struct {
 	Params json.RawMessage `json:"params,omitempty"`
 }
 
-// DecodeInputRequired returns what a result asks for. ok is false for one that is complete,
-// and for one that neither asks for anything nor has a state.
+// DecodeInputRequired returns what an incomplete result asks for. ok is false for a complete
+// result, and for one that neither asks for anything nor has a state.
 func DecodeInputRequired(result json.RawMessage) (in *InputRequired, ok bool) {
-	if !bytes.Contains(result, []byte(`"input_required"`)) { // a large result need not be decoded
+	if !bytes.Contains(result, []byte(`"input_required"`)) { // do not decode a large result for this
 		return nil, false
 	}
 	var w struct {

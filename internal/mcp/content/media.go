@@ -14,7 +14,7 @@ type Media struct {
 	Data string // base64
 }
 
-// playableMedia returns the image or audio of the block, or nil.
+// playableMedia returns the image or audio of the block, or nil if it has none.
 func (b *contentBlock) playableMedia() *Media {
 	kind, mimeType, data := b.binaryData()
 	top, _, _ := strings.Cut(strings.ToLower(mimeType), "/")
@@ -24,13 +24,14 @@ func (b *contentBlock) playableMedia() *Media {
 	return &Media{MIME: mimeType, Data: data}
 }
 
-// mediaFormat is a file format that models accept.
+// mediaFormat is a file format that models accept. magic reports whether the first bytes of a file
+// are those of the format.
 type mediaFormat struct {
 	mime  string
 	magic func(head string) bool
 }
 
-// hasPrefix returns a check for any of the prefixes.
+// hasPrefix returns a function that checks for any of the prefixes.
 func hasPrefix(prefixes ...string) func(string) bool {
 	return func(head string) bool {
 		for _, p := range prefixes {
@@ -42,19 +43,20 @@ func hasPrefix(prefixes ...string) func(string) bool {
 	}
 }
 
-// isRIFF returns a check for a RIFF container: its kind comes after the length.
+// isRIFF returns a function that checks for a RIFF container of that kind, which follows the
+// length.
 func isRIFF(kind string) func(string) bool {
 	return func(head string) bool { return len(head) >= 12 && head[:4] == "RIFF" && head[8:12] == kind }
 }
 
 // isMP3 reports whether head begins an MP3 file.
 func isMP3(head string) bool {
-	// An ID3 tag, or the eleven bits that begin a frame.
+	// An ID3 tag, or the eleven set bits with which each frame begins.
 	return strings.HasPrefix(head, "ID3") || len(head) >= 2 && head[0] == 0xFF && head[1]&0xE0 == 0xE0
 }
 
 // mediaFormats has the media types of results that common model endpoints accept, with the
-// standard name of each. Others, such as SVG, would fail the request to the model.
+// standard name of each. Other types, such as SVG, would make the endpoint refuse the request.
 var mediaFormats = map[string]mediaFormat{
 	"image/png":      {"image/png", hasPrefix("\x89PNG\r\n\x1a\n")},
 	"image/jpeg":     {"image/jpeg", hasPrefix("\xFF\xD8\xFF")},
@@ -69,12 +71,13 @@ var mediaFormats = map[string]mediaFormat{
 	"audio/mp3":      {"audio/mpeg", isMP3},
 }
 
-// lineBreaks removes line breaks, which MIME's base64 has and a data URL must not have.
+// lineBreaks removes line breaks, which base64 of MIME has (RFC 2045 section 6.8) and a data URL
+// must not have.
 var lineBreaks = strings.NewReplacer("\r", "", "\n", "")
 
-// Normalize returns the media with the standard name of its type and its base64 without line
-// breaks. It returns an error, fit for the model, if no model accepts the media: an endpoint that
-// refuses one part refuses the whole request.
+// Normalize returns the media with the standard name of its type, and its base64 without line
+// breaks. The error, which is written for the model, means that no model accepts the media. It
+// must not be sent then, because an endpoint that refuses one part refuses the whole request.
 func (m *Media) Normalize() (*Media, error) {
 	name, _, err := mime.ParseMediaType(m.MIME)
 	f, known := mediaFormats[name]
@@ -95,7 +98,8 @@ func (m *Media) Normalize() (*Media, error) {
 	return &Media{MIME: f.mime, Data: data}, nil
 }
 
-// checkBase64 returns the first bytes of the data that s encodes if all of s is padded base64.
+// checkBase64 checks that all of s is padded base64, and returns the first bytes of its data. It
+// decodes in chunks, so that large media need no second copy.
 func checkBase64(s string) (head string, err error) {
 	const chunk = 4 << 10 // characters, a multiple of 4
 	var in [chunk]byte

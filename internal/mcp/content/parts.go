@@ -1,8 +1,6 @@
 package content
 
 import (
-	"answerd/internal/mcp/schema"
-	"answerd/internal/mcp/wire"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -10,20 +8,23 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"answerd/internal/mcp/schema"
+	"answerd/internal/mcp/wire"
 )
 
 // Part is one content block for a model.
 type Part struct {
-	// Text is the text of the block, or a placeholder with type and size. The text of an
-	// embedded resource follows its placeholder.
+	// Text is the text of the block, or a placeholder with type and size. The text of an embedded
+	// resource follows its placeholder.
 	Text string
-	// Media is the image or audio that the placeholder stands for, else nil.
+	// Media is the image or audio that the placeholder stands for, or nil.
 	Media *Media
 }
 
 // Parts returns the result for a model, in order: the content blocks, the structured content
-// unless a text repeats it, and the violations. It is never empty: an empty result is the text
-// "(no content)".
+// unless a text repeats it, and the violations. An empty result is the text "(no content)",
+// because the list is never empty.
 func (r *Result) Parts() []Part {
 	parts := make([]Part, 0, len(r.Content)+1)
 	isRepeated := r.Structured == nil
@@ -58,15 +59,15 @@ func (r *Result) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// repeatsStructured reports whether text has the same value as the structured content, as
-// servers send it for clients that do not support structured content. Some SDKs wrap a value
-// that is not an object as {"result": …}.
+// repeatsStructured reports whether text has the same value as the structured content. Servers
+// send such a text for clients that do not support structured content (MCP, server/tools,
+// "Structured Content"). Some SDKs wrap a value that is not an object as {"result": …}.
 func repeatsStructured(text string, structured json.RawMessage) bool {
 	if text == string(structured) {
 		return true
 	}
 	if len(text) < len(structured)/8 {
-		return false // escapes make the same text at most six times as long
+		return false // too short: escapes make the same text at most six times as long
 	}
 	value, err := decodeJSON(structured)
 	if err != nil {
@@ -83,7 +84,8 @@ func repeatsStructured(text string, structured json.RawMessage) bool {
 	return err == nil && (reflect.DeepEqual(decoded, value) || isWrapped && reflect.DeepEqual(decoded, wrapped))
 }
 
-// decodeJSON returns the one value in raw, with numbers as they are written.
+// decodeJSON returns the one value in raw. Numbers keep their spelling, so that equal values
+// compare as equal.
 func decodeJSON(raw []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -96,7 +98,7 @@ func decodeJSON(raw []byte) (v any, err error) {
 	return v, nil
 }
 
-// ListProblems returns the problems as a list, each after a newline and a dash.
+// ListProblems returns the problems as a list, each on a line that begins with a dash.
 func ListProblems(problems []schema.Problem) string {
 	var b strings.Builder
 	for _, p := range problems {

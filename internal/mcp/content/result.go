@@ -1,5 +1,5 @@
-// Package content decodes the result of a tool call and presents it to its readers: as text and
-// media for a model, as one JSON value for a program, and within a number of bytes for an event.
+// Package content decodes the result of a tool call and converts it for its readers: to text and media
+// for a model, to one JSON value for a program, and to a bounded number of bytes for an event.
 //
 //	result, err := content.Decode(raw) // of tools/call
 //	if err != nil {
@@ -10,8 +10,8 @@
 //	}
 //	short := result.Truncate(content.TruncateOptions{MaxBytes: 1 << 18, MaxBinary: 1 << 16, URL: url})
 //
-// Results keep the bytes that the server sent and copy nothing that is large. Nothing blocks. A
-// Result is used by one goroutine at a time; everything else may be used concurrently.
+// A Result keeps the server's bytes and does not copy large values. No function blocks. A Result may
+// be used by one goroutine at a time; everything else may be used concurrently.
 package content
 
 import (
@@ -28,29 +28,29 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Result is a server's answer to a tool call. One goroutine uses it at a time.
+// Result is the result of a tool call. It may be used by one goroutine at a time.
 type Result struct {
 	Content    []json.RawMessage // each an MCP content block, as received: a valid JSON object
-	Structured json.RawMessage   // structuredContent; nil where there is none
-	IsError    bool              // the tool itself reports failure; Text says what
-	// Violations says how the structured content differs from the tool's own output schema.
-	// Structured content of more than 1 MiB is not checked. The result is delivered anyway,
-	// and Parts ends with the violations.
+	Structured json.RawMessage   // structuredContent; nil if there is none
+	IsError    bool              // the tool reports that it failed; the content says why
+	// Violations has the differences of the structured content from the tool's output schema.
+	// Structured content of more than 1 MiB is not checked. A result with violations is delivered
+	// too; Parts ends with them.
 	Violations []schema.Problem
-	// InputRequired is set, and nothing else, where the result is not complete yet.
+	// InputRequired is set if the result is not complete yet. The other fields are then empty.
 	InputRequired *InputRequired
 	// SignIn is set, and nothing else, where the call was not sent because its user must sign in first.
 	SignIn *SignIn
 
-	blocks   []contentBlock // Content in parts
+	blocks   []contentBlock // the blocks of Content
 	isParsed bool           // the members of blocks are decoded
 }
 
-// Decode reads a tools/call result as it was received: the SDK's types turn large integers into
-// floats and refuse content of unknown types. The result keeps raw, which must not change. An
-// error is a *DecodeError, a *DepthError or ErrInputRequired.
+// Decode decodes a tools/call result from its original bytes. It does not use the SDK's types,
+// which turn large integers into floats and refuse content of unknown types. The result keeps raw,
+// which must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired.
 func Decode(raw json.RawMessage) (*Result, error) {
-	// The decoder accepts invalid UTF-8 within strings. Events and requests must not have it.
+	// The decoder accepts invalid UTF-8 in strings, but events and requests must not contain it.
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
@@ -84,14 +84,14 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	if isError != nil && json.Unmarshal(isError, &r.IsError) != nil {
 		return nil, &DecodeError{Reason: "its isError is not a boolean"}
 	}
-	// Some servers send null for "none"; false, 0 and "" are values.
+	// Some servers send null if there is no structured content. false, 0 and "" are values.
 	if string(r.Structured) == "null" {
 		r.Structured = nil
 	}
 	return r, r.checkDepth()
 }
 
-// readBlocks reads the list of content blocks out of raw. null is an empty list.
+// readBlocks reads the list of content blocks. null counts as an empty list.
 func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	r.Content, r.blocks = nil, nil
 	if dec.PeekKind() == 'n' {
@@ -104,8 +104,8 @@ func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 	})
 }
 
-// DecodeResource reads a resources/read result as the result of a call that embeds each of the
-// contents. Errors are those of Decode.
+// DecodeResource decodes a resources/read result as the result of a call that embeds each of the
+// contents. The errors are those of Decode.
 func DecodeResource(raw json.RawMessage) (*Result, error) {
 	var w struct {
 		Contents   []json.RawMessage `json:"contents"`
@@ -132,29 +132,30 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 	return r, r.checkDepth()
 }
 
-// ErrInputRequired says that a result asks for input once more, after all rounds that a request
+// ErrInputRequired means that a result still asks for input after all round trips that a request
 // may have.
 var ErrInputRequired = errors.New("it asks again and again, whatever the answer")
 
-// checkComplete returns an error unless a result of this resultType is complete. Others are
-// "input_required" and "task", whose result would be fetched later. The SDK returns some of them
-// as empty results, without an error.
+// checkComplete returns an error unless a result of this resultType is complete. Other types are
+// "input_required", and "task", whose result would have to be fetched later. The SDK returns some
+// of them as empty results without an error.
 func checkComplete(resultType string) error {
 	switch resultType {
 	case "", "complete":
 		return nil
-	case "input_required": // the last round's
+	case "input_required": // after the last round trip
 		return ErrInputRequired
 	}
 	return &DecodeError{Reason: fmt.Sprintf("a result of type %.40q", resultType)}
 }
 
-// DecodeError says why a result cannot be read.
+// DecodeError is the error for a result that cannot be decoded.
 type DecodeError struct {
-	Reason string // fit for the caller: it quotes nothing of the result
+	Reason string // for the caller: it does not quote the result
 	Err    error  // the cause, for the log, or nil
 }
 
+// Error returns the reason and the cause.
 func (e *DecodeError) Error() string {
 	if e.Err == nil {
 		return e.Reason
@@ -162,10 +163,11 @@ func (e *DecodeError) Error() string {
 	return e.Reason + ": " + e.Err.Error()
 }
 
+// Unwrap returns the cause.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Payload returns the result for a program: the structured content if there is any, else the
-// text as a JSON string if all content is text, else the array of content blocks.
+// Payload returns the result for a program: the structured content if there is any; or the text as
+// a JSON string if all content is text; or the array of content blocks.
 func (r *Result) Payload() json.RawMessage {
 	switch text, ok := r.textOnly(); {
 	case r.Structured != nil:
@@ -181,13 +183,14 @@ func (r *Result) Payload() json.RawMessage {
 // Size returns the number of bytes of the content and the structured content.
 func (r *Result) Size() int { return totalSize(r.Content) + len(r.Structured) }
 
-// IsText reports whether the result is text and nothing else.
+// IsText reports whether the result consists only of text.
 func (r *Result) IsText() bool {
 	_, ok := r.textOnly()
 	return ok && r.Structured == nil
 }
 
-// textOnly returns the text of a result whose content blocks are all text; ok is false for others.
+// textOnly returns the text of a result whose content blocks are all text. ok is false for other
+// results.
 func (r *Result) textOnly() (text string, ok bool) {
 	blocks := r.parsedBlocks()
 	texts := make([]string, len(blocks))
@@ -200,7 +203,7 @@ func (r *Result) textOnly() (text string, ok bool) {
 	return strings.Join(texts, "\n"), true
 }
 
-// joinArray returns a JSON array of the values, which it does not change.
+// joinArray returns a JSON array of the values, whose bytes stay unchanged.
 func joinArray(values []json.RawMessage) json.RawMessage {
 	size := 2
 	for _, v := range values {

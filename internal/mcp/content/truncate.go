@@ -9,15 +9,15 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// TruncateOptions are the bounds of Truncate. MaxBytes should be at least some kilobytes.
+// TruncateOptions holds the bounds of Truncate. MaxBytes should be at least some kilobytes.
 type TruncateOptions struct {
-	MaxBytes  int    // bytes of payload, content and structured content together, without the notes
+	MaxBytes  int    // of payload, content and structured content together, without the notes
 	MaxBinary int    // characters of base64 per block
 	URL       string // of the full result; "" if it is not stored
 }
 
-// Truncated is a result within a number of bytes. A note stands for each omission and names the
-// URL of the full result.
+// Truncated is a result within a number of bytes. A note takes the place of each omission and
+// names the URL of the full result.
 type Truncated struct {
 	Payload    json.RawMessage
 	Content    []json.RawMessage // never nil; each an MCP content block
@@ -25,12 +25,14 @@ type Truncated struct {
 	Incomplete bool              // something is omitted
 }
 
-// Truncate returns r within bounds. Large binary blocks become links first. If that is not
-// enough, texts are truncated, and then blocks are omitted.
+// Truncate returns r within bounds. It replaces large binary blocks by links. If that is not
+// enough, it truncates texts, and then it omits blocks from the end. The payload repeats the
+// structured content or the content, so both get a share of the bytes.
 func (r *Result) Truncate(o TruncateOptions) Truncated {
 	content, truncated := r.truncateContent(o, math.MaxInt)
 	b := Truncated{Content: content, Structured: r.Structured, Incomplete: truncated}
-	// The payload repeats either the structured content or the content.
+	// share is what remains for the content. The structured content counts twice, once in the payload;
+	// beyond a third of the bytes only its beginning stays, in the payload.
 	share := o.MaxBytes - 2*len(r.Structured)
 	if r.Structured == nil {
 		share = o.MaxBytes / 2
@@ -57,13 +59,13 @@ func (r *Result) Truncate(o TruncateOptions) Truncated {
 	return b
 }
 
-// truncateContent returns the content blocks in at most limit bytes, without the notes.
+// truncateContent returns the content blocks in at most limit bytes, not counting the notes.
 func (r *Result) truncateContent(o TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
 	out = make([]json.RawMessage, 0, len(r.Content))
 	for i, b := range r.parsedBlocks() {
 		raw := b.raw
 		if kind, mimeType, data := b.binaryData(); len(data) > o.MaxBinary {
-			raw, truncated = b.placeholder(kind, mimeType, decodedSize(data), o.URL), true
+			raw, truncated = b.placeholderBlock(kind, mimeType, decodedSize(data), o.URL), true
 		}
 		switch {
 		case len(raw) <= limit:
@@ -82,12 +84,12 @@ func (r *Result) truncateContent(o TruncateOptions, limit int) (out []json.RawMe
 	return out, truncated
 }
 
-// minTextShown is the least space, in bytes, that is worth filling with the beginning of a text.
+// minTextShown is the smallest space, in bytes, for which the beginning of a text is useful.
 const minTextShown = 256
 
-// placeholder returns a content block that stands for omitted binary data: a link to the full
+// placeholderBlock returns a content block in place of omitted binary data: a link to the full
 // result at url, or a text if url is "".
-func (b *contentBlock) placeholder(kind, mimeType string, bytes int, url string) json.RawMessage {
+func (b *contentBlock) placeholderBlock(kind, mimeType string, bytes int, url string) json.RawMessage {
 	mimeType = wire.Printable(mimeType, 100)
 	if url == "" {
 		return TextBlock(fmt.Sprintf("[%s %s, %d bytes, is left out]", kind, mimeType, bytes))
@@ -96,7 +98,7 @@ func (b *contentBlock) placeholder(kind, mimeType string, bytes int, url string)
 	if kind == "resource" {
 		name = wire.Printable(b.Resource.URI, 500)
 	}
-	raw, _ := json.Marshal(map[string]any{ // strings and numbers always marshal
+	raw, _ := json.Marshal(map[string]any{ // cannot fail for strings and numbers
 		"type": "resource_link", "uri": url, "name": name, "mimeType": mimeType, "size": bytes,
 		"_meta": map[string]string{"answerd/stand-in": kind},
 	})
@@ -125,8 +127,8 @@ func fullResultNote(url string) string {
 }
 
 // TruncateText returns text unchanged if it takes at most limit bytes as a JSON string. Otherwise
-// it returns the longest beginning that does, in whole runes, and a note with its size and the
-// URL of the full text; url may be "".
+// it returns the longest beginning that does, in whole runes, and a note with the size and the URL
+// of the full text; url may be "".
 func TruncateText(text string, limit int, url string) (_ string, truncated bool) {
 	n := fittingPrefix(text, limit)
 	if n == len(text) {
@@ -136,7 +138,7 @@ func TruncateText(text string, limit int, url string) (_ string, truncated bool)
 }
 
 // TruncateValue returns value unchanged if it has at most limit bytes. Otherwise it returns a JSON
-// string: the value's text, if it is a string, or its JSON, truncated like TruncateText does.
+// string with the value's text, or its JSON if it is not a string, truncated like TruncateText.
 func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage {
 	if len(value) <= limit {
 		return value
@@ -149,8 +151,8 @@ func TruncateValue(value json.RawMessage, limit int, url string) json.RawMessage
 	return wire.Quote(text)
 }
 
-// fittingPrefix returns how many bytes of text, in whole runes, take at most limit bytes as a JSON
-// string, in which a control character takes six.
+// fittingPrefix returns the number of bytes of text, in whole runes, that take at most limit bytes
+// as a JSON string. A control character takes six of them.
 func fittingPrefix(text string, limit int) int {
 	if len(text) <= limit/6 {
 		return len(text)
@@ -161,7 +163,7 @@ func fittingPrefix(text string, limit int) int {
 		case c >= utf8.RuneSelf:
 			var r rune
 			r, size = utf8.DecodeRuneInString(text[i:])
-			cost = utf8.RuneLen(r) // what is not UTF-8 becomes U+FFFD
+			cost = utf8.RuneLen(r) // invalid UTF-8 becomes U+FFFD
 		case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
 			cost = 2
 		case c < ' ':
