@@ -1,5 +1,4 @@
-// Package sse turns Server-Sent Events into bytes and back, as the WHATWG
-// HTML standard's section 9.2 defines them.
+// Package sse encodes and decodes Server-Sent Events (HTML Living Standard, section 9.2).
 //
 //	b = sse.Frame{ID: "run_1:1", Event: "start", Data: payload}.AppendTo(b)
 //
@@ -11,8 +10,8 @@
 //		}
 //	}
 //
-// Writing appends to a byte slice and never fails; reading is bounded per
-// event. Nothing here knows about HTTP or about what the data mean.
+// Writing appends to a byte slice and never fails. Reading bounds the size of each event. The package
+// knows neither HTTP nor the meaning of the data. A Reader may be used by one goroutine.
 package sse
 
 import (
@@ -20,23 +19,22 @@ import (
 	"unicode/utf8"
 )
 
-// Frame is one event of a stream. An empty ID or Event is left out.
+// Frame is one event of a stream. A Frame with an empty ID or Event has no such field.
 type Frame struct {
 	ID    string
 	Event string
 	Data  []byte
 }
 
-// AppendTo appends the frame to b in wire form, its closing blank line included,
-// and returns the longer slice. It never fails: CR, LF, NUL and bytes that are not
-// UTF-8 are dropped from ID and Event, because any of the first two would end the
-// line there and let the rest pass for fields of its own. A field that has nothing
-// left is left out.
+// AppendTo appends the frame, with its closing blank line, to b and returns the longer slice.
 //
-// Data becomes one data line per line, split at CR, LF and CRLF alike, so a reader
-// gets LF in their place. There is always at least one data line: without one a
-// browser drops the event, id and all. Lines end in LF alone, since some clients
-// split events at "\n\n" and never see "\r\n\r\n".
+// It never fails. It drops CR, LF, NUL and invalid UTF-8 from ID and Event, because a line break
+// there would make the rest a field of its own. A field that becomes empty is left out.
+//
+// Each line of Data becomes one data field. CR, LF and CRLF all count as line breaks, and a reader
+// gets LF for each. There is always at least one data field, because without one a browser ignores
+// the event and its id. Lines end in LF only, because some clients look for "\n\n" and would not
+// find the end of an event in "\r\n\r\n".
 func (f Frame) AppendTo(b []byte) []byte {
 	b = appendField(b, "id: ", f.ID)
 	b = appendField(b, "event: ", f.Event)
@@ -53,17 +51,16 @@ func (f Frame) AppendTo(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// AppendComment appends text as one comment line, which readers skip. It ends in
-// exactly one LF: a blank line after it would reach some clients as an empty
-// message. CR, LF, NUL and bytes that are not UTF-8 are dropped from text.
+// AppendComment appends text as one comment line, which readers ignore. It ends in exactly one LF,
+// because some clients take a blank line after it for an empty event. It drops CR, LF, NUL and
+// invalid UTF-8 from text.
 func AppendComment(b []byte, text string) []byte {
 	b = append(b, ": "...)
 	b = appendClean(b, text)
 	return append(b, '\n')
 }
 
-// cutLine returns data up to its first line ending, what follows that ending, and
-// whether there was one.
+// cutLine returns data up to its first line break, the data after that, and whether there was one.
 func cutLine(data []byte) (line, rest []byte, more bool) {
 	i := lineEnd(data, 0)
 	if i < 0 {
@@ -76,13 +73,13 @@ func cutLine(data []byte) (line, rest []byte, more bool) {
 	return data[:i], rest, true
 }
 
-// lineEnd returns where in b, from offset from on, the first CR or LF stands, or -1.
-// It searches a stretch at a time, so that text of many short lines which holds only
-// one of the two is not searched to its end for the other at every line.
+// lineEnd returns the offset of the first CR or LF in b from offset from on, or -1. It searches in
+// steps of 512 bytes. Otherwise a text with many short lines that end in LF would be searched to
+// its end for a CR at each line, which takes quadratic time.
 func lineEnd(b []byte, from int) int {
-	const stretch = 512
+	const step = 512
 	for from < len(b) {
-		head := b[from:min(from+stretch, len(b))]
+		head := b[from:min(from+step, len(b))]
 		lf := bytes.IndexByte(head, '\n')
 		if lf >= 0 {
 			head = head[:lf]
@@ -93,12 +90,12 @@ func lineEnd(b []byte, from int) int {
 		if lf >= 0 {
 			return from + lf
 		}
-		from += stretch
+		from += step
 	}
 	return -1
 }
 
-// appendField appends one field's line, or nothing if no byte of value is fit for it.
+// appendField appends the line of one field, or nothing if no byte of value is allowed in it.
 func appendField(b []byte, name, value string) []byte {
 	if value == "" {
 		return b
@@ -112,7 +109,7 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, '\n')
 }
 
-// appendClean appends what of s may stand inside one line.
+// appendClean appends the bytes of s that are allowed within a line.
 func appendClean(b []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])

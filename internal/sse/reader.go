@@ -9,46 +9,47 @@ import (
 	"time"
 )
 
-// ErrTooLarge says that an event, or a comment, is longer than the reader's bound.
+// ErrTooLarge means that an event or a comment exceeds the reader's bound.
 var ErrTooLarge = errors.New("sse: event exceeds the size limit")
 
 // Bounds of a Reader, in bytes.
 const (
 	defaultMaxEvent = 1 << 20
 	firstBuffer     = 2 << 10
-	maxEmptyReads   = 100 // as bufio: a source that gives nothing so often never will
+	maxEmptyReads   = 100 // reads without data or an error in sequence, as in bufio
 )
 
+// byteOrderMark may begin a stream and is ignored.
 var byteOrderMark = []byte("\ufeff")
 
-// Reader takes events from a stream. It understands LF, CR and CRLF, a byte order
-// mark, comments, data over several lines and fields that it does not know, and
-// keeps the last id and retry time for whoever reconnects. It is for one goroutine.
+// Reader reads events from a stream. It supports LF, CR and CRLF, a byte order mark, comments,
+// data with several lines, and unknown fields. It keeps the last id and the retry time, for
+// reconnecting. It may be used by one goroutine.
 type Reader struct {
 	src      io.Reader
 	maxEvent int
 
-	buf      []byte // what was read ahead is buf[start:end]
+	buf      []byte // buf[start:end] was read and is not used yet
 	start    int
 	end      int
-	scanned  int // of buf[start:end], how much is known to hold no line ending
-	err      error
-	begun    bool // the place where a byte order mark may stand is behind us
-	skipLF   bool // the last line ended in CR: an LF that follows belongs to it
-	size     int  // bytes of the event so far, its line endings included
-	data     []byte
-	hasData  bool
-	lastName string // of the previous event: streams repeat it, so its string is kept
-	lastID   string
+	scanned  int    // bytes of buf[start:end] that have no line break
+	err      error  // of the source
+	begun    bool   // the stream's first bytes were checked for a byte order mark
+	skipLF   bool   // the last line ended in CR, so a following LF belongs to it
+	size     int    // bytes of the event so far, with line breaks
+	data     []byte // of the event so far
+	hasData  bool   // the event has a data field, which may be empty
+	lastName string // of the previous event; most events repeat it, which saves an allocation
+	lastID   string // the same for the id
 
 	eventID string        // of the last event that had one
-	retry   time.Duration // 0: the stream has named none
-	cut     bool
+	retry   time.Duration // 0 if the stream has not set one
+	cut     bool          // see Cut
 }
 
-// NewReader returns a Reader of r that takes at most maxEvent bytes for one event,
-// all its lines together, and for one comment; 0 or less is 1 MiB. Memory follows
-// from it: the reader holds at most three times as much, and 4 KiB to begin with.
+// NewReader returns a Reader of r. maxEvent bounds the bytes of one event, all its lines together,
+// and of one comment; 0 or less means 1 MiB. The reader uses at most three times as much memory,
+// and 4 KiB at first.
 func NewReader(r io.Reader, maxEvent int) *Reader {
 	if maxEvent <= 0 {
 		maxEvent = defaultMaxEvent
@@ -56,23 +57,23 @@ func NewReader(r io.Reader, maxEvent int) *Reader {
 	return &Reader{src: r, maxEvent: maxEvent}
 }
 
-// LastEventID returns the id of the last event that had one, with data or without.
+// LastEventID returns the id of the last event that had one, even if that had no data.
 func (r *Reader) LastEventID() string { return r.eventID }
 
-// Retry returns the last reconnection time that the stream has named; 0 if none.
+// Retry returns the reconnection time that the stream has set last, or 0 if it has set none.
 func (r *Reader) Retry() time.Duration { return r.retry }
 
-// Cut reports whether the last event lacked its closing blank line: the stream may have
-// ended in the middle of it.
+// Cut reports whether the last event lacked its closing blank line. The stream may then have ended
+// in the middle of it.
 func (r *Reader) Cut() bool { return r.cut }
 
-// Next returns the next event that has a data line. Its Data is the reader's own
-// and valid until the following call. The name of an event without one is "".
+// Next returns the next event that has a data field. Data belongs to the reader and is valid until
+// the next call. The Event of an event without a name is "".
 //
-// At a clean end it returns io.EOF. What stands there without its closing blank
-// line is delivered first: the standard would drop it, but model endpoints leave
-// that line out of their last event. ErrTooLarge and the source's errors end the
-// stream; an event that they cut is not delivered.
+// At the end of the stream it returns io.EOF. If the last event lacks its closing blank line, Next
+// returns it before that: the standard would drop it, but model endpoints leave out that line.
+// ErrTooLarge and errors of the source end the stream, and an event that they interrupt is not
+// returned.
 func (r *Reader) Next() (Frame, error) {
 	var f Frame
 	r.data, r.hasData, r.size = r.data[:0], false, 0
@@ -88,7 +89,8 @@ func (r *Reader) Next() (Frame, error) {
 		}
 		switch {
 		case len(line) > 0 && line[0] == ':':
-			// Heartbeats between events may go on for ever, so they do not add up.
+			// Comments before an event, such as heartbeats, do not count towards its size: there can
+			// be any number of them.
 			if !r.hasData && f.Event == "" && f.ID == "" {
 				r.size = 0
 			}
@@ -97,14 +99,14 @@ func (r *Reader) Next() (Frame, error) {
 		case r.hasData:
 			r.finishEvent(&f)
 			return f, nil
-		default: // a blank line after no data drops what came before it, but for the id
+		default: // an event without data is ignored, except for its id
 			r.finishEvent(&f)
 			f, r.size = Frame{}, 0
 		}
 	}
 }
 
-// finishEvent ends the event f.
+// finishEvent sets the data of f and keeps its id.
 func (r *Reader) finishEvent(f *Frame) {
 	if f.ID != "" {
 		r.eventID = f.ID
@@ -112,7 +114,7 @@ func (r *Reader) finishEvent(f *Frame) {
 	f.Data = r.data
 }
 
-// parseField takes one "name: value" line into f.
+// parseField sets the field of f that a "name: value" line has, or the retry time.
 func (r *Reader) parseField(f *Frame, line []byte) {
 	name, value, _ := bytes.Cut(line, []byte{':'})
 	if len(value) > 0 && value[0] == ' ' {
@@ -139,8 +141,8 @@ func (r *Reader) parseField(f *Frame, line []byte) {
 	}
 }
 
-// cachedString returns value as a string, the last one again if it is the same. Bytes that
-// are not UTF-8 become U+FFFD, as in a browser's decoder.
+// cachedString returns value as a string. If it is the same as the last one, it returns that
+// without an allocation. Invalid UTF-8 becomes U+FFFD, as in a browser.
 func cachedString(last *string, value []byte) string {
 	if *last != string(value) {
 		*last = strings.ToValidUTF8(string(value), "\ufffd")
@@ -148,8 +150,8 @@ func cachedString(last *string, value []byte) string {
 	return *last
 }
 
-// readLine returns the next line without its ending, valid until the next call. Text
-// before a clean end counts as a line; an empty rest does not.
+// readLine returns the next line without its line break, valid until the next call. At the end of
+// the stream, text without a line break counts as a line.
 func (r *Reader) readLine() ([]byte, error) {
 	for {
 		r.skipPrefix()
@@ -173,9 +175,9 @@ func (r *Reader) readLine() ([]byte, error) {
 	}
 }
 
-// skipPrefix passes over a byte order mark at the start of the stream and over the LF of
-// a CRLF whose CR has already ended a line. Neither is waited for: a stream of bare
-// CR must not be held up until its next byte comes.
+// skipPrefix skips a byte order mark at the start of the stream, and the LF of a CRLF whose CR has
+// ended the previous line. It does not wait for either: otherwise an event of a stream that uses
+// CR would be delayed until the next byte arrives.
 func (r *Reader) skipPrefix() {
 	window := r.buf[r.start:r.end]
 	if len(window) == 0 {
@@ -201,7 +203,7 @@ func (r *Reader) skipPrefix() {
 	}
 }
 
-// takeLine hands out n bytes of what was read and passes over the ending behind them.
+// takeLine returns the next n bytes as a line and skips the line break after them.
 func (r *Reader) takeLine(n, ending int) ([]byte, error) {
 	if r.size += n + ending; r.size > r.maxEvent {
 		r.err, r.end, r.start, r.scanned = ErrTooLarge, 0, 0, 0
@@ -213,8 +215,8 @@ func (r *Reader) takeLine(n, ending int) ([]byte, error) {
 	return line, nil
 }
 
-// fillBuffer reads more from the source, once. The buffer doubles until it holds the
-// longest line that is allowed, then no more is asked of it.
+// fillBuffer reads from the source once. It doubles a full buffer. readLine calls it only while
+// the line may be within maxEvent, which bounds the buffer.
 func (r *Reader) fillBuffer() {
 	if r.start > 0 {
 		r.end = copy(r.buf, r.buf[r.start:r.end])
