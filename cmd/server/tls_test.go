@@ -128,7 +128,7 @@ func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 		}
 	}
 
-	tlstest.Replace(t, model.files.KeyFile, []byte("SECRET"))
+	tlstest.ReplaceFile(t, model.files.KeyFile, []byte("SECRET"))
 	if line := p.waitForLine(t, "TLS certificates refused"); !strings.Contains(line, "LLM_TLS_KEY_FILE: "+model.files.KeyFile) || strings.Contains(line, "SECRET") {
 		t.Errorf("got %s, want the setting and its file", line)
 	}

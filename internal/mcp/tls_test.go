@@ -33,7 +33,7 @@ func tlsURL(kind, url string) string {
 func trust(t testing.TB, s *httptest.Server) tlsconfig.Files {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ca.pem")
-	tlstest.Replace(t, path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	tlstest.ReplaceFile(t, path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 	return tlsconfig.Files{CAFile: path}
 }
 
@@ -160,7 +160,7 @@ func TestTLSFilesThatBreakKeepTheOldOnesInUse(t *testing.T) {
 	var log bytes.Buffer
 	c := open(t, Options{Logger: textLog(&log)}, config.Server{Name: "a", URL: server.URL, TLS: broken})
 	c.Tools(t.Context())
-	tlstest.Replace(t, broken.KeyFile, []byte("SECRET"))
+	tlstest.ReplaceFile(t, broken.KeyFile, []byte("SECRET"))
 	c.ReloadTLS()
 	res, err := c.Call(t.Context(), Call{Tool: "echo"})
 	must(t, res, err)

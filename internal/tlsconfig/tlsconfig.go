@@ -1,5 +1,5 @@
-// Package tlsconfig gives outgoing connections root certificates and a client certificate from
-// files, and a listener its certificate. The files are replaced while the process runs.
+// Package tlsconfig configures outgoing connections with root certificates and a client certificate
+// from files, and a listener with its certificate. The files may be replaced while the process runs.
 //
 //	source, err := tlsconfig.Load(tlsconfig.Files{CAFile: "ca.pem", CertFile: "client.pem", KeyFile: "client.key"})
 //	if err != nil {
@@ -8,12 +8,12 @@
 //	transport := source.Transport(http.DefaultTransport.(*http.Transport).Clone())
 //	defer transport.CloseIdleConnections()
 //	…
-//	err = source.Reload() // after an error the certificates in use stay
+//	err = source.Reload() // after an error, the current certificates stay in use
 //
-// The package does not watch files: the caller knows when they change. After Reload, a Transport
-// opens new connections with the new certificates and gives the older ones to no further request.
-// A connection that is in use, such as a WebSocket, keeps the certificates that it was opened with.
-// Everything may be used concurrently; nothing blocks except for reading the files.
+// The package does not watch the files; its caller does. After Reload, a Transport opens new
+// connections with the new certificates, and uses the older connections for no further request. A
+// connection that is in use, such as a WebSocket, keeps the certificates with which it was opened.
+// Everything may be used concurrently. Only Load and Reload block, to read the files.
 package tlsconfig
 
 import (
@@ -30,17 +30,17 @@ import (
 	"time"
 )
 
-// maxFile bounds a file, in bytes. The roots of a whole system have some 300 KiB.
+// maxFile bounds a file, in bytes. The roots of a whole system take about 300 KiB.
 const maxFile = 4 << 20
 
-// Files names PEM files. The zero value means the system's roots and no client certificate.
+// Files names PEM files. The zero value stands for the system's roots and no client certificate.
 type Files struct {
-	CAFile   string // root certificates, in place of the system's
+	CAFile   string // root certificates, instead of the system's
 	CertFile string // the client certificate, or that of a listener, with its intermediate certificates
 	KeyFile  string // its private key, not encrypted
 }
 
-// Field is a field of Files.
+// Field identifies a field of Files in errors.
 type Field string
 
 // The fields of Files.
@@ -72,13 +72,15 @@ func (f Files) Check() error {
 	return nil
 }
 
-// FileError says which file cannot be used, and why. Its text has the path and nothing of the file.
+// FileError is the error for a file that cannot be used. Its text has the path and no content of
+// the file.
 type FileError struct {
 	Field Field
 	Path  string // "" if it is not set
 	Err   error
 }
 
+// Error returns the path, if it is set, and the reason.
 func (e *FileError) Error() string {
 	if e.Path == "" {
 		return e.Err.Error()
@@ -86,23 +88,25 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("%s: %v", e.Path, e.Err)
 }
 
+// Unwrap returns the reason.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// contents is what the files held at one time. It does not change.
+// contents has what the files contained at one time. It does not change, so that connections can
+// refer to it without a lock.
 type contents struct {
 	read   [3][]byte // of CAFile, CertFile and KeyFile
 	roots  *x509.CertPool
 	client *tls.Certificate // nil without one
 }
 
-// Source has the certificates of Files.
+// Source holds the certificates of Files. Reload replaces them.
 type Source struct {
 	files   Files
 	current atomic.Pointer[contents]
 }
 
-// Load reads the files. Errors are *FileError. A certificate that has expired is accepted, since
-// only the other side decides about it; Expiry tells.
+// Load reads the files. The error is a *FileError. It accepts an expired certificate, because the
+// other side decides whether to accept that; Expiry returns the time.
 func Load(files Files) (*Source, error) {
 	s := &Source{files: files}
 	if err := s.Reload(); err != nil {
@@ -112,9 +116,9 @@ func Load(files Files) (*Source, error) {
 }
 
 // Reload reads the files again. If they have not changed, connections are kept. After an error,
-// which is a *FileError, the certificates in use stay.
+// which is a *FileError, the current certificates stay in use.
 func (s *Source) Reload() error {
-	next, err := s.files.read()
+	next, err := s.files.readContents()
 	if err != nil {
 		return err
 	}
@@ -125,6 +129,7 @@ func (s *Source) Reload() error {
 	return nil
 }
 
+// sameFiles reports whether all files have the same content.
 func sameFiles(a, b [3][]byte) bool {
 	for i := range a {
 		if !bytes.Equal(a[i], b[i]) {
@@ -134,12 +139,12 @@ func sameFiles(a, b [3][]byte) bool {
 	return true
 }
 
-// Files returns the paths that the certificates come from.
+// Files returns the paths of the certificates.
 func (s *Source) Files() Files { return s.files }
 
-// ServerConfig returns the TLS settings of a listener whose certificate is that of CertFile. New
-// connections get the newest one, open connections keep theirs. Roots are not used, and clients
-// need no certificate.
+// ServerConfig returns the TLS configuration of a listener with the certificate of CertFile. New
+// connections get the newest certificate, and open connections keep theirs. It does not use the roots,
+// and does not ask clients for a certificate.
 func (s *Source) ServerConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -152,7 +157,7 @@ func (s *Source) ServerConfig() *tls.Config {
 	}
 }
 
-// Expiry returns when the certificate of CertFile expires; the zero time without one.
+// Expiry returns the time when the certificate of CertFile expires, or the zero time if there is none.
 func (s *Source) Expiry() time.Time {
 	if c := s.current.Load().client; c != nil {
 		return c.Leaf.NotAfter
@@ -160,8 +165,8 @@ func (s *Source) Expiry() time.Time {
 	return time.Time{}
 }
 
-// read reads and checks the files.
-func (f Files) read() (*contents, error) {
+// readContents reads and checks the files.
+func (f Files) readContents() (*contents, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
 	}
@@ -195,7 +200,7 @@ func (f Files) read() (*contents, error) {
 	return c, nil
 }
 
-// readFile returns the content of a file. The error does not repeat the path.
+// readFile returns the content of a file. The error does not repeat the path, which FileError has.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err == nil {
@@ -214,7 +219,7 @@ func readFile(path string) ([]byte, error) {
 	return nil, fmt.Errorf("cannot be read: %w", err)
 }
 
-// pairError says whether the certificate or its key is what is wrong.
+// pairError converts an error about a certificate and its key to one that names the file at fault.
 func (f Files) pairError(err error, cert []byte) error {
 	if !x509.NewCertPool().AppendCertsFromPEM(cert) {
 		return &FileError{CertFile, f.CertFile, errors.New("has no certificate in PEM")}
@@ -222,62 +227,65 @@ func (f Files) pairError(err error, cert []byte) error {
 	return &FileError{KeyFile, f.KeyFile, fmt.Errorf("is not the key of %s: %w", f.CertFile, err)}
 }
 
-// config returns the TLS settings for connections with these certificates.
-func (c *contents) config(seen func(tls.ConnectionState) error) *tls.Config {
-	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: seen}
+// newConfig returns a TLS configuration with these certificates. verify is called with each new
+// connection after its certificates were verified.
+func (c *contents) newConfig(verify func(tls.ConnectionState) error) *tls.Config {
+	out := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.roots, VerifyConnection: verify}
 	if c.client != nil {
-		// Unlike Certificates, this sends the certificate to servers whose list of authorities lacks
-		// its issuer: their refusal says more than one of a missing certificate.
+		// Unlike Certificates, this also sends the certificate to a server whose list of authorities
+		// lacks its issuer. The server's error is then about that, and not about a missing certificate.
 		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.client, nil }
 	}
 	return out
 }
 
-// Transport sends requests over connections with the newest certificates of a Source.
+// Transport sends requests over connections that use the newest certificates of a Source. It has
+// one http.Transport for each state of the files, because the TLS settings of an http.Transport
+// must not change.
 type Transport struct {
 	source   *Source
-	template *http.Transport // never sends
-	peer     atomic.Int64    // when the certificate of the server expires: Unix time in s; 0: not known
+	template *http.Transport // is cloned and sends nothing
+	peer     atomic.Int64    // expiry of the server's certificate in Unix seconds; 0 if unknown
 
 	current atomic.Pointer[generation]
 	mu      sync.Mutex // held while current is replaced
 }
 
-// generation is a transport whose connections have one state of the files.
+// generation is a transport whose connections use one state of the files.
 type generation struct {
 	*http.Transport
 	of *contents
 }
 
-// Transport returns a round tripper that sends requests as t would, with the certificates of s. It
-// replaces the TLS settings of t, which must not be used any more.
+// Transport returns a round tripper that sends requests like t, with the certificates of s instead
+// of t's TLS settings. The caller must not use t any more.
 func (s *Source) Transport(t *http.Transport) *Transport { return &Transport{source: s, template: t} }
 
-// Client returns an HTTP client for an identity provider or another single host, with connections of
-// its own.
+// Client returns an HTTP client with its own connections, for an identity provider or another
+// single host.
 func (s *Source) Client() *http.Client {
-	own := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment
+	own := http.DefaultTransport.(*http.Transport).Clone() // uses proxies of the environment
 	own.MaxIdleConnsPerHost = 8
 	return &http.Client{Transport: s.Transport(own)}
 }
 
-// Source returns where the certificates come from.
+// Source returns the source of the certificates.
 func (t *Transport) Source() *Source { return t.source }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	return t.newest().RoundTrip(r)
+	return t.newestGeneration().RoundTrip(r)
 }
 
-// CloseIdleConnections closes the connections that no request uses.
+// CloseIdleConnections closes the connections that are not in use.
 func (t *Transport) CloseIdleConnections() {
 	if g := t.current.Load(); g != nil {
 		g.CloseIdleConnections()
 	}
 }
 
-// PeerExpiry returns when the certificate expires that the server showed in the newest connection;
-// the zero time if there was none over TLS.
+// PeerExpiry returns the time when the server's certificate in the newest connection expires, or
+// the zero time if there was no TLS connection.
 func (t *Transport) PeerExpiry() time.Time {
 	if at := t.peer.Load(); at != 0 {
 		return time.Unix(at, 0)
@@ -285,8 +293,9 @@ func (t *Transport) PeerExpiry() time.Time {
 	return time.Time{}
 }
 
-// newest returns the transport for the certificates that the source has now.
-func (t *Transport) newest() *generation {
+// newestGeneration returns the transport for the source's current certificates. It creates it if
+// the files have changed since the last request; requests in flight finish on the old one.
+func (t *Transport) newestGeneration() *generation {
 	now := t.source.current.Load()
 	if g := t.current.Load(); g != nil && g.of == now {
 		return g
@@ -296,20 +305,20 @@ func (t *Transport) newest() *generation {
 	now = t.source.current.Load()
 	old := t.current.Load()
 	if old != nil && old.of == now {
-		return old // another request was first
+		return old // another request has created it
 	}
 	next := &generation{t.template.Clone(), now}
-	next.TLSClientConfig = now.config(t.notePeer)
+	next.TLSClientConfig = now.newConfig(t.recordPeer)
 	t.current.Store(next)
 	if old != nil {
-		// It also closes connections that become idle later, since no request asks old any more.
+		// An http.Transport without requests also closes connections that become idle later.
 		old.CloseIdleConnections()
 	}
 	return next
 }
 
-// notePeer notes when the server's certificate expires. It refuses nothing.
-func (t *Transport) notePeer(c tls.ConnectionState) error {
+// recordPeer records when the server's certificate expires. It accepts every connection.
+func (t *Transport) recordPeer(c tls.ConnectionState) error {
 	if len(c.PeerCertificates) > 0 {
 		t.peer.Store(c.PeerCertificates[0].NotAfter.Unix())
 	}

@@ -84,7 +84,7 @@ func TestTransportForgetsConnectionsThatItsRootsDoNotAllow(t *testing.T) {
 	if _, err := get(t, rt, server.URL); err != nil {
 		t.Fatal(err)
 	}
-	tlstest.Replace(t, files.CAFile, other.PEM)
+	tlstest.ReplaceFile(t, files.CAFile, other.PEM)
 	if err := source.Reload(); err != nil {
 		t.Fatal(err)
 	}
@@ -193,9 +193,9 @@ func TestLoadNamesTheFileThatCannotBeUsed(t *testing.T) {
 	}
 	_, otherKey := ca.Issue(t, time.Now().Add(time.Hour))
 	other := filepath.Join(dir, "other.key")
-	tlstest.Replace(t, other, otherKey)
+	tlstest.ReplaceFile(t, other, otherKey)
 	large := filepath.Join(dir, "large.pem")
-	tlstest.Replace(t, large, make([]byte, 5<<20))
+	tlstest.ReplaceFile(t, large, make([]byte, 5<<20))
 	missing := filepath.Join(dir, "missing.pem")
 	for name, c := range map[string]struct {
 		files tlsconfig.Files
@@ -229,7 +229,7 @@ func TestReloadKeepsTheCertificatesAfterAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tlstest.Replace(t, files.KeyFile, []byte("half"))
+	tlstest.ReplaceFile(t, files.KeyFile, []byte("half"))
 	if err := source.Reload(); err == nil {
 		t.Error("Reload of a broken key: got no error, want one")
 	}

@@ -1,4 +1,4 @@
-// Package tlstest makes certificates for tests of TLS connections.
+// Package tlstest creates certificates and servers for tests of TLS connections.
 //
 //	ca := tlstest.NewCA(t)
 //	server := ca.StartServer(t, handler) // on 127.0.0.1; it requires a client certificate of ca
@@ -75,7 +75,7 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate, until time.Time) ([
 	return der, key
 }
 
-// Issue returns a certificate for 127.0.0.1 that serves servers and clients, and its key, in PEM.
+// Issue returns a certificate for 127.0.0.1, for servers and clients, and its key, both in PEM.
 func (ca *CA) Issue(t testing.TB, until time.Time) (cert, key []byte) {
 	t.Helper()
 	der, private := ca.sign(t, &x509.Certificate{
@@ -92,7 +92,7 @@ func (ca *CA) Issue(t testing.TB, until time.Time) (cert, key []byte) {
 }
 
 // WriteClient writes the authority's certificate, and a new client certificate with its key, to
-// files in dir: ca.pem, client.pem and client.key. Files that are there are replaced.
+// ca.pem, client.pem and client.key in dir. It replaces existing files.
 func (ca *CA) WriteClient(t testing.TB, dir string, until time.Time) tlsconfig.Files {
 	t.Helper()
 	files := tlsconfig.Files{
@@ -100,13 +100,14 @@ func (ca *CA) WriteClient(t testing.TB, dir string, until time.Time) tlsconfig.F
 	}
 	cert, key := ca.Issue(t, until)
 	for path, data := range map[string][]byte{files.CAFile: ca.PEM, files.CertFile: cert, files.KeyFile: key} {
-		Replace(t, path, data)
+		ReplaceFile(t, path, data)
 	}
 	return files
 }
 
-// Replace writes a file as tools that rotate certificates do: a new file under the old name.
-func Replace(t testing.TB, path string, data []byte) {
+// ReplaceFile writes a file like tools that rotate certificates do: as a new file under the old
+// name.
+func ReplaceFile(t testing.TB, path string, data []byte) {
 	t.Helper()
 	next := path + ".next"
 	if err := os.WriteFile(next, data, 0o600); err != nil {
@@ -118,14 +119,14 @@ func Replace(t testing.TB, path string, data []byte) {
 }
 
 // StartServer starts a server with a certificate of ca. It requires a client certificate of one of
-// clients; of ca, if there are none.
+// clients, or of ca if there are none.
 func (ca *CA) StartServer(t testing.TB, h http.Handler, clients ...*CA) *httptest.Server {
 	t.Helper()
 	cert, key := ca.Issue(t, time.Now().Add(time.Hour))
 	return ca.StartServerWith(t, h, cert, key, clients...)
 }
 
-// StartServerWith is StartServer with the given certificate.
+// StartServerWith starts a server like StartServer, with the given certificate.
 func (ca *CA) StartServerWith(t testing.TB, h http.Handler, cert, key []byte, clients ...*CA) *httptest.Server {
 	t.Helper()
 	pair, err := tls.X509KeyPair(cert, key)
@@ -141,7 +142,7 @@ func (ca *CA) StartServerWith(t testing.TB, h http.Handler, cert, key []byte, cl
 	}
 	s := httptest.NewUnstartedServer(h)
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what tests are about
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // tests refuse handshakes on purpose
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
