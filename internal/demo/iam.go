@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	TokenPath     = "/oauth2/v1/token" // as that of an OCI identity domain
+	TokenPath     = "/oauth2/v1/token" // as with an OCI identity domain
 	JWKSPath      = "/.well-known/jwks.json"
 	tokenLifetime = 5 * time.Minute // short, so that a longer demo renews its token
 )
 
-// IAMConfig says who the IAM is and whom it knows. All strings are required.
+// IAMConfig configures the IAM and its one client. All strings are required.
 type IAMConfig struct {
 	Issuer                 string       // iss of the tokens and base of the advertised URLs
-	ClientID, ClientSecret string       // the one client
-	Logger                 *slog.Logger // nil discards; tokens and secrets are never logged
+	ClientID, ClientSecret string       // of the client
+	Logger                 *slog.Logger // nil means no log; tokens and secrets are never logged
 }
 
 // IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4).
@@ -40,7 +40,8 @@ type IAM struct {
 	keyID  string
 }
 
-// NewIAM makes a key, and returns an error for a configuration that would issue tokens to any client.
+// NewIAM returns an IAM with a new signing key. The error is about a configuration that would
+// issue tokens to any client.
 func NewIAM(c IAMConfig) (*IAM, error) {
 	if c.Issuer == "" || c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("demo IAM: the issuer, the client's id and its secret are required")
@@ -60,8 +61,8 @@ func NewIAM(c IAMConfig) (*IAM, error) {
 	return m, nil
 }
 
-// serveToken answers the token endpoint. It authenticates the client first, so that others learn
-// nothing about grants and scopes.
+// serveToken serves the token endpoint. It authenticates the client before it checks the grant and
+// the scope, so that other clients learn nothing about them.
 func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store") // RFC 6749 section 5.1
 	refuse := func(status int, code, description string) {
@@ -74,7 +75,7 @@ func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	err := r.ParseForm()
-	form, grant := r.PostForm, r.PostForm.Get("grant_type") // not of the query (section 3.2)
+	form, grant := r.PostForm, r.PostForm.Get("grant_type") // the query does not count (section 3.2)
 	switch {
 	case err != nil || grant == "" || len(form["grant_type"]) > 1 || len(form["scope"]) > 1:
 		refuse(http.StatusBadRequest, "invalid_request", "the body must be a form with one grant_type and at most one scope")
@@ -87,21 +88,23 @@ func (m *IAM) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isClient checks HTTP Basic client authentication.
+// isClient reports whether the request authenticates the client by HTTP Basic (RFC 6749 section
+// 2.3.1).
 func (m *IAM) isClient(r *http.Request) bool {
 	id, secret, ok := r.BasicAuth()
 	return ok && sameCredential(id, m.config.ClientID) && sameCredential(secret, m.config.ClientSecret)
 }
 
-// sameCredential compares digests in constant time, so that neither content nor length
-// leaks. RFC 6749 section 2.3.1 form-encodes what the client sends.
+// sameCredential reports whether a credential of the client is want. The client sends it
+// form-encoded (RFC 6749 section 2.3.1). It compares digests in constant time, so that the time
+// reveals neither content nor length.
 func sameCredential(encoded, want string) bool {
 	got, err := url.QueryUnescape(encoded)
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	return err == nil && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// issueToken answers with a token whose claims are those of RFC 9068 section 2.2.
+// issueToken answers with a token that has the claims of RFC 9068 section 2.2.
 func (m *IAM) issueToken(w http.ResponseWriter) {
 	now := time.Now()
 	signed, err := m.signClaims(jwt.MapClaims{
@@ -134,7 +137,8 @@ func (m *IAM) serveJWKS(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// serveMetadata answers with the authorization server metadata of RFC 8414, also at OpenID's address.
+// serveMetadata serves the authorization server metadata (RFC 8414), at its own URL and at that of
+// OpenID Connect.
 func (m *IAM) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	base := strings.TrimSuffix(m.config.Issuer, "/")
 	writeJSON(w, http.StatusOK, map[string]any{

@@ -16,27 +16,27 @@ import (
 	"answerd/internal/auth"
 )
 
-// MCPPath is where the MCP server listens for MCP; resourceMetadataPath is RFC 9728's
-// well-known prefix before it.
+// MCPPath is the path of the MCP endpoint. resourceMetadataPath is that of its protected resource
+// metadata (RFC 9728 section 3.1).
 const (
 	MCPPath              = "/mcp"
 	resourceMetadataPath = "/.well-known/oauth-protected-resource" + MCPPath
 )
 
-// MCPConfig says whose tokens the MCP server accepts.
+// MCPConfig configures which tokens the MCP server accepts.
 type MCPConfig struct {
 	Issuer  string // required
-	JWKSURL string // where the issuer's keys are: https, or http on loopback; required
-	// URL is where a browser reaches this server, without a slash at the end; "" omits
-	// the tool connect_calendar, whose page is there.
+	JWKSURL string // URL of the issuer's keys: https, or http on loopback; required
+	// URL is the URL of this server for browsers, without a slash at the end. "" leaves out the tool
+	// connect_calendar, which needs a page.
 	URL string
-	// Logger, nil to discard, gets one line "session opened" per session and one line
-	// "tool call" per call, with the token's subject and never the token.
+	// Logger gets one line "session opened" per session and one line "tool call" per call, with the
+	// token's subject and never the token. nil means no log.
 	Logger *slog.Logger
 }
 
-// MCPServer offers the demo's tools over MCP's Streamable HTTP at MCPPath, with sessions,
-// to holders of a valid access token.
+// MCPServer serves the demo's tools over Streamable HTTP at MCPPath, with sessions, to clients
+// with a valid access token.
 type MCPServer struct {
 	http.Handler
 	server   *sdk.Server
@@ -44,8 +44,8 @@ type MCPServer struct {
 	log      *slog.Logger
 }
 
-// NewMCPServer refuses a configuration without issuer or keys. It makes no request: the IAM
-// may start later.
+// NewMCPServer returns an error for a configuration without issuer or keys. It sends no request,
+// because the IAM may start later.
 func NewMCPServer(c MCPConfig) (*MCPServer, error) {
 	log := cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	verifier, err := auth.NewVerifier(auth.VerifierConfig{
@@ -69,23 +69,23 @@ func NewMCPServer(c MCPConfig) (*MCPServer, error) {
 	return s, nil
 }
 
-// Close ends all sessions, their open streams and running calls, and the connections to the
-// IAM. Without it an http.Server's Shutdown waits for clients.
+// Close ends all sessions with their open streams and running calls, and closes the connections to
+// the IAM. Without it, http.Server.Shutdown would wait for the clients.
 func (s *MCPServer) Close() {
 	for session := range s.server.Sessions() {
-		_ = session.Close() // the only error is that it is closed already
+		_ = session.Close() // fails only if the session is closed already
 	}
 	s.verifier.Close()
 }
 
-// identityKey is the context key of the caller that requireToken has verified.
+// identityKey is the context key of the caller's identity.
 type identityKey struct{}
 
-// requireToken passes requests on that bring a valid access token with the scope, and
-// answers the others as RFC 6750 section 3 says.
+// requireToken passes on requests with a valid access token that has the scope, and answers other
+// requests with a challenge (RFC 6750 section 3).
 func (s *MCPServer) requireToken(next http.Handler) http.Handler {
-	// The SDK binds sessions to the TokenInfo of its own middleware, and hands it to tools.
-	// That middleware answers 500 while the IAM is away, so the token is verified before it.
+	// The SDK's middleware must run, because its TokenInfo binds sessions to callers and is what tools
+	// get. But it answers 500 while the IAM is unreachable, so the token is verified before it.
 	inner := sdkauth.RequireBearerToken(func(ctx context.Context, _ string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 		id, _ := ctx.Value(identityKey{}).(auth.Identity)
 		return &sdkauth.TokenInfo{Scopes: id.Scopes, Expiration: id.Until(), UserID: id.Subject}, nil
@@ -105,13 +105,14 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 		if challenge != "" {
 			w.Header().Set("WWW-Authenticate", challenge)
 		} else {
-			w.Header().Set("Retry-After", "1") // the token may be good: the keys are not there yet
+			w.Header().Set("Retry-After", "1") // there are no keys yet, so the token may be valid
 		}
 		http.Error(w, http.StatusText(status), status)
 	})
 }
 
-// newToolServer returns the server behind the token check, with all tools but the calendar.
+// newToolServer returns the MCP server with all tools except the calendar. It logs sessions and
+// calls.
 func newToolServer(log *slog.Logger) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
 		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
@@ -126,15 +127,15 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 			if !ok || call.Params == nil {
 				return next(ctx, method, req)
 			}
-			// SDK 1.8 decodes null into a nil map and writes the schema's defaults into it: a
-			// panic in a goroutine that nobody recovers, which ends the process.
+			// SDK 1.8 decodes null to a nil map and writes the schema's defaults into it. That panics
+			// in a goroutine without a recover, which would end the process.
 			if string(bytes.TrimSpace(call.Params.Arguments)) == "null" {
 				call.Params.Arguments = json.RawMessage("{}")
 			}
 			began := time.Now()
 			res, err := next(ctx, method, call)
 			result, _ := res.(*sdk.CallToolResult)
-			// Arguments stay out of the log: they are the user's.
+			// The arguments are not logged, because they are text of the user.
 			log.Info("tool call", "tool", call.Params.Name, "subject", tokenSubject(call),
 				"failed", err != nil || result != nil && result.IsError, "duration", time.Since(began))
 			return res, err
@@ -143,7 +144,7 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 	return s
 }
 
-// tokenSubject returns whose token the request brought.
+// tokenSubject returns the subject of the request's token, or "" if there is none.
 func tokenSubject(r sdk.Request) string {
 	if e := r.GetExtra(); e != nil && e.TokenInfo != nil {
 		return e.TokenInfo.UserID

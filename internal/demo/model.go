@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// ModelID is the id of the stand-in, whatever model a request asks for.
+// ModelID is the id of the stand-in. It answers requests for any model.
 const ModelID = "answerd-stand-in"
 
-// TokenDelay is the pause between the chunks of a stream, so that people see it stream.
+// TokenDelay is the pause between the chunks of a stream, so that a person sees the text arrive.
 const TokenDelay = 15 * time.Millisecond
 
-// NewModel returns an OpenAI-compatible endpoint under /v1 without a language model behind
-// it. The same request gets the same answer, call ids included.
+// NewModel returns an OpenAI-compatible endpoint under /v1 without a language model. It gives the
+// same answer, with the same call ids, to the same request.
 func NewModel(tokenDelay time.Duration) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { serveCompletion(w, r, tokenDelay) })
@@ -32,8 +32,8 @@ func NewModel(tokenDelay time.Duration) http.Handler {
 	return mux
 }
 
-// serveCompletion answers one request. It reads the body to its end first: until then net/http
-// does not notice that a client has gone.
+// serveCompletion serves POST /v1/chat/completions. It first reads the whole body, because
+// net/http notices that a client has left only after that.
 func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Duration) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 4<<20))
 	var req chatRequest
@@ -56,26 +56,28 @@ func serveCompletion(w http.ResponseWriter, r *http.Request, tokenDelay time.Dur
 		}
 		message["content"], message["tool_calls"] = nil, calls
 	}
-	completion := answer.envelope("chat.completion", "message", message, answer.finish)
+	completion := answer.wrapChoice("chat.completion", "message", message, answer.finish)
 	completion["usage"] = answer.usage
 	writeJSON(w, http.StatusOK, completion)
 }
 
-// envelope returns what a completion and each chunk of a stream have around what they say.
-func (r *reply) envelope(object, name string, said, finish any) map[string]any {
-	choice := map[string]any{"index": 0, name: said, "finish_reason": finish, "logprobs": nil}
+// wrapChoice returns the members that a completion and each chunk of a stream have, with content
+// as the only choice's member name.
+func (r *reply) wrapChoice(object, name string, content, finish any) map[string]any {
+	choice := map[string]any{"index": 0, name: content, "finish_reason": finish, "logprobs": nil}
 	return map[string]any{"id": r.id, "object": object, "created": time.Now().Unix(), "model": ModelID, "choices": []any{choice}}
 }
 
-// What one chunk of a stream has of a text, and of a call's arguments.
+// textPiece and argumentsPiece match the part of a text, and of a call's arguments, that one chunk of
+// a stream has.
 var (
 	textPiece      = regexp.MustCompile(`\S+\s*|\s+`)
 	argumentsPiece = regexp.MustCompile(`(?s).{1,10}`)
 )
 
-// deltas returns what the chunks of a stream carry: the role, then the words of the text or
-// the calls, each with id and name first and then its arguments in pieces.
-func (r *reply) deltas() []any {
+// splitDeltas returns the deltas of a stream's chunks: the role, then each word of the text, or
+// each call with its id and name followed by pieces of its arguments.
+func (r *reply) splitDeltas() []any {
 	out := []any{map[string]any{"role": "assistant", "content": ""}}
 	for _, word := range textPiece.FindAllString(r.text, -1) {
 		out = append(out, map[string]any{"content": word})
@@ -90,26 +92,26 @@ func (r *reply) deltas() []any {
 	return out
 }
 
-// streamReply sends the answer chunk by chunk. It stops when the client is gone, or reads
-// nothing for ten seconds.
+// streamReply sends the answer chunk by chunk. It stops if the client has left, or reads nothing
+// for ten seconds.
 func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, withUsage bool, tokenDelay time.Duration) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
 	rc := http.NewResponseController(w)
 	send := func(data string) bool {
-		_ = rc.SetWriteDeadline(time.Now().Add(10 * time.Second)) // not every ResponseWriter has one
+		_ = rc.SetWriteDeadline(time.Now().Add(10 * time.Second)) // ResponseWriters of tests have none
 		_, err := io.WriteString(w, "data: "+data+"\n\n")
 		return err == nil && rc.Flush() == nil
 	}
-	deltas := append(answer.deltas(), map[string]any{}) // the empty one is with the finish_reason
+	deltas := append(answer.splitDeltas(), map[string]any{}) // the empty one is with the finish_reason
 	for i, delta := range deltas {
 		var finish any
 		if i == len(deltas)-1 {
 			finish = answer.finish
 		}
-		chunk := answer.envelope("chat.completion.chunk", "delta", delta, finish)
+		chunk := answer.wrapChoice("chat.completion.chunk", "delta", delta, finish)
 		if withUsage {
-			chunk["usage"] = nil // in all chunks but the one behind the last delta
+			chunk["usage"] = nil // only the chunk after the last delta has it
 		}
 		if !send(encodeJSON(chunk)) {
 			return
@@ -121,21 +123,22 @@ func streamReply(ctx context.Context, w http.ResponseWriter, answer *reply, with
 		}
 	}
 	if withUsage {
-		last := answer.envelope("chat.completion.chunk", "delta", nil, nil)
+		last := answer.wrapChoice("chat.completion.chunk", "delta", nil, nil)
 		last["choices"], last["usage"] = []any{}, answer.usage
 		send(encodeJSON(last))
 	}
 	send("[DONE]")
 }
 
-// standInNote ends every text that the stand-in writes.
+// standInNote ends every text of the stand-in, so that its answers are not taken for those of a
+// model.
 const standInNote = "(I am answerd's demo stand-in: rules over the words of your question, not a language model.)"
 
-// chatRequest is what the stand-in reads of a Chat Completions request.
+// chatRequest has the members of a Chat Completions request that the stand-in uses.
 type chatRequest struct {
 	Messages []struct {
 		Role       string
-		Content    any                   // a text, parts of which some are texts, or null
+		Content    any                   // a text, a list of parts, or null
 		ToolCalls  []struct{ ID string } `json:"tool_calls"`
 		ToolCallID string                `json:"tool_call_id"`
 	}
@@ -151,22 +154,22 @@ type chatRequest struct {
 // call is a tool call; its arguments are JSON.
 type call struct{ id, tool, arguments string }
 
-// reply is what the stand-in answers: a text, or calls.
+// reply is an answer of the stand-in: a text, or calls.
 type reply struct {
 	id, text, finish string
 	calls            []call
 	usage            map[string]int
 }
 
-// Models without tool calling are told the tools and the form of a call in the system
-// prompt, and get results as a user's message.
+// For models without tool calling, the system prompt lists the tools and the form of a call, and a
+// user's message has the results. listedTool and textResult match these.
 var (
 	listedTool = regexp.MustCompile(`(?m)^- ([\w./-]+)(?::|$)`)
 	textResult = regexp.MustCompile(`(?m)^TOOL (?:RESULT|ERROR): .*\n?`)
 )
 
-// composeReply answers the last question of a conversation: with the calls that it asks for, or
-// with their results once they are there.
+// composeReply answers the last question of a conversation: with the calls that it needs, or with
+// a text once their results are there. The usage counts words instead of tokens.
 func composeReply(r *chatRequest) *reply {
 	var prompt, question string
 	var results []string
@@ -185,7 +188,7 @@ func composeReply(r *chatRequest) *reply {
 			prompt += text + "\n"
 		}
 	}
-	tools, inText := r.offered(prompt)
+	tools, inText := r.offeredTools(prompt)
 	calls := planCalls(question, tools)
 	if must := string(r.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
@@ -201,7 +204,7 @@ func composeReply(r *chatRequest) *reply {
 	if len(out.calls) == 0 {
 		out.text, out.finish = composeText(calls, results, tools)+"\n\n"+standInNote, "stop"
 	}
-	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // words are counted as tokens: an estimate
+	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
 	out.usage = map[string]int{"prompt_tokens": words, "completion_tokens": said, "total_tokens": words + said}
 	if inText && len(out.calls) > 0 {
 		for _, c := range out.calls {
@@ -212,10 +215,10 @@ func composeReply(r *chatRequest) *reply {
 	return out
 }
 
-// offered returns the names of the tools that may be called, and whether calls are written
-// as text.
-func (r *chatRequest) offered(prompt string) (names []string, inText bool) {
-	choice := string(r.ToolChoice) // a word, or an object that names the one tool
+// offeredTools returns the names of the tools that may be called, and whether calls are written as
+// text.
+func (r *chatRequest) offeredTools(prompt string) (names []string, inText bool) {
+	choice := string(r.ToolChoice) // a word, or an object that names one tool
 	for _, t := range r.Tools {
 		if name := t.Function.Name; choice != `"none"` && (!strings.HasPrefix(choice, "{") || strings.Contains(choice, `"`+name+`"`)) {
 			names = append(names, name)
@@ -241,14 +244,15 @@ func textOf(content any) string {
 	return text
 }
 
-// composeText returns the answer: a sentence for each result, or what the stand-in can do.
+// composeText returns the text of an answer: a paragraph for each result, or the help if there are
+// none.
 func composeText(calls []call, results, tools []string) string {
 	if len(results) == 0 {
 		return helpText(tools)
 	}
 	var lines []string
 	for i, result := range results[:min(len(results), len(calls))] {
-		// Structured content behind the text says the same for programs.
+		// The structured content after the text repeats it for programs.
 		text, _, _ := strings.Cut(result, "\nStructured content: ")
 		var failure struct{ Error string }
 		if json.Unmarshal([]byte(text), &failure) == nil && failure.Error != "" {

@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// rule is one kind of question. Where its pattern matches, the tool is to be called with
-// what arguments makes of the match; nil means that it is none after all.
+// rule recognizes one kind of question. If its pattern matches, the tool is called with the result
+// of arguments for the match. A nil result means that the question is of another kind.
 type rule struct {
 	tool, example string
 	pattern       *regexp.Regexp
 	arguments     func(m []string) any
 }
 
+// args are the arguments of a call.
 type args map[string]any
 
 // Parts of patterns.
@@ -27,7 +28,7 @@ const (
 	sum   = `([-(\s]*\d[\d.]*(?:[\s()]*[-+*/][-\s(]*\d[\d.]*[\s)]*)+)`
 )
 
-// rules are the kinds of questions that the stand-in recognises; both of notes are one.
+// rules lists the kinds of questions that the stand-in recognizes. A question may match several.
 var rules = []rule{
 	{"current_time", "What time is it in Tokyo?", regexp.MustCompile(
 		`(?i)\bwhat (?:time|day|date) is it(?: now| today)?(?: in ` + place + `)?|^and in ` + place), zoneArguments},
@@ -47,18 +48,20 @@ var rules = []rule{
 		func(m []string) any { id, _ := strconv.Atoi(m[1]); return args{"id": id} }},
 	{"book_table", "Book a table", regexp.MustCompile(`(?i)\b(?:book|reserve)\b[^.?!]*\btable\b`), noArguments},
 	{"connect_calendar", "Connect my calendar", regexp.MustCompile(`(?i)\bconnect\b[^.?!]*\bcalendar\b`), noArguments},
-	// Any other tool is called by its name. The tool of a rule without one is the first group.
+	// Other tools are called by their name, which is the first group of this pattern.
 	{"", `Use TOOL with {"name": "value"}`, regexp.MustCompile(`(?is)\b(?:use|call) (\S+) with (\{.*\})`), namedArguments},
 }
 
+// noArguments returns no arguments.
 func noArguments([]string) any { return args{} }
 
-// truncate returns s without the space around it, and at most n bytes of it.
+// truncate returns at most n bytes of s, without white space around it.
 func truncate(s string, n int) string {
 	s = strings.TrimSpace(s)
 	return strings.ToValidUTF8(s[:min(n, len(s))], "")
 }
 
+// namedArguments returns the JSON object that the question contains.
 func namedArguments(m []string) any {
 	if !json.Valid([]byte(m[2])) {
 		return nil
@@ -66,7 +69,8 @@ func namedArguments(m []string) any {
 	return json.RawMessage(m[2])
 }
 
-// conversionArguments passes over "3 people in Rome".
+// conversionArguments returns the arguments of convert. It returns nil unless both units exist: "3
+// people in Rome" is not a conversion.
 func conversionArguments(m []string) any {
 	if _, _, err := findUnits(m[2], m[3]); err != nil {
 		return nil
@@ -75,6 +79,7 @@ func conversionArguments(m []string) any {
 	return args{"value": value, "from": m[2], "to": m[3]}
 }
 
+// reportArguments returns the topic, and the number and length of steps if the question has them.
 func reportArguments(m []string) any {
 	given := args{"topic": truncate(m[1], 100)}
 	for i, name := range []string{"steps", "step_ms"} {
@@ -85,16 +90,17 @@ func reportArguments(m []string) any {
 	return given
 }
 
-// wordStart is what a name of several words writes in capitals.
+// wordStart matches the letters that are in upper case in the name of a time zone.
 var wordStart = regexp.MustCompile(`(?:^|_)\pL`)
 
-// otherPlaces are some large cities that no time zone is named after.
+// otherPlaces has large cities after which no time zone is named.
 var otherPlaces = map[string]string{
 	"osaka": "Asia/Tokyo", "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata", "milan": "Europe/Rome", "munich": "Europe/Berlin", "san francisco": "America/Los_Angeles",
 }
 
-// zoneArguments finds the time zone of the place that a question names. The clock's own
-// default is for one that names none; a place without a zone is the tool's to refuse.
+// zoneArguments returns the time zone of the place that a question names. Without a place,
+// current_time uses its default. For a place without a time zone it returns the place, which the
+// tool refuses.
 func zoneArguments(m []string) any {
 	named, _, _ := strings.Cut(m[1]+m[2], " and ")
 	words := strings.Fields(named)
@@ -116,10 +122,10 @@ func zoneArguments(m []string) any {
 	return args{"time_zone": truncate(named, 64)}
 }
 
-// planCalls returns the calls that a question asks for, in its order and each once.
+// planCalls returns the calls that a question needs, in its order and each once.
 func planCalls(question string, offered []string) []call {
 	question = truncate(question, 4000)
-	at := make(map[call]int) // where the question asks for it
+	at := make(map[call]int) // position of the call in the question
 	for _, r := range rules {
 		places := r.pattern.FindAllStringIndex(question, 8)
 		for i, m := range r.pattern.FindAllStringSubmatch(question, 8) {
@@ -127,7 +133,7 @@ func planCalls(question string, offered []string) []call {
 			if tool == "" {
 				tool = m[1]
 			}
-			// Tools of a server with a prefix are known without it.
+			// A server's prefix in the name of a tool is ignored.
 			known := slices.IndexFunc(offered, func(name string) bool { return name == tool || strings.HasSuffix(name, "_"+tool) })
 			if given := r.arguments(m); given != nil && known >= 0 {
 				at[call{tool: offered[known], arguments: encodeJSON(given)}] = places[i][0]
@@ -139,7 +145,7 @@ func planCalls(question string, offered []string) []call {
 	})
 }
 
-// helpText says what can be asked while these tools are offered.
+// helpText returns examples of questions that these tools can answer.
 func helpText(offered []string) string {
 	if len(offered) == 0 {
 		return "I was given no tools, and I know nothing by myself."

@@ -232,7 +232,7 @@ func FuzzModel(f *testing.F) {
 				t.Fatalf("call %+v, want an ID and JSON as arguments", c)
 			}
 		}
-		for _, d := range out.deltas() {
+		for _, d := range out.splitDeltas() {
 			if b := encodeJSON(d); !utf8.ValidString(b) {
 				t.Fatalf("delta %q, want UTF-8", b)
 			}

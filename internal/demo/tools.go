@@ -24,16 +24,17 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// summary is the part of every structured result that says it in one sentence, for hosts
-// that give the model nothing but the structured content.
+// summary is the member of each structured result that describes it in one sentence, for hosts
+// that give the model only the structured content.
 type summary struct {
 	Summary string `json:"summary" jsonschema:"the result in one sentence"`
 }
 
+// text returns the sentence, which is also the text of the result.
 func (s summary) text() string { return s.Summary }
 
-// newTool returns the definition of a tool that changes nothing and reaches nothing outside
-// this process. Its arguments are properties of a JSON Schema.
+// newTool returns the definition of a tool that changes nothing and reaches nothing outside of
+// this process. properties has the properties of its arguments' JSON Schema.
 func newTool(name, title, description, properties string, required ...string) *sdk.Tool {
 	schema := fmt.Sprintf(`{"type":"object","properties":{%s},"required":%s,"additionalProperties":false}`, properties, encodeJSON(append([]string{}, required...)))
 	return &sdk.Tool{
@@ -42,8 +43,8 @@ func newTool(name, title, description, properties string, required ...string) *s
 	}
 }
 
-// addTool adds a tool whose structured result T begins with its arguments: call gets these
-// and fills in the rest. The text of the result is the summary.
+// addTool adds a tool with the structured result T. T also has the members of the arguments: call
+// gets a T with the arguments and fills in the rest. The text of the result is the summary.
 func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func(context.Context, *sdk.CallToolRequest, *T) error) {
 	sdk.AddTool(s, t, func(ctx context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
 		err := call(ctx, req, &out)
@@ -51,7 +52,7 @@ func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func
 	})
 }
 
-// addTools adds all tools but the calendar.
+// addTools adds all tools except the calendar.
 func addTools(s *sdk.Server) {
 	addTool(s, newTool("current_time", "Current time",
 		"Tells the current date and time in a time zone. Use it for questions about what time, hour, day or date it is now or today, anywhere in the world.",
@@ -72,7 +73,7 @@ func addTools(s *sdk.Server) {
 		`"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
 		"steps":{"type":"integer","description":"How many steps it takes","minimum":1,"maximum":10,"default":5},
 		"step_ms":{"type":"integer","description":"How long one step takes, in milliseconds","minimum":0,"maximum":2000,"default":300}`, "topic"), writeReport)
-	// Its failure is a result with isError, as a tool's own failures are in MCP.
+	// Its failure is a result with isError (MCP, server/tools, "Error Handling").
 	addTool(s, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", ""),
 		func(context.Context, *sdk.CallToolRequest, *summary) error {
 			return errors.New("the flaky service failed, as it always does: this is a simulated outage, so trying again will not help")
@@ -91,7 +92,8 @@ type clockReading struct {
 	summary
 }
 
-// readClock fills in what time it is. Go also knows "Local", which is the server's own business.
+// readClock fills in the current time. It refuses "Local", which Go would take for the server's
+// time zone.
 func readClock(_ context.Context, _ *sdk.CallToolRequest, r *clockReading) error {
 	loc, err := time.LoadLocation(r.TimeZone)
 	if err != nil || r.TimeZone == "" || r.TimeZone == "Local" {
@@ -111,13 +113,13 @@ type report struct {
 	summary
 }
 
-// stages are what the report claims to be doing, one for each step.
+// stages has a message for each step of the report.
 var stages = []string{
 	"gathering sources", "reading them", "taking notes", "comparing figures", "looking for gaps",
 	"drafting", "checking the draft", "shortening it", "adding a title", "reading it once more",
 }
 
-// writeReport reports progress after each step, if the caller asked for progress.
+// writeReport waits for each step, and reports progress after it if the caller asked for progress.
 func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error {
 	p := sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Total: float64(r.Steps)}
 	for i := range r.Steps {
@@ -128,14 +130,14 @@ func writeReport(ctx context.Context, req *sdk.CallToolRequest, r *report) error
 		}
 		p.Progress, p.Message = float64(i+1), stages[i]
 		if p.ProgressToken != nil {
-			_ = req.Session.NotifyProgress(ctx, &p) // a caller who has gone ends ctx
+			_ = req.Session.NotifyProgress(ctx, &p) // ctx ends if the caller has left
 		}
 	}
 	r.Summary = fmt.Sprintf("Report about %s: after %d careful steps there is nothing to report, because this report is a demonstration of progress.", r.Topic, r.Steps)
 	return nil
 }
 
-// note is one note. Its id is not given again.
+// note is a note. Its id is never used again.
 type note struct {
 	ID    int    `json:"id"`
 	Title string `json:"title"`
@@ -147,14 +149,14 @@ type noteList struct {
 	summary
 }
 
-// deletion is the result of delete_note: the note that was.
+// deletion is the result of delete_note: the deleted note.
 type deletion struct {
 	note
 	summary
 }
 
-// addNotes adds list_notes and delete_note. All sessions share the notes; deleting them
-// harms nobody, because they are back after a restart.
+// addNotes adds list_notes and delete_note. All sessions share the notes. Deleting them does no
+// harm, because they are back after a restart.
 func addNotes(s *sdk.Server) {
 	var mu sync.Mutex // protects notes
 	notes := []note{
@@ -165,7 +167,7 @@ func addNotes(s *sdk.Server) {
 		func(_ context.Context, _ *sdk.CallToolRequest, l *noteList) error {
 			mu.Lock()
 			defer mu.Unlock()
-			l.Notes = append([]note{}, notes...) // null is not the array that the schema promises
+			l.Notes = append([]note{}, notes...) // never nil, because the schema promises an array
 			l.Summary = fmt.Sprintf("There are %d notes.", len(notes))
 			for _, n := range notes {
 				l.Summary += fmt.Sprintf(" %d: %s.", n.ID, n.Title)
@@ -196,26 +198,28 @@ type calculation struct {
 	summary
 }
 
+// calculate fills in the value of an expression. The grammar is Go's, and evaluate accepts only
+// arithmetic.
 func calculate(_ context.Context, _ *sdk.CallToolRequest, c *calculation) error {
-	tree, err := parser.ParseExpr(c.Expression) // the grammar is Go's
+	tree, err := parser.ParseExpr(c.Expression)
 	value := evaluate(tree)
-	x, _ := constant.Float64Val(value) // 0 for an unknown one
+	x, _ := constant.Float64Val(value) // 0 for an unknown value
 	if err != nil || value.Kind() == constant.Unknown || math.IsInf(x, 0) {
 		return errors.New("cannot compute the expression: it needs numbers, + - * / and brackets, and a divisor other than zero")
 	}
-	result, text := round(x)
+	result, text := roundResult(x)
 	c.Result, c.Summary = result, c.Expression+" = "+text
 	return nil
 }
 
-// round returns x with 12 significant digits, so that 0.1+0.2 is 0.3, as number and as text.
-func round(x float64) (float64, string) {
+// roundResult returns x with 12 significant digits, as number and as text, so that 0.1+0.2 is 0.3.
+func roundResult(x float64) (float64, string) {
 	text := strconv.FormatFloat(x, 'g', 12, 64)
-	rounded, _ := strconv.ParseFloat(text, 64) // x is finite, so this is
+	rounded, _ := strconv.ParseFloat(text, 64) // cannot fail for a finite x
 	return rounded, text
 }
 
-// evaluate returns the exact value of a tree, or an unknown one.
+// evaluate returns the exact value of an expression, or an unknown value if it is not arithmetic.
 func evaluate(tree ast.Expr) constant.Value {
 	switch e := tree.(type) {
 	case *ast.BasicLit:
@@ -235,14 +239,15 @@ func evaluate(tree ast.Expr) constant.Value {
 	return constant.MakeUnknown()
 }
 
-// unit is a unit of measure or a currency: x of it is x*factor+offset in the base unit of
-// its kind. The currencies' factors are samples, not quotations.
+// unit is a unit of measure or a currency: x of it are x*factor+offset in the base unit of its
+// kind. The factors of currencies are samples and not quotations.
 type unit struct {
 	kind           string
 	factor, offset float64
 	names          []string // the symbol first
 }
 
+// units lists all units, those of a kind together.
 var units = []unit{
 	{"length", 1, 0, []string{"m", "metre", "metres", "meter", "meters"}},
 	{"length", 1000, 0, []string{"km", "kilometre", "kilometres", "kilometer", "kilometers"}},
@@ -257,7 +262,8 @@ var units = []unit{
 	{"currency", 1.14, 0, []string{"GBP", "pound", "pounds", "£"}},
 }
 
-// findUnits returns units of the same kind with these names. A pound is two units.
+// findUnits returns two units of the same kind with these names. It searches for both together,
+// because a pound can be a mass or a currency.
 func findUnits(from, to string) (unit, unit, error) {
 	called := func(u unit, name string) bool {
 		return slices.ContainsFunc(u.names, func(n string) bool { return strings.EqualFold(n, name) })
@@ -282,7 +288,7 @@ type conversion struct {
 	summary
 }
 
-// convertUnits fills in the result, and the units by their symbols.
+// convertUnits fills in the result, and replaces the names of the units by their symbols.
 func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) error {
 	from, to, err := findUnits(c.From, c.To)
 	if err != nil {
@@ -292,13 +298,13 @@ func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) erro
 	if from.kind == "currency" {
 		x, note = math.Round(x*100)/100, " (at sample rates, not live)"
 	}
-	result, text := round(x)
+	result, text := roundResult(x)
 	c.From, c.To, c.Kind, c.Result = from.names[0], to.names[0], from.kind, result
 	c.Summary = fmt.Sprintf("%v %s is %s %s%s.", c.Value, c.From, text, c.To, note)
 	return nil
 }
 
-// entries are the documentation that search_docs searches. They say what the contract says.
+// entries is the documentation that search_docs searches.
 var entries = []struct{ title, text string }{
 	{"What answerd is", "answerd is an agent backend in one binary. You ask a question over HTTP; it lets a language model answer with the tools of your MCP servers and tells you everything that happens on the way as typed events."},
 	{"Events", "A run is a sequence of typed events: start, step_start and step_end around each model call, text and reasoning deltas, tool_call_start, tool_call_args, tool_call, tool_progress, one tool_result or tool_error per call, and one terminal event: final_answer, run_error or cancelled. Every event carries type, run_id, seq without a gap, and ts in milliseconds."},
@@ -321,13 +327,14 @@ type found struct {
 	summary
 }
 
-// Words of a query; the common ones are in questions of all kinds.
+// words matches the words of a query. commonWords are ignored, because all kinds of questions have them.
 var (
 	words       = regexp.MustCompile(`\pL[\pL_]+\pL`)
 	commonWords = strings.Fields("the and are for how what which who why when where does can you with that this")
 )
 
-// searchDocs counts how often each entry has the query's words, in titles three times.
+// searchDocs returns the entry that contains the query's words most often. Words in titles count
+// three times.
 func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
 	best := 0
 	r.Summary = "The documentation has nothing about that."
@@ -346,9 +353,9 @@ func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
 	return nil
 }
 
-// addAskingTool adds a tool without arguments that asks the user a question first; call
-// makes the result of their answer. To a client of an older protocol the SDK sends the
-// question as a request while the call is open.
+// addAskingTool adds a tool without arguments that first asks the user a question; call fills in
+// the result from the answer. In protocol 2026-07-28 the question is a result input_required. The
+// SDK sends it as a request to clients of older protocols.
 func addAskingTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, question *sdk.ElicitParams, call func(*sdk.ElicitResult, *T) error) {
 	sdk.AddTool(s, t, func(_ context.Context, req *sdk.CallToolRequest, out T) (*sdk.CallToolResult, T, error) {
 		answer, answered := req.Params.InputResponses[t.Name].(*sdk.ElicitResult)
@@ -377,7 +384,7 @@ type booking struct {
 	summary
 }
 
-// addBooking adds book_table, which asks the user for what it needs: form elicitation.
+// addBooking adds book_table, which asks the user to fill in a form (MCP, client/elicitation).
 func addBooking(s *sdk.Server) {
 	addAskingTool(s, newTool("book_table", "Book a table",
 		"Books a table at the demo's restaurant. It asks the user itself for the name, the number of people and the day.", ""),
@@ -397,7 +404,7 @@ func addBooking(s *sdk.Server) {
 // calendarPath is the page on which a person allows the use of the calendar.
 const calendarPath = "/calendar"
 
-// calendarPage needs no script; %s is one of the texts after it.
+// calendarPage is the page without a script; %s is calendarForm or calendarAllowed.
 const calendarPage = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
 <title>Demo calendar</title>
@@ -405,7 +412,7 @@ const calendarPage = `<!doctype html>
 %s</main></html>
 `
 
-// What the page says before and after the use of the calendar is allowed.
+// calendarForm asks for consent, and calendarAllowed confirms it.
 const calendarForm = `<p>answerd's demo asks to use your calendar. There is none, so nothing can happen.</p>
 <form method="post"><button>Allow it</button></form>`
 const calendarAllowed = `<p role="status">It is allowed. You can close this page and go back.</p>`
@@ -416,16 +423,16 @@ type consent struct {
 	summary
 }
 
-// addCalendar adds connect_calendar and its page, which browsers reach below url. The user
-// allows it there and not by an answer to the agent, as with a sign-in: URL elicitation.
-// There is one calendar for all sessions, and each consent is used once.
+// addCalendar adds connect_calendar and its page, whose URL for browsers is below url. The user
+// gives consent on that page and not by an answer to the agent, as with a sign-in (MCP,
+// client/elicitation, URL mode). All sessions share one calendar, and each consent is used once.
 func addCalendar(s *sdk.Server, mux *http.ServeMux, url string) {
 	var allowed atomic.Bool
 	show := func(w http.ResponseWriter, text string) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // an error is a client that went away
+		_, _ = io.WriteString(w, fmt.Sprintf(calendarPage, text)) // fails only if the client has left
 	}
 	mux.HandleFunc("GET "+calendarPath, func(w http.ResponseWriter, _ *http.Request) { show(w, calendarForm) })
 	mux.HandleFunc("POST "+calendarPath, func(w http.ResponseWriter, _ *http.Request) {
