@@ -35,10 +35,10 @@ func TestFloorAnswersEveryRow(t *testing.T) {
 				t.Fatalf("askOnce: %v", err)
 			}
 			used := upstream{model: m.requests.Load() - asked, calls: calls.calls.Load() - called}
-			if err := used.expect(r.script, 1); err != nil {
+			if err := used.checkCounts(r.script, 1); err != nil {
 				t.Error(err)
 			}
-			if err := used.expect(r.script, 2); err == nil {
+			if err := used.checkCounts(r.script, 2); err == nil {
 				t.Error("expect accepts the requests of one answer for two, want an error")
 			}
 		})

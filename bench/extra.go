@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// extra is a measurement that compares nothing with the floor under load.
+// extra is a measurement that is not a comparison with the floor under load.
 type extra struct {
 	name    string
 	measure func(context.Context, *fixture) (string, error)
 }
 
+// extras has the measurements after the table.
 var extras = []extra{
 	{"idle memory; start to listening (at most 45 MB, 0.3 s)", measureIdle},
 	{"memory of an open stream (at most 135 kB)", measureOpenStreams},
@@ -33,7 +34,7 @@ func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 		}
 		r := row{script: script{Tokens: 4, Tools: 10}}
 		l := newLoad(p.url, r)
-		_, err = l.askOnce(ctx) // the connections are made, and one question is answered
+		_, err = l.askOnce(ctx) // opens the connections
 		time.Sleep(500 * time.Millisecond)
 		resident, err2 := p.residentBytes()
 		l.client.CloseIdleConnections()
@@ -45,7 +46,8 @@ func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.1f MB; %.2f s", median(memory), median(start)), nil
 }
 
-// measureOpenStreams returns the memory of 1,000 streams in mid-answer, in new processes.
+// measureOpenStreams returns the memory per stream of 1,000 streams whose model has stopped in the
+// middle of its answer, in new processes.
 func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	const streams = 1000
 	floor, err := startSelf(ctx, "floor", fx.model.url+"/v1/chat/completions", fx.toolsURL(setting{tools: 10}))
@@ -79,7 +81,7 @@ func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 				err = errors.Join(err, fx.saveProfile(fx.pprofAddrFile(setting{tools: 10}), profile, "open-streams."+profile))
 			}
 		}
-		hold.release()
+		hold.closeAll()
 		if err != nil {
 			return "", err
 		}
@@ -88,14 +90,14 @@ func measureOpenStreams(ctx context.Context, fx *fixture) (string, error) {
 	return fmt.Sprintf("%.0f kB (floor %.0f)", each[1], each[0]), nil
 }
 
-// hangingStreams has streams whose model stopped in mid-answer.
+// hangingStreams has open streams whose model has stopped in the middle of its answer.
 type hangingStreams struct {
 	load   *load
 	cancel context.CancelFunc
 	bodies []*http.Response
 }
 
-// openHangingStreams opens n streams and reads each up to its first words.
+// openHangingStreams opens n streams, 32 at a time, and reads each up to its first delta.
 func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	h := &hangingStreams{load: newLoad(p.url, row{stream: true, script: script{Tokens: 64, Tools: 10, Hang: 1}}), cancel: cancel}
@@ -115,7 +117,7 @@ func openHangingStreams(ctx context.Context, p *process, n int) (*hangingStreams
 	wg.Wait()
 	for _, err := range errs {
 		if err != nil {
-			h.release()
+			h.closeAll()
 			return nil, err
 		}
 	}
@@ -135,8 +137,8 @@ func readToFirstDelta(resp *http.Response) error {
 	}
 }
 
-// release closes all connections.
-func (h *hangingStreams) release() {
+// closeAll closes all streams and connections.
+func (h *hangingStreams) closeAll() {
 	h.cancel()
 	for _, resp := range h.bodies {
 		if resp != nil {
@@ -146,10 +148,10 @@ func (h *hangingStreams) release() {
 	h.load.client.CloseIdleConnections()
 }
 
-// measureDisconnects is how long after 3,000 clients left the model knows, and the descriptors
-// are back.
+// measureDisconnects returns how long after 3,000 clients have left the requests to the model have
+// ended and the file descriptors are closed.
 func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
-	clients := min(3000, (descriptorsAllowed()-500)/3)
+	clients := min(3000, (descriptorLimit()-500)/3)
 	service, err := startService(ctx, fx.answerd, fx.serviceEnv(setting{tools: 10}))
 	if err != nil {
 		return "", err
@@ -169,10 +171,10 @@ func measureDisconnects(ctx context.Context, fx *fixture) (string, error) {
 		return "", err
 	}
 	began := time.Now()
-	hold.release()
+	hold.closeAll()
 	closed := time.Since(began)
 	for over := began.Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		stats, err := fx.model.get("/stats")
+		stats, err := fx.model.getStats("/stats")
 		if err != nil {
 			return "", err
 		}

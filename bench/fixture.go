@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// fixture has the processes that a run of bench measures and needs.
+// fixture has the child processes of a run of bench.
 type fixture struct {
 	options
 	model, tools *process
@@ -19,6 +19,7 @@ type fixture struct {
 	services     map[setting]*process
 }
 
+// newFixture starts the model and the MCP server. The fixture must be closed even after an error.
 func (o options) newFixture(ctx context.Context) (fx *fixture, err error) {
 	fx = &fixture{options: o, floors: map[setting]*process{}, services: map[setting]*process{}}
 	if fx.model, err = startSelf(ctx, "model"); err == nil {
@@ -44,6 +45,8 @@ func (fx *fixture) close() error {
 	return errors.Join(errs...)
 }
 
+// toolsURL returns the URL of the MCP server for a setting: its path selects the protocol version and
+// the number of tools.
 func (fx *fixture) toolsURL(s setting) string {
 	era := "old"
 	if s.newer {
@@ -52,7 +55,7 @@ func (fx *fixture) toolsURL(s setting) string {
 	return fmt.Sprintf("%s/%s/%d", fx.tools.url, era, s.tools)
 }
 
-// comparisonFor returns the process that a row is measured against.
+// comparisonFor returns the process with which a row's service is compared.
 func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	s := r.setting()
 	if r.tracing {
@@ -62,10 +65,11 @@ func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	return fx.floorFor(ctx, s)
 }
 
-// floorFor returns the floor for a setting, or the binary that -against names.
+// floorFor returns the floor for a setting, or the binary that -against names. It starts it if it
+// does not run yet.
 func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	if fx.against == "" {
-		s.traced = false // the same floor
+		s.traced = false // tracing makes no difference for the floor
 	}
 	if p := fx.floors[s]; p != nil {
 		return p, nil
@@ -83,8 +87,8 @@ func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	return p, err
 }
 
-// serviceEnv returns the configuration: the defaults, but for what would refuse so much load, and
-// the search for tools, which would offer fewer.
+// serviceEnv returns the configuration: the defaults, except for limits that would refuse so much
+// load, and tool search, which would offer fewer tools.
 func (fx *fixture) serviceEnv(s setting) []string {
 	env := []string{
 		"LLM_BASE_URL=" + fx.model.url + "/v1", "LLM_API_KEY=key", "MCP_URL=" + fx.toolsURL(s),
@@ -106,7 +110,7 @@ func (fx *fixture) pprofAddrFile(s setting) string {
 	return filepath.Join(fx.work, fmt.Sprintf("pprof-%d-%t-%t-%t", s.tools, s.newer, s.traced, s.apart))
 }
 
-// serviceFor returns the answerd of a setting, and starts it if it does not run.
+// serviceFor returns the answerd for a setting. It starts it if it does not run yet.
 func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) {
 	if p := fx.services[s]; p != nil {
 		return p, nil
@@ -157,7 +161,7 @@ func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
 	return nil
 }
 
-// median returns the middle one of the values, 0 for none.
+// median returns the middle one of the values, or 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0

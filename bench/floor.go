@@ -13,26 +13,28 @@ import (
 	"sync"
 )
 
-// floor does for a question what has to go over the wire, and no more: it knows what the
-// model will say, so its requests are there before, and of the answers it takes the few
-// bytes that it passes on. It is no agent.
+// floor answers a question with the least work: it sends what must be sent, and no more. It knows
+// what the model will say, so its requests are rendered in advance, and it takes from the replies
+// only the bytes that it passes on. It is not an agent.
 type floor struct {
 	model, tools string
 	transport    *http.Transport
-	plans        sync.Map // of script to *plan
+	plans        sync.Map // *plan by script
 }
 
-// plan is what can be rendered before a script's first question.
+// plan has what can be rendered before a script's first question.
 type plan struct {
 	script
-	head  []byte   // of every request to the model, up to the conversation's last message
-	tail  []byte   // of it, behind the conversation
+	head  []byte   // of all requests to the model, up to the question
+	tail  []byte   // of all requests to the model, after the conversation
 	asked [][]byte // the message with the calls of each round
-	calls [][]byte // the tools/call of each call of a round
+	calls [][]byte // the tools/call request of each call of a round
 }
 
+// floorPrompt is repeated until it is as long as answerd's system prompt.
 const floorPrompt = `You are a helpful assistant that answers the questions of user. Use the tools you are given whenever they know better than you.`
 
+// newPlan renders the requests of a script.
 func newPlan(s script) *plan {
 	p := &plan{script: s}
 	var b bytes.Buffer
@@ -59,17 +61,18 @@ func newPlan(s script) *plan {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			fmt.Fprintf(&b, `{"id":"call_%d_%d","type":"function","function":{"name":%q,"arguments":%s}}`, round, i, toolName(i), quoteJSON(s.arguments()))
+			fmt.Fprintf(&b, `{"id":"call_%d_%d","type":"function","function":{"name":%q,"arguments":%s}}`, round, i, toolName(i), quoteJSON(s.callArguments()))
 		}
 		b.WriteString("]}")
 		p.asked = append(p.asked, bytes.Clone(b.Bytes()))
 	}
 	for i := range s.Calls {
-		p.calls = append(p.calls, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, toolName(i), s.arguments()))
+		p.calls = append(p.calls, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, toolName(i), s.callArguments()))
 	}
 	return p
 }
 
+// ServeHTTP answers one question, as a stream or as one document.
 func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	s, ok := scriptIn(body)
@@ -90,15 +93,15 @@ func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	if a.out != nil {
-		a.event("final_answer", a.final())
-		a.flush()
+		a.appendEvent("final_answer", a.finalMembers())
+		a.flushBuffer()
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(append([]byte{'{'}, a.final()...), '}'))
+	_, _ = w.Write(append(append([]byte{'{'}, a.finalMembers()...), '}'))
 }
 
-// floorAnswer is one question on its way.
+// floorAnswer is the state of one answer.
 type floorAnswer struct {
 	*floor
 	*plan
@@ -107,12 +110,13 @@ type floorAnswer struct {
 	rc      *http.ResponseController
 	buf     []byte
 	seq     int
-	said    []byte   // the answer, as the inside of a JSON string
+	said    []byte   // the answer, as the content of a JSON string
 	results [][]byte // the texts of the results, each a JSON string
 }
 
-// post sends one request upstream. It is the bare transport: http.Client costs 4 µs more.
-func (a *floorAnswer) post(to string, body []byte) (*http.Response, error) {
+// postJSON sends one request to the model or the MCP server. It uses the transport directly,
+// because http.Client costs 4 µs more.
+func (a *floorAnswer) postJSON(to string, body []byte) (*http.Response, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, err
@@ -125,15 +129,17 @@ func (a *floorAnswer) post(to string, body []byte) (*http.Response, error) {
 	return a.transport.RoundTrip(r.WithContext(a.ctx))
 }
 
+// run executes the rounds: it asks the model, calls the tools, and adds their results to the
+// conversation, until the model gives its answer.
 func (a *floorAnswer) run() error {
-	a.event("start", nil)
-	a.flush()
+	a.appendEvent("start", nil)
+	a.flushBuffer()
 	conversation := a.head
 	for round := range a.Rounds {
-		if err := a.ask(conversation); err != nil {
+		if err := a.askModel(conversation); err != nil {
 			return err
 		}
-		results, err := a.callAll()
+		results, err := a.callTools()
 		if err != nil {
 			return err
 		}
@@ -142,19 +148,19 @@ func (a *floorAnswer) run() error {
 		for i, text := range results {
 			grown = fmt.Appendf(grown, `,{"role":"tool","tool_call_id":"call_%d_%d","content":`, round, i)
 			grown = append(append(grown, text...), '}')
-			a.event("tool_result", append([]byte(`"payload":`), text...))
+			a.appendEvent("tool_result", append([]byte(`"payload":`), text...))
 		}
 		a.results = append(a.results, results...)
-		a.flush()
+		a.flushBuffer()
 		conversation = grown
 	}
-	return a.ask(conversation)
+	return a.askModel(conversation)
 }
 
-// ask sends the conversation to the model, and takes the text of its answer.
-func (a *floorAnswer) ask(conversation []byte) error {
+// askModel sends the conversation to the model and collects the text of its answer.
+func (a *floorAnswer) askModel(conversation []byte) error {
 	body := make([]byte, 0, len(conversation)+len(a.tail))
-	resp, err := a.post(a.model, append(append(body, conversation...), a.tail...))
+	resp, err := a.postJSON(a.model, append(append(body, conversation...), a.tail...))
 	if err != nil {
 		return err
 	}
@@ -172,24 +178,24 @@ func (a *floorAnswer) ask(conversation []byte) error {
 			if end := bytes.IndexByte(rest, '"'); end > 0 {
 				a.said = append(a.said, rest[:end]...)
 				if a.out != nil {
-					a.delta(rest[:end])
+					a.appendDelta(rest[:end])
 				}
 			}
 		}
 		if in.Buffered() == 0 {
-			a.flush()
+			a.flushBuffer()
 		}
 	}
 }
 
-// callAll makes the calls of one round at the same time.
-func (a *floorAnswer) callAll() ([][]byte, error) {
+// callTools executes the calls of one round at the same time.
+func (a *floorAnswer) callTools() ([][]byte, error) {
 	results, errs := make([][]byte, a.Calls), make([]error, a.Calls)
 	var wg sync.WaitGroup
 	for i := 1; i < a.Calls; i++ {
-		wg.Go(func() { results[i], errs[i] = a.call(i) })
+		wg.Go(func() { results[i], errs[i] = a.callTool(i) })
 	}
-	results[0], errs[0] = a.call(0)
+	results[0], errs[0] = a.callTool(0)
 	wg.Wait()
 	for _, err := range errs {
 		if err != nil {
@@ -199,9 +205,9 @@ func (a *floorAnswer) callAll() ([][]byte, error) {
 	return results, nil
 }
 
-// call is the text of a tool's result, as the JSON string that it is.
-func (a *floorAnswer) call(i int) ([]byte, error) {
-	resp, err := a.post(a.tools, a.calls[i])
+// callTool returns the text of a tool's result, as the JSON string in the response.
+func (a *floorAnswer) callTool(i int) ([]byte, error) {
+	resp, err := a.postJSON(a.tools, a.calls[i])
 	if err != nil {
 		return nil, err
 	}
@@ -218,24 +224,26 @@ func (a *floorAnswer) call(i int) ([]byte, error) {
 	return rest[:end], nil
 }
 
-// event writes one event into the buffer; flush sends what is there.
-func (a *floorAnswer) event(name string, fields []byte) {
+// appendEvent adds one event to the buffer, which flushBuffer sends.
+func (a *floorAnswer) appendEvent(name string, fields []byte) {
 	if a.out == nil {
 		return
 	}
-	a.frame(name)
+	a.beginFrame(name)
 	if fields != nil {
 		a.buf = append(append(a.buf, ','), fields...)
 	}
 	a.buf = append(a.buf, "}\n\n"...)
 }
 
-func (a *floorAnswer) delta(text []byte) {
-	a.frame("text_delta")
+// appendDelta adds a text_delta to the buffer.
+func (a *floorAnswer) appendDelta(text []byte) {
+	a.beginFrame("text_delta")
 	a.buf = append(append(append(a.buf, `,"delta":"`...), text...), "\"}\n\n"...)
 }
 
-func (a *floorAnswer) frame(name string) {
+// beginFrame adds the beginning of a frame to the buffer, up to the members of its data.
+func (a *floorAnswer) beginFrame(name string) {
 	a.seq++
 	a.buf = strconv.AppendInt(append(a.buf, "id: run_1:"...), int64(a.seq), 10)
 	a.buf = append(append(append(a.buf, "\nevent: "...), name...), "\ndata: {\"type\":\""...)
@@ -243,17 +251,18 @@ func (a *floorAnswer) frame(name string) {
 	a.buf = strconv.AppendInt(a.buf, int64(a.seq), 10)
 }
 
-func (a *floorAnswer) flush() {
+// flushBuffer sends the buffer.
+func (a *floorAnswer) flushBuffer() {
 	if a.out == nil || len(a.buf) == 0 {
 		return
 	}
-	_, _ = a.out.Write(a.buf) // who left is known by the context
+	_, _ = a.out.Write(a.buf) // the context ends if the client has left
 	_ = a.rc.Flush()
 	a.buf = a.buf[:0]
 }
 
-// final are the members of the answer.
-func (a *floorAnswer) final() []byte {
+// finalMembers returns the members of the final answer.
+func (a *floorAnswer) finalMembers() []byte {
 	size := len(a.said) + 256
 	for _, r := range a.results {
 		size += len(r) + 1
@@ -269,7 +278,7 @@ func (a *floorAnswer) final() []byte {
 	return append(b, `]}`...)
 }
 
-// serveFloor takes the addresses of the model and of the MCP server.
+// serveFloor runs the role floor. Its arguments are the URLs of the model and the MCP server.
 func serveFloor(args []string) error {
 	t := &http.Transport{MaxIdleConns: 0, MaxIdleConnsPerHost: 4096, DisableCompression: true}
 	return listenAndServe(&floor{model: args[0], tools: args[1], transport: t})

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// streamCounts are the numbers of open streams beside which measureGrowth measures answers.
+// streamCounts has the numbers of open streams at which measureGrowth measures answers.
 var streamCounts = []int{1000, 3000, 10_000}
 
-// returnTime is how long memory that is no longer used has to go back to the system.
+// returnTime is the time after which unused memory has been returned to the operating system.
 const returnTime = 15 * time.Second
 
-// measureGrowth compares the cost of an answer beside many open streams with that of a process
-// of the same binary without streams, in turns, and measures the memory before, with and after
-// the streams. The log keeps next to nothing, so that it does not count, and no stream ends by
+// measureGrowth compares the cost of an answer beside many open streams with that of a process of the
+// same binary without streams, in turns. It also measures the memory before, with and after the
+// streams. The log keeps next to nothing, so that its memory does not count, and no stream ends by
 // itself.
 func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	environ := append(fx.serviceEnv(setting{tools: 10}), "EVENTS_RETENTION=1s", "LLM_IDLE_TIMEOUT=1h", "TIMEOUT=1h",
@@ -39,66 +39,72 @@ func measureGrowth(ctx context.Context, fx *fixture) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	var holds []*hangingStreams
-	release := func() {
-		for _, hold := range holds {
-			hold.release()
-		}
-	}
-	defer func() { release() }()
-	var lines []string
-	open := 0
-	for _, streams := range streamCounts {
-		// Each takes two descriptors of the service: its client's, and the model's.
-		streams = min(streams, (descriptorsAllowed()-400)/2)
-		hold, err := openHangingStreams(ctx, loaded.process, streams-open)
-		if err != nil {
-			return "", err
-		}
-		holds, open = append(holds, hold), streams
-		var ratios []float64
-		for range growthSlices {
-			with, err := loaded.cpuPerAnswer(ctx)
-			if err != nil {
-				return "", err
-			}
-			without, err := alone.cpuPerAnswer(ctx)
-			if err != nil {
-				return "", err
-			}
-			ratios = append(ratios, with/without)
-		}
-		lines = append(lines, fmt.Sprintf("%.2f × beside %d", median(ratios), streams))
-	}
-	during, err := loaded.residentBytes()
+	ratios, during, err := compareBesideStreams(ctx, alone, loaded)
 	if err != nil {
 		return "", err
 	}
-	release()
-	holds = nil
 	time.Sleep(returnTime)
-	for range 2 { // with new runs the old ones go, and then what they hangingStreams is collected
+	for range 2 { // new runs make the log drop the old ones, and then a collection frees their memory
 		if _, err := loaded.cpuPerAnswer(ctx); err != nil {
 			return "", err
 		}
 	}
 	time.Sleep(returnTime)
 	after, err := loaded.residentBytes()
-	return fmt.Sprintf("%s; %.0f MB before, %.0f with all, %.0f after", strings.Join(lines, ", "), float64(before)/1e6, float64(during)/1e6, float64(after)/1e6), err
+	return fmt.Sprintf("%s; %.0f MB before, %.0f with all, %.0f after", ratios, float64(before)/1e6, float64(during)/1e6, float64(after)/1e6), err
 }
 
-// growthSlices is how often the two processes take turns at each number of streams.
+// compareBesideStreams opens streams on loaded, more and more of them, and compares the cost of its
+// answers with that of alone's each time. It returns the ratios, and the memory of loaded with all
+// streams, and closes the streams.
+func compareBesideStreams(ctx context.Context, alone, loaded *measuredService) (ratios string, during int64, err error) {
+	var opened []*hangingStreams
+	defer func() {
+		for _, h := range opened {
+			h.closeAll()
+		}
+	}()
+	var lines []string
+	open := 0
+	for _, streams := range streamCounts {
+		// Each stream takes two descriptors of the service: one to its client and one to the model.
+		streams = min(streams, (descriptorLimit()-400)/2)
+		h, err := openHangingStreams(ctx, loaded.process, streams-open)
+		if err != nil {
+			return "", 0, err
+		}
+		opened, open = append(opened, h), streams
+		var ratios []float64
+		for range growthSlices {
+			with, err := loaded.cpuPerAnswer(ctx)
+			if err != nil {
+				return "", 0, err
+			}
+			without, err := alone.cpuPerAnswer(ctx)
+			if err != nil {
+				return "", 0, err
+			}
+			ratios = append(ratios, with/without)
+		}
+		lines = append(lines, fmt.Sprintf("%.2f × beside %d", median(ratios), streams))
+	}
+	during, err = loaded.residentBytes()
+	return strings.Join(lines, ", "), during, err
+}
+
+// growthSlices is the number of turns of the two processes at each number of streams.
 const growthSlices = 3
 
-// measuredService is a service and what asks it.
+// measuredService is a service with the load that measures it.
 type measuredService struct {
 	*process
 	load *load
 }
 
-// cpuPerAnswer returns the CPU time of an answer in ms, from the end of one collection to that of a later
-// one: beside 9,800 streams collections are seconds apart, and each takes as much as thousands
-// of answers, so a slice of any other length has all or nothing of one.
+// cpuPerAnswer returns the CPU time of an answer in ms, from the end of one garbage collection to
+// that of a later one. With 9,800 streams, collections are seconds apart and each takes as much
+// time as thousands of answers, so a slice of any other length would contain all of a collection
+// or nothing of it.
 func (b *measuredService) cpuPerAnswer(ctx context.Context) (float64, error) {
 	if _, err := b.askUntilCollected(ctx, 0); err != nil {
 		return 0, err
@@ -115,8 +121,8 @@ func (b *measuredService) cpuPerAnswer(ctx context.Context) (float64, error) {
 	return milliseconds(after-before) / float64(answers), err
 }
 
-// askUntilCollected asks until a collection has ended, for at least so long, and returns how
-// often.
+// askUntilCollected asks questions until a garbage collection has ended, and at least for that
+// long. It returns the number of answers.
 func (b *measuredService) askUntilCollected(ctx context.Context, atLeast time.Duration) (answers int, err error) {
 	before, err := b.readMetrics("go_gc_duration_seconds_count")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// load asks one service the same question again and again.
+// load asks one service the same question repeatedly.
 type load struct {
 	client *http.Client
 	url    string
@@ -24,6 +24,7 @@ type load struct {
 	body   []byte
 }
 
+// newLoad returns the load of a row for the service at url.
 func newLoad(url string, r row) *load {
 	t := &http.Transport{MaxIdleConnsPerHost: 16384, DisableCompression: true}
 	path := "/answer"
@@ -33,7 +34,7 @@ func newLoad(url string, r row) *load {
 	return &load{client: &http.Client{Transport: t}, url: url + path, script: r.script, stream: r.stream, body: r.questionBody()}
 }
 
-// timing is how long one answer took, and until its first bytes came.
+// timing has the time until the first byte of an answer, and until its end.
 type timing struct{ first, whole time.Duration }
 
 // askOnce asks the question once and checks the answer.
@@ -62,6 +63,7 @@ func (l *load) askOnce(ctx context.Context) (t timing, err error) {
 	return t, l.script.checkAnswer(body)
 }
 
+// sendQuestion sends the question. The caller must close the response's body.
 func (l *load) sendQuestion(ctx context.Context) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, bytes.NewReader(l.body))
 	if err != nil {
@@ -71,7 +73,7 @@ func (l *load) sendQuestion(ctx context.Context) (*http.Response, error) {
 	return l.client.Do(r)
 }
 
-// askRepeatedly asks for as long as d, callers at a time, each at least once.
+// askRepeatedly asks questions for the time d, callers at a time, and each caller at least once.
 func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) ([]timing, error) {
 	ctx, cancel := context.WithTimeout(ctx, d+sliceTime)
 	defer cancel()
@@ -104,13 +106,13 @@ func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) 
 	return all, failed
 }
 
-// sliceTime is how long after its end the last answers of a slice may come.
+// sliceTime is how long after the end of a slice its last answers may arrive.
 const sliceTime = 30 * time.Second
 
-// shown is how many bytes of a result every answer has.
+// shown is the number of bytes of a result that every answer has.
 const shown = 120_000
 
-// checkAnswer compares a whole answer with what the script says.
+// checkAnswer compares a whole answer with the script.
 func (s script) checkAnswer(body []byte) error {
 	var a struct {
 		Answer   string
@@ -121,10 +123,10 @@ func (s script) checkAnswer(body []byte) error {
 	if err := json.Unmarshal(body, &a); err != nil {
 		return fmt.Errorf("the answer does not decode: %w", err)
 	}
-	// Of a result beyond its bounds answerd gives the beginning, and where the rest is.
+	// answerd truncates a result beyond its bounds, and adds a note.
 	want := resultText(min(s.Result, shown))
 	switch results := a.Metadata.ToolResults; {
-	case a.Answer != s.answer():
+	case a.Answer != s.fullAnswer():
 		return fmt.Errorf("the answer is %.80q", a.Answer)
 	case len(results) != s.Rounds*s.Calls:
 		return fmt.Errorf("%d results", len(results))
@@ -134,7 +136,7 @@ func (s script) checkAnswer(body []byte) error {
 	return nil
 }
 
-// checkStream compares the deltas of a stream, and its last event, with the script.
+// checkStream compares the deltas and the last event of a stream with the script.
 func (s script) checkStream(body []byte) error {
 	var said strings.Builder
 	var last []byte
@@ -156,7 +158,7 @@ func (s script) checkStream(body []byte) error {
 			results++
 		}
 	}
-	if said.String() != s.answer() || results != s.Rounds*s.Calls {
+	if said.String() != s.fullAnswer() || results != s.Rounds*s.Calls {
 		return fmt.Errorf("the stream says %.80q, %d results", said.String(), results)
 	}
 	return s.checkAnswer(last)

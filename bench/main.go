@@ -1,18 +1,19 @@
-// Command bench measures what answerd adds to the waiting: its CPU per request beside that
-// of the floor, which is the least that a net/http program can do for the same exchanges.
+// Command bench measures the cost that answerd adds to an answer. It compares answerd's CPU time per
+// request with that of the floor, which is the least that a net/http program can do for the same
+// requests.
 //
-//	go run ./bench                 every row, some minutes
-//	go run ./bench -row burst      the rows whose name has that in it
-//	go run ./bench -quick          short slices: for a look, not for the table
-//	go run ./bench -answerd FILE   a binary that is there, and not one built from here
-//	go run ./bench -against FILE   another answerd in the floor's place, in 31 slices each
+//	go run ./bench                 all rows; takes some minutes
+//	go run ./bench -row burst      the rows whose name contains that
+//	go run ./bench -quick          short slices; not exact enough for the table
+//	go run ./bench -answerd FILE   measures this binary instead of building one
+//	go run ./bench -against FILE   compares with another answerd instead of the floor, in 31 slices each
 //
-// Model, MCP server, floor and answerd are processes of their own, and the load comes from
-// this one, so that what is counted is the service alone. Floor and answerd take turns in
-// slices: a measuredService machine disturbs both. Every answer is checked whole, and every request
-// to the model and the MCP server is counted; one too many, or too few, fails the run.
+// Model, MCP server, floor and answerd are separate processes, and this process makes the load, so
+// only the service is measured. Floor and answerd are measured in turns, so that other work of the
+// machine disturbs both. All answers are checked completely, and all requests to the model and the MCP
+// server are counted; a missing or unexpected one fails the run.
 //
-// docs/internals/performance.md says how to read what it prints.
+// docs/internals/performance.md explains the table.
 package main
 
 import (
@@ -26,6 +27,7 @@ import (
 	"time"
 )
 
+// main runs until the rows are measured or a signal arrives.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
@@ -36,13 +38,14 @@ func main() {
 	}
 }
 
-// roles are the services that this program can be when it is a child of itself.
+// roles has the services that this program runs as when it is its own child process.
 var roles = map[string]func(args []string) error{
 	"floor": serveFloor,
 	"model": serveModel,
 	"tools": serveTools,
 }
 
+// run parses the arguments, builds answerd and measures; or it is one of the roles.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) > 0 && roles[args[0]] != nil {
 		return roles[args[0]](args[1:])
@@ -75,7 +78,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return o.measureAll(ctx, out)
 }
 
-// options says what is measured, and how long.
+// options selects what is measured, and for how long.
 type options struct {
 	row      string
 	quick    bool
@@ -86,11 +89,11 @@ type options struct {
 	work     string // a temporary directory
 }
 
-// slices is how many slices each of the two gets for a row, and how long each is. CPU time
-// is counted in ticks of 10 ms, so a slice must not be much shorter.
-func (o options) slices(r row) (n int, each time.Duration) {
+// sliceCount returns how many slices each of the two services gets for a row, and how long a slice
+// is. CPU time is counted in ticks of 10 ms, so a slice must not be much shorter.
+func (o options) sliceCount(r row) (n int, each time.Duration) {
 	switch {
-	case o.against != "" || r.tracing && !o.quick: // answerd against answerd: they differ by little
+	case o.against != "" || r.tracing && !o.quick: // answerd with answerd: the difference is small
 		return 31, 400 * time.Millisecond
 	case o.quick:
 		return 3, 400 * time.Millisecond

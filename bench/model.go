@@ -11,23 +11,26 @@ import (
 	"time"
 )
 
-// model is an OpenAI-compatible endpoint that plays scripts, as fast as it can.
+// model is an OpenAI-compatible endpoint that answers with scripts, as fast as it can.
 type model struct {
 	requests atomic.Int64
-	open     atomic.Int64 // requests under way
-	replies  sync.Map     // of replyKey to *reply
+	open     atomic.Int64 // requests in flight
+	replies  sync.Map     // *reply by replyKey
 }
 
+// replyKey identifies a reply: the script, and how many rounds of calls have been executed.
 type replyKey struct {
 	script
 	round int
 }
 
-// reply is one answer of the model: its chunks, as they are written.
+// reply is one answer of the model as the chunks of a stream. It is built once per script.
 type reply struct{ chunks [][]byte }
 
+// chunkHead begins each chunk.
 const chunkHead = `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"scripted","system_fingerprint":"fp_1","choices":[`
 
+// reply builds the reply: the calls of the round, or the final answer after the last one.
 func (k replyKey) reply() *reply {
 	r := &reply{}
 	add := func(choices, rest string) {
@@ -42,11 +45,11 @@ func (k replyKey) reply() *reply {
 		finish = `"tool_calls"`
 		for i := range k.Calls {
 			choice(fmt.Sprintf(`{"tool_calls":[{"index":%d,"id":"call_%d_%d","type":"function","function":{"name":%q,"arguments":""}}]}`, i, k.round, i, toolName(i)), "null")
-			choice(fmt.Sprintf(`{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}`, i, quoteJSON(k.arguments())), "null")
+			choice(fmt.Sprintf(`{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}`, i, quoteJSON(k.callArguments())), "null")
 		}
 	} else {
 		for i := range k.Tokens {
-			choice(`{"content":`+quoteJSON(token(i))+`}`, "null")
+			choice(`{"content":`+quoteJSON(tokenText(i))+`}`, "null")
 		}
 	}
 	choice("{}", finish)
@@ -55,9 +58,12 @@ func (k replyKey) reply() *reply {
 	return r
 }
 
-// arguments are those of every call.
-func (s script) arguments() string { return fmt.Sprintf(`{"size":%d,"delay":%d}`, s.Result, s.Delay) }
+// callArguments returns the arguments of a call.
+func (s script) callArguments() string {
+	return fmt.Sprintf(`{"size":%d,"delay":%d}`, s.Result, s.Delay)
+}
 
+// ServeHTTP serves chat completions, and counts them for /stats.
 func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/stats" {
 		fmt.Fprintf(w, `{"requests":%d,"open":%d}`, m.requests.Load(), m.open.Load())
@@ -87,7 +93,7 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeChunks(w, r, made.(*reply).chunks, s)
 }
 
-// writeChunks writes the chunks at the script's pace.
+// writeChunks writes the chunks at the script's pace: at once, one by one, or with pauses.
 func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s script) {
 	rc := http.NewResponseController(w)
 	if s.Each == 0 && s.Pace == 0 && s.Hang == 0 {
@@ -114,9 +120,11 @@ func writeChunks(w http.ResponseWriter, r *http.Request, chunks [][]byte, s scri
 	}
 }
 
+// serveModel runs the role model.
 func serveModel([]string) error { return listenAndServe(&model{}) }
 
-// listenAndServe serves at a port of its own and says on stdout which.
+// listenAndServe serves at a free port and prints its address to stdout, where startProcess reads
+// it.
 func listenAndServe(h http.Handler) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -18,18 +18,19 @@ import (
 	"time"
 )
 
-// process is a child that serves HTTP.
+// process is a child process that serves HTTP.
 type process struct {
 	cmd     *exec.Cmd
 	url     string
-	started time.Duration // from its start to its being ready to be asked
+	started time.Duration // time from its start until it accepts connections
 	done    chan error
 }
 
 // startTime bounds the start of a child.
 const startTime = 20 * time.Second
 
-// startProcess starts a child, and waits for the first line of out that names an address.
+// startProcess starts a child process, and waits for the first line of out from which address
+// returns an address.
 func startProcess(ctx context.Context, cmd *exec.Cmd, out func() (io.ReadCloser, error), address func(line []byte) string) (*process, error) {
 	lines, err := out()
 	if err != nil {
@@ -76,7 +77,7 @@ func startSelf(ctx context.Context, args ...string) (*process, error) {
 	return startProcess(ctx, cmd, cmd.StdoutPipe, func(line []byte) string { return string(line) })
 }
 
-// startService starts the service, which logs the address that it listens on.
+// startService starts answerd, which logs the address that it listens on.
 func startService(ctx context.Context, path string, environ []string) (*process, error) {
 	cmd := exec.Command(path)
 	cmd.Env = append(environ, "ADDR=127.0.0.1:0", "PATH="+os.Getenv("PATH"))
@@ -89,9 +90,9 @@ func startService(ctx context.Context, path string, environ []string) (*process,
 	})
 }
 
-// kill ends the child with SIGKILL.
+// kill ends the process with SIGKILL and waits for it.
 func (p *process) kill() error {
-	_ = p.cmd.Process.Kill() // it may be gone
+	_ = p.cmd.Process.Kill() // fails if the process has ended
 	select {
 	case <-p.done:
 		return nil
@@ -103,13 +104,14 @@ func (p *process) kill() error {
 // tick is the unit of CPU time in /proc.
 const tick = 10 * time.Millisecond
 
-// cpuTime returns the CPU time that the child has used.
+// cpuTime returns the CPU time that the process has used (proc(5), /proc/PID/stat).
 func (p *process) cpuTime() (time.Duration, error) {
 	stat, err := os.ReadFile(p.procFile("stat"))
 	if err != nil {
 		return 0, err
 	}
-	// Behind the name, which may hold anything: the state is the third field of all.
+	// The name may contain spaces and parentheses, so count the fields from its end: the next one is
+	// the third, the state.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 13 {
 		return 0, errors.New("/proc/PID/stat is short")
@@ -119,7 +121,7 @@ func (p *process) cpuTime() (time.Duration, error) {
 	return time.Duration(user+system) * tick, errors.Join(err, err2)
 }
 
-// residentBytes returns the child's resident memory.
+// residentBytes returns the resident memory of the process.
 func (p *process) residentBytes() (int64, error) {
 	statm, err := os.ReadFile(p.procFile("statm"))
 	if err != nil {
@@ -133,18 +135,19 @@ func (p *process) residentBytes() (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// openDescriptors returns how many files and sockets the child has open.
+// openDescriptors returns the number of files and sockets that the process has open.
 func (p *process) openDescriptors() (int, error) {
 	entries, err := os.ReadDir(p.procFile("fd"))
 	return len(entries), err
 }
 
+// procFile returns the path of a file about the process.
 func (p *process) procFile(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), name)
 }
 
-// get reads a JSON object that the child serves.
-func (p *process) get(path string) (map[string]int64, error) {
+// getStats reads a JSON object that the process serves.
+func (p *process) getStats(path string) (map[string]int64, error) {
 	resp, err := http.Get(p.url + path)
 	if err != nil {
 		return nil, err
@@ -154,8 +157,8 @@ func (p *process) get(path string) (map[string]int64, error) {
 	return out, json.NewDecoder(resp.Body).Decode(&out)
 }
 
-// allocated returns how much the service has allocated so far, by its own metrics.
-func (p *process) allocated() (objects, bytes float64, _ error) {
+// allocations returns how much the service has allocated so far, from its metrics.
+func (p *process) allocations() (objects, bytes float64, _ error) {
 	values, err := p.readMetrics("go_memstats_mallocs_total", "go_memstats_alloc_bytes_total")
 	if err != nil {
 		return 0, 0, err
@@ -163,7 +166,7 @@ func (p *process) allocated() (objects, bytes float64, _ error) {
 	return values[0], values[1], nil
 }
 
-// readMetrics returns values of the service's own metrics, of series without labels.
+// readMetrics returns values of the service's metrics, of series without labels.
 func (p *process) readMetrics(names ...string) ([]float64, error) {
 	resp, err := http.Get(p.url + "/metrics")
 	if err != nil {
@@ -182,8 +185,8 @@ func (p *process) readMetrics(names ...string) ([]float64, error) {
 	return values, nil
 }
 
-// descriptorsAllowed is how many files this process and its children may have open.
-func descriptorsAllowed() int {
+// descriptorLimit returns the number of files that this process and its children may have open.
+func descriptorLimit() int {
 	var l syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l) != nil {
 		return 1024

@@ -17,8 +17,8 @@ import (
 //go:embed testdata/pprof.go.txt
 var pprofSource []byte
 
-// buildService builds the binary in dir. A binary that is to be profiled gets net/http/pprof by
-// way of an overlay, because the service itself does not serve profiles.
+// buildService builds the binary in dir. For profiles it adds net/http/pprof by an overlay,
+// because the service itself does not serve profiles.
 func (o options) buildService(ctx context.Context, dir string) (binary string, err error) {
 	binary = filepath.Join(dir, "answerd")
 	args := []string{"build", "-o", binary}
@@ -50,7 +50,7 @@ func (o options) buildService(ctx context.Context, dir string) (binary string, e
 	return binary, nil
 }
 
-// profileTime is how long a row is profiled.
+// profileTime is the length of a CPU profile.
 const profileTime = 4 * time.Second
 
 // profileRow saves CPU and allocation profiles of the service under a row's load.

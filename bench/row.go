@@ -2,21 +2,21 @@ package main
 
 import "time"
 
-// row is one line of the table: the same question to floor and answerd.
+// row is one line of the table: a kind of question that the floor and answerd answer.
 type row struct {
 	name    string
-	must    float64 // × floor, at most
-	goal    float64
-	callers int
+	must    float64 // the highest permitted ratio to the floor; 0 for none
+	goal    float64 // the ratio that is aimed at
+	callers int     // questions at a time
 	stream  bool
-	newer   bool // the MCP server speaks 2026-07-28
+	newer   bool // the MCP server uses protocol 2026-07-28
 	traced  bool
-	latency bool // what is compared is the latency, not the CPU time
-	tracing bool // in the floor's place stands answerd without tracing
+	latency bool // compare the latency instead of the CPU time
+	tracing bool // compare with answerd without tracing instead of the floor
 	script
 }
 
-// rows is the table of docs/internals/performance.md.
+// rows is the table in docs/internals/performance.md.
 var rows = []row{
 	{name: "answer, no tool", must: 3, goal: 1.8, callers: 16, script: script{Tokens: 64, Tools: 10}},
 	{name: "answer, 1 call", must: 3, goal: 2.2, callers: 16, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
@@ -38,16 +38,17 @@ var rows = []row{
 	{name: "answer, 1024 at a time", must: 2.5, goal: 1.5, callers: 1024, script: script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10, Delay: 200}},
 }
 
-// setting is what of a row needs a service of its own.
+// setting is the part of a row that needs a process of its own.
 type setting struct {
 	tools         int
 	newer, traced bool
-	apart         bool // of two answerds that are compared, whose heaps must be as old as each other's
+	apart         bool // for the comparison of two answerds, whose heaps must be equally old
 }
 
+// setting returns the row's setting.
 func (r row) setting() setting { return setting{r.Tools, r.newer, r.traced, r.tracing} }
 
-// sliceResult is what one slice measured.
+// sliceResult has the measurements of one slice.
 type sliceResult struct {
 	cpu     time.Duration // per answer
 	answers int

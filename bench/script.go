@@ -9,26 +9,27 @@ import (
 	"time"
 )
 
-// script is what happens on the way to one answer. It travels as the name of the model,
-// so that model, floor and load all know it and none keeps a state.
+// script describes the steps to one answer. It is sent as the name of the model, so that the
+// model, the floor and the load all know it and none needs a state.
 type script struct {
-	Tokens  int // of the final answer
-	Rounds  int // of tool calls before it
-	Calls   int // in each round, at the same time
+	Tokens  int // tokens of the final answer
+	Rounds  int // rounds of tool calls before it
+	Calls   int // calls in each round, at the same time
 	Result  int // bytes of text of each result
-	Tools   int // that are offered
+	Tools   int // offered tools
 	History int // messages before the question, of 4 kB each
-	Each    int // 1: the model writes each token by itself
+	Each    int // 1: the model writes each token separately
 	Pace    int // milliseconds between tokens
 	Delay   int // milliseconds before the model or a tool answers
-	Hang    int // 1: the model stops in mid-answer and stays
+	Hang    int // 1: the model stops in the middle of its answer and keeps the connection
 }
 
+// String returns the script as the name of a model.
 func (s script) String() string {
 	return fmt.Sprintf("s-%d-%d-%d-%d-%d-%d-%d-%d-%d-%d", s.Tokens, s.Rounds, s.Calls, s.Result, s.Tools, s.History, s.Each, s.Pace, s.Delay, s.Hang)
 }
 
-// scriptIn reads the script out of a request's body: its "model".
+// scriptIn returns the script in a request's body: its "model".
 func scriptIn(body []byte) (s script, ok bool) {
 	_, rest, _ := bytes.Cut(body, []byte(`"model":"s-`))
 	name, _, found := bytes.Cut(rest, []byte(`"`))
@@ -43,21 +44,23 @@ func scriptIn(body []byte) (s script, ok bool) {
 	return s, len(parts) == len(fields)
 }
 
+// delay returns the time before the model answers.
 func (s script) delay() time.Duration { return time.Duration(s.Delay) * time.Millisecond }
 
-// token is one of the answer's, about as long as those of models.
-func token(i int) string { return "word" + strconv.Itoa(i%10) + " " }
+// tokenText returns the i-th token of an answer, which is about as long as a model's.
+func tokenText(i int) string { return "word" + strconv.Itoa(i%10) + " " }
 
-// answer is the whole answer.
-func (s script) answer() string {
+// fullAnswer returns the text of the whole answer.
+func (s script) fullAnswer() string {
 	var b strings.Builder
 	for i := range s.Tokens {
-		b.WriteString(token(i))
+		b.WriteString(tokenText(i))
 	}
 	return b.String()
 }
 
-// resultText is a tool's result: lines of prose, as JSON has them.
+// resultText returns the text of a tool's result: lines of prose with quotes, which JSON must
+// escape.
 func resultText(size int) string {
 	const line = "A line of a result that a tool found somewhere, \"quoted\" once.\n"
 	return strings.Repeat(line, size/len(line)+1)[:size]
@@ -77,12 +80,12 @@ func (s script) questionBody() []byte {
 	for i := range s.History {
 		q.History = append(q.History, message{[]string{"user", "assistant"}[i%2], strings.Repeat("past ", 4096/5)})
 	}
-	b, _ := json.Marshal(q) // strings always marshal
+	b, _ := json.Marshal(q) // cannot fail for strings
 	return b
 }
 
 // quoteJSON returns text as a JSON string.
 func quoteJSON(text string) string {
-	b, _ := json.Marshal(text) // strings always marshal
+	b, _ := json.Marshal(text) // cannot fail for a string
 	return string(b)
 }

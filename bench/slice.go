@@ -10,6 +10,15 @@ import (
 const tableHead = "| work | × floor | must | goal | floor, ms CPU | answerd, ms CPU | allocations | kB | p50, ms (floor) | p99, ms (floor) | first event, ms (floor) | upstream |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 
+// comparison has the measurements of a row: those of the floor, or what takes its place, and those of
+// answerd.
+type comparison struct {
+	floor, service []sliceResult
+	ratios         []float64 // of the two in each turn
+	used           upstream  // by answerd
+	objects, bytes float64   // allocated by answerd
+}
+
 // measureRow measures one row and returns its line of the table.
 func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 	floor, err := fx.comparisonFor(ctx, r)
@@ -21,54 +30,10 @@ func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 		return "", err
 	}
 	loads := [2]*load{newLoad(floor.url, r), newLoad(service.url, r)}
-	n, each := fx.slices(r)
-	for _, l := range loads { // connections are made, caches filled and pages touched
-		if _, err := l.askRepeatedly(ctx, 1, 0); err != nil {
-			return "", err
-		}
-		if _, err := l.askRepeatedly(ctx, r.callers, each); err != nil {
-			return "", err
-		}
+	for _, l := range loads {
 		defer l.client.CloseIdleConnections()
 	}
-	var all [2][]sliceResult
-	var ratios []float64
-	objects, bytes, err := service.allocated()
-	if err != nil {
-		return "", err
-	}
-	before, err := fx.upstream()
-	if err != nil {
-		return "", err
-	}
-	var used upstream
-	for range n {
-		var pair [2]sliceResult
-		for i, p := range []*process{floor, service} {
-			if i == 1 {
-				if before, err = fx.upstream(); err != nil {
-					return "", err
-				}
-			}
-			if pair[i], err = measureSlice(ctx, p, loads[i], r.callers, each); err != nil {
-				return "", err
-			}
-			if i == 1 {
-				after, err := fx.upstream()
-				if err != nil {
-					return "", err
-				}
-				used = used.plus(after.minus(before))
-			}
-			all[i] = append(all[i], pair[i])
-		}
-		if r.latency {
-			ratios = append(ratios, milliseconds(percentile(pair[1:], 50, wholeTime))/milliseconds(percentile(pair[:1], 50, wholeTime)))
-		} else if pair[0].cpu > 0 {
-			ratios = append(ratios, float64(pair[1].cpu)/float64(pair[0].cpu))
-		}
-	}
-	afterObjects, afterBytes, err := service.allocated()
+	c, err := fx.compareServices(ctx, r, [2]*process{floor, service}, loads)
 	if err != nil {
 		return "", err
 	}
@@ -77,28 +42,86 @@ func (fx *fixture) measureRow(ctx context.Context, r row) (string, error) {
 			return "", err
 		}
 	}
-	answers := 0
-	for _, f := range all[1] {
-		answers += f.answers
-	}
-	if err := used.expect(r.script, int64(answers)); err != nil {
+	if err := c.used.checkCounts(r.script, int64(c.answers())); err != nil {
 		return "", err
 	}
+	return c.formatLine(r), nil
+}
+
+// compareServices measures the floor and answerd in turns. It first asks both for the time of a slice,
+// so that connections are open and caches are filled.
+func (fx *fixture) compareServices(ctx context.Context, r row, services [2]*process, loads [2]*load) (c comparison, err error) {
+	n, each := fx.sliceCount(r)
+	for _, l := range loads {
+		if _, err := l.askRepeatedly(ctx, 1, 0); err != nil {
+			return c, err
+		}
+		if _, err := l.askRepeatedly(ctx, r.callers, each); err != nil {
+			return c, err
+		}
+	}
+	objects, bytes, err := services[1].allocations()
+	if err != nil {
+		return c, err
+	}
+	for range n {
+		floor, err := measureSlice(ctx, services[0], loads[0], r.callers, each)
+		if err != nil {
+			return c, err
+		}
+		before, err := fx.upstream()
+		if err != nil {
+			return c, err
+		}
+		service, err := measureSlice(ctx, services[1], loads[1], r.callers, each)
+		if err != nil {
+			return c, err
+		}
+		after, err := fx.upstream()
+		if err != nil {
+			return c, err
+		}
+		c.used = c.used.plus(after.minus(before))
+		c.floor, c.service = append(c.floor, floor), append(c.service, service)
+		if r.latency {
+			c.ratios = append(c.ratios, milliseconds(percentile([]sliceResult{service}, 50, wholeTime))/milliseconds(percentile([]sliceResult{floor}, 50, wholeTime)))
+		} else if floor.cpu > 0 {
+			c.ratios = append(c.ratios, float64(service.cpu)/float64(floor.cpu))
+		}
+	}
+	afterObjects, afterBytes, err := services[1].allocations()
+	c.objects, c.bytes = afterObjects-objects, afterBytes-bytes
+	return c, err
+}
+
+// answers returns the number of answerd's answers.
+func (c *comparison) answers() int {
+	n := 0
+	for _, s := range c.service {
+		n += s.answers
+	}
+	return n
+}
+
+// formatLine returns the line of the table.
+func (c *comparison) formatLine(r row) string {
 	cpu := func(side []sliceResult) float64 {
 		var each []float64
-		for _, f := range side {
-			each = append(each, milliseconds(f.cpu))
+		for _, s := range side {
+			each = append(each, milliseconds(s.cpu))
 		}
 		return median(each)
 	}
 	both := func(q int, of func(timing) time.Duration) string {
-		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(all[1], q, of)), milliseconds(percentile(all[0], q, of)))
+		return fmt.Sprintf("%.3g (%.3g)", milliseconds(percentile(c.service, q, of)), milliseconds(percentile(c.floor, q, of)))
 	}
-	return fmt.Sprintf("| %s | **%.2f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(ratios), formatBound(r.must), formatBound(r.goal),
-		cpu(all[0]), cpu(all[1]), (afterObjects-objects)/float64(answers), (afterBytes-bytes)/float64(answers)/1000,
-		both(50, wholeTime), both(99, wholeTime), both(50, func(t timing) time.Duration { return t.first })), nil
+	answers := float64(c.answers())
+	return fmt.Sprintf("| %s | **%.2f** | %s | %s | %.3f | %.3f | %.0f | %.0f | %s | %s | %s | exact |\n", r.name, median(c.ratios), formatBound(r.must), formatBound(r.goal),
+		cpu(c.floor), cpu(c.service), c.objects/answers, c.bytes/answers/1000,
+		both(50, wholeTime), both(99, wholeTime), both(50, func(t timing) time.Duration { return t.first }))
 }
 
+// formatBound returns a bound of the table, or a dash if there is none.
 func formatBound(x float64) string {
 	if x == 0 {
 		return "–"
@@ -106,7 +129,7 @@ func formatBound(x float64) string {
 	return fmt.Sprintf("%.1f", x)
 }
 
-// measureSlice measures one service under load for a time of d.
+// measureSlice measures one service under load for the time d.
 func measureSlice(ctx context.Context, p *process, l *load, callers int, d time.Duration) (sliceResult, error) {
 	before, err := p.cpuTime()
 	if err != nil {
@@ -123,11 +146,13 @@ func measureSlice(ctx context.Context, p *process, l *load, callers int, d time.
 	return sliceResult{cpu: (after - before) / time.Duration(len(timings)), answers: len(timings), timings: timings}, nil
 }
 
+// milliseconds returns d in milliseconds.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
+// wholeTime returns the time until the end of an answer.
 func wholeTime(t timing) time.Duration { return t.whole }
 
-// percentile returns the q-th percentile of all slices together.
+// percentile returns the q-th percentile of one time of all answers in the slices.
 func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.Duration {
 	var all []time.Duration
 	for _, f := range side {
@@ -142,29 +167,32 @@ func percentile(side []sliceResult, q int, of func(timing) time.Duration) time.D
 	return all[min(len(all)*q/100, len(all)-1)]
 }
 
-// upstream is what the model and the MCP server were asked.
+// upstream counts the requests to the model and the MCP server.
 type upstream struct{ model, calls, lists, others int64 }
 
+// upstream returns the requests so far.
 func (fx *fixture) upstream() (upstream, error) {
-	m, err := fx.model.get("/stats")
+	m, err := fx.model.getStats("/stats")
 	if err != nil {
 		return upstream{}, err
 	}
-	t, err := fx.tools.get("/stats")
+	t, err := fx.tools.getStats("/stats")
 	return upstream{m["requests"], t["calls"], t["lists"], t["others"]}, err
 }
 
+// minus returns the requests since v.
 func (u upstream) minus(v upstream) upstream {
 	return upstream{u.model - v.model, u.calls - v.calls, u.lists - v.lists, u.others - v.others}
 }
 
+// plus returns the sum of both counts.
 func (u upstream) plus(v upstream) upstream {
 	return upstream{u.model + v.model, u.calls + v.calls, u.lists + v.lists, u.others + v.others}
 }
 
-// expect is exactly what so many answers take: a request to the model for each step, one
-// to the MCP server for each call, and nothing else.
-func (u upstream) expect(s script, answers int64) error {
+// checkCounts returns an error unless so many answers took exactly one request to the model for
+// each step, one to the MCP server for each call, and no other.
+func (u upstream) checkCounts(s script, answers int64) error {
 	want := upstream{model: answers * int64(s.Rounds+1), calls: answers * int64(s.Rounds*s.Calls)}
 	if u != want {
 		return fmt.Errorf("%d answers took %+v upstream, and not %+v", answers, u, want)

@@ -12,26 +12,28 @@ import (
 	"time"
 )
 
-// tools is an MCP server. Its path says how: /old/10 speaks 2025-11-25 with a session and
-// event streams, /new/10 speaks 2026-07-28 with neither, and 10 is how many tools it has.
-// It also takes spans at /v1/traces, and throws them away.
+// tools is an MCP server. Its path selects what it is: /old/10 uses protocol 2025-11-25 with a
+// session and event streams, /new/10 uses 2026-07-28 with neither, and 10 is the number of tools.
+// It also accepts spans at /v1/traces and discards them.
 type tools struct {
 	calls, lists, others, spans atomic.Int64
-	results                     sync.Map // of int to string: texts of results by size, quoted
+	results                     sync.Map // texts of results as JSON strings, by size
 }
 
+// toolName returns the name of the i-th tool.
 func toolName(i int) string { return fmt.Sprintf("look_up_%04d", i) }
 
-// toolSchema is about as long as those of real servers.
+// toolSchema is about as long as the schemas of real servers.
 const toolSchema = `{"type":"object","properties":{"size":{"type":"integer","description":"How much of it to return, in bytes","minimum":0},` +
 	`"delay":{"type":"integer","description":"How long to think about it, in milliseconds","minimum":0},` +
 	`"language":{"type":"string","enum":["de","en","it"],"description":"Of the result"}},"required":["size"]}`
 
+// toolDescription returns the description of the i-th tool.
 func toolDescription(i int) string {
 	return fmt.Sprintf("Looks up the records of department %d and returns what is known about one of them, in prose.", i)
 }
 
-// toolList is the result of tools/list.
+// toolList returns the result of tools/list with n tools.
 func toolList(n int) string {
 	all := make([]string, n)
 	for i := range all {
@@ -40,6 +42,7 @@ func toolList(n int) string {
 	return `"tools":[` + strings.Join(all, ",") + `]`
 }
 
+// ServeHTTP serves MCP requests, /stats and /v1/traces.
 func (t *tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/stats":
@@ -53,7 +56,7 @@ func (t *tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	n, err := strconv.Atoi(rest)
 	if err != nil || r.Method != http.MethodPost {
-		w.WriteHeader(http.StatusMethodNotAllowed) // no stream beside the answers
+		w.WriteHeader(http.StatusMethodNotAllowed) // there is no standalone stream
 		return
 	}
 	var m struct {
@@ -70,6 +73,7 @@ func (t *tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.answer(w, strings.HasPrefix(r.URL.Path, "/old/"), n, m.ID, m.Method, m.Params.Arguments.Size, m.Params.Arguments.Delay)
 }
 
+// answer serves one MCP request and counts it. A call waits for a quarter of the script's delay.
 func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessage, method string, size, delay int) {
 	done := `"resultType":"complete",`
 	if old {
@@ -79,7 +83,7 @@ func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessag
 	case "tools/call":
 		t.calls.Add(1)
 		time.Sleep(time.Duration(delay/4) * time.Millisecond)
-		writeResult(w, old, id, done+`"content":[{"type":"text","text":`+t.result(size)+`}]`)
+		writeResult(w, old, id, done+`"content":[{"type":"text","text":`+t.quotedResult(size)+`}]`)
 	case "tools/list":
 		t.lists.Add(1)
 		writeResult(w, false, id, done+toolList(n))
@@ -98,8 +102,8 @@ func (t *tools) answer(w http.ResponseWriter, old bool, n int, id json.RawMessag
 	}
 }
 
-// result is the text of a result of that size, quoted.
-func (t *tools) result(size int) string {
+// quotedResult returns the text of a result of that size as a JSON string.
+func (t *tools) quotedResult(size int) string {
 	text, ok := t.results.Load(size)
 	if !ok {
 		text, _ = t.results.LoadOrStore(size, quoteJSON(resultText(size)))
@@ -107,7 +111,7 @@ func (t *tools) result(size int) string {
 	return text.(string)
 }
 
-// writeResult answers with the members of a result: as an event, or as plain JSON.
+// writeResult answers with the members of a result, as an SSE event or as plain JSON.
 func writeResult(w http.ResponseWriter, event bool, id json.RawMessage, members string) {
 	body := `{"jsonrpc":"2.0","id":` + string(id) + `,"result":{` + members + "}}"
 	if event {
@@ -119,4 +123,5 @@ func writeResult(w http.ResponseWriter, event bool, id json.RawMessage, members 
 	_, _ = io.WriteString(w, body)
 }
 
+// serveTools runs the role tools.
 func serveTools([]string) error { return listenAndServe(&tools{}) }
