@@ -108,6 +108,10 @@ screenshots: ## docs/images from the browser tests (needs Node and chromium)
 schemathesis: ## requests made up from api/openapi.yaml against the demo (needs Python; skips without)
 	api/schemathesis/run.sh
 
+.PHONY: generators
+generators: ## clients generated from api/openapi.yaml: compile each, and ask (Node, Python, Java, dotnet: skips what is missing)
+	api/generators/run.sh
+
 .PHONY: clients
 clients: ## the npm clients of every face against a whole service (needs Node; skips without)
 	internal/api/clients/run.sh

@@ -34,7 +34,7 @@ python=no node=no java=no
 if python3 -m venv --help >/dev/null 2>&1; then
 	if ! cmp -s requirements.txt .venv/.installed; then
 		rm -rf .venv
-		python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check -r requirements.txt && cp requirements.txt .venv/.installed || true
+		python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements.txt && cp requirements.txt .venv/.installed || true
 	fi
 	cmp -s requirements.txt .venv/.installed && python=yes || echo "pip could not install what requirements.txt names"
 fi

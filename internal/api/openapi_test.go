@@ -78,6 +78,59 @@ func TestNativeDocumentStandsAlone(t *testing.T) {
 	}
 }
 
+// What generators are known to fail on, so that an edit shows it before make generators does.
+func TestNativeDocumentHasNothingThatGeneratorsFailOn(t *testing.T) {
+	native := documents()["openapi.yaml"]
+	components := native["components"].(object)
+	schemas := components["schemas"].(object)
+	for name := range components["parameters"].(object) {
+		if schemas[name] != nil {
+			t.Errorf("%s is a parameter and a schema, want two names: oapi-codegen makes types of both", name)
+		}
+	}
+	walk("#/components", components, func(at string, o object) {
+		if list, ok := o["type"].([]any); ok {
+			t.Errorf("%s has the types %v, want one", at, list)
+		}
+		if o["const"] != nil && o["type"] == nil {
+			t.Errorf("%s has a const and no type, want both", at)
+		}
+		if (o["oneOf"] != nil || o["anyOf"] != nil) && o["discriminator"] == nil {
+			t.Errorf("%s is one of several schemas without a discriminator, want one", at)
+		}
+		if properties, ok := o["properties"].(object); ok {
+			for name, p := range properties {
+				if p, ok := p.(object); ok && p["default"] != nil {
+					t.Errorf("%s/%s has a default, want it in the description: openapi-typescript makes the member required", at, name)
+				}
+			}
+		}
+	})
+	for name := range schemas {
+		if schema := schemas[name].(object); schema["default"] != nil {
+			t.Errorf("%s has a default, want it in the description", name)
+		}
+	}
+	owner := make(map[string]string) // the Go client has the values of all named enums in one package
+	for _, name := range slices.Sorted(maps.Keys(schemas)) {
+		schema := schemas[name].(object)
+		values, _ := schema["enum"].([]any)
+		if names, ok := schema["x-enum-varnames"].([]any); ok {
+			if len(names) != len(values) {
+				t.Errorf("%s has %d names of values, want %d", name, len(names), len(values))
+			}
+			values = names
+		}
+		for _, v := range values {
+			key := strings.ToUpper(v.(string))
+			if owner[key] != "" {
+				t.Errorf("%s and %s both have the value %s, want x-enum-varnames on one of them", owner[key], name, key)
+			}
+			owner[key] = name
+		}
+	}
+}
+
 func TestExamplesMatchTheirSchemas(t *testing.T) {
 	d, count := document(), 0
 	check := func(at string, schema, example any) {

@@ -19,7 +19,7 @@ func pagesOf(t *testing.T, f func(path, text string)) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules" || d.Name() == "testdata") {
+		if d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".venv")) {
 			return fs.SkipDir
 		}
 		if filepath.Ext(path) != ".md" {

@@ -158,7 +158,7 @@ func eachFile(t *testing.T, dir string, f func(path string, file *ast.File)) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules" || d.Name() == "testdata") {
+		if d.IsDir() && (d.Name() == ".git" || d.Name() == "node_modules" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".venv")) {
 			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(path, ".go") {

@@ -85,7 +85,7 @@ func TestReplacedWordsAreAbsent(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			if slices.Contains([]string{".git", "node_modules", "testdata"}, d.Name()) {
+			if slices.Contains([]string{".git", "node_modules", "testdata"}, d.Name()) || strings.HasPrefix(d.Name(), ".venv") {
 				return filepath.SkipDir
 			}
 			return nil
