@@ -308,3 +308,14 @@ func (f *fleet) report(t testing.TB) string {
 	return fmt.Sprintf("%d runs (%s), %d calls, %d twice, %d with an unknown outcome, %d refusals, longest pause of a run %s",
 		runs, strings.Join(ends, ", "), len(f.calls), twice, f.unknown, f.refused, f.longest.Round(100*time.Millisecond))
 }
+
+// waitUntil waits until a condition holds, for twice waitLimit.
+func waitUntil(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for late := time.Now().Add(2 * waitLimit); !holds(); {
+		if time.Now().After(late) {
+			t.Fatalf("waited %s, want that %s", 2*waitLimit, what)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,239 @@
+package faults
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// startNATS starts a NATS server with JetStream, which ends with the test.
+func startNATS(t testing.TB) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(waitLimit) {
+		t.Fatalf("the NATS server is not ready after %s, want it ready", waitLimit)
+	}
+	return s
+}
+
+// limitStorage bounds what an account of a NATS server may store, in bytes.
+func limitStorage(t testing.TB, s *server.Server, bytes int64) {
+	t.Helper()
+	err := s.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": {
+		MaxStore: bytes, MaxMemory: -1, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// largeResults is a tool whose result has 200,000 bytes, and largeCalls a model that calls it four
+// times. It answers when open is closed.
+var largeResults = resultReply(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 200_000) + `"}]}`)
+
+func largeCalls(open <-chan struct{}) llmtest.Script {
+	return func(q llmtest.Request) llmtest.Answer {
+		if q.Messages[len(q.Messages)-1].Role != "tool" {
+			call := llmtest.Call{Name: "t", Args: "{}"}
+			return llmtest.Calls(call, call, call, call)
+		}
+		waits := q.Messages[1].Content == "wait"
+		return func(w http.ResponseWriter, hq *http.Request) {
+			if waits {
+				select {
+				case <-open:
+				case <-hq.Context().Done():
+					return
+				}
+			}
+			llmtest.Says("Done.")(w, hq)
+		}
+	}
+}
+
+func TestF48FullNATSAccountIsFreedByRetention(t *testing.T) {
+	const retention = 15 * time.Second
+	r := beginFault(t, "callers fill a NATS account of 20 MiB through two replicas; another run is open meanwhile",
+		"new runs get 503 log_unavailable within 1 s; both replicas read every run and delete one; all works again within 10 s after the retention of the first run; the open run ends with its answer")
+	nats := startNATS(t)
+	tool := newPeer(t, largeResults)
+	open := make(chan struct{})
+	model := llmtest.New(t, largeCalls(open))
+	model.Forget()
+	env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=" + nats.ClientURL(), "EVENTS_MAX_BYTES=256MiB", "EVENTS_RETENTION=" + retention.String()}
+	replicas := []*service{start(t, env...), start(t, env...)}
+	limitStorage(t, nats, 20<<20)
+	waiting := make(chan reply, 1)
+	go func() {
+		a, _ := replicas[0].try("POST", "/answer", `{"question":"wait"}`) // the status tells the rest
+		waiting <- a
+	}()
+
+	// Clients fill the account until one is refused.
+	var mu sync.Mutex // guards the variables below
+	var kept []string
+	var first time.Time
+	var refused atomic.Bool
+	slowest := time.Duration(0)
+	var clients sync.WaitGroup
+	for i := range 8 {
+		clients.Go(func() {
+			for s := replicas[i%2]; !refused.Load(); {
+				began := time.Now()
+				a, err := s.try("POST", "/answer", question)
+				mu.Lock()
+				switch {
+				case err != nil: // a run that the account stopped, for longer than a client waits
+				case a.status == 200:
+					if kept = append(kept, a.field("run_id")); first.IsZero() {
+						first = time.Now()
+					}
+				case a.status == 503 && a.field("code") == "log_unavailable":
+					refused.Store(true)
+					slowest = max(slowest, time.Since(began))
+				default:
+					t.Errorf("POST /answer on the full account = %d %s, want 200 or 503 log_unavailable", a.status, a.body)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	waitUntil(t, "a run is refused", refused.Load)
+	mu.Lock()
+	ids := append([]string(nil), kept...)
+	mu.Unlock()
+	for _, s := range replicas {
+		d := duration(func() { r.wants(s.ask(t), 503, "log_unavailable") })
+		slowest = max(slowest, d)
+		for _, id := range ids {
+			if time.Since(first) > retention-time.Second {
+				break // the machine is slow
+			}
+			if a := s.request(t, "GET", "/runs/"+id+"/events", ""); a.status != 200 || !strings.Contains(a.body, "event: final_answer") {
+				t.Errorf("GET /runs/%s/events on the full account = %d, want 200 and all events", id, a.status)
+			}
+		}
+	}
+	if slowest > 2*time.Second { // 1 s, on a busy machine
+		t.Errorf("a run was refused after %s, want 1 s at most", slowest)
+	}
+	inTime := time.Since(first) < retention-time.Second
+	if a := replicas[1].request(t, "DELETE", "/runs/"+ids[0], ""); a.status != 204 && inTime {
+		t.Errorf("DELETE /runs/%s on the full account = %d %s, want 204", ids[0], a.status, a.body)
+	}
+	if a := replicas[0].request(t, "GET", "/runs/"+ids[0]+"/events", ""); a.status != 410 && a.status != 404 {
+		t.Errorf("GET /runs/%s/events after its deletion = %d, want 410", ids[0], a.status)
+	}
+	close(open)
+	clients.Wait()
+	for _, s := range replicas {
+		waitUntil(t, "a replica answers again", func() bool { return s.ask(t).status == 200 })
+	}
+	again := time.Since(first) - retention
+	if again > 10*time.Second {
+		t.Errorf("answers %s after the first run's expiry, want at most 10 s", again)
+	}
+	if a := receive(t, waiting, "the end of the open run"); a.status != 200 || a.field("answer") != "Done." {
+		t.Errorf("the open run ended with %d %s, want 200 and its answer", a.status, a.body)
+	}
+	r.record("%d runs kept; refused after %s at most; answers %s after the first run's expiry", len(ids), slowest.Round(time.Millisecond), again.Round(100*time.Millisecond))
+}
+
+// endlessWords is a model that calls the tool, or says words without end, as the question demands,
+// and otherwise answers.
+func endlessWords(q llmtest.Request) llmtest.Answer {
+	switch {
+	case q.Messages[len(q.Messages)-1].Role == "tool":
+		return llmtest.Says("Done.")
+	case q.Messages[1].Content == "tool":
+		return llmtest.Calls(llmtest.Call{Name: "t", Args: "{}"})
+	case q.Messages[1].Content != "words":
+		return llmtest.Says("Yes.")
+	}
+	return func(w http.ResponseWriter, hq *http.Request) {
+		text := strings.Repeat("word ", 200)
+		for hq.Context().Err() == nil {
+			llmtest.Stream(w, "", says(text))
+		}
+	}
+}
+
+func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
+	r := beginFault(t, "on NATS: two tools send progress as fast as it is read, and two models words without end; two replicas; readers on the other replica",
+		"each flood is ended by its limit; its readers get all events in order; other runs are answered on both replicas; memory stays bounded")
+	nats := startNATS(t)
+	tool := newPeer(t, floodReply(10<<10))
+	model := llmtest.New(t, endlessWords)
+	model.Forget()
+	env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=" + nats.ClientURL(), "EVENTS_MAX_BYTES=256MiB", "MAX_OUTPUT_TOKENS=200000"}
+	replicas := []*service{start(t, env...), start(t, env...)}
+	var floods sync.WaitGroup
+	ended := make(chan struct{})
+	var events atomic.Int64
+	for i, question := range []string{"tool", "tool", "words", "words"} {
+		floods.Go(func() {
+			ctx := t.Context()
+			resp, err := replicas[i%2].send(ctx, "POST", "/answer/stream", fmt.Sprintf(`{"question":%q}`, question))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := readEvents(resp.Body, func(e streamEvent) bool { return e.Type == "start" && e.Seq > 1 }) // the first one only
+			resp.Body.Close()
+			if err != nil || len(got) == 0 {
+				t.Errorf("%s: got %+v, %v, want an event", question, got, err)
+				return
+			}
+			// The other replica has the whole run.
+			resp, err = replicas[(i+1)%2].send(ctx, "GET", "/runs/"+got.last().RunID+"/events", "")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			got, err = readEvents(resp.Body, nil)
+			events.Add(int64(len(got)))
+			if wrong := got.orderError(); err != nil || wrong != "" {
+				t.Errorf("%s: %s, %v after %d events, want all of them in order", question, wrong, err, len(got))
+			}
+			if errs := got.of("tool_error"); question == "tool" && (len(errs) != 1 || errs[0].Kind != "too_large") {
+				t.Errorf("the flood of progress ended with %+v, want too_large", errs)
+			}
+		})
+	}
+	go func() { floods.Wait(); close(ended) }()
+	asked, slowest := 0, time.Duration(0)
+	for over := false; !over; {
+		select {
+		case <-ended:
+			over = true
+		default:
+		}
+		for _, s := range replicas {
+			asked++
+			slowest = max(slowest, duration(func() {
+				if a := s.ask(t); a.status != 200 || a.field("answer") != "Yes." {
+					t.Errorf("another run got %d %s, want 200 and its answer", a.status, a.body)
+				}
+			}))
+		}
+	}
+	peak := max(replicas[0].peakMemory(t), replicas[1].peakMemory(t))
+	if slowest > 10*time.Second || peak > 256<<20 {
+		t.Errorf("the slowest of %d other runs took %s, peak memory %.0f MiB, want at most 10 s and 256 MiB", asked, slowest, peak/(1<<20))
+	}
+	r.record("%d events of floods in order; %d other runs, the slowest took %s; peak memory %.0f MiB", events.Load(), asked, slowest.Round(time.Millisecond), peak/(1<<20))
+}
