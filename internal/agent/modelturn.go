@@ -149,7 +149,8 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	}
 	end := event.StepEnd{Step: l.step, FinishReason: s.finish}
 	if s.usageSeen {
-		end.Usage = &s.usage
+		usage := s.usage // a pointer into s would keep the whole run in memory as long as its events
+		end.Usage = &usage
 	}
 	return s.modelReply, l.run.out.Append(ctx, end)
 }
