@@ -47,8 +47,9 @@ func scriptIn(body []byte) (s script, ok bool) {
 // delay returns the time before the model answers.
 func (s script) delay() time.Duration { return time.Duration(s.Delay) * time.Millisecond }
 
-// tokenText returns the i-th token of an answer, which is about as long as a model's.
-func tokenText(i int) string { return "word" + strconv.Itoa(i%10) + " " }
+// tokenText returns the i-th token of an answer, which is about as long as a model's. No sequence of
+// them repeats within 800 tokens; otherwise answerd would cut a long answer because it repeats itself.
+func tokenText(i int) string { return "wo" + strconv.Itoa(100+i*37%899) + " " }
 
 // fullAnswer returns the text of the whole answer.
 func (s script) fullAnswer() string {
