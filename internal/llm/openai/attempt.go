@@ -12,6 +12,7 @@ import (
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/param"
 )
 
 // Bounds of one reply. The answer in it has its own bounds (assembler).
@@ -100,13 +101,17 @@ func connectError(err error) error {
 	return f
 }
 
+// noParams is null, which the SDK encodes without going through the fields of the parameters.
+// With empty parameters an answer without tools took NN % more CPU time.
+var noParams = param.NullStruct[sdk.ChatCompletionNewParams]()
+
 // postRequest sends body. It bounds the size of the reply's body, and w limits the time of each
 // read. If the status is 4xx or 5xx, it returns both a reply and an error.
 func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*http.Response, error) {
 	var res *http.Response
-	_, err := m.chat.New(ctx, sdk.ChatCompletionNewParams{}, slices.Concat([]option.RequestOption{option.WithAPIKey(m.key())}, m.options, []option.RequestOption{
+	_, err := m.chat.New(ctx, noParams, slices.Concat([]option.RequestOption{option.WithAPIKey(m.key())}, m.options, []option.RequestOption{
 		// The body is given as bytes: the SDK's parameter types would marshal the tools again
-		// for each request.
+		// for each request. It replaces noParams.
 		option.WithRequestBody("application/json", body),
 		option.WithResponseBodyInto(&res), // the undecoded reply
 	})...)
