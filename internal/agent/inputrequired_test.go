@@ -67,8 +67,8 @@ func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 		t.Errorf("ask got %d requests, want the first one and the one with the answer", n)
 	}
 	for _, e := range events {
-		if bytes.Contains(e.JSON, []byte(agenttest.RequestState)) {
-			t.Errorf("the event %s has the requestState, want it without", e.JSON)
+		if bytes.Contains(e.AppendJSON(nil), []byte(agenttest.RequestState)) {
+			t.Errorf("the event %s has the requestState, want it without", e.AppendJSON(nil))
 		}
 	}
 	if strings.Contains(lines.String(), agenttest.RequestState) {

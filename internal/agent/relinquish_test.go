@@ -46,7 +46,7 @@ func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 		t.Error("HandingOver is open, want readers to be told that the run leaves")
 	}
 	if r, err := log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
-		t.Fatalf("JSON %s, %v, want status StatusRunning, no error", r.Last.JSON, err)
+		t.Fatalf("JSON %s, %v, want status StatusRunning, no error", r.Last.AppendJSON(nil), err)
 	}
 	if _, err := a.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrDraining) {
 		t.Errorf("error %v, want ErrDraining", err)
@@ -190,7 +190,7 @@ func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 		events := h.Events(t, run.ID)
 		end, failed := events[len(events)-1].Body.(event.RunError)
 		if failed != given || given && (end.Code != "internal" || !end.Retryable || len(h.Model.Requests()) != 0) {
-			t.Errorf("%d deaths: %s, want the run to fail as internal and retryable: %v", deaths, events[len(events)-1].JSON, given)
+			t.Errorf("%d deaths: %s, want the run to fail as internal and retryable: %v", deaths, events[len(events)-1].AppendJSON(nil), given)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 		t.Error("the stream ended as if that were all, want an error")
 	}
 	if r, err := s.Log.Run(t.Context(), run); err != nil || r.Status() != event.StatusRunning {
-		t.Errorf("JSON %s, %v, want status StatusRunning, no error", r.Last.JSON, err)
+		t.Errorf("JSON %s, %v, want status StatusRunning, no error", r.Last.AppendJSON(nil), err)
 	}
 }
 

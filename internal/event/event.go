@@ -45,16 +45,17 @@ type Event struct {
 	Seq   int64 // 1, 2, 3 … in the run
 	Time  int64 // milliseconds since the Unix epoch
 	Body  Body
-	// JSON is the whole event as one line, shared by all readers; nil for a delta in the memory
-	// log, where each reader encodes it (see AppendJSON).
+	// JSON is the whole event as one line, shared by all readers; nil in the memory log for
+	// deltas, tool_result and final_answer, which each reader encodes (see AppendJSON).
 	JSON []byte
 }
 
 // AppendJSON appends the whole event as one line of JSON.
 //
-// A delta in the memory log is encoded here and not when it is appended: an answer has a delta
-// per token, and often no client reads them. Encoding them at once would allocate 16 % more
-// bytes for an answer of 64 tokens, and take twice the memory for each delta in the log.
+// In the memory log, deltas, tool_result and final_answer are encoded here and not when they are
+// appended: often no client reads them. Encoding them at once would take twice the memory for
+// each in the log, and allocate 16 % more bytes for an answer of 64 tokens, and NN % more for one
+// with a result of 100 kB.
 func (e Event) AppendJSON(b []byte) []byte {
 	if e.JSON != nil {
 		return append(b, e.JSON...)

@@ -52,7 +52,7 @@ func testNoteIsNotAnEvent(t *testing.T, log event.Log) {
 		t.Errorf("%d notes, want %d", len(got), len(want))
 	}
 	if r, err := log.Run(t.Context(), "run_a"); err != nil || r.Last.Seq != 302 || r.Last.Body != stepStart(299) {
-		t.Errorf("the newest event is %s, %v, want number 302", r.Last.JSON, err)
+		t.Errorf("the newest event is %s, %v, want number 302", r.Last.AppendJSON(nil), err)
 	}
 	if err := log.AddNote(t.Context(), "run_a", make([]byte, event.MaxNote+1)); !errors.Is(err, event.ErrTooLarge) {
 		t.Errorf("AddNote beyond MaxNote = %v, want %v", err, event.ErrTooLarge)

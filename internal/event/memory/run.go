@@ -37,7 +37,7 @@ func (r *run) appendEvent(b event.Body) (e event.Event, err error) {
 	// It omits the time for which the machine was suspended.
 	now := r.began.Add(time.Since(r.began))
 	e = event.Event{RunID: r.record.ID, Seq: r.newestLocked().Seq + 1, Time: now.UnixMilli(), Body: b}
-	if isDelta := event.DeltaSize(b) > 0; !isDelta { // readers encode a delta, see event.Event.AppendJSON
+	if event.OwnSize(b) == 0 { // readers encode the others, see event.Event.AppendJSON
 		if e, err = event.Encode(e.RunID, e.Seq, e.Time, b); err != nil {
 			return event.Event{}, err
 		}
@@ -51,11 +51,11 @@ func (r *run) appendEvent(b event.Body) (e event.Event, err error) {
 	return e, nil
 }
 
-// eventSize estimates the bytes of e in memory. The text of most events is stored twice, as JSON
-// and in the body; that of a delta only once.
+// eventSize estimates the bytes of e in memory. The text of small events is stored twice, as JSON
+// and in the body.
 func eventSize(e event.Event) int64 {
 	if e.JSON == nil {
-		return int64(event.DeltaSize(e.Body)) + entryOverhead
+		return int64(event.OwnSize(e.Body)) + entryOverhead
 	}
 	return 2*int64(len(e.JSON)) + entryOverhead
 }
