@@ -14,13 +14,9 @@ import (
 	"answerd/internal/event"
 )
 
-const (
-	// deltaInterval separates two appends of deltas. Deltas that arrive meanwhile are joined. At
-	// 50 tokens a second, an event has two or three tokens.
-	deltaInterval = 40 * time.Millisecond
-	// maxPendingDelta bounds the delta that waits to be appended, in bytes.
-	maxPendingDelta = 1 << 10
-)
+// deltaInterval separates two appends of deltas. Deltas that arrive meanwhile are joined. At
+// 50 tokens a second, an event has two or three tokens.
+const deltaInterval = 40 * time.Millisecond
 
 // writer holds the right of this instance to append to a run. The right ends when another
 // instance claims the run, which the writer notices at its next append.
@@ -32,9 +28,9 @@ type writer struct {
 	mu        sync.Mutex // held across an append, because each append expects the one before
 	head      uint64     // pos of the run's last message
 	last      event.Event
-	err       error      // why appends are refused; nil while they are allowed
-	pending   event.Body // joined deltas that wait to be appended
-	lastDelta time.Time  // when the last delta was appended
+	err       error             // why appends are refused; nil while they are allowed
+	pending   event.JoinedDelta // waits to be appended
+	lastDelta time.Time         // when the last delta was appended
 	timer     *time.Timer
 }
 
@@ -96,9 +92,7 @@ func (w *writer) appendOrJoin(ctx context.Context, b event.Body) (int64, error) 
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, err
 	}
-	joined, isDelta := event.JoinDeltas(w.pending, b)
-	if isDelta && event.DeltaSize(joined) <= maxPendingDelta {
-		w.pending = joined
+	if w.pending.Add(b) {
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleFlushLocked(wait)
 			return w.last.Seq + 1, nil
@@ -109,7 +103,7 @@ func (w *writer) appendOrJoin(ctx context.Context, b event.Body) (int64, error) 
 		return 0, err
 	}
 	err := w.appendEventLocked(ctx, b)
-	if event.DeltaSize(b) > 0 {
+	if event.IsDelta(b) {
 		w.lastDelta = time.Now()
 	}
 	return w.last.Seq, err
@@ -138,13 +132,14 @@ func (w *writer) flushPendingLocked(ctx context.Context) error {
 		w.timer = nil
 		w.run.log.wg.Done()
 	}
-	if w.pending == nil || w.err != nil {
+	if w.pending.Empty() || w.err != nil {
 		return w.err
 	}
-	if err := w.appendEventLocked(ctx, w.pending); err != nil {
+	if err := w.appendEventLocked(ctx, w.pending.Body()); err != nil {
 		return err
 	}
-	w.pending, w.lastDelta = nil, time.Now()
+	w.pending.Clear()
+	w.lastDelta = time.Now()
 	return nil
 }
 
@@ -228,7 +223,8 @@ func (w *writer) revokeLocked(why error) {
 	if w.err != nil {
 		return
 	}
-	w.err, w.pending = why, nil
+	w.err = why
+	w.pending.Clear()
 	close(w.lost)
 	r := w.run
 	r.mu.Lock()
