@@ -5,6 +5,8 @@ REDOCLY     := -p node@22 -p @redocly/cli@2.77.0 redocly
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 BIN         ?= bin/answerd
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Without golang.org/x/net/trace, whose pages nothing serves, the binary is 0.3 MB smaller.
+TAGS        := grpcnotrace
 FUZZTIME    ?= 10s
 COUNT       ?= 6
 HOT         ?= ./internal/llm/openai ./internal/llm/texttool ./internal/event ./internal/sse ./internal/api ./internal/api/native ./internal/mcp ./internal/agent
@@ -26,7 +28,7 @@ run: ## serve, configured by the environment
 
 .PHONY: build
 build: ## bin/answerd
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/server
+	CGO_ENABLED=0 go build -tags $(TAGS) -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/server
 
 .PHONY: test
 test: ## all tests that need only Go and a minute

@@ -23,7 +23,7 @@ func (o options) buildService(ctx context.Context, dir string) (binary string, e
 	binary = filepath.Join(dir, "answerd")
 	args := []string{"build", "-o", binary}
 	if o.profiles == "" {
-		args = append(args, "-trimpath", "-ldflags", "-s -w") // as it is shipped
+		args = append(args, "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w") // as it is shipped
 	} else {
 		source, overlay := filepath.Join(dir, "pprof.go"), filepath.Join(dir, "overlay.json")
 		top, err := os.Getwd()
