@@ -46,8 +46,8 @@ func TestServeOverTLS(t *testing.T) {
 	cert, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
 	issue := func() {
 		c, k := ca.Issue(t, time.Now().Add(10*24*time.Hour))
-		tlstest.Replace(t, cert, c)
-		tlstest.Replace(t, key, k)
+		tlstest.ReplaceFile(t, cert, c)
+		tlstest.ReplaceFile(t, key, k)
 	}
 	issue()
 	w := newTestWorld(t, newTwoCallScript())
@@ -88,7 +88,7 @@ func TestServeOverTLS(t *testing.T) {
 	if now == before {
 		t.Errorf("got certificate %s after the rotation, want another one than before", now)
 	}
-	tlstest.Replace(t, key, []byte("SECRET"))
+	tlstest.ReplaceFile(t, key, []byte("SECRET"))
 	if line := p.waitForLine(t, "TLS certificates refused"); !strings.Contains(line, "TLS_KEY_FILE: "+key) || strings.Contains(line, "SECRET") {
 		t.Errorf("got %s, want the setting and its file", line)
 	}
