@@ -36,6 +36,11 @@ type Error struct {
 	Message string
 	// RetryAfter is when the endpoint wants to be asked again; 0 if it does not say.
 	RetryAfter time.Duration
+	// ContextTokens is the model's window and PromptTokens the size of the prompt, as the endpoint
+	// named them when it refused a prompt as TooLarge; 0 if it did not name them.
+	ContextTokens, PromptTokens int64
+	// Asked is the id of the model that a Router asked; "" without one.
+	Asked string
 	// Unavailable says that this endpoint cannot answer now, so another one may be asked.
 	Unavailable bool
 	Err         error

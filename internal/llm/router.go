@@ -65,8 +65,11 @@ func (router *Router) tryModel(ctx context.Context, r Request, id string, yield 
 	began := false
 	for part, err := range router.ask(ctx, r) {
 		if err != nil {
-			var e *Error
-			if mayFail && !began && ctx.Err() == nil && errors.As(err, &e) && e.Unavailable {
+			e, isOurs := errors.AsType[*Error](err)
+			if isOurs {
+				e.Asked = id
+			}
+			if mayFail && !began && ctx.Err() == nil && isOurs && e.Unavailable {
 				return err, false
 			}
 			yield(nil, err)

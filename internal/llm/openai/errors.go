@@ -67,6 +67,7 @@ func statusError(status int, said []byte) *retryableError {
 	f := &retryableError{err: e}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
 		e.Kind, e.Public = llm.TooLarge, publicContext
+		e.ContextTokens, e.PromptTokens = contextSizes(said)
 		return f
 	}
 	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so
@@ -142,6 +143,24 @@ var contextWords = []string{
 	"exceeds context length",             // Ollama
 	"larger than the context length",     // LM Studio
 	"longer than the model's context",    // SGLang
+	"exceeds the maximum allowed length", // SGLang
+	"exceeds the maximum allowed input",  // Poolside
+	"longer than the maximum model",      // vLLM
+	"context length is only",             // vLLM
+	"context length of only",             // LM Studio
+	"greater than the context length",    // LM Studio
+	"cannot truncate prompt with n_keep", // LM Studio
+	"context size has been exceeded",     // LM Studio with MLX
+	"exceeded max context length",        // Ollama: "prompt too long; exceeded max context length by 17 tokens"
+	"exceed context window of",           // llama-cpp-python
+	"exceed context limit",               // Anthropic
+	"exceed the configured limit of",     // OpenAI
+	"exceeded model token limit",         // Kimi
+	"context window exceeds limit",       // MiniMax
+	"prompt exceeds max length",          // Z.ai, code 1261
+	"range of input length should be",    // Qwen
+	"prompt token count of",              // GitHub Copilot
+	"inputs` must have less than",        // TGI
 	"too large for model with",           // Mistral: "Prompt contains … tokens …, too large for model with …"
 	"max_new_tokens` must be <=",         // TGI
 	"reduce the length of the messages",  // OpenAI, older

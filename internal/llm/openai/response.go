@@ -150,6 +150,7 @@ func streamError(object []byte) error {
 	e := newError(llm.ModelError, publicFailing, err)
 	if exceedsContext(string(object)) {
 		e = newError(llm.TooLarge, publicContext, err)
+		e.ContextTokens, e.PromptTokens = contextSizes(object)
 	}
 	e.Message = errorMessage(object)
 	return e
