@@ -37,6 +37,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/webhook"
+	"answerd/internal/agent/window"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -127,6 +128,7 @@ type Agent struct {
 	Options
 	metrics      metrics
 	toolCatalogs toolCatalogCache
+	windowSizes  window.Sizes // of models by their id, as their endpoints named them
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run

@@ -151,13 +151,9 @@ func (r Request) validateQuestion() error {
 // user's last one are used instead and do not count as history.
 func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm.Profile) error {
 	r := l.run.req
-	system, err := l.agent.Prompt.render(tools, l.run.Created)
+	system, err := l.systemPrompt(ctx, tools)
 	if err != nil {
 		return err
-	}
-	system += l.serverInstructions(ctx)
-	if r.Instructions != "" {
-		system = strings.TrimSpace(system) + "\n\n" + r.Instructions
 	}
 	past, now := r.splitHistory(r.groupHistory(p), p)
 	past = past[max(0, len(past)-l.agent.MaxHistory):]
@@ -175,6 +171,19 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm
 		}
 	}
 	return nil
+}
+
+// systemPrompt returns the system prompt with the instructions of the servers and of the caller.
+func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
+	system, err := l.agent.Prompt.render(tools, l.run.Created)
+	if err != nil {
+		return "", err
+	}
+	system += l.serverInstructions(ctx)
+	if l.run.req.Instructions != "" {
+		system = strings.TrimSpace(system) + "\n\n" + l.run.req.Instructions
+	}
+	return system, nil
 }
 
 // serverInstructions returns the part of the system prompt with the instructions of the servers whose

@@ -38,11 +38,12 @@ type loop struct {
 	stepText  strings.Builder // the text of that step
 	partCount int             // text and reasoning parts so far
 
-	budget      *budget.Budget
-	lastPrompt  int64  // tokens of the last prompt; the next one has at least as many
-	budgetSpent bool   // a limit is reached and was not raised
-	stopReason  string // the finish reason of a run that a limit stopped; "" before
-	media       mediaBudget
+	budget        *budget.Budget
+	answerRefused bool   // the endpoint refused a prompt that fits the window, because it adds a long answer to it
+	lastPrompt    int64  // tokens of the last prompt; the next one has at least as many
+	budgetSpent   bool   // a limit is reached and was not raised
+	stopReason    string // the finish reason of a run that a limit stopped; "" before
+	media         mediaBudget
 
 	preferred    string // the model that answered last (llm.Request.Preferred)
 	metadata     event.Metadata
@@ -107,20 +108,25 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.catalog = l.agent.toolCatalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.byName
 	promptTools := l.catalog.tools
-	if l.search = l.agent.ToolSearch.newToolSearch(l.catalog, req); l.search != nil {
+	profile := l.agent.Profiles[req.Model]
+	l.window = window.New(profile)
+	if req.MaxTokens > 0 {
+		l.window.LimitReserve(req.MaxTokens)
+	}
+	l.window.LearnSize(l.agent.windowSizes.Size(req.Model))
+	l.search = l.agent.ToolSearch.newToolSearch(l.catalog, req, l.window.Size())
+	if l.search == nil && l.replayed.HasCallOf(searchToolName(l.catalog)) {
+		l.search = newToolSearch(l.catalog, 0) // the process that began the run knew that the window is small
+	}
+	if l.search != nil {
 		promptTools = []catalog.Tool{l.search.tool}
 	}
 	l.clientTools = req.clientTools(l.catalog, l.search)
 	l.updateOffered()
 
-	profile := l.agent.Profiles[req.Model]
 	l.callIDs, l.requestCallIDs = make(map[string]bool), make(map[string]bool)
 	if err = l.openConversation(ctx, promptTools, profile); err == nil && req.Prompt != nil {
 		l.messages, err = l.insertServerPrompt(ctx, l.messages, *req.Prompt)
-	}
-	l.window = window.New(profile)
-	if req.MaxTokens > 0 {
-		l.window.LimitReserve(req.MaxTokens)
 	}
 	l.budget = budget.New(req.Budget, req.MaxTurns, profile.Price, &l.run.clock, l.run.suspension.releaseTurn)
 	l.media = mediaBudget{profile: profile, budget: l.budget}
@@ -151,12 +157,16 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 }
 
 // answerTokens returns how many tokens the next answer may have. It is the smallest of the
-// request's limit, the operator's, the model's, and the rest of the run's budget. 0 means no
-// limit.
+// request's limit, the operator's, the model's, the rest of the run's budget, and then the rest of
+// the model's window, because endpoints refuse a longer answer. 0 means no limit.
 func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.agent.Profiles[l.run.req.Model].MaxOutputTokens)
-	return budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
+	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
+	if limit == 0 && !l.answerRefused {
+		return 0
+	}
+	return budget.LowerTokens(limit, l.window.AnswerRoom())
 }
 
 // modelRequest returns the request of a turn.

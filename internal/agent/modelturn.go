@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,6 +89,10 @@ type modelStream struct {
 // errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
 
+// maxTrimTries bounds how often a model is asked in one step, each time with less than the
+// provider has just refused as too long.
+const maxTrimTries = 4
+
 // modelTurn makes one model call and appends the parts of the answer as events while they
 // arrive. It first trims the conversation to the model's context window, and trims it again if
 // the provider refuses it as too long. If the log already has the step, modelTurn restores it
@@ -113,18 +118,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := l.writeExtension(ctx, added); err != nil {
 		return modelReply{}, err
 	}
-	parts := l.partCount
-	err = s.readAnswer(ctx, turn)
-	if err != nil && l.partCount == parts && len(s.calls) == 0 {
-		again, failed := l.retryTrimmed(ctx, err, tools)
-		switch {
-		case failed != nil:
-			return modelReply{}, failed
-		case again:
-			err = s.readAnswer(ctx, turn)
-		}
-	}
-	if err != nil {
+	if err := s.askTrimmed(ctx, turn); err != nil {
 		return modelReply{}, err
 	}
 	if s.finish == "" {
@@ -153,6 +147,21 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		end.Usage = &usage
 	}
 	return s.modelReply, l.run.out.Append(ctx, end)
+}
+
+// askTrimmed asks the model, and asks it again with less of the conversation while the provider
+// refuses the conversation as too long.
+func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
+	parts := s.partCount
+	for try := 1; ; try++ {
+		err := s.readAnswer(ctx, turn)
+		if err == nil || try == maxTrimTries || s.partCount > parts || len(s.calls) > 0 {
+			return err
+		}
+		if again, failed := s.retryTrimmed(ctx, err, s.finalTurn); failed != nil || !again {
+			return cmp.Or(failed, err)
+		}
+	}
 }
 
 // readAnswer reads one answer of the model and appends its parts.
@@ -364,16 +373,31 @@ func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 }
 
 // retryTrimmed shortens the conversation after the provider refused it as too long, and reports
-// whether another try makes sense.
-func (l *loop) retryTrimmed(ctx context.Context, refused error, tools []llm.Tool) (retry bool, _ error) {
+// whether another try makes sense. If the provider named the window, its size is remembered for
+// the model.
+func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
 	var e *llm.Error
 	if !errors.As(refused, &e) || e.Kind != llm.TooLarge {
 		return false, nil
 	}
-	c := l.windowConversation(tools)
-	r := l.window.TrimRefused(c)
+	model := cmp.Or(e.Asked, l.run.req.Model)
+	if l.agent.windowSizes.Learn(model, e.ContextTokens) {
+		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
+			slog.String("run_id", l.run.ID), slog.String("model", model), slog.Int64("tokens", e.ContextTokens), slog.Int64("prompt_tokens", e.PromptTokens))
+	}
+	answer, offered := l.answerTokens(final), len(l.offeredTools(final))
+	l.window.LearnSize(e.ContextTokens)
+	l.answerRefused = l.answerRefused || e.PromptTokens > 0 && e.PromptTokens < l.window.Size()
+	if err := l.fitTools(ctx); err != nil {
+		return false, err
+	}
+	if e.PromptTokens == 0 && l.answerTokens(final) < answer {
+		return true, nil // perhaps the prompt fits, and only the answer was too long
+	}
+	c := l.windowConversation(l.offeredTools(final))
+	r := l.window.TrimRefused(c, window.Refusal{Window: e.ContextTokens, Prompt: e.PromptTokens})
 	if !r.Trimmed {
-		return false, nil
+		return !r.TooLarge && (l.answerTokens(final) != answer || len(l.offeredTools(final)) != offered), nil
 	}
 	l.messages, l.historyLen = c.Messages, c.History
 	return true, l.reportTrimmed(ctx, r)

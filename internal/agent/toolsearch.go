@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent/toolsearch"
+	"answerd/internal/agent/window"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -20,7 +21,8 @@ import (
 )
 
 // ToolSearch sets when a model is offered a search tool and the tools that it has found, instead
-// of all tools. A zero field means no limit.
+// of all tools. A zero field means no limit. If one is set, tools are also searched when their
+// definitions take more than a third of the model's window, as far as its size is known.
 type ToolSearch struct {
 	MinTools int // with more tools than this
 	MinBytes int // or with more bytes of names, descriptions and schemas
@@ -28,6 +30,7 @@ type ToolSearch struct {
 
 // Bounds of the tool search.
 const (
+	maxToolShare     = 3    // the offered tools may take one part in so many of the model's window
 	maxHits          = 8    // tools that one search finds
 	maxShownTools    = 48   // the latest found tools that the model is offered
 	maxQuery         = 1000 // bytes of a query
@@ -42,27 +45,63 @@ var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"typ
 type toolSearch struct {
 	catalog    *toolCatalog
 	tool       catalog.Tool
+	maxTokens  int64    // that the offered tools may take of the model's window; 0 means no limit
 	foundNames []string // the last found names are at the end
 }
 
 // newToolSearch returns nil if the model is offered all of its tools, because they are few, or
-// because the request names its tools or requires a call.
-func (o ToolSearch) newToolSearch(from *toolCatalog, r Request) *toolSearch {
+// because the request names its tools or requires a call. windowTokens is the size of the model's
+// window; 0 if it is unknown.
+func (o ToolSearch) newToolSearch(from *toolCatalog, r Request, windowTokens int64) *toolSearch {
 	many := o.MinTools > 0 && len(from.tools) > o.MinTools || o.MinBytes > 0 && from.bytes > o.MinBytes
+	if windowTokens > 0 && o != (ToolSearch{}) && len(from.tools) > 1 {
+		many = many || window.ToolTokens(from.offered) > windowTokens/maxToolShare
+	}
 	if !many || r.restrictsTools() || r.ToolChoice == ToolRequired {
 		return nil
 	}
-	return &toolSearch{catalog: from, tool: from.searchTool()}
+	return newToolSearch(from, windowTokens)
 }
 
-// newSearchTool returns the tool that searches c, under a name that no tool of c has.
-func newSearchTool(c *toolCatalog) catalog.Tool {
+func newToolSearch(from *toolCatalog, windowTokens int64) *toolSearch {
+	return &toolSearch{catalog: from, tool: from.searchTool(), maxTokens: windowTokens / maxToolShare}
+}
+
+// fitTools adapts the offered tools to the model's window after its size was learned: it starts the
+// tool search if they take too much of the window. Tools that the run has called stay offered.
+func (l *loop) fitTools(ctx context.Context) (err error) {
+	if l.search == nil {
+		l.search = l.agent.ToolSearch.newToolSearch(l.catalog, l.run.req, l.window.Size())
+		if l.search == nil {
+			return nil
+		}
+		for _, m := range l.messages {
+			for _, c := range m.Calls {
+				l.search.offerFound(c.Name)
+			}
+		}
+		l.clientTools = l.run.req.clientTools(l.catalog, l.search)
+		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.tool})
+	}
+	l.search.maxTokens = l.window.Size() / maxToolShare
+	l.search.dropOldest()
+	l.updateOffered()
+	return err
+}
+
+// searchToolName returns the name that the search tool for c has.
+func searchToolName(c *toolCatalog) string {
 	name := "search_tools"
 	for n := 2; c.byName[name].Name != ""; n++ {
 		name = fmt.Sprintf("search_tools_%d", n)
 	}
+	return name
+}
+
+// newSearchTool returns the tool that searches c, under a name that no tool of c has.
+func newSearchTool(c *toolCatalog) catalog.Tool {
 	return catalog.Tool{
-		Name: name, Title: "Search tools", Description: searchDescription(c.tools), InputSchema: searchSchema,
+		Name: searchToolName(c), Title: "Search tools", Description: searchDescription(c.tools), InputSchema: searchSchema,
 		Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true},
 	}
 }
@@ -104,19 +143,29 @@ func (s *toolSearch) shownTools() []llm.Tool {
 func (s *toolSearch) addFound(calls []*call) bool {
 	before := len(s.foundNames)
 	for _, c := range calls {
-		names := c.foundTools
-		if s.catalog.byName[c.Tool].Name != "" {
-			names = []string{c.Tool}
-		}
-		for _, name := range names {
-			if !slices.Contains(s.foundNames, name) {
-				s.foundNames = append(s.foundNames, name)
-			}
+		s.offerFound(c.Tool)
+		for _, name := range c.foundTools {
+			s.offerFound(name)
 		}
 	}
 	changed := len(s.foundNames) > before
-	s.foundNames = s.foundNames[max(0, len(s.foundNames)-maxShownTools):]
+	s.dropOldest()
 	return changed
+}
+
+// offerFound offers the tool of that name, unless it is offered already or does not exist.
+func (s *toolSearch) offerFound(name string) {
+	if s.catalog.byName[name].Name != "" && !slices.Contains(s.foundNames, name) {
+		s.foundNames = append(s.foundNames, name)
+	}
+}
+
+// dropOldest keeps the found tools within their limits. The latest one always stays.
+func (s *toolSearch) dropOldest() {
+	s.foundNames = s.foundNames[max(0, len(s.foundNames)-maxShownTools):]
+	for s.maxTokens > 0 && len(s.foundNames) > 1 && window.ToolTokens(s.shownTools()) > s.maxTokens {
+		s.foundNames = s.foundNames[1:]
+	}
 }
 
 // searchHit describes one tool in the result of a search.
@@ -135,8 +184,13 @@ func (s *toolSearch) searchTools(_ context.Context, x *toolExecution) (*content.
 	}
 	findings := []searchHit{}
 	var said strings.Builder
+	tokens := window.ToolTokens(s.shownTools()[:1])
 	for _, i := range s.catalog.index().Find(query, maxHits) {
 		t := s.catalog.tools[i]
+		tokens += window.ToolTokens(s.catalog.offered[i : i+1])
+		if s.maxTokens > 0 && tokens > s.maxTokens && len(findings) > 0 {
+			break // the best hits come first
+		}
 		f := searchHit{t.Name, t.Title, t.Server, summarize(t.Description)}
 		findings = append(findings, f)
 		x.foundTools = append(x.foundTools, t.Name)

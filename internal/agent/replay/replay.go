@@ -46,6 +46,19 @@ type State struct {
 	Ending bool
 }
 
+// HasCallOf reports whether the run has called the tool of that name. s may be nil.
+func (s *State) HasCallOf(tool string) bool {
+	if s == nil {
+		return false
+	}
+	for _, c := range s.Calls {
+		if c.Tool == tool {
+			return true
+		}
+	}
+	return false
+}
+
 // Step is one model call and what came after it until the next step.
 type Step struct {
 	Text         string

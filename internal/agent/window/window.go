@@ -8,8 +8,8 @@
 //	// ask the model with c.Messages; then
 //	w.Observe(usage)
 //	// and if the provider refused the request as too long:
-//	if w.TrimRefused(c).Trimmed {
-//		// ask once more
+//	if w.TrimRefused(c, named).Trimmed {
+//		// ask again
 //	}
 //
 // Results of tools are left out first, then the history; the system prompt, the question and
@@ -18,6 +18,8 @@
 package window
 
 import (
+	"math"
+
 	"answerd/internal/event"
 	"answerd/internal/llm"
 )
@@ -48,6 +50,7 @@ type Window struct {
 	factor  float64 // tokens that the provider counted per estimated token
 	sent    int64   // the estimate for the last request, without factor
 	guessed bool    // size is that of a request that the provider refused
+	counted bool    // factor comes from a count of the provider
 }
 
 // New returns a Window of the size that the model's profile gives. Without a size nothing is
@@ -58,6 +61,41 @@ func New(p llm.Profile) *Window {
 		w.reserve = min(w.size/8, maxAnswerReserve)
 	}
 	return w
+}
+
+// LearnSize sets the size that the endpoint has named for its window, if it is smaller than the
+// known size. It ignores 0.
+func (w *Window) LearnSize(tokens int64) {
+	if tokens <= 0 || w.size > 0 && !w.guessed && w.size <= tokens {
+		return
+	}
+	w.size, w.guessed = tokens, false
+	if w.reserve == 0 || w.reserve > tokens/2 {
+		w.reserve = min(tokens/8, maxAnswerReserve)
+	}
+}
+
+// Size returns the size of the window in tokens; 0 if it is unknown or was guessed.
+func (w *Window) Size() int64 {
+	if w.guessed {
+		return 0
+	}
+	return w.size
+}
+
+// AnswerRoom returns how many tokens an answer may have so that it fits the window together with
+// the conversation that was trimmed last; 0 if the window's size is unknown. It leaves a sixteenth
+// of the prompt free, because the size of the prompt is an estimate.
+func (w *Window) AnswerRoom() int64 {
+	if w.Size() == 0 {
+		return 0
+	}
+	prompt := w.sentTokens()
+	room := w.size - prompt
+	if !w.counted {
+		room = max(room, w.reserve)
+	}
+	return max(room-prompt/16, room/2, 1)
 }
 
 // LimitReserve lowers the reserve for the answer to tokens, for a request that limits its
@@ -71,7 +109,7 @@ func (w *Window) promptLimit() int64 { return w.size - min(w.reserve, w.size) }
 func (w *Window) Observe(u event.Usage) {
 	if u.InputTokens > 0 && w.sent > 0 {
 		// The bounds keep a provider that counts wrongly from emptying the conversation.
-		w.factor = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4)
+		w.factor, w.counted = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4), true
 	}
 }
 
@@ -80,7 +118,7 @@ type Result struct {
 	Before, After int64 // of the conversation
 	Limit         int64 // that the prompt may have
 	Trimmed       bool  // the conversation was above Limit
-	TooLarge      bool  // what cannot be left out is still above a limit that is known
+	TooLarge      bool  // what cannot be left out does not fit the window
 }
 
 // Trim shortens c where its estimate is above the limit, before a request is made with it.
@@ -92,22 +130,42 @@ func (w *Window) Trim(c *Conversation) Result {
 		return r
 	}
 	r.Trimmed, r.After = true, w.fit(c, r.Limit)
-	r.TooLarge = r.After > r.Limit && !w.guessed
+	least := r.After
+	if !w.counted {
+		least /= 2 // the estimate may be too high by as much; the provider decides
+	}
+	r.TooLarge = least > r.Limit && !w.guessed
 	w.sent = w.estimatePlain(c)
 	return r
 }
 
-// TrimRefused shortens c after the provider refused it as too long, and learns from that: the
-// size of the window where it was unknown, else a higher estimate. Trimmed is false if nothing
-// could be left out, so that a second try would fail too.
-func (w *Window) TrimRefused(c *Conversation) Result {
-	w.learnRefused(w.conversationTokens(c))
-	r := Result{Before: w.conversationTokens(c)}
-	r.After = w.fit(c, int64(float64(r.Before)*retryTrimRatio))
-	r.Limit = w.promptLimit()
-	if r.Trimmed = r.After != r.Before; r.Trimmed {
-		w.sent = w.estimatePlain(c)
+// Refusal holds what a provider named when it refused a conversation as too long, in tokens. 0
+// means that it did not name it.
+type Refusal struct {
+	Window int64 // prompt and answer together
+	Prompt int64 // as the provider counted it
+}
+
+// TrimRefused shortens c after the provider refused it as too long. It learns from that: the sizes
+// of the window and the prompt if the provider named them, otherwise a size for an unknown window,
+// or a higher estimate. Trimmed is false if nothing was left out. Then another try may only
+// succeed with a shorter answer, and with TooLarge not even then.
+func (w *Window) TrimRefused(c *Conversation, refused Refusal) Result {
+	w.Observe(event.Usage{InputTokens: refused.Prompt})
+	w.LearnSize(refused.Window)
+	counted := refused.Prompt > 0 && w.Size() > 0
+	if !counted {
+		w.learnRefused(w.sentTokens())
 	}
+	r := Result{Before: w.conversationTokens(c), Limit: w.promptLimit()}
+	target := r.Limit
+	if !counted {
+		target = min(target, int64(float64(w.sentTokens())*retryTrimRatio))
+	}
+	r.After = w.fit(c, target)
+	r.Trimmed = r.After != r.Before
+	r.TooLarge = counted && r.After >= w.size
+	w.sent = w.estimatePlain(c)
 	return r
 }
 
@@ -127,6 +185,9 @@ func (w *Window) estimatePlain(c *Conversation) int64 {
 	byBytes := Window{factor: 1}
 	return byBytes.conversationTokens(c)
 }
+
+// sentTokens estimates the conversation that was trimmed last, which is in the last request.
+func (w *Window) sentTokens() int64 { return int64(math.Ceil(float64(w.sent) * w.factor)) }
 
 // textTokens estimates a text of n bytes.
 func (w *Window) textTokens(n int) int64 { return int64(float64(n) / bytesPerToken * w.factor) }
@@ -159,6 +220,12 @@ func mediaTokens(m *llm.Message) (sum int64) {
 		}
 	}
 	return sum
+}
+
+// ToolTokens estimates the definitions of tools in a request.
+func ToolTokens(tools []llm.Tool) int64 {
+	byBytes := Window{factor: 1}
+	return byBytes.toolTokens(tools)
 }
 
 // toolTokens estimates the tools that a request offers.
