@@ -91,7 +91,7 @@ type config struct {
 	MaxTurns int `env:"MAX_TURNS" envDefault:"10"`
 	// Most tokens of one model answer. The limit is sent with each model request, unless less remains of the run's budget. A longer answer is cut. Unset: what the budget and the model allow.
 	MaxOutputTokens int64 `env:"MAX_OUTPUT_TOKENS"`
-	// With more tools than this, the model sees one tool that searches for tools, and the tools it found. 0: the number does not matter.
+	// With more tools than this, the model sees one tool that searches for tools, and the tools it found. The same if the tools take more than a third of its context window. 0: the number does not matter. With 0 for both limits, tools are never searched.
 	ToolSearchMinTools int `env:"TOOL_SEARCH_MIN_TOOLS" envDefault:"64"`
 	// The same for the total size of tool names, descriptions and schemas. 0: the size does not matter.
 	ToolSearchMinBytes byteSize `env:"TOOL_SEARCH_MIN_BYTES" envDefault:"64KiB"`
