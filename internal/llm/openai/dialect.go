@@ -3,8 +3,10 @@ package openai
 import (
 	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"answerd/internal/llm"
 )
@@ -19,17 +21,23 @@ type dialect struct {
 	noExtensions  bool // llm.Extensions are left out
 	fillReasoning bool // messages of the assistant without reasoning_content have an empty one
 	fillSignature bool // calls without a thought signature have Google's placeholder
+	noImages      bool // images are replaced by text; imageRefusals remembers it for the model
 }
 
-// withoutRefused returns d changed by what the error refuses of the request body, or misses in it; d
-// itself if it names nothing that can be left out or filled in.
+// withoutRefused returns d changed by what f refuses of the request body, or misses in it; d itself
+// if it names nothing that can be left out or filled in.
 //
 // Members are missing where a call was made in an earlier run, by another model or by DeepSeek
 // without any reasoning. DeepSeek accepts an empty reasoning_content
 // (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
 // and Google has a placeholder for such calls
 // (https://ai.google.dev/gemini-api/docs/thought-signatures).
-func (d dialect) withoutRefused(e *llm.Error, body []byte) dialect {
+func (d dialect) withoutRefused(f *retryableError, body []byte) dialect {
+	if !d.noImages && f.refusesImages && bytes.Contains(body, []byte(`"type":"image_url"`)) {
+		d.noImages = true
+		return d
+	}
+	e := f.err
 	if e.Status != http.StatusBadRequest && e.Status != http.StatusUnprocessableEntity {
 		return d
 	}
@@ -71,7 +79,7 @@ func namesExtension(message string, body []byte) bool {
 // endpointPart returns the part of d that applies to all requests to the endpoint. Refused
 // extensions of one answer may be accepted for another model, so they are not remembered.
 func (d dialect) endpointPart() dialect {
-	d.noExtensions, d.fillReasoning, d.fillSignature = false, false, false
+	d.noExtensions, d.fillReasoning, d.fillSignature, d.noImages = false, false, false, false
 	return d
 }
 
@@ -108,4 +116,79 @@ func (s *dialectStore) Store(d dialect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.d = d
+}
+
+// imageStatuses are the statuses with which endpoints refuse images: 404 is OpenRouter's, 500 that
+// of llama.cpp and Ollama.
+var imageStatuses = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusNotImplemented}
+
+// imageWords lists, in lower case, the words with which endpoints say that a model takes no images.
+// Words about one image, such as "unsupported image format", do not belong here.
+// testdata/imageerrors.txt has the texts and their sources.
+var imageWords = []string{
+	"image_url is only supported by certain models", // OpenAI
+	"unknown variant `image_url`",                   // DeepSeek
+	"unknown variant image_url",                     // DeepSeek, as proxies repeat it
+	"invalid type: sequence, expected a string",     // DeepSeek, older
+	"support image input",                           // OpenRouter, xAI and many others: "does not support image input", "no endpoints found that support image input"
+	"image input is not supported",                  // llama.cpp
+	"image input is not enabled",                    // Mistral
+	"image inputs are not supported",                // xAI
+	"image input modality is not enabled",           // Gemini
+	"missing data required for image input",         // Ollama
+	"does not support images",                       // LM Studio, GitHub Copilot
+	"not a multimodal model",                        // vLLM
+	"at most 0 image",                               // vLLM
+	"content must be a string",                      // Groq
+	"content' : value must be a string",             // Groq, older
+	"does not support vision",                       // several proxies
+	"vision is not supported",                       // several proxies
+}
+
+// refusesImages reports whether an endpoint's error says that the model takes no images.
+func refusesImages(status int, said []byte) bool {
+	return slices.Contains(imageStatuses, status) && containsAny(strings.ToLower(string(said)), imageWords)
+}
+
+// Bounds of what an endpoint has refused.
+const (
+	maxRefusedModels = 1000
+	// refusalLifetime is the time after which images are sent again: the endpoint may serve another
+	// model under the same id, or have been restarted with what it needs for images.
+	refusalLifetime = time.Hour
+)
+
+// imageRefusals remembers the models for which an endpoint has refused images. The zero value is
+// empty. The methods may be called by any number of goroutines.
+type imageRefusals struct {
+	mu      sync.Mutex // protects what follows
+	refused map[string]time.Time
+}
+
+// add remembers a model. Beyond maxRefusedModels it forgets another one.
+func (s *imageRefusals) add(model string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused == nil {
+		s.refused = make(map[string]time.Time)
+	}
+	if _, known := s.refused[model]; !known && len(s.refused) >= maxRefusedModels {
+		for other := range s.refused {
+			delete(s.refused, other)
+			break
+		}
+	}
+	s.refused[model] = time.Now()
+}
+
+// has reports whether images were refused for the model within refusalLifetime.
+func (s *imageRefusals) has(model string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, known := s.refused[model]
+	if known && time.Since(at) > refusalLifetime {
+		delete(s.refused, model)
+		return false
+	}
+	return known
 }

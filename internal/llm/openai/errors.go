@@ -51,6 +51,8 @@ type retryableError struct {
 	err        *llm.Error
 	retry      bool // a retry may succeed and is safe
 	retryAfter string
+
+	refusesImages bool // the endpoint says that the model takes no images
 }
 
 func (f *retryableError) Error() string { return f.err.Error() }
@@ -64,7 +66,7 @@ const maxErrorText = 2 << 10
 func statusError(status int, said []byte) *retryableError {
 	e := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
 	e.Status, e.Message = status, errorMessage(said)
-	f := &retryableError{err: e}
+	f := &retryableError{err: e, refusesImages: refusesImages(status, said)}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
 		e.Kind, e.Public = llm.TooLarge, publicContext
 		e.ContextTokens, e.PromptTokens = contextSizes(said)

@@ -1,8 +1,10 @@
 package openai
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"answerd/internal/llm"
@@ -46,6 +48,35 @@ func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) 
 	}
 	return out
 }
+
+// withoutImages returns messages with a line of text in place of each image.
+func withoutImages(messages []llm.Message) []llm.Message {
+	out := slices.Clone(messages)
+	for i := range out {
+		m := &out[i]
+		if !slices.ContainsFunc(m.Media, isImage) {
+			continue
+		}
+		var kept []llm.Media
+		for _, p := range m.Media {
+			if !isImage(p) {
+				kept = append(kept, p)
+				continue
+			}
+			what := "An image"
+			if p.MIME != "" {
+				what += fmt.Sprintf(" (%s, %d bytes)", p.MIME, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(p.Data, "="))))
+			}
+			line := strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", p.Label, what))
+			m.Text = strings.TrimSpace(m.Text + "\n" + line)
+		}
+		m.Media = kept
+	}
+	return out
+}
+
+// isImage reports whether p is an image. One with an address has no type.
+func isImage(p llm.Media) bool { return p.URL != "" || p.IsImage() }
 
 // newWireParts returns a user's message with media, each after its label.
 func newWireParts(m llm.Message) []wirePart {

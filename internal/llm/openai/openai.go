@@ -94,6 +94,7 @@ type Model struct {
 	options          []option.RequestOption // of every request: query and headers
 	secrets          []string               // values of headers and of URLs, which no log may have
 	dialect          dialectStore
+	images           imageRefusals
 	showErrors       bool
 }
 
@@ -210,6 +211,7 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 // streamWithRetries produces one answer within the allowed number of attempts.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
+	dialect.noImages = m.images.has(r.Model)
 	body, err := m.encodeWithDialect(r, dialect)
 	if err != nil {
 		return err
@@ -225,9 +227,9 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 		if !errors.As(err, &f) {
 			return err
 		}
-		if other := dialect.withoutRefused(f.err, body); other != dialect {
-			dialect = other
-			if m.dialect.Store(dialect.endpointPart()); ctx.Err() != nil {
+		if other := dialect.withoutRefused(f, body); other != dialect {
+			m.rememberDialect(ctx, r.Model, other)
+			if dialect = other; ctx.Err() != nil {
 				return ctx.Err()
 			}
 			if body, err = m.encodeWithDialect(r, dialect); err != nil {
@@ -239,6 +241,16 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 		if err := m.waitForRetry(ctx, r.Model, try, f); err != nil {
 			return err
 		}
+	}
+}
+
+// rememberDialect remembers what an endpoint has refused of a request for the model.
+func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
+	m.dialect.Store(d.endpointPart())
+	if d.noImages && !m.images.has(model) {
+		m.images.add(model)
+		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
+			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime))
 	}
 }
 

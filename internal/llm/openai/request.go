@@ -82,7 +82,11 @@ func encodeRequest(r *llm.Request, cache *toolCache, endpoint string, d dialect)
 	if err != nil {
 		return nil, fmt.Errorf("encode the request: %w", err)
 	}
-	messages := appendMessages(make([]wireMessage, 0, len(r.Messages)), r.Messages, endpoint)
+	given := r.Messages
+	if d.noImages {
+		given = withoutImages(given)
+	}
+	messages := appendMessages(make([]wireMessage, 0, len(given)), given, endpoint)
 	if d.fillReasoning || d.fillSignature {
 		d.fillMembers(messages)
 	}

@@ -1,0 +1,107 @@
+package llm
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// AcceptsImages reports whether a model takes images, as far as its id tells: for models of which
+// the operator says nothing. It reports true for an unknown model, because its endpoint can refuse
+// images, and a refusal is better than a model that is never shown any.
+//
+// An id is divided into words and numbers, so that llama3.1:8b, meta.llama3-1-8b-instruct-v1:0 and
+// meta-llama/Llama-3.1-8B have the same words. If one of them means images, as in qwen2.5vl and
+// phi-4-multimodal-instruct, the model takes images. Otherwise the longest name in families that the
+// id contains decides, so that gpt-4.1 differs from gpt-4.
+func AcceptsImages(model string) bool {
+	id := idWords(model)
+	if slices.ContainsFunc(id, func(w string) bool { return slices.Contains(imageWords, w) }) {
+		return true
+	}
+	accepts, longest := true, 0
+	for _, f := range families {
+		if len(f.words) > longest && containsWords(id, f.words) {
+			accepts, longest = f.images, len(f.words)
+		}
+	}
+	return accepts
+}
+
+// imageWords are the words by which vendors name models that take images.
+var imageWords = []string{"vision", "vl", "vlm", "omni", "multimodal"}
+
+// family is a name that ids of a family of models contain.
+type family struct {
+	words  []string
+	images bool
+}
+
+// families lists what takes text alone, and what takes images among that. Other models take images
+// or have endpoints that say that they do not. Sources: the modalities in
+// https://github.com/anomalyco/models.dev at f3fc6922 (July 2026), and the model cards of the open
+// models.
+var families = slices.Concat(
+	// OpenAI
+	textFamilies("gpt-3.5", "gpt-35", "gpt-4", "gpt-oss", "o1-mini", "o1-preview", "o3-mini"),
+	imageFamilies("gpt-4-turbo", "gpt-4.1", "gpt-4.5", "gpt-4o"),
+	// DeepSeek; deepseek-vl2 has an image word
+	textFamilies("deepseek-chat", "deepseek-coder", "deepseek-reasoner", "deepseek-r1", "deepseek-v2", "deepseek-v3", "deepseek-v4"),
+	// Meta, before Llama 4
+	textFamilies("codellama", "llama-2", "llama-3", "llama-v3", "tinyllama"),
+	imageFamilies("llama-3.2-11b", "llama-3.2-90b"),
+	// Qwen; qwen-plus and qwen-flash change with each generation
+	textFamilies("qwen-max", "qwen-turbo", "qwen-1.5", "qwen-2", "qwen-3", "qwen-3.6-max", "qwen-3.7-max", "qwq"),
+	imageFamilies("qwen-3.5", "qwen-3.6", "qwen-3.7"),
+	// Zhipu, Moonshot, MiniMax
+	textFamilies("glm-4", "glm-5", "kimi-k2", "minimax-m1", "minimax-m2"),
+	imageFamilies("glm-4v", "glm-4.1v", "glm-4.5v", "glm-4.6v", "glm-5v", "kimi-k2.5", "kimi-k2.6", "kimi-k2.7"),
+	// Mistral, before Mistral Small 3.1
+	textFamilies("codestral", "mathstral", "mistral-7b", "mistral-large-2402", "mistral-large-2407", "mistral-large-2411", "mistral-nemo", "mixtral"),
+	// Google, Microsoft, Cohere, xAI, Amazon
+	textFamilies("gemma-2", "gemma-3-1b", "gemma-3-270m", "phi-2", "phi-3", "phi-4", "command-a-03", "command-a-reasoning", "command-r", "grok-2", "grok-3", "nova-micro"),
+	// Open models of others
+	textFamilies("exaone", "falcon", "granite", "jamba", "lfm2", "olmo", "smollm", "solar", "stablelm", "starcoder", "vicuna"),
+)
+
+func textFamilies(names ...string) []family  { return newFamilies(false, names) }
+func imageFamilies(names ...string) []family { return newFamilies(true, names) }
+
+func newFamilies(images bool, names []string) (out []family) {
+	for _, name := range names {
+		out = append(out, family{idWords(name), images})
+	}
+	return out
+}
+
+// decimalP is the point in ids of Fireworks, such as llama-v3p1-8b-instruct.
+var decimalP = regexp.MustCompile(`(\d)p(\d)`)
+
+// idWords divides an id into its words and numbers, in lower case.
+func idWords(id string) (words []string) {
+	id = decimalP.ReplaceAllString(strings.ToLower(id), "$1.$2")
+	var last rune // of the word so far; 0 starts a new word
+	for _, r := range id {
+		switch isWord := unicode.IsLetter(r) || unicode.IsDigit(r); {
+		case !isWord:
+			last = 0
+			continue
+		case last == 0 || unicode.IsDigit(r) != unicode.IsDigit(last):
+			words = append(words, "")
+		}
+		words[len(words)-1] += string(r)
+		last = r
+	}
+	return words
+}
+
+// containsWords reports whether id contains name without a gap.
+func containsWords(id, name []string) bool {
+	for i := range max(len(id)-len(name)+1, 0) {
+		if slices.Equal(id[i:i+len(name)], name) {
+			return true
+		}
+	}
+	return false
+}

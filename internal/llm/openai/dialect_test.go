@@ -1,0 +1,130 @@
+package openai
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// imageRequest asks about an image of a tool's result, a sound, and an image of the question.
+var imageRequest = llm.Request{Model: "m", Messages: []llm.Message{
+	{Role: llm.User, Text: "What is this?", Media: []llm.Media{{URL: "https://example.com/a.png"}}},
+	{Role: llm.Assistant, Calls: []llm.ToolCall{{ID: "c", Name: "look", Arguments: "{}"}}},
+	{Role: llm.ToolRole, CallID: "c", Tool: "look", Text: "Here:", Media: []llm.Media{
+		{Label: "Image 1 of the result of look (call c):", MIME: "image/png", Data: "AAAAAA=="},
+		{Label: "Sound 2 of the result of look (call c):", MIME: "audio/wav", Data: "AAAA"},
+	}},
+}}
+
+// A refusal of images costs one more request without counting as a retry, and is remembered for
+// the model. The model gets a line of text for each image; a sound stays.
+func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
+	data, err := os.ReadFile("testdata/imageerrors.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, cases := "", 0
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if comment, ok := strings.CutPrefix(line, "# "); ok || line == "" {
+			name = comment
+			continue
+		}
+		cases++
+		t.Run(name, func(t *testing.T) {
+			var status int
+			if _, err := fmt.Sscan(line, &status); err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			s, m := newEndpoint(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, replyStatus(status, line[4:]), sendStream(helloStream))
+			for range 2 {
+				if _, err := llmtest.Collect(t.Context(), m, imageRequest); err != nil {
+					t.Fatal(err)
+				}
+			}
+			other := imageRequest
+			other.Model = "another"
+			if _, err := llmtest.Collect(t.Context(), m, other); err != nil {
+				t.Fatal(err)
+			}
+			requests := s.receivedRequests()
+			if len(requests) != 4 {
+				t.Fatalf("got %d requests, want 4, of which the first is refused", len(requests))
+			}
+			for i, want := range []int{2, 0, 0, 2} {
+				body := string(requests[i].body)
+				if got := strings.Count(body, `"image_url":`); got != want {
+					t.Errorf("request %d: got %d images, want %d", i+1, got, want)
+				}
+				if got := strings.Count(body, `which this model cannot take.]`); got != 2-want {
+					t.Errorf("request %d: got %d lines in place of images, want %d: %s", i+1, got, 2-want, body)
+				}
+				if got := strings.Count(body, `"input_audio":`); got != 1 {
+					t.Errorf("request %d: got %d sounds, want 1", i+1, got)
+				}
+			}
+			for _, want := range []string{
+				`"content":"What is this?\n[An image was here, which this model cannot take.]"`,
+				`"content":"Here:\nImage 1 of the result of look (call c): [An image (image/png, 4 bytes) was here, which this model cannot take.]"`,
+			} {
+				if !strings.Contains(string(requests[1].body), want) {
+					t.Errorf("got the request %s, want %s in it", requests[1].body, want)
+				}
+			}
+			if n := strings.Count(log.String(), "the model takes no images"); n != 1 || strings.Contains(log.String(), "trying again") {
+				t.Errorf("got the log\n%s\nwant one line that the model takes no images, and no retry", log.String())
+			}
+		})
+	}
+	if cases < 15 {
+		t.Errorf("got %d errors, want at least 15", cases)
+	}
+}
+
+// An error about one image says nothing about the model, and neither does one in a request without
+// images.
+func TestImagesAreKeptIfTheErrorIsAboutSomethingElse(t *testing.T) {
+	for said, r := range map[string]llm.Request{
+		"You uploaded an unsupported image. Please make sure your image is valid.": imageRequest,
+		"At most 1 image(s) may be provided in one request.":                       imageRequest,
+		"This model does not support image input.":                                 testRequest,
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)))
+		_, err := llmtest.Collect(t.Context(), m, r)
+		requireError(t, err, llm.ModelError)
+		if n := len(s.receivedRequests()); n != 1 || m.images.has("m") {
+			t.Errorf("%s: got %d requests and the images remembered as refused: %t, want 1 and false", said, n, m.images.has("m"))
+		}
+	}
+}
+
+func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s imageRefusals
+		s.add("a")
+		<-time.After(refusalLifetime)
+		if !s.has("a") || s.has("b") {
+			t.Errorf("after an hour: got %t for a and %t for b, want true and false", s.has("a"), s.has("b"))
+		}
+		<-time.After(time.Second)
+		if s.has("a") {
+			t.Error("after more than an hour: got a as refused, want it forgotten")
+		}
+	})
+	var s imageRefusals
+	for i := range maxRefusedModels + 100 {
+		s.add(fmt.Sprint(i))
+	}
+	if n := len(s.refused); n != maxRefusedModels || !s.has(fmt.Sprint(maxRefusedModels+99)) {
+		t.Errorf("got %d models, want %d with the last one", n, maxRefusedModels)
+	}
+}
