@@ -66,7 +66,7 @@ func (c *config) servedModels() []llm.Profile {
 	if len(c.models) > 0 {
 		return c.models
 	}
-	return []llm.Profile{{ID: c.DefaultModelID}}
+	return []llm.Profile{{ID: c.DefaultModelID, Images: llm.AcceptsImages(c.DefaultModelID)}}
 }
 
 // endpointState describes what a probe found out about an endpoint.

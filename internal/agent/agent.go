@@ -52,7 +52,7 @@ type Options struct {
 
 	DefaultModel string // the model of requests that name no model
 	// Profiles lists the models that requests may name. If it is empty, any name is allowed, and
-	// the profile is unknown.
+	// llm.AcceptsImages decides whether the model gets images.
 	Profiles        map[string]llm.Profile
 	ToolSearch      ToolSearch // when the model must search for tools; the zero value means never
 	Prompt          *Prompt

@@ -31,6 +31,7 @@ type loop struct {
 	historyLen     int             // messages after the first one that are older than the question
 	requestCallIDs map[string]bool // ids of the calls that came with the request
 	callIDs        map[string]bool // all call ids of the run, which must differ
+	profile        llm.Profile     // of the model that the request names
 	window         *window.Window
 	trimReported   bool // readers were informed that the conversation was trimmed
 
@@ -108,7 +109,8 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.catalog = l.agent.toolCatalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.byName
 	promptTools := l.catalog.tools
-	profile := l.agent.Profiles[req.Model]
+	profile := l.agent.profileOf(req.Model)
+	l.profile = profile
 	l.window = window.New(profile)
 	if req.MaxTokens > 0 {
 		l.window.LimitReserve(req.MaxTokens)
@@ -161,7 +163,7 @@ func (l *loop) offeredTools(final bool) []llm.Tool {
 // the model's window, because endpoints refuse a longer answer. 0 means no limit.
 func (l *loop) answerTokens(final bool) int64 {
 	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.agent.Profiles[l.run.req.Model].MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
 	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
 	if limit == 0 && !l.answerRefused {
 		return 0

@@ -123,6 +123,15 @@ type Message struct {
 	CallID  string       // of a tool: the call whose result it is
 }
 
+// profileOf returns the profile of a model that requests may name. If the operator lists no models,
+// the model's id decides whether it takes images.
+func (a *Agent) profileOf(model string) llm.Profile {
+	if len(a.Profiles) == 0 {
+		return llm.Profile{ID: model, Images: llm.AcceptsImages(model)}
+	}
+	return a.Profiles[model]
+}
+
 // validateRequest sets the defaults of r, and refuses a request that cannot be run.
 func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
@@ -69,7 +70,7 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 		name  string
 		house *agenttest.Fixture
 	}{
-		{"native", agenttest.NewFixture(t, gives, nil)},
+		{"native", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} })},
 		{"native, takes images and audio", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = takes })},
 		{"text dialect", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Model, o.Profiles = texttool.New(o.Model), takes })},
 	}
@@ -234,6 +235,36 @@ func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
 	}
 	if n := bytes.Count(messages[9].Parts, []byte(`"image_url":`)); n != 4 {
 		t.Errorf("%d pictures in the second turn, want 4", n)
+	}
+}
+
+// Without profiles the id of the model decides whether it gets the images of results. If an
+// endpoint refuses them, the model gets text in this run and the next.
+func TestPicturesAreSentUnlessTheModelIsKnownToTakeNone(t *testing.T) {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Model == "mine" && bytes.Contains(r.Body, []byte(`"image_url":`)) {
+			return llmtest.Fails(http.StatusInternalServerError, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj")
+		}
+		return gives(r)
+	}, nil)
+	h.Tools.SetResult("it", `{"content":[{"type":"image","mimeType":"image/png","data":"`+picture(12)+`"}]}`)
+	for _, c := range []struct {
+		model    string
+		requests int
+		last     string // what the last request has
+	}{
+		{"gpt-4o", 2, `"image_url":`},
+		{"llama3.1:8b", 2, "[image image/png, 12 bytes]\""},
+		{"mine", 3, "[An image (image/png, 12 bytes) was here, which this model cannot take.]"},
+		{"mine", 2, "[An image (image/png, 12 bytes) was here, which this model cannot take.]"},
+		{"another", 2, `"image_url":`},
+	} {
+		before := len(h.Model.Requests())
+		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{Model: c.model}).ID))
+		requests := h.Model.Requests()[before:]
+		if last := string(requests[len(requests)-1].Body); len(requests) != c.requests || !strings.Contains(last, c.last) {
+			t.Errorf("%s: got %d requests, the last one %s, want %d and %s in it", c.model, len(requests), last, c.requests, c.last)
+		}
 	}
 }
 
