@@ -13,8 +13,6 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
-	"answerd/internal/llm"
-	"answerd/internal/llm/texttool"
 	"answerd/internal/mcp/catalog"
 )
 
@@ -28,17 +26,15 @@ func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, log
 		return err
 	}
 	defer func() { _ = tel.Shutdown(ctx) }()
-	native := newModel(c, tel, logger)
-	defer native.Close()
-	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles())
-	defer addEndpoints(router, c, tel, logger)()
+	models := openModels(ctx, c, tel, logger)
+	defer func() { models.end() }()
 	prompt, err := newPrompt(c)
 	if err != nil {
 		return err
 	}
 	log := memory.New(memory.Options{})
 	a, err := agent.New(agent.Options{
-		Model: router, Tools: tools.client, Log: log, DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Prompt: prompt,
+		Model: models.router, Tools: tools.client, Log: log, DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Prompt: prompt,
 		MaxTurns: 3, MaxOutputTokens: c.MaxOutputTokens, Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {

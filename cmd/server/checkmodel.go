@@ -52,7 +52,7 @@ func (c *config) modelEndpoints() []modelEndpoint {
 		}
 		own = append(own, modelEndpoint{
 			urlSetting: "MODELS_FILE, base_url of " + p.ID, keySetting: "MODELS_FILE, api_key of " + p.ID,
-			baseURL: p.BaseURL, key: auth.NewSecret(key), headers: p.Headers, query: p.Query, tls: c.certificates.models[p.ID], models: []string{id},
+			baseURL: p.BaseURL, key: auth.NewSecret(key), headers: p.Headers, query: p.Query, tls: c.modelCertificates.models[p.ID], models: []string{id},
 		})
 	}
 	if len(e.models) == 0 {

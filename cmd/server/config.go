@@ -244,10 +244,14 @@ type config struct {
 	eventsMaxBytesSet bool // if false, the event log may choose a smaller bound
 	portDecides       bool // Addr is from PORT
 
-	certificates certificates // of the TLS files, other than those of MCP servers
+	certificates certificates // of the settings
 	tokenKeys    *sealed.Keys // of TOKENS_KEY_FILE; nil if it is not set
 
-	models   []llm.Profile       // of MODELS_FILE
+	models            []llm.Profile // of MODELS_FILE
+	modelSet          bool          // DEFAULT_MODEL_ID is set, else the first of these models is the default
+	modelsWatch       *fileWatch    // of MODELS_FILE, as it was just before it was read
+	modelCertificates certificates
+
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" if neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 	warnings []*configError      // settings that are probably a mistake, although the service can start
@@ -272,8 +276,7 @@ func loadConfig(environ environment) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	modelSet := settings["DEFAULT_MODEL_ID"] != ""
-	c := config{lookup: environ.get, eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
+	c := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
 	if err := env.ParseWithOptions(&c, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
@@ -289,11 +292,14 @@ func loadConfig(environ environment) (config, error) {
 	if c.LLMAPIKey.IsZero() {
 		c.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
 	}
-	if err := c.readModels(modelSet); err != nil {
+	if err := c.readModels(); err != nil {
 		return config{}, err
 	}
 	c.warnings = c.findWarnings(environ)
-	if err := c.validate(modelSet || len(c.models) > 0); err != nil {
+	if err := c.validate(c.modelSet || len(c.models) > 0); err != nil {
+		return c, err
+	}
+	if err := c.readModelCertificates(); err != nil {
 		return c, err
 	}
 	if err := c.readTokenKeys(); err != nil {
@@ -397,7 +403,7 @@ func (r *rateLimit) UnmarshalText(text []byte) error {
 	per := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}[unit]
 	n, err := strconv.ParseUint(number, 10, 32)
 	if err != nil || per == 0 || n < 1 || n > maxRate {
-		return errors.New("not a rate")
+		return fmt.Errorf("want 1 to %d per s, m or h", maxRate)
 	}
 	*r = rateLimit{N: int(n), Per: per}
 	return nil

@@ -33,8 +33,8 @@ func TestRateLimitParses(t *testing.T) {
 		if text == "" {
 			continue // not set
 		}
-		if err == nil || err.Error() != "RATE_LIMIT: not a rate like 10/s: not a rate" {
-			t.Errorf(`%q: %v, want error "RATE_LIMIT: not a rate like 10/s: not a rate"`, text, err)
+		if want := "RATE_LIMIT: not a rate like 10/s: want 1 to 1000000 per s, m or h"; err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want error %q", text, err, want)
 		}
 	}
 }

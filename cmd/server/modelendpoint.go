@@ -101,7 +101,7 @@ func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger
 			cfg.BaseURL, cfg.Key = p.BaseURL, nil
 			cfg.APIKey, cfg.TLS = "", nil
 		}
-		if own := c.certificates.models[p.ID]; own != nil {
+		if own := c.modelCertificates.models[p.ID]; own != nil {
 			cfg.TLS = own
 		}
 		if p.APIKey != "" {

@@ -2,18 +2,27 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"sync"
 	"text/tabwriter"
 
+	"answerd/internal/agent"
 	"answerd/internal/llm"
+	"answerd/internal/llm/texttool"
+	"answerd/internal/telemetry"
 )
 
 // readModels reads MODELS_FILE, if it is set, and checks the default model against it.
-func (c *config) readModels(defaultSet bool) error {
+func (c *config) readModels() error {
 	if c.ModelsFile == "" {
 		return nil
+	}
+	if c.modelsWatch == nil {
+		c.modelsWatch = newFileWatch(c.ModelsFile)
 	}
 	data, err := os.ReadFile(c.ModelsFile)
 	if err != nil {
@@ -25,13 +34,87 @@ func (c *config) readModels(defaultSet bool) error {
 	if err := c.expandModels(); err != nil {
 		return err
 	}
-	if !defaultSet {
+	if !c.modelSet {
 		c.DefaultModelID = c.models[0].ID
 	}
 	if _, served := c.profiles()[c.DefaultModelID]; !served {
 		return &configError{"DEFAULT_MODEL_ID", "is not one of the models of MODELS_FILE"}
 	}
 	return nil
+}
+
+// reloadModels returns c with MODELS_FILE as it is now. What would be an error at the start is one
+// here too.
+func (c config) reloadModels() (config, error) {
+	if err := c.readModels(); err != nil {
+		return config{}, err
+	}
+	if err := c.validate(true); err != nil {
+		return config{}, err
+	}
+	return c, c.readModelCertificates()
+}
+
+// servedModels has the endpoints of all models. MODELS_FILE may replace them.
+type servedModels struct {
+	router *llm.Router
+	tel    *telemetry.Telemetry
+	logger *slog.Logger
+	end    func() // ends the use of the endpoints that the router asks
+
+	mu           sync.Mutex   // protects certificates
+	certificates certificates // of these endpoints
+}
+
+// openModels opens the endpoints of the models of c.
+func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger *slog.Logger) *servedModels {
+	m := &servedModels{router: llm.NewRouter(nil, "", nil), tel: tel, logger: logger, end: func() {}}
+	m.router.Logger = logger
+	m.use(ctx, c)
+	return m
+}
+
+// use makes the router ask the models of c. Requests in flight end at the endpoints at which they
+// began.
+func (m *servedModels) use(ctx context.Context, c config) {
+	native := newModel(c, m.tel, m.logger)
+	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles())
+	closeOwn := addEndpoints(router, c, m.tel, m.logger)
+	m.router.Replace(router)
+	m.end()
+	endReloading := c.modelCertificates.startReloading(ctx, "TLS certificates of models", m.logger)
+	m.end = func() {
+		endReloading()
+		native.Close()
+		closeOwn()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.certificates = c.modelCertificates
+}
+
+// usedCertificates returns the client certificates of the endpoints.
+func (m *servedModels) usedCertificates() []usedCertificate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.certificates.used()
+}
+
+// startReloading reads MODELS_FILE again when it changes, until end is called. A file that cannot be
+// used is refused, and the models stay.
+func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent.Agent) (end func()) {
+	if c.ModelsFile == "" {
+		return func() {}
+	}
+	return startFollowing(ctx, c.modelsWatch, "MODELS_FILE", m.logger, func() (slog.Attr, error) {
+		next, err := c.reloadModels()
+		if err != nil {
+			return slog.Attr{}, err
+		}
+		m.use(ctx, next)
+		runs.ReplaceModels(next.DefaultModelID, next.profiles())
+		return slog.Int("models", len(next.models)), nil
+	})
 }
 
 // profiles returns the models of MODELS_FILE by the ids that requests name.

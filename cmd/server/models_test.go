@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
+
+	"answerd/internal/llm/llmtest"
 )
 
 // modelsFile is a MODELS_FILE of this content.
@@ -103,5 +106,106 @@ func TestCheckPrintsTheModels(t *testing.T) {
 		if !regexp.MustCompile(line).MatchString(out.String()) {
 			t.Errorf("got\n%s\nwant a line %s", out, line)
 		}
+	}
+}
+
+// MODELS_FILE is read again on SIGHUP and when it changes. A bad one is refused with its place.
+func TestModelsFileIsReloaded(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	other := llmtest.New(t, newTwoCallScript())
+	path := modelsFile(t, `[{"id":"first"}]`)
+	p := spawnAnswerd(t, append(w.environ(), "MODELS_FILE="+path, "DEFAULT_MODEL_ID=", "OTHER_KEY=canary-other"))
+	url, c := p.url(t), newClient(t)
+	// served returns the models of GET /v1/models.
+	served := func() string {
+		_, body := getBody(t, c, url+"/v1/models")
+		var list struct{ Data []struct{ ID string } }
+		if err := json.Unmarshal([]byte(body), &list); err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, m := range list.Data {
+			if !strings.Contains(m.ID, ":") { // a variant, such as first:no-tools
+				ids = append(ids, m.ID)
+			}
+		}
+		return strings.Join(ids, " ")
+	}
+	if got := served(); got != "first" {
+		t.Errorf("got the models %s, want first", got)
+	}
+
+	writeFile(t, path, `[{"id":"first"},{"id":"second","upstream":"vendor/second","base_url":"`+other.URL+`","api_key":"${OTHER_KEY}"}]`)
+	p.signal(t, syscall.SIGHUP)
+	if line := p.waitForLine(t, "MODELS_FILE read again"); !strings.Contains(line, `"models":2`) {
+		t.Errorf("got %s, want 2 models", line)
+	}
+	for _, model := range []string{"first", "second"} {
+		if a := postQuestion(t, c, url, `{"question":"Q","model":"`+model+`"}`); a.Answer != "100 and 16 km." {
+			t.Errorf("%s: got %q, want the answer of the script", model, a.Answer)
+		}
+	}
+	if got := other.Requests(); len(got) != 2 || got[0].Model != "vendor/second" || got[0].Header.Get("Authorization") != "Bearer canary-other" {
+		t.Errorf("got %d requests at the endpoint of second, want 2 for vendor/second with its key", len(got))
+	}
+
+	writeFile(t, path, `[{"id":"first","price":{"input_per_million":-1}}]`)
+	p.signal(t, syscall.SIGHUP)
+	if line := p.waitForLine(t, "MODELS_FILE refused"); !strings.Contains(line, "MODELS_FILE: /0/price/input_per_million: below 0") {
+		t.Errorf("got %s, want the place of the mistake", line)
+	}
+	if got := served(); got != "first second" {
+		t.Errorf("after a bad file: got the models %s, want first second", got)
+	}
+
+	writeFile(t, path, `[{"id":"third"}]`) // without a signal
+	p.waitForLine(t, "MODELS_FILE read again")
+	if a := postQuestion(t, c, url, `{"question":"Q"}`); !strings.Contains(string(a.Metadata), `"model":"third"`) {
+		t.Errorf("got %s, want third as the default model", a.Metadata)
+	}
+	resp := post(t, c, url+"/answer", `{"question":"Q","model":"first"}`)
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(body), "/model") {
+		t.Errorf("a model that was removed: got %s %s, want 400 for /model", resp.Status, body)
+	}
+}
+
+// A file without the model of DEFAULT_MODEL_ID, or without the price that BUDGET_COST needs, is refused
+// at a reload as at the start.
+func TestModelsFileReloadIsChecked(t *testing.T) {
+	path := modelsFile(t, `[{"id":"a","price":{"input_per_million":1,"output_per_million":1}}]`)
+	c, err := loadConfig(envOf("MODELS_FILE", path, "DEFAULT_MODEL_ID", "a", "BUDGET_COST", "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for content, want := range map[string]string{
+		`[{"id":"b"}]`: "DEFAULT_MODEL_ID: is not one of the models of MODELS_FILE",
+		`[{"id":"a"}]`: "BUDGET_COST: needs the price of the default model, in MODELS_FILE",
+		`[{"id":"a","price":{"input_per_million":1,"output_per_million":1},"base_url":"https://a","tls":{"ca_file":"none.pem"}}]`: "MODELS_FILE: /0/tls/ca_file: " + filepath.Join(filepath.Dir(path), "none.pem") + ": cannot be read: no such file or directory",
+	} {
+		writeFile(t, path, content)
+		if _, err := c.reloadModels(); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", content, err, want)
+		}
+	}
+	if len(c.models) != 1 || c.models[0].ID != "a" || c.models[0].Price == nil {
+		t.Errorf("got the models %+v after refused files, want those of the start", c.models)
+	}
+}
+
+// The log says why another model was asked, and which.
+func TestFallbackIsLogged(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	file := modelsFile(t, `[{"id":"down","base_url":"http://`+strings.TrimPrefix(strings.TrimSuffix(closedAddress(t), "/mcp"), "http://")+`/v1","fallback":["scripted"]},{"id":"scripted"}]`)
+	s := startAnswerd(t, w.environment("MODELS_FILE", file, "DEFAULT_MODEL_ID", "down", "LLM_MAX_RETRIES", "0"))
+	postQuestion(t, newClient(t), s.url, `{"question":"Q"}`)
+	var lines []string
+	for line := range strings.Lines(s.log.String()) {
+		if strings.Contains(line, `"msg":"a model is unavailable, so its fallback is asked"`) {
+			lines = append(lines, line)
+		}
+	}
+	// The second turn asks the model first that has answered.
+	if len(lines) != 1 || !strings.Contains(lines[0], `"level":"INFO"`) || !strings.Contains(lines[0], `"model":"down","fallback":"scripted","reason":"model_error: ask the model: `) || !strings.Contains(lines[0], "connection refused") {
+		t.Errorf("got the lines %q, want one at INFO with down, scripted and the reason", lines)
 	}
 }

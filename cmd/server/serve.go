@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	_ "time/tzdata" // the image has no zone database
@@ -21,9 +22,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/console"
-	"answerd/internal/llm"
 	"answerd/internal/llm/openai"
-	"answerd/internal/llm/texttool"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
 	"answerd/internal/tlsconfig"
@@ -48,7 +47,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	defer stages.closeLogged(logger, "telemetry", tel.Shutdown)
 
 	defer c.certificates.close()
-	defer c.certificates.startReloading(ctx, logger)()
+	defer c.certificates.startReloading(ctx, "TLS certificates", logger)()
 	verifier, err := newVerifier(c, logger)
 	if err != nil {
 		return err
@@ -66,8 +65,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer closeLog()
-	native := newModel(c, tel, logger)
-	defer native.Close()
+	models := openModels(ctx, c, tel, logger)
+	defer func() { models.end() }()
 	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, SignIns: c.signIns(log, logger), Logger: logger})
 	if err != nil {
 		return err
@@ -77,7 +76,9 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err := observeServers(tel, tools.client); err != nil {
 		return err
 	}
-	endExpiry, err := observeCertificates(ctx, tel, logger, func() []usedCertificate { return c.certificates.used(tools.client) })
+	endExpiry, err := observeCertificates(ctx, tel, logger, func() []usedCertificate {
+		return slices.Concat(c.certificates.used(), models.usedCertificates(), usedByTools(tools.client))
+	})
 	if err != nil {
 		return err
 	}
@@ -93,10 +94,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles())
-	defer addEndpoints(router, c, tel, logger)()
 	runs, err := agent.New(agent.Options{
-		Model: router, Tools: tools.client, Log: log,
+		Model: models.router, Tools: tools.client, Log: log,
 		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
@@ -109,6 +108,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
+	defer models.startReloading(ctx, c, runs)()
 	metricsHandler, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
 	if err != nil {
 		return err

@@ -19,8 +19,8 @@ import (
 )
 
 // certificates holds the certificate of the listener, and the roots and the client certificates for
-// model endpoints and the IAM. The zero value has none. Those for MCP servers belong to the
-// mcp.Client.
+// LLM_BASE_URL and the IAM; or those of the models of a MODELS_FILE. The zero value has none. Those
+// for MCP servers belong to the mcp.Client.
 type certificates struct {
 	server *tlsconfig.Source            // of TLS_*; nil if none is set
 	llm    *tlsconfig.Source            // of LLM_TLS_*; nil if none is set
@@ -52,21 +52,35 @@ func (n namedSource) configError(err error) error {
 	return &configError{n.setting + "_" + strings.ToUpper(string(e.Field)) + "_FILE", err.Error()}
 }
 
-// readCertificates reads the TLS files of all settings except those of mcp.json. The watch is
-// created before the files are read, so that a change in between is noticed.
-func (c *config) readCertificates() error {
-	type entry struct {
-		files tlsconfig.Files
-		namedSource
-	}
-	entries := []entry{
+// certificateFiles are the files of one source.
+type certificateFiles struct {
+	files tlsconfig.Files
+	namedSource
+}
+
+// readCertificates reads the TLS files of the settings.
+func (c *config) readCertificates() (err error) {
+	c.certificates, err = loadCertificates([]certificateFiles{
 		{tlsconfig.Files{CertFile: c.TLSCertFile, KeyFile: c.TLSKeyFile}, namedSource{connection: "listener", setting: "TLS"}},
 		{tlsconfig.Files{CAFile: c.LLMTLSCAFile, CertFile: c.LLMTLSCertFile, KeyFile: c.LLMTLSKeyFile}, namedSource{connection: "llm", setting: "LLM_TLS"}},
 		{tlsconfig.Files{CAFile: c.IAMTLSCAFile, CertFile: c.IAMTLSCertFile, KeyFile: c.IAMTLSKeyFile}, namedSource{connection: "iam", setting: "IAM_TLS"}},
-	}
+	})
+	return err
+}
+
+// readModelCertificates reads the TLS files of the models of MODELS_FILE.
+func (c *config) readModelCertificates() (err error) {
+	var entries []certificateFiles
 	for i, p := range c.models {
-		entries = append(entries, entry{tlsconfig.Files(p.TLS), namedSource{connection: "llm", model: p.ID, setting: fmt.Sprintf("/%d/tls", i)}})
+		entries = append(entries, certificateFiles{tlsconfig.Files(p.TLS), namedSource{connection: "llm", model: p.ID, setting: fmt.Sprintf("/%d/tls", i)}})
 	}
+	c.modelCertificates, err = loadCertificates(entries)
+	return err
+}
+
+// loadCertificates reads the files of entries. The watch is created before that, so that a change in
+// between is noticed.
+func loadCertificates(entries []certificateFiles) (certificates, error) {
 	var paths []string
 	for _, e := range entries {
 		paths = append(paths, e.files.Paths()...)
@@ -78,7 +92,7 @@ func (c *config) readCertificates() error {
 		}
 		source, err := tlsconfig.Load(e.files)
 		if err != nil {
-			return e.configError(err)
+			return certificates{}, e.configError(err)
 		}
 		switch e.Source = source; {
 		case e.model != "":
@@ -92,17 +106,16 @@ func (c *config) readCertificates() error {
 		}
 		k.named = append(k.named, e.namedSource)
 	}
-	c.certificates = k
-	return nil
+	return k, nil
 }
 
 // startReloading reads the files again when they change, until end is called. New connections then
-// use the new certificates.
-func (k *certificates) startReloading(ctx context.Context, logger *slog.Logger) (end func()) {
+// use the new certificates. what names the files in the log.
+func (k *certificates) startReloading(ctx context.Context, what string, logger *slog.Logger) (end func()) {
 	if len(k.named) == 0 {
 		return func() {}
 	}
-	return startFollowing(ctx, k.watch, "TLS certificates", logger, func() (slog.Attr, error) {
+	return startFollowing(ctx, k.watch, what, logger, func() (slog.Attr, error) {
 		var errs []error
 		for _, n := range k.named { // an invalid file must not keep the others from being read
 			if err := n.Reload(); err != nil {
@@ -128,8 +141,8 @@ type usedCertificate struct {
 	expires    time.Time
 }
 
-// used returns the certificates of outgoing connections whose expiry is known.
-func (k *certificates) used(tools *mcp.Client) []usedCertificate {
+// used returns the certificates whose expiry is known.
+func (k *certificates) used() []usedCertificate {
 	var out []usedCertificate
 	for _, n := range k.named {
 		if at := n.Expiry(); !at.IsZero() {
@@ -140,6 +153,12 @@ func (k *certificates) used(tools *mcp.Client) []usedCertificate {
 			out = append(out, usedCertificate{n.connection, n.model, role, at})
 		}
 	}
+	return out
+}
+
+// usedByTools returns the certificates of the connections to MCP servers.
+func usedByTools(tools *mcp.Client) []usedCertificate {
+	var out []usedCertificate
 	for _, c := range tools.Certificates() {
 		out = append(out, usedCertificate{"mcp", c.Server, c.Role, c.Expires})
 	}

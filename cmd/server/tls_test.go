@@ -117,8 +117,9 @@ func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 
 	tools.rotate(t)
 	p.waitForLine(t, "MCP configuration read again")
-	model.rotate(t)
 	own.rotate(t)
+	p.waitForLine(t, "TLS certificates of models read again")
+	model.rotate(t)
 	p.waitForLine(t, "TLS certificates read again")
 	ask("scripted")
 	ask("own")

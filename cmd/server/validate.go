@@ -213,13 +213,16 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 		if err != nil || n < 0 || n > (1<<62)/u.size {
-			return errors.New("not a size")
+			return errSize
 		}
 		*b = byteSize(n * u.size)
 		return nil
 	}
-	return errors.New("not a size")
+	return errSize
 }
+
+// errSize is the reason why a text is not a byteSize.
+var errSize = errors.New("want a whole number with B, KiB, MiB, GiB or no unit")
 
 // unauthenticatedError refuses to serve beyond loopback without authentication, unless the operator
 // has allowed that: any program in the network could use the tools.

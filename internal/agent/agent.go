@@ -28,6 +28,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -50,7 +51,7 @@ type Options struct {
 	Tools *mcp.Client
 	Log   event.Log
 
-	DefaultModel string // the model of requests that name no model
+	DefaultModel string // the model of requests that name no model; see ReplaceModels
 	// Profiles lists the models that requests may name. If it is empty, any name is allowed, and
 	// llm.AcceptsImages decides whether the model gets images.
 	Profiles        map[string]llm.Profile
@@ -128,6 +129,7 @@ type Agent struct {
 	Options
 	metrics      metrics
 	toolCatalogs toolCatalogCache
+	models       atomic.Pointer[servedModels]
 	windowSizes  window.Sizes // of models by their id, as their endpoints named them
 
 	stop context.CancelCauseFunc // ends all runs
@@ -184,6 +186,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), readers: make(map[string]int)}
+	a.ReplaceModels(o.DefaultModel, o.Profiles)
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort})
 	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})

@@ -123,13 +123,33 @@ type Message struct {
 	CallID  string       // of a tool: the call whose result it is
 }
 
-// profileOf returns the profile of a model that requests may name. If the operator lists no models,
-// the model's id decides whether it takes images.
+// servedModels are the models that requests may name, see Options.
+type servedModels struct {
+	byDefault string
+	profiles  map[string]llm.Profile
+}
+
+// Models returns Options.DefaultModel and Options.Profiles, or what has replaced them. The caller
+// must not change the map.
+func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
+	m := a.models.Load()
+	return m.byDefault, m.profiles
+}
+
+// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the
+// profiles of their models.
+func (a *Agent) ReplaceModels(defaultModel string, profiles map[string]llm.Profile) {
+	a.models.Store(&servedModels{defaultModel, profiles})
+}
+
+// profileOf returns the profile of a model. If the operator lists no models, the model's id decides
+// whether it takes images.
 func (a *Agent) profileOf(model string) llm.Profile {
-	if len(a.Profiles) == 0 {
+	_, profiles := a.Models()
+	if len(profiles) == 0 {
 		return llm.Profile{ID: model, Images: llm.AcceptsImages(model)}
 	}
-	return a.Profiles[model]
+	return profiles[model]
 }
 
 // validateRequest sets the defaults of r, and refuses a request that cannot be run.
@@ -137,10 +157,11 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {
 		return ErrTooManyHops
 	}
+	defaultModel, profiles := a.Models()
 	if r.Model == "" {
-		r.Model = a.DefaultModel
+		r.Model = defaultModel
 	}
-	if _, served := a.Profiles[r.Model]; !served && len(a.Profiles) > 0 {
+	if _, served := profiles[r.Model]; !served && len(profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
 	}
 	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(r.Model) {
@@ -351,7 +372,7 @@ func ContinueTrace(ctx context.Context, carrier map[string]string) context.Conte
 // never be reached.
 func (a *Agent) validateCostLimit(r Request) error {
 	switch {
-	case a.Profiles[r.Model].Price != nil:
+	case a.profileOf(r.Model).Price != nil:
 		return nil
 	case r.Budget.Cost > 0:
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}

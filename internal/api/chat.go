@@ -17,9 +17,10 @@ import (
 // availableModels returns the models that the caller may use, or the default model if no profiles
 // are configured.
 func (h *Handler) availableModels(r *http.Request) []chat.Model {
-	ids := slices.Sorted(maps.Keys(h.Agent.Profiles))
+	defaultModel, profiles := h.Agent.Models()
+	ids := slices.Sorted(maps.Keys(profiles))
 	if len(ids) == 0 {
-		ids = []string{h.Agent.DefaultModel}
+		ids = []string{defaultModel}
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.MayUseModel(identity(r), id) })
 	return chat.ModelList(ids, h.started)
@@ -65,7 +66,8 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, h.Agent.DefaultModel), Created: run.Created}
+	defaultModel, _ := h.Agent.Models()
+	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, defaultModel), Created: run.Created}
 	if q.Stream {
 		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, q.IncludeUsage)))
 		return nil

@@ -106,8 +106,9 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 // responseHeader returns the header with which an encoder encodes s. skip is the number of events
 // of the stream that the caller already has.
 func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
+	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
-		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, h.Agent.DefaultModel),
+		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, defaultModel),
 		PreviousID: s.request.PreviousID, Echo: s.request.Echo, Span: s.Span, Skip: skip, Whole: s.isWhole(),
 	}
 	if s.After > 0 {

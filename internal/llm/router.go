@@ -5,13 +5,24 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
 	"slices"
+	"sync/atomic"
 )
 
 // Router asks each model as its profile says: by the endpoint's own id, with its kind of
-// tool calling and its bound on an answer. A model without a profile is asked as the
+// tool calling and its bound on an answer. Without profiles each model is asked as the
 // request has it.
 type Router struct {
+	// Logger gets a line for each fallback; nil discards them. It must be set before the first
+	// Stream.
+	Logger *slog.Logger
+
+	routes atomic.Pointer[routes]
+}
+
+// routes says how models are asked. It does not change once a Stream uses it.
+type routes struct {
 	models   map[ToolCalling]Model
 	calling  ToolCalling
 	profiles map[string]Profile
@@ -20,38 +31,48 @@ type Router struct {
 
 // NewRouter returns a Router over models, which ask the same endpoint and differ in how it is
 // offered tools; there must be one for each ToolCalling. calling applies to models whose
-// profile does not say which to use; "" is AutoCalling. The keys of profiles are the ids that requests name.
+// profile does not say which to use; "" is AutoCalling. The keys of profiles are the ids that
+// requests name; if there are any, no other model is asked.
 func NewRouter(models map[ToolCalling]Model, calling ToolCalling, profiles map[string]Profile) *Router {
-	return &Router{models: models, calling: calling, profiles: profiles}
+	router := &Router{}
+	router.routes.Store(&routes{models: models, calling: calling, profiles: profiles, own: make(map[string]map[ToolCalling]Model)})
+	return router
 }
 
 // SetEndpoint sets what asks the endpoint of the model id, in place of the models of NewRouter.
 // It must not be called after the first Stream.
 func (router *Router) SetEndpoint(id string, models map[ToolCalling]Model) {
-	if router.own == nil {
-		router.own = make(map[string]map[ToolCalling]Model)
-	}
-	router.own[id] = models
+	router.routes.Load().own[id] = models
 }
+
+// Replace makes router ask models as other does, from the next Stream on.
+func (router *Router) Replace(other *Router) { router.routes.Store(other.routes.Load()) }
 
 // Stream asks the model that r names. If that one is unavailable before the first part of its
 // answer, it asks those of the profile's Fallback in order.
 func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
+	routes := router.routes.Load()
 	return func(yield func(Part, error) bool) {
-		candidates := router.candidates(r)
+		if _, served := routes.profiles[r.Model]; !served && len(routes.profiles) > 0 {
+			yield(nil, &Error{Kind: ModelError, UnknownModel: true, Public: "The model is no longer served.", Err: errors.New("the model has no profile")})
+			return
+		}
+		candidates := routes.candidates(r)
 		for i, id := range candidates {
-			failed, stopped := router.tryModel(ctx, r, id, yield, i+1 < len(candidates))
+			failed, stopped := routes.tryModel(ctx, r, id, yield, i+1 < len(candidates))
 			if failed == nil || stopped {
 				return
 			}
+			cmp.Or(router.Logger, slog.New(slog.DiscardHandler)).LogAttrs(ctx, slog.LevelInfo, "a model is unavailable, so its fallback is asked",
+				slog.String("model", id), slog.String("fallback", candidates[i+1]), slog.String("reason", failed.Error()))
 		}
 	}
 }
 
 // candidates returns the ids of the models to ask, in order. One that answered in this run
 // comes first: another endpoint lacks the members that its messages must carry.
-func (router *Router) candidates(r Request) []string {
-	ids := append([]string{r.Model}, router.profiles[r.Model].Fallback...)
+func (routes *routes) candidates(r Request) []string {
+	ids := append([]string{r.Model}, routes.profiles[r.Model].Fallback...)
 	if i := slices.Index(ids, r.Preferred); i > 0 {
 		ids = append([]string{r.Preferred}, slices.Delete(ids, i, i+1)...)
 	}
@@ -60,10 +81,10 @@ func (router *Router) candidates(r Request) []string {
 
 // tryModel asks one model and yields its parts. It returns an error that it did not yield if
 // another model may be asked, and otherwise reports that it has stopped.
-func (router *Router) tryModel(ctx context.Context, r Request, id string, yield func(Part, error) bool, mayFail bool) (failed error, stopped bool) {
+func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield func(Part, error) bool, mayFail bool) (failed error, stopped bool) {
 	r.Model = id
 	began := false
-	for part, err := range router.ask(ctx, r) {
+	for part, err := range routes.ask(ctx, r) {
 		if err != nil {
 			e, isOurs := errors.AsType[*Error](err)
 			if isOurs {
@@ -81,7 +102,7 @@ func (router *Router) tryModel(ctx context.Context, r Request, id string, yield 
 			p.Model = id
 			part = p
 		case Finish:
-			p.Asked, p.Model = id, cmp.Or(p.Model, router.profiles[id].Upstream, id)
+			p.Asked, p.Model = id, cmp.Or(p.Model, routes.profiles[id].Upstream, id)
 			part = p
 		}
 		if !yield(part, nil) {
@@ -92,14 +113,14 @@ func (router *Router) tryModel(ctx context.Context, r Request, id string, yield 
 }
 
 // ask asks the one model that r names.
-func (router *Router) ask(ctx context.Context, r Request) iter.Seq2[Part, error] {
-	p, models := router.profiles[r.Model], router.models
-	if own := router.own[r.Model]; own != nil {
+func (routes *routes) ask(ctx context.Context, r Request) iter.Seq2[Part, error] {
+	p, models := routes.profiles[r.Model], routes.models
+	if own := routes.own[r.Model]; own != nil {
 		models = own
 	}
 	r.Model = cmp.Or(p.Upstream, r.Model)
 	if p.MaxOutputTokens > 0 && (r.MaxTokens <= 0 || r.MaxTokens > p.MaxOutputTokens) {
 		r.MaxTokens = p.MaxOutputTokens
 	}
-	return models[cmp.Or(p.ToolCalling, router.calling, AutoCalling)].Stream(ctx, r)
+	return models[cmp.Or(p.ToolCalling, routes.calling, AutoCalling)].Stream(ctx, r)
 }

@@ -26,8 +26,6 @@ func TestRouterAsksEveryModelAsItsProfileSays(t *testing.T) {
 		{"", llm.Request{Model: "fast", MaxTokens: 7}, "vendor/fast-2", 7, true},
 		{llm.TextCalling, llm.Request{Model: "fast", MaxTokens: 700}, "vendor/fast-2", 100, false},
 		{llm.NativeCalling, llm.Request{Model: "local"}, "local", 0, false},
-		{llm.NativeCalling, llm.Request{Model: "other", MaxTokens: 7}, "other", 7, true},
-		{llm.TextCalling, llm.Request{Model: "other"}, "other", 0, false},
 	} {
 		t.Run(fmt.Sprint(c.calling, c.request.Model, c.request.MaxTokens), func(t *testing.T) {
 			endpoint := llmtest.New(t, llmtest.Turns(llmtest.Says("Hello")))
@@ -45,5 +43,29 @@ func TestRouterAsksEveryModelAsItsProfileSays(t *testing.T) {
 					got.Model, got.MaxTokens, len(got.Tools), c.model, c.tokens, c.native)
 			}
 		})
+	}
+}
+
+// Without profiles every model is asked as it is named. With profiles no other model is: its run
+// began before the profiles were replaced, and the shared endpoint may not be the model's.
+func TestRouterAsksOnlyModelsThatAreServed(t *testing.T) {
+	endpoint := llmtest.New(t, llmtest.Turns(llmtest.Says("Hello")))
+	native := openai.New(openai.Config{BaseURL: endpoint.URL})
+	t.Cleanup(native.Close)
+	request := llm.Request{Model: "other", MaxTokens: 7, Messages: []llm.Message{{Role: llm.User, Text: "Hi"}}}
+	router := llm.NewRouter(texttool.Models(native), llm.TextCalling, nil)
+	if _, err := llmtest.Collect(t.Context(), router, request); err != nil {
+		t.Fatal(err)
+	}
+	if got := endpoint.Requests()[0]; got.Model != "other" || got.MaxTokens != 7 {
+		t.Errorf("got the model %s and %d tokens, want other and 7", got.Model, got.MaxTokens)
+	}
+	router.Replace(llm.NewRouter(texttool.Models(native), llm.TextCalling, map[string]llm.Profile{"a": {ID: "a"}}))
+	_, err := llmtest.Collect(t.Context(), router, request)
+	if e := llmtest.RequireError(t, err, llm.ModelError); !e.UnknownModel || e.Public != "The model is no longer served." {
+		t.Errorf("got %+v, want that the model is no longer served", e)
+	}
+	if n := len(endpoint.Requests()); n != 1 {
+		t.Errorf("got %d requests, want 1", n)
 	}
 }
