@@ -53,10 +53,10 @@ func (e *DiskError) Error() string {
 }
 
 // fitDisk returns the size limit of a log in dir. A given maxBytes is returned as it is, or a
-// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses the
-// default or the space available, whichever is less, but at least what the log has stored: a
-// stream drops messages that exceed its limit.
-func fitDisk(dir string, maxBytes int64, logger *slog.Logger) (int64, error) {
+// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses byDefault or
+// the space available, whichever is less, but at least what the log has stored: a stream drops
+// messages that exceed its limit.
+func fitDisk(dir string, maxBytes, byDefault int64, logger *slog.Logger) (int64, error) {
 	free, err := freeBytes(dir)
 	if err != nil {
 		return 0, err
@@ -68,13 +68,14 @@ func fitDisk(dir string, maxBytes int64, logger *slog.Logger) (int64, error) {
 		return 0, &DiskError{Need: maxBytes/4*5 + reserveBytes, Have: have}
 	case maxBytes > 0:
 		return maxBytes, nil
-	case bound >= event.DefaultMaxBytes:
-		return event.DefaultMaxBytes, nil
 	}
 	stored := bytesIn(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", runsName, "msgs"))
-	bound = max(bound, stored, minMaxBytes)
-	logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", bound, "default", event.DefaultMaxBytes)
-	return bound, nil
+	if bound < byDefault {
+		bound = max(bound, stored, minMaxBytes)
+		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", bound, "default", byDefault)
+		return bound, nil
+	}
+	return max(byDefault, min(stored, event.DefaultMaxBytes)), nil
 }
 
 // bytesIn returns the bytes of all files below dir. Files that cannot be read count as empty.

@@ -33,9 +33,9 @@ type embedded struct {
 }
 
 // startEmbedded starts a server with its files in dir. Two processes would destroy each
-// other's files, so the second one gets an error. maxBytes bounds the log; 0 means the
-// default, or what the disk has. It returns a *DiskError if the disk is too small.
-func startEmbedded(dir string, maxBytes int64, logger *slog.Logger) (*embedded, error) {
+// other's files, so the second one gets an error. maxBytes bounds the log; 0 means byDefault, or what
+// the disk has. It returns a *DiskError if the disk is too small.
+func startEmbedded(dir string, maxBytes, byDefault int64, logger *slog.Logger) (*embedded, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the event log's directory: %w", err)
 	}
@@ -43,7 +43,7 @@ func startEmbedded(dir string, maxBytes int64, logger *slog.Logger) (*embedded, 
 	if err != nil {
 		return nil, fmt.Errorf("lock the event log's directory: %w", err)
 	}
-	if maxBytes, err = fitDisk(dir, maxBytes, logger); err != nil {
+	if maxBytes, err = fitDisk(dir, maxBytes, byDefault, logger); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	// Without these options the server would handle signals, write logs, listen, and use

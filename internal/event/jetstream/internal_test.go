@@ -341,3 +341,34 @@ func TestPayloadWithMissingPartsIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// Runs that have ended stay cached for their readers, but not more than the memory allows.
+func TestCacheOfEndedRunsIsBounded(t *testing.T) {
+	t.Parallel()
+	l := openEmbedded(t, Options{Memory: 6 << 20}) // 1 MiB of it for the cache
+	createRun(t, l, "run_open", event.Start{Question: strings.Repeat("x", 100<<10)})
+	for i := range 20 {
+		createRun(t, l, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{Answer: strings.Repeat("x", 100<<10)})
+	}
+	for late := time.After(time.Minute); l.cached.Load() > l.maxCached; {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-late:
+			t.Fatalf("%d bytes are cached, want at most %d", l.cached.Load(), l.maxCached)
+		}
+	}
+	for id, want := range map[string]bool{"run_0": false, "run_19": true, "run_open": true} {
+		if got := l.cachedRun(id) != nil; got != want {
+			t.Errorf("%s is cached: %t, want %t", id, got, want)
+		}
+	}
+	for _, id := range []string{"run_0", "run_19", "run_open"} {
+		if page, err := l.After(t.Context(), id, 0); err != nil || len(page.Events) == 0 {
+			t.Errorf("After(%s) = %d events, %v, want some", id, len(page.Events), err)
+		}
+	}
+	l.forEachRun(func(r *run) { r.evictLocked() })
+	if got := l.cached.Load(); got != 0 {
+		t.Errorf("%d bytes are counted of an empty cache, want 0", got)
+	}
+}

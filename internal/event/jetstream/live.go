@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func (l *Log) requestResync() {
 	}
 }
 
-// pollLoop calls pollRuns every second.
+// pollLoop calls pollRuns every second, and evictEndedRuns when the cache is full.
 func (l *Log) pollLoop() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -90,6 +91,8 @@ func (l *Log) pollLoop() {
 		select {
 		case now := <-tick.C:
 			l.pollRuns(now)
+		case <-l.evictNow:
+			l.evictEndedRuns()
 		case <-l.ctx.Done():
 			return
 		}
@@ -109,18 +112,63 @@ func (l *Log) pollRuns(now time.Time) {
 		if unused < evictAfter {
 			return
 		}
-		for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
-			if *sub != nil {
-				idle = append(idle, *sub)
-				*sub = nil
-			}
-		}
+		idle = append(idle, r.takeSubscriptionsLocked()...)
 		if r.writer == nil || r.last.Terminal() {
-			r.evicted = true
-			delete(l.runs, r.id)
+			r.evictLocked()
 		}
 	})
-	for _, sub := range idle {
+	unsubscribe(idle)
+}
+
+// evictEndedRuns evicts runs that have ended until three quarters of the cache are used, those first
+// that were used longest ago. Their readers read the stream.
+func (l *Log) evictEndedRuns() {
+	type candidate struct {
+		run  *run
+		used time.Time
+	}
+	var ended []candidate
+	l.forEachRun(func(r *run) {
+		if r.last.Terminal() {
+			ended = append(ended, candidate{r, r.lastUsed})
+		}
+	})
+	slices.SortFunc(ended, func(a, b candidate) int { return a.used.Compare(b.used) })
+	var idle []*nats.Subscription
+	l.mu.Lock()
+	for _, c := range ended {
+		if l.cached.Load() <= l.maxCached/4*3 {
+			break
+		}
+		c.run.mu.Lock()
+		idle = append(idle, c.run.takeSubscriptionsLocked()...)
+		c.run.evictLocked()
+		c.run.mu.Unlock()
+	}
+	l.mu.Unlock()
+	unsubscribe(idle)
+}
+
+// evictLocked removes r from the cache. Only pollLoop calls it. Log.mu is held too.
+func (r *run) evictLocked() {
+	r.evicted = true
+	delete(r.log.runs, r.id)
+	r.countCachedLocked()
+}
+
+// takeSubscriptionsLocked removes the subscriptions of r, to be unsubscribed without a lock.
+func (r *run) takeSubscriptionsLocked() (subs []*nats.Subscription) {
+	for _, sub := range []**nats.Subscription{&r.eventSub, &r.inputSub} {
+		if *sub != nil {
+			subs = append(subs, *sub)
+			*sub = nil
+		}
+	}
+	return subs
+}
+
+func unsubscribe(subs []*nats.Subscription) {
+	for _, sub := range subs {
 		_ = sub.Unsubscribe() // fails only on a closed connection
 	}
 }

@@ -36,6 +36,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -80,6 +81,10 @@ type Options struct {
 	// deleted first, then the oldest messages of any run. Records of runs and jobs may use
 	// another quarter of MaxBytes, and file: reserves 12 MiB.
 	MaxBytes int64
+	// Memory says how many bytes of memory the log may use; 0 means DefaultMemory. A sixth of it is
+	// for the cached events of runs that have ended. The server of a file: log holds what it wrote in
+	// the last ten seconds, so two thirds are the most that MaxBytes is by default.
+	Memory int64
 	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
 	// or 1 s for file:.
 	Lease time.Duration
@@ -113,8 +118,12 @@ type Log struct {
 	closeOnce func() error
 	clock     clock          // of the server
 	live      chan *nats.Msg // from all live subscriptions
+	evictNow  chan struct{}  // signals that the cache is full
 	resync    chan struct{}  // signals that live messages may be missing
 	expireNow chan struct{}  // signals that the log is full
+
+	maxCached int64        // limits cached, by evicting runs that have ended
+	cached    atomic.Int64 // bytes of the events in runs
 
 	mu           sync.Mutex // guards the fields below; taken before a run's own mutex
 	runs         map[string]*run
@@ -141,7 +150,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	}
 	servers, connect := o.URL, append(l.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
-		if l.embedded, err = startEmbedded(dir, o.MaxBytes, l.logger); err != nil {
+		if l.embedded, err = startEmbedded(dir, o.MaxBytes, cmp.Or(max(o.Memory, 0), DefaultMemory)/3*2, l.logger); err != nil {
 			return l, err
 		}
 		l.maxBytes = l.embedded.maxBytes
@@ -171,6 +180,7 @@ func newLog(o Options) *Log {
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
 		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), expireNow: make(chan struct{}, 1),
+		evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(o.Memory, 0), DefaultMemory) / 6,
 		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
 	}
 	if l.retention <= 0 {

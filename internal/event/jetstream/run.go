@@ -22,6 +22,8 @@ const (
 	pollInterval = 5 * time.Second
 	// evictAfter limits how long the cache of a run is kept without a request for it.
 	evictAfter = 3 * pollInterval
+	// DefaultMemory is the default of Options.Memory. It allows MaxBytes its own default.
+	DefaultMemory = event.DefaultMaxBytes / 2 * 3
 	// failureShared limits how long one failed read answers all callers of the run.
 	failureShared = 500 * time.Millisecond
 	// readRetryFor limits how long a reader waits for a log that does not answer. A cluster
@@ -72,6 +74,7 @@ type run struct {
 	lastRead  time.Time // when the stream was last read
 	lastFail  time.Time // when reading the stream last failed
 	evicted   bool      // the run is no longer in Log.runs
+	counted   int64     // the part of Log.cached for this run
 }
 
 // getRun returns the cache of a run, which may be empty.
@@ -108,6 +111,22 @@ func (l *Log) updateRun(r *run, update func()) {
 	defer r.mu.Unlock()
 	l.runs[r.id], r.evicted, r.lastUsed = r, false, time.Now()
 	update()
+	r.countCachedLocked()
+}
+
+// countCachedLocked updates Log.cached. An event is in memory as JSON and decoded.
+func (r *run) countCachedLocked() {
+	n := int64(0)
+	if !r.evicted {
+		n = 2 * int64(max(r.tailBytes, len(r.last.JSON)))
+	}
+	if cached := r.log.cached.Add(n - r.counted); cached > r.log.maxCached {
+		select {
+		case r.log.evictNow <- struct{}{}:
+		default: // a request is pending
+		}
+	}
+	r.counted = n
 }
 
 // forEachRun calls f with every cached run, locked.
@@ -170,6 +189,7 @@ func (r *run) appendTailLocked(e event.Event, pos, previous uint64, by writerID)
 		r.tailBytes += len(e.JSON)
 		r.last, r.head, r.headBy = e, pos, by
 		r.trimTailLocked()
+		r.countCachedLocked()
 	}
 	r.wakeReadersLocked()
 }
@@ -369,6 +389,7 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	if newest.pos > r.head {
 		r.setTailLocked(e, newest.pos, by)
 		r.last, r.head, r.headBy, r.loaded = e, newest.pos, by, true
+		r.countCachedLocked()
 		r.wakeReadersLocked()
 	}
 	return nil
