@@ -86,11 +86,11 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 	return true
 }
 
-// openLog opens the log that EVENTS_URL names, and returns the function that closes it. A log in
-// memory is bounded by maxMemoryBytes.
-func openLog(ctx context.Context, c config, maxMemoryBytes int64, logger *slog.Logger) (event.Log, func(), error) {
+// openLog opens the log that EVENTS_URL names, and returns the function that closes it. The log uses
+// at most maxMemory bytes of memory.
+func openLog(ctx context.Context, c config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
-		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemoryBytes}), func() {}, nil
+		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemory}), func() {}, nil
 	}
 	if err := c.checkEventDirectory(); err != nil {
 		return nil, nil, err
@@ -102,7 +102,7 @@ func openLog(ctx context.Context, c config, maxMemoryBytes int64, logger *slog.L
 		maxBytes = 0
 	}
 	log, err := jetstream.Open(ctx, jetstream.Options{
-		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, MaxBytes: maxBytes, Logger: logger,
+		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
 	})
 	if small, ok := errors.AsType[*jetstream.DiskError](err); ok {
 		return nil, nil, &configError{"EVENTS_MAX_BYTES", small.Error()}
@@ -120,7 +120,7 @@ func openLog(ctx context.Context, c config, maxMemoryBytes int64, logger *slog.L
 // newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If
 // the log is in memory, the function then drops runs that have ended.
 func newMemoryCheck(log event.Log) func() bool {
-	gauge := new(admission.Memory)
+	gauge := new(admission.MemoryGauge)
 	memoryLog, ok := log.(*memory.Log)
 	if !ok {
 		return gauge.Short

@@ -60,7 +60,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer endRules()
-	log, closeLog, err := openLog(ctx, c, c.limitMemory(containerMemory, logger), logger)
+	limits := c.limitMemory(containerMemory, logger)
+	log, closeLog, err := openLog(ctx, c, limits.log, logger)
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
-		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log),
+		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
 		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})

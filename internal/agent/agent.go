@@ -81,6 +81,7 @@ type Options struct {
 	MaxRunsPerCaller int
 	Rate             admission.Rate
 	MemoryShort      func() bool
+	Memory           *admission.Memory // that all runs may hold; nil means any amount
 
 	Logger *slog.Logger
 	Tracer trace.Tracer
@@ -188,7 +189,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), readers: make(map[string]int)}
 	a.ReplaceModels(o.DefaultModel, o.Profiles)
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
-	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort})
+	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
 	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable {
@@ -357,14 +358,14 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 // admitRun acquires a slot and registers the run. It precedes every request to the log, because
 // a caller who finds the run in the log must also find it registered here.
 func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
-	_, err := a.acquireSlot(ctx, owner, func(p *admission.Slot) { ru.slot, a.active[ru.ID] = p, ru })
+	_, err := a.acquireSlot(ctx, owner, memoryOf(ru.req.size()), func(p *admission.Slot) { ru.slot, ru.memory, a.active[ru.ID] = p, p.Memory, ru })
 	return err
 }
 
-// acquireSlot acquires a slot for caller, and makes Drain wait until a.runs is done for it. It
-// calls then while it holds the agent's mutex.
-func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, then func(*admission.Slot)) (*admission.Slot, error) {
-	slot, err := a.gate.Acquire(ctx, caller.Key())
+// acquireSlot acquires a slot for caller, whose request holds that many bytes, and makes Drain wait
+// until a.runs is done for it. It calls then while it holds the agent's mutex.
+func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, request int64, then func(*admission.Slot)) (*admission.Slot, error) {
+	slot, err := a.gate.Acquire(ctx, caller.Key(), request)
 	if err == nil && !a.registerWork(slot, then) {
 		slot.Release()
 		err = admission.ErrClosed

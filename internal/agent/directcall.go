@@ -34,7 +34,7 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 // While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
 // *ToolCallError, ErrDraining, *Refusal.
 func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
-	slot, err := a.acquireSlot(ctx, caller, func(*admission.Slot) { a.directCalls++ })
+	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(r.Args)), func(*admission.Slot) { a.directCalls++ })
 	if err != nil {
 		return event.ToolResult{}, err
 	}

@@ -84,7 +84,11 @@ type modelStream struct {
 	output    *budget.Output           // what the model has written so far in this answer
 	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
 	added     extension                // from the hook pre_model_call
+	unheld    int                      // bytes of the answer that run.hold does not know yet
 }
+
+// holdStep is how many bytes of an answer are counted together as held.
+const holdStep = 16 << 10
 
 // errOutputCut ends an answer that exceeds its limit of tokens or repeats itself.
 var errOutputCut = errors.New("the model's answer was cut")
@@ -207,6 +211,10 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 
 // measure counts a piece of the answer after it was appended.
 func (s *modelStream) measure(piece string, err error) error {
+	if s.unheld += len(piece); s.unheld >= holdStep {
+		s.run.hold(s.unheld)
+		s.unheld = 0
+	}
 	if err == nil && s.output.Add(piece) {
 		return errOutputCut
 	}

@@ -152,6 +152,22 @@ func (a *Agent) profileOf(model string) llm.Profile {
 	return profiles[model]
 }
 
+// size returns the bytes of the request's texts, images and audio.
+func (r *Request) size() int {
+	n := len(r.Question) + len(r.Instructions) + mediaSize(r.Media)
+	for _, m := range r.History {
+		n += len(m.Content) + mediaSize(m.Media)
+	}
+	return n
+}
+
+func mediaSize(media []Media) (n int) {
+	for _, m := range media {
+		n += len(m.Data)
+	}
+	return n
+}
+
 // validateRequest sets the defaults of r, and refuses a request that cannot be run.
 func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/codes"
@@ -28,6 +29,7 @@ var (
 	errRequested = errors.New("requested")
 	errAbandoned = errors.New("abandoned")
 	errShutdown  = errors.New("server_shutdown")
+	errNoMemory  = errors.New("no memory is left for the run")
 )
 
 // run holds the state of a run that this process executes.
@@ -45,6 +47,8 @@ type run struct {
 	job        event.Job     // nil if no other process could continue the run
 	replayed   *replay.State // nil unless another process executed the run before
 	slot       *admission.Slot
+	memory     *admission.Reservation
+	textHeld   atomic.Int64 // bytes of text that are counted in memory
 
 	// The agent's mutex guards the fields below.
 	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
@@ -53,6 +57,7 @@ type run struct {
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
+	run.textHeld.Store(int64(run.req.size()))
 	run.suspension.run, run.inbox = run, newInbox(run)
 	return run
 }
@@ -71,6 +76,33 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
+// or a result in the conversation, in the request to the model, and in the response; and a result,
+// until its turn has ended, as it was received, decoded, and in its event.
+const textCopies = 3
+
+// memoryOf returns how much memory a run needs for n bytes of text.
+func memoryOf(n int) int64 { return textCopies * int64(n) }
+
+// hold counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
+// memory is left, the run ends.
+func (r *run) hold(n int) {
+	r.textHeld.Add(int64(n))
+	if !r.memory.Hold(memoryOf(n)) {
+		r.cancel(errNoMemory)
+	}
+}
+
+// holdConversation counts what the run holds between its turns: its request, and its own messages,
+// which follow the question.
+func (l *loop) holdConversation() {
+	n := l.run.req.size()
+	for _, m := range l.messages[min(l.historyLen+2, len(l.messages)):] {
+		n += len(m.Text) + mediaSize(m.Media)
+	}
+	l.run.hold(n - int(l.run.textHeld.Load()))
 }
 
 // appendStart appends the first event of the run.
@@ -238,6 +270,9 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 		return event.Cancelled{Reason: cause.Error(), PartialAnswer: partial}
 	case errors.Is(cause, errShutdown):
 		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down.", Retryable: true, PartialAnswer: partial}
+	case errors.Is(cause, errNoMemory):
+		a.Logger.WarnContext(ctx, "run ended: it needs more memory than is left", "run_id", r.ID)
+		return event.RunError{Code: "overloaded", Message: "The run needed more memory than the service has left.", Retryable: true, RetryAfter: 2, PartialAnswer: partial}
 	case errors.Is(cause, budget.ErrTimeUsed):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}

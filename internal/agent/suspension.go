@@ -204,6 +204,7 @@ func (s *suspension) suspendIfBlockedLocked() error {
 	}
 	s.resumed = make(chan struct{})
 	s.isSuspended.Store(true)
+	s.run.memory.HoldOnly()
 	s.run.agent.signalIdle() // Drain does not wait for suspended runs
 	if s.canParkLocked() {
 		s.run.relinquish(errParked)

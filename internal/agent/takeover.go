@@ -206,7 +206,8 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 		return nil, nil, nil
 	}
 	a.active[r.ID] = r
-	r.slot = a.gate.AcquireOverLimit(r.caller.Key())
+	r.slot = a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
+	r.memory = r.slot.Memory
 	return r, badCheckpoint, nil
 }
 

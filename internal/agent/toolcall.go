@@ -251,7 +251,9 @@ func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 	}
 	var result *content.Result
 	if x.loop != nil {
-		result, err = x.loop.sendCall(ctx, x, request)
+		if result, err = x.loop.sendCall(ctx, x, request); err == nil {
+			x.loop.run.hold(result.Size())
+		}
 	} else {
 		result, err = a.Tools.Call(ctx, request)
 		x.duration = time.Since(started)

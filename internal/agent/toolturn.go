@@ -125,6 +125,7 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 		l.messages = append(l.messages, l.resultMessage(c, outcome))
 		l.addMetadata(c, outcome)
 	}
+	l.holdConversation()
 	if l.search != nil && l.search.addFound(reply.calls) {
 		l.updateOffered()
 	}

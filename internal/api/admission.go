@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -90,6 +91,54 @@ func (h *Handler) limitOpenRequests(next http.Handler) http.Handler {
 		defer release()
 		next.ServeHTTP(w, r)
 	})
+}
+
+const (
+	// smallBody is how many bytes of a request body are not counted: to cancel a run must be possible
+	// while memory is short.
+	smallBody = 64 << 10
+	// bodyCopies is how many times a body is in memory until it is decoded: as it was read, and its
+	// values.
+	bodyCopies = 2
+)
+
+// countBody counts large request bodies towards the memory of runs while they are read and used.
+// Otherwise the bodies of requests that are not admitted yet could fill the memory.
+func (h *Handler) countBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.Agent.Memory == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		memory, ok := h.Agent.Memory.Open(bodyCopies * max(r.ContentLength-smallBody, 0))
+		if !ok {
+			h.writeProblem(w, r, refusalProblem(shortOfMemory()))
+			return
+		}
+		defer memory.Release()
+		r.Body = &countedBody{ReadCloser: r.Body, hold: memory.Hold}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// countedBody is a request body that fails with an agent.Refusal if not enough memory is left.
+type countedBody struct {
+	io.ReadCloser
+	hold func(bytes int64) bool
+	read int // bytes
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.read += n; b.read > smallBody && !b.hold(bodyCopies*int64(min(n, b.read-smallBody))) {
+		return 0, shortOfMemory()
+	}
+	return n, err
+}
+
+func shortOfMemory() *agent.Refusal {
+	return &agent.Refusal{Reason: agent.ErrMemoryShort, RetryAfter: 2 * time.Second}
 }
 
 // overLimitKey is the key of the mark that OverLimit sets.

@@ -232,6 +232,18 @@ func TestAdmissionReportsShortMemory(t *testing.T) {
 	}
 }
 
+// A body that is still being read counts, too.
+func TestAdmissionRefusesABodyForWhichNoMemoryIsLeft(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.Memory = admission.NewMemory(1 << 20) }, nil)
+	large := `{"question":"` + strings.Repeat("why ", 200<<10) + `"}`
+	resp := s.do(t, "POST", "/answer", large)
+	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
+		t.Errorf(`problem %+v, want Detail "The service is short of memory at the moment."`, p)
+	}
+	comeBack(t, resp)
+	decode[answer](t, s.do(t, "POST", "/answer", question), 200) // the large body is no longer counted
+}
+
 func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
 	open := make(chan struct{})
 	defer close(open)

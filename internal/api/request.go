@@ -50,6 +50,9 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	if err == nil || errors.As(err, &tooLarge) {
 		return b, err
 	}
+	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
+		return nil, refusal
+	}
 	// Clients retry after 408, so only the server's ReadTimeout is reported as one.
 	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
 		return nil, newProblem("timeout", "The body did not arrive in time.")

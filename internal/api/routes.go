@@ -40,7 +40,7 @@ func (h *Handler) newRouter() http.Handler {
 	}
 
 	r.Group(func(r chi.Router) {
-		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests)
+		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests, h.countBody)
 
 		// The native format: ask a question.
 		r.Post("/answer", h.withProblems(h.postAnswer))

@@ -2,7 +2,7 @@
 // are active, how many of them belong to one caller, and how fast one caller starts them.
 //
 //	gate := admission.New(admission.Limits{Max: 512, PerCaller: 50, Rate: admission.Rate{N: 10, Per: time.Second}})
-//	slot, err := gate.Acquire(ctx, caller) // waits for at most a second
+//	slot, err := gate.Acquire(ctx, caller, int64(len(question))) // waits for at most a second
 //	if refused, ok := errors.AsType[*admission.Refusal](err); ok {
 //		// refused.Reason, and refused.RetryAfter for the Retry-After header
 //	}
@@ -34,6 +34,8 @@ const (
 	// maxCallers bounds the callers in memory: those with runs, and those that used some of
 	// their rate.
 	maxCallers = 1 << 16
+	// memoryWait is when a request that is refused for lack of memory should come again.
+	memoryWait = 2 * time.Second
 )
 
 // Reasons for a Refusal.
@@ -73,6 +75,8 @@ type Limits struct {
 	// MemoryShort reports whether memory is short; then everybody is refused. nil means never.
 	// It is called for every request.
 	MemoryShort func() bool
+	// Memory is the memory that runs may hold; nil means any amount.
+	Memory *Memory
 }
 
 // Rate is N in any period of Per, which may come all at once.
@@ -102,15 +106,18 @@ func New(l Limits) *Gate {
 
 // Slot is the right to execute one run or call. Release it; once is enough.
 type Slot struct {
+	Memory *Reservation // of the run; Release releases it too
+
 	gate   *Gate
 	caller string
 	left   bool
 }
 
-// Acquire takes a slot for the caller of that name, at once or after a wait of at most a second.
-// It returns a *Refusal if there is none, also if ctx ends first, and ErrClosed after Close.
-func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
-	short := g.MemoryShort != nil && g.MemoryShort()
+// Acquire takes a slot for the caller of that name, at once or after a wait of at most a second, for
+// a run whose request holds that many bytes of memory. It returns a *Refusal if there is none, also
+// if ctx ends first, and ErrClosed after Close.
+func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, error) {
+	short := g.MemoryShort != nil && g.MemoryShort() || !g.Memory.hasRoom(request)
 	g.mu.Lock()
 	w, err := g.admitOrQueueLocked(name, short, time.Now())
 	if c := g.callers[name]; err != nil && c != nil {
@@ -121,7 +128,7 @@ func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
 		return nil, err
 	}
 	if w == nil {
-		return &Slot{gate: g, caller: name}, nil
+		return g.newSlot(name, request)
 	}
 	timer := time.NewTimer(maxWait)
 	defer timer.Stop()
@@ -135,7 +142,19 @@ func (g *Gate) Acquire(ctx context.Context, name string) (*Slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Slot{gate: g, caller: name}, nil
+	return g.newSlot(name, request)
+}
+
+// newSlot returns a slot that was taken, with its memory. Others may have taken the memory since it
+// was looked at; then the slot is free again.
+func (g *Gate) newSlot(name string, request int64) (*Slot, error) {
+	p := &Slot{gate: g, caller: name}
+	enough := false
+	if p.Memory, enough = g.Memory.reserve(request, false); !enough {
+		p.Release()
+		return nil, newRefusal(ErrMemory, memoryWait)
+	}
+	return p, nil
 }
 
 // admitOrQueueLocked takes a slot and returns nil, or puts the request into the queue and returns
@@ -154,7 +173,7 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 		// Of all active runs, some are this caller's: it waits until one of those ends.
 		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*float64(g.active)/float64(max(c.active, 1))))
 	case short:
-		return nil, newRefusal(ErrMemory, 2*time.Second)
+		return nil, newRefusal(ErrMemory, memoryWait)
 	case g.active < g.Max && g.queue.n == 0:
 		g.admitNowLocked(c, now)
 		return nil, nil
@@ -183,8 +202,8 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 }
 
 // AcquireOverLimit takes a slot whatever the limits say, for a run that was admitted by another
-// process and has to go on.
-func (g *Gate) AcquireOverLimit(name string) *Slot {
+// process and has to go on, and whose request holds that many bytes.
+func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
@@ -193,7 +212,8 @@ func (g *Gate) AcquireOverLimit(name string) *Slot {
 		c = g.addCallerLocked(name, now)
 	}
 	g.admitNowLocked(c, now)
-	return &Slot{gate: g, caller: name}
+	reserved, _ := g.Memory.reserve(request, true)
+	return &Slot{Memory: reserved, gate: g, caller: name}
 }
 
 // HasFreeSlot reports whether AcquireOverLimit would be fair. It does not queue: while others do,
@@ -201,7 +221,7 @@ func (g *Gate) AcquireOverLimit(name string) *Slot {
 func (g *Gate) HasFreeSlot() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.active < g.Max || g.queue.n > 0 && g.active == g.Max
+	return (g.active < g.Max || g.queue.n > 0 && g.active == g.Max) && g.Memory.hasRoom(0)
 }
 
 // Freed returns a channel that can be received from when HasFreeSlot may have changed.
@@ -230,6 +250,7 @@ func (p *Slot) Release() {
 		return
 	}
 	p.left = true
+	p.Memory.Release()
 	now := time.Now()
 	g.pace.countDeparture(now, g.active >= g.Max)
 	g.active--

@@ -29,7 +29,7 @@ func refused(t *testing.T, err, reason error) time.Duration {
 // enter lets a caller in who must not be refused.
 func enter(t *testing.T, g *admission.Gate, name string) *admission.Slot {
 	t.Helper()
-	p, err := g.Acquire(t.Context(), name)
+	p, err := g.Acquire(t.Context(), name, 0)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -40,14 +40,14 @@ func TestAcquireWaitsASecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		first, began := enter(t, g, "a"), time.Now()
-		_, err := g.Acquire(t.Context(), "b")
+		_, err := g.Acquire(t.Context(), "b", 0)
 		refused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("waited %s, want 1 s", took)
 		}
 		// By now it is known that places don't become free so fast.
 		began = time.Now()
-		_, err = g.Acquire(t.Context(), "b")
+		_, err = g.Acquire(t.Context(), "b", 0)
 		refused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("waited %s in vain, want 0", took)
@@ -77,7 +77,7 @@ func TestCallerWhoLeavesLeavesTheQueue(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
-			_, err := g.Acquire(ctx, "b")
+			_, err := g.Acquire(ctx, "b", 0)
 			refused(t, err, admission.ErrFull)
 		})
 		synctest.Wait()
@@ -128,7 +128,7 @@ func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 		results := make(chan error, 101)
 		for range 101 {
 			all.Go(func() {
-				p, err := g.Acquire(ctx, "noisy")
+				p, err := g.Acquire(ctx, "noisy", 0)
 				if err == nil {
 					p.Release()
 				}
@@ -155,7 +155,7 @@ func TestCallerHasSoManyPlacesAndNoMore(t *testing.T) {
 	g := admission.New(admission.Limits{Max: 10, PerCaller: 2})
 	a := enter(t, g, "a")
 	enter(t, g, "a")
-	_, err := g.Acquire(t.Context(), "a")
+	_, err := g.Acquire(t.Context(), "a", 0)
 	refused(t, err, admission.ErrTooMany)
 	enter(t, g, "b")
 	a.Release()
@@ -166,7 +166,7 @@ func TestRateIsABucketThatFillsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 100, Rate: admission.Rate{N: 2, Per: 4 * time.Second}})
 		begin := func(name string) error {
-			p, err := g.Acquire(t.Context(), name)
+			p, err := g.Acquire(t.Context(), name, 0)
 			if err == nil {
 				p.Release() // and is not forgotten
 			}
@@ -196,7 +196,7 @@ func TestCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})
 		begin := func(i int) error {
-			p, err := g.Acquire(t.Context(), fmt.Sprint(i))
+			p, err := g.Acquire(t.Context(), fmt.Sprint(i), 0)
 			if err == nil {
 				p.Release()
 			}
@@ -222,7 +222,7 @@ func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 		if !g.HasFreeSlot() {
 			t.Fatal("HasFreeSlot() = false for an empty gate, want true")
 		}
-		first := g.AcquireOverLimit("a")
+		first := g.AcquireOverLimit("a", 0)
 		if g.HasFreeSlot() {
 			t.Error("HasFreeSlot() = true with the only slot in use, want false")
 		}
@@ -232,7 +232,7 @@ func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 		if !g.HasFreeSlot() {
 			t.Error("HasFreeSlot() = false with a run above the limit and one waiting, want true")
 		}
-		second := g.AcquireOverLimit("a")
+		second := g.AcquireOverLimit("a", 0)
 		if g.HasFreeSlot() {
 			t.Error("HasFreeSlot() = true with one run above the limit, want false")
 		}
@@ -250,14 +250,14 @@ func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 		place := enter(t, g, "a")
 		var all sync.WaitGroup
 		all.Go(func() {
-			if _, err := g.Acquire(t.Context(), "b"); !errors.Is(err, admission.ErrClosed) {
+			if _, err := g.Acquire(t.Context(), "b", 0); !errors.Is(err, admission.ErrClosed) {
 				t.Errorf("error %v, want ErrClosed", err)
 			}
 		})
 		synctest.Wait()
 		g.Close()
 		all.Wait()
-		if _, err := g.Acquire(t.Context(), "c"); !errors.Is(err, admission.ErrClosed) {
+		if _, err := g.Acquire(t.Context(), "c", 0); !errors.Is(err, admission.ErrClosed) {
 			t.Errorf("error %v, want ErrClosed", err)
 		}
 		place.Release()
@@ -267,7 +267,7 @@ func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
 	short := true
 	g := admission.New(admission.Limits{Max: 1, MemoryShort: func() bool { return short }})
-	_, err := g.Acquire(t.Context(), "a")
+	_, err := g.Acquire(t.Context(), "a", 0)
 	refused(t, err, admission.ErrMemory)
 	short = false
 	enter(t, g, "a")
@@ -287,7 +287,7 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 		var all sync.WaitGroup
 		ask := func(name string, took time.Duration) {
 			began := time.Now()
-			p, err := g.Acquire(t.Context(), name)
+			p, err := g.Acquire(t.Context(), name, 0)
 			mu.Lock()
 			switch c := tallies[name]; {
 			case err == nil:

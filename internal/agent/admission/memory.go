@@ -1,75 +1,153 @@
 package admission
 
-import (
-	"math"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
-	"sync"
-	"time"
-)
+import "sync"
 
 const (
-	// memoryShare is the part of GOMEMLIMIT from which on memory is short. Beyond it the
-	// collector spends more on each byte than the byte is worth.
-	memoryShare = 0.8
-	// memoryInterval is how long what was measured stands.
-	memoryInterval = 100 * time.Millisecond
-	// memoryStale is how old the last collection may be when it says that memory is
-	// short: a process that refuses all work makes no garbage, and would not collect.
-	memoryStale = 2 * time.Second
+	// baseMemory is what a run holds without any text: its goroutines, its buffers and its
+	// connections, in bytes.
+	baseMemory = 128 << 10
+	// firstAverage is used before the first runs have ended: a run with four results of 200 kB.
+	firstAverage = 2560 << 10
+	// averagedRuns is how many runs the average follows: each run that ends has a weight of one
+	// part of them.
+	averagedRuns = 16
 )
 
-// Memory reports whether the process is near its GOMEMLIMIT. The zero value is ready for
-// use.
+// Memory is the memory that all runs together may hold, in bytes. Each run has a part of it: what
+// the run reserved at its start, or what it holds if that is more.
+//
+// Nothing tells at the start of a run how much it will hold. It reserves what runs held on average
+// when they ended, and it is refused if that much is not left. Then it counts what it holds: its
+// request, its text and its results. If its part must grow and not enough is left, the run has to
+// end.
 type Memory struct {
-	mu        sync.Mutex // protects what follows
-	looked    time.Time
-	short     bool
-	cycles    uint64    // collections so far
-	collected time.Time // when that number was new
+	capacity int64
+
+	mu      sync.Mutex // guards the fields below, and those of every Reservation
+	taken   int64      // all parts together
+	average int64      // what runs held when they ended
 }
 
-// Short reports whether memory is short, for Limits.MemoryShort. It measures at most every
-// memoryInterval, and does nothing without a GOMEMLIMIT.
-func (m *Memory) Short() bool {
-	limit := debug.SetMemoryLimit(-1)
-	if limit == math.MaxInt64 {
-		return false
+// NewMemory returns a Memory of capacity bytes. For 0 bytes it returns nil, which has no bound.
+func NewMemory(capacity int64) *Memory {
+	if capacity == 0 {
+		return nil
+	}
+	return &Memory{capacity: capacity, average: firstAverage}
+}
+
+// Reservation is one part of the memory. A nil *Reservation may hold any amount.
+type Reservation struct {
+	memory   *Memory
+	ofRun    bool
+	reserved int64
+	held     int64
+	released bool
+}
+
+// part returns the bytes that count as taken.
+func (r *Reservation) part() int64 { return max(r.reserved, r.held) }
+
+// Open returns an empty Reservation, for what is held outside of a run, such as a request that is
+// being read. Release it. It reports false if the bytes that are expected are not left.
+func (m *Memory) Open(expected int64) (_ *Reservation, ok bool) {
+	if m == nil {
+		return nil, true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := time.Now()
-	if now.Sub(m.looked) < memoryInterval {
-		return m.short
-	}
-	used, cycles := m.readUsage()
-	if cycles != m.cycles {
-		m.cycles, m.collected = cycles, now
-	}
-	m.short = float64(used) > memoryShare*float64(limit)
-	if m.short && now.Sub(m.collected) > memoryStale {
-		runtime.GC()
-		used, m.cycles = m.readUsage()
-		m.collected, m.short = time.Now(), float64(used) > memoryShare*float64(limit)
-	}
-	m.looked = time.Now()
-	return m.short
+	return &Reservation{memory: m}, expected == 0 || m.taken+expected <= m.capacity
 }
 
-// readUsage returns the bytes that cannot be collected: what the last collection found alive, and
-// what is not heap. All allocated bytes would not do, since garbage grows up to the limit however
-// little is alive.
-func (m *Memory) readUsage() (used, cycles uint64) {
-	s := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
-		{Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
-		{Name: "/gc/cycles/total:gc-cycles"},
+// newReservationLocked returns the Reservation of a run whose request holds that many bytes. If the
+// average is above half of the capacity, half is reserved, so that two runs can be active.
+func (m *Memory) newReservationLocked(request int64) *Reservation {
+	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + request}
+}
+
+// hasRoomLocked reports whether r can be added. While nothing is taken any run can.
+func (m *Memory) hasRoomLocked(r *Reservation) bool {
+	return m.taken == 0 || m.taken+r.part() <= m.capacity
+}
+
+// hasRoom reports whether a run whose request holds that many bytes would be admitted now.
+func (m *Memory) hasRoom(request int64) bool {
+	if m == nil {
+		return true
 	}
-	metrics.Read(s)
-	used = s[0].Value.Uint64() + s[1].Value.Uint64()
-	for _, heap := range s[2:6] {
-		used -= heap.Value.Uint64()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hasRoomLocked(m.newReservationLocked(request))
+}
+
+// reserve returns the Reservation of a run whose request holds that many bytes. Without force it
+// reports false if not enough is left.
+func (m *Memory) reserve(request int64, force bool) (*Reservation, bool) {
+	if m == nil {
+		return nil, true
 	}
-	return used, s[6].Value.Uint64()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.newReservationLocked(request)
+	if !force && !m.hasRoomLocked(r) {
+		return nil, false
+	}
+	m.taken += r.part()
+	return r, true
+}
+
+// Hold counts n more bytes that are held, or fewer if n is negative. It reports false if not enough
+// is left. Its holder must end then; what it holds is free for others at once.
+func (r *Reservation) Hold(n int64) bool {
+	if r == nil {
+		return true
+	}
+	m := r.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.released {
+		return true // it ends already
+	}
+	before := r.part()
+	r.held += n
+	m.taken += r.part() - before
+	if r.part() <= before || m.taken <= m.capacity {
+		return true
+	}
+	r.releaseLocked()
+	return false
+}
+
+// HoldOnly gives back what was reserved and is not held. A run that waits for a person may wait for
+// long.
+func (r *Reservation) HoldOnly() {
+	if r == nil {
+		return
+	}
+	r.memory.mu.Lock()
+	defer r.memory.mu.Unlock()
+	before := r.part()
+	r.reserved = 0
+	r.memory.taken -= before - r.part()
+}
+
+// Release gives back everything; once is enough.
+func (r *Reservation) Release() {
+	if r == nil {
+		return
+	}
+	r.memory.mu.Lock()
+	defer r.memory.mu.Unlock()
+	if !r.released {
+		r.releaseLocked()
+	}
+}
+
+func (r *Reservation) releaseLocked() {
+	m := r.memory
+	m.taken -= r.part()
+	if r.ofRun {
+		m.average += (r.held - m.average) / averagedRuns
+	}
+	r.released, r.reserved, r.held = true, 0, 0
 }
