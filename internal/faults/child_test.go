@@ -21,8 +21,11 @@ import (
 // childMain is what the test binary does as a stdio MCP server. It shows at addr that
 // it childMonitor: a connection that ends with the process, however that ends.
 func childMain(kind, addr string) int {
-	if kind == "bridge" {
+	switch kind {
+	case "bridge":
 		return bridge(addr)
+	case "probe":
+		return probeMain(addr)
 	}
 	if addr != "" {
 		conn, err := net.Dial("tcp", addr)

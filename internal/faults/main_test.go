@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "child" {
 		os.Exit(childMain(os.Args[2], os.Args[3]))
 	}
-	if os.Getenv("FAULTS") == "" && os.Getenv("SOAK") == "" {
+	if os.Getenv("FAULTS") == "" && os.Getenv("SOAK") == "" && os.Getenv("ABUSE") == "" {
 		fmt.Println("skipped: these tests take minutes; make faults runs them")
 		os.Exit(0)
 	}
