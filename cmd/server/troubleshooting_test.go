@@ -147,7 +147,7 @@ var symptoms = map[string]symptom{
 	"PUBLIC_URL:":                                                startFails("PUBLIC_URL", "answerd.example.com"),
 	"needs the environment variable":                             mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp", "bearerToken": "${NOPE}"}}}`),
 	"MCP_CONFIG_PATH: cannot be read":                            startFails("MCP_CONFIG_PATH", "/nonexistent/mcp.json"),
-	"MCP_CONFIG_PATH: mcp.json: line":                                      mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp",}}}`),
+	"MCP_CONFIG_PATH: mcp.json: line":                            mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp",}}}`),
 	"auth: type jwt needs ENABLE_JWT_TOKEN=true":                 mcpFile(`{"mcpServers": {"a": {"url": "https://a.example.com/mcp", "auth": {"type": "jwt"}}}}`),
 
 	"connection refused": checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m"),
@@ -161,15 +161,15 @@ var symptoms = map[string]symptom{
 	"model_rate_limited":                          modelFails(http.StatusTooManyRequests, `{"error":{"message":"Rate limit reached","code":"rate_limit_exceeded"}}`),
 	"model_error":                                 modelFails(http.StatusInternalServerError, `{"error":{"message":"boom"}}`),
 
-	"A valid bearer token is required":           responds(says, []string{"AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example.com/jwks"}, http.MethodPost, "/answer", `{"question":"?"}`),
-	"This origin may not call the service":       responds(says, nil, http.MethodPost, "/answer", `{"question":"?"}`, "Origin", "https://app.example.com"),
-	"This service does not serve this host name": responds(says, nil, http.MethodGet, "/tools", "", "Host", "answerd.example.com"),
-	"The request has invalid fields":             responds(says, nil, http.MethodPost, "/answer", `{"question":"?","foo":1}`),
-	"The body must be application/json":          responds(says, nil, http.MethodPost, "/answer", `question=?`, "Content-Type", "application/x-www-form-urlencoded"),
-	"The run was lost when the process that executed it ended":                       responds(says, nil, http.MethodGet, "/runs/run_aaaaaaaaaaaaaaaaaaaaaaaaaa", ""),
-	"is not the id of an event":                  responds(says, nil, http.MethodPost, "/answer/stream", `{"question":"?"}`, "Last-Event-ID", "12"),
-	"tools_unavailable":                          responds(says, []string{"MCP_URL", "http://127.0.0.1:9/mcp"}, http.MethodPost, "/answer", `{"question":"?","tool_choice":"required"}`),
-	"The body is larger than":                    responds(says, []string{"MAX_BODY_BYTES", "1KiB"}, http.MethodPost, "/answer", `{"question":"`+strings.Repeat("x", 2000)+`"}`),
+	"A valid bearer token is required":                         responds(says, []string{"AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example.com/jwks"}, http.MethodPost, "/answer", `{"question":"?"}`),
+	"This origin may not call the service":                     responds(says, nil, http.MethodPost, "/answer", `{"question":"?"}`, "Origin", "https://app.example.com"),
+	"This service does not serve this host name":               responds(says, nil, http.MethodGet, "/tools", "", "Host", "answerd.example.com"),
+	"The request has invalid fields":                           responds(says, nil, http.MethodPost, "/answer", `{"question":"?","foo":1}`),
+	"The body must be application/json":                        responds(says, nil, http.MethodPost, "/answer", `question=?`, "Content-Type", "application/x-www-form-urlencoded"),
+	"The run was lost when the process that executed it ended": responds(says, nil, http.MethodGet, "/runs/run_aaaaaaaaaaaaaaaaaaaaaaaaaa", ""),
+	"is not the id of an event":                                responds(says, nil, http.MethodPost, "/answer/stream", `{"question":"?"}`, "Last-Event-ID", "12"),
+	"tools_unavailable":                                        responds(says, []string{"MCP_URL", "http://127.0.0.1:9/mcp"}, http.MethodPost, "/answer", `{"question":"?","tool_choice":"required"}`),
+	"The body is larger than":                                  responds(says, []string{"MAX_BODY_BYTES", "1KiB"}, http.MethodPost, "/answer", `{"question":"`+strings.Repeat("x", 2000)+`"}`),
 }
 
 var symptomHeading = regexp.MustCompile("(?m)^### `([^`\n]+)`")

@@ -112,7 +112,6 @@ func (c *Cluster) Leader(t testing.TB) (leader int) {
 // Clients returns the number of clients that are connected to a server.
 func (c *Cluster) Clients(i int) int { return c.servers[i].NumClients() }
 
-
 // Isolate partitions a server from both others. Routes forward nothing until Heal; if cut is true,
 // their connections are closed as well.
 func (c *Cluster) Isolate(i int, cut bool) {
