@@ -3,6 +3,7 @@ package jetstream_test
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -56,6 +58,37 @@ func TestCredentialsFileLogsIn(t *testing.T) {
 	if err := jetstream.Check(t.Context(), jetstream.Options{URL: startCluster(t)}); err != nil {
 		t.Errorf("Check of a server without login: %v", err)
 	}
+}
+
+// While secrets are rotated, a server may refuse the login of a process for some time. The client
+// library gives up after two refusals by default (F53).
+func TestRefusedLoginIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	o := &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+		Username: "u", Password: "old",
+	}
+	s := startServer(t, o)
+	log := openLog(t, jetstream.Options{URL: strings.Replace(s.ClientURL(), "nats://", "nats://u:old@", 1)})
+	startRun(t, log, "run_a")
+	setPassword := func(password string) {
+		changed := o.Clone()
+		changed.Port, changed.Password = s.Addr().(*net.TCPAddr).Port, password
+		if err := s.ReloadOptions(changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setPassword("new")
+	refused := 0
+	eventtest.Await(t, "Ready to fail for longer than two attempts take", func() bool {
+		if log.Ready(t.Context()) != nil {
+			refused++
+		}
+		return refused > 50
+	})
+	setPassword("old")
+	eventtest.Await(t, "Ready to succeed", func() bool { return log.Ready(t.Context()) == nil })
+	appendEvent(t, log, "run_a", event.FinalAnswer{})
 }
 
 func TestCheckFailsWithoutJetStreamAndWithoutServer(t *testing.T) {

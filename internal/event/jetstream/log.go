@@ -207,6 +207,7 @@ func newLog(o Options) *Log {
 func (l *Log) connectOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("answerd"), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 100*time.Millisecond),
+		nats.IgnoreAuthErrorAbort(), // else a login that is refused twice, as during a rotation, is never tried again
 		nats.Timeout(connectTimeout), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
 		// No buffer while disconnected: publishAfter repeats an append that could not be sent,
 		// and a buffered copy of it would be sent as well.
