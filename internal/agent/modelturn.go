@@ -209,13 +209,17 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 	return nil
 }
 
-// measure counts a piece of the answer after it was appended.
-func (s *modelStream) measure(piece string, err error) error {
+// holdPiece counts a piece of the answer as memory that the run holds.
+func (s *modelStream) holdPiece(piece string) {
 	if s.unheld += len(piece); s.unheld >= holdStep {
 		s.run.hold(s.unheld)
 		s.unheld = 0
 	}
-	if err == nil && s.output.Add(piece) {
+}
+
+// cutAfter returns err, or errOutputCut if the answer must be cut.
+func cutAfter(cut bool, err error) error {
+	if err == nil && cut {
 		return errOutputCut
 	}
 	return err
@@ -233,18 +237,24 @@ func (s *modelStream) countUsage(u llm.Usage) {
 func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	switch p := p.(type) {
 	case llm.Text:
-		s.stepText.WriteString(p.Delta)
-		return s.measure(p.Delta, s.appendDelta(ctx, "text", p.Delta))
+		delta, cut := s.output.AddText(p.Delta)
+		s.holdPiece(delta)
+		s.stepText.WriteString(delta)
+		return cutAfter(cut, s.appendDelta(ctx, "text", delta))
 	case llm.Reasoning:
-		return s.measure(p.Delta, s.appendDelta(ctx, "reasoning", p.Delta))
+		delta, cut := s.output.AddText(p.Delta)
+		s.holdPiece(delta)
+		return cutAfter(cut, s.appendDelta(ctx, "reasoning", delta))
 	case llm.ToolCallStart:
 		return s.startCall(ctx, p.Index, p.ID, p.Name)
 	case llm.ToolCallArgs:
 		if c := s.byIndex[p.Index]; c != nil {
+			delta, cut := s.output.AddArguments(p.Delta)
+			s.holdPiece(delta)
 			if s.unparsed[p.Index] != nil {
-				s.unparsed[p.Index].WriteString(p.Delta)
+				s.unparsed[p.Index].WriteString(delta)
 			}
-			return s.measure(p.Delta, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: p.Delta}))
+			return cutAfter(cut, s.run.out.Append(ctx, event.ToolCallArgs{Call: c.Call, Delta: delta}))
 		}
 	case llm.ToolCall:
 		return s.completeCall(ctx, p)

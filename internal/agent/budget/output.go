@@ -1,6 +1,9 @@
 package budget
 
-import "math"
+import (
+	"math"
+	"unicode/utf8"
+)
 
 // SummaryTokens is what the last turn of a run may write although a limit of tokens or cost is
 // reached, so that it can sum up.
@@ -34,36 +37,71 @@ type Output struct {
 	limit  int64 // tokens; 0 is none
 	pieces int64
 	bytes  int64
+	words  int64
+	inWord bool   // the last byte belongs to a word
 	tail   []byte // the last bytes, at most twice loopBytes
 	next   int64  // number of bytes at which to look for a loop again
 }
 
 const (
-	minPeriod   = 16              // bytes: shorter repetitions are lines, blanks and fillers of ordinary texts
-	loopPeriod  = 200             // bytes that a looping model repeats, at most
-	loopBytes   = 20 * loopPeriod // of such a repetition
-	outputSlack = 32              // tokens beyond the limit, since the count is an estimate
+	loopPeriod   = 200             // bytes that a looping model repeats, at most
+	loopBytes    = 20 * loopPeriod // of such a repetition
+	outputSlack  = 32              // tokens beyond the limit, since the count is an estimate
+	measureBytes = 32              // bytes of a piece that are counted together
 )
 
 // NewOutput returns an Output for an answer of at most limit tokens; 0 is no limit.
 func NewOutput(limit int64) *Output { return &Output{limit: limit, next: loopBytes} }
 
-// Tokens estimates the tokens so far. Endpoints as a rule send each token in a piece of its own; some
-// send several in one, or bytes of one in several.
-func (o *Output) Tokens() int64 { return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8) }
+// Tokens returns the least number of tokens that the answer so far can have. As a rule endpoints
+// send each token in a piece of its own, but some send bytes of a token or many tokens in one. A
+// word between blanks is at least a token, and a token has rarely more than 8 bytes.
+func (o *Output) Tokens() int64 {
+	return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8, o.words)
+}
 
-// Add counts a piece and reports whether the answer must be cut: it exceeds its limit, or it
-// repeats the same 16 to 200 bytes up to a length of twenty times 200 bytes.
-func (o *Output) Add(piece string) (cut bool) {
+// AddText counts a piece of text or reasoning. It returns what of it is within the limit, and
+// whether the answer must be cut there: because it exceeds its limit, or because it repeats the
+// same bytes, at most 200, up to a length of twenty times 200 bytes.
+func (o *Output) AddText(piece string) (kept string, cut bool) { return o.add(piece, false) }
+
+// AddArguments does the same for a piece of a call's arguments. One character may be repeated there,
+// unless it is blank: base64 of an empty area is many times A.
+func (o *Output) AddArguments(piece string) (kept string, cut bool) { return o.add(piece, true) }
+
+func (o *Output) add(piece string, arguments bool) (kept string, cut bool) {
 	o.pieces++
-	o.bytes += int64(len(piece))
-	if o.limit > 0 && o.Tokens() > o.limit+outputSlack {
-		return true
+	for rest := piece; rest != ""; {
+		n := min(measureBytes, len(rest))
+		for n < len(rest) && !utf8.RuneStart(rest[n]) {
+			n++
+		}
+		o.count(rest[:n])
+		rest = rest[n:]
+		if o.limit > 0 && o.Tokens() > o.limit+outputSlack || o.loops(arguments) {
+			return piece[:len(piece)-len(rest)], true
+		}
 	}
-	o.tail = append(o.tail, piece...)
+	return piece, false
+}
+
+func (o *Output) count(part string) {
+	o.bytes += int64(len(part))
+	for i := range len(part) {
+		isBlank := part[i] == ' ' || part[i] == '\n' || part[i] == '\t' || part[i] == '\r'
+		if !isBlank && !o.inWord {
+			o.words++
+		}
+		o.inWord = !isBlank
+	}
+	o.tail = append(o.tail, part...)
 	if excess := len(o.tail) - loopBytes; excess > loopBytes {
 		o.tail = append(o.tail[:0], o.tail[excess:]...)
 	}
+}
+
+// loops reports whether the answer repeats itself. It looks only now and then.
+func (o *Output) loops(arguments bool) bool {
 	if o.bytes < o.next {
 		return false
 	}
@@ -72,7 +110,10 @@ func (o *Output) Add(piece string) (cut bool) {
 		return false
 	}
 	p := period(o.tail[len(o.tail)-loopBytes:])
-	return p >= minPeriod && p <= loopPeriod
+	if last := o.tail[len(o.tail)-1]; arguments && p == 1 && last > ' ' {
+		return false
+	}
+	return p <= loopPeriod
 }
 
 // period returns the shortest length that text repeats from its beginning to its end, by the prefix
