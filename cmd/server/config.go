@@ -36,7 +36,7 @@ type config struct {
 	CORSOrigins []string `env:"CORS_ORIGINS"`
 	// Host names, without port, that requests may be addressed to. The host of PUBLIC_URL is always allowed. Unset: the host of ADDR; the names of loopback for a loopback address; any host for a wildcard address.
 	AllowedHosts []string `env:"ALLOWED_HOSTS"`
-	// Address under which browsers and other services reach answerd, without a path. Authorization servers of MCP servers send browsers back to {PUBLIC_URL}/oauth/callback, and callers' tokens are issued for it. Unset: http:// (https:// with TLS_CERT_FILE) and ADDR, for a loopback address.
+	// Address under which browsers and other services reach answerd, such as https://ask.example.com or https://example.com/ask. Below its path answerd serves everything; a proxy may remove the path from requests or leave it. Authorization servers of MCP servers send browsers back to {PUBLIC_URL}/oauth/callback, and callers' tokens are issued for it. Unset: http:// (https:// with TLS_CERT_FILE) and ADDR, for a loopback address.
 	PublicURL string `env:"PUBLIC_URL"`
 	// Address of a separate listener for /metrics, which then needs no token. Unset: /metrics is served at ADDR, and needs a token where callers need one.
 	MetricsAddr string `env:"METRICS_ADDR"`

@@ -97,7 +97,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	runs, err := agent.New(agent.Options{
 		Model: models.router, Tools: tools.client, Log: log,
-		DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
+		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),

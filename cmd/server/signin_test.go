@@ -149,11 +149,16 @@ func TestPublicURL(t *testing.T) {
 		{"ADDR", "[::1]:8080"}:     "http://[::1]:8080/oauth/callback",
 		{"ADDR", "127.0.0.1:0"}:    "",
 		{"ADDR", "10.0.0.1:8080"}:  "",
-		{"ADDR", "10.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/"}:     "https://ask.example.com/oauth/callback",
-		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com"}:     "https://ask.example.com/oauth/callback",
-		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/sub"}: "PUBLIC_URL",
-		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "http://ask.example.com"}:      "PUBLIC_URL",
-		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "ask.example.com"}:             "PUBLIC_URL",
+		{"ADDR", "10.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/"}:      "https://ask.example.com/oauth/callback",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com"}:      "https://ask.example.com/oauth/callback",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/sub/"}: "https://ask.example.com/sub/oauth/callback",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/a//b"}: "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/../b"}: "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/%22"}:  "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/ä"}:    "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "https://ask.example.com/?a"}:   "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "http://ask.example.com"}:       "PUBLIC_URL",
+		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "ask.example.com"}:              "PUBLIC_URL",
 	} {
 		c, err := loadConfig(envOf(append([]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}, settings[:]...)...))
 		bad, refused := errors.AsType[*configError](err)

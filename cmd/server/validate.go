@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/webhook"
@@ -132,11 +134,29 @@ func (c *config) checkPublicURL() error {
 		return nil
 	}
 	u, err := url.Parse(c.PublicURL)
-	if err != nil || fetch.CheckEndpoint("", c.PublicURL) != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
-		return &configError{"PUBLIC_URL", "must be https://host, or http:// on a loopback address, without a path"}
+	if err != nil || fetch.CheckEndpoint("", c.PublicURL) != nil || !isBasePath(u.EscapedPath()) || u.RawQuery != "" || strings.ContainsAny(u.Host, `"\`) {
+		return &configError{"PUBLIC_URL", "must be https://host or https://host/path, or http:// on a loopback address; a path has letters, digits and -._~"}
 	}
 	c.PublicURL = strings.TrimSuffix(c.PublicURL, "/")
 	return nil
+}
+
+// isBasePath reports whether a path can precede the paths of the API: /a/b, with or without a slash at
+// its end.
+func isBasePath(p string) bool {
+	p = strings.TrimSuffix(p, "/")
+	return p == "" || path.Clean(p) == p && !strings.ContainsFunc(p, func(r rune) bool {
+		return !(r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-._~/", r)))
+	})
+}
+
+// basePath returns the path of PUBLIC_URL; "" without one.
+func (c *config) basePath() string {
+	u, err := url.Parse(c.PublicURL)
+	if err != nil {
+		return ""
+	}
+	return u.Path
 }
 
 // redirectURL returns the OAuth redirect URI, or "" if the address that browsers use is unknown.

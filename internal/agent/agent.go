@@ -51,6 +51,8 @@ type Options struct {
 	Tools *mcp.Client
 	Log   event.Log
 
+	// BasePath precedes the paths of the API in the URLs of results; "" if the API is at the root.
+	BasePath     string
 	DefaultModel string // the model of requests that name no model; see ReplaceModels
 	// Profiles lists the models that requests may name. If it is empty, any name is allowed, and
 	// llm.AcceptsImages decides whether the model gets images.

@@ -428,6 +428,6 @@ func (l *loop) windowConversation(tools []llm.Tool) *window.Conversation {
 		if l.requestCallIDs[callID] {
 			return ""
 		}
-		return resultPath(l.run.ID, callID)
+		return l.agent.resultPath(l.run.ID, callID)
 	}}
 }

@@ -145,7 +145,7 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 
 // restoreOutcome returns how a call ended, as far as the log still has it.
 func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
-	end := callOutcome{resultURL: resultPath(l.run.ID, c.CallID)}
+	end := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID)}
 	if failed, ok := c.End.(event.ToolError); ok {
 		end.errorEvent = &failed
 		if failed.Truncated != nil && failed.Truncated.URL == "" {

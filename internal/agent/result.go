@@ -34,7 +34,7 @@ func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content
 		w.Payload, w.Content, w.Structured = res.Payload(), contentList(res), res.Structured
 		return end
 	}
-	end.resultURL = resultPath(x.runID, x.CallID)
+	end.resultURL = a.resultPath(x.runID, x.CallID)
 	brief := res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline, URL: end.resultURL})
 	if brief.Incomplete {
 		if !a.storeResult(ctx, x, res) {
@@ -54,7 +54,7 @@ func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp
 		Call: x.Call, Args: x.args, ArgsText: x.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: x.duration.Milliseconds(),
 	}}
 	if x.runID != "" {
-		end.resultURL = resultPath(x.runID, x.CallID)
+		end.resultURL = a.resultPath(x.runID, x.CallID)
 	}
 	text, cut := content.TruncateText(failed.Message, maxForModel, end.resultURL)
 	// A hook saw only the text of the failure, so nothing else may be shown.
@@ -178,8 +178,8 @@ func completeResult(c event.Call, t *event.Truncated, r Result) (Result, error) 
 }
 
 // resultPath returns the URL path at which a result can be read in full.
-func resultPath(runID, callID string) string {
-	return "/runs/" + runID + "/results/" + url.PathEscape(callID)
+func (a *Agent) resultPath(runID, callID string) string {
+	return a.BasePath + "/runs/" + runID + "/results/" + url.PathEscape(callID)
 }
 
 // fieldErrors returns problems of single fields in the form of events.

@@ -62,7 +62,7 @@ func (h *Handler) postAnswer(w http.ResponseWriter, r *http.Request) error {
 
 // writeAccepted answers 202 with the status of a run and its location.
 func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
-	w.Header().Set("Location", "/runs/"+run.ID)
+	w.Header().Set("Location", h.basePath+"/runs/"+run.ID)
 	writeJSON(w, http.StatusAccepted, "application/json", h.runStatus(run))
 }
 

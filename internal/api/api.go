@@ -24,6 +24,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-chi/chi/v5"
+
 	"answerd/internal/agent"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -55,7 +57,7 @@ type Options struct {
 	// names, without port, that requests may name; nil allows any.
 	CORSOrigins  []string
 	AllowedHosts []string
-	// PublicURL is the service's URL as callers know it, without a path; "" uses the host that a
+	// PublicURL is the service's URL as callers know it, perhaps with a path; "" uses the host that a
 	// request names.
 	PublicURL string
 
@@ -78,6 +80,8 @@ type Options struct {
 type Handler struct {
 	Options
 	http.Handler
+	routes     chi.Router
+	basePath   string      // the path of PublicURL: /answerd; "" without one
 	unready    atomic.Bool // set by MarkUnready
 	started    time.Time   // when New was called
 	deliveries deliveryTracker

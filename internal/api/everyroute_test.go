@@ -47,7 +47,7 @@ var goodBodies = map[string]string{
 // entrances are all routes that there are.
 func entrances(t *testing.T, h *Handler) (out []entrance) {
 	open := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/", "/console/*", "/oauth/callback"}
-	err := chi.Walk(h.Handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+	err := chi.Walk(h.routes, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		path := strings.NewReplacer("{run_id}", "run_00000000000000000000000000", "{response_id}", "resp_none", "{name}", "add", "{id}", "chat", "{call_id}", "call_1", "{file}", "aisdk.yaml", "*", "none.js").Replace(route)
 		out = append(out, entrance{method, path, "", !slices.Contains(open, route)})
 		if method == http.MethodPost {

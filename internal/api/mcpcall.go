@@ -300,7 +300,7 @@ func (t *answerCall) failedResult(ctx context.Context, run event.Run, err error)
 		t.h.Logger.ErrorContext(ctx, "tool call failed", "run_id", run.ID, "error", err)
 	}
 	t.h.logRateLimited(ctx, p, t.caller)
-	p.Instance = cmp.Or(p.Instance, "/mcp")
+	p.Instance = t.h.basePath + cmp.Or(p.Instance, "/mcp")
 	p.TraceID = cmp.Or(p.TraceID, run.TraceID, t.h.TraceID(ctx))
 	var b strings.Builder
 	b.WriteString(p.Detail + " (" + p.Code + ")")

@@ -235,3 +235,54 @@ func (h *Handler) rejectInvalidQuery(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// basePathOf returns the path of a URL without a slash at its end; "" for none.
+func basePathOf(publicURL string) string {
+	u, err := url.Parse(publicURL)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(u.EscapedPath(), "/")
+}
+
+// stripBasePath serves the routes at the root and below the base path, because a proxy may remove
+// the path from requests or leave it. The console needs the slash after the base path: its links
+// are relative.
+func (h *Handler) stripBasePath(next http.Handler) http.Handler {
+	if h.basePath == "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.EscapedPath() == h.basePath {
+			to := url.URL{Path: h.basePath + "/", RawQuery: r.URL.RawQuery}
+			http.Redirect(w, r, to.String(), http.StatusPermanentRedirect)
+			return
+		}
+		path, raw := h.trimBasePath(r.URL.Path), h.trimBasePath(r.URL.RawPath)
+		if path != r.URL.Path {
+			stripped := *r
+			u := *r.URL
+			u.Path, u.RawPath = path, raw
+			stripped.URL = &u
+			r = &stripped
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// trimBasePath returns a path without the base path. In the path of resource metadata, the base
+// path follows the well-known one (RFC 9728 section 3.1).
+func (h *Handler) trimBasePath(path string) string {
+	if h.basePath == "" {
+		return path
+	}
+	wellKnown, rest := "", path
+	if after, ok := strings.CutPrefix(path, resourceMetadataPath); ok {
+		wellKnown, rest = resourceMetadataPath, after
+	}
+	switch after, ok := strings.CutPrefix(rest, h.basePath); {
+	case ok && strings.HasPrefix(after, "/"), ok && after == "" && wellKnown != "":
+		return wellKnown + after
+	}
+	return path
+}

@@ -55,7 +55,7 @@ func (h *Handler) getResourceMetadata(w http.ResponseWriter, r *http.Request) er
 	if h.Verifier == nil {
 		return newProblem("not_found", "There is nothing at this path.")
 	}
-	resource := h.publicURL(r) + strings.TrimPrefix(r.URL.Path, resourceMetadataPath)
+	resource := h.publicURL(r) + strings.TrimPrefix(r.URL.Path, resourceMetadataPath) // its base path is stripped
 	body, err := json.Marshal(h.Verifier.Metadata(resource))
 	if err != nil {
 		return err

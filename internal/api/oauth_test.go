@@ -3,11 +3,32 @@ package api_test
 import (
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"answerd/internal/api"
 	"answerd/internal/llm/llmtest"
 )
+
+// Traces name the route of a request without the path of PublicURL, whether or not a proxy removes it.
+func TestRoutePatternLeavesOutTheBasePath(t *testing.T) {
+	h := api.New(api.Options{PublicURL: "https://answerd.example/apps/ask"})
+	t.Cleanup(func() { h.Close(t.Context()) })
+	for path, want := range map[string]string{
+		"/runs/run_1":          "/runs/{run_id}",
+		"/apps/ask/runs/run_1": "/runs/{run_id}",
+		"/apps/ask/":           "",
+		"/apps/asking/tools":   "",
+		"/apps/runs/run_1":     "",
+		"/.well-known/oauth-protected-resource/apps/ask/mcp": "/.well-known/oauth-protected-resource/mcp",
+		"/.well-known/oauth-protected-resource/apps/ask":     "/.well-known/oauth-protected-resource",
+	} {
+		if got := h.RoutePattern(httptest.NewRequest("GET", path, nil)); got != want {
+			t.Errorf("%s: got %q, want %q", path, got, want)
+		}
+	}
+}
 
 // What a stranger's page sends a browser here with does nothing, and nothing of it is on
 // the page, which runs no script, is framed by nobody and kept by nobody.

@@ -255,7 +255,7 @@ func (h *Handler) writeProblem(w http.ResponseWriter, r *http.Request, err error
 		h.Logger.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	h.logRateLimited(r.Context(), p, identity(r))
-	p.Instance = cmp.Or(p.Instance, r.URL.EscapedPath())
+	p.Instance = h.basePath + cmp.Or(p.Instance, r.URL.EscapedPath())
 	p.TraceID = cmp.Or(p.TraceID, h.TraceID(r.Context()))
 	for name, values := range p.header {
 		w.Header()[name] = values

@@ -11,7 +11,7 @@ import (
 )
 
 // newRouter returns the route table of the service. The first middleware of a list runs first.
-func (h *Handler) newRouter() http.Handler {
+func (h *Handler) newRouter() chi.Router {
 	r := chi.NewRouter()
 	r.Use(h.recoverPanic, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders, h.handleCORS)
 	r.NotFound(h.withProblems(notFound))
@@ -122,19 +122,17 @@ func New(o Options) *Handler {
 	}
 	h := &Handler{Options: o, started: time.Now(), limiter: newStreamLimiter()}
 	h.mcpServer = h.newMCPServer()
-	h.Handler = h.newRouter()
+	h.routes = h.newRouter()
+	h.basePath = basePathOf(o.PublicURL)
+	h.Handler = h.stripBasePath(h.routes)
 	return h
 }
 
 // RoutePattern returns the pattern of the route that serves r, such as /runs/{run_id}; "" if
 // there is none. Traces and metrics name requests with it.
 func (h *Handler) RoutePattern(r *http.Request) string {
-	routes, ok := h.Handler.(chi.Routes)
-	if !ok {
-		return ""
-	}
 	match := chi.NewRouteContext()
-	if !routes.Match(match, r.Method, r.URL.Path) {
+	if !h.routes.Match(match, r.Method, h.trimBasePath(r.URL.Path)) {
 		return ""
 	}
 	return match.RoutePattern()

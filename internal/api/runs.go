@@ -36,7 +36,11 @@ func (h *Handler) ownedRun(r *http.Request, id string) (event.Run, error) {
 
 // runStatus returns the body of GET /runs/{run_id}.
 func (h *Handler) runStatus(run event.Run) native.Status {
-	return native.NewStatus(run, func(e event.RunError) any { return runProblem(run, e) })
+	return native.NewStatus(run, func(e event.RunError) any {
+		p := runProblem(run, e)
+		p.Instance = h.basePath + p.Instance
+		return p
+	})
 }
 
 // getRun serves GET /runs/{run_id}.
