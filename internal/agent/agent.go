@@ -97,7 +97,7 @@ var (
 	// that it was used at another path.
 	ErrKeyReused    = errors.New("the idempotency key was used for another request")
 	ErrKeyElsewhere = errors.New("the idempotency key was used at another path")
-	// ErrUnknownServer means that Refresh or Prompts was called for a server that is not
+	// ErrUnknownServer means that Refresh, Prompts or SignOut was called for a server that is not
 	// configured.
 	ErrUnknownServer = mcp.ErrUnknownServer
 	// ErrForbidden means that the rules do not let the caller use anything, or not the requested

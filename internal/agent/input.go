@@ -67,7 +67,8 @@ const wakeTimeout = 10 * time.Second
 
 // FinishSignIn handles the query that a browser brought back from the authorization server of an MCP
 // server (mcp.Client.Callback). It answers the questions of the runs that wait for it, which any process
-// may execute. found is false if the query belongs to no sign-in that has not ended.
+// may execute. found is false if the query belongs to no sign-in that has not ended, or, with an error,
+// if the log does not answer: the same query may be handled later.
 func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
 	waiters, found, err := a.Tools.Callback(ctx, query)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)

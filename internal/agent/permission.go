@@ -89,6 +89,16 @@ func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string
 	return a.Tools.RefreshFor(ctx, caller, server)
 }
 
+// SignOut removes the tokens that a caller has granted for a server. It returns ErrUnknownServer like
+// Refresh, and for a server that callers do not sign in to.
+func (a *Agent) SignOut(ctx context.Context, caller auth.Identity, server string) error {
+	if !a.Rules.Of(caller).AllowsServer(server) {
+		return fmt.Errorf("sign out of %.64q: %w", server, ErrUnknownServer)
+	}
+	_, err := a.Tools.SignOut(ctx, caller, server)
+	return err
+}
+
 // Prompts returns the prompts of a server, for a caller. It returns ErrUnknownServer like
 // Refresh.
 func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -315,5 +316,18 @@ func TestSignInWhereverItsProcessDied(t *testing.T) {
 	}
 	if sent != 2 || required != 1 {
 		t.Errorf("%d requests were noted and %d times input, want 2 and 1", sent, required)
+	}
+}
+
+// TestSignOutNeedsAccessToTheServer checks that a server which the caller may not use does not exist for
+// them, also to sign out.
+func TestSignOutNeedsAccessToTheServer(t *testing.T) {
+	h := newCRM(t).newProcess(t, whoScript(), newSignIns(t), func(o *agent.Options) {
+		o.Rules = rules(t, `{"rules": [{"subjects": ["cleo"], "servers": ["crm"]}]}`)
+	})
+	for subject, want := range map[string]error{"cleo": nil, "eve": agent.ErrUnknownServer} {
+		if err := h.SignOut(t.Context(), auth.Identity{Subject: subject}, "crm"); !errors.Is(err, want) {
+			t.Errorf("SignOut of %s = %v, want %v", subject, err, want)
+		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/go-chi/chi/v5"
 )
 
 // maxCallbackQuery bounds the query of an OAuth callback, in bytes.
@@ -23,6 +25,10 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 		found, err = h.Agent.FinishSignIn(r.Context(), query)
 	}
 	switch {
+	case !found && err != nil:
+		h.Logger.WarnContext(r.Context(), "a sign-in cannot be completed now", "error", err)
+		w.Header().Set("Retry-After", "1")
+		writeHTML(w, http.StatusServiceUnavailable, "Please try again", "The sign-in cannot be completed at the moment. Reload this page to try again.")
 	case !found:
 		writeHTML(w, http.StatusBadRequest, "This link is not valid any more", "It was used before, is too old, or was never issued. Ask your question again.")
 	case err != nil:
@@ -30,6 +36,15 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeHTML(w, http.StatusOK, "Done", "You may close this window. Your question continues by itself.")
 	}
+}
+
+// signOut serves DELETE /servers/{name}/sign-in: it removes the caller's tokens for an MCP server.
+func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
+	if err := h.Agent.SignOut(r.Context(), identity(r), chi.URLParam(r, "name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // writeHTML answers with a page for a person. The URL in the browser contains an authorization

@@ -1,14 +1,31 @@
 package api_test
 
 import (
+	"context"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"answerd/internal/api"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/agent"
+	"answerd/internal/auth/sealed"
+	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/oauth/oauthtest"
+	"answerd/internal/values"
 )
 
 // Traces name the route of a request without the path of PublicURL, whether or not a proxy removes it.
@@ -63,5 +80,110 @@ func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
 	}
 	if resp := s.do(t, "GET", "/oauth/callback?state=x", "", "Host", "evil.example"); resp.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("another host: %d, want 421", resp.StatusCode)
+	}
+}
+
+// interruptedStore is a store of values that does not answer while it is down.
+type interruptedStore struct {
+	values.Memory
+	down atomic.Bool
+}
+
+func (s *interruptedStore) Value(ctx context.Context, key values.Key) ([]byte, uint64, error) {
+	if s.down.Load() {
+		return nil, 0, fmt.Errorf("read the log: %w", event.ErrUnavailable)
+	}
+	return s.Memory.Value(ctx, key)
+}
+
+// signInService is a service with an MCP server whose users sign in, and a store that can be down.
+func signInService(t *testing.T) (*service, *interruptedStore) {
+	t.Helper()
+	as, store := oauthtest.New(t), &interruptedStore{}
+	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
+	sdk.AddTool(server, &sdk.Tool{Name: "who"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
+		return &sdk.CallToolResult{}, nil, nil
+	})
+	crm := as.Protect(t, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte(strings.Repeat("07", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := sealed.ReadKeys(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := mcp.New([]config.Server{{Name: "crm", URL: crm.URL + "/mcp", ToolPrefix: "crm", Auth: config.AuthAuthorizationCode}}, mcp.Options{
+		Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute, RedirectURL: "http://127.0.0.1:7/oauth/callback",
+		SignIns: sealed.New(keys, store, slog.New(slog.DiscardHandler)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tools.Close() })
+	return serve(t, llmtest.Turns(), func(o *agent.Options) { o.Tools = tools }, nil), store
+}
+
+// signInPage starts a sign-in of the caller and returns the page that they open.
+func (s *service) signInPage(t *testing.T) string {
+	t.Helper()
+	s.Agent.Tools.Tools(t.Context())
+	res, err := s.Agent.Tools.Call(t.Context(), mcp.Call{Tool: "crm_sign_in", Waiter: "run_1 int_1"})
+	if err != nil || res.SignIn == nil {
+		t.Fatalf("Call = %+v, %v, want SignIn", res, err)
+	}
+	return res.SignIn.URL
+}
+
+// While the log is away, the person is asked to come again, and their sign-in is still good then.
+func TestOAuthCallbackMayBeRepeatedWhileTheLogIsAway(t *testing.T) {
+	s, store := signInService(t)
+	query := oauthtest.Browse(t, s.signInPage(t)).Encode()
+	for _, c := range []struct {
+		down   bool
+		status int
+		page   string
+	}{{true, http.StatusServiceUnavailable, "Reload this page"}, {false, http.StatusOK, "continues by itself"}, {false, http.StatusBadRequest, "not valid any more"}} {
+		store.down.Store(c.down)
+		resp := s.do(t, "GET", "/oauth/callback?"+query, "")
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != c.status || !strings.Contains(string(body), c.page) {
+			t.Errorf("the callback with the log down: %v is answered with %d %s, %v, want %d and %q", c.down, resp.StatusCode, body, err, c.status, c.page)
+		}
+	}
+}
+
+// After a sign-out the caller has to sign in again.
+func TestSignOutRemovesTheTokensOfTheCaller(t *testing.T) {
+	s, store := signInService(t)
+	if found, err := s.FinishSignIn(t.Context(), oauthtest.Browse(t, s.signInPage(t))); !found || err != nil {
+		t.Fatalf("FinishSignIn = %v, %v, want true and no error", found, err)
+	}
+	call := func() *content.Result {
+		t.Helper()
+		res, err := s.Agent.Tools.Call(t.Context(), mcp.Call{Tool: "crm_who", Server: "crm", Waiter: "run_1 int_1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	store.down.Store(true)
+	if resp := s.do(t, "DELETE", "/servers/crm/sign-in", ""); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("a sign-out while the log is away is answered with %d, want 503", resp.StatusCode)
+	}
+	store.down.Store(false)
+	if res := call(); res.SignIn != nil {
+		t.Errorf("the result is %+v, want none of a sign-in: the caller has signed in", res)
+	}
+	for range 2 { // it may be repeated
+		if resp := s.do(t, "DELETE", "/servers/crm/sign-in", ""); resp.StatusCode != http.StatusNoContent {
+			t.Errorf("the sign-out is answered with %d, want 204", resp.StatusCode)
+		}
+	}
+	if res := call(); res.SignIn == nil {
+		t.Errorf("the result is %+v, want that the caller has to sign in", res)
+	}
+	if resp := s.do(t, "DELETE", "/servers/none/sign-in", ""); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("a sign-out of an unknown server is answered with %d, want 404", resp.StatusCode)
 	}
 }

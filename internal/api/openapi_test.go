@@ -431,6 +431,7 @@ func TestServiceAnswersAsDocumented(t *testing.T) {
 		{route: "POST /servers/{name}/refresh", path: "/servers/none/refresh", status: 404},
 		{route: "GET /servers/{name}/prompts", path: "/servers/default/prompts", status: 200},
 		{route: "GET /servers/{name}/prompts", path: "/servers/none/prompts", status: 404},
+		{route: "DELETE /servers/{name}/sign-in", path: "/servers/default/sign-in", status: 404},
 		{route: "POST /v1/chat/completions", body: `{"messages":[{"role":"user","content":"What is 1 + 2?"}]}`, status: 200},
 		{route: "POST /v1/chat/completions", body: `{"messages":[]}`, status: 400},
 		{route: "GET /v1/models", status: 200},

@@ -62,6 +62,7 @@ func (h *Handler) newRouter() chi.Router {
 		r.Get("/servers", h.withProblems(h.listServers))
 		r.Post("/servers/{name}/refresh", h.withProblems(h.refreshServer))
 		r.Get("/servers/{name}/prompts", h.withProblems(h.listPrompts))
+		r.Delete("/servers/{name}/sign-in", h.withProblems(h.signOut))
 
 		// OpenAI Chat Completions.
 		r.Post("/v1/chat/completions", h.withProblems(h.chatCompletions))

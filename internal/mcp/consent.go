@@ -193,13 +193,14 @@ func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, 
 // Callback handles the query with which an authorization server redirected a browser to the
 // redirect URL (RFC 6749, section 4.1.2), wherever the sign-in was started. found is false if the state
 // parameter is unknown, expired or already used; then nothing happens. waiters are those of the calls
-// that wait for the sign-in: they can be sent again, or fail if err is not nil. Callback waits up to
-// 20 s for the token.
+// that wait for the sign-in: they can be sent again, or fail if err is not nil. An error with found
+// false is that of Options.SignIns, and the same query may be handled later. Callback waits up to 20 s
+// for the token.
 func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []string, found bool, err error) {
 	for _, s := range c.allServers() {
 		if o := s.consentClient(); o != nil {
-			if waiters, found, err = o.Callback(ctx, query); found {
-				return waiters, true, err
+			if waiters, found, err = o.Callback(ctx, query); found || err != nil {
+				return waiters, found, err
 			}
 		}
 	}

@@ -144,7 +144,7 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 	for try := range maxStoreTries {
 		data, revision, err := c.store.Load(ctx, latest...)
 		if err != nil {
-			return nil, c.errStore(ctx, err)
+			return nil, c.storeError(ctx, err)
 		}
 		if a, err := c.join(ctx, string(data), fresh); a != nil || err != nil {
 			return a, err
@@ -157,7 +157,7 @@ func (c *Client) joinOrStart(ctx context.Context, fresh *storedAuthorization) (*
 		}
 		next, err := c.store.Save(ctx, []byte(state), revision, outcomeTTL, latest...)
 		if err != nil {
-			return nil, c.errStore(ctx, err)
+			return nil, c.storeError(ctx, err)
 		}
 		if next > 0 {
 			return started, nil
@@ -218,7 +218,7 @@ func (c *Client) stateStart() string {
 func (c *Client) loadAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	data, revision, err := c.store.Load(ctx, c.storedName(kindAuthorization, state)...)
 	if err != nil {
-		return nil, 0, c.errStore(ctx, err)
+		return nil, 0, c.storeError(ctx, err)
 	}
 	var a storedAuthorization
 	if data == nil || json.Unmarshal(data, &a) != nil {
@@ -235,7 +235,7 @@ func (c *Client) saveAuthorization(ctx context.Context, a *storedAuthorization, 
 	}
 	next, err := c.store.Save(ctx, data, revision, outcomeTTL, c.storedName(kindAuthorization, state)...)
 	if err != nil {
-		return 0, c.errStore(ctx, err)
+		return 0, c.storeError(ctx, err)
 	}
 	return next, nil
 }
@@ -275,8 +275,9 @@ func asFailed(err error) *Error { return &Error{Public: "signing in failed", Err
 
 // Callback handles the authorization response that a browser brought back (OAuth 2.1 section
 // 4.1.2), wherever the authorization was started. found is false if the state is not ours, was used
-// before, or has expired; then nothing happened. A nil error means that the user's requests now have
-// a token; any other is an *Error. waiters are those who wait for the outcome, whatever it is. Callback
+// before, or has expired; then nothing happened. An error with found false is the store's: the same
+// query may be handled later. A nil error means that the user's requests now have a token; any other is
+// an *Error. waiters are those who wait for the outcome, whatever it is. Callback
 // waits for the token even when ctx ends: a user who closes the browser early has granted access all
 // the same.
 func (c *Client) Callback(ctx context.Context, q url.Values) (waiters []string, found bool, _ error) {
@@ -290,7 +291,7 @@ func (c *Client) Callback(ctx context.Context, q url.Values) (waiters []string, 
 	state := q.Get("state")
 	a, revision, err := c.takeAuthorization(ctx, state)
 	if err != nil {
-		return nil, true, asFailed(err)
+		return nil, false, asFailed(err)
 	}
 	if a == nil {
 		return nil, false, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
 )
 
@@ -169,8 +170,8 @@ func (c *Client) localTime(t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.store.Now()))
 }
 
-// errStore is returned when the store does not answer. Its cause is logged.
-func (c *Client) errStore(ctx context.Context, err error) error {
+// storeError logs an error of the store and returns it for a caller.
+func (c *Client) storeError(ctx context.Context, err error) error {
 	c.log.WarnContext(ctx, "the store of sign-ins cannot be used", "error", err.Error())
-	return fetchErrorf("the store of sign-ins cannot be used now")
+	return &fetch.Error{Public: "the store of sign-ins cannot be used now", Err: err}
 }

@@ -36,7 +36,7 @@ const (
 func (u *userTokens) loadGrant(ctx context.Context) (*grant, uint64, error) {
 	data, revision, err := u.c.store.Load(ctx, u.grantName()...)
 	if err != nil {
-		return nil, 0, u.c.errStore(ctx, err)
+		return nil, 0, u.c.storeError(ctx, err)
 	}
 	if data == nil {
 		return nil, revision, nil
@@ -61,7 +61,7 @@ func (u *userTokens) saveGrant(ctx context.Context, g *grant, revision uint64) (
 	}
 	next, err := u.c.store.Save(ctx, data, revision, signInIdleTimeout, u.grantName()...)
 	if err != nil {
-		return 0, u.c.errStore(ctx, err)
+		return 0, u.c.storeError(ctx, err)
 	}
 	return next, nil
 }
@@ -162,7 +162,7 @@ func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error)
 		}
 		switch {
 		case err != nil:
-			return nil, u.c.errStore(ctx, err)
+			return nil, u.c.storeError(ctx, err)
 		case held == nil && revision > 0:
 			return func() {
 				ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
