@@ -68,7 +68,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	defer closeLog()
 	models := openModels(ctx, c, tel, logger)
 	defer func() { models.end() }()
-	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, SignIns: c.signIns(log, logger), Logger: logger})
+	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, SignIns: c.signIns(log, logger), ToolNames: c.toolNames(log), Logger: logger})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"answerd/internal/mcp"
 	mcpconfig "answerd/internal/mcp/config"
 	"answerd/internal/telemetry"
+	"answerd/internal/values"
 )
 
 // toolset holds the client of the MCP servers and the source of the service's token.
@@ -76,6 +77,14 @@ func (c *config) signIns(log event.Log, logger *slog.Logger) *sealed.Store {
 		return nil
 	}
 	return sealed.New(c.tokenKeys, log, logger)
+}
+
+// toolNames returns where the names of tools are stored; nil if no run outlives the process either.
+func (c *config) toolNames(log event.Log) values.Store {
+	if c.EventsURL.IsZero() {
+		return nil
+	}
+	return log
 }
 
 // watchFiles sets the files whose changes cause a reload: the configuration, the accepted

@@ -64,7 +64,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig", "values"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	// session takes from config only what a loopback address is.
 	"answerd/internal/mcp/session": {ours: []string{"mcp/config", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
@@ -129,7 +129,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/memory": {ours: []string{"event", "values"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig"},
+		ours:    []string{"agent", "agent/admission", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},
 		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 

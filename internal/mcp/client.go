@@ -49,6 +49,7 @@ import (
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/tlsconfig"
+	"answerd/internal/values"
 )
 
 // Options are the settings of a Client. The zero value works.
@@ -77,6 +78,9 @@ type Options struct {
 	// SignIns keeps the tokens of users who have signed in, and the sign-ins that have not ended, for
 	// all processes that share it; nil: in memory, until the Client is closed.
 	SignIns *sealed.Store
+	// ToolNames keeps the names of the servers' tools across restarts, so that a server that is down keeps
+	// them; nil: until the Client is closed.
+	ToolNames values.Store
 	// Pins is the path of the file of accepted tool definitions, for servers with
 	// Pin. It is read by New and Reload, and written by AcceptPins.
 	Pins string
@@ -98,6 +102,7 @@ type Client struct {
 	opts    Options
 	log     *slog.Logger
 	catalog *catalog.Catalog
+	names   storedNames
 
 	life      context.Context // ends with Close
 	cancel    context.CancelCauseFunc

@@ -56,6 +56,7 @@ func (c *Client) ReloadTLS() {
 // removed ones. The caller holds c.reload.
 func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	c.catalog.LoadPins(c.opts.Pins)
+	c.expectToolNames(servers)
 	before := map[string]*server{}
 	for _, s := range c.allServers() {
 		before[s.cfg.Name] = s

@@ -205,6 +205,7 @@ func (s *server) refreshTools(fresh bool) (err error) {
 // their own). changes is the number of change notifications when the list was requested.
 func (s *server) setConnected(l toolList, version string, listed *session.Session, changes int) {
 	n := s.c.catalog.SetTools(s.id, &s.cfg, l.tools)
+	defer s.storeToolNames(l.tools) // after the state has changed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {

@@ -48,6 +48,9 @@ type serverEntry struct {
 	blocked []blockedTool     // the listed tools whose definitions the operator has not accepted
 }
 
+// isSignInAlone reports whether nobody has signed in to the server yet, so that its own tools are unknown.
+func (e *serverEntry) isSignInAlone() bool { return len(e.listed) == 1 && e.listed[0].SignsIn }
+
 // Catalog holds the tools of all servers under unique names. Create it with New.
 //
 // Which tool gets a name depends only on the configuration's order and the lists, so that all replicas
@@ -63,6 +66,7 @@ type Catalog struct {
 	configs       map[int]*config.Server // of the servers in order
 	entries       map[int]serverEntry    // of the servers that were listed
 	pins          *acceptedTools
+	expected      map[string][]string // by server: the tools that it listed in an earlier process
 	reservedNames map[string]toolID   // by the name that was offered
 	byName        map[string]Resolved // all names, including aliases and those of blocked tools
 	offered       []Tool              // callers read it without the lock: replaced, never changed
@@ -74,7 +78,7 @@ func (c *Catalog) LoadPins(path string) { c.setPins(readPinsFile(path)) }
 
 // New returns a catalog without servers.
 func New(log *slog.Logger) *Catalog {
-	return &Catalog{log: log, entries: map[int]serverEntry{}, pins: &acceptedTools{}, reservedNames: map[string]toolID{}, isStale: true}
+	return &Catalog{log: log, entries: map[int]serverEntry{}, pins: &acceptedTools{}, expected: map[string][]string{}, reservedNames: map[string]toolID{}, isStale: true}
 }
 
 // SetTools replaces the tools of the server with that id. It returns how many can be called: those
@@ -170,6 +174,23 @@ func (c *Catalog) SetServers(order []int, replacements map[int]int, cfg func(id 
 	c.isStale = true
 }
 
+// ExpectTools makes the names of the tools that a server listed in an earlier process stay with it until it
+// is listed. originals are their own names.
+func (c *Catalog) ExpectTools(server string, originals []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expected[server] = originals
+	c.isStale = true
+}
+
+// IsExpected reports whether ExpectTools was called for a server.
+func (c *Catalog) IsExpected(server string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.expected[server]
+	return ok
+}
+
 // setPins sets the accepted definitions and filters all tools again.
 func (c *Catalog) setPins(p *acceptedTools) {
 	c.mu.Lock()
@@ -258,10 +279,10 @@ func (c *Catalog) rebuildLocked() {
 	pending := map[string]bool{}
 	for _, id := range c.order {
 		e, ok := c.entries[id]
+		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!ok || e.isSignInAlone()) {
+			maps.Copy(pending, c.namesBefore(cfg))
+		}
 		if !ok {
-			if cfg := c.configs[id]; cfg != nil && !cfg.Disabled {
-				maps.Copy(pending, c.configuredNames(cfg))
-			}
 			continue
 		}
 		n := toolNamer{cfg: e.cfg, isTaken: c.isTakenLocked, pending: pending}

@@ -141,10 +141,10 @@ func possibleNames(cfg *config.Server, original string) []string {
 	return []string{plain, nameWithServer(cfg, original), withDigest(plain, me), withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), me)}
 }
 
-// configuredNames returns the names that the tools of a server may get, as far as its
-// configuration tells: with Pin those of the accepted tools, otherwise those of an allow list
-// without wildcards.
-func (c *Catalog) configuredNames(cfg *config.Server) map[string]bool {
+// namesBefore returns the names that the tools of a server may get, as far as that is known before the
+// server is listed: with Pin those of the accepted tools, otherwise those of an allow list without
+// wildcards, and those of the tools that it listed in an earlier process (ExpectTools).
+func (c *Catalog) namesBefore(cfg *config.Server) map[string]bool {
 	names := map[string]bool{}
 	if cfg.Pin {
 		for original := range c.pins.servers[cfg.Name] {
@@ -155,6 +155,11 @@ func (c *Catalog) configuredNames(cfg *config.Server) map[string]bool {
 	for _, name := range cfg.AllowTools { // a tool's own name or one that it may be offered under
 		if !strings.ContainsAny(name, `*?[\`) {
 			names[name], names[prefixedName(cfg, name)] = true, true
+		}
+	}
+	for _, original := range c.expected[cfg.Name] {
+		if isAllowed(cfg, original) {
+			names[prefixedName(cfg, original)] = true
 		}
 	}
 	return names

@@ -124,6 +124,40 @@ func TestNameIsReservedForAServerThatWasNeverUp(t *testing.T) {
 	}
 }
 
+// The names that a server listed in an earlier process stay with it until it is listed: those that its
+// configuration still allows, and no longer than that.
+func TestNameIsReservedForAToolOfAnEarlierProcess(t *testing.T) {
+	for name, c := range map[string]struct {
+		earlier config.Server
+		listed  []Tool // by the earlier server; nil: it is down
+		want    string
+	}{
+		"down":                {config.Server{Name: "a"}, nil, "add b_search"},
+		"denied meanwhile":    {config.Server{Name: "a", DenyTools: []string{"search"}}, nil, "add search"},
+		"prefixed meanwhile":  {config.Server{Name: "a", ToolPrefix: "x"}, nil, "add search"},
+		"disabled":            {config.Server{Name: "a", Disabled: true}, nil, "add search"},
+		"pinned meanwhile":    {config.Server{Name: "a", Pin: true}, nil, "add search"},
+		"nobody signed in":    {config.Server{Name: "a", Auth: config.AuthAuthorizationCode}, []Tool{{Original: "sign_in", Server: "a", SignsIn: true}}, "sign_in add b_search"},
+		"listed without it":   {config.Server{Name: "a"}, []Tool{{Original: "other", Server: "a"}}, "other add search"},
+		"listed, and with it": {config.Server{Name: "a"}, []Tool{{Original: "search", Server: "a"}}, "search add b_search"},
+	} {
+		catalog, servers := newTestCatalog(), []config.Server{c.earlier, {Name: "b"}}
+		catalog.ExpectTools("a", []string{"search"})
+		catalog.SetServers([]int{0, 1}, nil, func(id int) *config.Server { return &servers[id] })
+		catalog.SetTools(1, &servers[1], []Tool{{Original: "search", Server: "b"}, {Original: "add", Server: "b"}})
+		if c.listed != nil {
+			catalog.SetTools(0, &servers[0], c.listed)
+		}
+		var got []string
+		for _, tool := range catalog.Offered() {
+			got = append(got, tool.Name)
+		}
+		if names := strings.Join(got, " "); names != c.want {
+			t.Errorf("%s: names = %q, want %q", name, names, c.want)
+		}
+	}
+}
+
 func TestNameThatWasNotOfferedIsNotReserved(t *testing.T) {
 	c := newTestCatalog()
 	c.SetTools(1, &config.Server{Name: "b"}, []Tool{{Original: "search", Server: "b"}})

@@ -1,0 +1,129 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/config"
+	"answerd/internal/values"
+)
+
+// After a restart, a server that is down must keep the names of its tools: a rule, an approval or a run
+// in the log may refer to one of them, and a tool of a later server must not get it meanwhile. So the
+// names that each server listed last are in Options.ToolNames, and are reserved at the start.
+
+const (
+	toolNamesTTL     = 365 * 24 * time.Hour // renewed by each process that lists the tools
+	toolNamesTimeout = 3 * time.Second      // for one access to the store; names matter less than a start
+	toolNamesTries   = 3                    // to store a list while other processes store theirs
+)
+
+// storedNames has what is stored of the tools of the servers. The zero value works.
+type storedNames struct {
+	mu   sync.Mutex // protects what follows
+	last map[string][]string
+}
+
+// toolNamesKey returns the key under which the names of a server's tools are stored.
+func toolNamesKey(server string) values.Key { return values.NewKey("tool names", server) }
+
+// expectToolNames makes the catalog reserve the names that servers listed in earlier processes. It reads
+// the names of each server once. A store that does not answer costs no more than toolNamesTimeout.
+func (c *Client) expectToolNames(servers []config.Server) {
+	if c.opts.ToolNames == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(c.life, toolNamesTimeout)
+	defer stop()
+	var all sync.WaitGroup
+	for _, s := range servers {
+		if s.Disabled || c.catalog.IsExpected(s.Name) {
+			continue
+		}
+		all.Go(func() {
+			names, _, err := c.loadToolNames(ctx, s.Name)
+			if err != nil {
+				c.log.Warn("the names of an MCP server's tools cannot be read, so other servers may get them until it is connected", "mcp_server", s.Name, "error", err)
+				return
+			}
+			c.catalog.ExpectTools(s.Name, names)
+		})
+	}
+	all.Wait()
+}
+
+// loadToolNames returns the stored names of a server's tools, and their revision.
+func (c *Client) loadToolNames(ctx context.Context, server string) (names []string, revision uint64, _ error) {
+	data, revision, err := c.opts.ToolNames.Value(ctx, toolNamesKey(server))
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the names of tools: %w", err)
+	}
+	if len(data) > 0 && json.Unmarshal(data, &names) != nil {
+		names = nil // it was written by another version, and is replaced at the next list
+	}
+	return names, revision, nil
+}
+
+// storeToolNames stores the names that a server has listed, if this process has not stored the same names
+// before. An error is logged, and the next list is stored again.
+func (s *server) storeToolNames(tools []catalog.Tool) {
+	c := s.c
+	if c.opts.ToolNames == nil {
+		return
+	}
+	names := make([]string, len(tools))
+	for i, t := range tools {
+		names[i] = t.Original
+	}
+	slices.Sort(names)
+	c.names.mu.Lock()
+	last, ok := c.names.last[s.cfg.Name]
+	c.names.mu.Unlock()
+	if ok && slices.Equal(last, names) {
+		return
+	}
+	ctx, stop := context.WithTimeout(s.life, toolNamesTimeout)
+	defer stop()
+	if err := c.saveToolNames(ctx, s.cfg.Name, names); err != nil {
+		s.log.Warn("the names of an MCP server's tools cannot be stored, so they are not reserved after a restart", "error", err)
+		return
+	}
+	c.names.mu.Lock()
+	defer c.names.mu.Unlock()
+	if c.names.last == nil {
+		c.names.last = make(map[string][]string)
+	}
+	c.names.last[s.cfg.Name] = names
+}
+
+// saveToolNames stores the names of a server's tools, as many as fit.
+func (c *Client) saveToolNames(ctx context.Context, server string, names []string) error {
+	data, err := json.Marshal(names)
+	for err == nil && len(data) > values.MaxSize {
+		names = names[:len(names)/2]
+		data, err = json.Marshal(names)
+	}
+	if err != nil {
+		return fmt.Errorf("encode the names of tools: %w", err)
+	}
+	for range toolNamesTries {
+		_, revision, err := c.loadToolNames(ctx, server)
+		if err != nil {
+			return err
+		}
+		// It is stored even if it is the same: that renews its ttl.
+		next, err := c.opts.ToolNames.SetValue(ctx, toolNamesKey(server), data, revision, toolNamesTTL)
+		if err != nil {
+			return fmt.Errorf("store the names of tools: %w", err)
+		}
+		if next > 0 {
+			return nil
+		}
+	}
+	return nil // other processes have just stored what they have listed
+}
