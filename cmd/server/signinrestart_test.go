@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,7 +63,7 @@ func (j *runReader) resultOf(t *testing.T) string {
 			return string(e.Data)
 		}
 	}
-	t.Fatalf("got %s as the end of %s, want a tool_result before it", j.lastFrame().Data, j.run)
+	t.Fatalf("%s ended with %s, want a tool_result before", j.run, j.lastFrame().Data)
 	return ""
 }
 
@@ -220,6 +221,50 @@ func TestSignInsInMemoryAreSaidOnce(t *testing.T) {
 	}
 	if got := j.resultOf(t); !strings.Contains(got, "from the next question on: crm_who") {
 		t.Errorf("the result is %s, want the tools", got)
+	}
+}
+
+// TestToolNameStaysAfterARestartWithItsServerDown stops answerd and starts it again while the first of two
+// servers with the same tool is down: the second server's tool does not take the name.
+func TestToolNameStaysAfterARestartWithItsServerDown(t *testing.T) {
+	t.Parallel()
+	newServer := func() *httptest.Server {
+		s := sdk.NewServer(&sdk.Implementation{Name: "s", Version: "1"}, nil)
+		s.AddTool(&sdk.Tool{Name: "search", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+		web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, &sdk.StreamableHTTPOptions{Stateless: true}))
+		t.Cleanup(web.Close)
+		return web
+	}
+	first, second := newServer(), newServer()
+	config := filepath.Join(t.TempDir(), "mcp.json")
+	writeFile(t, config, fmt.Sprintf(`{"mcpServers": {"first": {"url": %q}, "second": {"url": %q}}}`, first.URL, second.URL))
+	f := startReplicas(t, 1, "file:"+t.TempDir(), "MCP_CONFIG_PATH="+config)
+	names := func() string {
+		t.Helper()
+		_, body := getBody(t, f.client, f.url(0)+"/tools")
+		var list struct {
+			Tools []struct{ Name, Server string }
+		}
+		if err := json.Unmarshal([]byte(body), &list); err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, tool := range list.Tools {
+			all = append(all, tool.Server+":"+tool.Name)
+		}
+		return strings.Join(all, " ")
+	}
+	if got, want := names(), "first:search second:second_search"; got != want {
+		t.Fatalf("tools %q, want %q", got, want)
+	}
+	f.stopReplica(t, 0)
+	first.CloseClientConnections()
+	first.Close()
+	f.startReplica(t, 0)
+	if got, want := names(), "second:second_search"; got != want {
+		t.Errorf("tools after a restart without the first server: %q, want %q", got, want)
 	}
 }
 

@@ -156,16 +156,16 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 			for _, secret := range secrets {
 				for _, e := range events {
 					if bytes.Contains(e.JSON, []byte(secret)) {
-						t.Errorf("got the event %s with a secret of the sign-in, want none in it", e.JSON)
+						t.Errorf("the event %s has %q, want no secret of the sign-in", e.JSON, secret)
 					}
 				}
 				for _, n := range notes {
 					if bytes.Contains(n.Data, []byte(secret)) {
-						t.Errorf("got the note %s with a secret of the sign-in, want none in it", n.Data)
+						t.Errorf("the note %s has %q, want no secret of the sign-in", n.Data, secret)
 					}
 				}
 				if strings.Contains(lines.String(), secret) {
-					t.Errorf("got %q in the log, want it nowhere", secret)
+					t.Errorf("the log has %q, want no secret of the sign-in", secret)
 				}
 			}
 		})

@@ -87,7 +87,8 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 	if ok && slices.Equal(last, names) {
 		return
 	}
-	ctx, stop := context.WithTimeout(s.life, toolNamesTimeout)
+	// Even if the Client is being closed, which waits: the next process needs the names.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(s.life), toolNamesTimeout)
 	defer stop()
 	if err := c.saveToolNames(ctx, s.cfg.Name, names); err != nil {
 		s.log.Warn("the names of an MCP server's tools cannot be stored, so they are not reserved after a restart", "error", err)
