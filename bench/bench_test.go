@@ -47,16 +47,16 @@ func TestFloorAnswersEveryRow(t *testing.T) {
 
 func TestCheckAnswerRefusesIncompleteAnswers(t *testing.T) {
 	s := script{Tokens: 2, Rounds: 1, Calls: 1, Result: 5}
-	whole := `{"answer":"word0 word1 ","metadata":{"tool_results":[` + quoteJSON(resultText(5)) + `]}}`
+	whole := `{"answer":"wo100 wo137 ","metadata":{"tool_results":[` + quoteJSON(resultText(5)) + `]}}`
 	if err := s.checkAnswer([]byte(whole)); err != nil {
 		t.Error(err)
 	}
-	for _, lacking := range []string{`{`, `{"answer":"word0 "}`, `{"answer":"word0 word1 ","metadata":{"tool_results":[]}}`, `{"answer":"word0 word1 ","metadata":{"tool_results":["A lin"]}}`[:50] + `"]}}`} {
+	for _, lacking := range []string{`{`, `{"answer":"wo100 "}`, `{"answer":"wo100 wo137 ","metadata":{"tool_results":[]}}`, `{"answer":"wo100 wo137 ","metadata":{"tool_results":["A lin"]}}`[:50] + `"]}}`} {
 		if s.checkAnswer([]byte(lacking)) == nil {
 			t.Errorf("checkAnswer(%s) = nil, want an error", lacking)
 		}
 	}
-	delta := "event: text_delta\ndata: {\"delta\":\"word0 \"}\n\n"
+	delta := "event: text_delta\ndata: {\"delta\":\"wo100 \"}\n\n"
 	if s.checkStream([]byte(delta+"event: final_answer\ndata: "+whole+"\n\n")) == nil {
 		t.Error("checkStream of a stream without its second delta = nil, want an error")
 	}
