@@ -149,7 +149,7 @@ type config struct {
 	AuthIssuer string `env:"AUTH_ISSUER"`
 	// Audience that the tokens must have.
 	AuthAudience string `env:"AUTH_AUDIENCE"`
-	// Address of the issuer's public keys (JWKS).
+	// URL of the issuer's signing keys (JWKS). Unset: what the issuer's metadata names (RFC 8414, OpenID Connect Discovery), which must name AUTH_ISSUER exactly. OCI IAM needs it.
 	AuthJWKSURL string `env:"AUTH_JWKS_URL"`
 	// Scope that the tokens must have. Unset: none.
 	AuthScope string `env:"AUTH_SCOPE"`

@@ -69,6 +69,17 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 	}
 }
 
+// Without AUTH_JWKS_URL the keys are those that the metadata of AUTH_ISSUER names.
+func TestServeDiscoversTheKeysOfTheIssuer(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	s := startAnswerd(t, w.environment(w.withInboundAuth("AUTH_JWKS_URL", "")...))
+	for authorization, want := range map[string]int{w.callerToken(t): http.StatusOK, "Bearer x.y.z": http.StatusUnauthorized} {
+		if status, body := getBody(t, newClient(t), s.url+"/tools", "Authorization", authorization); status != want {
+			t.Errorf("got %d %s, want %d", status, body, want)
+		}
+	}
+}
+
 // PORT stands for ADDR where that is not set, with the same rule.
 func TestPortIsUsedWithoutAnAddress(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}
@@ -121,6 +132,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 	for settings, want := range map[[2]string]string{
 		{"AUTH_ALGORITHMS", "RS256, HS256"}:          `AUTH_ALGORITHMS: "HS256" is not a supported signature algorithm`,
 		{"AUTH_JWKS_URL", "http://iam.example/jwks"}: "AUTH_JWKS_URL: the URL must be https, or http on the loopback address",
+		{"AUTH_JWKS_URL", "nowhere"}:                 "AUTH_JWKS_URL: must be an http or https URL",
 		{"AUTH_SCOPE", `a"b`}:                        "AUTH_SCOPE: the scope has characters that are not allowed in a scope",
 		{"AUTH_CLIENTS", "web, "}:                    "AUTH_CLIENTS: has a comma too many",
 		{"AUTH_MAX_LIFETIME", "-1s"}:                 "AUTH_MAX_LIFETIME: must not be negative",
@@ -133,6 +145,12 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 			if exitCode(err, io.Discard) != 2 || err.Error() != want {
 				t.Errorf("%v: got %v, want %s", command, err, want)
 			}
+		}
+	}
+	for _, issuer := range []string{"https", "http://iam.example", "iam"} {
+		_, err := loadConfig(envOf(append(on, "AUTH_JWKS_URL", "", "AUTH_ISSUER", issuer)...))
+		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_JWKS_URL" {
+			t.Errorf("issuer %s without the address of its keys: got %v, want an error about AUTH_JWKS_URL", issuer, err)
 		}
 	}
 	_, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))

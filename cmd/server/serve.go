@@ -179,8 +179,10 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	if c.AuthIssuer == "" {
 		return nil, nil
 	}
-	if err := fetch.CheckEndpoint("the URL", c.AuthJWKSURL); err != nil {
-		return nil, &configError{"AUTH_JWKS_URL", err.Error()}
+	if c.AuthJWKSURL != "" {
+		if err := fetch.CheckEndpoint("the URL", c.AuthJWKSURL); err != nil {
+			return nil, &configError{"AUTH_JWKS_URL", err.Error()}
+		}
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
 		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimElements(c.AuthAlgorithms),

@@ -133,7 +133,7 @@ var symptoms = map[string]symptom{
 	"ADDR: is not loopback and no inbound authentication is set": startFails("ADDR", ":8080"),
 	"ADDR: must be host:port":                                    startFails("ADDR", "8080"),
 	"address already in use":                                     occupiedPort,
-	"AUTH_JWKS_URL: must be an http or https URL":                startFails("AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a"),
+	"AUTH_JWKS_URL: must be set, since AUTH_ISSUER is not an https URL": startFails("AUTH_ISSUER", "iam", "AUTH_AUDIENCE", "a"),
 	"TIMEOUT: not a duration":                                    startFails("TIMEOUT", "soon"),
 	"EVENTS_URL: must be file:DIR":                               startFails("EVENTS_URL", "redis://localhost"),
 	"cannot be used as a directory":                              startFails("EVENTS_URL", "file:/dev/null/events"),

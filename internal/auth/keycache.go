@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/strictjson"
 )
 
 const (
@@ -54,15 +56,19 @@ func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 // from then on, and when no known key has signed a token. It sends at most one request in 30 s,
 // whether that succeeds or not, because any caller can invent a kid.
 type keyCache struct {
-	url    string
-	client *http.Client
-	logger *slog.Logger
-	sets   *fetch.Cache[keySet]
+	url    string // of the key set; "" if the issuer's metadata names it
+	issuer string
+	// discovered is the URL that the metadata named last. It stays in use while the metadata cannot
+	// be read.
+	discovered atomic.Pointer[string]
+	client     *http.Client
+	logger     *slog.Logger
+	sets       *fetch.Cache[keySet]
 }
 
 // newKeyCache returns an empty cache. It does not send a request yet.
-func newKeyCache(url string, client *http.Client, logger *slog.Logger) *keyCache {
-	k := &keyCache{url: url, client: client, logger: logger}
+func newKeyCache(issuer, url string, client *http.Client, logger *slog.Logger) *keyCache {
+	k := &keyCache{issuer: issuer, url: url, client: client, logger: logger}
 	// Poll even without callers: a key that was revoked while there were none must not be accepted
 	// from the next one.
 	k.sets = fetch.NewCache(k.fetchKeys, fetch.Policy{Cooldown: keysCooldown, PollEvery: keysRefresh})
@@ -110,9 +116,13 @@ func (k *keyCache) fetchKeys(ctx context.Context) (keySet, error) {
 // requestKeys sends one request for the key set. It does not send If-None-Match, because the set
 // is a few kilobytes, four times an hour.
 func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
+	url, err := k.keySetURL(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, &fetch.Error{Public: "the key request cannot be created"}
 	}
@@ -129,4 +139,48 @@ func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
 		return nil, &fetch.Error{Public: keyEndpoint + " gave no usable keys", Status: reply.Status, Err: err}
 	}
 	return keys, nil
+}
+
+const issuerMetadata = "the metadata of AUTH_ISSUER"
+
+// keySetURL returns the URL of the key set. If it is not configured, keySetURL reads it in the
+// issuer's metadata each time, since it may change.
+func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
+	if k.url != "" {
+		return k.url, nil
+	}
+	found, err := k.discoverURL(ctx)
+	if last := k.discovered.Load(); err != nil && last != nil {
+		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used", "error", err.Error())
+		return *last, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	k.discovered.Store(&found)
+	return found, nil
+}
+
+// discoverURL returns the jwks_uri of the issuer's metadata (RFC 8414, OpenID Connect Discovery 1.0).
+// The document must name exactly the configured issuer (RFC 8414 section 3.3): another one's keys
+// must not verify tokens.
+func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
+	defer cancel()
+	body, err := fetch.Metadata(ctx, k.client, k.issuer, issuerMetadata)
+	if err != nil {
+		return "", err
+	}
+	document, err := strictjson.Parse(body)
+	if err != nil {
+		return "", &fetch.Error{Public: issuerMetadata + " is not the JSON of RFC 8414"}
+	}
+	if issuer, err := document.String("issuer"); err != nil || issuer != k.issuer {
+		return "", &fetch.Error{Public: issuerMetadata + " names another issuer; if the tokens have the configured one, set AUTH_JWKS_URL"}
+	}
+	found, err := document.String("jwks_uri")
+	if err != nil || fetch.CheckEndpoint("", found) != nil || !fetch.EndpointAllowed(k.issuer, found) {
+		return "", &fetch.Error{Public: issuerMetadata + " names no https address of a key set"}
+	}
+	return found, nil
 }

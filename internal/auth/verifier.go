@@ -28,10 +28,9 @@ type VerifierConfig struct {
 	Issuer string
 	// Audience must be among the token's aud.
 	Audience string
-	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. It is not
-	// discovered from the issuer, because the iss of some issuers is not a URL (that of OCI is the
-	// same for all customers). Other issuers publish it as jwks_uri in
-	// {issuer}/.well-known/openid-configuration.
+	// JWKSURL is the URL of the issuer's key set: https, or http on the loopback address. If it is
+	// "", the issuer must be such a URL, and its metadata names the key set (RFC 8414, OpenID Connect
+	// Discovery). Some issuers need it: that of OCI is the same for all customers.
 	JWKSURL string
 	// Scope must be in the token's scope. Several are separated by spaces, and all of them
 	// are required; "" requires none.
@@ -68,10 +67,14 @@ type Verifier struct {
 // NewVerifier checks cfg. It does not send a request, so that the service can start while the
 // issuer is down. The caller must Close the Verifier.
 func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
-	if cfg.Issuer == "" || cfg.Audience == "" || cfg.JWKSURL == "" {
-		return nil, errors.New("the issuer, the audience and the JWKS URL must be set")
+	if cfg.Issuer == "" || cfg.Audience == "" {
+		return nil, errors.New("the issuer and the audience must be set")
 	}
-	if err := fetch.CheckEndpoint("the JWKS URL", cfg.JWKSURL); err != nil {
+	endpoint, name := cfg.JWKSURL, "the JWKS URL"
+	if endpoint == "" {
+		endpoint, name = cfg.Issuer, "the issuer, without a JWKS URL,"
+	}
+	if err := fetch.CheckEndpoint(name, endpoint); err != nil {
 		return nil, err
 	}
 	// The characters of RFC 6749 section 3.3. The challenge has the scope in a quoted string.
@@ -90,7 +93,7 @@ func NewVerifier(cfg VerifierConfig) (*Verifier, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	v := &Verifier{cfg: cfg, scopes: strings.Fields(cfg.Scope), client: fetch.NewClient(cfg.HTTPClient)}
-	v.keys = newKeyCache(cfg.JWKSURL, v.client, cfg.Logger)
+	v.keys = newKeyCache(cfg.Issuer, cfg.JWKSURL, v.client, cfg.Logger)
 	v.parser = jwt.NewParser(jwt.WithValidMethods(cfg.Algorithms), jwt.WithStrictDecoding(), jwt.WithLeeway(clockSkew),
 		jwt.WithExpirationRequired(), jwt.WithIssuedAt(), jwt.WithIssuer(cfg.Issuer), jwt.WithAudience(cfg.Audience))
 	return v, nil

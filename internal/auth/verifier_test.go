@@ -359,13 +359,14 @@ func TestVerifyDoesNotConfuseSimilarTokens(t *testing.T) {
 func TestNewVerifierChecksItsConfiguration(t *testing.T) {
 	good := VerifierConfig{Issuer: "https://iam.example", Audience: "a", JWKSURL: "https://iam.example/jwks"}
 	for name, change := range map[string]func(*VerifierConfig){
-		"no issuer":            func(c *VerifierConfig) { c.Issuer = "" },
-		"no audience":          func(c *VerifierConfig) { c.Audience = "" },
-		"no JWKS URL":          func(c *VerifierConfig) { c.JWKSURL = "" },
-		"JWKS over plain http": func(c *VerifierConfig) { c.JWKSURL = "http://iam.example/jwks" },
-		"alg none":             func(c *VerifierConfig) { c.Algorithms = []string{"none"} },
-		"symmetric alg":        func(c *VerifierConfig) { c.Algorithms = []string{"RS256", "HS256"} },
-		"quote in the scope":   func(c *VerifierConfig) { c.Scope = `a" b` },
+		"no issuer":   func(c *VerifierConfig) { c.Issuer = "" },
+		"no audience": func(c *VerifierConfig) { c.Audience = "" },
+		"no JWKS URL, and an issuer that is not a URL": func(c *VerifierConfig) { c.JWKSURL, c.Issuer = "", "iam" },
+		"no JWKS URL, and an issuer over plain http":   func(c *VerifierConfig) { c.JWKSURL, c.Issuer = "", "http://iam.example" },
+		"JWKS over plain http":                         func(c *VerifierConfig) { c.JWKSURL = "http://iam.example/jwks" },
+		"alg none":                                     func(c *VerifierConfig) { c.Algorithms = []string{"none"} },
+		"symmetric alg":                                func(c *VerifierConfig) { c.Algorithms = []string{"RS256", "HS256"} },
+		"quote in the scope":                           func(c *VerifierConfig) { c.Scope = `a" b` },
 	} {
 		cfg := good
 		change(&cfg)

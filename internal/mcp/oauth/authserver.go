@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"answerd/internal/auth/fetch"
-	"answerd/internal/auth/token"
 )
 
 const issuerMetadata = "the authorization server's metadata"
@@ -29,7 +28,7 @@ type authServer struct {
 
 // fetchAuthServer reads the metadata of an issuer.
 func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted bool) (*authServer, error) {
-	body, err := token.FetchMetadata(ctx, c.egress.clientFor(issuer, trusted), issuer, issuerMetadata)
+	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, trusted), issuer, issuerMetadata)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 			continue
 		}
 		// An issuer elsewhere must not point at a port of this machine either.
-		if fetch.CheckEndpoint("", e.url) != nil || !token.EndpointAllowed(issuer, e.url) {
+		if fetch.CheckEndpoint("", e.url) != nil || !fetch.EndpointAllowed(issuer, e.url) {
 			return nil, fetchErrorf("%s names no %s endpoint that may be used", issuerMetadata, e.name)
 		}
 	}

@@ -1,0 +1,126 @@
+package auth
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"answerd/internal/auth/authtest"
+)
+
+// publishMetadata makes an IAM serve a document at one path.
+func publishMetadata(i *authtest.IAM, path string, document authtest.JSON) {
+	body, err := json.Marshal(document)
+	if err != nil {
+		panic(err)
+	}
+	i.HandleMetadata(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != path {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(body)
+	})
+}
+
+// RFC 8414 and OpenID Connect Discovery: the keys are those that the metadata of the issuer names,
+// wherever it is, and the document must name the issuer exactly.
+func TestKeySetIsDiscoveredFromTheIssuer(t *testing.T) {
+	const rfc8414, openID = "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"
+	for name, c := range map[string]struct {
+		issuerPath, path string
+		change           authtest.JSON // of the document
+		good             bool
+	}{
+		"RFC 8414":                       {"", rfc8414, nil, true},
+		"OpenID":                         {"", openID, nil, true},
+		"RFC 8414 with a path":           {"/realms/a", rfc8414 + "/realms/a", nil, true},
+		"OpenID with a path":             {"/realms/a", "/realms/a" + openID, nil, true},
+		"issuer with a slash at the end": {"/", openID, nil, true},
+		"another issuer":                 {"", rfc8414, authtest.JSON{"issuer": "https://other.example"}, false},
+		"issuer but for the slash":       {"", rfc8414, authtest.JSON{"issuer": "{issuer}/"}, false},
+		"no issuer":                      {"", rfc8414, authtest.JSON{"issuer": nil}, false},
+		"no keys":                        {"", rfc8414, authtest.JSON{"jwks_uri": nil}, false},
+		"keys over plain http":           {"", rfc8414, authtest.JSON{"jwks_uri": "http://iam.example/jwks"}, false},
+		"keys on another local port":     {"", rfc8414, authtest.JSON{"jwks_uri": "{other}/jwks"}, false},
+		"keys of a wrong type":           {"", rfc8414, authtest.JSON{"jwks_uri": 7}, false},
+		"no metadata":                    {"", "/nowhere", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := authtest.NewIAM(t)
+			issuer, other := i.URL+c.issuerPath, authtest.NewIAM(t) // with the same keys
+			document := authtest.JSON{"issuer": issuer, "jwks_uri": i.URL + "/jwks"}
+			for member, value := range c.change {
+				if text, ok := value.(string); ok {
+					value = strings.NewReplacer("{issuer}", issuer, "{other}", other.URL).Replace(text)
+				}
+				if document[member] = value; value == nil {
+					delete(document, member)
+				}
+			}
+			publishMetadata(i, c.path, document)
+			v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.Issuer, cfg.JWKSURL = issuer, "" })
+			token := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(issuer, nil))
+			_, err := v.Verify(t.Context(), token)
+			if c.good && err != nil || !c.good && !errors.Is(err, ErrKeysUnavailable) {
+				t.Errorf("got %v, want the token accepted: %t, and else %v", err, c.good, ErrKeysUnavailable)
+			}
+			if n := i.KeyRequests.Load() + other.KeyRequests.Load(); !c.good && n != 0 {
+				t.Errorf("got %d requests for keys, want none", n)
+			}
+		})
+	}
+}
+
+// movingIssuer is an issuer whose metadata may name other keys, or be away.
+type movingIssuer struct {
+	keys string // path of the key set
+	away atomic.Bool
+	asks []string
+}
+
+func (m *movingIssuer) RoundTrip(r *http.Request) (*http.Response, error) {
+	m.asks = append(m.asks, r.URL.Path)
+	switch {
+	case r.URL.Path == m.keys:
+		return authtest.Response(http.StatusOK, string(authtest.JWKS(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey)))), nil
+	case strings.HasPrefix(r.URL.Path, "/.well-known/") && !m.away.Load():
+		return authtest.Response(http.StatusOK, `{"issuer":"`+fakeIssuer+`","jwks_uri":"`+fakeIssuer+m.keys+`"}`), nil
+	}
+	return authtest.Response(http.StatusServiceUnavailable, ""), nil
+}
+
+// The metadata is read with the keys, so that another jwks_uri is followed; while it is away, the last
+// one is used.
+func TestDiscoveredKeySetMayMove(t *testing.T) {
+	authtest.RSAKey()
+	synctest.Test(t, func(t *testing.T) {
+		m := &movingIssuer{keys: "/jwks"}
+		v, err := NewVerifier(VerifierConfig{Issuer: fakeIssuer, Audience: "answerd", HTTPClient: &http.Client{Transport: m}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		verify := func(last string) {
+			t.Helper()
+			if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
+				t.Errorf("got %v, want the token accepted", err)
+			}
+			synctest.Wait() // keys that are only due are fetched in the background
+			if got := m.asks[len(m.asks)-1]; got != last {
+				t.Errorf("got the last request for %s, want %s", got, last)
+			}
+		}
+		verify("/jwks")
+		m.keys = "/new"
+		authtest.Advance(keysRefresh)
+		verify("/new")
+		m.away.Store(true)
+		authtest.Advance(keysMaxAge)
+		verify("/new")
+	})
+}

@@ -1,0 +1,60 @@
+package fetch
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// maxMetadata bounds a metadata document, in bytes.
+const maxMetadata = 256 << 10
+
+// Metadata returns the first metadata document at the URLs where an issuer may publish it, in
+// the order of the MCP specification (basic/authorization). It does not check the document. The
+// subject names the document in errors, which are *fetch.Error.
+func Metadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
+	notFound := &Error{Public: subject + " was not found at any well-known URL"}
+	for _, metadataURL := range metadataURLs(issuer) {
+		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
+		switch {
+		case err != nil:
+			return nil, err
+		case reply.Status == http.StatusOK:
+			return reply.Body, nil
+		}
+		notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
+		if reply.Status/100 != 4 {
+			return nil, notFound // the document may exist: another URL must not take its place
+		}
+	}
+	return nil, notFound
+}
+
+// EndpointAllowed reports whether the metadata of an issuer may name this endpoint: one of the
+// issuer's own origin, or any https URL. An issuer elsewhere must not name a port of this machine.
+func EndpointAllowed(issuer, endpointURL string) bool {
+	i, errIssuer := url.Parse(issuer)
+	e, errEndpoint := url.Parse(endpointURL)
+	return errIssuer == nil && errEndpoint == nil && (e.Scheme == "https" || e.Scheme == i.Scheme && e.Host == i.Host)
+}
+
+// metadataURLs returns the URLs of an issuer's metadata: those of RFC 8414 section 3.1, also with
+// the suffix of OpenID Connect, and that of OpenID Connect Discovery 1.0 section 4. The last two
+// differ only for an issuer with a path.
+func metadataURLs(issuer string) []string {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return nil // CheckEndpoint has refused it
+	}
+	path := strings.TrimSuffix(u.EscapedPath(), "/")
+	origin := u.Scheme + "://" + u.Host
+	urls := []string{
+		origin + "/.well-known/oauth-authorization-server" + path,
+		origin + "/.well-known/openid-configuration" + path,
+	}
+	if path != "" {
+		urls = append(urls, origin+path+"/.well-known/openid-configuration")
+	}
+	return urls
+}
