@@ -48,7 +48,7 @@ func (c *config) modelEndpoints() []modelEndpoint {
 		}
 		key := p.APIKey
 		if p.APIKeyFile != "" {
-			key = (&keyFile{path: p.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).readKey()
+			key = (&secretFile{path: p.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
 		}
 		own = append(own, modelEndpoint{
 			urlSetting: "MODELS_FILE, base_url of " + p.ID, keySetting: "MODELS_FILE, api_key of " + p.ID,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/llm/openai"
 	"answerd/internal/llm/texttool"
@@ -57,35 +59,50 @@ func (c *config) expandModels() error {
 	return nil
 }
 
-// keyFile reads a key from a file, again when the file changes.
-type keyFile struct {
+// secretFile reads a secret from a file, again when the file changes.
+type secretFile struct {
 	path   string
+	what   string // the setting or the model that it is for, in the log
 	logger *slog.Logger
 
 	mu      sync.Mutex // protects what follows
 	changed time.Time
-	key     string
+	secret  string
 }
 
-// readKey returns the key. If the file cannot be read, it returns the last key, because a file is
-// missing for a moment while it is replaced.
-func (f *keyFile) readKey() string {
+// newSecretFile returns the secret of a setting that was read from NAME_FILE at the start; nil if
+// the setting has no file.
+func (c *config) newSecretFile(setting string, secret auth.Secret, logger *slog.Logger) *secretFile {
+	path := c.lookup(setting + "_FILE")
+	if path == "" {
+		return nil
+	}
+	return &secretFile{path: path, what: setting, logger: logger, secret: secret.Reveal()}
+}
+
+// read returns the secret. If the file cannot be read or is empty, it returns the last one, because
+// a file may be missing or incomplete for a moment while it is replaced.
+func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.path)
 	if err == nil && info.ModTime().Equal(f.changed) {
-		return f.key
+		return f.secret
 	}
 	var data []byte
 	if err == nil {
 		data, err = os.ReadFile(f.path)
 	}
-	if err != nil {
-		f.logger.Warn("the file with a model's key cannot be read", "error", err)
-		return f.key
+	text := strings.TrimRight(string(data), "\r\n")
+	if err == nil && text == "" {
+		err = errors.New("it is empty")
 	}
-	f.changed, f.key = info.ModTime(), strings.TrimRight(string(data), "\r\n")
-	return f.key
+	if err != nil {
+		f.logger.Warn("the file of a secret cannot be used; the last secret is", "for", f.what, "error", fileReason(err))
+		return f.secret
+	}
+	f.changed, f.secret = info.ModTime(), text
+	return f.secret
 }
 
 // addEndpoints makes the router ask models with an endpoint of their own there. LLM_API_KEY is
@@ -108,7 +125,7 @@ func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger
 			cfg.APIKey, cfg.Key = p.APIKey, nil
 		}
 		if p.APIKeyFile != "" {
-			cfg.Key = (&keyFile{path: p.APIKeyFile, logger: logger}).readKey
+			cfg.Key = (&secretFile{path: p.APIKeyFile, what: "model " + p.ID, logger: logger}).read
 		}
 		cfg.Headers, cfg.Query = make(map[string]string), p.Query
 		for name, v := range p.Headers {

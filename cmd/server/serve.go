@@ -84,7 +84,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer endExpiry()
-	hooks, err := newHooks(c, tel)
+	hooks, err := newHooks(c, tel, logger)
 	if err != nil {
 		return err
 	}
@@ -220,14 +220,14 @@ func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) opena
 		Transport: tel.Transport, MetricModels: c.metricModels(),
 		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	}
-	if path := c.lookup("LLM_API_KEY_FILE"); path != "" {
-		cfg.Key = (&keyFile{path: path, logger: logger}).readKey
+	if file := c.newSecretFile("LLM_API_KEY", c.LLMAPIKey, logger); file != nil {
+		cfg.Key = file.read
 	}
 	return cfg
 }
 
 // newHooks returns the client of the operator's webhook service, or nil if none is configured.
-func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
+func newHooks(c config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook.Client, error) {
 	if c.HooksURL == "" {
 		return nil, nil
 	}
@@ -235,10 +235,14 @@ func newHooks(c config, tel *telemetry.Telemetry) (*webhook.Client, error) {
 	for _, name := range trimElements(c.HooksEvents) {
 		events = append(events, webhook.Event(name))
 	}
-	hooks, err := webhook.New(webhook.Options{
+	o := webhook.Options{
 		URL: c.HooksURL, Secret: c.HooksSecret, Events: events, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
-	})
+	}
+	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
+		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
+	}
+	hooks, err := webhook.New(o)
 	if err != nil {
 		return nil, &configError{"HOOKS_URL", err.Error()}
 	}

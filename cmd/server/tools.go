@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"answerd/internal/auth"
 	"answerd/internal/auth/sealed"
 	"answerd/internal/auth/token"
 	"answerd/internal/event"
@@ -173,6 +174,9 @@ func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger 
 // Vault.
 func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) {
 	secret := token.FixedSecret(c.IAMClientSecret)
+	if file := c.newSecretFile("IAM_CLIENT_SECRET", c.IAMClientSecret, logger); file != nil {
+		secret = func(context.Context) (auth.Secret, error) { return auth.NewSecret(file.read()), nil }
+	}
 	if c.IAMClientSecret.IsZero() {
 		secret = token.VaultSecret(token.VaultConfig{SecretOCID: c.SecretOCID, AuthType: c.OCIAuthType})
 	}

@@ -48,6 +48,8 @@ const (
 type Options struct {
 	URL    string      // https, or http on the loopback address
 	Secret auth.Secret // what every question is signed with
+	// CurrentSecret, if set, returns the secret for each question in place of Secret.
+	CurrentSecret func() auth.Secret
 	// Events are the hooks about runs that are asked. Those about tool calls always are.
 	Events []Event
 
@@ -61,7 +63,7 @@ type Options struct {
 // Client asks one service.
 type Client struct {
 	url      string
-	secret   auth.Secret
+	secret   func() auth.Secret
 	events   []Event
 	http     *http.Client
 	http2    atomic.Bool // the service speaks HTTP/2
@@ -82,7 +84,10 @@ func New(o Options) (*Client, error) {
 	if o.Transport != nil {
 		transport = o.Transport(own)
 	}
-	c := &Client{url: o.URL, secret: o.Secret, events: o.Events, tracer: cmp.Or[trace.Tracer](o.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
+	if o.CurrentSecret == nil {
+		o.CurrentSecret = func() auth.Secret { return o.Secret }
+	}
+	c := &Client{url: o.URL, secret: o.CurrentSecret, events: o.Events, tracer: cmp.Or[trace.Tracer](o.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
 	c.http = &http.Client{
 		Transport: transport,
 		// A redirect would show arguments and results to another host (F19).
@@ -142,7 +147,7 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set(SignatureHeader, signBody(c.secret, body))
+	req.Header.Set(SignatureHeader, signBody(c.secret(), body))
 	req.Header.Set("Idempotency-Key", delivery)
 	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends
 	// one twice, net/http may read the second copy as the reply to the next question on that
