@@ -21,9 +21,13 @@ import (
 // fleet is some replicas of answerd that share a log, with a model and a tool whose calls are
 // counted. Clients ask them all the time, and each run is checked when it has ended.
 type fleet struct {
-	env   []string
-	model *llmtest.Endpoint
-	names atomic.Int64 // of questions that must not be asked twice
+	env    []string
+	model  *llmtest.Endpoint
+	tool   *peer
+	header func() []string // of every request, in pairs; nil for none
+	// authorized says whether the model answers a request; nil: all of them. Set before the start.
+	authorized func(*http.Request) bool
+	names      atomic.Int64 // of questions that must not be asked twice
 
 	mu       sync.Mutex // guards the fields below
 	replicas []*service
@@ -38,10 +42,20 @@ type fleet struct {
 // newFleet returns a fleet without replicas, whose log is at events.
 func newFleet(t testing.TB, events string, more ...string) *fleet {
 	t.Helper()
-	f := &fleet{calls: make(map[string]int), ends: make(map[string]int), model: llmtest.New(t, fleetModel)}
+	f := &fleet{calls: make(map[string]int), ends: make(map[string]int)}
+	f.model = llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
+		answer := fleetModel(q)
+		return func(w http.ResponseWriter, hq *http.Request) {
+			if f.authorized != nil && !f.authorized(hq) {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			answer(w, hq)
+		}
+	})
 	f.model.Forget()
-	tool := newPeer(t, f.countCall)
-	f.env = append([]string{"LLM_BASE_URL=" + f.model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=" + events, "EVENTS_MAX_BYTES=64MiB"}, more...)
+	f.tool = newPeer(t, f.countCall)
+	f.env = append([]string{"LLM_BASE_URL=" + f.model.URL, "MCP_URL=" + f.tool.url, "EVENTS_URL=" + events, "EVENTS_MAX_BYTES=64MiB"}, more...)
 	return f
 }
 
@@ -116,6 +130,14 @@ func (f *fleet) replica(i int) *service {
 	return f.replicas[i]
 }
 
+// headers returns the headers of a request.
+func (f *fleet) headers() []string {
+	if f.header == nil {
+		return nil
+	}
+	return f.header()
+}
+
 // addFault notes that something is wrong.
 func (f *fleet) addFault(format string, args ...any) {
 	f.mu.Lock()
@@ -156,7 +178,8 @@ func (r *fleetRun) read(ctx context.Context, at int, isLast func(streamEvent) bo
 
 // readOnce reads one response. Only an answer that no fault explains is an error.
 func (r *fleetRun) readOnce(ctx context.Context, s *service, isLast func(streamEvent) bool) (eventList, error) {
-	resp, err := s.send(ctx, "POST", "/answer/stream", fmt.Sprintf(`{"question":%q}`, r.name), "Idempotency-Key", r.name, "Last-Event-ID", r.got.last().ID)
+	header := append([]string{"Idempotency-Key", r.name, "Last-Event-ID", r.got.last().ID}, r.fleet.headers()...)
+	resp, err := s.send(ctx, "POST", "/answer/stream", fmt.Sprintf(`{"question":%q}`, r.name), header...)
 	if err != nil {
 		return nil, nil // the replica is gone
 	}
@@ -273,7 +296,7 @@ func (f *fleet) answersAgain(t testing.TB) time.Duration {
 	for i := range n {
 		for answered := false; !answered; {
 			name := fmt.Sprintf("again%d", f.names.Add(1))
-			a, err := f.replica(i).try("POST", "/answer", fmt.Sprintf(`{"question":%q}`, name))
+			a, err := f.replica(i).try("POST", "/answer", fmt.Sprintf(`{"question":%q}`, name), f.headers()...)
 			answered = err == nil && a.status == http.StatusOK
 			if !answered && time.Since(began) > 2*waitLimit {
 				t.Fatalf("replica %d answers with %+v, %v after %s, want 200; its log:\n%s", i, a, err, 2*waitLimit, f.replica(i).out)
