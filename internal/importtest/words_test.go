@@ -36,6 +36,12 @@ var replacedWords = map[string]string{
 	"outgoingtrip": "headerTransport: it is an http.RoundTripper that adds headers",
 	"takeback":     "cancelRequest: it sends notifications/cancelled",
 	"sayings":      "notifications, the term of MCP",
+	"barred":       "blocked: a tool that a pin blocks",
+	"heirs":        "replacements: the new ids of reconfigured servers",
+	"shelf":        "resourceCache",
+	"seats":        "user sessions",
+	"dress":        "addHeaders",
+	"poke":         "wake",
 
 	// The life of a run.
 	"restlocked": "startGraceLocked: it starts the disconnect grace period",
@@ -45,12 +51,17 @@ var replacedWords = map[string]string{
 	"answertime": "InputTimeout, the name of the setting",
 	"squeeze":    "trimToWindow: it trims a conversation to the context window",
 	"raisable":   "a budget increase",
+	"takeup":     "resumeClaimed: it claims a run and resumes it",
+	"recalled":   "restored, from the log of a run",
+	"speaker":    "modelStream: it writes a model's output as events",
+	"synopsis":   "a summary",
 	"makeroom":   "trimToWindow: it trims a conversation to the context window",
 	"tellroom":   "trimToWindow: it trims a conversation to the context window",
 	"wishof":     "queryOf: it returns a search query",
 
 	// Encoders and limits of the API.
 	"tellings": "sharedEncoders",
+	"telling":  "sharedEncoder",
 	"onceeach": "rejectDuplicateHeaders",
 
 	// The event log.
@@ -60,6 +71,7 @@ var replacedWords = map[string]string{
 	"bury":      "deleteRun",
 	"mend":      "recoverDisk: it makes the log writable again after the disk was full",
 	"keephouse": "expireLoop: it applies the retention",
+	"parking":   "parkRecord",
 
 	// The process.
 	"givebackbinary": "nothing: returning memory is the operator's choice with GOMEMLIMIT",
