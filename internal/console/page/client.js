@@ -1,13 +1,13 @@
 // @ts-check
-// Requests to the service that this page came from, and what it answers when it
-// refuses. Paths are relative, so that the page works under any prefix.
+// Requests to the service that serves this page, and its errors. Paths are relative, so that the page
+// works behind a proxy that adds a prefix.
 
-/** A refusal: the problem document (RFC 9457), or what can be said without one. */
+/** An error response: its problem document (RFC 9457), or a text if it has none. */
 export class Problem extends Error {
   /**
    * @param {number} status
    * @param {{detail?: string, title?: string, code?: string, trace_id?: string, errors?: {pointer: string, detail: string}[]}} document
-   * @param {number} retryAfter in seconds, 0 where the service names none
+   * @param {number} retryAfter in seconds, 0 if the service names none
    */
   constructor(status, document, retryAfter = 0) {
     const fields = (document.errors ?? []).map((e) => ` ${e.pointer}: ${e.detail}.`);
@@ -19,7 +19,7 @@ export class Problem extends Error {
   }
 }
 
-/** Speaks to the service, with a token where it wants one. */
+/** Sends requests to the service, with a token if the service requires one. */
 export class Client {
   #token;
   /** @type {WeakMap<Response, string>} the token that was sent for it */
@@ -31,13 +31,13 @@ export class Client {
   }
 
   /**
-   * One request. When the service wants to know who asks, the reader is asked for a
-   * token and the request is made again, as often as it takes or until signal.
+   * Sends a request. After a 401 it asks the person for a token and sends the request again, until the
+   * token is accepted or signal is aborted.
    *
    * @param {string} path relative to the page
    * @param {RequestInit} options
    * @returns {Promise<Response>} of a status below 300
-   * @throws {Problem} for any other status; TypeError if there was no answer at all
+   * @throws {Problem} for any other status; TypeError if there was no response
    */
   async send(path, options = {}) {
     for (;;) {
@@ -51,17 +51,16 @@ export class Client {
       }
       const problem = await readProblem(response);
       if (response.status !== 401) throw problem;
-      // Another request may have got a new token meanwhile.
+      // Another request may have got a new token in the meantime.
       if (this.#token.value === token) await this.#token.ask(token ? `The token was not accepted. ${problem.message}` : problem.message, options.signal);
     }
   }
 
   /**
-   * Asks the reader for another token than the one of this response, which has ended in
-   * the middle of it; not if there is another already.
+   * Asks the person for a new token after that of this response has expired, unless there is one already.
    *
    * @param {Response} response
-   * @param {AbortSignal} signal ends the waiting
+   * @param {AbortSignal} signal stops waiting for the person
    */
   async renew(response, signal) {
     if (this.#token.value !== this.#sent.get(response)) return;
@@ -84,7 +83,7 @@ export class Client {
   }
 
   /**
-   * Answers what a run waits for.
+   * Sends a person's answer to an interrupt of a run.
    *
    * @param {string} run
    * @param {object} answer
@@ -93,7 +92,7 @@ export class Client {
     return this.json(`runs/${encodeURIComponent(run)}/input`, { method: "POST", body: JSON.stringify(answer), headers: { "Content-Type": "application/json" } });
   }
 
-  /** Has the service forget a run. @param {string} run */
+  /** Deletes a run from the service. @param {string} run */
   forget(run) {
     return this.send(`runs/${encodeURIComponent(run)}`, { method: "DELETE" });
   }
@@ -115,7 +114,7 @@ async function readProblem(response) {
   const retryAfter = Number(response.headers.get("Retry-After")) || 0;
   const type = response.headers.get("Content-Type") ?? "";
   if (!type.startsWith("application/problem+json")) {
-    // A proxy's own page says nothing that a reader could use.
+    // The page of a proxy does not help the person, so it is not read.
     await response.body?.cancel();
     return new Problem(response.status, {}, retryAfter);
   }

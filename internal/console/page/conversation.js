@@ -1,6 +1,5 @@
 // @ts-check
-// The conversation on the page: its questions one below the other, and the one run that
-// may be going on.
+// The conversation on the page: its questions in order, and the run that may be in progress.
 import { AnswerView } from "./answer.js";
 import { Problem } from "./client.js";
 import { asking, follow, following } from "./run.js";
@@ -8,18 +7,18 @@ import { full, newThread, random, requestOf } from "./threads.js";
 
 /** @typedef {import("./threads.js").Thread} Thread */
 /** @typedef {import("./threads.js").Turn} Turn */
-/** A run that goes on. left is when the page follows it no more.
+/** A run in progress. left is aborted when the page stops following it.
  * @typedef {{thread: Thread, view: AnswerView, left: AbortController}} Run
  */
 
-const stillOnItsWay = 60_000; // ms; an older question without a run did not arrive
+const stillOnItsWay = 60_000; // ms; an older question without a run was not received
 
-/** Asks, shows again what was asked before, and stops. */
+/** Asks questions, shows earlier ones, and stops runs. */
 export class Conversation {
   /** @type {Thread} */
   thread = newThread();
-  /** Runs that go on, by their thread's id: one that nobody reads is cancelled by the
-   * service, so those of other conversations are followed too.
+  /** Runs in progress, by the id of their thread. The page also follows those of other conversations,
+   * because the service cancels a run without readers.
    * @type {Map<string, Run>} */
   running = new Map();
   #opened = new AbortController(); // aborted when another conversation is opened
@@ -34,7 +33,7 @@ export class Conversation {
    * @param {import("./client.js").Client} client
    * @param {import("./threads.js").Threads} threads
    * @param {import("./answer.js").Page} page
-   * @param {() => void} changed is called when a run begins or ends, or the thread is another
+   * @param {() => void} changed is called when a run begins or ends, or another thread is opened
    */
   constructor(root, client, threads, page, changed) {
     this.#root = root;
@@ -44,7 +43,7 @@ export class Conversation {
     this.#changed = changed;
   }
 
-  /** The run that goes on here; undefined when the page is free for a question. */
+  /** The run in progress in this conversation; undefined if a question can be asked. */
   get current() {
     return this.running.get(this.thread.id);
   }
@@ -59,8 +58,8 @@ export class Conversation {
   }
 
   /**
-   * Shows a conversation instead of this one, where a run goes on. Questions stand there
-   * at once, in order; their steps are the service's to tell.
+   * Shows another conversation. A run of the current one continues. The questions appear at once and in
+   * order; their steps are read from the service.
    *
    * @param {Thread} thread
    */
@@ -85,7 +84,7 @@ export class Conversation {
   }
 
   /**
-   * Asks, or takes up what was asked, and shows it to its end.
+   * Asks a question, or resumes its run, and shows the run until it ends.
    *
    * @param {Thread} thread
    * @param {Turn} turn
@@ -106,16 +105,16 @@ export class Conversation {
       }
     } catch (error) {
       view.fail(left.signal.aborted ? left.signal.reason : error);
-      if (!turn.run) turn.key = ""; // it was refused, or the reader had enough: not to be sent again
+      if (!turn.run) turn.key = ""; // it was refused or stopped, so do not send it again
     }
     view.close();
     turn.answer = view.answer;
-    if (!this.running.delete(thread.id)) return; // it was dropped
+    if (!this.running.delete(thread.id)) return; // drop was called
     this.#keep(thread);
     this.#changed();
   }
 
-  /** Shows a turn whose run is over. @param {Turn} turn */
+  /** Shows a turn whose run has ended. @param {Turn} turn */
   async #again(turn) {
     const view = this.#add(turn, false);
     const opened = this.#opened.signal;
@@ -124,7 +123,7 @@ export class Conversation {
       for await (const event of follow(this.#client, following(turn.run), opened)) view.apply(event);
     } catch (error) {
       if (opened.aborted) return;
-      // The service has forgotten it, or cannot be asked; what was answered is here.
+      // The service no longer has the run or cannot be reached. This browser has the answer.
       if (view.runID) view.fail(error);
       else if (turn.answer) view.recall(turn.answer);
       else view.note(turn.run ? "This run is no longer kept." : "This question was not sent.");
@@ -142,14 +141,14 @@ export class Conversation {
     return view;
   }
 
-  /** Writes the thread down. @param {Thread} thread */
+  /** Stores the thread. @param {Thread} thread */
   #keep(thread) {
     thread.at = Date.now();
     this.#threads.put(thread);
   }
 
-  /** Ends the run at the service, which then says so in the stream. Where that cannot be
-   * asked, the page only stops following; a run that nobody reads is cancelled there. */
+  /** Cancels the run. The stream then has its terminal event. If the service cannot be reached, the page
+   * only stops following the run, and the service cancels it because it has no readers. */
   async stop(run = this.current) {
     if (!run) return;
     const { view, left } = run;
@@ -161,7 +160,7 @@ export class Conversation {
     }
   }
 
-  /** Ends what runs in a conversation that is deleted, so that nothing of it is kept.
+  /** Cancels the run of a conversation that is deleted, so that nothing of it is stored.
    * @param {Thread} thread */
   async drop(thread) {
     const run = this.running.get(thread.id);

@@ -1,5 +1,5 @@
 // @ts-check
-// The page: joins its parts.
+// The entry point of the page: it creates the parts and connects them.
 import { Client } from "./client.js";
 import { Conversation } from "./conversation.js";
 import { drawer } from "./drawer.js";
@@ -37,9 +37,9 @@ const list = new ThreadList((thread) => void forget(thread));
 
 const drawList = () => list.show(threads.all(), conversation.thread.id, conversation.running);
 
-let ran = false; // whether a run went on when the page was drawn last
+let ran = false; // whether a run was in progress when show was called last
 
-/** Draws what depends on whether a question is being answered, and where. */
+/** Updates everything that depends on the current conversation and on whether its run is in progress. */
 function show() {
   const { current, thread } = conversation;
   const empty = thread.turns.length === 0;
@@ -53,11 +53,11 @@ function show() {
   stopButton.disabled = false;
   if (ran && !current) {
     const last = thread.turns.at(-1);
-    if (last && !last.answer && field.value === "") field.value = last.question; // to ask it again, or otherwise
-    void panel.load(); // a call may have found a server down, or up again
+    if (last && !last.answer && field.value === "") field.value = last.question; // to ask it again or to change it
+    void panel.load(); // the state of a server may have changed during a call
   }
-  // The end of a run takes the focus only from a button that went away: the reader may
-  // be selecting text.
+  // At the end of a run, move the focus only if it is on a button that is now hidden: the person may be
+  // selecting text.
   if ((current && !ran) || document.activeElement?.closest("[hidden]")) field.focus({ preventScroll: true });
   ran = current !== undefined;
 }
@@ -68,7 +68,7 @@ function ask(question) {
   toEnd();
 }
 
-/** Opens what the address names; anything else is a new conversation. */
+/** Opens the conversation in the URL's fragment, or a new one if there is none. */
 function openAddress() {
   const id = location.hash.startsWith("#thread-") ? location.hash.slice("#thread-".length) : "";
   if (id !== "" && id === conversation.thread.id) return;
@@ -85,7 +85,7 @@ function startAfresh() {
   field.focus();
 }
 
-/** Deletes a conversation here, and its runs where the service still has them.
+/** Deletes a conversation from this browser, and its runs from the service.
  * @param {import("./threads.js").Thread} thread */
 async function forget(thread) {
   threads.remove(thread.id);
@@ -105,7 +105,7 @@ composer.addEventListener("submit", (event) => {
   ask(question);
 });
 field.addEventListener("keydown", (event) => {
-  // Enter that ends an input method's composition is not a wish to send.
+  // Enter also ends the composition of an input method, which must not send the question.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   composer.requestSubmit();
@@ -116,10 +116,10 @@ stopButton.addEventListener("click", () => {
 });
 byID("fresh").addEventListener("click", startAfresh);
 byID("threads").addEventListener("click", (event) => {
-  if (event.target instanceof Element && event.target.closest("a")) side.close(); // the address may be the same
+  if (event.target instanceof Element && event.target.closest("a")) side.close(); // without a hashchange event, if the URL stays the same
 });
 byID("skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address is the conversation's
+  event.preventDefault(); // the fragment of the URL identifies the conversation
   field.focus();
 });
 window.addEventListener("hashchange", openAddress);

@@ -1,5 +1,5 @@
 // @ts-check
-// One run, from its question to its last event, over as many connections as it takes.
+// One run, from its question to its last event, with as many connections as that needs.
 import { Problem } from "./client.js";
 import { readFrames } from "./sse.js";
 
@@ -7,26 +7,25 @@ import { readFrames } from "./sse.js";
  * An event of the service (its contract, section 4).
  * @typedef {{type: string, run_id: string, seq: number, ts: number, [field: string]: any}} RunEvent
  *
- * What this page adds: the connection is gone, and is tried again after wait
- * milliseconds, or it is back.
+ * Added by this page: the connection is lost and is tried again after wait milliseconds, or it is back.
  * @typedef {{type: "connection", up: boolean, wait: number}} ConnectionEvent
  */
 
 const silence = 75_000; // ms without a byte; heartbeats come every 15 s
-const patience = 180_000; // ms of trying before a lost connection is given up
-const steady = 5_000; // ms that a connection must last to count as one
-const firstWait = 400; // ms, doubled each time
+const patience = 180_000; // ms until a lost connection is no longer tried again
+const steady = 5_000; // ms after which a connection counts as restored
+const firstWait = 400; // ms before the first attempt, doubled each time
 const longestWait = 10_000; // ms
 
 const terminal = new Set(["final_answer", "run_error", "cancelled"]);
 
-/** Where the events of a run come from: a request that may be repeated.
+/** A request that returns the events of a run, and may be repeated.
  * @typedef {{path: string, method: "GET" | "POST", body?: string, headers: Record<string, string>}} Source
  */
 
 /**
- * Asks. The key attaches to the same run however often this is sent, so a cut before the
- * first event asks no question twice.
+ * Returns the request that asks a question. The idempotency key makes a repeated request attach to the
+ * same run, so the question is asked once even if the connection is cut before the first event.
  *
  * @param {object} request the body of POST /answer/stream
  * @param {string} key
@@ -37,7 +36,7 @@ export function asking(request, key) {
 }
 
 /**
- * Follows a run that was begun before, from its first event.
+ * Returns the request for the events of an existing run, from the first one.
  *
  * @param {string} run
  * @returns {Source}
@@ -47,12 +46,12 @@ export function following(run) {
 }
 
 /**
- * Yields what happens in a run, every event once and in order. A cut connection is
- * taken up again at the last position.
+ * Yields the events of a run, each once and in order. After a cut connection it resumes at the last
+ * position (Last-Event-ID).
  *
- * It ends after the run's last event. At one that waits for a person the service ends the
- * stream, and goes on with it in the next: this waits there. Where the token ends before
- * the run, the reader is asked for another, after a token_expired event without a place
+ * It ends after the run's terminal event. When the run is suspended, the service ends the stream; this
+ * function opens the next one, which waits for the person's input. If the token expires before the run
+ * ends, it asks the person for another token, after a token_expired event, which has no sequence number
  * of its own.
  *
  * @param {import("./client.js").Client} client
@@ -65,7 +64,7 @@ export async function* follow(client, source, signal) {
   const position = { id: "", seq: 0 };
   const { path, headers, ...rest } = source;
   const request = { ...rest, headers: { ...headers }, signal };
-  let lost = 0; // since when there is no connection worth the name
+  let lost = 0; // time since when there is no steady connection
   for (let attempt = 0; ; attempt++) {
     let retryAfter = 0;
     let suspended = false;
@@ -74,7 +73,7 @@ export async function* follow(client, source, signal) {
       if (position.id) request.headers["Last-Event-ID"] = position.id;
       const response = await client.send(path, request);
       let expired = false;
-      if (response.status === 204 || !response.body) return; // ended, and all of it was seen
+      if (response.status === 204 || !response.body) return; // the run has ended at this position
       up = Date.now();
       if (attempt > 0) yield { type: "connection", up: true, wait: 0 };
       for await (const event of newEvents(response.body, position)) {
@@ -103,7 +102,7 @@ export async function* follow(client, source, signal) {
     if (Date.now() - lost > patience) {
       throw new Problem(0, { detail: "The connection to the service was lost and did not come back." });
     }
-    // The spread keeps readers who were cut off together from returning together.
+    // The random part keeps clients that were cut off together from reconnecting together.
     const backoff = Math.min(longestWait, firstWait * 2 ** attempt) * (0.75 + Math.random() / 2);
     const wait = Math.max(backoff, Math.min(retryAfter, 3 * longestWait));
     yield { type: "connection", up: false, wait };
@@ -112,8 +111,8 @@ export async function* follow(client, source, signal) {
 }
 
 /**
- * The events of one connection after position, which moves along. One that was seen
- * is left out; one that is missing ends the run here, for a gap is never silent.
+ * Yields the events of one connection that follow position, and advances it. It skips events that were
+ * seen before, and throws if one is missing: an incomplete run must not look complete.
  *
  * @param {ReadableStream<Uint8Array>} body
  * @param {{id: string, seq: number}} position
@@ -122,7 +121,7 @@ export async function* follow(client, source, signal) {
 async function* newEvents(body, position) {
   for await (const frame of readFrames(body, silence)) {
     const event = decode(frame.data);
-    if (event.type === "token_expired") return yield event; // none of the run's: its seq is the last one's
+    if (event.type === "token_expired") return yield event; // not an event of the run: its seq is that of the last one
     if (event.seq <= position.seq) continue;
     if (event.seq !== position.seq + 1) {
       throw new Problem(0, { code: "gap", detail: "A part of the run is missing from the stream." });
@@ -142,26 +141,26 @@ function decode(data) {
     const event = JSON.parse(data);
     if (Number.isSafeInteger(event?.seq) && typeof event.type === "string") return event;
   } catch {
-    // Told below, as is JSON that is no event.
+    // Reported below, like JSON that is not an event.
   }
   throw new Problem(0, { code: "unreadable", detail: "The service sent something that is not an event." });
 }
 
 /**
- * Whether trying again can help. The first answer of a service that is busy is for
- * the reader to act on; later ones are waited out.
+ * Reports whether to try again. If the service refuses the first request because it is busy, the person
+ * decides; later refusals are retried.
  *
  * @param {unknown} error
  * @param {boolean} underWay
  */
 function passes(error, underWay) {
-  if (error instanceof TypeError) return true; // fetch's word for any failure of the network
+  if (error instanceof TypeError) return true; // fetch throws it for all failures of the network
   if (!(error instanceof Problem)) return false;
   return underWay && (error.status >= 500 || error.status === 429 || error.status === 408);
 }
 
 /**
- * Waits, but not longer than it takes the browser to be online again.
+ * Waits, or returns earlier when the browser is online again.
  *
  * @param {number} ms
  * @param {AbortSignal} signal

@@ -1,30 +1,30 @@
 // @ts-check
-// The conversations of this browser. What was asked and answered is kept here, because
-// the service forgets a run after a while; the steps of a run are the service's to tell.
+// The conversations of this browser. It stores questions and answers, because the service deletes runs
+// after a while. The steps of a run are only in the service.
 
-/** One question. Without a run it is not known to have reached the service.
+/** One question. Without a run, the service may not have received it.
  * @typedef {{question: string, key: string, at: number, run: string, answer: string}} Turn
  *
- * id is this browser's name for it, threadID the service's, which comes with the first run.
+ * id identifies the thread in this browser, threadID in the service; the first run has it.
  * @typedef {{id: string, threadID: string, at: number, turns: Turn[]}} Thread
  */
 
 const storageKey = "answerd.threads";
 const mostThreads = 60;
 const mostTurns = 100; // of one conversation
-const mostText = 2_000_000; // characters of all; browsers keep some five million
-const mostMessages = 16; // what the service looks at, if it is not set otherwise
-const mostHistory = 200_000; // characters; the service takes 1 MiB for a whole request
+const mostText = 2_000_000; // characters of all threads; browsers store about five million
+const mostMessages = 16; // the default of MAX_HISTORY
+const mostHistory = 200_000; // characters; the service accepts 1 MiB for a whole request
 
-/** @returns {string} that nobody can guess; randomUUID exists in secure contexts only, and a LAN address is none */
+/** @returns {string} that cannot be guessed; randomUUID exists only in secure contexts, not on plain HTTP in a LAN */
 export function random() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-/** All conversations, newest first. Other tabs write them too, so each change reads what
- * is there, changes one conversation, and writes. */
+/** All conversations, newest first. Other tabs change them too, so each change reads what is stored,
+ * changes one conversation, and writes it back. */
 export class Threads {
-  /** What is kept when storage is switched off: as long as the page lives.
+  /** The conversations while storage is disabled: they last as long as the page.
    * @type {Thread[]} */
   #kept = [];
   #stored = true;
@@ -47,7 +47,7 @@ export class Threads {
     return this.all().find((t) => t.id === id);
   }
 
-  /** Keeps a conversation as it is now, as the newest. @param {Thread} thread */
+  /** Stores a conversation as the newest one. @param {Thread} thread */
   put(thread) {
     this.#write([thread, ...this.all().filter((t) => t.id !== thread.id)]);
   }
@@ -66,14 +66,14 @@ export class Threads {
     let rest = mostText;
     threads = threads.slice(0, mostThreads).filter((t, i) => {
       rest -= t.turns.reduce((n, turn) => n + turn.question.length + turn.answer.length + 200, 0);
-      return i === 0 || rest > 0; // the oldest go first
+      return i === 0 || rest > 0; // the oldest ones are dropped first
     });
     this.#kept = threads;
     try {
       localStorage.setItem(storageKey, JSON.stringify(threads));
       this.#stored = true;
     } catch {
-      this.#stored = false; // switched off, or full of something else
+      this.#stored = false; // storage is disabled, or full
     }
   }
 }
@@ -83,15 +83,15 @@ export function newThread() {
   return { id: random(), threadID: "", at: Date.now(), turns: [] };
 }
 
-/** What a conversation is called: its first question. @param {Thread} thread */
+/** Returns the title of a conversation: its first question. @param {Thread} thread */
 export function titleOf(thread) {
   return thread.turns[0]?.question.replace(/\s+/g, " ").trim().slice(0, 120) || "Conversation";
 }
 
 /**
- * The body that asks the question of the thread's turn at that index. Of the past it
- * takes the newest answered turns, as much as fits: always the same for the same turn,
- * so that its key attaches to the same run.
+ * Returns the request body for the question of the turn at that index. Its history has the newest
+ * answered turns that fit. It is always the same for the same turn, so that a repeated request with the
+ * turn's key attaches to the same run.
  *
  * @param {Thread} thread
  * @param {number} index
@@ -99,7 +99,7 @@ export function titleOf(thread) {
 export function requestOf(thread, index) {
   const past = thread.turns.slice(0, index).filter((t) => t.answer !== "").slice(-mostMessages / 2);
   let size = past.reduce((n, t) => n + t.question.length + t.answer.length, 0);
-  // Whole exchanges go, so that no answer is left without its question.
+  // Drop question and answer together, so that no answer lacks its question.
   while (size > mostHistory) {
     const oldest = /** @type {Turn} */ (past.shift());
     size -= oldest.question.length + oldest.answer.length;
@@ -109,7 +109,7 @@ export function requestOf(thread, index) {
 }
 
 /**
- * What was stored may be of another version, or somebody else's.
+ * Returns the valid threads of what was stored, which another version or another page may have written.
  *
  * @param {unknown} stored
  * @returns {Thread[]}
