@@ -26,7 +26,7 @@ func newSecretInFile(t *testing.T, secret string) (path string, replace func(str
 	path, modified := filepath.Join(t.TempDir(), "secret"), time.Now()
 	replace = func(text string) {
 		t.Helper()
-		tlstest.Replace(t, path, []byte(text))
+		tlstest.ReplaceFile(t, path, []byte(text))
 		modified = modified.Add(2 * time.Second) // file systems may count in seconds
 		if err := os.Chtimes(path, modified, modified); err != nil {
 			t.Fatal(err)
