@@ -27,7 +27,7 @@ func TestToolCallAsEvents(t *testing.T) {
 	), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	want := "start step_start tool_call_start tool_call_args tool_call step_end tool_result " +
-		"step_start text_start text_delta text_end step_end final_answer"
+		"step_start text_start text_delta text_delta text_end step_end final_answer"
 	if got := agenttest.TypesOf(events); got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
@@ -358,8 +358,8 @@ func TestModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T)
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.RunError](t, events)
-	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].AppendJSON(nil)), "canary") {
-		t.Errorf("end %+v, [last].JSON %q, want end.Code model_error, end.Retryable false, [last].JSON without canary", end, string(events[len(events)-1].AppendJSON(nil)))
+	if end.Code != "model_error" || end.Retryable || strings.Contains(string(events[len(events)-1].JSON), "canary") {
+		t.Errorf("end %+v, [last].JSON %q, want end.Code model_error, end.Retryable false, [last].JSON without canary", end, string(events[len(events)-1].JSON))
 	}
 }
 

@@ -309,8 +309,8 @@ func TestRunawayAnswerIsCutAtTheBudget(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says(words...)), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{OutputTokens: 400}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-	if n := len(strings.Fields(end.Answer)); n < 400 || n > 464 || end.FinishReason != "length" {
-		t.Errorf("got %d words and finish reason %s, want 400 to 464 and length", n, end.FinishReason)
+	if n := len(agenttest.EventsOf[event.TextDelta](events)); n < 400 || n > 464 || end.FinishReason != "length" {
+		t.Errorf("got %d deltas and finish reason %s, want 400 to 464 and length", n, end.FinishReason)
 	}
 	if got := h.Model.Requests()[0].MaxTokens; got != 400 {
 		t.Errorf("got max_completion_tokens %d in the request, want 400", got)

@@ -144,7 +144,7 @@ func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 	resp := s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", seen[len(seen)-1].ID)
 	close(open)
 	rest := frames(t, resp, "")
-	if got, want := events(append(seen, rest...)), "start step_start text_start text_delta text_end step_end final_answer"; got != want {
+	if got, want := events(append(seen, rest...)), "start step_start text_start text_delta text_delta text_end step_end final_answer"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

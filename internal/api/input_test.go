@@ -88,7 +88,7 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 				t.Errorf(`status %+v, want Status suspended, 1 Interrupts, ID %q, Args {"a":1,"b":2}`, status, i.ID)
 			}
 			headers := []string{"Accept", "text/event-stream"}
-			want := "approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer"
+			want := "approval_resolved tool_result step_start text_start text_delta text_delta text_end step_end final_answer"
 			if c.header != "" {
 				headers = append(headers, c.header, strings.TrimPrefix(run, "/runs/")+":"+"0")
 				want = "start step_start tool_call_start tool_call_args tool_call step_end approval_required suspended " + want

@@ -88,35 +88,20 @@ func TestDecodeKeepsWhatAnotherVersionWrote(t *testing.T) {
 	}
 }
 
-func TestJoinedDeltaJoinsThoseOfOnePart(t *testing.T) {
+func TestJoinDeltasJoinsThoseOfOnePart(t *testing.T) {
 	call := Call{CallID: "c", Tool: "t"}
-	long := strings.Repeat("x", MaxJoinedDelta)
 	for _, c := range []struct{ a, b, want Body }{
 		{nil, TextDelta{"p", "a"}, TextDelta{"p", "a"}},
 		{nil, TextEnd{"p"}, nil},
-		{nil, TextDelta{"p", long + "x"}, nil},
-		{TextDelta{"p", "a"}, TextEnd{"p"}, nil},
 		{TextDelta{"p", "a"}, TextDelta{"p", "b"}, TextDelta{"p", "ab"}},
 		{TextDelta{"p", "a"}, TextDelta{"q", "b"}, nil},
-		{TextDelta{"p", "a"}, TextDelta{"p", long}, nil},
 		{TextDelta{"p", "a"}, ReasoningDelta{"p", "b"}, nil},
 		{ReasoningDelta{"p", "a"}, ReasoningDelta{"p", "b"}, ReasoningDelta{"p", "ab"}},
 		{ToolCallArgs{call, "a"}, ToolCallArgs{call, "b"}, ToolCallArgs{call, "ab"}},
 		{ToolCallArgs{call, "a"}, ToolCallArgs{Call{CallID: "d"}, "b"}, nil},
 	} {
-		var j JoinedDelta
-		if c.a != nil {
-			j.Add(c.a)
-		}
-		added, want := j.Add(c.b), c.want
-		if want == nil {
-			want = c.a
-		}
-		if got := j.Body(); added != (c.want != nil) || got != want {
-			t.Errorf("Add(%v) after %v = %v and makes it %v, want %v and %v", c.b, c.a, added, got, c.want != nil, want)
-		}
-		if j.Clear(); !j.Empty() || j.Body() != nil || j.Len() != 0 {
-			t.Errorf("Clear of %v leaves %v, want nothing", want, j.Body())
+		if got, ok := JoinDeltas(c.a, c.b); got != c.want || ok != (c.want != nil) {
+			t.Errorf("JoinDeltas(%v, %v) = %v, %v, want %v", c.a, c.b, got, ok, c.want)
 		}
 	}
 }

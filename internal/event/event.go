@@ -39,7 +39,7 @@ import (
 	"encoding/json"
 )
 
-// Event is one event of a run. It does not change once a reader has it.
+// Event is one event of a run. It does not change once the log has it.
 type Event struct {
 	RunID string
 	Seq   int64 // 1, 2, 3 … in the run

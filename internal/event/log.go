@@ -108,9 +108,9 @@ type Log interface {
 	// there is a run of that id, a *KeyError if its key refers to another run.
 	Create(ctx context.Context, r Run) error
 	// Append adds an event to a run and returns its number. The event is stored and
-	// readable before Append returns. A log may join a delta of text, reasoning or arguments that
-	// no reader has with the next ones into one event; the number is then the same for all of
-	// them. A durable log may delay it for MaxDeltaDelay; other events still come after it. ErrEnded after the terminal event,
+	// readable before Append returns. One exception: a durable log may delay a delta of
+	// text, reasoning or arguments for MaxDeltaDelay, to join it with the next deltas into
+	// one event; other events still come after it. ErrEnded after the terminal event,
 	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
 	// After returns the next events after seq, not always all that the log has; 0 is the

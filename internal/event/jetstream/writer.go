@@ -16,9 +16,13 @@ import (
 	"answerd/internal/event"
 )
 
-// deltaInterval separates two appends of deltas. Deltas that arrive meanwhile are joined. At
-// 50 tokens a second, an event has two or three tokens.
-const deltaInterval = 40 * time.Millisecond
+const (
+	// deltaInterval separates two appends of deltas. Deltas that arrive meanwhile are joined. At
+	// 50 tokens a second, an event has two or three tokens.
+	deltaInterval = 40 * time.Millisecond
+	// maxPendingDelta bounds the delta that waits to be appended, in bytes.
+	maxPendingDelta = 1 << 10
+)
 
 // writer holds the right of this instance to append to a run. The right ends when another
 // instance claims the run, which the writer notices at its next append.
@@ -31,9 +35,9 @@ type writer struct {
 	mu        sync.Mutex // held across an append, because each append expects the one before
 	head      uint64     // pos of the run's last message
 	last      event.Event
-	err       error             // why appends are refused; nil while they are allowed
-	pending   event.JoinedDelta // waits to be appended
-	lastDelta time.Time         // when the last delta was appended
+	err       error      // why appends are refused; nil while they are allowed
+	pending   event.Body // joined deltas that wait to be appended
+	lastDelta time.Time  // when the last delta was appended
 	timer     *time.Timer
 }
 
@@ -95,7 +99,9 @@ func (w *writer) appendOrJoin(ctx context.Context, b event.Body) (int64, error) 
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, err
 	}
-	if w.pending.Add(b) {
+	joined, isDelta := event.JoinDeltas(w.pending, b)
+	if isDelta && event.DeltaSize(joined) <= maxPendingDelta {
+		w.pending = joined
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleFlushLocked(wait)
 			return w.last.Seq + 1, nil
@@ -106,7 +112,7 @@ func (w *writer) appendOrJoin(ctx context.Context, b event.Body) (int64, error) 
 		return 0, err
 	}
 	err := w.appendEventLocked(ctx, b)
-	if event.IsDelta(b) {
+	if event.DeltaSize(b) > 0 {
 		w.lastDelta = time.Now()
 	}
 	return w.last.Seq, err
@@ -135,14 +141,13 @@ func (w *writer) flushPendingLocked(ctx context.Context) error {
 		w.timer = nil
 		w.run.log.wg.Done()
 	}
-	if w.pending.Empty() || w.err != nil {
+	if w.pending == nil || w.err != nil {
 		return w.err
 	}
-	if err := w.appendEventLocked(ctx, w.pending.Body()); err != nil {
+	if err := w.appendEventLocked(ctx, w.pending); err != nil {
 		return err
 	}
-	w.pending.Clear()
-	w.lastDelta = time.Now()
+	w.pending, w.lastDelta = nil, time.Now()
 	return nil
 }
 
@@ -238,8 +243,7 @@ func (w *writer) revokeLocked(why error) {
 	if w.err != nil {
 		return
 	}
-	w.err = why
-	w.pending.Clear()
+	w.err, w.pending = why, nil
 	close(w.lost)
 	r := w.run
 	r.mu.Lock()

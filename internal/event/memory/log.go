@@ -180,11 +180,11 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	e, grown, err := r.appendEvent(b)
+	e, err := r.appendEvent(b)
 	if err != nil {
 		return 0, err
 	}
-	l.addBytes(r, grown, e.Terminal())
+	l.addBytes(r, eventSize(e), e.Terminal())
 	return e.Seq, nil
 }
 

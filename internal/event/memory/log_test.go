@@ -170,7 +170,7 @@ func TestAfterReadsTheSameFromEveryPosition(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := range 300 {
-			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: fmt.Sprint("part_", n%2), Delta: fmt.Sprint("word ", n)}); err != nil {
+			if _, err := log.Append(t.Context(), "run_a", event.TextDelta{PartID: "p", Delta: fmt.Sprint("word ", n)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -198,48 +198,6 @@ func TestAfterReadsTheSameFromEveryPosition(t *testing.T) {
 		if kept == 0 || first.Events[0].Seq != 1 {
 			t.Errorf("MaxBytes %d: %d pages were read, want some; the first page has event %d, want 1", size*300, kept, first.Events[0].Seq)
 		}
-	}
-}
-
-// Deltas that no reader has become one event, which does not change once a reader has it.
-func TestDeltasThatNoReaderHasBecomeOneEvent(t *testing.T) {
-	log := memory.New(memory.Options{})
-	createRun(t, log, "run_a", event.Start{})
-	say := func(delta event.Body, wantSeq int64) {
-		t.Helper()
-		if seq, err := log.Append(t.Context(), "run_a", delta); err != nil || seq != wantSeq {
-			t.Errorf("Append(%v) = %d, %v, want %d", delta, seq, err, wantSeq)
-		}
-	}
-	read := func() (got []event.Event) {
-		t.Helper()
-		page, err := log.After(t.Context(), "run_a", 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return page.Events
-	}
-	say(event.TextDelta{PartID: "p", Delta: "a"}, 2)
-	say(event.TextDelta{PartID: "p", Delta: "b"}, 2)
-	first := read()
-	say(event.TextDelta{PartID: "p", Delta: "c"}, 3)
-	if run, err := log.Run(t.Context(), "run_a"); err != nil || run.Last.Body != (event.TextDelta{PartID: "p", Delta: "c"}) {
-		t.Errorf("Run has the newest event %v, %v, want the delta c", run.Last.Body, err)
-	}
-	say(event.TextDelta{PartID: "p", Delta: "d"}, 4)
-	say(event.TextDelta{PartID: "q", Delta: "e"}, 5)
-	say(event.TextDelta{PartID: "q", Delta: "f"}, 5)
-	say(event.TextEnd{PartID: "q"}, 6)
-	want := []event.Body{event.TextDelta{PartID: "p", Delta: "ab"}, event.TextDelta{PartID: "p", Delta: "c"}, event.TextDelta{PartID: "p", Delta: "d"},
-		event.TextDelta{PartID: "q", Delta: "ef"}, event.TextEnd{PartID: "q"}}
-	got := read()
-	for i := range max(len(got), len(want)) {
-		if len(got) != len(want) || got[i].Body != want[i] || got[i].Seq != int64(i)+2 {
-			t.Fatalf("events %+v, want %v from 2", got, want)
-		}
-	}
-	if len(first) != 1 || first[0].Body != want[0] {
-		t.Errorf("the first page became %+v, want the delta ab", first)
 	}
 }
 
