@@ -193,7 +193,7 @@ type config struct {
 	TokensKeyFile string `env:"TOKENS_KEY_FILE"`
 	// How long a run can be read after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// Most bytes of events and results in the log. The runs that ended first are deleted first. Unset, the log in memory takes at most a quarter of the memory limit (GOMEMLIMIT, or the limit derived from the container's). With file:, the file system needs a quarter more and 12 MiB. If it has less, answerd does not start when this is set, and takes a smaller bound when it is unset.
+	// Most bytes of events and results in the log. The runs that ended first are deleted first. Unset, the log takes less in a small container: at most about half of the memory limit (GOMEMLIMIT, or the limit derived from the container's). With file:, the file system needs a quarter more and 12 MiB. If it has less, answerd does not start when this is set, and takes a smaller bound when it is unset.
 	EventsMaxBytes byteSize `env:"EVENTS_MAX_BYTES" envDefault:"256MiB"`
 
 	// Hooks:

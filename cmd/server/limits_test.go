@@ -215,8 +215,8 @@ func TestMemoryThatRunsShortIsNotUsedUp(t *testing.T) {
 		streams = append(streams, resp)
 	}
 	t.Logf("memory was short with %d runs", len(streams))
-	if n := len(streams); n < 5 || n == 300 {
-		t.Errorf("%d runs, want n at least 5, n other than 300", n)
+	if n := len(streams); n < 3 || n == 300 {
+		t.Errorf("got %d runs, want at least 3 and fewer than 300", n)
 	}
 	close(release)
 	for _, resp := range streams {

@@ -237,19 +237,19 @@ func (s *modelStream) countUsage(u llm.Usage) {
 func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	switch p := p.(type) {
 	case llm.Text:
-		delta, cut := s.output.AddText(p.Delta)
+		delta, cut := s.output.Add(p.Delta)
 		s.holdPiece(delta)
 		s.stepText.WriteString(delta)
 		return cutAfter(cut, s.appendDelta(ctx, "text", delta))
 	case llm.Reasoning:
-		delta, cut := s.output.AddText(p.Delta)
+		delta, cut := s.output.Add(p.Delta)
 		s.holdPiece(delta)
 		return cutAfter(cut, s.appendDelta(ctx, "reasoning", delta))
 	case llm.ToolCallStart:
 		return s.startCall(ctx, p.Index, p.ID, p.Name)
 	case llm.ToolCallArgs:
 		if c := s.byIndex[p.Index]; c != nil {
-			delta, cut := s.output.AddArguments(p.Delta)
+			delta, cut := s.output.Add(p.Delta)
 			s.holdPiece(delta)
 			if s.unparsed[p.Index] != nil {
 				s.unparsed[p.Index].WriteString(delta)

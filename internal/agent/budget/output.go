@@ -45,6 +45,7 @@ type Output struct {
 
 const (
 	loopPeriod   = 200             // bytes that a looping model repeats, at most
+	minPeriod    = 16              // and at least: lines of one character, padding and base64 of zeros repeat less
 	loopBytes    = 20 * loopPeriod // of such a repetition
 	outputSlack  = 32              // tokens beyond the limit, since the count is an estimate
 	measureBytes = 32              // bytes of a piece that are counted together
@@ -60,16 +61,10 @@ func (o *Output) Tokens() int64 {
 	return max(min(o.pieces, (o.bytes+2)/3), o.bytes/8, o.words)
 }
 
-// AddText counts a piece of text or reasoning. It returns what of it is within the limit, and
-// whether the answer must be cut there: because it exceeds its limit, or because it repeats the
-// same bytes, at most 200, up to a length of twenty times 200 bytes.
-func (o *Output) AddText(piece string) (kept string, cut bool) { return o.add(piece, false) }
-
-// AddArguments does the same for a piece of a call's arguments. One character may be repeated there,
-// unless it is blank: base64 of an empty area is many times A.
-func (o *Output) AddArguments(piece string) (kept string, cut bool) { return o.add(piece, true) }
-
-func (o *Output) add(piece string, arguments bool) (kept string, cut bool) {
+// Add counts a piece of text, of reasoning, or of a call's arguments. It returns what of it is within
+// the limit, and whether the answer must be cut there: because it exceeds its limit, or because it
+// repeats the same 16 to 200 bytes up to a length of twenty times 200 bytes.
+func (o *Output) Add(piece string) (kept string, cut bool) {
 	o.pieces++
 	for rest := piece; rest != ""; {
 		n := min(measureBytes, len(rest))
@@ -78,7 +73,7 @@ func (o *Output) add(piece string, arguments bool) (kept string, cut bool) {
 		}
 		o.count(rest[:n])
 		rest = rest[n:]
-		if o.limit > 0 && o.Tokens() > o.limit+outputSlack || o.loops(arguments) {
+		if o.limit > 0 && o.Tokens() > o.limit+outputSlack || o.loops() {
 			return piece[:len(piece)-len(rest)], true
 		}
 	}
@@ -101,7 +96,7 @@ func (o *Output) count(part string) {
 }
 
 // loops reports whether the answer repeats itself. It looks only now and then.
-func (o *Output) loops(arguments bool) bool {
+func (o *Output) loops() bool {
 	if o.bytes < o.next {
 		return false
 	}
@@ -110,10 +105,7 @@ func (o *Output) loops(arguments bool) bool {
 		return false
 	}
 	p := period(o.tail[len(o.tail)-loopBytes:])
-	if last := o.tail[len(o.tail)-1]; arguments && p == 1 && last > ' ' {
-		return false
-	}
-	return p <= loopPeriod
+	return minPeriod <= p && p <= loopPeriod
 }
 
 // period returns the shortest length that text repeats from its beginning to its end, by the prefix
