@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -65,7 +66,11 @@ var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)`)
 func noticesOf(modules []module) (string, error) {
 	var b strings.Builder
 	b.WriteString("answerd is under the Apache License 2.0. Its binary contains these modules under these licences.\n")
-	standard := module{Path: "Go standard library", Version: runtime.Version(), Dir: runtime.GOROOT()}
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("find Go's licence: %w", err)
+	}
+	standard := module{Path: "Go standard library", Version: runtime.Version(), Dir: strings.TrimSpace(string(goroot))}
 	for _, m := range append([]module{standard}, modules...) {
 		fmt.Fprintf(&b, "\n%s\n%s %s\n", strings.Repeat("=", 80), m.Path, m.Version)
 		files, err := os.ReadDir(m.Dir)
