@@ -95,8 +95,8 @@ func (c *client) send(ctx context.Context, method, path string, body []byte, hea
 // follow starts a run with the body of a question and handles its events until it ends. It answers
 // interrupts of the run, and resumes the stream after a lost connection.
 func (s *Session) follow(ctx context.Context, r *runView, body []byte) (event.FinalAnswer, error) {
-	header := http.Header{"Accept": {"text/event-stream"}, "Idempotency-Key": {rand.Text()}}
-	resp, err := s.client.send(ctx, http.MethodPost, "/answer/stream", body, header)
+	r.question, r.key = body, rand.Text()
+	resp, err := s.ask(ctx, r)
 	if err != nil {
 		return event.FinalAnswer{}, err
 	}
@@ -214,20 +214,44 @@ func (s *Session) readStream(r *runView, body io.Reader) (end streamEnd, err err
 	}
 }
 
+// ask sends the question of a run. Repeated, it attaches to the same run, because of its key.
+func (s *Session) ask(ctx context.Context, r *runView) (*http.Response, error) {
+	header := http.Header{"Accept": {"text/event-stream"}, "Idempotency-Key": {r.key}}
+	return s.client.send(ctx, http.MethodPost, "/answer/stream", r.question, header)
+}
+
 // cancelRun cancels a run whose caller has interrupted it. It has a context of its own, because
 // the caller's has ended.
-func (s *Session) cancelRun(run string) {
-	if run == "" {
-		return // a run without a reader is cancelled after DISCONNECT_GRACE
-	}
+func (s *Session) cancelRun(r *runView) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()
-	resp, err := s.client.send(ctx, http.MethodPost, "/runs/"+url.PathEscape(run)+"/cancel", nil, nil)
+	err := s.findRun(ctx, r)
+	if err == nil {
+		var resp *http.Response
+		if resp, err = s.client.send(ctx, http.MethodPost, "/runs/"+url.PathEscape(r.start.runID)+"/cancel", nil, nil); err == nil {
+			resp.Body.Close()
+		}
+	}
 	if err != nil {
 		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", plainText(err.Error()))
-		return
 	}
-	resp.Body.Close()
+}
+
+// findRun learns the id of the run if the stream was interrupted before its first event.
+func (s *Session) findRun(ctx context.Context, r *runView) error {
+	if r.start.runID != "" {
+		return nil
+	}
+	resp, err := s.ask(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	first, err := sse.NewReader(resp.Body, maxEventBytes).Next()
+	if err != nil {
+		return fmt.Errorf("read the first event: %w", err)
+	}
+	return r.show(first)
 }
 
 // WaitForServers waits until no MCP server is connecting for the first time, a minute at most, so

@@ -107,7 +107,7 @@ func (s *Session) Ask(ctx context.Context, question string) error {
 	final, err := s.follow(ctx, r, body)
 	s.status.set("")
 	if ctx.Err() != nil && err != nil {
-		s.cancelRun(r.start.runID)
+		s.cancelRun(r)
 		return ErrInterrupted
 	}
 	if err != nil {

@@ -18,10 +18,12 @@ const maxArguments = 80
 
 // runView shows the events of one run.
 type runView struct {
-	session *Session
-	lastID  string // position to resume from
-	start   startEvent
-	text    textWriter
+	session  *Session
+	question []byte // body of the request
+	key      string // its idempotency key
+	lastID   string // position to resume from
+	start    startEvent
+	text     textWriter
 }
 
 // startEvent is the event that a run begins with.
