@@ -78,18 +78,18 @@ func TestKeySetIsDiscoveredFromTheIssuer(t *testing.T) {
 
 // movingIssuer is an issuer whose metadata may name other keys, or be away.
 type movingIssuer struct {
-	keys string // path of the key set
+	keys atomic.Value // string // path of the key set
 	away atomic.Bool
-	asks []string
+	last atomic.Value // path of the last request, a string
 }
 
 func (m *movingIssuer) RoundTrip(r *http.Request) (*http.Response, error) {
-	m.asks = append(m.asks, r.URL.Path)
+	m.last.Store(r.URL.Path)
 	switch {
-	case r.URL.Path == m.keys:
+	case r.URL.Path == m.keys.Load():
 		return authtest.Response(http.StatusOK, string(authtest.JWKS(authtest.RSAJWK("k1", &authtest.RSAKey().PublicKey)))), nil
 	case strings.HasPrefix(r.URL.Path, "/.well-known/") && !m.away.Load():
-		return authtest.Response(http.StatusOK, `{"issuer":"`+fakeIssuer+`","jwks_uri":"`+fakeIssuer+m.keys+`"}`), nil
+		return authtest.Response(http.StatusOK, `{"issuer":"`+fakeIssuer+`","jwks_uri":"`+fakeIssuer+m.keys.Load().(string)+`"}`), nil
 	}
 	return authtest.Response(http.StatusServiceUnavailable, ""), nil
 }
@@ -99,7 +99,8 @@ func (m *movingIssuer) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestDiscoveredKeySetMayMove(t *testing.T) {
 	authtest.RSAKey()
 	synctest.Test(t, func(t *testing.T) {
-		m := &movingIssuer{keys: "/jwks"}
+		m := &movingIssuer{}
+		m.keys.Store("/jwks")
 		v, err := NewVerifier(VerifierConfig{Issuer: fakeIssuer, Audience: "answerd", HTTPClient: &http.Client{Transport: m}})
 		if err != nil {
 			t.Fatal(err)
@@ -111,12 +112,12 @@ func TestDiscoveredKeySetMayMove(t *testing.T) {
 				t.Errorf("got %v, want the token accepted", err)
 			}
 			synctest.Wait() // keys that are only due are fetched in the background
-			if got := m.asks[len(m.asks)-1]; got != last {
+			if got := m.last.Load(); got != last {
 				t.Errorf("got the last request for %s, want %s", got, last)
 			}
 		}
 		verify("/jwks")
-		m.keys = "/new"
+		m.keys.Store("/new")
 		authtest.Advance(keysRefresh)
 		verify("/new")
 		m.away.Store(true)
