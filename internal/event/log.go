@@ -40,10 +40,6 @@ const (
 	DefaultMaxBytes  = 256 << 20
 )
 
-// ReadGrace protects a run after its end from being dropped because its owner exceeds their share of a
-// full log. The readers of its stream read the last events in this time.
-const ReadGrace = 5 * time.Second
-
 // MaxResult bounds one result that a log keeps, in bytes: the largest answer of an MCP server
 // and its envelope.
 const MaxResult = 4<<20 + 64<<10

@@ -142,7 +142,6 @@ type runState struct {
 	head  uint64
 	data  []byte
 	parts string
-	bytes int64 // of all messages of the run
 }
 
 // readRunState reads the record and the last message of a run. It returns ErrGone if the run was
@@ -167,7 +166,6 @@ func (l *Log) readRunState(ctx context.Context, id string) (s runState, err erro
 	}
 	s.head, s.data, s.parts = last.pos, last.data, last.header.Get(partsHeader)
 	s.park = parseParkRecord(last.header)
-	s.bytes, _ = parseUsage(last.header)
 	s.last, s.by, err = l.readEvent(ctx, *last)
 	return s, err
 }
@@ -234,19 +232,15 @@ func (l *Log) appendClaim(ctx context.Context, id string, s runState, d *deliver
 	if m.Data = s.data; s.parts != "" {
 		m.Header.Set(partsHeader, s.parts)
 	}
-	r, err := l.getRun(id)
-	if err != nil {
-		return nil, err
-	}
-	w := newWriter(r, 0, s.last, by.attempt)
-	w.bytes.Store(s.bytes)
-	w.setUsage(m, len(m.Data), false)
 	pos, err := l.publishAfter(ctx, runsName, m, s.head, appendTimeout)
 	if err != nil {
 		return nil, err
 	}
-	w.head = pos // no other goroutine has w yet
-	j.writer = w
+	r, err := l.getRun(id)
+	if err != nil {
+		return nil, err
+	}
+	j.writer = newWriter(r, pos, s.last, by.attempt)
 	l.updateRun(r, func() {
 		r.record, r.writer = s.record, j.writer
 		if tailIsCurrent := r.loaded && r.head == s.head; !tailIsCurrent {

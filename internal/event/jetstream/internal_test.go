@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -371,55 +370,5 @@ func TestCacheOfEndedRunsIsBounded(t *testing.T) {
 	l.forEachRun(func(r *run) { r.evictLocked() })
 	if got := l.cached.Load(); got != 0 {
 		t.Errorf("%d bytes are counted of an empty cache, want 0", got)
-	}
-}
-
-func TestFairShareCutsTheLargestOnly(t *testing.T) {
-	for _, c := range []struct {
-		used        []int64
-		limit, want int64
-	}{
-		{[]int64{1, 2, 90}, 50, 47},
-		{[]int64{40, 40, 1}, 41, 20},
-		{[]int64{10, 10, 10}, 30, 0},
-		{nil, 30, 30},
-	} {
-		if got := fairShare(slices.Clone(c.used), c.limit); got != c.want {
-			t.Errorf("fairShare(%v, %d) = %d, want %d", c.used, c.limit, got, c.want)
-		}
-	}
-}
-
-// The usage of a run goes on when another process takes it over.
-func TestUsageOfARunSurvivesItsRelease(t *testing.T) {
-	t.Parallel()
-	l := openEmbedded(t, Options{})
-	createRun(t, l, "run_a")
-	j, err := l.CreateJob(t.Context(), "run_a", make([]byte, 10<<10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Append(t.Context(), "run_a", event.Start{Question: strings.Repeat("x", 20<<10)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.SaveResult(t.Context(), "run_a", "call_1", make([]byte, 100<<10)); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Claim(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{}); err != nil {
-		t.Fatal(err)
-	}
-	all, err := l.readUsage(t.Context())
-	if err != nil || len(all) != 1 {
-		t.Fatalf("readUsage() = %+v, %v, want one run", all, err)
-	}
-	// The release and the claim repeat the event before them.
-	if u := all[0]; u.bytes < 130<<10 || u.bytes > 200<<10 || u.ended.IsZero() || u.owner() != ownerToken(event.Owner{Subject: "ada"}) {
-		t.Errorf("readUsage() = %+v, want 130 to 200 KiB of ada, ended", u)
 	}
 }

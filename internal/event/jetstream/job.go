@@ -48,7 +48,6 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
-	w.bytes.Add(int64(len(request)) + messageOverhead)
 	if err = l.savePayload(ctx, id, requestToken, request); err == nil {
 		err = l.enqueueJob(ctx, jobPrefix+id)
 	}

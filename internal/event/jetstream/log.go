@@ -120,11 +120,7 @@ type Log struct {
 	live      chan *nats.Msg // from all live subscriptions
 	evictNow  chan struct{}  // signals that the cache is full
 	resync    chan struct{}  // signals that live messages may be missing
-	expireNow chan struct{}  // signals that the log is full, or may soon be
-	unchecked atomic.Int64   // bytes published since expireNow was signalled for them
-
-	expireMu sync.Mutex          // held by expireOnce, guards ended
-	ended    map[string]runUsage // of the runs that have ended, by id
+	expireNow chan struct{}  // signals that the log is full
 
 	maxCached int64        // limits cached, by evicting runs that have ended
 	cached    atomic.Int64 // bytes of the events in runs

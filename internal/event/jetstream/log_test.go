@@ -54,20 +54,3 @@ func TestLogOnDisk(t *testing.T) {
 func TestLogOnServer(t *testing.T) {
 	eventtest.Run(t, func(t *testing.T) event.Log { return openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease}) })
 }
-
-func TestFullLogDropsRunsByShareOnDisk(t *testing.T) {
-	t.Parallel()
-	eventtest.Eviction(t, 1, func(t *testing.T, maxBytes int64) event.Log {
-		return openLog(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease, MaxBytes: maxBytes})
-	})
-}
-
-// Two instances share the log, and both make space.
-func TestFullLogDropsRunsByShareOnServer(t *testing.T) {
-	t.Parallel()
-	eventtest.Eviction(t, 1, func(t *testing.T, maxBytes int64) event.Log {
-		url := startCluster(t)
-		openLog(t, jetstream.Options{URL: url, Lease: lease, MaxBytes: maxBytes})
-		return openLog(t, jetstream.Options{URL: url, Lease: lease, MaxBytes: maxBytes})
-	})
-}

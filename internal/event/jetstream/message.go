@@ -23,20 +23,7 @@ const (
 	seenHeader   = "Answerd-Seen"   // of a parked run: the position of the last input that its executor read
 	untilHeader  = "Answerd-Until"  // of a parked run: when it is to be woken, in ms since the Unix epoch
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
-	usageHeader  = "Answerd-Usage"  // BYTES, of all messages of the run up to this one; and "ended" in the run's terminal event
 )
-
-// messageOverhead estimates the bytes that a message needs besides its payload: its subject, its
-// headers, and what the server adds.
-const messageOverhead = 256
-
-// parseUsage returns what the last message of a run says about the run. The messages of older
-// versions, and of runs that were never started, say nothing.
-func parseUsage(header nats.Header) (bytes int64, ended bool) {
-	number, end, _ := strings.Cut(header.Get(usageHeader), " ")
-	bytes, _ = strconv.ParseInt(number, 10, 64)
-	return bytes, end == "ended"
-}
 
 // Kinds of control messages. A control message is stored among the events of a run but is not an
 // event. It repeats the event before it, so that the last message of a run always contains the

@@ -21,10 +21,6 @@ const (
 	retryInterval  = 100 * time.Millisecond
 )
 
-// checkParts says how often the space of the log is checked: each time one part of its bytes was
-// published. Runs fill a log faster than any timer checks it.
-const checkParts = 64
-
 // Error codes of the server.
 const (
 	storeFailedCode = 10077 // a limit of a stream, and a disk that fails
@@ -140,12 +136,7 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 func (l *Log) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	ack, err := l.js.PublishMsg(ctx, m)
-	if err == nil && l.unchecked.Add(int64(len(m.Data))+messageOverhead) > l.maxBytes/checkParts {
-		l.unchecked.Store(0)
-		l.expireSoon()
-	}
-	return ack, err
+	return l.js.PublishMsg(ctx, m)
 }
 
 // isWrongLastSequence reports whether the subject's last message was not the one that an append

@@ -4,11 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,11 +20,6 @@ const (
 	abandonedAfter = 7 * 24 * time.Hour
 	// tombstoneTTL limits how long the owner of a deleted run is known.
 	tombstoneTTL = 7 * 24 * time.Hour
-	// expirePause separates two checks of the log's space.
-	expirePause = 100 * time.Millisecond
-	// lastEventsAtOnce bounds the last events that are in memory at the same time: some have 512
-	// KiB.
-	lastEventsAtOnce = 16
 )
 
 // expireLoop deletes runs whose retention has passed. When space is short, it also deletes runs
@@ -46,7 +38,7 @@ func (l *Log) expireLoop() {
 			l.expireOnce()
 		}
 		select { // while the log is full, expireNow is always ready
-		case <-time.After(expirePause):
+		case <-time.After(time.Second):
 		case <-l.ctx.Done():
 			return
 		}
@@ -63,21 +55,15 @@ func (l *Log) expireSoon() {
 
 func (l *Log) expireOnce() {
 	defer l.recoverPanic("delete expired runs")
-	l.expireMu.Lock()
-	defer l.expireMu.Unlock()
 	if err := l.expireRuns(l.ctx); err != nil && l.ctx.Err() == nil {
 		l.logger.Warn("expired runs could not be deleted from the event log", "error", err)
 	}
 }
 
-// expireRuns makes space at the cost of the owners above their share. It then examines the runs in
-// the order of creation, and stops at the first run younger than the retention. While space is still
-// short it examines all runs.
+// expireRuns examines the runs in the order of creation, and stops at the first run younger than
+// the retention. While space is short it examines all runs.
 func (l *Log) expireRuns(ctx context.Context) error {
 	short, err := l.isSpaceShort(ctx)
-	if short {
-		short, err = l.expireByShare(ctx)
-	}
 	if err != nil {
 		return err
 	}
@@ -92,115 +78,13 @@ func (l *Log) expireRuns(ctx context.Context) error {
 				break
 			}
 		}
-		for some := range slices.Chunk(entries, lastEventsAtOnce) {
-			if short, err = l.expireEntries(ctx, some, short); err != nil {
-				return err
-			}
+		if short, err = l.expireEntries(ctx, entries, short); err != nil {
+			return err
 		}
 		if !more || len(entries) == 0 {
 			return nil
 		}
 	}
-}
-
-// runUsage says how much of the log a run uses.
-type runUsage struct {
-	subject string // of its index entry
-	bytes   int64
-	ended   time.Time // zero if it has not ended, or if that is unknown
-}
-
-// owner returns the owner's part of the subject.
-func (u runUsage) owner() string {
-	owner, _, _ := strings.Cut(strings.TrimPrefix(u.subject, ownerPrefix), ".")
-	return owner
-}
-
-// expireByShare deletes runs of the owners above their share, those first that ended first, until
-// space is no longer short. It does not delete a run that ended less than event.ReadGrace ago. It
-// reports whether space is still short.
-//
-// Every instance finds the same usage in the streams, except for what was written meanwhile. Each
-// checks the space after every deletion, so together they delete at most one run each too many.
-func (l *Log) expireByShare(ctx context.Context) (short bool, err error) {
-	runs, err := l.readUsage(ctx)
-	if err != nil {
-		return true, err
-	}
-	used, total := make(map[string]int64), int64(0)
-	for _, u := range runs {
-		used[u.owner()] += u.bytes
-		total += u.bytes
-	}
-	// A quarter is more than what lies between a full log and one whose space is not short.
-	share := fairShare(slices.Collect(maps.Values(used)), total/4*3)
-	slices.SortStableFunc(runs, func(a, b runUsage) int { return a.ended.Compare(b.ended) })
-	for _, u := range runs {
-		owner := u.owner()
-		if u.ended.IsZero() || time.Since(u.ended) < event.ReadGrace || used[owner] <= share {
-			continue
-		}
-		if err := l.deleteRun(ctx, lastToken(u.subject), u.subject); err != nil {
-			return true, err
-		}
-		used[owner] -= u.bytes
-		if short, err = l.isSpaceShort(ctx); err != nil || !short {
-			return short, err
-		}
-	}
-	return true, nil
-}
-
-// fairShare returns the share with which all owners together use limit bytes, if those who use more
-// are cut down to it and the others keep what they use (max-min fairness).
-func fairShare(used []int64, limit int64) int64 {
-	slices.Sort(used)
-	for i, n := range used {
-		if share := limit / int64(len(used)-i); n > share {
-			return share
-		}
-		limit -= n
-	}
-	return limit
-}
-
-// readUsage returns the usage of all runs. It reads the last event of a run that has ended only once.
-func (l *Log) readUsage(ctx context.Context) (all []runUsage, err error) {
-	ended := make(map[string]runUsage) // without runs that were deleted
-	for from, more := uint64(0), true; more; {
-		var entries []message
-		if entries, more, err = l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from}); err != nil {
-			return nil, err
-		}
-		more = more && len(entries) > 0
-		var unknown []message
-		for _, m := range entries {
-			from = m.pos + 1
-			if u, known := l.ended[lastToken(m.subject)]; known {
-				all, ended[lastToken(m.subject)] = append(all, u), u
-			} else {
-				unknown = append(unknown, m)
-			}
-		}
-		for some := range slices.Chunk(unknown, lastEventsAtOnce) {
-			lastEvents, err := l.readLastEvents(ctx, some)
-			if err != nil {
-				return nil, err
-			}
-			for _, m := range some {
-				id, u := lastToken(m.subject), runUsage{subject: m.subject}
-				last := lastEvents[runSubject(id, eventToken)]
-				bytes, hasEnded := parseUsage(last.header)
-				if u.bytes = bytes; hasEnded {
-					u.ended = last.time
-					ended[id] = u
-				}
-				all = append(all, u)
-			}
-		}
-	}
-	l.ended = ended
-	return all, nil
 }
 
 // isSpaceShort reports whether a stream is filled to 80 %. Beyond its limit, the stream of

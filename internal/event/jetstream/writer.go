@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,7 +28,6 @@ type writer struct {
 	run     *run
 	attempt int
 	lost    chan struct{} // closed when err is set
-	bytes   atomic.Int64  // of all messages of the run
 
 	mu        sync.Mutex // held across an append, because each append expects the one before
 	head      uint64     // pos of the run's last message
@@ -182,9 +179,7 @@ func (w *writer) appendEventLocked(ctx context.Context, b event.Body) error {
 		return err
 	}
 	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: e.Seq}
-	m := nats.NewMsg(runSubject(r.id, eventToken))
-	w.setUsage(m, len(e.JSON), e.Terminal())
-	pos, err := w.publishLocked(ctx, m, by, e.JSON)
+	pos, err := w.publishLocked(ctx, nats.NewMsg(runSubject(r.id, eventToken)), by, e.JSON)
 	if err != nil {
 		return err
 	}
@@ -201,7 +196,6 @@ func (w *writer) appendControlLocked(ctx context.Context, kind string, header na
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
 	maps.Copy(m.Header, header)
-	w.setUsage(m, len(w.last.JSON), false)
 	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.last.Seq, kind: kind}
 	pos, err := w.publishLocked(ctx, m, by, w.last.JSON)
 	if err != nil {
@@ -212,15 +206,6 @@ func (w *writer) appendControlLocked(ctx context.Context, kind string, header na
 	r.advanceHeadLocked(pos, by)
 	r.mu.Unlock()
 	return nil
-}
-
-// setUsage counts a message of the run with a payload of that many bytes, and notes the sum in it.
-func (w *writer) setUsage(m *nats.Msg, payload int, ended bool) {
-	usage := strconv.FormatInt(w.bytes.Add(int64(payload)+messageOverhead), 10)
-	if ended {
-		usage += " ended"
-	}
-	m.Header.Set(usageHeader, usage)
 }
 
 // publishLocked publishes a message after the run's last one. If another writer's message is
@@ -358,7 +343,6 @@ func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) er
 	if err := w.checkWritable(); err != nil {
 		return err
 	}
-	w.bytes.Add(int64(len(result)) + messageOverhead)
 	return l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
 }
 

@@ -22,10 +22,6 @@ func TestLog(t *testing.T) {
 	eventtest.Run(t, func(*testing.T) event.Log { return memory.New(memory.Options{}) })
 }
 
-func TestFullLogDropsRunsByShare(t *testing.T) {
-	eventtest.Eviction(t, 2, func(_ *testing.T, maxBytes int64) event.Log { return memory.New(memory.Options{MaxBytes: maxBytes}) })
-}
-
 func TestLogAnswersAsItsModel(t *testing.T) {
 	eventtest.Model(t, memory.New(memory.Options{}), nil)
 }

@@ -62,14 +62,18 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 // hasOtherEndedLocked reports whether the run that ended first is not r.
 func (l *Log) hasOtherEndedLocked(r *run) bool { return len(l.ended) > 0 && l.ended[0] != r }
 
+// readGrace protects a run after its end from being chosen because of its owner's share. The
+// readers of its stream read the last events in this time.
+const readGrace = 5 * time.Second
+
 // nextToDropLocked chooses the run to drop so that r gets space; it never chooses r. It first
 // looks for an owner above its share, which is an equal part of the log for each owner that has
 // runs: the owner of r, or else the largest of some owners. It returns the run of that owner
-// that ended first. If none of these owners has a run that ended more than event.ReadGrace ago, it
+// that ended first. If none of these owners has a run that ended more than readGrace ago, it
 // returns the run that ended first of all.
 func (l *Log) nextToDropLocked(r *run) *run {
 	share := l.maxBytes / int64(max(len(l.usage), 1))
-	endedBefore := time.Now().Add(-event.ReadGrace)
+	endedBefore := time.Now().Add(-readGrace)
 	if u := r.usage; u.bytes.Load() > share && u.canDropLocked(r, endedBefore) {
 		return u.ended[0]
 	}
