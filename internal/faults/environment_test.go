@@ -170,8 +170,9 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 	close(open)
 	all.Wait()
 	peak := s.peakMemory(t)
-	if answered.Load() < 10 || shed.Load() < 50 || answered.Load()+shed.Load() != 200 || peak > 256<<20 {
-		t.Errorf("%d answered, %d refused, peak %.0f MiB, want at least 10, at least 50, at most 256\n%s", answered.Load(), shed.Load(), peak/(1<<20), s.out)
+	// Of 96 MiB, runs have 18: a run reserves 2.5 MiB, and its request counts twice while it is held.
+	if answered.Load() < 3 || shed.Load() < 50 || answered.Load()+shed.Load() != 200 || peak > 256<<20 {
+		t.Errorf("%d answered, %d refused, peak %.0f MiB, want at least 3, at least 50, at most 256\n%s", answered.Load(), shed.Load(), peak/(1<<20), s.out)
 	}
 	a, again := s.ask(t), 0
 	for ; a.status == 503 && a.header.Get("Retry-After") != "" && again < 30; again++ {
