@@ -197,7 +197,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// isUnknownHook reports whether there is no hook of that name.
+// isUnknownHook reports whether name is not the name of a hook.
 func isUnknownHook(name string) bool { return !slices.Contains(webhook.Events(), webhook.Event(name)) }
 
 // isPort reports whether s is a port of TCP.

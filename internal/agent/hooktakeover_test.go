@@ -27,7 +27,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 	i := suspended(t, first, run.ID, 1)[0]
 	fillResult(t, first, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
-	first.Drain(t.Context()) // the hook interrupt is asked while the run goes on
+	first.Drain(t.Context()) // the hook interrupt is called while the run continues
 	if got := strings.Count(hooksOf(asked), "interrupt"); got != 1 {
 		t.Fatalf("got %d questions interrupt without a death, want 1: %s", got, hooksOf(asked))
 	}
@@ -83,7 +83,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 func processes(t *testing.T, first *agenttest.Fixture, origin *chronicle, run event.Run, continueRun func(t *testing.T, log event.Log, kept map[string]int)) {
 	t.Helper()
 	first.Events(t, run.ID)
-	first.Drain(t.Context()) // the hook interrupt is asked while the run goes on
+	first.Drain(t.Context()) // the hook interrupt is called while the run continues
 	acts := origin.history()
 	for n, a := range acts {
 		kept := make(map[string]int)
