@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -403,10 +406,13 @@ func TestRealServersInPython(t *testing.T) {
 				interpreter, script := pythonCommand(t, server.requirements, server.script)
 				transport, options, _ := strings.Cut(mode, " ")
 				var config map[string]any
+				var connections *atomic.Int64
 				if transport == "stdio" {
 					config = map[string]any{"type": "stdio", "command": interpreter, "args": []string{script, "stdio"}}
 				} else {
-					config = map[string]any{"type": transport, "url": startPythonServer(t, interpreter, script, transport, strings.Fields(options)...)}
+					var url string
+					url, connections = countConnections(t, startPythonServer(t, interpreter, script, transport, strings.Fields(options)...))
+					config = map[string]any{"type": transport, "url": url}
 				}
 				s := startWithServer(t, config, server.calls)
 				c := newClient(t)
@@ -417,6 +423,9 @@ func TestRealServersInPython(t *testing.T) {
 					}
 				}
 				checkInARun(t, c, s, server.calls)
+				if connections != nil {
+					checkConnectionReuse(t, c, s.url, server.calls[0], connections)
+				}
 				// FastMCP 2 announces nothing without a session, and FastMCP 4 nothing in a JSON reply.
 				silent := map[string]string{"fastmcp2": "stateless", "fastmcp4": "json"}[server.requirements]
 				if server.script == "fastmcp_server.py" && !strings.Contains(mode, silent) {
@@ -424,6 +433,63 @@ func TestRealServersInPython(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// countConnections returns the URL of a relay to the server at url, and the number of TCP
+// connections that the relay has accepted.
+func countConnections(t *testing.T, url string) (relayed string, accepted *atomic.Int64) {
+	t.Helper()
+	address, path, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted = new(atomic.Int64)
+	var relays sync.WaitGroup
+	relays.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			server, err := net.Dial("tcp", address)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			stop := context.AfterFunc(t.Context(), func() { client.Close(); server.Close() })
+			relay := func(to, from net.Conn) {
+				_, _ = io.Copy(to, from)
+				to.Close()
+				from.Close()
+				stop()
+			}
+			relays.Go(func() { relay(server, client) })
+			relays.Go(func() { relay(client, server) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		relays.Wait()
+	})
+	return "http://" + listener.Addr().String() + "/" + path, accepted
+}
+
+// checkConnectionReuse makes the call 40 times and checks that no connection is opened for it.
+func checkConnectionReuse(t *testing.T, c *http.Client, url string, call realCall, accepted *atomic.Int64) {
+	t.Helper()
+	before := accepted.Load()
+	for range 40 {
+		if status, body := callTool(t, c, url, "real_"+call.tool, call.args); status != http.StatusOK || !call.agrees(body) {
+			t.Fatalf("POST /tools/real_%s/call: got %d %.2000s, want 200 with %s", call.tool, status, body, call.want)
+		}
+	}
+	opened := accepted.Load() - before
+	t.Logf("%d connections before 40 calls, %d opened by them", before, opened)
+	if opened != 0 {
+		t.Errorf("connections opened by 40 calls: got %d, want 0", opened)
 	}
 }
 
