@@ -37,6 +37,7 @@ func newAskCommand(ctx context.Context, env []string, args ...string) *exec.Cmd 
 }
 
 func TestAskPrintsTheAnswerToStdoutAndCallsToStderr(t *testing.T) {
+	t.Parallel()
 	url := startDemo(t)
 	cmd := newAskCommand(t.Context(), nil, "ask", "-url", url, demoQuestion)
 	var stdout, stderr bytes.Buffer
@@ -53,6 +54,7 @@ func TestAskPrintsTheAnswerToStdoutAndCallsToStderr(t *testing.T) {
 }
 
 func TestAskPrintsTheAnswerDocument(t *testing.T) {
+	t.Parallel()
 	url := startDemo(t)
 	cmd := newAskCommand(t.Context(), nil, "ask", "What is 12.5 * 8?", "-json", "-thread", "thr_ask", "-url="+url)
 	out, err := cmd.Output()
@@ -176,6 +178,7 @@ func askSession(t *testing.T, url, question string, lines ...string) (stdout, st
 }
 
 func TestAskAsksThePersonAboutCallsAndForms(t *testing.T) {
+	t.Parallel()
 	url := startDemo(t)
 	for name, c := range map[string]struct {
 		question string
@@ -202,6 +205,7 @@ func TestAskAsksThePersonAboutCallsAndForms(t *testing.T) {
 
 // A proxy cuts the first stream after a few events.
 func TestAskResumesAStreamThatWasCut(t *testing.T) {
+	t.Parallel()
 	target, err := neturl.Parse(startDemo(t))
 	if err != nil {
 		t.Fatal(err)
@@ -239,6 +243,7 @@ func (*failingReader) Read([]byte) (int, error) { return 0, errors.New("cut by t
 
 // A conversation sends its history, until its input ends.
 func TestChatContinuesTheConversation(t *testing.T) {
+	t.Parallel()
 	cmd := newAskCommand(t.Context(), nil, "chat", "-url", startDemo(t))
 	cmd.Stdin = strings.NewReader("What is 12.5 * 8?\n\nWhat is 2 + 3?\n/quit\nWhat is 1 + 1?\n")
 	out, err := cmd.Output()

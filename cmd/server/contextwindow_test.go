@@ -56,6 +56,7 @@ func (w promptCounter) Write(b []byte) (int, error) {
 // one is trimmed before it is sent. Both are answered after two rounds, with the history as far as
 // it fits. The texts are those of internal/llm/openai/testdata/contexterrors.txt.
 func TestProviderContextWindowIsLearnedFromItsError(t *testing.T) {
+	t.Parallel()
 	const window = 3000 // tokens of 4 bytes
 	for name, refusal := range map[string]string{
 		"llama.cpp":  `{"error":{"code":400,"message":"request (%[2]d tokens) exceeds the available context size (%[1]d tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":%[2]d,"n_ctx":%[1]d}}`,

@@ -63,6 +63,7 @@ func TestFileLogKeepsRunsAcrossARestart(t *testing.T) {
 }
 
 func TestReplicasShareTheirRuns(t *testing.T) {
+	t.Parallel()
 	o := &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
 		Username: "answerd", Password: "canary-events",
@@ -101,6 +102,7 @@ func TestReplicasShareTheirRuns(t *testing.T) {
 
 // answerd check looks at the log, where others share it.
 func TestCheckTestsTheEventLog(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	for url, want := range map[string]string{
 		"": "events in memory", "file:" + t.TempDir(): "events on this disk", newNATS(t): "event log on NATS: reachable",

@@ -14,6 +14,7 @@ import (
 // If its endpoint refuses that, the same question is answered without it, and the next one has no
 // refused request. The texts are those of internal/llm/openai/testdata/imageerrors.txt.
 func TestProviderThatRefusesImagesGetsText(t *testing.T) {
+	t.Parallel()
 	const question = `{"model":"mine","messages":[{"role":"user","content":[{"type":"text","text":"What is this?"},
 		{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}]}]}`
 	for name, c := range map[string]struct {

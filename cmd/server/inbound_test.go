@@ -193,6 +193,7 @@ func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
 // F36: rules are read again on SIGHUP; those that are no good are refused, and those in
 // force stay.
 func TestRulesAreReloaded(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "rules.json")
 	writeFile(t, path, `{"rules": [{"subjects": ["*"], "tools": ["calculate"]}]}`)

@@ -34,6 +34,7 @@ func waitForTool(t *testing.T, c *http.Client, url, name string, since time.Time
 // A server announces between two calls that its tools have changed, in each generation of the protocol
 // and without any setting, and GET /tools has the new tool within two seconds.
 func TestListChangedIsReflectedInTools(t *testing.T) {
+	t.Parallel()
 	for protocol, options := range map[string]*sdk.StreamableHTTPOptions{"2025-11-25": nil, "2026-07-28": {Stateless: true}} {
 		t.Run(protocol, func(t *testing.T) {
 			server := sdk.NewServer(&sdk.Implementation{Name: "growing", Version: "1"}, nil)

@@ -42,6 +42,7 @@ func newTLSClient(t *testing.T, ca *tlstest.CA, http2 bool) (client *http.Client
 // With a certificate answerd serves https at ADDR, streams included, over HTTP/1.1 and HTTP/2. A new
 // certificate is used for the next connection, and a broken file changes nothing.
 func TestServeOverTLS(t *testing.T) {
+	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	cert, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
 	issue := func() {

@@ -111,6 +111,7 @@ func TestCheckPrintsTheModels(t *testing.T) {
 
 // MODELS_FILE is read again on SIGHUP and when it changes. A bad one is refused with its place.
 func TestModelsFileIsReloaded(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	other := llmtest.New(t, newTwoCallScript())
 	path := modelsFile(t, `[{"id":"first"}]`)

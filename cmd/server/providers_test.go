@@ -231,6 +231,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
+	t.Parallel()
 	for name, p := range providers {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(newEndpoint(p))

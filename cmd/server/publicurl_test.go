@@ -45,6 +45,7 @@ func startProxy(t *testing.T, path string, removesPath bool, to func() string) s
 // Below the path of PUBLIC_URL everything works that refers to another address of the service: the
 // console, Location, problems, results, the metadata of the resource and the OAuth callback.
 func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
+	t.Parallel()
 	const path = "/apps/ask"
 	for name, removesPath := range map[string]bool{"proxy removes the path": true, "proxy leaves the path": false} {
 		t.Run(name, func(t *testing.T) {

@@ -91,6 +91,7 @@ func serverStates(t *testing.T, c *http.Client, url string) string {
 // S4.9, F36: mcp.json is read again on SIGHUP and when it changes; a bad one is
 // refused with its line; tools that are accepted meanwhile can be used.
 func TestMCPConfigIsReloaded(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	server := func(name, more string) string {
@@ -198,6 +199,7 @@ func TestCheckStrictRefusesUnknownMembers(t *testing.T) {
 
 // A declared authentication that answerd cannot apply would leave calls without a token.
 func TestServeRefusesAuthJWTWithoutAServiceToken(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	for _, c := range []struct {
 		disabled string

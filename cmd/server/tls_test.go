@@ -75,6 +75,7 @@ func (s *secured) settings(prefix string) []string {
 // S3.7: model endpoints, the IAM and MCP servers, all of which require client certificates, with
 // files that are replaced while the service runs.
 func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	model, own, iam, tools := secure(t, w.model.URL), secure(t, w.model.URL), secure(t, w.iam.url), secure(t, w.tools.url+demo.MCPPath)
 	mcpFile := filepath.Join(t.TempDir(), "mcp.json")

@@ -177,6 +177,7 @@ var symptomHeading = regexp.MustCompile("(?m)^### `([^`\n]+)`")
 // TestTroubleshootingSymptomsAreReal produces every symptom that docs/troubleshooting.md has as a heading, and looks for
 // the text of the heading in what the user would see.
 func TestTroubleshootingSymptomsAreReal(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
