@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"log/slog"
 	"net/http"
@@ -29,6 +30,10 @@ func TestMain(m *testing.M) {
 	case os.Getenv("TEST_AS_ANSWERD") != "":
 		main()
 		return
+	}
+	// The tests that run in parallel wait for processes most of the time.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
