@@ -247,13 +247,6 @@ func (x *extractor) nextCandidate(i int) int {
 	return i
 }
 
-// isWordByte reports whether c belongs to a word, so that "multitool:" is not a header. A byte
-// of another script does not count: in a script without spaces, text may directly precede a
-// call.
-func isWordByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
-}
-
 // dropAfterCall drops pending bytes that belong to the call before them: marks that close
 // its bold or code, white space, and the fence around it.
 func (x *extractor) dropAfterCall(final bool) {

@@ -8,25 +8,6 @@ import (
 	"answerd/internal/llm"
 )
 
-// toolSet is the tools that a model was offered.
-type toolSet []llm.Tool
-
-// isKnown reports whether a tool of this name was offered.
-func (tools toolSet) isKnown(name string) bool {
-	_, found := tools.find(name)
-	return found
-}
-
-// hasPrefix reports whether the name of a tool begins with prefix.
-func (tools toolSet) hasPrefix(prefix string) bool {
-	for _, t := range tools {
-		if strings.HasPrefix(t.Name, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
 func (tools toolSet) find(name string) (llm.Tool, bool) {
 	for _, t := range tools {
 		if t.Name == name {

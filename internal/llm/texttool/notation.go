@@ -173,9 +173,6 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 	return noMatch
 }
 
-// writtenCall holds a call from the text of a model, with the arguments as JSON.
-type writtenCall struct{ name, arguments string }
-
 // segment holds a part of a held text: a call, or the text around calls.
 type segment struct {
 	text string
@@ -246,6 +243,7 @@ func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
 	}
 	return tools.parseBlock(trimFence(text))
 }
+
 func callSegments(calls []writtenCall) []segment {
 	out := make([]segment, len(calls))
 	for i := range calls {

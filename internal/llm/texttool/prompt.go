@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"answerd/internal/llm"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // callForm tells the model how to write a call. It asks for one form; the extractor
@@ -93,13 +91,6 @@ func historyAsText(messages []llm.Message) []llm.Message {
 		}
 	}
 	return out
-}
-
-// isObject reports whether arguments are a JSON object. Duplicate names and invalid UTF-8 are
-// allowed here.
-func isObject(arguments string) bool {
-	v := jsontext.Value(arguments)
-	return v.Kind() == '{' && v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
 
 // resultText returns the result of a call in the form that callForm announces.

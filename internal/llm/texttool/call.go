@@ -1,0 +1,45 @@
+package texttool
+
+import (
+	"strings"
+
+	"answerd/internal/llm"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// writtenCall holds a call from the text of a model, with the arguments as JSON.
+type writtenCall struct{ name, arguments string }
+
+// toolSet is the tools that a model was offered.
+type toolSet []llm.Tool
+
+// isKnown reports whether a tool of this name was offered.
+func (tools toolSet) isKnown(name string) bool {
+	_, found := tools.find(name)
+	return found
+}
+
+// hasPrefix reports whether the name of a tool begins with prefix.
+func (tools toolSet) hasPrefix(prefix string) bool {
+	for _, t := range tools {
+		if strings.HasPrefix(t.Name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// isObject reports whether arguments are a JSON object. Duplicate names and invalid UTF-8 are
+// allowed here.
+func isObject(arguments string) bool {
+	v := jsontext.Value(arguments)
+	return v.Kind() == '{' && v.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+}
+
+// isWordByte reports whether c belongs to a word, so that "multitool:" is not a header. A byte
+// of another script does not count: in a script without spaces, text may directly precede a
+// call.
+func isWordByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
