@@ -141,30 +141,6 @@ func possibleNames(cfg *config.Server, original string) []string {
 	return []string{plain, nameWithServer(cfg, original), withDigest(plain, me), withDigest(sanitizeName(joinName(cfg.ToolPrefix, original)), me)}
 }
 
-// namesBefore returns the names that the tools of a server may get, as far as that is known before the
-// server is listed: with Pin those of the accepted tools, otherwise those of an allow list without
-// wildcards, and those of the tools that it listed in an earlier process (ExpectTools).
-func (c *Catalog) namesBefore(cfg *config.Server) map[string]bool {
-	names := map[string]bool{}
-	if cfg.Pin {
-		for original := range c.pins.servers[cfg.Name] {
-			names[prefixedName(cfg, original)] = true
-		}
-		return names
-	}
-	for _, name := range cfg.AllowTools { // a tool's own name or one that it may be offered under
-		if !strings.ContainsAny(name, `*?[\`) {
-			names[name], names[prefixedName(cfg, name)] = true, true
-		}
-	}
-	for _, original := range c.expected[cfg.Name] {
-		if isAllowed(cfg, original) {
-			names[prefixedName(cfg, original)] = true
-		}
-	}
-	return names
-}
-
 // freeName returns name, or a name made from it that no tool has. The latter is needed only if a
 // server puts such digests into the names of its tools.
 func (n *toolNamer) freeName(name string, me toolID) string {
@@ -185,3 +161,6 @@ func MatchAny(globs []string, names ...string) bool {
 	}
 	return false
 }
+
+// toolID identifies a tool by its server's name and its own name on that server.
+type toolID struct{ server, original string }

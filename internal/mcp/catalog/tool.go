@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,48 +133,6 @@ func CheckName(name string) error {
 		return errors.New("its name has control characters")
 	}
 	return nil
-}
-
-// compileSchemas compiles the schemas of the tools of the server with that id. It reuses schemas
-// that have not changed, because some servers are listed every minute. It runs without the lock,
-// which calls wait for: compiling a schema takes about 50 µs, and a hundred times as long for a
-// bad one of 64 KiB.
-func (c *Catalog) compileSchemas(id int, tools []Tool) {
-	c.mu.Lock()
-	before := c.entries[id].listed // never written
-	c.mu.Unlock()
-	known := make(map[string]*Tool, len(before))
-	for i := range before {
-		known[before[i].Original] = &before[i]
-	}
-	for i := range tools {
-		t := &tools[i]
-		old := known[t.Original]
-		if old != nil && bytes.Equal(old.InputSchema, t.InputSchema) {
-			t.inputSchema, t.Unchecked = old.inputSchema, old.Unchecked
-		} else {
-			t.inputSchema, t.Unchecked = c.compileSchema(t, "input", t.InputSchema)
-		}
-		switch {
-		case t.OutputSchema == nil:
-		case old != nil && bytes.Equal(old.OutputSchema, t.OutputSchema):
-			t.outputSchema = old.outputSchema
-		default:
-			t.outputSchema, _ = c.compileSchema(t, "output", t.OutputSchema)
-		}
-	}
-}
-
-// compileSchema returns a compiled schema, or nil and the reason why it cannot be used, which it
-// also logs. The tool stays usable, because the server checks the arguments too.
-func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*schema.Schema, string) {
-	s, err := schema.Compile(raw)
-	if err == nil {
-		return s, ""
-	}
-	reason := "the " + which + " schema cannot be used: " + err.Error()
-	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80), "reason", reason)
-	return nil, reason
 }
 
 // maxChecked bounds the structured content that is checked, in bytes, because checking takes a

@@ -128,7 +128,6 @@ const (
 	maxServers    = 256
 	maxServerName = 64
 	maxCalls      = 10000
-	MaxTimeout    = 24 * time.Hour
 )
 
 // SingleServer returns the configuration for MCP_URL: one server named "default" with AuthJWT.

@@ -439,3 +439,18 @@ func parseSource(s *Server, v jsonValue) error {
 	}
 	return applyFields(s, fields, seedSourceFields)
 }
+
+// parseTransportType returns the transport type for s, in any of the spellings that MCP hosts use.
+func (v jsonValue) parseTransportType(s string) (string, error) {
+	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
+	case "http", "streamablehttp":
+		return TypeHTTP, nil
+	case "stdio", "process":
+		return TypeStdio, nil
+	case "websocket", "ws":
+		return TypeWebSocket, nil
+	case "sse":
+		return TypeSSE, nil
+	}
+	return "", v.errorf("must be http, stdio, websocket or sse")
+}

@@ -270,6 +270,9 @@ func (v jsonValue) readCount() (int, error) {
 	return int(i), nil
 }
 
+// MaxTimeout is the greatest duration in the file.
+const MaxTimeout = 24 * time.Hour
+
 // readDuration returns a duration, written as in Go or as a number of seconds.
 func (v jsonValue) readDuration() (time.Duration, error) {
 	if v.raw.Kind() == '0' {
@@ -360,19 +363,4 @@ func (v jsonValue) appendStrings(list *[]string) error {
 	more, err := v.readStringList()
 	*list = append(*list, more...)
 	return err
-}
-
-// parseTransportType returns the transport type for s, in any of the spellings that MCP hosts use.
-func (v jsonValue) parseTransportType(s string) (string, error) {
-	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
-	case "http", "streamablehttp":
-		return TypeHTTP, nil
-	case "stdio", "process":
-		return TypeStdio, nil
-	case "websocket", "ws":
-		return TypeWebSocket, nil
-	case "sse":
-		return TypeSSE, nil
-	}
-	return "", v.errorf("must be http, stdio, websocket or sse")
 }

@@ -152,3 +152,11 @@ func (b *contentBlock) binaryData() (kind, mimeType, data string) {
 	}
 	return "", "", ""
 }
+
+// totalSize returns the number of bytes of all values.
+func totalSize(values []json.RawMessage) (n int) {
+	for _, v := range values {
+		n += len(v)
+	}
+	return n
+}

@@ -2,7 +2,6 @@ package content
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 
 	"answerd/internal/mcp/wire"
@@ -24,17 +23,6 @@ type DepthError struct {
 // Error returns the limit.
 func (e *DepthError) Error() string {
 	return fmt.Sprintf("its result is nested deeper than %d levels", MaxDepth)
-}
-
-// checkDepth returns a *DepthError if a value of r is nested too deeply.
-func (r *Result) checkDepth() error {
-	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
-		if isDeeper(value, MaxDepth) {
-			preview, _ := TruncateText(string(value), maxDepthPreview, "")
-			return &DepthError{preview}
-		}
-	}
-	return nil
 }
 
 // isDeeper reports whether a valid JSON value is nested deeper than limit. It counts brackets

@@ -218,3 +218,14 @@ func joinArray(values []json.RawMessage) json.RawMessage {
 	}
 	return append(b, ']')
 }
+
+// checkDepth returns a *DepthError if a value of r is nested too deeply.
+func (r *Result) checkDepth() error {
+	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
+		if isDeeper(value, MaxDepth) {
+			preview, _ := TruncateText(string(value), maxDepthPreview, "")
+			return &DepthError{preview}
+		}
+	}
+	return nil
+}

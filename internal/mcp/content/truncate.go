@@ -110,14 +110,6 @@ func TextBlock(text string) json.RawMessage {
 	return append(append([]byte(`{"type":"text","text":`), wire.Quote(text)...), '}')
 }
 
-// totalSize returns the number of bytes of all values.
-func totalSize(values []json.RawMessage) (n int) {
-	for _, v := range values {
-		n += len(v)
-	}
-	return n
-}
-
 // fullResultNote returns the part of a note that names the URL of the full result, if it has one.
 func fullResultNote(url string) string {
 	if url == "" {

@@ -8,6 +8,23 @@ import (
 	"strings"
 )
 
+// Bounds of a schema and of a value.
+const (
+	maxSchema   = 256 << 10 // bytes of a schema
+	maxNodes    = 8192      // subschemas
+	maxDepth    = 64        // levels of nesting, of schemas and of values
+	maxValues   = 200_000   // values within a value
+	maxSteps    = 500_000   // of one Check: about 50 ms at worst
+	maxProblems = 20        // that are reported
+)
+
+// Schema is a compiled JSON Schema.
+type Schema struct {
+	root            *node
+	draft7          bool
+	tracksEvaluated bool // it has unevaluatedItems or unevaluatedProperties
+}
+
 // compiler converts the JSON of a schema to nodes, in three passes: find all schemas and compile
 // their patterns, index the names that references can use and resolve the references, and build
 // the nodes. A reference may point forward, so no pass can be merged with the next.

@@ -52,10 +52,3 @@ func countStates(x *syntax.Regexp) int {
 	}
 	return min(n, maxPattern+1)
 }
-
-// matchPattern reports whether s matches p. It counts the steps for that first; without enough
-// steps left it reports true, and the whole check fails.
-func (w *validator) matchPattern(p *pattern, s string) bool {
-	w.spend(1 + len(s)*p.size/bytesPerStep)
-	return w.over || p.MatchString(s)
-}

@@ -1,13 +1,9 @@
 package schema
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 )
 
 // category is the kind of a problem, by which reportClosest ranks alternatives.
@@ -88,135 +84,10 @@ func (w *validator) problemsOf(r result) []Problem {
 	return out
 }
 
-// maxQuoted bounds the bytes of a value that a problem quotes.
-const maxQuoted = 60
-
-// String returns the types in words: "integer or null".
-func (k kind) String() string {
-	var names []string
-	for _, one := range []struct {
-		kind kind
-		name string
-	}{
-		{text, "string"}, {number, "number"}, {integer, "integer"}, {boolean, "boolean"},
-		{array, "array"}, {object, "object"}, {null, "null"},
-	} {
-		if k&one.kind == one.kind {
-			names = append(names, one.name)
-			k &^= one.kind
-		}
-	}
-	if n := len(names); n > 1 {
-		return strings.Join(names[:n-1], ", ") + " or " + names[n-1]
-	}
-	return strings.Join(names, "")
-}
-
-// describeValue returns a value in words: string "x", number 3.7, array of 2 items.
-func describeValue(v *value) string {
-	switch v.kind {
-	case text:
-		return "string " + literalOf(v)
-	case integer, fraction:
-		return "number " + literalOf(v)
-	case boolean:
-		return literalOf(v)
-	case array:
-		return "array of " + countOf(len(v.items), "item")
-	case object:
-		return "object with " + countOf(len(v.items), "field")
-	}
-	return "null"
-}
-
-// literalOf returns a value as JSON, truncated if it is long.
-func literalOf(v *value) string {
-	if v.kind == text {
-		return literalText(v.text)
-	}
-	return printable(string(v.raw), maxQuoted)
-}
-
-// literalText returns a string as JSON, truncated if it is long.
-func literalText(s string) string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // models read it, not browsers
-	_ = enc.Encode(truncate(s, maxQuoted))
-	quoted := strings.TrimSpace(b.String())
-	if len(s) > maxQuoted {
-		return fmt.Sprintf("%s… (%d bytes)", quoted, len(s))
-	}
-	return quoted
-}
-
-// printable returns at most about n bytes of s on one line, because values and schemas are
-// untrusted text that ends up in logs and prompts.
-func printable(s string, n int) string {
-	short := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(truncate(s, n), ""))
-	if len(s) > n {
-		return short + "…"
-	}
-	return short
-}
-
-// truncate returns at most n bytes of s, cut between characters.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}
-
-// location is the place of a value within the checked value: a member or an item of the value at
-// up. nil is the checked value itself. Its pointer is computed only if there is a problem.
-type location struct {
-	up    *location
-	name  string // of a member
-	index int    // of an item
-	item  bool
-}
-
-// maxPointer bounds the bytes of a pointer in a Problem.
-const maxPointer = 512
-
-// depth returns the number of levels below the checked value.
-func (s *location) depth() int {
-	n := 0
-	for ; s != nil; s = s.up {
-		n++
-	}
-	return n
-}
-
-// pointer returns the JSON pointer (RFC 6901) of the location.
-func (s *location) pointer() string {
-	var b strings.Builder
-	s.writePointer(&b)
-	return truncate(b.String(), maxPointer)
-}
-
-// pointerEscaper escapes a member's name for a JSON pointer (RFC 6901 section 3).
-var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
-
-// writePointer writes the pointer of the location, from the root down.
-func (s *location) writePointer(b *strings.Builder) {
-	if s == nil {
-		return
-	}
-	s.up.writePointer(b)
-	b.WriteByte('/')
-	if s.item {
-		b.WriteString(strconv.Itoa(s.index))
-		return
-	}
-	_, _ = pointerEscaper.WriteString(b, s.name)
+// Problem is one reason why a value is invalid. Pointer (RFC 6901) is the place; for a missing
+// field, the place where it should be. Detail says what was expected and what was found. It is
+// valid UTF-8 on one line, about 400 bytes at most, and may quote the value.
+type Problem struct {
+	Pointer string `json:"pointer"`
+	Detail  string `json:"detail"`
 }

@@ -66,14 +66,6 @@ func (w *validator) checkCount(low, high *int, n int, what string, at *location,
 	}
 }
 
-// countOf returns n with what: "1 item" or "2 items".
-func countOf(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
-}
-
 // listChoices returns the values of an enum, or some of them and how many there are.
 func listChoices(all []*value) string {
 	var b strings.Builder
@@ -87,4 +79,11 @@ func listChoices(all []*value) string {
 		b.WriteString(literalOf(v))
 	}
 	return b.String()
+}
+
+// matchPattern reports whether s matches p. It counts the steps for that first; without enough
+// steps left it reports true, and the whole check fails.
+func (w *validator) matchPattern(p *pattern, s string) bool {
+	w.spend(1 + len(s)*p.size/bytesPerStep)
+	return w.over || p.MatchString(s)
 }

@@ -26,31 +26,6 @@ import (
 	"slices"
 )
 
-// Bounds of a schema and of a value.
-const (
-	maxSchema   = 256 << 10 // bytes of a schema
-	maxNodes    = 8192      // subschemas
-	maxDepth    = 64        // levels of nesting, of schemas and of values
-	maxValues   = 200_000   // values within a value
-	maxSteps    = 500_000   // of one Check: about 50 ms at worst
-	maxProblems = 20        // that are reported
-)
-
-// Problem is one reason why a value is invalid. Pointer (RFC 6901) is the place; for a missing
-// field, the place where it should be. Detail says what was expected and what was found. It is
-// valid UTF-8 on one line, about 400 bytes at most, and may quote the value.
-type Problem struct {
-	Pointer string `json:"pointer"`
-	Detail  string `json:"detail"`
-}
-
-// Schema is a compiled JSON Schema.
-type Schema struct {
-	root            *node
-	draft7          bool
-	tracksEvaluated bool // it has unevaluatedItems or unevaluatedProperties
-}
-
 // Compile compiles a schema. The error says on one line why the schema cannot be used; it begins
 // with "it", so that callers can put the name of the schema before it.
 func Compile(raw json.RawMessage) (*Schema, error) {

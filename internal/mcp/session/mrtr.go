@@ -26,12 +26,6 @@ const (
 	retryWait = 50 * time.Millisecond
 )
 
-// Resumption continues a request that ended with what its server requires (Handlers.Suspend).
-type Resumption struct {
-	Required *content.InputRequired
-	Answers  map[string]ElicitationResult // the person's, by the key of the request
-}
-
 // answerInputs sends a request by send, answers what its result asks for, and sends it again with
 // the answers and the server's state, until the result is complete. The SDK does this for its own
 // result types only. A server that asks for nothing may be overloaded, so each round trip then

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -216,4 +217,10 @@ func (r *serverRequests) cancelAndWait() {
 	}
 	r.mu.Unlock()
 	r.all.Wait()
+}
+
+// Resumption continues a request that ended with what its server requires (Handlers.Suspend).
+type Resumption struct {
+	Required *content.InputRequired
+	Answers  map[string]ElicitationResult // the person's, by the key of the request
 }

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"runtime"
+	"strings"
+
+	"answerd/internal/auth"
+)
+
+// inheritedNames returns the variables that a child process inherits. They are those of the
+// official SDKs (modelcontextprotocol/typescript-sdk, DEFAULT_INHERITED_ENV_VARS). Others may be
+// secrets that are not meant for the server.
+func inheritedNames() []string {
+	if runtime.GOOS == "windows" {
+		return []string{"APPDATA", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT", "PROCESSOR_ARCHITECTURE",
+			"SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "USERNAME", "USERPROFILE", "PROGRAMFILES"}
+	}
+	return []string{"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER"}
+}
+
+// inheritedEnv returns the inherited variables of a child process. Like the SDKs, it leaves out
+// functions that a shell has exported, whose values begin with ().
+func inheritedEnv(getenv func(string) string) map[string]auth.Secret {
+	out := map[string]auth.Secret{}
+	for _, name := range inheritedNames() {
+		if value := getenv(name); value != "" && !strings.HasPrefix(value, "()") {
+			out[name] = auth.NewSecret(value)
+		}
+	}
+	return out
+}
+
+// setEnv adds variables to Env. It replaces existing ones only if replace is true.
+func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
+	for name, value := range env {
+		if _, exists := s.Env[name]; exists && !replace {
+			continue
+		}
+		if s.Env == nil {
+			s.Env = map[string]auth.Secret{}
+		}
+		s.Env[name] = value
+	}
+}
+
+// parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and
+// Cursor. Variables of env override it.
+func parseEnvFile(s *Server, v jsonValue) error {
+	name, err := v.readString()
+	if err != nil {
+		return err
+	}
+	text, err := readText(name, v.reader.getenv)
+	if err != nil {
+		return v.errorf("%s", err)
+	}
+	env := map[string]auth.Secret{}
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		if name = strings.TrimSpace(name); !ok || !isVariableName(name) {
+			return v.errorf("line %d of that file is not NAME=value", i+1)
+		}
+		env[name] = auth.NewSecret(unquoteEnv(strings.TrimSpace(value)))
+	}
+	s.setEnv(env, false)
+	return nil
+}
+
+// unquoteEnv returns a value of an environment file without its quotes, or without the comment
+// after it.
+func unquoteEnv(value string) string {
+	if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+		inside := value[1 : n-1]
+		if value[0] == '"' {
+			inside = strings.NewReplacer(`\n`, "\n", `\"`, `"`, `\\`, `\`).Replace(inside)
+		}
+		return inside
+	}
+	value, _, _ = strings.Cut(value, " #")
+	return strings.TrimSpace(value)
+}
