@@ -11,6 +11,16 @@ FUZZTIME    ?= 10s
 COUNT       ?= 6
 HOT         ?= ./internal/llm/openai ./internal/llm/texttool ./internal/event ./internal/sse ./internal/api ./internal/api/native ./internal/mcp ./internal/agent
 SOAK        ?= 2m
+# The attacks of make abuse, and how many creators of keys it kills.
+ATTACKS     := TestContainer|TestFloods|TestF34Full|TestF39|TestF40|TestF42|TestF43|TestF48|TestF50|TestF52
+KEY_KILLS   := 200
+ifdef SHORT
+ATTACKS     := TestContainer|TestFloods|TestF50
+KEY_KILLS   := 40
+endif
+ifdef LONG
+KEY_KILLS   := 1000
+endif
 REPORT      ?= $(CURDIR)/docs/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
@@ -70,6 +80,14 @@ load: ## overload, stalled readers and the limits, at full size; prints the figu
 .PHONY: faults
 faults: ## the faults of docs/internals/faults.md, drains and leaks against the built binary, and their table
 	FAULTS=1 go test -count=1 -v -timeout 20m ./internal/faults
+
+.PHONY: abuse
+abuse: ## attacks on the built binary, and their figures, in ten minutes (LONG=1: an hour, with a soak; SHORT=1: the quick ones)
+	ABUSE=1 go test -count=1 -v -timeout 30m -run '$(ATTACKS)' ./internal/faults $(if $(SHORT),-short)
+	ANSWERD_TEST_KEY_KILLS=$(KEY_KILLS) go test -count=1 -v -timeout 10m -run KeyOfAKilledCreator ./internal/event/jetstream
+	go test -count=1 -v -run '^TestMetricsStayBelow5000SeriesUnderAttack$$' ./cmd/server
+	go test -run '^$$' -bench '^BenchmarkSlot$$' -count 3 ./internal/agent/admission
+	$(if $(LONG),SOAK=40m go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults)
 
 .PHONY: soak
 soak: ## load with faults for SOAK, two minutes unless set; the report goes to REPORT

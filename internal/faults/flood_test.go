@@ -4,9 +4,14 @@ import (
 	"bufio"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"answerd/internal/llm/llmtest"
 )
 
 // floodReply answers a call with progress notifications of that many bytes, as fast as they are
@@ -34,4 +39,109 @@ func TestF50FloodOfProgressEndsTheCall(t *testing.T) {
 		t.Errorf("got %+v and %d progress events after %s, want one too_large and 2 to %d", errs, progress, d, most)
 	}
 	r.record("%s after %s, %d progress events", errs.last().Kind, d.Round(100*time.Millisecond), progress)
+}
+
+// floodModel calls the flooding tool for the question "flood", and answers every other one.
+func floodModel(q llmtest.Request) llmtest.Answer {
+	switch {
+	case q.Messages[len(q.Messages)-1].Role == "tool":
+		return llmtest.Says("Done.")
+	case q.Messages[1].Content == "flood":
+		return llmtest.Calls(llmtest.Call{Name: "t", Args: "{}"})
+	}
+	return llmtest.Says("Yes.")
+}
+
+// keepFlooding keeps that many runs with a flood open until stop is called. It returns when the first
+// ones flood.
+func (s *service) keepFlooding(t *testing.T, floods int, messages *atomic.Int64) (stop func()) {
+	t.Helper()
+	var ended atomic.Bool
+	var runs sync.WaitGroup
+	for range floods {
+		runs.Go(func() {
+			for !ended.Load() {
+				resp, err := s.send(t.Context(), "POST", "/answer/stream", `{"question":"flood"}`)
+				if err != nil {
+					continue
+				}
+				_, _ = readEvents(resp.Body, func(streamEvent) bool { return !ended.Load() }) // TestF50 checks the events
+				resp.Body.Close()
+			}
+		})
+	}
+	waitUntil(t, "the tools flood", func() bool { return messages.Load() > int64(100*floods) })
+	return sync.OnceFunc(func() { ended.Store(true); runs.Wait() })
+}
+
+// The latencies with and without floods are measured in one run, by a process of its own, which asks
+// every 50 ms over a new connection. An idle answerd is measured at the same time: it tells how much
+// is due to the processors that all processes of the test share.
+func TestFloodsOfProgressDelayNoOtherAnswer(t *testing.T) {
+	if os.Getenv("ABUSE") == "" {
+		t.Skip("skipped: it measures, so nothing else should run; make abuse runs it")
+	}
+	const floods = 4
+	each := 5 * time.Second
+	switch {
+	case os.Getenv("LONG") != "":
+		each = time.Minute
+	case testing.Short():
+		each = 2 * time.Second
+	}
+	t.Log("| log | plain answer, idle: p50, p99 | with four floods: p50, p99 | ratio of p50 | of another, idle process meanwhile | messages of the floods |")
+	for _, where := range []string{"memory", "file:", "NATS"} {
+		t.Run(where, func(t *testing.T) {
+			var messages atomic.Int64
+			flood := floodReply(1 << 10)
+			tool := newPeer(t, func(w http.ResponseWriter, q *http.Request, m message) {
+				flood(countingWriter{w, &messages}, q, m)
+			})
+			model := llmtest.New(t, floodModel)
+			model.Forget()
+			env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=120s", "DISCONNECT_GRACE=0s"}
+			switch where {
+			case "file:":
+				env = append(env, "EVENTS_URL=file:"+t.TempDir())
+			case "NATS":
+				env = append(env, "EVENTS_URL="+startNATS(t).ClientURL())
+			}
+			s, other := start(t, env...), start(t, env[0])
+			if a := s.ask(t); a.field("answer") != "Yes." {
+				t.Fatalf("got %+v before the floods, want an answer", a)
+			}
+			measure := func() (asked, idle probes) {
+				end, endIdle := startProbes(t, s.url), startProbes(t, other.url)
+				<-time.After(each)
+				return end(), endIdle()
+			}
+			alone, quiet := measure()
+			stop := s.keepFlooding(t, floods, &messages)
+			busy, idle := measure()
+			stop()
+			ratio := float64(percentile(busy.answers, 0.5)) / float64(percentile(alone.answers, 0.5))
+			t.Logf("| %s | %s, %s | %s, %s | %.1f | %s, %s | %d |", where, percentile(alone.answers, 0.5), percentile(alone.answers, 0.99), percentile(busy.answers, 0.5), percentile(busy.answers, 0.99),
+				ratio, percentile(idle.answers, 0.5), percentile(idle.answers, 0.99), messages.Load())
+			if n := busy.failed + len(busy.refusals) + busy.unhealthy; n > 0 || len(busy.answers) == 0 {
+				t.Errorf("%d of the other requests got no answer, and %d got one, want 0 and some", n, len(busy.answers))
+			}
+			if percentile(idle.answers, 0.5) > 2*percentile(quiet.answers, 0.5) {
+				t.Log("the machine is busy: the ratio is not judged")
+			} else if ratio > 2 {
+				t.Errorf("with floods an answer takes %.1f times as long, want at most 2 times", ratio)
+			}
+		})
+	}
+}
+
+// countingWriter counts the writes of a flood by their size, 1 KiB each.
+type countingWriter struct {
+	http.ResponseWriter
+	messages *atomic.Int64
+}
+
+func (w countingWriter) Write(b []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(b)
+	w.messages.Add(int64(n >> 10))
+	return n, err
 }

@@ -55,8 +55,10 @@ func probeMain(url string) int {
 
 // probes are what a probeMain measured.
 type probes struct {
-	health, refusals []time.Duration // of answers with the status 200, and 503
-	unhealthy        int             // other answers of /healthz, or none
+	health            []time.Duration // of /healthz with the status 200
+	unhealthy         int             // other answers of /healthz, or none
+	answers, refusals []time.Duration // of the question, with the status 200 and 503
+	failed            int             // other answers of the question
 }
 
 // startProbes starts a probeMain. stop ends it and returns what it measured.
@@ -88,8 +90,12 @@ func startProbes(t testing.TB, url string) (stop func() probes) {
 				p.health = append(p.health, took)
 			case f[0] == "health":
 				p.unhealthy++
+			case f[1] == "200":
+				p.answers = append(p.answers, took)
 			case f[1] == "503":
 				p.refusals = append(p.refusals, took)
+			default:
+				p.failed++
 			}
 		}
 		return p
