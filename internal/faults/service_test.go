@@ -230,7 +230,8 @@ type streamEvent struct {
 	Type string
 	Seq  int64
 
-	RunID string `json:"run_id"`
+	RunID       string `json:"run_id"`
+	InterruptID string `json:"interrupt_id"`
 
 	Answer       string
 	FinishReason string `json:"finish_reason"`
