@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -184,11 +185,7 @@ func printConfiguration(stdout io.Writer, c config) {
 	fmt.Fprintf(w, "model\t%s, tool calling %s\n", c.DefaultModelID, c.LLMToolCalling)
 	fmt.Fprintf(w, "agents\tdefault, at most %d turns\n", c.MaxTurns)
 	fmt.Fprintf(w, "servers\t%s\n", c.describeServers())
-	authentication := "none, every caller is anonymous"
-	if c.AuthIssuer != "" {
-		authentication = fmt.Sprintf("bearer JWT of %s for %s", publicURL(c.AuthIssuer), c.AuthAudience)
-	}
-	fmt.Fprintf(w, "authentication\t%s\n", authentication)
+	fmt.Fprintf(w, "authentication\t%s\n", c.describeAuthentication())
 	fmt.Fprintf(w, "address\t%s\n", c.Addr)
 	level := c.LogLevel
 	if c.Debug {
@@ -200,6 +197,49 @@ func printConfiguration(stdout io.Writer, c config) {
 		fmt.Fprintf(stdout, "warning: %v\n", warning)
 	}
 	fmt.Fprintln(stdout)
+}
+
+// describeAuthentication returns how callers are authenticated, in words.
+func (c *config) describeAuthentication() string {
+	if c.AuthIssuer == "" {
+		return "none, every caller is anonymous"
+	}
+	return fmt.Sprintf("bearer JWT of %s for %s", publicURL(c.AuthIssuer), c.AuthAudience)
+}
+
+// maxLoggedServers bounds the servers that the line of logConfiguration names.
+const maxLoggedServers = 20
+
+// logConfiguration logs how answerd understands the settings, on one line and without secrets. addr is
+// the address at which it listens.
+func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatus, addr string) {
+	var names []string
+	for _, s := range servers {
+		if s.State != mcp.Disabled {
+			names = append(names, s.Name)
+		}
+	}
+	rate := "none"
+	if c.RateLimit.N > 0 {
+		rate = fmt.Sprintf("%d per %s", c.RateLimit.N, c.RateLimit.Per)
+	}
+	logger.Info("configuration",
+		"model_endpoint", publicURL(c.LLMBaseURL), "default_model", c.DefaultModelID, "models", len(c.models),
+		"agents", []string{"default"},
+		"servers", names[:min(len(names), maxLoggedServers)], "server_count", len(names),
+		"authentication", c.describeAuthentication(), "event_log", c.describeEventLog(),
+		slog.Group("limits", "runs", c.MaxConcurrentRuns, "streams", c.MaxStreams, "connections", c.maxConnections(), "rate", rate, "turns", c.MaxTurns),
+		"console", cmp.Or(c.PublicURL, c.scheme()+"://"+localAddr(addr))+"/")
+}
+
+// localAddr returns addr with localhost in place of an address that stands for all of the machine's,
+// so that it can be opened.
+func localAddr(addr string) string {
+	host, port, _ := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("localhost", port)
+	}
+	return addr
 }
 
 // describeServers returns the settings that MCP servers come from.

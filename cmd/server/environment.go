@@ -159,6 +159,6 @@ func (c *config) findWarnings(environ environment) []*configError {
 // logSettingWarnings logs the settings that are probably a mistake.
 func (c *config) logSettingWarnings(logger *slog.Logger) {
 	for _, w := range c.warnings {
-		logger.Warn("setting needs attention", "setting", w.name, "reason", w.reason)
+		logger.Warn("setting needs attention", "setting", w.name, "reason", w.reason, "help", helpPage(w))
 	}
 }

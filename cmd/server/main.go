@@ -175,16 +175,62 @@ func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "answerd:", err)
 	if errors.Is(err, terminal.ErrInterrupted) {
+		fmt.Fprintln(stderr, "answerd:", err)
 		return 130 // as shells report a process that SIGINT ended
 	}
+	fmt.Fprintf(stderr, "answerd: %v (see %s)\n", err, helpPage(err))
 	var config *configError
 	var usage *usageError
 	if errors.As(err, &config) || errors.As(err, &usage) {
 		return 2
 	}
 	return 1
+}
+
+// settingPages has the page that explains a setting, by the beginning of its name. The first match
+// counts.
+var settingPages = []struct{ prefix, page string }{
+	{"MODELS_FILE", "docs/providers.md#several-models"},
+	{"LLM_", "docs/providers.md"},
+	{"DEFAULT_MODEL_ID", "docs/providers.md"},
+	{"MCP_", "docs/mcp-servers.md"},
+	{"IAM_", "docs/mcp-auth.md#jwt"},
+	{"OCI_AUTH_TYPE", "docs/mcp-auth.md#jwt"},
+	{"TOKENS_KEY_FILE", "docs/mcp-auth.md#sign-ins-that-survive-a-restart"},
+	{"AUTH_RULES_FILE", "docs/rules.md"},
+	{"AUTH_", "docs/auth.md"},
+	{"HOOKS_", "docs/hooks.md"},
+	{"EVENTS_", "docs/events.md#where-events-are-stored"},
+	{"SYSTEM_PROMPT_FILE", "docs/tasks/system-prompt.md"},
+	{"BUDGET_", "docs/tasks/limit-cost.md"},
+	{"ENABLE_TRACING", "docs/observability.md#traces"},
+	{"OCI_APM_", "docs/observability.md#traces"},
+	{"TLS_", "docs/deploy/reverse-proxy.md"},
+	{"PUBLIC_URL", "docs/deploy/reverse-proxy.md"},
+	{"ADDR", "docs/troubleshooting.md#at-start"},
+	{"PORT", "docs/troubleshooting.md#at-start"},
+}
+
+// helpPage returns where to read more about an error that ends the process: the page of the setting
+// that it names.
+func helpPage(err error) string {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return "answerd help"
+	}
+	name, _, _ := strings.Cut(err.Error(), ":")
+	if c, ok := errors.AsType[*configError](err); ok {
+		name = c.name
+	}
+	for _, p := range settingPages {
+		if strings.HasPrefix(name, p.prefix) {
+			return p.page
+		}
+	}
+	if slices.Contains(settingNames(), name) {
+		return "docs/configuration.md"
+	}
+	return "docs/troubleshooting.md"
 }
 
 // version and commit are set by the linker for releases.

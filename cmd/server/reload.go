@@ -122,7 +122,7 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 		}
 		size, err := readRecovered(read)
 		if err != nil {
-			logger.Error(what+" refused; the one in use stays", "cause", why, "error", err)
+			logger.Error(what+" refused; the one in use stays", "cause", why, "error", err, "help", helpPage(err))
 			continue
 		}
 		logger.Info(what+" read again", "cause", why, size)

@@ -139,6 +139,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	go func() {
 		failed <- serveConnections(server, newLimitedListener(listener, c.maxConnections()), c.certificates.server)
 	}()
+	c.logConfiguration(logger, tools.client.Servers(), listener.Addr().String())
 	logger.Info("listening", "addr", listener.Addr().String(), "scheme", c.scheme(), "version", version)
 	listening(listener.Addr().String())
 

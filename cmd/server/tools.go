@@ -132,7 +132,7 @@ func mcpServers(c config) (servers []mcpconfig.Server, warnings []string, err er
 // logWarnings logs the members of mcp.json that config.Parse did not understand.
 func logWarnings(warnings []string, logger *slog.Logger) {
 	for _, w := range warnings {
-		logger.Warn("mcp.json: " + w)
+		logger.Warn("mcp.json: "+w, "help", "docs/mcp-servers.md#members-of-a-server")
 	}
 }
 

@@ -329,7 +329,7 @@ func (e *promptError) runError() event.RunError {
 	if errors.Is(e.err, mcp.ErrBadPrompt) {
 		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}
 	}
-	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now.", Retryable: true}
+	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now. Ask again later; GET /servers says why.", Retryable: true}
 }
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.

@@ -269,16 +269,16 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):
 		return event.Cancelled{Reason: cause.Error(), PartialAnswer: partial}
 	case errors.Is(cause, errShutdown):
-		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down.", Retryable: true, PartialAnswer: partial}
+		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down. Ask again.", Retryable: true, PartialAnswer: partial}
 	case errors.Is(cause, errNoMemory):
 		a.Logger.WarnContext(ctx, "run ended: it needs more memory than is left", "run_id", r.ID)
-		return event.RunError{Code: "overloaded", Message: "The run needed more memory than the service has left.", Retryable: true, RetryAfter: 2, PartialAnswer: partial}
+		return event.RunError{Code: "overloaded", Message: "The run needed more memory than the service has left. Ask again later.", Retryable: true, RetryAfter: 2, PartialAnswer: partial}
 	case errors.Is(cause, budget.ErrTimeUsed):
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}
 	if errors.Is(err, errJobLost) {
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err)
-		return event.RunError{Code: "server_shutdown", Message: "The service ended before the run did.", Retryable: true, PartialAnswer: partial}
+		return event.RunError{Code: "server_shutdown", Message: "The service ended before the run did. Ask again.", Retryable: true, PartialAnswer: partial}
 	}
 	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
 		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err)

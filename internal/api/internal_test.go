@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"answerd/internal/agent"
 	"answerd/internal/api/responses"
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp/mcpserver"
 )
@@ -223,4 +226,21 @@ func FuzzClientAddress(f *testing.F) {
 			t.Errorf("clientAddress(%q) = %q, want at most 50 bytes", remote, got)
 		}
 	})
+}
+
+// TestProblemsOfUpstreamsSayWhatToDoNext goes over the problems that a service which answerd needs causes:
+// MCP servers, the issuer of callers' tokens and the event log.
+func TestProblemsOfUpstreamsSayWhatToDoNext(t *testing.T) {
+	step := regexp.MustCompile(`\. (Ask|Try|Get|Its operator|The WWW-Authenticate header) `)
+	failures := []error{
+		&agent.ToolsUnavailableError{Servers: []string{"crm"}}, event.ErrUnavailable, event.ErrLost, agent.ErrDraining, fmt.Errorf("a defect"),
+	}
+	for _, err := range []error{auth.ErrNoToken, auth.ErrInvalidToken, auth.ErrKeysUnavailable, &auth.ScopeError{Required: "ask"}} {
+		failures = append(failures, authProblem(err, "https://answerd.example.com/.well-known/oauth-protected-resource"))
+	}
+	for _, err := range failures {
+		if p, _ := problemFor(err); !step.MatchString(p.Detail+" ") {
+			t.Errorf("%v: got %q, want a next step after the first sentence", err, p.Detail)
+		}
+	}
 }

@@ -113,7 +113,7 @@ func problemFor(err error) (p *problem, known bool) {
 		return refusalProblem(refusal), true
 	}
 	if down, ok := errors.AsType[*agent.ToolsUnavailableError](err); ok {
-		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+".")
+		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+". Ask again later; GET /servers says why.")
 		p.header.Set("Retry-After", "5") // failed servers are connected again after 1 s to 60 s
 		return p, true
 	}
@@ -130,7 +130,7 @@ func problemFor(err error) (p *problem, known bool) {
 		}
 		return p, true
 	}
-	return newProblem("internal", "Something went wrong inside the service."), false
+	return newProblem("internal", "Something went wrong inside the service. Its operator finds the cause in the log, by the trace id."), false
 }
 
 // sentinelProblems lists the code and the detail for each sentinel error.
@@ -141,17 +141,17 @@ var sentinelProblems = []struct {
 	{agent.ErrUnknownInterrupt, "not_found", "The run has no interrupt with this id."},
 	{agent.ErrAnswered, "conflict", "This interrupt has been resolved already."},
 	{agent.ErrExpired, "gone", "The time to answer this interrupt is over."},
-	{agent.ErrDraining, "draining", "The service is shutting down."},
+	{agent.ErrDraining, "draining", "The service is shutting down. Try again."},
 	{agent.ErrTooManyHops, "unprocessable", fmt.Sprintf("The question has passed through %d agents, which is the limit. The agents probably call each other in a loop.", agent.MaxHops)},
 	{agent.ErrForbidden, "forbidden", "The access rules of this service do not allow this."},
 	{agent.ErrKeyReused, "unprocessable", "This Idempotency-Key was used with another body."},
 	{agent.ErrKeyElsewhere, "unprocessable", "This Idempotency-Key was used for a request to another path."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
 	{event.ErrNotFound, "not_found", "There is no such run."},
-	{event.ErrLost, "gone", "The run was lost when the process that executed it ended."},
+	{event.ErrLost, "gone", "The run was lost when the process that executed it ended. Ask again."},
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},
 	{event.ErrGone, "gone", "This part of the run is no longer kept."},
-	{event.ErrUnavailable, "log_unavailable", "The event log cannot be reached, or has no space, at the moment."},
+	{event.ErrUnavailable, "log_unavailable", "The event log cannot be reached, or has no space, at the moment. Try again later."},
 	{event.ErrStarting, "overloaded", "An earlier request with this Idempotency-Key is being started."},
 	{event.ErrInvalidPosition, "invalid_request", "This is not a position of the run."},
 }
@@ -233,13 +233,13 @@ func authProblem(err error, metadata string) error {
 	var p *problem
 	switch status {
 	case http.StatusUnauthorized:
-		p = newProblem("unauthenticated", "A valid bearer token is required.")
+		p = newProblem("unauthenticated", "A valid bearer token is required. Get one from the issuer that resource_metadata in the WWW-Authenticate header leads to.")
 	case http.StatusBadRequest:
 		p = newProblem("invalid_request", "The Authorization header must be exactly one bearer token.")
 	case http.StatusForbidden:
-		p = newProblem("forbidden", "The token lacks the scope that this service requires.")
+		p = newProblem("forbidden", "The token lacks the scope that this service requires. The WWW-Authenticate header names it.")
 	case http.StatusServiceUnavailable:
-		return newProblem("overloaded", "Tokens cannot be verified at the moment.").withRetryAfter()
+		return newProblem("overloaded", "Tokens cannot be verified at the moment. Try again later.").withRetryAfter()
 	default:
 		return err
 	}

@@ -27,7 +27,7 @@ const (
 type Error struct {
 	Kind      Kind
 	Status    int    // HTTP status of the reply, 0 where there was none
-	Public    string // one sentence, without anything the endpoint said
+	Public    string // what failed and what to do next, without anything the endpoint said
 	Retryable bool   // the same request may succeed later
 	// UnknownModel says that the endpoint does not know the model.
 	UnknownModel bool

@@ -52,14 +52,30 @@ func callError(f *transport.Failure, tool, server string) *CallError {
 	if server != "" {
 		message = "MCP server " + server + ": " + f.Public
 	}
-	if f.Kind == UnknownOutcome {
-		message += "; the call may or may not have been carried out"
-	}
+	message += nextStep(f)
 	e := &CallError{Kind: f.Kind, Tool: wire.Printable(tool, 80), Server: server, Message: message, Err: f}
 	if wrong, ok := errors.AsType[*wrongArguments](f.Err); ok {
 		e.Fields = wrong.fields
 	}
 	return e
+}
+
+// nextSteps says what a model or a caller can do about a failure of a kind. The messages of the other
+// kinds say it themselves, or come from the server.
+var nextSteps = map[ErrorKind]string{
+	Unavailable:    "; try again later, or do without it",
+	Timeout:        "; try again later, or ask for less",
+	Protocol:       "; the operator finds the cause in the log",
+	TooLarge:       "; try again with less",
+	UnknownOutcome: "; the call may or may not have been carried out, so look before you repeat it",
+}
+
+// nextStep returns the end of the message of a failed call: what to do next.
+func nextStep(f *transport.Failure) string {
+	if f.Kind == Unavailable && errors.Is(f, transport.ErrCredentials) {
+		return "; send another token, or ask the operator to correct the auth of this server"
+	}
+	return nextSteps[f.Kind]
 }
 
 // decodeFailure returns the failure of a request whose result cannot be read.

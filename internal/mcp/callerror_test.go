@@ -2,9 +2,11 @@ package mcp
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
 
 // Many frameworks redirect to the same address with a slash more or less. Who configures
@@ -23,6 +25,24 @@ func TestRedirectForASlashSaysSo(t *testing.T) {
 		c.Tools(t.Context())
 		if got := c.Servers()[0].Reason; got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}
+
+// TestFailedCallsSayWhatToDoNext goes over the kinds of failures that a server or its connection
+// causes.
+func TestFailedCallsSayWhatToDoNext(t *testing.T) {
+	for _, f := range []*transport.Failure{
+		{Kind: Unavailable, Public: "connection refused"},
+		{Kind: Unavailable, Public: "it refused our credentials (HTTP 401)", Err: transport.ErrCredentials},
+		{Kind: Timeout, Public: "no answer in time"},
+		{Kind: Protocol, Public: "its answer is not MCP"},
+		{Kind: TooLarge, Public: "its answer is larger than 5 bytes"},
+		{Kind: UnknownOutcome, Public: "the connection was cut before its answer"},
+	} {
+		first, step, _ := strings.Cut(callError(f, "t", "a").Message, "; ")
+		if first != "MCP server a: "+f.Public || step == "" {
+			t.Errorf("%s: got %q and the step %q, want %q and a step", f.Kind, first, step, "MCP server a: "+f.Public)
 		}
 	}
 }

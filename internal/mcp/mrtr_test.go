@@ -74,7 +74,7 @@ func TestCallFailsAfterTooManyRoundTrips(t *testing.T) {
 	const ask = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string { return ask }, make(chan round, 64))).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Protocol || e.Message != "MCP server a: it asks again and again, whatever the answer" {
+	if e := kind(t, err); e.Kind != Protocol || !strings.HasPrefix(e.Message, "MCP server a: it asks again and again, whatever the answer;") {
 		t.Errorf("got %s: %s, want %s: it asks again and again", e.Kind, e.Message, Protocol)
 	}
 }

@@ -18,7 +18,8 @@ const redacted = "[redacted]"
 // NewLogger returns a logger that writes JSON lines to w from level on: debug, info, warn or
 // error, in any case. debug means level debug, whatever level says. The error names LOG_LEVEL.
 //
-// A line that is logged with the context of a request or run has its trace_id. Values whose key
+// A line that is logged with the context of a request or run has its trace_id. A warning or an error
+// has help, the page of docs that says what to do about it. Values whose key
 // names a secret are replaced, also in maps and headers. That is a safeguard; callers must not
 // rely on it. If w is a *LogWriter whose buffer is nearly full, lines below warn are dropped
 // first.
@@ -35,11 +36,12 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 	return slog.New(&logHandler{Handler: out, root: out, lines: lines}), nil
 }
 
-// logHandler adds trace_id to the lines of its Handler, always at the top level.
+// logHandler adds trace_id to the lines of its Handler, and help to warnings and errors, always at the
+// top level.
 //
 // slog puts an attribute that is added to a record into the open group. So after the first group,
 // logHandler keeps the root and the steps that lead from it to Handler, and applies them again
-// after the trace_id.
+// after these attributes.
 type logHandler struct {
 	slog.Handler
 	root  slog.Handler                      // before the first group
@@ -52,17 +54,22 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	if h.lines != nil && !h.lines.admitLevel(r.Level) {
 		return nil
 	}
-	sc := trace.SpanContextFromContext(ctx)
-	if !sc.HasTraceID() {
+	var added []slog.Attr
+	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
+		added = append(added, slog.String("trace_id", sc.TraceID().String()))
+	}
+	if help, ok := helpAttr(r); ok {
+		added = append(added, help)
+	}
+	if len(added) == 0 {
 		return h.Handler.Handle(ctx, r)
 	}
-	id := slog.String("trace_id", sc.TraceID().String())
 	if len(h.steps) == 0 {
 		r = r.Clone()
-		r.AddAttrs(id)
+		r.AddAttrs(added...)
 		return h.Handler.Handle(ctx, r)
 	}
-	next := h.root.WithAttrs([]slog.Attr{id})
+	next := h.root.WithAttrs(added)
 	for _, step := range h.steps {
 		next = step(next)
 	}

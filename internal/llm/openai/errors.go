@@ -14,25 +14,25 @@ import (
 	"answerd/internal/llm"
 )
 
-// Texts for callers. They never quote an endpoint, whose message may contain keys, other
+// Texts for callers: what failed, and what to do next. They never quote an endpoint, whose message may contain keys, other
 // callers' prompts, or an attack on its reader.
 const (
-	publicUnreachable  = "The model endpoint could not be reached."
-	publicRefused      = "The model endpoint refused the request."
-	publicCredentials  = "The model endpoint rejected the credentials."
-	publicUnknown      = "The model endpoint does not know the model."
+	publicUnreachable  = "The model endpoint could not be reached. Ask again later. Its operator can run answerd check, which says why."
+	publicRefused      = "The model endpoint refused the request. Its operator finds the endpoint's message in the log, by the trace id."
+	publicCredentials  = "The model endpoint rejected the credentials. Its operator has to correct LLM_API_KEY, or the key of the model in MODELS_FILE."
+	publicUnknown      = "The model endpoint does not know the model. Name one of GET /v1/models. Its operator can check DEFAULT_MODEL_ID, and whether LLM_BASE_URL ends with /v1."
 	publicNoTools      = "The model cannot call tools natively. Its operator can have them called as text, with LLM_TOOL_CALLING=text or tool_calling in its profile."
-	publicContext      = "The conversation is too long for the model's context window."
-	publicLimited      = "The model endpoint is rate limiting."
+	publicContext      = "The conversation is too long for the model's context window. Shorten the question or its history."
+	publicLimited      = "The model endpoint is rate limiting. Ask again later, after retry_after or Retry-After if there is one."
 	publicQuota        = "The quota at the model endpoint is exhausted. Its operator has to raise it, or to pay."
-	publicFailing      = "The model endpoint failed."
-	publicRedirect     = "The model endpoint answered with a redirect, which is not followed."
-	publicNonsense     = "The model endpoint sent something that is not a model's answer."
-	publicTooLarge     = "The model's answer is too large."
-	publicTooManyCalls = "The model asked for too many tool calls at once."
-	publicTruncated    = "The model's answer ended before it was complete."
-	publicNoFirstByte  = "The model endpoint did not begin to answer in time."
-	publicIdle         = "The model endpoint stopped in the middle of its answer."
+	publicFailing      = "The model endpoint failed. Ask again later. Its operator finds the cause in the log, by the trace id."
+	publicRedirect     = "The model endpoint answered with a redirect, which is not followed. Its operator has to correct LLM_BASE_URL."
+	publicNonsense     = "The model endpoint sent something that is not a model's answer. Its operator can check whether LLM_BASE_URL is an OpenAI-compatible endpoint, up to and including /v1."
+	publicTooLarge     = "The model's answer is too large. Ask for a shorter one."
+	publicTooManyCalls = "The model asked for too many tool calls at once. Ask for less at a time, or choose another model."
+	publicTruncated    = "The model's answer ended before it was complete. Ask again."
+	publicNoFirstByte  = "The model endpoint did not begin to answer in time. Ask again. Its operator can raise LLM_FIRST_BYTE_TIMEOUT."
+	publicIdle         = "The model endpoint stopped in the middle of its answer. Ask again. Its operator can raise LLM_IDLE_TIMEOUT."
 )
 
 // Causes with which a request's context is cancelled.

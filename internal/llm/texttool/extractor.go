@@ -10,8 +10,8 @@ import (
 
 // Texts for callers when an answer exceeds the bounds of package llm.
 const (
-	publicTooManyCalls = "The model asked for too many tool calls at once."
-	publicTooLarge     = "The model's answer is too large."
+	publicTooManyCalls = "The model asked for too many tool calls at once. Ask for less at a time, or choose another model."
+	publicTooLarge     = "The model's answer is too large. Ask for a shorter one."
 )
 
 // extractor finds calls in a text that arrives in pieces. It emits text at once, except for a
