@@ -1,7 +1,8 @@
 #!/bin/sh
 # Clients of the native API, generated from api/openapi.yaml by the generators that people use.
 # Each is compiled, and asks the demo a question (testdata). A generator whose language is not
-# here is skipped, with the reason. ONLY=oapi-codegen runs one of them.
+# here is skipped, with the reason. ONLY=oapi-codegen runs one of them; ONLY=spring is the program of
+# docs/clients/spring.md, which has no generated client.
 set -eu
 cd "$(dirname "$0")"
 here=$PWD
@@ -83,6 +84,12 @@ generate_java() {
 	openapi_generator java java 'library: native, openApiNullable: false' && cp "$here/testdata/Ask.java" answerd/src/main/java/ && cd answerd &&
 		mvn -q -B compile "$dependency_plugin:build-classpath" -Dmdep.outputFile=classpath && java -cp "target/classes:$(cat classpath)" Ask >../answer
 }
+# run_spring compiles the Java block of docs/clients/spring.md as it is there, and runs it.
+run_spring() {
+	mkdir -p src/main/java && cp "$here/testdata/spring/pom.xml" . &&
+		sed -n '/^```java/,/^```/{/^```/d;p;}' "$here/../../docs/clients/spring.md" | sed "s|http://127.0.0.1:8080|$ANSWERD_URL|" >src/main/java/Ask.java &&
+		mvn -q -B compile "$dependency_plugin:build-classpath" -Dmdep.outputFile=classpath && java -cp "target/classes:$(cat classpath)" Ask >output && grep -q '^final_answer ' output && head -n 1 output >answer
+}
 generate_typescript_fetch() {
 	openapi_generator typescript-fetch typescript-fetch '' && ts_ask typescript-fetch.ts
 }
@@ -133,6 +140,7 @@ client openapi-generator-python generate_python "$jvm"
 client openapi-generator-csharp generate_csharp "$(command -v dotnet >/dev/null || echo "dotnet is missing")$jvm"
 client openapi-typescript generate_openapi_typescript "$(without "$node" "Node is missing")"
 client openapi-python-client generate_openapi_python_client "$(without "$python" "Python is missing")"
+client spring run_spring "$(without "$java" "a JDK or Maven is missing")"
 wait $maven
 ! grep -e '"level":"ERROR"' -e panic "$work/log"
 [ ! -e "$work/failed" ]

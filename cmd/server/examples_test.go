@@ -23,6 +23,8 @@ var runners = map[string]func(t *testing.T, code string) *exec.Cmd{
 	"jsx":    runPage,
 	"ts":     runTypeScript,
 	"python": runPython,
+	"java":   runJava,
+	"csharp": runCSharp,
 }
 
 // exampleBlock matches a heading (1), or a code block with its language (2) and its code (3).
@@ -37,7 +39,10 @@ func TestDocumentExamplesRun(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	for page, atLeast := range map[string]int{
-		"README.md": 2, "docs/clients.md": 7, "docs/http-api.md": 5, "docs/quickstart.md": 1,
+		"README.md": 2, "docs/http-api.md": 5, "docs/quickstart.md": 1,
+		"docs/clients/ag-ui.md": 1, "docs/clients/ai-sdk.md": 2, "docs/clients/copilotkit.md": 1, "docs/clients/csharp.md": 2, "docs/clients/curl.md": 2,
+		"docs/clients/eventsource.md": 1, "docs/clients/fetch.md": 1, "docs/clients/go.md": 2, "docs/clients/java.md": 2, "docs/clients/langchain.md": 1,
+		"docs/clients/mcp-hosts.md": 1, "docs/clients/openai-node.md": 2, "docs/clients/openai-python.md": 2,
 	} {
 		doc, err := os.ReadFile("../../" + page)
 		if err != nil {
@@ -73,11 +78,11 @@ func TestDocumentExamplesRun(t *testing.T) {
 
 // The settings for MCP hosts are true: the host that reads them here is answerd itself.
 func TestHostConfigurationsConnect(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/clients.md")
+	doc, err := os.ReadFile("../../docs/clients/mcp-hosts.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings := regexp.MustCompile("(?s)## MCP hosts.*?```json\n(.*?)```").FindStringSubmatch(string(doc))
+	settings := regexp.MustCompile("(?s)## Settings.*?```json\n(.*?)```").FindStringSubmatch(string(doc))
 	if settings == nil {
 		t.Fatal("the page has no settings of MCP hosts, want a JSON block")
 	}
@@ -181,13 +186,35 @@ func runTypeScript(t *testing.T, code string) *exec.Cmd {
 	return newCommand(t, "node", file(t, t.TempDir(), "example.mjs", plain))
 }
 
+// pythonImport matches the package that a line imports.
+var pythonImport = regexp.MustCompile(`(?m)^(?:from|import) (\w+)`)
+
 func runPython(t *testing.T, code string) *exec.Cmd {
 	python := os.Getenv("ANSWERD_PYTHON")
 	if python == "" {
 		python = "python3"
 	}
-	if err := newCommand(t, python, "-c", "import openai").Run(); err != nil {
-		t.Skip("Python's openai is missing: make clients installs it where it can")
+	for _, m := range pythonImport.FindAllStringSubmatch(code, -1) {
+		if err := newCommand(t, python, "-c", "import "+m[1]).Run(); err != nil {
+			t.Skip("Python's " + m[1] + " is missing: make clients installs openai where it can")
+		}
 	}
 	return newCommand(t, python, "-c", code)
+}
+
+// runJava compiles a class and runs it.
+func runJava(t *testing.T, code string) *exec.Cmd {
+	newCommand(t, "javac") // java alone cannot run a source file
+	return newCommand(t, "java", "-XX:TieredStopAtLevel=1", file(t, t.TempDir(), "Example.java", code))
+}
+
+// csharpProject is the project of a C# program.
+const csharpProject = `<Project Sdk="Microsoft.NET.Sdk"><PropertyGroup><OutputType>Exe</OutputType><TargetFramework>net8.0</TargetFramework>` +
+	`<RollForward>Major</RollForward><ImplicitUsings>enable</ImplicitUsings><Nullable>enable</Nullable></PropertyGroup></Project>`
+
+func runCSharp(t *testing.T, code string) *exec.Cmd {
+	newCommand(t, "dotnet")
+	dir := t.TempDir()
+	file(t, dir, "Program.cs", code)
+	return newCommand(t, "dotnet", "run", "--project", file(t, dir, "Example.csproj", csharpProject))
 }

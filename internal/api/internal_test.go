@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -239,7 +239,7 @@ func TestProblemsOfUpstreamsSayWhatToDoNext(t *testing.T) {
 		failures = append(failures, authProblem(err, "https://answerd.example.com/.well-known/oauth-protected-resource"))
 	}
 	for _, err := range failures {
-		if p, _ := problemFor(err); !step.MatchString(p.Detail+" ") {
+		if p, _ := problemFor(err); !step.MatchString(p.Detail + " ") {
 			t.Errorf("%v: got %q, want a next step after the first sentence", err, p.Detail)
 		}
 	}

@@ -1,4 +1,4 @@
-// A page in which a component of docs/clients.md runs: node page.js example.jsx renders
+// A page in which a component of docs/clients/ai-sdk.md runs: node page.js example.jsx renders
 // its default export, asks a question as a person would, and prints what the page shows
 // once it has the answer.
 import { readFileSync, writeFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// The runtime of docs/clients.md, asked by the client that CopilotKit's React components
+// The runtime of docs/clients/copilotkit.md, asked by the client that CopilotKit's React components
 // have inside: node drive.js example.mjs question prints the conversation.
 import { Server } from "node:http";
 import { pathToFileURL } from "node:url";
