@@ -127,6 +127,10 @@ grep -q docker-test "$work/version" || fail "the version is not in the binary"
 code=0
 docker run --rm "$image" >"$work/open" 2>&1 || code=$?
 [ $code = 2 ] || { cat "$work/open"; fail "open to everybody, it exits with $code instead of 2"; }
+id=$(docker create "$image") && docker cp "$id:/licences" "$work/licences" && docker rm "$id" >/dev/null
+for file in LICENSE THIRD_PARTY_NOTICES; do
+  [ -s "$work/licences/$file" ] || fail "the image lacks /licences/$file"
+done
 [ "$(docker image inspect -f '{{.Config.User}}' "$image")" = 65532:65532 ] || fail "it runs as root"
 
 say "docker compose up"

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+release/pin.sh check
 platform=$(go env GOOS)/$(go env GOARCH)
 release/build.sh 0.0.0-check "$dir/one" "$platform"
 release/build.sh 0.0.0-check "$dir/two" "$platform" >/dev/null

@@ -3,6 +3,7 @@
 FROM python:3.13-slim-bookworm
 RUN pip install --no-cache-dir uv && useradd --create-home answerd
 COPY --from=answerd /answerd /answerd
+COPY --from=answerd /licences /licences
 ENV ADDR=0.0.0.0:8080
 USER answerd
 ENTRYPOINT ["/answerd"]
