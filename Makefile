@@ -168,6 +168,10 @@ docker-test: ## build the image, start the compose file, ask (needs Docker; skip
 manifests: ## the Helm chart and the Kubernetes manifests: lint, render, validate (Python for the last)
 	deploy/kubernetes/check.sh
 
+.PHONY: cluster-test
+cluster-test: ## the Helm chart in a cluster of its own (needs kind, kubectl and Docker; skips without)
+	deploy/kubernetes/cluster-test.sh
+
 .PHONY: sbom
 sbom: build ## bin/answerd.cdx.json: what the binary is made of (CycloneDX)
 	@go test ./internal/supply -run BOM -sbom "$(CURDIR)/bin/answerd.cdx.json" -version "$(VERSION)"

@@ -16,11 +16,22 @@ helm lint --strict ../helm/answerd
 if [ "${1:-}" = -update ]; then cp "$dir/answerd.yaml" answerd.yaml; fi
 diff -u answerd.yaml "$dir/answerd.yaml" || { echo 'answerd.yaml is not what the chart renders: deploy/kubernetes/check.sh -update'; exit 1; }
 helm template --kube-version 1.33.0 all ../helm/answerd --set autoscaling.enabled=false,persistence.enabled=true,ingress.enabled=true,ingress.tlsSecret=tls \
+	--set nats.enabled=true --set-json 'networkPolicy.extraEgress=[{"to":[{"podSelector":{}}],"ports":[{"port":8000}]}]' \
 	--set-string existingSecret=mine,image.tag=1 >"$dir/all.yaml"
+for want in '^kind: Ingress$' '^kind: PersistentVolumeClaim$' '^kind: StatefulSet$' '^  EVENTS_URL: nats://all-nats:4222$' 'port: 8000$' '^    app.kubernetes.io/name: nats$'; do
+	grep -q -- "$want" "$dir/all.yaml" || { echo "the chart with everything switched on lacks $want"; exit 1; }
+done
 helm template --kube-version 1.33.0 monitored ../helm/answerd --set serviceMonitor.enabled=true | grep -q '^kind: ServiceMonitor$'
 if helm template --kube-version 1.33.0 wrong ../helm/answerd --set replicas=none >"$dir/wrong" 2>&1; then
 	echo 'the chart accepts replicas=none'
 	exit 1
+fi
+
+if command -v kubectl >/dev/null; then
+	kubectl kustomize . >"$dir/kustomized.yaml"
+	for kind in Namespace Secret Deployment StatefulSet NetworkPolicy HorizontalPodAutoscaler; do
+		grep -q "^kind: $kind$" "$dir/kustomized.yaml" || { echo "the kustomization lacks a $kind"; exit 1; }
+	done
 fi
 
 command -v python3 >/dev/null && python3 -m venv --help >/dev/null 2>&1 || { echo 'SKIP: no Python with venv'; exit 0; }

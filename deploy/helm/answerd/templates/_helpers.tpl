@@ -11,4 +11,14 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
+{{- define "answerd.natsSelector" -}}
+app.kubernetes.io/name: nats
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "answerd.natsLabels" -}}
+{{ include "answerd.natsSelector" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
 {{- define "answerd.secret" -}}{{ .Values.existingSecret | default (include "answerd.name" .) }}{{- end -}}
