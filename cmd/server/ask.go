@@ -105,7 +105,8 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 		// The writer of the log writes later, and a prompt must be visible before its answer.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
-		OutTerminal: isTerminal(os.Stdout) && environ.get("NO_COLOR") == "", ErrTerminal: isTerminal(os.Stderr),
+		OutTerminal: isTerminal(os.Stdout) && environ.wantsColors(), ErrTerminal: isTerminal(os.Stderr),
+		ErrColors: isTerminal(os.Stderr) && environ.wantsColors(),
 	})
 	defer session.Close()
 	if local {
@@ -115,6 +116,10 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	}
 	return use(session)
 }
+
+// wantsColors reports whether a terminal may get colours: NO_COLOR is not set (no-color.org), and the
+// terminal is not a dumb one.
+func (e environment) wantsColors() bool { return e.get("NO_COLOR") == "" && e.get("TERM") != "dumb" }
 
 // isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }

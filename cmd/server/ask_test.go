@@ -268,3 +268,14 @@ func TestTokenFileIsReadForEachRequest(t *testing.T) {
 		t.Error("got a token without a file, want none")
 	}
 }
+
+func TestColorsAreSwitchedOffByTheEnvironment(t *testing.T) {
+	for _, c := range []struct {
+		environ environment
+		want    bool
+	}{{envOf(), true}, {envOf("NO_COLOR", "1"), false}, {envOf("NO_COLOR", ""), true}, {envOf("TERM", "dumb"), false}, {envOf("TERM", "xterm-256color"), true}} {
+		if got := c.environ.wantsColors(); got != c.want {
+			t.Errorf("%v: got %t, want %t", c.environ, got, c.want)
+		}
+	}
+}

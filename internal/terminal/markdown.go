@@ -25,6 +25,9 @@ const (
 	styleItalic = "\x1b[3m"
 	styleCode   = "\x1b[36m"
 	styleStrike = "\x1b[9m"
+	styleGreen  = "\x1b[32m"
+	styleRed    = "\x1b[31m"
+	styleYellow = "\x1b[33m"
 )
 
 // markdownWriter renders Markdown block by block, so that an answer still appears as it streams. A

@@ -2,16 +2,44 @@ package terminal
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+
+	"answerd/internal/sse"
 
 	"go.uber.org/goleak"
 )
 
+// TestToolLinesHaveColorsOnATerminal shows the events of calls with and without colours.
+func TestToolLinesHaveColorsOnATerminal(t *testing.T) {
+	for _, c := range []struct {
+		colors     bool
+		name, data string
+		want       string
+	}{
+		{true, "tool_result", `{"tool":"add","args":{"a":1},"duration_ms":3}`, "<green>✓</> <b>add</> <dim>{\"a\":1} (3ms)</>\n"},
+		{true, "tool_error", `{"tool":"add","args":{"a":1},"kind":"timeout","payload":"late"}`, "<red>✗</> <b>add</> {\"a\":1}: timeout: late\n"},
+		{true, "step_reset", `{}`, "<yellow>!</> another process took over; the last step runs again\n"},
+		{true, "tool_error", `{"tool":"\u001b[31madd","kind":"timeout","payload":"late"}`, "<red>✗</> <b>[31madd</> : timeout: late\n"},
+		{false, "tool_result", `{"tool":"add","args":{"a":1},"duration_ms":3}`, "✓ add {\"a\":1} (3ms)\n"},
+	} {
+		var out strings.Builder
+		s := New(Options{In: strings.NewReader(""), Out: io.Discard, Err: &out, ErrColors: c.colors})
+		if err := s.newRunView().show(sse.Frame{Event: c.name, Data: []byte(c.data)}); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		if got := showStyles.Replace(out.String()); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // showStyles makes styles visible.
-var showStyles = strings.NewReplacer(styleReset, "</>", styleBold, "<b>", styleDim, "<dim>", styleItalic, "<i>", styleCode, "<code>", styleStrike, "<s>")
+var showStyles = strings.NewReplacer(styleReset, "</>", styleBold, "<b>", styleDim, "<dim>", styleItalic, "<i>", styleCode, "<code>", styleStrike, "<s>", styleGreen, "<green>", styleRed, "<red>", styleYellow, "<yellow>")
 
 func TestMarkdownIsRenderedForTerminals(t *testing.T) {
 	for source, want := range map[string]string{

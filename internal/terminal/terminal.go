@@ -43,7 +43,8 @@ type Options struct {
 	Out, Err    io.Writer
 	Interactive bool // a person at In answers approvals and forms; otherwise they are declined
 	OutTerminal bool // Out is a terminal: Markdown is rendered, with colours
-	ErrTerminal bool // Err is a terminal: a spinner runs during tool calls, with colours
+	ErrTerminal bool // Err is a terminal: a spinner runs during tool calls
+	ErrColors   bool // the lines of tool calls have colours
 }
 
 // Session asks questions, each of which continues the conversation of those before it.

@@ -192,7 +192,33 @@ func plainText(text string) string {
 
 // printLine prints a line to Err, above the status line.
 func (s *Session) printLine(format string, args ...any) {
-	s.status.println(plainText(fmt.Sprintf(format, args...)))
+	line := plainText(fmt.Sprintf(format, args...))
+	if s.options.ErrColors {
+		line = colorLine(line)
+	}
+	s.status.println(line)
+}
+
+// lineStyles has the style of a line's first word, by that word.
+var lineStyles = map[string]string{"✓": styleGreen, "✗": styleRed, "!": styleYellow}
+
+// colorLine returns a line with colours: its mark by its meaning, the name of the tool in bold, and
+// what follows a tool that has answered dim. Lines without a mark stay as they are.
+func colorLine(line string) string {
+	mark, text, _ := strings.Cut(line, " ")
+	style := lineStyles[mark]
+	if style == "" {
+		return line
+	}
+	mark = style + mark + styleReset + " "
+	if style == styleYellow {
+		return mark + text
+	}
+	name, rest, _ := strings.Cut(text, " ")
+	if style == styleGreen {
+		rest = styleDim + rest + styleReset
+	}
+	return mark + styleBold + name + styleReset + " " + rest
 }
 
 // statusLine is the last line of a terminal, with a spinner, while something is in progress.
