@@ -13,9 +13,6 @@ const (
 	maxAnswer = 16 << 20 // bytes of text, reasoning and arguments together
 )
 
-// errStopped means that the consumer has left its loop, so no further part may be yielded.
-var errStopped = errors.New("the consumer stopped")
-
 // emitter passes one part to the consumer and reports whether it wants more.
 type emitter func(llm.Part) bool
 
@@ -265,4 +262,27 @@ func (a *assembler) finishAnswer(cause error) error {
 		}
 	}
 	return a.sendPart(llm.Finish{Reason: a.reason, Model: a.model})
+}
+
+// extensions returns the members to send back with this answer, or nil if it has none or more
+// than maxExtensions.
+func (a *assembler) extensions() *llm.Extensions {
+	if a.extensionBytes > maxExtensions {
+		return nil
+	}
+	x := &llm.Extensions{Message: a.message.encodeMembers(), Content: a.content.encode()}
+	found := x.Message != nil || x.Content != nil
+	for i, c := range a.calls.list {
+		if object := c.extensions.encodeMembers(); object != nil {
+			for len(x.Calls) < i {
+				x.Calls = append(x.Calls, nil)
+			}
+			x.Calls, found = append(x.Calls, object), true
+		}
+	}
+	if !found {
+		return nil
+	}
+	x.Endpoint = a.endpoint
+	return x
 }

@@ -15,19 +15,6 @@ import (
 	"github.com/openai/openai-go/v3/packages/param"
 )
 
-// Bounds of one reply. The answer in it has its own bounds (assembler).
-const (
-	maxEvent     = 1 << 20  // bytes of one event of a stream
-	maxErrorBody = 64 << 10 // bytes read of an error reply, so that its connection can be kept
-)
-
-// Causes in the log of how a reply ended.
-var (
-	errStreamTooLarge = errors.New("the reply exceeds its size limit")
-	errNoMoreData     = errors.New("the stream ended without finish_reason")
-	done              = []byte("[DONE]")
-)
-
 // makeAttempt makes one request and emits the parts of its answer. It returns a *failure for an
 // error that may be retried, ctx's error if ctx ended, and otherwise an *llm.Error.
 func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) error {

@@ -14,6 +14,22 @@ import (
 	"answerd/internal/llm"
 )
 
+// Bounds of one reply. The answer in it has its own bounds (assembler).
+const (
+	maxEvent     = 1 << 20  // bytes of one event of a stream
+	maxErrorBody = 64 << 10 // bytes read of an error reply, so that its connection can be kept
+)
+
+// Causes in the log of how a reply ended.
+var (
+	errStreamTooLarge = errors.New("the reply exceeds its size limit")
+	errNoMoreData     = errors.New("the stream ended without finish_reason")
+	done              = []byte("[DONE]")
+)
+
+// errStopped means that the consumer has left its loop, so no further part may be yielded.
+var errStopped = errors.New("the consumer stopped")
+
 // Texts for callers: what failed, and what to do next. They never quote an endpoint, whose message may contain keys, other
 // callers' prompts, or an attack on its reader.
 const (

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"net/url"
 	"strings"
-
-	"answerd/internal/llm"
 )
 
 // Providers add members to messages and to calls that Chat Completions does not define, and some
@@ -216,29 +214,6 @@ func (x *extensionSet) encodeMembers() json.RawMessage {
 		return nil
 	}
 	return (&extensionValue{kind: '{', names: x.object.names, elements: x.object.elements}).appendJSON(nil)
-}
-
-// extensions returns the members to send back with this answer, or nil if it has none or more
-// than maxExtensions.
-func (a *assembler) extensions() *llm.Extensions {
-	if a.extensionBytes > maxExtensions {
-		return nil
-	}
-	x := &llm.Extensions{Message: a.message.encodeMembers(), Content: a.content.encode()}
-	found := x.Message != nil || x.Content != nil
-	for i, c := range a.calls.list {
-		if object := c.extensions.encodeMembers(); object != nil {
-			for len(x.Calls) < i {
-				x.Calls = append(x.Calls, nil)
-			}
-			x.Calls, found = append(x.Calls, object), true
-		}
-	}
-	if !found {
-		return nil
-	}
-	x.Endpoint = a.endpoint
-	return x
 }
 
 // endpointID identifies an endpoint in the log of a run. It is a hash, because a URL may contain

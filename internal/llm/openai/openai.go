@@ -274,3 +274,17 @@ func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retr
 		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay))
 	return sleepContext(ctx, delay)
 }
+
+// reportError redacts the endpoint's message and logs it. If the operator has set ShowErrors, it
+// also adds the message to the public text.
+func (m *Model) reportError(ctx context.Context, model string, e *llm.Error, secrets []string) {
+	if e.Message == "" {
+		return
+	}
+	e.Message = redactMessage(e.Message, secrets)
+	m.log.LogAttrs(ctx, slog.LevelWarn, "the model endpoint returned an error",
+		slog.String("model", model), slog.Int("status", e.Status), slog.String("message", e.Message))
+	if m.showErrors {
+		e.Public += " It said: " + e.Message
+	}
+}

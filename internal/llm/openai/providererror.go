@@ -1,15 +1,11 @@
 package openai
 
 import (
-	"context"
 	"encoding/json"
-	"log/slog"
 	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"answerd/internal/llm"
 )
 
 // maxMessage bounds an endpoint's error message in the log, in bytes.
@@ -77,18 +73,4 @@ func redactMessage(text string, secrets []string) string {
 		text = text[:end] + "…"
 	}
 	return text
-}
-
-// reportError redacts the endpoint's message and logs it. If the operator has set ShowErrors, it
-// also adds the message to the public text.
-func (m *Model) reportError(ctx context.Context, model string, e *llm.Error, secrets []string) {
-	if e.Message == "" {
-		return
-	}
-	e.Message = redactMessage(e.Message, secrets)
-	m.log.LogAttrs(ctx, slog.LevelWarn, "the model endpoint returned an error",
-		slog.String("model", model), slog.Int("status", e.Status), slog.String("message", e.Message))
-	if m.showErrors {
-		e.Public += " It said: " + e.Message
-	}
 }
