@@ -19,6 +19,7 @@ ATTACKS     := TestContainer|TestFloods|TestF50
 KEY_KILLS   := 40
 endif
 ifdef LONG
+ATTACKS     := $(ATTACKS)|TestF45|TestF46
 KEY_KILLS   := 1000
 endif
 REPORT      ?= $(CURDIR)/docs/soak.md
