@@ -2,11 +2,13 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/output"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
@@ -46,7 +48,10 @@ type loop struct {
 	stopReason    string // the finish reason of a run that a limit stopped; "" before
 	media         mediaBudget
 
-	preferred    string // the model that answered last (llm.Request.Preferred)
+	preferred string         // the model that answered last (llm.Request.Preferred)
+	output    *output.Schema // of the answer; nil means any text
+	repairing bool           // the answer violated the schema, and the model is asked once more
+
 	metadata     event.Metadata
 	metadataSize int // bytes of the calls in metadata
 
@@ -63,9 +68,10 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 		return nil, err
 	}
 	for turn := 1; ; turn++ {
-		// After a limit there is one more turn, without tools, in which the model summarizes.
-		final := l.stopReason != ""
-		if final {
+		// After a limit there is one more turn, without tools, in which the model summarizes, and
+		// after an answer that violates its schema one more in which the model repairs it.
+		final := l.stopReason != "" || l.repairing
+		if final && !l.repairing {
 			l.messages = append(l.messages, llm.Message{Role: llm.User, Text: summaryPrompt})
 		}
 		reply, err := l.modelTurn(ctx, turn, final)
@@ -76,7 +82,10 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 			return nil, err
 		}
 		if len(reply.calls) == 0 {
-			return l.finalAnswer(reply), nil
+			if end := l.endOrRepair(reply); end != nil {
+				return end, nil
+			}
+			continue
 		}
 		if err := l.checkBudgetBeforeCalls(ctx, turn, reply, final); err != nil {
 			return nil, err
@@ -86,7 +95,10 @@ func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 		}
 		switch {
 		case final:
-			return l.finalAnswer(reply), nil
+			if end := l.endOrRepair(reply); end != nil {
+				return end, nil
+			}
+			continue
 		case reply.hasClientCalls():
 			// The caller executes its own tools and sends their results with its next request.
 			reply.finish = "tool_calls"
@@ -122,6 +134,11 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	}
 	if l.search != nil {
 		promptTools = []catalog.Tool{l.search.tool}
+	}
+	if len(req.OutputSchema) > 0 {
+		if l.output, err = output.Compile(req.OutputSchema); err != nil {
+			return fmt.Errorf("the schema of the answer cannot be used: %w", err)
+		}
 	}
 	l.clientTools = req.clientTools(l.catalog, l.search)
 	l.updateOffered()
@@ -174,7 +191,7 @@ func (l *loop) answerTokens(final bool) int64 {
 // modelRequest returns the request of a turn.
 func (l *loop) modelRequest(turn int, final bool) llm.Request {
 	req := &l.run.req
-	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final), Sampling: req.Sampling, Preferred: l.preferred}
+	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final), Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferred}
 	if tools := l.offeredTools(final); len(tools) > 0 {
 		r.Tools, r.ToolChoice = tools, llm.Auto
 		if turn == 1 && req.ToolChoice == ToolRequired {
@@ -220,7 +237,7 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 }
 
 // finalAnswer returns the terminal event of a run that ends with reply.
-func (l *loop) finalAnswer(reply modelReply) event.Body {
+func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	l.metadata.Steps = l.step
 	l.metadata.FinishReason = reply.finish
 	if l.stopReason != "" {
@@ -228,6 +245,35 @@ func (l *loop) finalAnswer(reply modelReply) event.Body {
 	}
 	l.metadata.Cost = l.budget.CostOf(l.metadata.Usage)
 	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
+}
+
+// endOrRepair returns the terminal event of a run whose model has answered with reply. If the answer
+// violates its schema for the first time, it returns nil, and the model is asked once more with the
+// violations. A process that takes over the run comes to the same decision from the step's text.
+func (l *loop) endOrRepair(reply modelReply) event.Body {
+	if l.output == nil {
+		return l.finalAnswer(reply)
+	}
+	value, problems := l.output.Check(reply.text)
+	switch {
+	case problems == nil:
+		end := l.finalAnswer(reply)
+		end.Output = value
+		return end
+	case l.repairing:
+		end := event.RunError{Code: "invalid_output", PartialAnswer: reply.text,
+			Message: "The model's answer does not conform to the schema of the answer, and neither did the one before, which it was asked to correct."}
+		for _, p := range problems {
+			end.Errors = append(end.Errors, event.FieldError(p))
+		}
+		return end
+	}
+	l.repairing = true
+	if len(reply.calls) == 0 { // otherwise the turn's calls have added it
+		l.messages = append(l.messages, llm.Message{Role: llm.Assistant, Text: reply.text, Extensions: reply.extensions})
+	}
+	l.messages = append(l.messages, llm.Message{Role: llm.User, Text: output.RepairPrompt(problems)})
+	return nil
 }
 
 // addUsage adds tokens to the metadata of the answer.

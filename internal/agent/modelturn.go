@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/output"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -81,6 +82,7 @@ type modelStream struct {
 	part      event.Body // the event that closes the open text or reasoning part; nil if no part is open
 	partID    string
 	byIndex   map[int]*call
+	fence     output.Fence             // around the text, if the answer must be JSON
 	output    *budget.Output           // what the model has written so far in this answer
 	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
 	added     extension                // from the hook pre_model_call
@@ -128,6 +130,9 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if s.finish == "" {
 		// The stream broke the contract of llm.Model, so its content must not become the answer.
 		return modelReply{}, fmt.Errorf("the model's stream ended without a finish")
+	}
+	if err := s.endText(ctx); err != nil {
+		return modelReply{}, err
 	}
 	s.text = l.stepText.String()
 	if s.finish == "tool_calls" && len(s.calls) == 0 {
@@ -239,9 +244,14 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	case llm.Text:
 		delta, cut := s.output.Add(p.Delta)
 		s.holdPiece(delta)
-		s.stepText.WriteString(delta)
-		return cutAfter(cut, s.appendDelta(ctx, "text", delta))
+		if s.loop.output != nil {
+			delta = s.fence.Add(delta)
+		}
+		return cutAfter(cut, s.appendText(ctx, delta))
 	case llm.Reasoning:
+		if err := s.endText(ctx); err != nil {
+			return err
+		}
 		delta, cut := s.output.Add(p.Delta)
 		s.holdPiece(delta)
 		return cutAfter(cut, s.appendDelta(ctx, "reasoning", delta))
@@ -270,6 +280,18 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	}
 	return nil
 }
+
+// appendText appends a piece of text, which may be empty.
+func (s *modelStream) appendText(ctx context.Context, text string) error {
+	if text == "" {
+		return nil
+	}
+	s.stepText.WriteString(text)
+	return s.appendDelta(ctx, "text", text)
+}
+
+// endText appends the end of a text that was held back because it could have been a code fence.
+func (s *modelStream) endText(ctx context.Context) error { return s.appendText(ctx, s.fence.End()) }
 
 // appendDelta appends text or reasoning, and opens a new part when the kind changes.
 func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error {
@@ -310,6 +332,9 @@ func (s *modelStream) closePart(ctx context.Context) error {
 
 // startCall appends the start of a call that the model begins to write.
 func (s *modelStream) startCall(ctx context.Context, index int, id, name string) error {
+	if err := s.endText(ctx); err != nil {
+		return err
+	}
 	if err := s.closePart(ctx); err != nil {
 		return err
 	}

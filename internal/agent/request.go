@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/output"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -33,6 +34,9 @@ type Request struct {
 	History  []Message
 	// Instructions of the caller follow the system prompt, which they do not replace.
 	Instructions string
+	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
+	// answer is any text.
+	OutputSchema json.RawMessage `json:",omitempty"` // as null, it would not be empty when it is read again
 	Model        string
 	Sampling     Sampling
 	MaxTokens    int64 // of each model answer; 0 means the limit of the model's profile
@@ -154,7 +158,7 @@ func (a *Agent) profileOf(model string) llm.Profile {
 
 // size returns the bytes of the request's texts, images and audio.
 func (r *Request) size() int {
-	n := len(r.Question) + len(r.Instructions) + mediaSize(r.Media)
+	n := len(r.Question) + len(r.Instructions) + len(r.OutputSchema) + mediaSize(r.Media)
 	for _, m := range r.History {
 		n += len(m.Content) + mediaSize(m.Media)
 	}
@@ -185,6 +189,11 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	}
 	if err := r.validateQuestion(); err != nil {
 		return err
+	}
+	if len(r.OutputSchema) > 0 {
+		if _, err := output.Compile(r.OutputSchema); err != nil {
+			return &InvalidError{"/output_schema", "cannot be used as a JSON Schema: " + err.Error()}
+		}
 	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")

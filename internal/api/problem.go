@@ -60,6 +60,7 @@ var problemKinds = map[string]struct {
 	"rate_limited":       {http.StatusTooManyRequests, "Too many requests"},
 	"internal":           {http.StatusInternalServerError, "Internal error"},
 	"model_error":        {http.StatusBadGateway, "The model failed"},
+	"invalid_output":     {http.StatusBadGateway, "The model's answer does not conform to its schema"},
 	"model_rate_limited": {http.StatusServiceUnavailable, "The model is rate limited"},
 	"tool_error":         {http.StatusBadGateway, "The tool failed"},
 	"unavailable":        {http.StatusBadGateway, "MCP server unavailable"},
@@ -220,6 +221,9 @@ func runProblem(run event.Run, e event.RunError) *problem {
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.withRetryAfter()
 	}
+	for _, f := range e.Errors {
+		p.Errors = append(p.Errors, native.FieldError(f))
+	}
 	if e.RetryAfter > 0 {
 		p.header.Set("Retry-After", strconv.FormatInt(e.RetryAfter, 10))
 	}
@@ -286,7 +290,7 @@ func openAIError(p *problem, path string) (status int, body any) {
 	case code == "model_rate_limited":
 		status = http.StatusTooManyRequests
 	}
-	if len(p.Errors) > 0 {
+	if len(p.Errors) > 0 && p.Status < http.StatusInternalServerError {
 		first := p.Errors[0]
 		param = openAIParam(first.Pointer, conversation)
 		message = strings.TrimPrefix(param+": "+first.Detail, ": ")
@@ -303,7 +307,7 @@ func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
 	field, _, _ := strings.Cut(name, ".")
 	switch field {
-	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id":
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id", "output_schema":
 		return "answerd." + name
 	case "question", "history":
 		return conversation

@@ -72,6 +72,8 @@ type (
 		ThreadID string            `json:"thread_id"`
 		TraceID  string            `json:"trace_id"`
 		Metadata map[string]string `json:"metadata,omitempty"` // the caller's own
+		// StructuredOutput says that the answer must be JSON of a schema.
+		StructuredOutput bool `json:"structured_output,omitempty"`
 		// UnavailableServers are the configured servers that cannot be connected at this time.
 		UnavailableServers []string `json:"unavailable_servers,omitempty"`
 	}
@@ -249,14 +251,17 @@ type (
 		Interrupts []Interrupt `json:"interrupts"`
 	}
 
-	// FinalAnswer ends a run that completed.
+	// FinalAnswer ends a run that completed. Output is the answer as a value, if it must be JSON of
+	// a schema.
 	FinalAnswer struct {
-		Answer       string   `json:"answer"`
-		Metadata     Metadata `json:"metadata"`
-		FinishReason string   `json:"finish_reason"`
+		Answer       string          `json:"answer"`
+		Output       json.RawMessage `json:"output,omitempty"`
+		Metadata     Metadata        `json:"metadata"`
+		FinishReason string          `json:"finish_reason"`
 	}
 	// RunError ends a run that failed. PartialAnswer is the text of the step that
-	// was cut short. Reason is ModelNotFound, or "" if Code says all.
+	// was cut short. Reason is ModelNotFound, or "" if Code says all. With the code invalid_output,
+	// Errors lists where the answer violates its schema.
 	RunError struct {
 		Code          string `json:"code"`
 		Reason        string `json:"reason,omitempty"`
@@ -264,6 +269,8 @@ type (
 		Retryable     bool   `json:"retryable"`
 		RetryAfter    int64  `json:"retry_after,omitempty"` // seconds, as the model's endpoint wants it; 0 if it does not say
 		PartialAnswer string `json:"partial_answer"`
+
+		Errors []FieldError `json:"errors,omitempty"`
 	}
 	// Cancelled ends a run that was told to stop.
 	Cancelled struct {

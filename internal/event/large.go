@@ -80,11 +80,14 @@ func appendSmall(b []byte, v any) []byte {
 
 func (f FinalAnswer) size() int {
 	m := f.Metadata
-	return len(f.Answer) + listSize(m.ToolParams) + listSize(m.ToolResults) + 64*len(m.ToolNames) + 512
+	return len(f.Answer) + len(f.Output) + listSize(m.ToolParams) + listSize(m.ToolResults) + 64*len(m.ToolNames) + 512
 }
 
 func (f FinalAnswer) appendFields(b []byte) []byte {
 	b = appendMember(b, "answer", f.Answer)
+	if len(f.Output) > 0 {
+		b = appendRaw(append(b, `,"output":`...), f.Output)
+	}
 	b = f.Metadata.AppendJSON(append(b, `,"metadata":`...))
 	return appendMember(append(b, ','), "finish_reason", f.FinishReason)
 }

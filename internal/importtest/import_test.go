@@ -83,9 +83,10 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/conformance": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/budget", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/budget", "agent/output", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
+	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
 	"answerd/internal/agent/toolsearch": {},
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},

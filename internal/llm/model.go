@@ -28,6 +28,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"slices"
 	"strings"
 )
 
@@ -45,7 +46,27 @@ type Request struct {
 	MustCall   string     // with Required: the tool to call; "" is any
 	MaxTokens  int64      // of the answer; 0 leaves it to the provider
 	Sampling   Sampling
-	Preferred  string // of the models that a Router may ask, the one to ask first; "" is Model
+	// OutputSchema is the JSON Schema that the answer must have; nil means any text. If Sampling
+	// has a ResponseFormat, that one is sent in place of one made from the schema.
+	OutputSchema json.RawMessage
+	Preferred    string // of the models that a Router may ask, the one to ask first; "" is Model
+}
+
+// SchemaInPrompt returns r with its OutputSchema in the system message, for a model that does not
+// take it as a response_format.
+func (r Request) SchemaInPrompt() Request {
+	if len(r.OutputSchema) == 0 {
+		return r
+	}
+	text := "Write your final answer as JSON that conforms to the following JSON Schema. Write nothing else: no explanation and no code fence.\n\n" + string(r.OutputSchema)
+	r.OutputSchema, r.Sampling.ResponseFormat = nil, nil
+	if len(r.Messages) > 0 && r.Messages[0].Role == System {
+		r.Messages = slices.Clone(r.Messages)
+		r.Messages[0].Text = strings.TrimSpace(r.Messages[0].Text) + "\n\n" + text
+		return r
+	}
+	r.Messages = append([]Message{{Role: System, Text: text}}, r.Messages...)
+	return r
 }
 
 // Role is who speaks in a Message.

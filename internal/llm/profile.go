@@ -28,6 +28,8 @@ type Profile struct {
 	Images          bool   `json:"images"`            // it takes images
 	Audio           bool   `json:"audio"`             // it takes audio
 	Price           *Price `json:"price"`             // nil is unknown
+	// StructuredOutput is how the model is asked for JSON of a schema; "" is native.
+	StructuredOutput StructuredOutput `json:"structured_output"`
 
 	// An endpoint of its own, with its own key; "" is the setting's, with the setting's key.
 	BaseURL    string            `json:"base_url"`     // up to and including /v1; its query is kept
@@ -63,6 +65,15 @@ const (
 	TextCalling   ToolCalling = "text"
 	// AutoCalling is native, and reads calls that the model writes as text nevertheless.
 	AutoCalling ToolCalling = "auto"
+)
+
+// StructuredOutput is how a model is asked for an answer of a given schema.
+type StructuredOutput string
+
+// The ways of asking for it.
+const (
+	NativeOutput StructuredOutput = "native" // response_format
+	PromptOutput StructuredOutput = "prompt" // the schema stands in the system message
 )
 
 // Bounds of a file of profiles.
@@ -176,6 +187,7 @@ func (p *Profile) check(at string) error {
 		{"/id", "not a name", badID(p.ID)},
 		{"/upstream", "not a name", badID(p.Upstream)},
 		{"/tool_calling", "not auto, native or text", !slices.Contains([]ToolCalling{"", AutoCalling, NativeCalling, TextCalling}, p.ToolCalling)},
+		{"/structured_output", "not native or prompt", !slices.Contains([]StructuredOutput{"", NativeOutput, PromptOutput}, p.StructuredOutput)},
 		{"/api_key_file", "given beside api_key", p.APIKey != "" && p.APIKeyFile != ""},
 		{"/context_tokens", "below 0", p.ContextTokens < 0},
 		{"/max_output_tokens", "below 0", p.MaxOutputTokens < 0},

@@ -122,5 +122,8 @@ func (routes *routes) ask(ctx context.Context, r Request) iter.Seq2[Part, error]
 	if p.MaxOutputTokens > 0 && (r.MaxTokens <= 0 || r.MaxTokens > p.MaxOutputTokens) {
 		r.MaxTokens = p.MaxOutputTokens
 	}
+	if p.StructuredOutput == PromptOutput {
+		r = r.SchemaInPrompt()
+	}
 	return models[cmp.Or(p.ToolCalling, routes.calling, AutoCalling)].Stream(ctx, r)
 }

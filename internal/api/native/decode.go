@@ -133,6 +133,8 @@ func (d *decoder) readRequest() (r agent.Request) {
 			r.Metadata = d.readPairs()
 		case "background":
 			r.Background = d.readBool()
+		case "instructions":
+			r.Instructions = d.readText(maxUnbounded)
 		default:
 			d.readOption(name, &r)
 		}
@@ -158,6 +160,8 @@ func (d *decoder) readOption(name string, r *agent.Request) {
 		r.Prompt = d.readPrompt()
 	case "thread_id":
 		r.ThreadID = d.readID()
+	case "output_schema":
+		r.OutputSchema = d.readSchema()
 	default:
 		d.rejectUnknown()
 	}

@@ -65,6 +65,7 @@ type decoder struct {
 	at     string // the JSON pointer of the body in the request; "" for the whole request
 	nul    bool   // the body may contain U+0000, so every string is checked for it
 	values int    // values begun so far, towards maxValues
+	deeper int    // levels below maxDepth that the value being read may have
 	errors []FieldError
 	err    error // ends reading: the body is not JSON or exceeds a bound
 }
@@ -141,8 +142,8 @@ func (d *decoder) checkBounds(kind jsontext.Kind, value jsontext.Value) error {
 	switch {
 	case kind == '}' || kind == ']':
 		return nil
-	case d.dec.StackDepth() > maxDepth:
-		return newInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth))
+	case d.dec.StackDepth() > maxDepth+d.deeper:
+		return newInvalid(d.currentPointer(), fmt.Sprintf("nested deeper than %d levels", maxDepth+d.deeper))
 	case kind == '"' && d.nul && strings.Contains(unquoteString(value), "\x00"):
 		return newInvalid(d.currentPointer(), "contains U+0000")
 	case name:
@@ -260,6 +261,18 @@ func (d *decoder) readRaw() json.RawMessage {
 	start := d.dec.InputOffset() - 1 // of the opening brace, which was read last
 	d.skipRest('{')
 	return bytes.Clone(d.body[start:d.dec.InputOffset()])
+}
+
+// maxSchemaDepth is how many more levels a schema may have: each level of a value takes two of its
+// schema.
+const maxSchemaDepth = 48
+
+// readSchema reads a JSON Schema, unchanged.
+func (d *decoder) readSchema() json.RawMessage {
+	d.deeper = maxSchemaDepth
+	raw := d.readRaw()
+	d.deeper = 0
+	return raw
 }
 
 // readList reads an array and yields the index of each item. The loop body must read the item.

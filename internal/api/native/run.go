@@ -11,11 +11,12 @@ import (
 
 // Answer is the body of POST /answer once the run has completed.
 type Answer struct {
-	Answer   string         `json:"answer"`
-	Metadata event.Metadata `json:"metadata"`
-	RunID    string         `json:"run_id"`
-	ThreadID string         `json:"thread_id"`
-	TraceID  string         `json:"trace_id"`
+	Answer   string          `json:"answer"`
+	Metadata event.Metadata  `json:"metadata"`
+	Output   json.RawMessage `json:"output,omitempty"` // the answer as a value, if the question has a schema for it
+	RunID    string          `json:"run_id"`
+	ThreadID string          `json:"thread_id"`
+	TraceID  string          `json:"trace_id"`
 	// RequestMetadata is the metadata of the question.
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
 }
@@ -26,7 +27,7 @@ type Answer struct {
 func (a Answer) JSON() []byte {
 	// Estimate the size, so that b rarely has to grow: escapes add about a sixteenth to the
 	// answer.
-	size := len(a.Answer) + len(a.Answer)/16 + 512
+	size := len(a.Answer) + len(a.Answer)/16 + len(a.Output) + 512
 	for _, lists := range [][]json.RawMessage{a.Metadata.ToolParams, a.Metadata.ToolResults} {
 		for _, v := range lists {
 			size += len(v) + 64
@@ -35,6 +36,9 @@ func (a Answer) JSON() []byte {
 	b := make([]byte, 0, size)
 	b = appendMember(b, `{"answer":`, a.Answer)
 	b = a.Metadata.AppendJSON(append(b, `,"metadata":`...))
+	if len(a.Output) > 0 {
+		b = append(append(b, `,"output":`...), a.Output...)
+	}
 	b = appendMember(b, `,"run_id":`, a.RunID)
 	b = appendMember(b, `,"thread_id":`, a.ThreadID)
 	b = appendMember(b, `,"trace_id":`, a.TraceID)
@@ -54,7 +58,7 @@ func appendMember(b []byte, prefix, s string) []byte {
 
 // NewAnswer returns the body of POST /answer for a run and its final answer.
 func NewAnswer(r event.Run, f event.FinalAnswer) Answer {
-	return Answer{f.Answer, f.Metadata, r.ID, r.ThreadID, r.TraceID, r.Metadata}
+	return Answer{f.Answer, f.Metadata, f.Output, r.ID, r.ThreadID, r.TraceID, r.Metadata}
 }
 
 // Status is the body of GET /runs/{run_id}. The field Status decides which of the optional members are
@@ -69,6 +73,7 @@ type Status struct {
 
 	Interrupts []event.Interrupt `json:"interrupts,omitempty"`
 	Answer     *string           `json:"answer,omitempty"`
+	Output     json.RawMessage   `json:"output,omitempty"`
 	Metadata   *event.Metadata   `json:"metadata,omitempty"`
 	Reason     string            `json:"reason,omitempty"`
 	Error      any               `json:"error,omitempty"` // a problem
@@ -88,7 +93,7 @@ func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	case event.Suspended:
 		s.Status, s.Interrupts = "suspended", b.Interrupts
 	case event.FinalAnswer:
-		s.Status, s.Answer, s.Metadata = "completed", &b.Answer, &b.Metadata
+		s.Status, s.Answer, s.Output, s.Metadata = "completed", &b.Answer, b.Output, &b.Metadata
 	case event.RunError:
 		s.Status, s.Error = "failed", problem(b)
 	case event.Cancelled:

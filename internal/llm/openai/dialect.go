@@ -21,7 +21,10 @@ type dialect struct {
 	noExtensions  bool // llm.Extensions are left out
 	fillReasoning bool // messages of the assistant without reasoning_content have an empty one
 	fillSignature bool // calls without a thought signature have Google's placeholder
-	noImages      bool // images are replaced by text; imageRefusals remembers it for the model
+	noImages      bool // images are replaced by text; modelRefusals remembers it for the model
+	// noFormat says that the schema of the answer is written into the prompt. modelRefusals
+	// remembers it for the model, unless schemaRefused says that it is about this schema alone.
+	noFormat, schemaRefused bool
 }
 
 // withoutRefused returns d changed by what f refuses of the request body, or misses in it; d itself
@@ -32,12 +35,18 @@ type dialect struct {
 // (https://github.com/earendil-works/pi/pull/3659, https://github.com/QwenLM/qwen-code/pull/3729),
 // and Google has a placeholder for such calls
 // (https://ai.google.dev/gemini-api/docs/thought-signatures).
-func (d dialect) withoutRefused(f *retryableError, body []byte) dialect {
+//
+// structured says that the answer must have a schema, which can also be written into the prompt.
+func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool) dialect {
 	if !d.noImages && f.refusesImages && bytes.Contains(body, []byte(`"type":"image_url"`)) {
 		d.noImages = true
 		return d
 	}
 	e := f.err
+	if said := strings.ToLower(e.Message); !d.noFormat && structured && slices.Contains(refusalStatuses, e.Status) && containsAny(said, formatWords) {
+		d.noFormat, d.schemaRefused = true, containsAny(said, schemaWords)
+		return d
+	}
 	if e.Status != http.StatusBadRequest && e.Status != http.StatusUnprocessableEntity {
 		return d
 	}
@@ -79,7 +88,7 @@ func namesExtension(message string, body []byte) bool {
 // endpointPart returns the part of d that applies to all requests to the endpoint. Refused
 // extensions of one answer may be accepted for another model, so they are not remembered.
 func (d dialect) endpointPart() dialect {
-	d.noExtensions, d.fillReasoning, d.fillSignature, d.noImages = false, false, false, false
+	d.noExtensions, d.fillReasoning, d.fillSignature, d.noImages, d.noFormat, d.schemaRefused = false, false, false, false, false, false
 	return d
 }
 
@@ -118,9 +127,9 @@ func (s *dialectStore) Store(d dialect) {
 	s.d = d
 }
 
-// imageStatuses are the statuses with which endpoints refuse images: 404 is OpenRouter's, 500 that
+// refusalStatuses are the statuses with which endpoints refuse images or a response_format: 404 is OpenRouter's, 500 that
 // of llama.cpp and Ollama.
-var imageStatuses = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusNotImplemented}
+var refusalStatuses = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusInternalServerError, http.StatusNotImplemented}
 
 // imageWords lists, in lower case, the words with which endpoints say that a model takes no images.
 // Words about one image, such as "unsupported image format", do not belong here.
@@ -145,28 +154,35 @@ var imageWords = []string{
 	"vision is not supported",                       // several proxies
 }
 
+// formatWords lists, in lower case, the words with which endpoints refuse a response_format, and
+// schemaWords those with which they refuse one schema, although they take others.
+var (
+	formatWords = []string{"response_format", "response format", "json_schema", "response mime type", "structured output", "structured_output", "output_config", "guided"}
+	schemaWords = []string{"invalid schema", "invalid json schema", "schema is invalid", "unsupported schema", "schema contains", "too many states"}
+)
+
 // refusesImages reports whether an endpoint's error says that the model takes no images.
 func refusesImages(status int, said []byte) bool {
-	return slices.Contains(imageStatuses, status) && containsAny(strings.ToLower(string(said)), imageWords)
+	return slices.Contains(refusalStatuses, status) && containsAny(strings.ToLower(string(said)), imageWords)
 }
 
 // Bounds of what an endpoint has refused.
 const (
 	maxRefusedModels = 1000
-	// refusalLifetime is the time after which images are sent again: the endpoint may serve another
+	// refusalLifetime is the time after which it is sent again: the endpoint may serve another
 	// model under the same id, or have been restarted with what it needs for images.
 	refusalLifetime = time.Hour
 )
 
-// imageRefusals remembers the models for which an endpoint has refused images. The zero value is
+// modelRefusals remembers the models for which an endpoint has refused something, such as images. The zero value is
 // empty. The methods may be called by any number of goroutines.
-type imageRefusals struct {
+type modelRefusals struct {
 	mu      sync.Mutex // protects what follows
 	refused map[string]time.Time
 }
 
 // add remembers a model. Beyond maxRefusedModels it forgets another one.
-func (s *imageRefusals) add(model string) {
+func (s *modelRefusals) add(model string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refused == nil {
@@ -181,8 +197,8 @@ func (s *imageRefusals) add(model string) {
 	s.refused[model] = time.Now()
 }
 
-// has reports whether images were refused for the model within refusalLifetime.
-func (s *imageRefusals) has(model string) bool {
+// has reports whether it was refused for the model within refusalLifetime.
+func (s *modelRefusals) has(model string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, known := s.refused[model]

@@ -109,7 +109,7 @@ func TestImagesAreKeptIfTheErrorIsAboutSomethingElse(t *testing.T) {
 
 func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s imageRefusals
+		var s modelRefusals
 		s.add("a")
 		<-time.After(refusalLifetime)
 		if !s.has("a") || s.has("b") {
@@ -120,7 +120,7 @@ func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 			t.Error("after more than an hour: got a as refused, want it forgotten")
 		}
 	})
-	var s imageRefusals
+	var s modelRefusals
 	for i := range maxRefusedModels + 100 {
 		s.add(fmt.Sprint(i))
 	}

@@ -94,7 +94,7 @@ type Model struct {
 	options          []option.RequestOption // of every request: query and headers
 	secrets          []string               // values of headers and of URLs, which no log may have
 	dialect          dialectStore
-	images           imageRefusals
+	images, formats  modelRefusals
 	showErrors       bool
 }
 
@@ -211,7 +211,7 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 // streamWithRetries produces one answer within the allowed number of attempts.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
-	dialect.noImages = m.images.has(r.Model)
+	dialect.noImages, dialect.noFormat = m.images.has(r.Model), m.formats.has(r.Model)
 	body, err := m.encodeWithDialect(r, dialect)
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emit
 		if !errors.As(err, &f) {
 			return err
 		}
-		if other := dialect.withoutRefused(f, body); other != dialect {
+		if other := dialect.withoutRefused(f, body, len(r.OutputSchema) > 0); other != dialect {
 			m.rememberDialect(ctx, r.Model, other)
 			if dialect = other; ctx.Err() != nil {
 				return ctx.Err()
@@ -250,6 +250,11 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	if d.noImages && !m.images.has(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
+			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime))
+	}
+	if d.noFormat && !d.schemaRefused && !m.formats.has(model) {
+		m.formats.add(model)
+		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no response_format, so the schema of an answer is written into its prompt",
 			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime))
 	}
 }

@@ -52,12 +52,19 @@ type streamOptions struct {
 // with calls if the request has no tools. Members of messages are sent only to the endpoint that
 // they came from.
 func encodeRequest(r *llm.Request, cache *toolCache, endpoint string, d dialect) ([]byte, error) {
+	if d.noFormat {
+		prompted := r.SchemaInPrompt()
+		r = &prompted
+	}
 	head := wireRequest{
 		Model:         r.Model,
 		Stream:        true,
 		StreamOptions: &streamOptions{IncludeUsage: true},
 		MaxTokens:     r.MaxTokens,
 		Sampling:      r.Sampling,
+	}
+	if len(r.OutputSchema) > 0 && len(head.ResponseFormat) == 0 {
+		head.ResponseFormat = newResponseFormat(r.OutputSchema)
 	}
 	if d.oldMaxTokens {
 		head.MaxTokens, head.OldMaxTokens = 0, r.MaxTokens

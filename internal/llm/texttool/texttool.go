@@ -70,7 +70,10 @@ func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.P
 	if m.native {
 		return m.readAnswer(ctx, r, &extractor{emit: emit, tools: r.Tools, disabled: !offered, auto: true})
 	}
-	inner := llm.Request{Model: r.Model, Messages: historyAsText(r.Messages), MaxTokens: r.MaxTokens, Sampling: r.Sampling}
+	if offered {
+		r = r.SchemaInPrompt() // a response_format would forbid calls, which are text
+	}
+	inner := llm.Request{Model: r.Model, Messages: historyAsText(r.Messages), MaxTokens: r.MaxTokens, Sampling: r.Sampling, OutputSchema: r.OutputSchema}
 	x := &extractor{emit: emit, tools: r.Tools, disabled: !offered, reminders: countReminders(r.Messages)}
 	if offered {
 		inner.Messages = addInstructions(inner.Messages, r)

@@ -1,0 +1,72 @@
+// Package output checks answers that must be JSON of a given schema.
+//
+//	s, err := output.Compile(request.OutputSchema)
+//	value, problems := s.Check(answer)
+//	if problems != nil {
+//		messages = append(messages, llm.Message{Role: llm.User, Text: output.RepairPrompt(problems)})
+//	}
+//
+// A Fence removes the code fence that many models write around JSON, while the text is streamed.
+// A Schema may be used concurrently. A Fence is for one goroutine.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"answerd/internal/mcp/schema"
+)
+
+// MaxSchema bounds a schema, in bytes.
+const MaxSchema = 64 << 10
+
+// Problem is one violation of a schema.
+type Problem = schema.Problem
+
+// Schema is the schema of an answer.
+type Schema struct{ compiled *schema.Schema }
+
+// Compile compiles a JSON Schema (draft 2020-12, or draft-07 if $schema names it). The error says
+// why the schema cannot be used. It begins with "it", as those of package schema.
+func Compile(raw json.RawMessage) (*Schema, error) {
+	if len(raw) > MaxSchema {
+		return nil, fmt.Errorf("it is larger than %d bytes", MaxSchema)
+	}
+	compiled, err := schema.Compile(raw)
+	if err != nil {
+		return nil, err
+	}
+	return &Schema{compiled}, nil
+}
+
+// Check returns the value of an answer on one line, or all violations of the schema.
+func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) {
+	if strings.TrimSpace(text) == "" {
+		return nil, []Problem{{Detail: "the answer is empty"}}
+	}
+	if problems := s.compiled.Validate(json.RawMessage(text)); len(problems) > 0 {
+		return nil, problems
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, []byte(text)); err != nil {
+		return nil, []Problem{{Detail: "the answer is not JSON"}}
+	}
+	return line.Bytes(), nil
+}
+
+// RepairPrompt returns the message that asks the model for another answer after one with problems.
+func RepairPrompt(problems []Problem) string {
+	var b strings.Builder
+	b.WriteString("Your answer does not conform to the JSON Schema that it must have:\n")
+	for _, p := range problems {
+		at := p.Pointer
+		if at == "" {
+			at = "(the whole answer)"
+		}
+		fmt.Fprintf(&b, "- %s: %s\n", at, p.Detail)
+	}
+	b.WriteString("Write the whole answer again, as JSON that conforms to the schema. Write nothing else: no explanation and no code fence.")
+	return b.String()
+}

@@ -1,0 +1,55 @@
+package openai
+
+import (
+	"encoding/json"
+	"slices"
+)
+
+// newResponseFormat returns the response_format that asks for JSON of a schema.
+//
+// OpenAI refuses a strict schema in which an object may have other members, or may lack one
+// (https://platform.openai.com/docs/guides/structured-outputs). So strict is asked for only where
+// the schema allows it. Without strict the schema is still shown to the model.
+func newResponseFormat(schema json.RawMessage) json.RawMessage {
+	var tree any
+	strict := json.Unmarshal(schema, &tree) == nil && isObjectSchema(tree) && isStrict(tree)
+	type named struct {
+		Name   string          `json:"name"`
+		Schema json.RawMessage `json:"schema"`
+		Strict bool            `json:"strict"`
+	}
+	out, _ := json.Marshal(struct { // cannot fail: the schema is JSON
+		Type   string `json:"type"`
+		Schema named  `json:"json_schema"`
+	}{"json_schema", named{"answer", schema, strict}})
+	return out
+}
+
+// isObjectSchema reports whether values of the schema are objects, as OpenAI requires of the root.
+func isObjectSchema(schema any) bool {
+	object, _ := schema.(map[string]any)
+	return object["type"] == "object"
+}
+
+// isStrict reports whether every object that the schema describes has exactly the members that it
+// names. tree is the schema or a part of it.
+func isStrict(tree any) bool {
+	switch tree := tree.(type) {
+	case []any:
+		return !slices.ContainsFunc(tree, func(part any) bool { return !isStrict(part) })
+	case map[string]any:
+		properties, _ := tree["properties"].(map[string]any)
+		if isObjectSchema(tree) || properties != nil {
+			required, _ := tree["required"].([]any)
+			if tree["additionalProperties"] != false || len(required) != len(properties) {
+				return false
+			}
+		}
+		for _, part := range tree {
+			if !isStrict(part) {
+				return false
+			}
+		}
+	}
+	return true
+}
