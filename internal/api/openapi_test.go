@@ -286,7 +286,7 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "interactive") // follows from the endpoint
 	delete(fields, "awaited")
 	delete(fields, "ask_at_limit") // on_limit of the budget
-	for _, name := range []string{"media", "instructions", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
+	for _, name := range []string{"media", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)

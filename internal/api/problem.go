@@ -290,7 +290,9 @@ func openAIError(p *problem, path string) (status int, body any) {
 	case code == "model_rate_limited":
 		status = http.StatusTooManyRequests
 	}
-	if len(p.Errors) > 0 && p.Status < http.StatusInternalServerError {
+	if len(p.Errors) > 0 && p.Code == "invalid_output" {
+		message += " " + (&native.Invalid{Errors: p.Errors}).Error()
+	} else if len(p.Errors) > 0 {
 		first := p.Errors[0]
 		param = openAIParam(first.Pointer, conversation)
 		message = strings.TrimPrefix(param+": "+first.Detail, ": ")

@@ -335,7 +335,7 @@ func bodies() []event.Body {
 		ToolResults: []json.RawMessage{raw(`[0]`), raw(`{"error":"x"}`)}, UpstreamModel: "u", Model: "m", Steps: 2, FinishReason: "stop", Usage: usage,
 	}
 	return []event.Body{
-		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}, UnavailableServers: []string{"crm"}},
+		event.Start{Question: "q", Model: "m", ThreadID: "t", TraceID: strings.Repeat("0a", 16), Metadata: map[string]string{"k": "v"}, UnavailableServers: []string{"crm"}, StructuredOutput: true},
 		event.StepStart{Step: 1},
 		event.StepEnd{Step: 1, FinishReason: "stop", Usage: &usage},
 		event.StepReset{Step: 1, Reason: "r"},
@@ -356,8 +356,8 @@ func bodies() []event.Body {
 		event.BudgetRequired{InterruptID: "int_2", Limit: "tool_calls", Used: 8, Max: 8, Message: "Allow it more?", ExpiresAt: 1795274519317},
 		event.BudgetResolved{InterruptID: "int_2", Limit: "tool_calls", Approved: true, Max: 16, Reason: "nearly there", By: "ada"},
 		event.Suspended{Interrupts: []event.Interrupt{{ID: "i", Kind: "approval"}}},
-		event.FinalAnswer{Answer: "a", Metadata: metadata, FinishReason: "stop"},
-		event.RunError{Code: "model_error", Reason: event.ModelNotFound, Message: "m", Retryable: true, RetryAfter: 7, PartialAnswer: "p"},
+		event.FinalAnswer{Answer: "a", Output: raw(`"a"`), Metadata: metadata, FinishReason: "stop"},
+		event.RunError{Code: "model_error", Reason: event.ModelNotFound, Message: "m", Retryable: true, RetryAfter: 7, PartialAnswer: "p", Errors: []event.FieldError{{Pointer: "/a", Detail: "d"}}},
 		event.Cancelled{Reason: "requested", PartialAnswer: "p"},
 	}
 }

@@ -99,9 +99,9 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/api/clients": {},
 
-	"answerd/internal/api/chat": {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/chat": {ours: []string{"event", "agent", "agent/output", "sse"}},
 
-	"answerd/internal/api/responses": {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/responses": {ours: []string{"event", "agent", "agent/output", "sse"}},
 
 	"answerd/internal/api/aisdk": {ours: []string{"event", "agent", "sse"}},
 

@@ -134,7 +134,11 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 // finishRun encodes the end of a run with an answer. Clients of 1.0 also get the usage, and the calls
 // that they must execute before the next run.
 func (enc *Encoder) finishRun(b event.FinalAnswer) {
-	f := enc.runFields(fields{"result": fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}})
+	result := fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}
+	if b.Output != nil {
+		result["output"] = b.Output
+	}
+	f := enc.runFields(fields{"result": result})
 	outcome := fields{"type": "success"}
 	if enc.head.V1 {
 		if len(enc.pending) > 0 {

@@ -106,13 +106,21 @@ func (enc *Encoder) endStream(body event.Body) {
 		enc.inStep = inStep // a later event continues the step for readers that keep the stream
 	case event.FinalAnswer:
 		u := b.Metadata.Usage
-		enc.emitChunk(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": chunk{
+		metadata := chunk{
 			"finishReason": b.FinishReason, "model": b.Metadata.Model,
 			"usage": chunk{"inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens},
-		}})
+		}
+		if b.Output != nil {
+			metadata["output"] = b.Output
+		}
+		enc.emitChunk(chunk{"type": "finish", "finishReason": finishReason(b.FinishReason), "messageMetadata": metadata})
 	case event.RunError:
 		// The error chunk can have only a text, so the metadata have the code.
-		enc.emitChunk(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": chunk{"code": b.Code, "retryable": b.Retryable}}})
+		failed := chunk{"code": b.Code, "retryable": b.Retryable}
+		if len(b.Errors) > 0 {
+			failed["errors"] = b.Errors
+		}
+		enc.emitChunk(chunk{"type": "message-metadata", "messageMetadata": chunk{"error": failed}})
 		enc.emitChunk(chunk{"type": "error", "errorText": b.Message})
 	case event.Cancelled:
 		enc.emitChunk(chunk{"type": "abort"})

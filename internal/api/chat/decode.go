@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/output"
 )
 
 // Request holds a decoded body.
@@ -158,7 +159,7 @@ func (in body) checkSupported() error {
 func isGiven(raw json.RawMessage) bool { return raw != nil && string(raw) != "null" }
 
 // readFormat checks response_format and passes it on unchanged, because the model's endpoint
-// enforces it.
+// enforces it. The agent checks the answer against a schema that is strict.
 func (q *Request) readFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
@@ -174,6 +175,22 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
 	q.Sampling.ResponseFormat = raw
+	var named struct {
+		Strict bool
+		Schema json.RawMessage
+	}
+	switch err := json.Unmarshal(f.Schema, &named); {
+	case f.Type != "json_schema":
+		return nil
+	case err != nil:
+		return &Invalid{"response_format.json_schema.strict", "must be true or false"}
+	case !named.Strict || !isGiven(named.Schema):
+		return nil
+	}
+	if _, err := output.Compile(named.Schema); err != nil {
+		return &Invalid{"response_format.json_schema.schema", "cannot be used as a JSON Schema: " + err.Error()}
+	}
+	q.OutputSchema = named.Schema
 	return nil
 }
 

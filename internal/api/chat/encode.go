@@ -14,6 +14,7 @@ import (
 type Encoder struct {
 	head         chunk
 	includeUsage bool
+	structured   bool           // the content must be JSON
 	begun        bool           // the stream has text
 	newStep      bool           // a step has begun since the last text
 	byID         map[string]int // index of a call in tool_calls, by its id
@@ -37,12 +38,17 @@ var done = sse.Frame{Data: []byte("[DONE]")}
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 	switch b := e.Body.(type) {
 	case event.Start:
+		enc.structured = b.StructuredOutput
 		empty := ""
 		return enc.encodeDelta(delta{Role: "assistant", Content: &empty})
 	case event.StepStart:
 		enc.newStep = enc.begun
 	case event.TextDelta:
-		return enc.encodeText(b.Delta)
+		// Clients parse the content of all chunks together. It would not be JSON with the text of
+		// earlier steps or of an answer that is repaired, so the final answer is sent in one chunk.
+		if !enc.structured {
+			return enc.encodeText(b.Delta)
+		}
 	case event.ToolCallStart:
 		if b.Executor == event.Client {
 			return enc.encodeCallStart(b.Call)
@@ -61,6 +67,9 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 		}
 	case event.FinalAnswer:
 		enc.usage = b.Metadata.Usage
+		if enc.structured && b.Answer != "" {
+			return append(enc.encodeDelta(delta{Content: &b.Answer}), enc.endStream(finishReason(b.FinishReason))...)
+		}
 		return enc.endStream(finishReason(b.FinishReason))
 	case event.Cancelled:
 		return enc.endStream("stop")

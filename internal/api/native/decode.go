@@ -161,7 +161,9 @@ func (d *decoder) readOption(name string, r *agent.Request) {
 	case "thread_id":
 		r.ThreadID = d.readID()
 	case "output_schema":
-		r.OutputSchema = d.readSchema()
+		if r.OutputSchema = d.readSchema(); r.Sampling.ResponseFormat != nil {
+			d.addError("the request has a response format of its own")
+		}
 	default:
 		d.rejectUnknown()
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/output"
 )
 
 // Bounds of a request, below the bound of the whole body.
@@ -164,7 +165,7 @@ func (q *Request) readReasoning(in body) error {
 }
 
 // readFormat turns text.format into the response_format of Chat Completions, which has the members
-// of a schema one level deeper.
+// of a schema one level deeper. The agent checks the answer against a schema that is strict.
 func (q *Request) readFormat(in body) error {
 	var t struct {
 		Format map[string]json.RawMessage
@@ -182,6 +183,14 @@ func (q *Request) readFormat(in body) error {
 	case "json_schema":
 		delete(t.Format, "type")
 		q.Sampling.ResponseFormat, _ = json.Marshal(map[string]any{"type": kind, "json_schema": t.Format})
+		schema := t.Format["schema"]
+		if string(t.Format["strict"]) != "true" || len(schema) == 0 || string(schema) == "null" {
+			return nil
+		}
+		if _, err := output.Compile(schema); err != nil {
+			return &Invalid{"text.format.schema", "cannot be used as a JSON Schema: " + err.Error()}
+		}
+		q.OutputSchema = schema
 	default:
 		return &Invalid{"text.format.type", "must be text, json_object or json_schema"}
 	}

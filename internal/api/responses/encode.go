@@ -20,16 +20,17 @@ type Encoder struct {
 	seq    int         // the next sequence_number
 	frames []sse.Frame // of the event that is being encoded
 
-	text      *open[messageItem]       // nil if no text is open
-	reasoning *open[reasoningItem]     // nil if no reasoning is open
-	calls     map[string]*openCall     // calls that the server executes, by call id
-	functions []event.ToolCall         // calls of the caller's functions
-	asked     []event.ApprovalRequired // approval requests without an answer
-	requests  map[string]string        // item ids of approval requests, by call id
-	step      int                      // index in the output at which the step begins
-	spent     event.Usage              // tokens of the run so far
-	before    event.Usage              // tokens of earlier responses of the run
-	ended     bool
+	text       *open[messageItem]       // nil if no text is open
+	reasoning  *open[reasoningItem]     // nil if no reasoning is open
+	calls      map[string]*openCall     // calls that the server executes, by call id
+	functions  []event.ToolCall         // calls of the caller's functions
+	asked      []event.ApprovalRequired // approval requests without an answer
+	requests   map[string]string        // item ids of approval requests, by call id
+	structured bool                     // the text of messages must be JSON
+	step       int                      // index in the output at which the step begins
+	spent      event.Usage              // tokens of the run so far
+	before     event.Usage              // tokens of earlier responses of the run
+	ended      bool
 }
 
 // open is an item in progress with its index in the output.
@@ -125,13 +126,12 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 // to encodeCall.
 func (enc *Encoder) encodeEvent(e event.Event) {
 	switch b := e.Body.(type) {
-	case event.TextStart:
-		enc.textStart(b)
-	case event.TextDelta:
-		enc.text.text.WriteString(b.Delta)
-		enc.emitEvent("response.output_text.delta", itemFields(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
-	case event.TextEnd:
-		enc.textEnd()
+	case event.Start:
+		enc.structured = b.StructuredOutput
+	case event.TextStart, event.TextDelta, event.TextEnd:
+		if !enc.structured { // else clients would parse each message, also of steps that are not the answer
+			enc.encodeText(b)
+		}
 	case event.ReasoningStart:
 		enc.reasoningStart(b)
 	case event.ReasoningDelta:
@@ -168,6 +168,22 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 		enc.encodeCall(b)
 	}
 }
+
+// encodeText encodes the events of a text.
+func (enc *Encoder) encodeText(b event.Body) {
+	switch b := b.(type) {
+	case event.TextStart:
+		enc.textStart(b)
+	case event.TextDelta:
+		enc.text.text.WriteString(b.Delta)
+		enc.emitEvent("response.output_text.delta", itemFields(enc.text.item.ID, enc.text.index, "content_index", 0, "delta", b.Delta, "logprobs", []any{}))
+	case event.TextEnd:
+		enc.textEnd()
+	}
+}
+
+// structuredAnswerPart is the part id of an answer that must be JSON. It is sent as a whole.
+const structuredAnswerPart = "answer"
 
 // fields holds the members of an event besides type and sequence_number.
 type fields = map[string]any
@@ -291,6 +307,11 @@ func (enc *Encoder) stepReset() {
 // is reported as max_output_tokens: the format has no other reason for an answer that was cut off.
 func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
 	enc.spent = b.Metadata.Usage
+	if enc.structured && b.Answer != "" {
+		for _, text := range []event.Body{event.TextStart{PartID: structuredAnswerPart}, event.TextDelta{PartID: structuredAnswerPart, Delta: b.Answer}, event.TextEnd{PartID: structuredAnswerPart}} {
+			enc.encodeText(text)
+		}
+	}
 	enc.addFunctionCalls()
 	switch b.FinishReason {
 	case "length", "max_turns", "budget_exceeded":
