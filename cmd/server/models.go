@@ -154,6 +154,9 @@ func printModels(stdout io.Writer, c config) {
 		if p.Audio {
 			takes += ", audio"
 		}
+		if p.PDF {
+			takes += ", PDF"
+		}
 		price := "–"
 		if p.Price != nil {
 			price = fmt.Sprintf("%g in, %g out", p.Price.Input, p.Price.Output)

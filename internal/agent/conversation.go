@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"text/template"
 	"time"
 
+	"answerd/internal/agent/attachment"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -94,24 +94,19 @@ func fillResult(results []*llm.Message, id, text string, media []Media) {
 	}
 }
 
-// acceptedMedia returns the media that the model accepts. In the text it adds a line for each of
-// the others.
+// acceptedMedia returns the media that the model accepts. It adds those that are text to the text,
+// and a line for each that the model does not accept.
 func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) {
 	var shown []Media
 	for _, m := range media {
-		isAudio := strings.HasPrefix(m.MIME, "audio/")
-		if isAudio && p.Audio || !isAudio && p.Images {
+		switch {
+		case attachment.IsText(m):
+			text = strings.TrimPrefix(text+"\n\n"+attachment.Inline(m), "\n\n")
+		case attachment.Accepts(p, m):
 			shown = append(shown, m)
-			continue
+		default:
+			text = strings.TrimPrefix(text+"\n"+attachment.Describe(m), "\n")
 		}
-		what := "An image"
-		if isAudio {
-			what = "A sound"
-		}
-		if m.MIME != "" {
-			what += fmt.Sprintf(" (%s, %d bytes)", m.MIME, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(m.Data, "="))))
-		}
-		text = strings.TrimPrefix(text+"\n["+what+" was here, which this model cannot take.]", "\n")
 	}
 	return text, shown
 }

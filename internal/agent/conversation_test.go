@@ -150,11 +150,11 @@ func TestCallsOfTheHistoryAndOfTheRunAreToldApart(t *testing.T) {
 
 func TestPicturesOfTheQuestionReachModelsThatTakeThem(t *testing.T) {
 	const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-	picture, err := agent.NewMedia("data:image/png;base64," + png)
+	picture, err := agent.NewMedia("", "data:image/png;base64,"+png)
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := agent.NewMedia("https://pictures.example/a.png")
+	far, err := agent.NewMedia("", "https://pictures.example/a.png")
 	if err != nil {
 		t.Fatal(err)
 	}

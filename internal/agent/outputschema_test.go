@@ -123,7 +123,7 @@ func TestOutputSchemaIsNotCheckedBeforeTheAnswer(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "mine", Args: `{}`})), nil)
 	r := agent.Request{OutputSchema: json.RawMessage(sumSchema)}
 	if bad := r.AddClientTool(agent.ClientTool{Name: "mine"}); bad != nil {
-		t.Fatal(bad)
+		t.Fatalf("the tool is refused: %v, want it taken", bad)
 	}
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, r).ID))
 	if end.FinishReason != "tool_calls" || end.Output != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -16,13 +15,13 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"answerd/internal/agent/attachment"
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
-	"answerd/internal/mcp/content"
 )
 
 // Request is one question to the agent, independent of its API format.
@@ -31,7 +30,10 @@ type Request struct {
 	// is then the previous one.
 	Question string
 	Media    []Media // belongs to the question
-	History  []Message
+	// OnlyAcceptedMedia refuses a request whose Media the model does not take. Otherwise the model
+	// gets a line of text in place of each.
+	OnlyAcceptedMedia bool
+	History           []Message
 	// Instructions of the caller follow the system prompt, which they do not replace.
 	Instructions string
 	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
@@ -190,9 +192,16 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if err := r.validateQuestion(); err != nil {
 		return err
 	}
+	if err := a.validateAttachments(*r); err != nil {
+		return err
+	}
 	if len(r.OutputSchema) > 0 {
 		if _, err := output.Compile(r.OutputSchema); err != nil {
-			return &InvalidError{"/output_schema", "cannot be used as a JSON Schema: " + err.Error()}
+			var at string
+			if bad, ok := errors.AsType[*output.InvalidError](err); ok {
+				at, err = bad.Pointer, errors.New(bad.Detail)
+			}
+			return &InvalidError{"/output_schema" + at, "cannot be used as a JSON Schema: " + err.Error()}
 		}
 	}
 	if r.ThreadID == "" {
@@ -324,28 +333,19 @@ func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r 
 	return &InvalidError{"/tool_choice", "there is no tool of this name"}
 }
 
-var errMediaURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image or WAV or MP3 sound in base64, or the https: URL of an image")
+// NewMedia parses a file from a request: a data: URL (RFC 2397) in base64, or the https: URL of an
+// image. The model's endpoint fetches that URL; the agent never does.
+func NewMedia(name, address string) (Media, error) { return attachment.FromURL(name, address) }
 
-// NewMedia parses an image or audio from a request: a data: URL (RFC 2397) in base64, or an
-// https: URL. The model's endpoint fetches that URL; the agent never does.
-func NewMedia(address string) (Media, error) {
-	rest, inline := strings.CutPrefix(address, "data:")
-	if !inline {
-		u, err := url.Parse(address)
-		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return Media{}, errMediaURL
+// validateAttachments refuses attachments that the model does not take.
+func (a *Agent) validateAttachments(r Request) error {
+	profile := a.profileOf(r.Model)
+	for i, m := range r.Media {
+		if r.OnlyAcceptedMedia && !attachment.Accepts(profile, m) {
+			return &InvalidError{fmt.Sprintf("/attachments/%d", i), fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))}
 		}
-		return Media{URL: address}, nil
 	}
-	kind, data, ok := strings.Cut(rest, ";base64,")
-	if !ok || data == "" {
-		return Media{}, errMediaURL
-	}
-	m, err := (&content.Media{MIME: kind, Data: data}).Normalize()
-	if err != nil {
-		return Media{}, errMediaURL
-	}
-	return Media{MIME: m.MIME, Data: m.Data}, nil
+	return nil
 }
 
 const (

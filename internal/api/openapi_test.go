@@ -286,6 +286,8 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "interactive") // follows from the endpoint
 	delete(fields, "awaited")
 	delete(fields, "ask_at_limit") // on_limit of the budget
+	delete(fields, "only_accepted_media")
+	fields["attachments"] = fields["media"]
 	for _, name := range []string{"media", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
 		delete(fields, name) // of other formats
 	}

@@ -83,9 +83,10 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/conformance": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/budget", "agent/output", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/output", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
+	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
 	"answerd/internal/agent/toolsearch": {},
@@ -95,7 +96,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "llm/openai", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 
-	"answerd/internal/api/native": {ours: []string{"event", "agent", "sse"}, outside: jsonv2},
+	"answerd/internal/api/native": {ours: []string{"event", "agent", "agent/attachment", "sse"}, outside: jsonv2},
 
 	"answerd/internal/api/clients": {},
 

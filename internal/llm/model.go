@@ -93,22 +93,24 @@ type Message struct {
 	Extensions *Extensions
 	// Failed marks a ToolRole message that reports a failure.
 	Failed bool
-	// Media are pictures and sounds that belong to a User or ToolRole message. They are
-	// for models that take them; whoever adds them knows that from the Profile.
+	// Media are images, audio and PDF documents that belong to a User or ToolRole message. A Model
+	// sends all of them, so callers leave out what the model's Profile does not accept.
 	Media []Media
 }
 
-// Media is a picture or a sound for the model.
+// Media is an image, audio or a PDF document for the model. In a request to the agent it may also
+// be text, which becomes a part of the message's text.
 type Media struct {
 	Label string // tells the model what it is
-	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav or audio/mpeg
+	Name  string `json:",omitempty"` // of the file; "" if it has none
+	MIME  string // image/png, image/jpeg, image/gif, image/webp, audio/wav, audio/mpeg or application/pdf
 	Data  string // base64, padded, without line breaks
 	// URL stands in place of MIME and Data: an https address of an image, which the
 	// endpoint fetches itself.
 	URL string
 }
 
-// IsImage reports whether it is a picture, or else a sound.
+// IsImage reports whether it is an image in Data.
 func (m Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }
 
 // Tool is what the model may call.

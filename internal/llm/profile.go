@@ -27,6 +27,7 @@ type Profile struct {
 	MaxOutputTokens int64  `json:"max_output_tokens"` // asked for in every request; 0 leaves it to the endpoint
 	Images          bool   `json:"images"`            // it takes images
 	Audio           bool   `json:"audio"`             // it takes audio
+	PDF             bool   `json:"pdf"`               // it takes PDF documents
 	Price           *Price `json:"price"`             // nil is unknown
 	// StructuredOutput is how the model is asked for JSON of a schema; "" is native.
 	StructuredOutput StructuredOutput `json:"structured_output"`

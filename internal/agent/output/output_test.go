@@ -1,6 +1,7 @@
 package output
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -43,22 +44,28 @@ func TestSchemaChecksAnswers(t *testing.T) {
 }
 
 func TestCompileRefusesUnusableSchemas(t *testing.T) {
+	at := map[string]string{"bad type": "/properties/a~1b/items/0/type"}
 	for name, raw := range map[string]string{
 		"not JSON":   `{"type":`,
 		"a text":     `"object"`,
-		"bad type":   `{"type":"strange"}`,
+		"bad type":   `{"properties":{"a/b":{"items":[{"type":["string","strng"]}]}}}`,
 		"remote ref": `{"$ref":"https://example.com/schema"}`,
 		"endless":    `{"$ref":"#"}`,
 		"large":      `{"title":"` + strings.Repeat("x", MaxSchema) + `"}`,
 	} {
-		if _, err := Compile([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), "it ") {
-			t.Errorf("%s: got %v, want an error that begins with it", name, err)
+		_, err := Compile([]byte(raw))
+		var invalid *InvalidError
+		if !errors.As(err, &invalid) || !strings.HasPrefix(invalid.Detail, "it ") || invalid.Pointer != at[name] {
+			t.Errorf("%s: got %v, want an *InvalidError at %q that begins with it", name, err, at[name])
 		}
+	}
+	if _, err := Compile([]byte(`{"properties":{"type":{"enum":["strng"]}},"$ref":"#/$defs/a","$defs":{"a":{"type":["object","null"]}}}`)); err != nil {
+		t.Errorf("got %v, want no error", err)
 	}
 }
 
 func TestRepairPromptNamesEveryViolation(t *testing.T) {
-	got := RepairPrompt([]Problem{{"/a", "expected integer"}, {"", "not JSON"}})
+	got := RepairPrompt([]Problem{{Pointer: "/a", Detail: "expected integer"}, {Detail: "not JSON"}})
 	for _, want := range []string{"- /a: expected integer\n", "- (the whole answer): not JSON\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q in it", got, want)

@@ -1,6 +1,7 @@
 package replay_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +79,7 @@ func TestReadRestoresDecisionsOfHooks(t *testing.T) {
 	if want := (replay.Abort{Reason: "not today", Withheld: true}); s.Abort == nil || *s.Abort != want {
 		t.Errorf("Abort = %+v, want %+v", s.Abort, want)
 	}
-	if want := (event.RunError{Code: "model_error", Message: "no"}); s.End != want {
+	if want := (event.RunError{Code: "model_error", Message: "no"}); !reflect.DeepEqual(s.End, want) {
 		t.Errorf("End = %+v, want %+v", s.End, want)
 	}
 	if s.LastText() != "Hello" {

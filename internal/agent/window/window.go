@@ -36,6 +36,9 @@ const (
 	// duration, which the size in bytes only hints at.
 	tokensPerImage     = 1600
 	audioBytesPerToken = 256 // of base64
+	// pdfBytesPerToken is of base64 too. Providers count the text and an image of each page, some
+	// 2,000 tokens for a page that often has 100 KiB.
+	pdfBytesPerToken = 64
 )
 
 // retryTrimRatio is the share of a request that the provider refused as too long which the
@@ -213,9 +216,12 @@ func (w *Window) messageTokens(m *llm.Message) int64 {
 // comes from what the provider counted for text.
 func mediaTokens(m *llm.Message) (sum int64) {
 	for _, p := range m.Media {
-		if p.IsImage() {
+		switch {
+		case p.IsImage() || p.URL != "":
 			sum += tokensPerImage
-		} else {
+		case p.MIME == "application/pdf":
+			sum += max(tokensPerImage, int64(len(p.Data)/pdfBytesPerToken))
+		default:
 			sum += int64(len(p.Data) / audioBytesPerToken)
 		}
 	}

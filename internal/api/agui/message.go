@@ -38,19 +38,20 @@ type part struct {
 	MimeType string `json:"mimeType"`
 	Data     string `json:"data"`
 	URL      string `json:"url"`
+	Filename string `json:"filename"`
 }
 
 // toMedia returns the content of a part that is not text.
 func (p part) toMedia() (agent.Media, error) {
 	switch {
 	case p.Source.Type == "data":
-		return agent.NewMedia("data:" + p.Source.MimeType + ";base64," + p.Source.Value)
+		return agent.NewMedia("", "data:"+p.Source.MimeType+";base64,"+p.Source.Value)
 	case p.Source.Type == "url":
-		return agent.NewMedia(p.Source.Value)
+		return agent.NewMedia("", p.Source.Value)
 	case p.Data != "":
-		return agent.NewMedia("data:" + p.MimeType + ";base64," + p.Data)
+		return agent.NewMedia(p.Filename, "data:"+p.MimeType+";base64,"+p.Data)
 	}
-	return agent.NewMedia(p.URL)
+	return agent.NewMedia(p.Filename, p.URL)
 }
 
 // readMessage adds a message to the history, or to the instructions if its role is system or

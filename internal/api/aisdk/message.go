@@ -21,6 +21,8 @@ type part struct {
 	Text string `json:"text"`
 	URL  string `json:"url"`
 
+	Filename string `json:"filename"` // of a file
+
 	ToolCallID       string          `json:"toolCallId"`
 	ToolName         string          `json:"toolName"` // of dynamic tools; others have it in the type
 	State            string          `json:"state"`
@@ -92,7 +94,7 @@ func decodeContent(at string, m message) (string, []agent.Media, error) {
 		case p.Type == "text":
 			texts = append(texts, p.Text)
 		case p.Type == "file" && m.Role == "user":
-			file, err := agent.NewMedia(p.URL)
+			file, err := agent.NewMedia(p.Filename, p.URL)
 			if err != nil {
 				return "", nil, &Invalid{fmt.Sprintf("%s.parts[%d].url", at, i), err.Error()}
 			}

@@ -34,6 +34,11 @@ type inPart struct {
 		Data   string `json:"data"`
 		Format string `json:"format"`
 	} `json:"input_audio"`
+	File struct {
+		ID   string `json:"file_id"`
+		Name string `json:"filename"`
+		Data string `json:"file_data"` // a data: URL
+	} `json:"file"`
 }
 
 // readMessages makes the last message the question, and those before it the history. System and
@@ -118,24 +123,33 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 			texts = append(texts, p.Text)
 		case "refusal":
 		case "image_url":
-			m, err := agent.NewMedia(p.ImageURL.URL)
+			m, err := agent.NewMedia("", p.ImageURL.URL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url.url", err.Error()}
 			}
 			media = append(media, m)
 		case "input_audio":
 			kind := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[p.Audio.Format]
-			m, err := agent.NewMedia("data:" + kind + ";base64," + p.Audio.Data)
+			m, err := agent.NewMedia("", "data:"+kind+";base64,"+p.Audio.Data)
 			if err != nil {
 				return "", nil, &Invalid{at + ".input_audio", "must be wav or mp3 in base64"}
 			}
 			media = append(media, m)
+		case "file":
+			if p.File.ID != "" {
+				return "", nil, &Invalid{at + ".file.file_id", "is not supported: the service stores no files; use file_data"}
+			}
+			m, err := agent.NewMedia(p.File.Name, p.File.Data)
+			if err != nil {
+				return "", nil, &Invalid{at + ".file.file_data", err.Error()}
+			}
+			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be text, image_url or input_audio: files are not supported"}
+			return "", nil, &Invalid{at + ".type", "must be text, image_url, input_audio or file"}
 		}
 	}
 	if len(media) > maxMedia {
-		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images and sounds", maxMedia)}
+		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images, sounds and files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
 }

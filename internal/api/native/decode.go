@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/attachment"
 )
 
 // Bounds of a request, in bytes and items, below the bound of the whole body.
@@ -133,6 +134,11 @@ func (d *decoder) readRequest() (r agent.Request) {
 			r.Metadata = d.readPairs()
 		case "background":
 			r.Background = d.readBool()
+		case "attachments":
+			for range d.readList(attachment.Max) {
+				r.Media = append(r.Media, d.readAttachment())
+			}
+			r.OnlyAcceptedMedia = true
 		case "instructions":
 			r.Instructions = d.readText(maxUnbounded)
 		default:
@@ -230,6 +236,32 @@ func (d *decoder) readMessage() (m agent.Message) {
 		default:
 			d.rejectUnknown()
 		}
+	}
+	return m
+}
+
+// readAttachment reads a file that belongs to the question.
+func (d *decoder) readAttachment() (m agent.Media) {
+	var name, mediaType, data string
+	complete := len(d.errors)
+	for member := range d.readObject("media_type", "data") {
+		switch member {
+		case "name":
+			name = d.readText(maxName)
+		case "media_type":
+			mediaType = d.readText(maxName)
+		case "data":
+			data = d.readText(maxUnbounded)
+		default:
+			d.rejectUnknown()
+		}
+	}
+	if d.err != nil || len(d.errors) > complete {
+		return m
+	}
+	m, err := attachment.New(name, mediaType, data)
+	if err != nil {
+		d.addError(err.Error())
 	}
 	return m
 }

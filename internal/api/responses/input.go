@@ -31,6 +31,10 @@ type inPart struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
 	ImageURL string `json:"image_url"`
+	Filename string `json:"filename"`
+	FileData string `json:"file_data"` // a data: URL
+	FileURL  string `json:"file_url"`
+	FileID   string `json:"file_id"`
 }
 
 // readInput makes the last message the question, and the items before it the history. A text alone
@@ -177,17 +181,26 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 			texts = append(texts, p.Text)
 		case "refusal":
 		case "input_image":
-			m, err := agent.NewMedia(p.ImageURL)
+			m, err := agent.NewMedia("", p.ImageURL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url", err.Error()}
 			}
 			media = append(media, m)
+		case "input_file":
+			if p.FileID != "" || p.FileURL != "" {
+				return "", nil, &Invalid{at, "file_id and file_url are not supported: the service neither stores nor fetches files; use file_data"}
+			}
+			m, err := agent.NewMedia(p.Filename, p.FileData)
+			if err != nil {
+				return "", nil, &Invalid{at + ".file_data", err.Error()}
+			}
+			media = append(media, m)
 		default:
-			return "", nil, &Invalid{at + ".type", "must be input_text, output_text or input_image: files are not supported"}
+			return "", nil, &Invalid{at + ".type", "must be input_text, output_text, input_image or input_file"}
 		}
 	}
 	if len(media) > maxMedia {
-		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images", maxMedia)}
+		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images and files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
 }

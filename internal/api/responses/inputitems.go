@@ -69,6 +69,11 @@ func inputParts(m agent.Message) []any {
 		Detail string `json:"detail"`
 		URL    string `json:"image_url"`
 	}
+	type file struct {
+		Type string `json:"type"`
+		Name string `json:"filename"`
+		Data string `json:"file_data"`
+	}
 	out := []any{}
 	if m.Content != "" {
 		out = append(out, text{"input_text", m.Content})
@@ -77,6 +82,10 @@ func inputParts(m agent.Message) []any {
 		url := p.URL
 		if url == "" {
 			url = "data:" + p.MIME + ";base64," + p.Data
+		}
+		if p.URL == "" && !p.IsImage() {
+			out = append(out, file{"input_file", p.Name, url})
+			continue
 		}
 		out = append(out, image{"input_image", "auto", url})
 	}

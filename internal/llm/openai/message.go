@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -12,12 +13,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// wirePart holds one part of a user's message: text, an image or audio.
+// wirePart holds one part of a user's message: text, an image, audio or a file.
 type wirePart struct {
 	Type  string     `json:"type"`
 	Text  string     `json:"text,omitempty"`
 	Image *wireImage `json:"image_url,omitempty"`
 	Audio *wireAudio `json:"input_audio,omitempty"`
+	File  *wireFile  `json:"file,omitempty"`
+}
+
+type wireFile struct {
+	Name string `json:"filename"`
+	Data string `json:"file_data"`
 }
 
 type wireImage struct {
@@ -91,6 +98,8 @@ func newWireParts(m llm.Message) []wirePart {
 		switch format, isAudio := strings.CutPrefix(p.MIME, "audio/"); {
 		case p.URL != "":
 			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{p.URL}})
+		case p.MIME == "application/pdf":
+			parts = append(parts, wirePart{Type: "file", File: &wireFile{cmp.Or(p.Name, "document.pdf"), "data:" + p.MIME + ";base64," + p.Data}})
 		case !isAudio:
 			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + p.MIME + ";base64," + p.Data}})
 		case format == "mpeg":
