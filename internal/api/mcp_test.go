@@ -93,6 +93,7 @@ var outputSchema = sync.OnceValue(func() *jsonschema.Resolved {
 
 // output is the structured content of a result.
 type output struct {
+	Output   json.RawMessage `json:"output"`
 	Answer   string
 	Metadata struct {
 		ToolNames []string `json:"tool_names"`

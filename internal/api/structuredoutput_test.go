@@ -1,0 +1,203 @@
+package api_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"answerd/internal/api/native"
+	"answerd/internal/event"
+	"answerd/internal/llm/llmtest"
+)
+
+const sumSchema = `{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`
+
+// saysInTurn gives the next answer for each answer of the assistant in the conversation.
+func saysInTurn(texts ...string) llmtest.Script {
+	return func(r llmtest.Request) llmtest.Answer {
+		n := 0
+		for _, m := range r.Messages {
+			if m.Role == "assistant" {
+				n++
+			}
+		}
+		return llmtest.Says(texts[min(n, len(texts)-1)])
+	}
+}
+
+// structured is what answers and runs have of the output.
+type structured struct {
+	Answer string          `json:"answer"`
+	Output json.RawMessage `json:"output"`
+	RunID  string          `json:"run_id"`
+	Error  problem         `json:"error"`
+}
+
+func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
+	s := serve(t, saysInTurn(`{"sum":"x"}`, "```json\n{\"sum\": 3}\n```"), nil, nil)
+	body := `{"question":"1 + 2?","instructions":"Be exact.","output_schema":` + sumSchema + `}`
+	a := decode[structured](t, s.do(t, "POST", "/answer", body), 200)
+	if a.Answer != `{"sum": 3}` || string(a.Output) != `{"sum":3}` {
+		t.Errorf(`got %+v, want Answer {"sum": 3} and Output {"sum":3}`, a)
+	}
+	if r := decode[structured](t, s.do(t, "GET", "/runs/"+a.RunID, ""), 200); string(r.Output) != `{"sum":3}` {
+		t.Errorf(`the run is %+v, want Output {"sum":3}`, r)
+	}
+	all := frames(t, s.do(t, "POST", "/answer/stream", body), "final_answer")
+	text, last := "", all[len(all)-1]
+	for _, f := range all {
+		var e struct{ Delta string }
+		if err := json.Unmarshal(f.Data, &e); err != nil {
+			t.Fatal(err)
+		}
+		switch f.Event {
+		case "step_start":
+			text = ""
+		case "text_delta":
+			text += e.Delta
+		}
+	}
+	var end structured
+	if err := json.Unmarshal(last.Data, &end); err != nil {
+		t.Fatal(err)
+	}
+	if string(end.Output) != `{"sum":3}` || text != end.Answer {
+		t.Errorf(`the stream ends with %+v after the text %q, want Output {"sum":3} and the text as Answer`, end, text)
+	}
+	if first := s.Model.Requests()[0].Messages[0]; first.Role != "system" || !strings.HasSuffix(first.Content, "Be exact.") {
+		t.Errorf("the model was told %q, want the instructions at the end", first.Content)
+	}
+}
+
+func TestOutputThatDoesNotConformIsAProblem(t *testing.T) {
+	s := serve(t, saysInTurn(`{"sum":"x"}`), nil, nil)
+	p := refused(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+sumSchema+`}`), 502, "invalid_output")
+	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/sum" {
+		t.Errorf("got the problem %+v, want one error at /sum", p)
+	}
+	run := strings.TrimPrefix(p.Instance, "/runs/")
+	if r := decode[structured](t, s.do(t, "GET", "/runs/"+run, ""), 200); r.Error.Code != "invalid_output" || len(r.Error.Errors) != 1 {
+		t.Errorf("the run is %+v, want the same error", r)
+	}
+	r, err := s.Log.Run(t.Context(), run)
+	if end, ok := r.Last.Body.(event.RunError); err != nil || !ok || len(end.Errors) != 1 || end.Errors[0].Pointer != "/sum" {
+		t.Errorf("the run ends with %+v, %v, want a run_error with one error at /sum", r.Last.Body, err)
+	}
+}
+
+func TestOutputSchemaThatCannotBeUsedIsABadRequest(t *testing.T) {
+	s := serve(t, saysInTurn(`!`), nil, nil)
+	for schema, want := range map[string]string{
+		`{"properties":{"a":{"type":"strng"}}}`: "/output_schema/properties/a/type",
+		`{"$ref":"https://example.com/"}`:       "/output_schema",
+		`[]`:                                    "/output_schema",
+		`{"title":"` + strings.Repeat("x", 64<<10) + `"}`: "/output_schema",
+	} {
+		p := refused(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+schema+`}`), 400, "invalid_request")
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != want {
+			t.Errorf("%.60s: got %+v, want one error at %s", schema, p.Errors, want)
+		}
+	}
+	if n := len(s.Model.Requests()); n != 0 {
+		t.Errorf("the model was asked %d times, want never", n)
+	}
+}
+
+// Strict formats of the OpenAI APIs are validated; others are passed on.
+func TestStrictResponseFormatsAreValidated(t *testing.T) {
+	chat := func(strict, more string) string {
+		return ask("?", `,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
+	}
+	responses := func(strict, more string) string {
+		return respond(`?`, `,"text":{"format":{"type":"json_schema","name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
+	}
+	for path, body := range map[string]func(strict, more string) string{"/v1/chat/completions": chat, "/v1/responses": responses} {
+		good := serve(t, saysInTurn(`Three.`, `{"sum":3}`), nil, nil)
+		if got := bodyOf(t, good.do(t, "POST", path, body("true", ""))); !strings.Contains(got, `{\"sum\":3}`) || strings.Contains(got, "Three.") {
+			t.Errorf("%s: got %s, want the repaired answer alone", path, got)
+		}
+		if got := bodyOf(t, good.do(t, "POST", path, body("true", `,"stream":true`))); !strings.Contains(got, `{\"sum\":3}`) || strings.Contains(got, "Three.") {
+			t.Errorf("%s: got the stream %s, want the repaired answer alone", path, got)
+		}
+		if got := string(good.Model.Requests()[0].Body); !strings.Contains(got, `"name":"n"`) {
+			t.Errorf("%s: the model was asked %s, want the caller's own format", path, got)
+		}
+		loose := serve(t, saysInTurn(`Three.`), nil, nil)
+		if got := bodyOf(t, loose.do(t, "POST", path, body("false", ""))); !strings.Contains(got, "Three.") {
+			t.Errorf("%s: got %s, want the answer as it is", path, got)
+		}
+		bad := serve(t, saysInTurn(`{}`), nil, nil)
+		if got := bodyOf(t, bad.do(t, "POST", path, body("true", ""))); !strings.Contains(got, `invalid_output`) {
+			t.Errorf("%s: got %s, want invalid_output", path, got)
+		}
+		wrong := strings.Replace(body("true", ""), `"integer"`, `"int"`, 1)
+		if got := bodyOf(t, bad.do(t, "POST", path, wrong)); !strings.Contains(got, "cannot be used as a JSON Schema") {
+			t.Errorf("%s: got %s, want an error about the schema", path, got)
+		}
+		if got := bodyOf(t, good.do(t, "POST", path, body("true", `,"answerd":{"output_schema":{}}`))); !strings.Contains(got, "response format of its own") {
+			t.Errorf("%s: got %s, want an error about two formats", path, got)
+		}
+	}
+}
+
+func TestOutputIsStructuredContentOfTheTool(t *testing.T) {
+	s := serve(t, saysInTurn(`{"sum":3}`), nil, nil)
+	m := s.asks(t, callOf(`{"question":"?","output_schema":`+sumSchema+`}`, ""))
+	if got := string(m.Result.StructuredContent.Output); got != `{"sum":3}` {
+		t.Errorf(`got structuredContent with output %s, want {"sum":3}`, got)
+	}
+}
+
+func TestAttachmentsAreCheckedInTheBody(t *testing.T) {
+	for body, want := range map[string]string{
+		`[{"name":"a.txt","media_type":"text/plain","data":"eA=="}]`:                   "",
+		`[{"media_type":"image/png","data":"eA=="}]`:                                   "/attachments/0",
+		`[{"media_type":"text/plain","data":"eA=="},{"media_type":"text/plain"}]`:      "/attachments/1/data",
+		`[{"media_type":"text/plain","data":"eA==","url":"x"}]`:                        "/attachments/0/url",
+		`[` + strings.Repeat(`{"media_type":"text/plain","data":"eA=="},`, 16) + `{}]`: "/attachments",
+	} {
+		_, err := native.Decode([]byte(`{"question":"?","attachments":` + body + `}`))
+		got := ""
+		if invalid, ok := err.(*native.Invalid); ok {
+			got = invalid.Errors[0].Pointer
+		}
+		if got != want {
+			t.Errorf("%.80s: got an error at %q (%v), want at %q", body, got, err, want)
+		}
+	}
+}
+
+// Each format has its own form for a file.
+func TestFilesReachTheModelFromEveryFormat(t *testing.T) {
+	const data = "data:text/csv;base64,eCx5"
+	for path, body := range map[string]string{
+		"/answer":              `{"question":"?","attachments":[{"name":"a.csv","media_type":"text/csv","data":"eCx5"}]}`,
+		"/v1/chat/completions": `{"model":"scripted","messages":[{"role":"user","content":[{"type":"text","text":"?"},{"type":"file","file":{"filename":"a.csv","file_data":"` + data + `"}}]}]}`,
+		"/v1/responses":        `{"model":"scripted","input":[{"role":"user","content":[{"type":"input_text","text":"?"},{"type":"input_file","filename":"a.csv","file_data":"` + data + `"}]}]}`,
+		"/api/chat":            `{"id":"thr_a","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"?"},{"type":"file","mediaType":"text/csv","filename":"a.csv","url":"` + data + `"}]}]}`,
+		"/agui":                `{"threadId":"t","runId":"r","state":{},"tools":[],"context":[],"forwardedProps":{},"messages":[{"id":"m","role":"user","content":[{"type":"text","text":"?"},{"type":"binary","mimeType":"text/csv","filename":"a.csv","data":"eCx5"}]}]}`,
+	} {
+		s := serve(t, saysInTurn("!"), nil, nil)
+		bodyOf(t, s.do(t, "POST", path, body))
+		if len(s.Model.Requests()) != 1 {
+			t.Errorf("%s: the model got %d requests, want 1", path, len(s.Model.Requests()))
+			continue
+		}
+		messages := s.Model.Requests()[0].Messages
+		if got, want := messages[len(messages)-1].Content, "?\n\nAttachment a.csv:\n```\nx,y\n```"; got != want {
+			t.Errorf("%s: the model got %q, want %q", path, got, want)
+		}
+	}
+}
+
+// bodyOf returns the body of a response.
+func bodyOf(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
