@@ -89,7 +89,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		messages(`{"content":"x"},` + hello):                                                                                       "messages[0].role",
 		messages(`{"role":"user","content":5}`):                                                                                    "messages[0].content",
 		messages(`{"role":"user","content":[5]}`):                                                                                  "messages[0].content",
-		messages(`{"role":"user","content":[{"type":"file","file":{}}]}`):                                                          "messages[0].content[0].type",
+		messages(`{"role":"user","content":[{"type":"file","file":{}}]}`):                                                          "messages[0].content[0].file.file_data",
 		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]}`):                 "messages[0].content[0].image_url.url",
 		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}`):                      "messages[0].content[0].image_url.url",
 		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://user:secret@x.example/"}}]}`):          "messages[0].content[0].image_url.url",

@@ -86,7 +86,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		input(`[` + many(1025, hello) + `]`):                                                                               "input",
 		input(`[{"type":"computer_call"}]`):                                                                                "input[0].type",
 		input(`[{"role":"robot","content":"x"}]`):                                                                          "input[0].role",
-		input(`[{"role":"user","content":[{"type":"input_file"}]}]`):                                                       "input[0].content[0].type",
+		input(`[{"role":"user","content":[{"type":"input_file"}]}]`):                                                       "input[0].content[0].file_data",
 		input(`[{"role":"user","content":[{"type":"input_image","image_url":"http://x.example/"}]}]`):                      "input[0].content[0].image_url",
 		input(`[{"role":"user","content":[` + many(33, `{"type":"input_image","image_url":"https://x.example/"}`) + `]}]`): "input[0].content",
 		input(`[{"role":"assistant","content":"x"}]`):                                                                      "input",
