@@ -142,9 +142,12 @@ type chatRequest struct {
 		ToolCalls  []struct{ ID string } `json:"tool_calls"`
 		ToolCallID string                `json:"tool_call_id"`
 	}
-	Tools         []struct{ Function struct{ Name string } }
-	ToolChoice    json.RawMessage `json:"tool_choice"`
-	Parallel      *bool           `json:"parallel_tool_calls"`
+	Tools      []struct{ Function struct{ Name string } }
+	ToolChoice json.RawMessage `json:"tool_choice"`
+	Parallel   *bool           `json:"parallel_tool_calls"`
+	Format     struct {
+		Named struct{ Schema json.RawMessage } `json:"json_schema"`
+	} `json:"response_format"`
 	Stream        bool
 	StreamOptions struct {
 		IncludeUsage bool `json:"include_usage"`
@@ -202,7 +205,12 @@ func composeReply(r *chatRequest) *reply {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
-		out.text, out.finish = composeText(calls, results, tools)+"\n\n"+standInNote, "stop"
+		out.text, out.finish = composeText(calls, results, tools), "stop"
+		if schema := r.Format.Named.Schema; len(schema) > 0 {
+			out.text = structuredText(schema, out.text)
+		} else {
+			out.text += "\n\n" + standInNote
+		}
 	}
 	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
 	out.usage = map[string]int{"prompt_tokens": words, "completion_tokens": said, "total_tokens": words + said}
