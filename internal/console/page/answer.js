@@ -8,6 +8,7 @@ import { aboutRun } from "./metadata.js";
 import { reasoningPart, textPart } from "./parts.js";
 import { duration } from "./time.js";
 import { Timeline } from "./timeline.js";
+import { tree } from "./tree.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {import("./run.js").ConnectionEvent} ConnectionEvent */
@@ -207,6 +208,12 @@ export class AnswerView {
     if (last.map((p) => p.text).join("") !== event.answer) {
       for (const part of last) part.root.remove();
       this.#grow(this.#add(textPart(this.#step, this.#live)), event.answer);
+    }
+    if (event.output !== undefined) {
+      for (const part of this.#parts.values()) {
+        if (part.step === this.#step && part.root.classList.contains("text")) part.root.hidden = true;
+      }
+      this.#body.append(tree("Answer", event.output));
     }
     this.answer = event.answer;
     this.#about(event.metadata);

@@ -28,6 +28,9 @@ export class Conversation {
   #page;
   #changed;
 
+  /** @type {WeakMap<Turn, import("./attach.js").Attachment[]>} the files of questions that this page has asked */
+  #files = new WeakMap();
+
   /**
    * @param {HTMLElement} root
    * @param {import("./client.js").Client} client
@@ -48,11 +51,17 @@ export class Conversation {
     return this.running.get(this.thread.id);
   }
 
-  /** @param {string} question */
-  async ask(question) {
+  /**
+   * @param {string} question
+   * @param {import("./attach.js").Attachment[]} files
+   */
+  async ask(question, files) {
     if (this.current || question.trim() === "") return;
     if (full(this.thread)) this.open(newThread());
-    const turn = { question, key: random(), at: Date.now(), run: "", answer: "" };
+    // This browser does not store files. A question with files is not sent again after a reload, hence
+    // its time.
+    const turn = { question, key: random(), at: files.length ? 0 : Date.now(), run: "", answer: "" };
+    if (files.length) this.#files.set(turn, files);
     this.thread.turns.push(turn);
     await this.#run(this.thread, turn);
   }
@@ -95,7 +104,10 @@ export class Conversation {
     this.running.set(thread.id, { thread, view, left });
     this.#keep(thread);
     this.#changed();
-    const source = turn.run ? following(turn.run) : asking(requestOf(thread, thread.turns.indexOf(turn)), turn.key);
+    const files = this.#files.get(turn);
+    if (files) view.note(`Attached: ${files.map((f) => f.name).join(", ")}`);
+    const request = requestOf(thread, thread.turns.indexOf(turn));
+    const source = turn.run ? following(turn.run) : asking(files ? { ...request, attachments: files } : request, turn.key);
     try {
       for await (const event of follow(this.#client, source, left.signal)) {
         view.apply(event);

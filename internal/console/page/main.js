@@ -1,5 +1,6 @@
 // @ts-check
 // The entry point of the page: it creates the parts and connects them.
+import { Attachments } from "./attach.js";
 import { Client } from "./client.js";
 import { Conversation } from "./conversation.js";
 import { drawer } from "./drawer.js";
@@ -33,6 +34,8 @@ const side = drawer("side", "side-open", "side-close");
 drawer("panel", "panel-open", "panel-close");
 const toEnd = stickToEnd(root);
 const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.json(path), send: (run, answer) => client.answer(run, answer) }, show);
+const files = /** @type {HTMLInputElement} */ (byID("files"));
+const attachments = new Attachments(byID("attached"), files, document.body, announce);
 const list = new ThreadList((thread) => void forget(thread));
 
 const drawList = () => list.show(threads.all(), conversation.thread.id, conversation.running);
@@ -62,9 +65,12 @@ function show() {
   ran = current !== undefined;
 }
 
-/** @param {string} question */
-function ask(question) {
-  void conversation.ask(question);
+/**
+ * @param {string} question
+ * @param {import("./attach.js").Attachment[]} [files]
+ */
+function ask(question, files = []) {
+  void conversation.ask(question, files);
   toEnd();
 }
 
@@ -101,8 +107,9 @@ composer.addEventListener("submit", (event) => {
   event.preventDefault();
   if (conversation.current) return;
   const question = field.value.trim();
+  if (question === "") return;
   field.value = "";
-  ask(question);
+  ask(question, attachments.take());
 });
 field.addEventListener("keydown", (event) => {
   // Enter also ends the composition of an input method, which must not send the question.
@@ -110,6 +117,7 @@ field.addEventListener("keydown", (event) => {
   event.preventDefault();
   composer.requestSubmit();
 });
+byID("attach").addEventListener("click", () => files.click());
 stopButton.addEventListener("click", () => {
   stopButton.disabled = true;
   void conversation.stop();
