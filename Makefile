@@ -169,6 +169,10 @@ docker-test: ## build the image, start the compose file, ask (needs Docker; skip
 manifests: ## the Helm chart and the Kubernetes manifests: lint, render, validate (Python for the last)
 	deploy/kubernetes/check.sh
 
+.PHONY: onboarding
+onboarding: ## how long a newcomer waits for the first answer: clone, binary, chart, image
+	release/onboarding.sh
+
 .PHONY: cluster-test
 cluster-test: ## the Helm chart in a cluster of its own (needs kind, kubectl and Docker; skips without)
 	deploy/kubernetes/cluster-test.sh

@@ -133,6 +133,19 @@ for file in LICENSE THIRD_PARTY_NOTICES; do
 done
 [ "$(docker image inspect -f '{{.Config.User}}' "$image")" = 65532:65532 ] || fail "it runs as root"
 
+say "a demo of one container"
+begun=$(date +%s%N)
+demo=$(docker run -d -p "127.0.0.1:$ANSWERD_PORT:8080" -e ADDR=0.0.0.0:8080 -e AUTH_INSECURE_ALLOW_ANONYMOUS=true "$image" demo)
+demo_answers() {
+  curl -sS --fail -m 30 "$answerd/answer" -H 'Content-Type: application/json' -d '{"question":"What is 12.5 * 8?"}' | grep -q '= 100'
+}
+until demo_answers 2>/dev/null; do
+  [ $(($(date +%s%N) - begun)) -lt 60000000000 ] || { docker logs "$demo"; fail "the demo does not answer"; }
+  sleep 0.02
+done
+echo "image to first answer: $((($(date +%s%N) - begun) / 1000000)) ms"
+docker rm -f "$demo" >/dev/null
+
 say "docker compose up"
 "${compose[@]}" up -d
 healthy() {

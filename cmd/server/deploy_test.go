@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -187,7 +188,21 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 	for name, value := range settings {
 		env = append(env, name+"="+value)
 	}
+	begun := time.Now()
 	p := spawnAnswerd(t, env)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status, body := getBody(t, newClient(t), p.url(t)+"/readyz")
+		if status == http.StatusOK {
+			break
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatalf("after a minute: got %d, %s, want 200 of /readyz", status, body)
+		}
+		<-tick.C
+	}
+	t.Logf("chart to ready: %d ms", time.Since(begun).Milliseconds())
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url(t)+"/answer", strings.NewReader(`{"question":"question","tool_choice":"none"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -202,4 +217,5 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"answer"`) {
 		t.Errorf("got %s, %s, %v, want an answer", resp.Status, body, err)
 	}
+	t.Logf("chart to first answer: %d ms", time.Since(begun).Milliseconds())
 }
