@@ -189,11 +189,11 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 		env = append(env, name+"="+value)
 	}
 	begun := time.Now()
-	p := spawnAnswerd(t, env)
+	url := spawnAnswerd(t, env).url(t)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, body := getBody(t, newClient(t), p.url(t)+"/readyz")
+		status, body := getBody(t, newClient(t), url+"/readyz")
 		if status == http.StatusOK {
 			break
 		}
@@ -203,7 +203,7 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 		<-tick.C
 	}
 	t.Logf("chart to ready: %d ms", time.Since(begun).Milliseconds())
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url(t)+"/answer", strings.NewReader(`{"question":"question","tool_choice":"none"}`))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/answer", strings.NewReader(`{"question":"question","tool_choice":"none"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
