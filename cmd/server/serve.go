@@ -17,6 +17,7 @@ import (
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/api"
 	"answerd/internal/auth"
@@ -251,7 +252,7 @@ func newHooks(c config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook
 }
 
 // newPrompt returns the template of the system prompt: the operator's or the built-in one.
-func newPrompt(c config) (*agent.Prompt, error) {
+func newPrompt(c config) (*prompt.Prompt, error) {
 	zone, err := time.LoadLocation(c.AgentTimezone)
 	if err != nil {
 		return nil, &configError{"AGENT_TIMEZONE", fmt.Sprintf("%q is not an IANA time zone", c.AgentTimezone)}
@@ -262,7 +263,7 @@ func newPrompt(c config) (*agent.Prompt, error) {
 			return nil, &configError{"SYSTEM_PROMPT_FILE", "cannot be read: " + fileReason(err)}
 		}
 	}
-	p, err := agent.NewPrompt(agent.PromptOptions{Template: string(text), Username: c.AgentUsername, Location: zone})
+	p, err := prompt.New(prompt.Options{Template: string(text), Username: c.AgentUsername, Location: zone})
 	if err != nil {
 		return nil, &configError{"SYSTEM_PROMPT_FILE", err.Error()}
 	}

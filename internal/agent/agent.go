@@ -37,6 +37,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
 	"answerd/internal/auth"
@@ -58,7 +59,7 @@ type Options struct {
 	// llm.AcceptsImages decides whether the model gets images.
 	Profiles        map[string]llm.Profile
 	ToolSearch      ToolSearch // when the model must search for tools; the zero value means never
-	Prompt          *Prompt
+	Prompt          *prompt.Prompt
 	Hooks           *webhook.Client // nil means no hooks
 	Rules           *auth.Rules     // who may use what; nil allows everything
 	Budget          Budget          // of every run; requests may lower it
@@ -178,7 +179,7 @@ func New(o Options) (*Agent, error) {
 		o.Meter = metricnoop.NewMeterProvider().Meter("")
 	}
 	if o.Prompt == nil {
-		p, err := NewPrompt(PromptOptions{})
+		p, err := prompt.New(prompt.Options{})
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/prompt"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -393,7 +394,7 @@ func TestSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prompt, err := agent.NewPrompt(agent.PromptOptions{Template: "{{.username}}|{{.today_long}}|{{.today_iso}}|{{.tools}}", Username: "Ada", Location: rome})
+	prompt, err := prompt.New(prompt.Options{Template: "{{.username}}|{{.today_long}}|{{.today_iso}}|{{.tools}}", Username: "Ada", Location: rome})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +413,7 @@ func TestSystemPromptKnowsTheUserAndTheDay(t *testing.T) {
 
 func TestBadPromptTemplateIsRefusedAtOnce(t *testing.T) {
 	for _, text := range []string{"{{.username", "{{.no_such_field}}", "{{call .username}}"} {
-		if _, err := agent.NewPrompt(agent.PromptOptions{Template: text}); err == nil {
+		if _, err := prompt.New(prompt.Options{Template: text}); err == nil {
 			t.Errorf("%q was taken, want an error", text)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/prompt"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 	"answerd/internal/llm"
@@ -231,7 +232,7 @@ func TestToolsAreSearchedIfTheyTakeMoreThanAThirdOfTheWindow(t *testing.T) {
 // then, and the tools that were called stay.
 func TestToolsAreSearchedFromTheMiddleOfARun(t *testing.T) {
 	tools := manyTools(t, 30)
-	prompt, err := agent.NewPrompt(agent.PromptOptions{Template: "Tools:\n{{.tools}}"})
+	prompt, err := prompt.New(prompt.Options{Template: "Tools:\n{{.tools}}"})
 	if err != nil {
 		t.Fatal(err)
 	}

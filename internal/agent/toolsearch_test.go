@@ -15,6 +15,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/prompt"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/llm/texttool"
@@ -306,7 +307,7 @@ func TestSearchWorksInTextMode(t *testing.T) {
 // A prompt that lists the tools must not bring back what the search spares.
 func TestPromptListsOnlyWhatIsShown(t *testing.T) {
 	tools := manyTools(t, 20)
-	p, err := agent.NewPrompt(agent.PromptOptions{Template: "{{.tools}}"})
+	p, err := prompt.New(prompt.Options{Template: "{{.tools}}"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/conformance": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/output", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
@@ -93,6 +93,10 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},
 
 	"answerd/internal/agent/admission": {},
+
+	"answerd/internal/agent/prompt": {ours: []string{"mcp/catalog"}},
+
+	"answerd/internal/agent/definition": {ours: []string{"agent/budget", "agent/prompt", "llm", "mcp/catalog", "mcp/config", "mcp/schema"}, outside: []string{"go.yaml.in/yaml/v3"}},
 
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "llm/openai", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 

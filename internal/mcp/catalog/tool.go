@@ -186,14 +186,18 @@ func needsApproval(s *config.Server, t Tool) bool {
 	matches := func(globs []string) bool {
 		return MatchAny(globs, t.Original, prefixedName(s, t.Original), nameWithServer(s, t.Original), t.Name)
 	}
-	selected := s.Approval == config.ApproveAlways || s.Approval == config.ApproveDestructive && t.isDestructive()
 	switch {
 	case t.SignsIn: // signing in is itself a consent of the person
 		return false
 	case matches(s.ApproveTools):
 		return true
 	}
-	return selected && !matches(s.AutoApprove)
+	return t.IsSelectedBy(s.Approval) && !matches(s.AutoApprove)
+}
+
+// IsSelectedBy reports whether approval alone makes a person approve the calls of the tool.
+func (t Tool) IsSelectedBy(approval config.Approval) bool {
+	return !t.SignsIn && (approval == config.ApproveAlways || approval == config.ApproveDestructive && t.isDestructive())
 }
 
 // isDestructive reports whether calls of the tool may be destructive (2025-11-25 schema,

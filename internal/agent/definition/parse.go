@@ -1,0 +1,617 @@
+package definition
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"answerd/internal/agent/budget"
+	"answerd/internal/agent/prompt"
+	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/schema"
+)
+
+// Bounds of a file of agents.
+const (
+	maxFile        = 1 << 20 // bytes
+	maxAgents      = 200
+	maxPrompt      = 64 << 10 // bytes of a prompt, which every run stores
+	maxDescription = 1024     // bytes
+	maxModel       = 256      // bytes
+	maxList        = 256      // items
+	maxItem        = 128      // bytes of a name or a glob
+	maxExamples    = 20
+	maxExample     = 1024     // bytes
+	maxSchema      = 64 << 10 // bytes of an output schema
+	maxSeconds     = 86400
+	maxCost        = 1e9
+)
+
+// reservedID is the name of the MCP tool of the default agent.
+const reservedID = "answer"
+
+// Options say what Parse needs to know about the service. The zero value checks no names and has no
+// files.
+type Options struct {
+	// ReadFile reads the file of a prompt_file, and Dir is the directory that it is relative to.
+	ReadFile func(name string) ([]byte, error)
+	Dir      string
+	// Models are the ids of the models. No agent may have the id of one. If AnyModel is false, an agent
+	// may name no other model.
+	Models   []string
+	AnyModel bool
+	// Servers are the names of the MCP servers; nil means that any name is allowed.
+	Servers []string
+}
+
+// File is the content of a file of agents.
+type File struct {
+	Agents      []Agent  // in the order of the file; the first one is the default
+	PromptFiles []string // the files that prompts were read from
+}
+
+// Error says what is wrong with a file of agents.
+type Error struct {
+	Agent  string // the agent's id, or its number if it has no id; "" if the mistake belongs to none
+	Line   int    // from 1; 0 if unknown
+	Detail string
+}
+
+// Error returns the agent, the line and the detail.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Agent != "" {
+		b.WriteString("agent " + e.Agent + ", ")
+	}
+	if e.Line > 0 {
+		b.WriteString("line " + strconv.Itoa(e.Line) + ", ")
+	}
+	text := b.String()
+	if text == "" {
+		return e.Detail
+	}
+	return strings.TrimSuffix(text, ", ") + ": " + e.Detail
+}
+
+// Parse reads a file of agents. The error is an *Error.
+func Parse(data []byte, o Options) (File, error) {
+	p := parser{Options: o, lines: make(map[string]*yaml.Node)}
+	root, err := parseYAML(data)
+	if err == nil {
+		err = p.readFile(root)
+	}
+	if err == nil {
+		err = p.checkDelegation()
+	}
+	if err != nil {
+		return File{}, err
+	}
+	return p.file, nil
+}
+
+// parseYAML returns the root of the only document of the file.
+func parseYAML(data []byte) (*yaml.Node, error) {
+	switch {
+	case len(data) > maxFile:
+		return nil, &Error{Detail: fmt.Sprintf("is larger than %d bytes", maxFile)}
+	case !utf8.Valid(data):
+		return nil, &Error{Detail: "is not UTF-8"}
+	}
+	if json.Valid(data) {
+		data = jsonAsYAML(data)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var document, second yaml.Node
+	if err := dec.Decode(&document); err != nil {
+		return nil, syntaxError(err)
+	}
+	if dec.Decode(&second) == nil {
+		return nil, &Error{Line: second.Line, Detail: "a second document, but the file has one"}
+	}
+	if document.Kind != yaml.DocumentNode || len(document.Content) != 1 {
+		return nil, &Error{Detail: "has no agents"}
+	}
+	return document.Content[0], nil
+}
+
+// jsonEscapes matches an escaped backslash or slash, or a pair of escapes that stands for one character.
+var jsonEscapes = regexp.MustCompile(`\\\\|\\/|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})`)
+
+// jsonAsYAML removes the differences between JSON and what the YAML library reads: tabs between the
+// tokens, escaped slashes, and characters that are written as two escapes. Lines stay the same.
+func jsonAsYAML(data []byte) []byte {
+	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" ")) // no string of JSON contains a tab
+	return jsonEscapes.ReplaceAllFunc(data, func(match []byte) []byte {
+		switch string(match) {
+		case `\\`:
+			return match
+		case `\/`:
+			return []byte("/")
+		}
+		high, _ := strconv.ParseUint(string(match[2:6]), 16, 16)
+		low, _ := strconv.ParseUint(string(match[8:12]), 16, 16)
+		return []byte(string(utf16.DecodeRune(rune(high), rune(low))))
+	})
+}
+
+var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
+
+// syntaxError returns an error of the YAML library with its line.
+func syntaxError(err error) error {
+	m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
+	if m == nil {
+		if err.Error() == "EOF" {
+			return &Error{Detail: "has no agents"}
+		}
+		return &Error{Detail: "is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
+	}
+	line, _ := strconv.Atoi(m[1])
+	return &Error{Line: line, Detail: "is not YAML: " + m[2]}
+}
+
+// parser reads the nodes of one file.
+type parser struct {
+	Options
+	file  File
+	agent string                // the agent that is read, for errors
+	lines map[string]*yaml.Node // the member agents of each agent, by its id
+}
+
+// errorAt returns an error about a node.
+func (p *parser) errorAt(n *yaml.Node, format string, args ...any) error {
+	return &Error{Agent: p.agent, Line: n.Line, Detail: fmt.Sprintf(format, args...)}
+}
+
+// readFile reads the root, whose only member is agents.
+func (p *parser) readFile(root *yaml.Node) error {
+	if root.Kind != yaml.MappingNode {
+		return p.errorAt(root, "the file must be an object with the member agents")
+	}
+	return p.readMembers(root, "", func(name string, value *yaml.Node) error {
+		if name != "agents" {
+			return errUnknown
+		}
+		if value.Kind != yaml.SequenceNode || len(value.Content) == 0 || len(value.Content) > maxAgents {
+			return p.errorAt(value, "agents must be a list of 1 to %d agents", maxAgents)
+		}
+		for i, n := range value.Content {
+			p.agent = strconv.Itoa(i + 1)
+			a, err := p.readAgent(n)
+			if err != nil {
+				return err
+			}
+			p.file.Agents = append(p.file.Agents, a)
+			p.agent = ""
+		}
+		return nil
+	})
+}
+
+// errUnknown is returned by functions of readMembers for a name that they do not know.
+var errUnknown = errors.New("unknown member")
+
+// readMembers calls read for each member of a mapping. of is the name of the member that the mapping is
+// the value of, with a point behind it; "" for an agent.
+func (p *parser) readMembers(n *yaml.Node, of string, read func(name string, value *yaml.Node) error) error {
+	if n.Kind != yaml.MappingNode {
+		return p.errorAt(n, "%s must be an object", cmp.Or(strings.TrimRight(of, ".: "), "an agent"))
+	}
+	seen := make(map[string]bool)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		switch {
+		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
+			return p.errorAt(key, "the name of a member must be a text")
+		case seen[key.Value]:
+			return p.errorAt(key, "%s%s is given twice", of, printable(key.Value))
+		case value.Kind == yaml.AliasNode:
+			return p.errorAt(value, "%s%s is an alias, which is not supported", of, printable(key.Value))
+		}
+		seen[key.Value] = true
+		err := read(key.Value, value)
+		if errors.Is(err, errUnknown) {
+			return p.errorAt(key, "unknown member %s%s", of, printable(key.Value))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printable returns a text of the file for an error message.
+func printable(s string) string {
+	return strings.Trim(strconv.QuoteToGraphic(s[:min(len(s), 64)]), `"`)
+}
+
+var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// readAgent reads one agent. It reads the id first, for the errors about the other members.
+func (p *parser) readAgent(n *yaml.Node) (Agent, error) {
+	var a Agent
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == "id" {
+				if err := p.readID(n.Content[i+1], &a); err != nil {
+					return a, err
+				}
+			}
+		}
+	}
+	var promptAt *yaml.Node
+	err := p.readMembers(n, "", func(name string, value *yaml.Node) (err error) {
+		if name == "prompt" || name == "prompt_file" {
+			if promptAt != nil {
+				return p.errorAt(value, "prompt and prompt_file are both given")
+			}
+			promptAt = value
+		}
+		return p.readMember(&a, name, value)
+	})
+	switch {
+	case err != nil:
+		return a, err
+	case a.ID == "":
+		return a, p.errorAt(n, "id is missing")
+	}
+	if promptAt != nil {
+		if _, err := prompt.New(prompt.Options{Template: a.Prompt}); err != nil {
+			return a, p.errorAt(promptAt, "prompt: %v", err)
+		}
+	}
+	return a, nil
+}
+
+// readID reads the id of an agent.
+func (p *parser) readID(n *yaml.Node, a *Agent) error {
+	id, err := p.readText(n, "id", 1, 64)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !validID.MatchString(id):
+		return p.errorAt(n, "id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
+	case id == reservedID:
+		return p.errorAt(n, "id answer is the name of the MCP tool of the default agent")
+	case slices.Contains(p.Models, id):
+		return p.errorAt(n, "id %s is also the id of a model", id)
+	}
+	p.agent = id
+	if Find(p.file.Agents, id) != nil {
+		return p.errorAt(n, "id is given to two agents")
+	}
+	a.ID = id
+	return nil
+}
+
+// readMember reads one member of an agent.
+func (p *parser) readMember(a *Agent, name string, n *yaml.Node) (err error) {
+	switch name {
+	case "id":
+	case "description":
+		a.Description, err = p.readText(n, name, 0, maxDescription)
+	case "model":
+		if a.Model, err = p.readText(n, name, 1, maxModel); err == nil && !p.AnyModel && !slices.Contains(p.Models, a.Model) {
+			err = p.errorAt(n, "model %s is not one of the models", printable(a.Model))
+		}
+	case "prompt":
+		a.Prompt, err = p.readText(n, name, 1, maxPrompt)
+	case "prompt_file":
+		a.Prompt, err = p.readPromptFile(n)
+	case "servers":
+		if a.Servers, err = p.readList(n, name, maxList, maxItem); err == nil {
+			err = p.checkServers(n, a.Servers)
+		}
+	case "tools":
+		if a.Tools, err = p.readList(n, name, maxList, maxItem); err == nil {
+			err = p.checkGlobs(n, a.Tools)
+		}
+	case "agents":
+		a.Agents, err = p.readList(n, name, maxList, maxItem)
+		p.lines[a.ID] = n
+	case "approval":
+		var text string
+		if text, err = p.readText(n, name, 1, maxItem); err == nil {
+			a.Approval = config.Approval(text)
+			if !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, a.Approval) {
+				err = p.errorAt(n, "approval must be never, destructive or always")
+			}
+		}
+	case "max_turns":
+		var turns int64
+		turns, err = p.readWhole(n, name)
+		a.MaxTurns = int(turns)
+	case "budget":
+		a.Budget, err = p.readBudget(n)
+	case "sampling":
+		err = p.readSampling(n, a)
+	case "output_schema":
+		a.OutputSchema, err = p.readSchema(n)
+	case "examples":
+		a.Examples, err = p.readList(n, name, maxExamples, maxExample)
+	default:
+		return errUnknown
+	}
+	return err
+}
+
+// readText reads a text of least to most bytes.
+func (p *parser) readText(n *yaml.Node, name string, least, most int) (string, error) {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag != "!!str":
+		return "", p.errorAt(n, "%s must be a text", name)
+	case len(n.Value) < least || len(n.Value) > most:
+		return "", p.errorAt(n, "%s must have %d to %d bytes", name, least, most)
+	}
+	return n.Value, nil
+}
+
+// readPromptFile reads the prompt from the file that n names.
+func (p *parser) readPromptFile(n *yaml.Node) (string, error) {
+	name, err := p.readText(n, "prompt_file", 1, 1024)
+	if err != nil {
+		return "", err
+	}
+	if p.ReadFile == nil {
+		return "", p.errorAt(n, "prompt_file cannot be read here")
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(p.Dir, name)
+	}
+	p.file.PromptFiles = append(p.file.PromptFiles, name)
+	data, err := p.ReadFile(name)
+	switch {
+	case err != nil:
+		return "", p.errorAt(n, "prompt_file cannot be read: %v", err)
+	case len(data) == 0 || len(data) > maxPrompt:
+		return "", p.errorAt(n, "prompt_file must have 1 to %d bytes", maxPrompt)
+	case !utf8.Valid(data):
+		return "", p.errorAt(n, "prompt_file is not UTF-8")
+	}
+	return string(data), nil
+}
+
+// readList reads a list of texts. An empty list is not nil.
+func (p *parser) readList(n *yaml.Node, name string, most, mostBytes int) ([]string, error) {
+	if n.Kind != yaml.SequenceNode || len(n.Content) > most {
+		return nil, p.errorAt(n, "%s must be a list of at most %d texts", name, most)
+	}
+	out := make([]string, len(n.Content))
+	for i, item := range n.Content {
+		text, err := p.readText(item, fmt.Sprintf("each of %s", name), 1, mostBytes)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = text
+	}
+	return out, nil
+}
+
+// checkServers refuses the name of a server that is not configured.
+func (p *parser) checkServers(n *yaml.Node, names []string) error {
+	for i, name := range names {
+		if p.Servers != nil && !slices.Contains(p.Servers, name) {
+			return p.errorAt(n.Content[i], "servers: no MCP server is named %s", printable(name))
+		}
+	}
+	return nil
+}
+
+func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
+	for i, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil {
+			return p.errorAt(n.Content[i], "tools: %s is not a valid pattern", printable(glob))
+		}
+	}
+	return nil
+}
+
+// readWhole reads a whole number above 0.
+func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
+	var v int64
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&v) != nil || v < 1 || v > 1<<53 {
+		return 0, p.errorAt(n, "%s must be a whole number above 0", name)
+	}
+	return v, nil
+}
+
+// readNumber reads a number from low to high; low itself is excluded if above is set.
+func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above bool) (float64, error) {
+	var v float64
+	isNumber := n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float") && n.Decode(&v) == nil
+	if !isNumber || !(v >= low && v <= high) || above && v == low {
+		if above {
+			return 0, p.errorAt(n, "%s must be a number above %g, at most %g", name, low, high)
+		}
+		return 0, p.errorAt(n, "%s must be a number from %g to %g", name, low, high)
+	}
+	return v, nil
+}
+
+// readBudget reads the limits of a run, by the names that questions use.
+func (p *parser) readBudget(n *yaml.Node) (b budget.Limits, _ error) {
+	return b, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
+		of := "budget." + name
+		switch name {
+		case "tool_calls":
+			var calls int64
+			calls, err = p.readWhole(value, of)
+			b.ToolCalls = int(calls)
+		case "input_tokens":
+			b.InputTokens, err = p.readWhole(value, of)
+		case "output_tokens":
+			b.OutputTokens, err = p.readWhole(value, of)
+		case "total_tokens":
+			b.TotalTokens, err = p.readWhole(value, of)
+		case "result_bytes":
+			b.ResultBytes, err = p.readWhole(value, of)
+		case "seconds":
+			b.Seconds, err = p.readNumber(value, of, 0, maxSeconds, true)
+		case "cost":
+			b.Cost, err = p.readNumber(value, of, 0, maxCost, true)
+		default:
+			return errUnknown
+		}
+		return err
+	})
+}
+
+// readSampling reads how the model samples.
+func (p *parser) readSampling(n *yaml.Node, a *Agent) error {
+	return p.readMembers(n, "sampling.", func(name string, value *yaml.Node) (err error) {
+		of := "sampling." + name
+		switch name {
+		case "temperature":
+			var t float64
+			t, err = p.readNumber(value, of, 0, 2, false)
+			a.Sampling.Temperature = &t
+		case "max_output_tokens":
+			a.MaxOutputTokens, err = p.readWhole(value, of)
+		case "reasoning_effort":
+			a.Sampling.ReasoningEffort, err = p.readText(value, of, 1, 32)
+		case "seed":
+			var seed int64
+			if value.Kind != yaml.ScalarNode || value.Tag != "!!int" || value.Decode(&seed) != nil {
+				return p.errorAt(value, "%s must be a whole number", of)
+			}
+			a.Sampling.Seed = &seed
+		default:
+			return errUnknown
+		}
+		return err
+	})
+}
+
+// readSchema reads a JSON Schema, which must be one that answers can be checked against.
+func (p *parser) readSchema(n *yaml.Node) (json.RawMessage, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, p.errorAt(n, "output_schema must be a JSON Schema object")
+	}
+	value, err := p.jsonValue(n, 0)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(value)
+	switch {
+	case err != nil:
+		return nil, p.errorAt(n, "output_schema is not JSON")
+	case len(raw) > maxSchema:
+		return nil, p.errorAt(n, "output_schema is larger than %d bytes", maxSchema)
+	}
+	if _, err := schema.Compile(raw); err != nil {
+		return nil, p.errorAt(n, "output_schema cannot be used: %v", err)
+	}
+	return raw, nil
+}
+
+// jsonValue returns a node as a value of JSON.
+func (p *parser) jsonValue(n *yaml.Node, depth int) (any, error) {
+	if depth > 100 {
+		return nil, p.errorAt(n, "output_schema is nested too deep")
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		out := make(map[string]any, len(n.Content)/2)
+		return out, p.readMembers(n, "output_schema: ", func(name string, value *yaml.Node) (err error) {
+			out[name], err = p.jsonValue(value, depth+1)
+			return err
+		})
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i, item := range n.Content {
+			v, err := p.jsonValue(item, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = v
+		}
+		return out, nil
+	case yaml.ScalarNode:
+		return p.jsonScalar(n)
+	}
+	return nil, p.errorAt(n, "output_schema has an alias, which is not supported")
+}
+
+// jsonScalar returns a scalar as a value of JSON. A number stays as it is written if JSON can write it
+// like that.
+func (p *parser) jsonScalar(n *yaml.Node) (any, error) {
+	switch n.Tag {
+	case "!!str", "!!timestamp":
+		return n.Value, nil
+	case "!!null":
+		return nil, nil
+	case "!!bool":
+		var v bool
+		err := n.Decode(&v)
+		return v, err
+	case "!!int", "!!float":
+		if json.Valid([]byte(n.Value)) {
+			return json.Number(n.Value), nil
+		}
+		var v float64
+		if n.Decode(&v) == nil && v-v == 0 { // not an infinity and not NaN, which JSON has not
+			return v, nil
+		}
+	}
+	return nil, p.errorAt(n, "output_schema: JSON has no value %s", printable(n.Value))
+}
+
+// checkDelegation refuses an agent that lists an unknown agent, or that could come to ask itself.
+func (p *parser) checkDelegation() error {
+	for i := range p.file.Agents {
+		a := &p.file.Agents[i]
+		p.agent = a.ID
+		seen := make(map[string]bool)
+		for n, id := range a.Agents {
+			at := p.lines[a.ID].Content[n]
+			switch {
+			case Find(p.file.Agents, id) == nil:
+				return p.errorAt(at, "agents: no agent has the id %s", printable(id))
+			case len(AskPrefix+id) > 64:
+				return p.errorAt(at, "agents: the id %s is too long for the name of a tool, %s and the id, of at most 64 characters", id, AskPrefix)
+			case seen[id]:
+				return p.errorAt(at, "agents: %s is given twice", id)
+			}
+			seen[id] = true
+		}
+	}
+	visited := make(map[string]bool) // the agents that lead into no cycle
+	for i := range p.file.Agents {
+		if cycle := p.findCycle(&p.file.Agents[i], nil, visited); cycle != nil {
+			p.agent = cycle[0]
+			return p.errorAt(p.lines[cycle[0]], "agents: the agents ask each other in a cycle, %s", strings.Join(cycle, " → "))
+		}
+	}
+	return nil
+}
+
+// findCycle returns the ids of a cycle that can be reached from a, its first id also at its end; nil if
+// there is none. asking are the agents on the way to a.
+func (p *parser) findCycle(a *Agent, asking []string, visited map[string]bool) []string {
+	if at := slices.Index(asking, a.ID); at >= 0 {
+		return append(slices.Clone(asking[at:]), a.ID)
+	}
+	if visited[a.ID] {
+		return nil
+	}
+	asking = append(slices.Clone(asking), a.ID)
+	for _, id := range a.Agents {
+		if cycle := p.findCycle(Find(p.file.Agents, id), asking, visited); cycle != nil {
+			return cycle
+		}
+	}
+	visited[a.ID] = true
+	return nil
+}
