@@ -37,6 +37,7 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/definition"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
@@ -55,6 +56,9 @@ type Options struct {
 	// BasePath precedes the paths of the API in the URLs of results; "" if the API is at the root.
 	BasePath     string
 	DefaultModel string // the model of requests that name no model; see ReplaceModels
+	// Agents are the named agents; the first one is the default. If there are none, one agent has the
+	// settings of these options; see ReplaceAgents.
+	Agents []definition.Agent
 	// Profiles lists the models that requests may name. If it is empty, any name is allowed, and
 	// llm.AcceptsImages decides whether the model gets images.
 	Profiles        map[string]llm.Profile
@@ -131,10 +135,10 @@ type ToolsUnavailableError = admission.ToolsUnavailableError
 // Agent owns every run and its goroutine. Its methods may be called concurrently.
 type Agent struct {
 	Options
-	metrics      metrics
-	toolCatalogs toolCatalogCache
-	models       atomic.Pointer[servedModels]
-	windowSizes  window.Sizes // of models by their id, as their endpoints named them
+	metrics     metrics
+	models      atomic.Pointer[servedModels]
+	agents      atomic.Pointer[servedAgents]
+	windowSizes window.Sizes // of models by their id, as their endpoints named them
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run
@@ -153,6 +157,7 @@ type Agent struct {
 	directCalls int            // in flight
 	readers     map[string]int // open readers in this process, by run id
 	draining    bool
+	handedOver  bool // handOverRuns has begun: no run may be registered any more
 }
 
 // New returns an agent without runs.
@@ -191,6 +196,9 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), readers: make(map[string]int)}
 	a.ReplaceModels(o.DefaultModel, o.Profiles)
+	if err := a.ReplaceAgents(o.Agents); err != nil {
+		return nil, err
+	}
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
 	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
@@ -208,7 +216,7 @@ func New(o Options) (*Agent, error) {
 // cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
 // While too many runs are active, Start waits for at most a second.
 //
-// Errors: *InvalidError, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal,
+// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal,
 // ErrKeyReused, ErrKeyElsewhere, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.validateRequest(owner, &r); err != nil {
@@ -230,6 +238,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
 		Created: a.Log.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
+		Agent: r.Agent,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	if err := a.admitRun(ctx, ru, owner); err != nil {
@@ -237,20 +246,30 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		return event.Run{}, err
 	}
 	if err := a.beginRun(ctx, ru); err != nil {
-		ru.inbox.stopListening()
-		a.removeRun(ru)
-		a.runs.Done()
+		a.discardRun(ru)
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
 			run, _, err := a.runByKey(ctx, owner, r) // another request has just used the same key
 			return run, err
 		}
 		return event.Run{}, err
 	}
+	a.runInBackground(ru)
+	return a.Log.Run(ctx, rec.ID)
+}
+
+// discardRun removes a run that was registered and did not begin.
+func (a *Agent) discardRun(r *run) {
+	r.inbox.stopListening()
+	a.removeRun(r)
+	a.runs.Done()
+}
+
+// runInBackground executes a run that was registered and began.
+func (a *Agent) runInBackground(r *run) {
 	go func() {
 		defer a.runs.Done()
-		a.executeRun(ru, nil)
+		a.executeRun(r, nil)
 	}()
-	return a.Log.Run(ctx, rec.ID)
 }
 
 // maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
@@ -456,6 +475,7 @@ func (a *Agent) signalIdle() {
 func (a *Agent) handOverRuns() {
 	a.handOverOnce.Do(func() { close(a.handingOver) })
 	a.mu.Lock()
+	a.handedOver = true
 	runs := slices.Collect(maps.Values(a.active))
 	a.mu.Unlock()
 	for _, r := range runs {

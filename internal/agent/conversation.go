@@ -167,7 +167,7 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm
 
 // systemPrompt returns the system prompt with the instructions of the servers and of the caller.
 func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, error) {
-	system, err := l.agent.Prompt.Render(tools, l.run.Created)
+	system, err := l.run.req.as.prompt.Render(tools, l.run.Created)
 	if err != nil {
 		return "", err
 	}

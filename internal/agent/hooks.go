@@ -347,6 +347,9 @@ func (s *modelStream) callModelResultHook(ctx context.Context) error {
 // mustCallInterruptHook reports whether the hook interrupt is to be asked about a question that is
 // about to be asked, or was asked in another process.
 func (l *loop) mustCallInterruptHook(i *interrupt) bool {
+	if i.ChildRunID != "" {
+		return false // the child has called the hook about it
+	}
 	return l.agent.Hooks.Asks(webhook.Interrupt) && len(i.answer) == 0 && (l.replayed == nil || !l.replayed.Told[i.ID])
 }
 

@@ -46,7 +46,7 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
 			return ErrExpired
 		}
-		if err := a.validateInput(asked[n], &answers[n]); err != nil {
+		if err := a.validateInput(r, asked[n], &answers[n]); err != nil {
 			return err
 		}
 	}
@@ -164,12 +164,12 @@ func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (even
 }
 
 // validateInput refuses an answer that does not fit its interrupt.
-func (a *Agent) validateInput(asked event.Interrupt, in *Input) error {
+func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) error {
 	switch asked.Kind {
 	case event.KindApproval:
 		return a.validateApproval(asked, in)
 	case event.KindBudget:
-		return a.validateBudgetIncrease(asked, *in)
+		return a.validateBudgetIncrease(r, asked, *in)
 	}
 	switch {
 	case in.Approved != nil || in.Reason != "" || in.Args != nil:

@@ -25,8 +25,10 @@ type loop struct {
 
 	catalog     *toolCatalog
 	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
+	askShare    int                     // how many calls of the turn ask other agents
 	search      *toolSearch             // finds more tools for the model; nil if the model is offered all tools
 	clientTools []llm.Tool              // tools that the caller executes; the model is offered them too
+	askTools    []askTool               // tools that ask other agents; the model is offered them too
 	offered     []llm.Tool              // tools that the model is offered
 
 	messages       []llm.Message
@@ -53,7 +55,8 @@ type loop struct {
 	repairing bool           // the answer violated the schema, and the model is asked once more
 
 	metadata     event.Metadata
-	metadataSize int // bytes of the calls in metadata
+	metadataSize int         // bytes of the calls in metadata
+	childSpent   event.Spent // by the children of the calls in metadata
 
 	replayed *replay.State // what other processes did in this run; nil if it began here
 }
@@ -118,7 +121,7 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 // do not affect the run.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
-	l.catalog = l.agent.toolCatalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
+	l.catalog = req.as.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
 	l.tools = l.catalog.byName
 	promptTools := l.catalog.tools
 	profile := l.agent.profileOf(req.Model)
@@ -140,7 +143,7 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 			return fmt.Errorf("the schema of the answer cannot be used: %w", err)
 		}
 	}
-	l.clientTools = req.clientTools(l.catalog, l.search)
+	l.clientTools, l.askTools = req.clientTools(l.catalog, l.search), l.agent.askTools(l.run.caller, req)
 	l.updateOffered()
 
 	l.callIDs, l.requestCallIDs = make(map[string]bool), make(map[string]bool)
@@ -154,14 +157,18 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	return err
 }
 
-// updateOffered sets the tools that the model is offered. The caller's tools come first: they
-// stay the same for the whole run, so the beginning of the prompt stays cacheable.
+// updateOffered sets the tools that the model is offered. The caller's tools and those that ask other
+// agents come first: they stay the same for the whole run, so the beginning of the prompt stays cacheable.
 func (l *loop) updateOffered() {
+	first := slices.Clone(l.clientTools)
+	for _, t := range l.askTools {
+		first = append(first, t.Tool)
+	}
 	switch {
 	case l.search != nil:
-		l.offered = append(slices.Clone(l.clientTools), l.search.shownTools()...)
-	case len(l.clientTools) > 0:
-		l.offered = append(slices.Clone(l.clientTools), l.catalog.offered...)
+		l.offered = append(first, l.search.shownTools()...)
+	case len(first) > 0:
+		l.offered = append(first, l.catalog.offered...)
 	default:
 		l.offered = l.catalog.offered
 	}
@@ -243,7 +250,7 @@ func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	if l.stopReason != "" {
 		l.metadata.FinishReason = l.stopReason
 	}
-	l.metadata.Cost = l.budget.CostOf(l.metadata.Usage)
+	l.metadata.Cost = l.cost()
 	return event.FinalAnswer{Answer: reply.text, Metadata: l.metadata, FinishReason: l.metadata.FinishReason}
 }
 

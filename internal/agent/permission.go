@@ -43,7 +43,7 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
 	access := a.Rules.Of(caller)
 	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
-		return !access.AllowsServer(name) || !matches(r.Servers, name)
+		return !access.AllowsServer(name) || !matches(r.Servers, name) || r.as != nil && !r.as.AllowsServer(name)
 	})
 }
 
@@ -114,8 +114,11 @@ func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 }
 
 // authorizeCall refuses a call that the rules do not allow now. The rules may have changed since
-// the tool was offered. The agent's own tools need no permission.
+// the tool was offered. The agent's own tools need no permission, except to ask another agent.
 func (a *Agent) authorizeCall(_ context.Context, x *toolExecution) error {
+	if x.asks != "" && !a.Rules.Of(x.caller).AllowsAgent(x.asks) {
+		return x.denyByRules()
+	}
 	if x.builtin != nil {
 		return nil
 	}
@@ -141,6 +144,9 @@ func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 	// Use the current definition of the tool; the run has the one from its start.
 	if tool, known := a.Tools.Tool(a.presentName(x)); known && x.builtin == nil {
 		x.tool = tool
+		if x.loop != nil {
+			x.tool.NeedsApproval = x.loop.run.req.as.NeedsApproval(tool)
+		}
 	}
 	switch {
 	case !x.tool.NeedsApproval:

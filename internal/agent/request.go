@@ -39,9 +39,12 @@ type Request struct {
 	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
 	// answer is any text.
 	OutputSchema json.RawMessage `json:",omitempty"` // as null, it would not be empty when it is read again
-	Model        string
-	Sampling     Sampling
-	MaxTokens    int64 // of each model answer; 0 means the limit of the model's profile
+	// Agent is the id of a named agent; "" means the default one. Its definition completes and
+	// restricts the request.
+	Agent     string
+	Model     string
+	Sampling  Sampling
+	MaxTokens int64 // of each model answer; 0 means the limit of the model's profile
 	// ToolNone answers with text only; ToolRequired makes the model call a tool
 	// in the first turn.
 	ToolChoice ToolChoice
@@ -91,6 +94,9 @@ type Request struct {
 	// digest of the path, the others a digest of the body.
 	IdempotencyKey string
 	Fingerprint    [32]byte
+
+	as     *namedAgent // set by applyAgent; the checkpoint has its definition
+	parent parentCall  // of a child run; the checkpoint has it too
 }
 
 // ToolChoice says whether the model may, must not or must call tools.
@@ -179,6 +185,9 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if r.Hops > MaxHops {
 		return ErrTooManyHops
 	}
+	if err := a.applyAgent(owner, r); err != nil {
+		return err
+	}
 	defaultModel, profiles := a.Models()
 	if r.Model == "" {
 		r.Model = defaultModel
@@ -213,7 +222,7 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	if err := a.validateCostLimit(*r); err != nil {
 		return err
 	}
-	r.Budget = r.Budget.Within(a.Budget)
+	r.Budget = r.Budget.Within(a.budgetLimits(r.as))
 	known := make(map[string]bool)
 	for _, s := range a.ServersFor(owner) {
 		known[s.Name] = true
@@ -223,7 +232,7 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
 		}
 	}
-	if r.Prompt != nil && !known[r.Prompt.Server] {
+	if r.Prompt != nil && !(known[r.Prompt.Server] && r.as.AllowsServer(r.Prompt.Server)) {
 		return &InvalidError{"/prompt/server", "no MCP server has this name"}
 	}
 	for i, glob := range r.Tools {
@@ -239,10 +248,16 @@ func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil
 }
 
-// filterTools returns the tools that the request may use.
+// filterTools returns the tools that the request and its agent may use.
 func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
+	}
+	if r.as != nil {
+		all = r.as.FilterTools(all)
+	}
+	if !r.restrictsTools() {
+		return all
 	}
 	var out []catalog.Tool
 	for _, t := range all {
@@ -324,7 +339,7 @@ func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r 
 	if r.ForcedTool == "" {
 		return nil
 	}
-	all := a.toolCatalogs.catalogFor(a.ToolsFor(ctx, caller), r)
+	all := r.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), r)
 	_, ours := all.byName[r.ForcedTool]
 	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
 	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {
@@ -401,7 +416,7 @@ func (a *Agent) validateCostLimit(r Request) error {
 		return nil
 	case r.Budget.Cost > 0:
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}
-	case a.Budget.Cost > 0:
+	case a.budgetLimits(r.as).Cost > 0:
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
 	}
 	return nil

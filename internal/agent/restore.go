@@ -117,10 +117,13 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 		}
 		result, succeeded := known.End.(event.ToolResult)
 		isSearch := l.search != nil && c.Tool == l.search.tool.Name
-		if known.End != nil || known.Sent {
+		if known.Spent != nil {
+			l.budget.RestoreChild(*known.Spent)
+		}
+		if known.End != nil || known.Sent || known.HasChild() {
 			// Every call that was sent was charged. The search tool is executed here, so its
 			// call is never sent.
-			l.budget.RestoreCall(i, known.Sent || isSearch && succeeded)
+			l.budget.RestoreCall(i, known.Sent || known.HasChild() || isSearch && succeeded)
 		}
 		if known.End == nil {
 			remaining = append(remaining, c)
@@ -145,7 +148,7 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 
 // restoreOutcome returns how a call ended, as far as the log still has it.
 func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
-	end := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID)}
+	end := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID), spent: c.Spent}
 	if failed, ok := c.End.(event.ToolError); ok {
 		end.errorEvent = &failed
 		if failed.Truncated != nil && failed.Truncated.URL == "" {
@@ -217,6 +220,10 @@ func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *in
 	if c == nil {
 		return nil, nil, nil
 	}
+	if rec.ChildRunID != "" {
+		i, v = l.replayedRelay(c, rec.ID)
+		return i, v, nil
+	}
 	if rec.Kind == event.KindElicitation {
 		i, v = l.replayedElicitation(c, rec.ID)
 		return i, v, nil
@@ -285,6 +292,12 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 			kept = append(kept, i)
 		} else {
 			open = append(open, i)
+		}
+	}
+	for _, q := range c.Relayed {
+		if !q.Resolved && !q.Reopened && !slices.Contains(keep, q.ID) {
+			open = append(open, q.Interrupt)
+			q.Resolved = true
 		}
 	}
 	if c.Elicitations = kept; c.Approval != nil && c.Resolution == nil {

@@ -110,6 +110,7 @@ func (r *run) appendStart(ctx context.Context) error {
 	return r.out.Append(ctx, event.Start{
 		Question: r.req.questionText(), Model: r.req.Model, ThreadID: r.ThreadID, TraceID: r.TraceID, Metadata: r.req.Metadata,
 		UnavailableServers: r.agent.unavailableServers(r.caller, r.req, false), StructuredOutput: len(r.req.OutputSchema) > 0,
+		Agent: r.Agent, ParentRunID: r.ParentID,
 	})
 }
 
@@ -201,6 +202,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, l, err)
 		}
+		a.cancelChildren(context.WithoutCancel(ctx), l)
 		l.callRunEndHook(context.WithoutCancel(ctx), end)
 		// Release the slot first: a client that reads the end may ask its next question at once.
 		r.slot.Release()
@@ -208,6 +210,9 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		if err = a.appendTerminal(context.WithoutCancel(ctx), r, end, lost); err != nil && r.relinquished() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 		}
+	}
+	if err == nil && r.relinquished() == nil {
+		a.wakeParent(r, r.ID)
 	}
 	r.inbox.stopListening()
 	if err != nil || r.relinquished() != nil {

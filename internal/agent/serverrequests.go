@@ -238,7 +238,7 @@ func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]
 			ID: x.pending.Interrupts[key], Kind: event.KindElicitation, Call: x.Call, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
 		}
 	}
-	resolved, err := l.askOwnerAll(ctx, recs)
+	resolved, err := l.askOwnerAll(ctx, recs, nil)
 	if err != nil {
 		return nil, err
 	}

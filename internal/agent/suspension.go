@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ type suspension struct {
 	inFlight map[string]bool // by call id; true for a call that is blocked on an earlier one
 	open     []*interrupt    // in the order in which they were asked
 	resumed  chan struct{}   // closed when the run continues; nil unless it is suspended
+	children map[string]bool // the child runs of calls in flight
 }
 
 // beginTurn marks the calls of a turn as in flight. It must precede all of them: otherwise the
@@ -149,6 +151,14 @@ func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resol
 // the question stays open: the run may have been parked at this moment, and must get the answer
 // when it continues.
 func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resolution) error {
+	err := s.appendResolution(ctx, i, v)
+	if err == nil {
+		s.run.agent.wakeParent(s.run, i.ID) // which may ask the same question
+	}
+	return err
+}
+
+func (s *suspension) appendResolution(ctx context.Context, i *interrupt, v resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.run.out.Append(context.WithoutCancel(ctx), i.resolvedEvent(v)); err != nil {
@@ -250,11 +260,27 @@ func (s *suspension) earliestExpiry() (first time.Time) {
 	return first
 }
 
-// openIDs returns the ids of the open questions.
+// awaitsChild notes that a call in flight waits for a child run, or that it does no more.
+func (s *suspension) awaitsChild(id string, waits bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.children == nil {
+		s.children = make(map[string]bool)
+	}
+	if delete(s.children, id); waits {
+		s.children[id] = true
+	}
+}
+
+// openIDs returns the ids of the inputs that the run waits for: of the open questions, and of the child
+// runs, which send one at their end.
 func (s *suspension) openIDs() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make(map[string]bool, len(s.open))
+	ids := maps.Clone(s.children)
+	if ids == nil {
+		ids = make(map[string]bool, len(s.open))
+	}
 	for _, i := range s.open {
 		ids[i.ID] = true
 	}

@@ -10,6 +10,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"answerd/internal/agent/definition"
 	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -66,6 +67,9 @@ type checkpoint struct {
 	Request     Request `json:"request"`
 	TraceParent string  `json:"traceparent,omitempty"`
 
+	Agent  *definition.Agent `json:"agent,omitempty"` // as the run started with it; nil if it has no name
+	Parent parentCall        `json:"parent,omitzero"`
+
 	Scopes []string                   `json:"scopes,omitempty"`
 	Claims map[string]json.RawMessage `json:"claims,omitempty"`
 }
@@ -81,6 +85,9 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	}
 	c := checkpoint{Version: checkpointVersion, Request: r.req}
 	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
+	if c.Parent = r.req.parent; r.req.Agent != "" {
+		c.Agent = &r.req.as.Agent
+	}
 	if r.agent.Rules != nil {
 		c.Scopes, c.Claims = r.caller.Scopes, r.caller.Claims
 	}
@@ -195,6 +202,10 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 		return nil, nil, fmt.Errorf("read the record of a run: %w", err)
 	}
 	c, badCheckpoint := decodeCheckpoint(job.Request())
+	if c.Request.as, err = a.restoreAgent(c.Agent); err != nil && badCheckpoint == nil {
+		badCheckpoint = err
+	}
+	c.Request.parent = c.Parent
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
 	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: c.Scopes, Claims: c.Claims}
 	r := a.newRun(parent, rec, caller, c.Request)

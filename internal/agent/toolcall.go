@@ -2,14 +2,17 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"answerd/internal/agent/admission"
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
@@ -35,10 +38,13 @@ type toolExecution struct {
 	index         int               // position of the call in its turn, from 0
 	replayed      *replay.Call      // what other processes did for the call; nil if nothing
 	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
+	asks          string            // the agent that the call asks; "" for any other tool
 	// builtin executes a tool of the agent's own; nil for a server's tool.
 	builtin func(context.Context, *toolExecution) (*content.Result, error)
 
 	result     *content.Result // set by execute
+	childID    string          // of a call that asks an agent: the child run, once there is one
+	spent      *event.Spent    // by the child run, once it has ended
 	toolReport *content.Result // the tool's own report of its failure
 	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
 	abort      *abortError     // set by a hook that ends the run
@@ -56,6 +62,7 @@ type callOutcome struct {
 	fullResult  *content.Result // of a call that succeeded
 	resultURL   string          // where the full result can be read; "" if nowhere
 	abort       *abortError     // set if the run ends with the call
+	spent       *event.Spent    // by the child run of the call; nil if it has none
 }
 
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
@@ -80,7 +87,7 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 		a.chargeBudget,
 		a.execute,
 	}
-	if x.pending != nil { // another process took the other steps, and sent the call
+	if x.pending != nil || x.replayed.HasChild() { // another process took the other steps, and sent the call
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
 	err := a.refuseRepetition(&x)
@@ -96,12 +103,12 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 	a.writeAuditLine(ctx, &x, err)
 	result, err := a.callPostHook(ctx, &x, err)
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		return a.recordFailure(ctx, &x, failed), nil
+		return a.recordFailure(ctx, &x, failed).withChild(&x), nil
 	}
 	if err != nil {
 		return callOutcome{}, err
 	}
-	return a.recordResult(ctx, &x, result), nil
+	return a.recordResult(ctx, &x, result).withChild(&x), nil
 }
 
 // startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
@@ -210,7 +217,7 @@ func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
 // charged in call order, see budget.TryCall. A call that blocks for an earlier one counts as
 // waiting, so that the run can be suspended meanwhile.
 func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
-	if x.loop == nil || x.replayed != nil && x.replayed.Sent {
+	if x.loop == nil || x.replayed != nil && x.replayed.Sent || x.replayed.HasChild() {
 		return nil // a direct call has no budget; a call that was sent is already charged
 	}
 	for {
@@ -330,4 +337,66 @@ func (x *toolExecution) requestMeta(ctx context.Context) map[string]any {
 		meta[k] = v
 	}
 	return meta
+}
+
+// ToolCall is a tool call that a caller requests directly, without a model.
+type ToolCall struct {
+	Tool    string          // the name as in GET /tools, even if that does not list the tool
+	Args    json.RawMessage // a JSON object of at most 64 KiB; empty means {}
+	Context map[string]string
+	// Approved means that the caller agrees to the call of a tool that needs approval. In a run,
+	// this caller would be asked.
+	Approved bool
+}
+
+// ToolCallError is the error of a direct call, with the fields of the event tool_error. Its text
+// may be shown to the caller.
+type ToolCallError struct{ event.ToolError }
+
+func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
+
+// CallTool executes one call for caller and waits for its result, without a run and without a
+// model. It uses the same steps as a run's call, so both succeed or fail for the same reasons.
+// It may also call tools that are hidden from the model (auto_register_tools: false). The call
+// is cancelled when ctx ends.
+//
+// While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
+// *ToolCallError, ErrDraining, *Refusal.
+func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
+	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(r.Args)), func(*admission.Slot) { a.directCalls++ })
+	if err != nil {
+		return event.ToolResult{}, err
+	}
+	defer a.runs.Done()
+	defer a.endDirectCall()
+	defer slot.Release()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
+
+	tool, known := a.Tools.Tool(r.Tool)
+	if !known {
+		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
+		tool, known = a.Tools.Tool(r.Tool)
+	}
+	// The caller may have invented the name: truncate it and drop invalid UTF-8 before events
+	// repeat it.
+	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
+	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
+	c.parseArgs(string(r.Args))
+	end, err := a.executeToolCall(ctx, toolExecution{call: c, tool: tool, exists: known, contextParams: r.Context, caller: caller, preapproved: r.Approved})
+	if err != nil {
+		return event.ToolResult{}, err
+	}
+	if end.errorEvent != nil {
+		return event.ToolResult{}, &ToolCallError{*end.errorEvent}
+	}
+	return *end.resultEvent, nil
+}
+
+func (a *Agent) endDirectCall() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.directCalls--
+	a.signalIdle()
 }

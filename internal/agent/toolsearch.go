@@ -252,6 +252,7 @@ func summarize(description string) string {
 // toolCatalog holds the tools that a run may use. Runs share it, so it never changes.
 type toolCatalog struct {
 	tools   []catalog.Tool
+	source  []catalog.Tool // that the tools were chosen from
 	byName  map[string]catalog.Tool
 	offered []llm.Tool // the same tools in the same order
 	bytes   int        // of the tools' definitions for the model
@@ -278,8 +279,8 @@ func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	return c
 }
 
-// toolCatalogCache caches the catalog of all tools. Almost every run uses it, and computing one
-// costs more than the rest of a run's start.
+// toolCatalogCache caches the catalog of all tools of an agent. Almost every run uses it, and computing
+// one costs more than the rest of a run's start.
 type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
 
 // catalogFor returns the catalog of the tools in all that r may use. The caller must not change
@@ -289,17 +290,22 @@ func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalo
 		return newToolCatalog(r.filterTools(all))
 	}
 	// Package mcp returns the same slice until a tool changes.
-	if last := c.last.Load(); last != nil && len(all) == len(last.tools) && &all[0] == &last.tools[0] {
+	if last := c.last.Load(); last != nil && len(all) == len(last.source) && &all[0] == &last.source[0] {
 		return last
 	}
-	made := newToolCatalog(all)
+	made := newToolCatalog(r.filterTools(all))
+	made.source = all
 	c.last.Store(made)
 	return made
 }
 
-// UsableTools returns the tools that a request of the caller may use. The caller must not change
-// the slice.
+// UsableTools returns the tools that a request of the caller may use; none if they may not use its agent.
+// The caller must not change the slice.
 func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
+	var err error
+	if r.as, err = a.selectAgent(caller, r.Agent); err != nil {
+		return nil
+	}
 	return r.filterTools(a.ToolsFor(ctx, caller))
 }
 

@@ -122,6 +122,9 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 		}
 		outcome := outcomes[0]
 		outcomes = outcomes[1:]
+		if outcome.spent != nil {
+			l.countChild(*outcome.spent)
+		}
 		l.messages = append(l.messages, l.resultMessage(c, outcome))
 		l.addMetadata(c, outcome)
 	}
@@ -147,11 +150,12 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	defer context.AfterFunc(l.run.clock.ToolContext(), func() { end(budget.ErrToolTimeUsed) })()
 	l.run.suspension.beginTurn(turn, l.restoreCalls(ctx, calls, outcomes))
 	var wg sync.WaitGroup
+	refusals := l.askLimits(calls)
 	for i, c := range calls {
 		if outcomes[i].isSet() {
 			continue
 		}
-		refusal := ""
+		refusal := refusals[i]
 		switch {
 		case final:
 			refusal = "No tool can be called any more in this run."
@@ -191,6 +195,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if l.search != nil && c.Tool == l.search.tool.Name {
 		x.tool, x.exists, x.builtin = l.search.tool, true, l.search.searchTools
 	}
+	l.prepareAsk(&x)
 	outcome, err := l.agent.executeToolCall(ctx, x)
 	if err == nil {
 		err = l.withdrawQuestions(ctx, x.replayed)

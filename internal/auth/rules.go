@@ -11,7 +11,7 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
-// Rules decide which callers may use which servers, tools and models. A caller may use everything
+// Rules decide which callers may use which servers, tools, models and agents. A caller may use everything
 // that at least one matching rule allows, and nothing if no rule matches. A nil *Rules allows
 // everything to all callers, for a service without rules. Rules may be used concurrently.
 type Rules struct{ current atomic.Pointer[[]Rule] }
@@ -29,6 +29,7 @@ type Rule struct {
 	Servers []string `json:"servers"` // as mcp.json names them
 	Tools   []string `json:"tools"`   // as GET /tools names them
 	Models  []string `json:"models"`
+	Agents  []string `json:"agents"` // as AGENTS_FILE names them
 }
 
 // NewRules returns Rules that apply the given rules.
@@ -76,6 +77,11 @@ func (a Access) AllowsServer(name string) bool {
 // AllowsModel reports whether the caller may use a model.
 func (a Access) AllowsModel(name string) bool {
 	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return matchesAny(r.Models, name) })
+}
+
+// AllowsAgent reports whether the caller may use a named agent.
+func (a Access) AllowsAgent(id string) bool {
+	return a.all || slices.ContainsFunc(a.rules, func(r Rule) bool { return matchesAny(r.Agents, id) })
 }
 
 // AllowsTool reports whether the caller may use a tool of a server. rule is the name of the first

@@ -47,6 +47,23 @@ func (u Usage) Plus(v Usage) Usage {
 	return Usage{u.InputTokens + v.InputTokens, u.OutputTokens + v.OutputTokens, u.TotalTokens + v.TotalTokens}
 }
 
+// Spent is what a run has used, its children included.
+type Spent struct {
+	Usage Usage    `json:"usage"`
+	Cost  *float64 `json:"cost,omitempty"` // nil if a price is unknown
+	Calls int      `json:"calls"`          // tool calls that were made
+}
+
+// Plus returns the sum of s and t. The cost is nil if one of them is.
+func (s Spent) Plus(t Spent) Spent {
+	out := Spent{Usage: s.Usage.Plus(t.Usage), Calls: s.Calls + t.Calls}
+	if s.Cost != nil && t.Cost != nil {
+		cost := *s.Cost + *t.Cost
+		out.Cost = &cost
+	}
+	return out
+}
+
 // Metadata summarizes the calls and the cost of a run. The three arrays have one element for
 // every call, in call order, failed ones included.
 type Metadata struct {
@@ -76,6 +93,8 @@ type (
 		StructuredOutput bool `json:"structured_output,omitempty"`
 		// UnavailableServers are the configured servers that cannot be connected at this time.
 		UnavailableServers []string `json:"unavailable_servers,omitempty"`
+		Agent              string   `json:"agent,omitempty"`         // the named agent; "" if the service has no names
+		ParentRunID        string   `json:"parent_run_id,omitempty"` // the run that asks in a call; "" if a caller does
 	}
 
 	// StepStart comes before a model call; steps count from 1.
@@ -148,8 +167,9 @@ type (
 		InterruptID string          `json:"interrupt_id"`
 		Args        json.RawMessage `json:"args"`
 		Message     string          `json:"message"`
-		ToolVersion string          `json:"tool_version"` // SHA-256 of the tool's definition
-		ExpiresAt   int64           `json:"expires_at"`   // milliseconds since the Unix epoch
+		ToolVersion string          `json:"tool_version"`           // SHA-256 of the tool's definition
+		ExpiresAt   int64           `json:"expires_at"`             // milliseconds since the Unix epoch
+		ChildRunID  string          `json:"child_run_id,omitempty"` // the child run that asks; Tool and Server are of its call
 	}
 	// ApprovalResolved says what the person decided.
 	ApprovalResolved struct {
@@ -169,6 +189,7 @@ type (
 		URL         string          `json:"url,omitempty"`
 		HeldOpen    bool            `json:"held_open,omitempty"` // the server waits within its call, so the question ends with this process
 		ExpiresAt   int64           `json:"expires_at"`
+		ChildRunID  string          `json:"child_run_id,omitempty"` // as in ApprovalRequired
 	}
 	// ElicitationResolved says how it was answered.
 	ElicitationResolved struct {
@@ -182,6 +203,8 @@ type (
 		Progress float64 `json:"progress"`
 		Total    float64 `json:"total,omitempty"`
 		Message  string  `json:"message,omitempty"`
+
+		ChildRunID string `json:"child_run_id,omitempty"` // of a call that asks another agent
 	}
 	// LogMessage is an MCP log message during a call.
 	LogMessage struct {
@@ -207,6 +230,7 @@ type (
 		DurationMS int64             `json:"duration_ms"`
 
 		SchemaViolations []FieldError `json:"schema_violations,omitempty"`
+		ChildRunID       string       `json:"child_run_id,omitempty"` // of a call that asked another agent
 	}
 	// ToolError ends a call that failed, or was not executed. With the kind invalid_arguments,
 	// Errors lists the invalid fields of Args if they are known.
@@ -219,6 +243,7 @@ type (
 		Errors     []FieldError    `json:"errors,omitempty"`
 		Truncated  *Truncated      `json:"truncated,omitempty"` // nil where nothing is left out
 		DurationMS int64           `json:"duration_ms"`
+		ChildRunID string          `json:"child_run_id,omitempty"` // of a call that asked another agent
 	}
 
 	// Budget says that a limit of the run is near or reached. Used and Max are in the unit of

@@ -34,12 +34,16 @@ type Filter struct {
 	Owner    Owner
 	ThreadID string // "" for any
 	Status   Status // "" for any
+	Children bool   // also those with a ParentID
 	Before   string // where the last page ended; "" for the newest run on
 	Limit    int    // runs of a page; 0 means 20, at most MaxPage
 }
 
 // MaxPage bounds a page of runs.
 const MaxPage = 100
+
+// HidesChild reports whether f leaves r out because another run asks it.
+func (f Filter) HidesChild(r Run) bool { return r.ParentID != "" && !f.Children }
 
 // PageSize returns the largest number of runs on a page of f.
 func (f Filter) PageSize() int {

@@ -39,6 +39,10 @@ type Interrupt struct {
 	Used  float64 `json:"used,omitempty"`
 	Max   float64 `json:"max,omitempty"`
 
+	// ChildRunID is the child run that asks, if the call asks another agent. Tool and Server are then of
+	// the child's call, and CallID is the parent's.
+	ChildRunID string `json:"child_run_id,omitempty"`
+
 	CreatedAt int64 `json:"created_at"` // milliseconds since the Unix epoch
 	ExpiresAt int64 `json:"expires_at"`
 }
@@ -48,13 +52,13 @@ func (i Interrupt) Body() Body {
 	switch i.Kind {
 	case KindApproval:
 		return ApprovalRequired{
-			Call: i.Call, InterruptID: i.ID, Args: i.Args, Message: i.Message, ToolVersion: i.ToolVersion, ExpiresAt: i.ExpiresAt,
+			Call: i.Call, InterruptID: i.ID, Args: i.Args, Message: i.Message, ToolVersion: i.ToolVersion, ExpiresAt: i.ExpiresAt, ChildRunID: i.ChildRunID,
 		}
 	case KindBudget:
 		return BudgetRequired{InterruptID: i.ID, Limit: i.Limit, Used: i.Used, Max: i.Max, Message: i.Message, ExpiresAt: i.ExpiresAt}
 	}
 	return Elicitation{
-		Call: i.Call, InterruptID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL, HeldOpen: i.HeldOpen, ExpiresAt: i.ExpiresAt,
+		Call: i.Call, InterruptID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL, HeldOpen: i.HeldOpen, ExpiresAt: i.ExpiresAt, ChildRunID: i.ChildRunID,
 	}
 }
 

@@ -37,7 +37,7 @@ func TestAppendFieldsWritesTheJSONOfEncodingJSON(t *testing.T) {
 	raw := []json.RawMessage{json.RawMessage(`{"a":[1,"<&>"]}`), json.RawMessage(`0`)}
 	call := Call{"c", "t<>\"", "s"}
 	full := []Body{
-		ToolResult{call, raw[0], raw[1], raw, raw[0], &Truncated{1 << 20, "/runs/a"}, 7, []FieldError{{"/a", "<b>"}, {"", "c"}}},
+		ToolResult{call, raw[0], raw[1], raw, raw[0], &Truncated{1 << 20, "/runs/a"}, 7, []FieldError{{"/a", "<b>"}, {"", "c"}}, "run_<1>"},
 		FinalAnswer{"<\n\u2028>\xff", raw[0], Metadata{[]string{"a", "<\">"}, raw, raw, "m", "u", 2, "stop", Usage{1, 2, 3}, new(2.5e-7), []string{"a<"}}, "stop"},
 	}
 	for _, b := range append(full,

@@ -50,6 +50,9 @@ func (r ToolResult) appendFields(b []byte) []byte {
 	if len(r.SchemaViolations) > 0 {
 		b = appendSmall(append(b, `,"schema_violations":`...), r.SchemaViolations)
 	}
+	if r.ChildRunID != "" {
+		b = appendMember(append(b, ','), "child_run_id", r.ChildRunID)
+	}
 	return b
 }
 

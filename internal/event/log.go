@@ -58,7 +58,11 @@ type Run struct {
 	TraceID    string
 	Owner      Owner
 	Created    time.Time
-	Background bool // is not cancelled when nobody reads it
+	Background bool   // is not cancelled when nobody reads it
+	Agent      string // the named agent that answers; "" if the service has no names
+	// ParentID is the run that asks this one in a call; "" if a caller asks. Both have the same owner and
+	// thread.
+	ParentID string
 	// Metadata is the caller's own, as in the run's start event.
 	Metadata map[string]string
 	// Request is for the process that created the run: it returns unchanged, as long as the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -55,6 +56,16 @@ type TLSFiles struct {
 type Price struct {
 	Input  float64 `json:"input_per_million"`
 	Output float64 `json:"output_per_million"`
+}
+
+// CostOf returns what tokens cost, rounded to 1e-12; nil if p is nil.
+func (p *Price) CostOf(input, output int64) *float64 {
+	if p == nil {
+		return nil
+	}
+	// Prices are per million tokens. Rounding hides that binary fractions are not exact.
+	cost := math.Round(float64(input)*p.Input*1e6+float64(output)*p.Output*1e6) / 1e12
+	return &cost
 }
 
 // ToolCalling is how a model calls tools.

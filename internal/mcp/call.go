@@ -44,7 +44,8 @@ type Call struct {
 	// others ignore it.
 	Principal auth.Identity
 	// Approved is the Version of the tool for which a person approved these Args. A tool that
-	// NeedsApproval is called only if Approved is the tool's present Version.
+	// NeedsApproval is called only if Approved is the tool's present Version. Any other tool is called
+	// only if Approved is that or "": a named agent may ask a person where the server does not.
 	Approved string
 	// Progress, if set, receives the server's progress notifications for this call, one at a time.
 	// Those that arrive before the result are delivered before Call returns, and none after. A slow
@@ -446,7 +447,7 @@ func (s *server) readScope(call Call) map[string]string {
 // they did.
 func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
 	switch {
-	case !b.NeedsApproval || call.Approved != "" && call.Approved == b.Version():
+	case !b.NeedsApproval && call.Approved == "" || call.Approved != "" && call.Approved == b.Version():
 		return nil
 	case call.Approved == "":
 		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}

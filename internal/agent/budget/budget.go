@@ -174,12 +174,7 @@ func (b *Budget) countTokensLocked(u event.Usage) {
 
 // CostOf returns what tokens cost, rounded to 1e-12; nil if the price is unknown.
 func (b *Budget) CostOf(u event.Usage) *float64 {
-	if b.price == nil {
-		return nil
-	}
-	// Prices are per million tokens. Rounding hides that binary fractions are not exact.
-	cost := math.Round(float64(u.InputTokens)*b.price.Input*1e6+float64(u.OutputTokens)*b.price.Output*1e6) / 1e12
-	return &cost
+	return b.price.CostOf(u.InputTokens, u.OutputTokens)
 }
 
 // ChargeResult counts a result that goes into the conversation and returns as much of it as
@@ -292,6 +287,56 @@ func (b *Budget) TakeSampled() event.Usage {
 	u := b.sampled
 	b.sampled = event.Usage{}
 	return u
+}
+
+// Remaining returns the limits of a child run: what is left of this budget, divided by share, the number
+// of children that use it at the same time. calls is false if a limited number of calls is used up.
+func (b *Budget) Remaining(share int) (l Limits, calls bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	part := func(c *counter) float64 {
+		if c.max <= 0 {
+			return 0
+		}
+		return max(c.remaining()/float64(share), math.SmallestNonzeroFloat64)
+	}
+	whole := func(c *counter) int64 { return int64(math.Ceil(part(c))) }
+	calls = b.calls.max <= 0 || b.calls.remaining() >= float64(share)
+	l = Limits{
+		ToolCalls: int(part(&b.calls)), InputTokens: whole(&b.input), OutputTokens: whole(&b.output),
+		TotalTokens: whole(&b.total), ResultBytes: whole(&b.bytes), Cost: part(&b.cost),
+	}
+	if b.seconds > 0 {
+		// The child must end before the time for tools does.
+		reserve := min(b.seconds/5, maxReserve.Seconds())
+		l.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
+	}
+	return l, calls
+}
+
+// SpendChild counts what a child run has used and appends budget events where they are due.
+func (b *Budget) SpendChild(ctx context.Context, out *event.Writer, s event.Spent) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.countChildLocked(s)
+	return reportLimits(ctx, out, &b.input, &b.output, &b.total, &b.cost, &b.calls)
+}
+
+// RestoreChild counts what a child run has used in another process.
+func (b *Budget) RestoreChild(s event.Spent) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.countChildLocked(s)
+}
+
+func (b *Budget) countChildLocked(s event.Spent) {
+	b.input.used += float64(s.Usage.InputTokens)
+	b.output.used += float64(s.Usage.OutputTokens)
+	b.total.used += float64(s.Usage.TotalTokens)
+	b.calls.used += float64(s.Calls)
+	if s.Cost != nil {
+		b.cost.used += *s.Cost
+	}
 }
 
 // Status returns how much is used of the limit of that name.

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"path"
 	"slices"
+	"strings"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/llm"
@@ -57,7 +58,7 @@ type Agent struct {
 
 // Narrows reports whether the agent has other tools than the service: fewer, or with more approvals.
 func (a *Agent) Narrows() bool {
-	return a.Servers != nil || a.Tools != nil || a.Approval != "" && a.Approval != config.ApproveNever
+	return a.Servers != nil || a.Tools != nil || a.Approval != "" && a.Approval != config.ApproveNever || len(a.Agents) > 0
 }
 
 // FilterTools returns the tools in all that the agent may use, with its own approvals. If the agent
@@ -68,12 +69,19 @@ func (a *Agent) FilterTools(all []catalog.Tool) []catalog.Tool {
 	}
 	var out []catalog.Tool
 	for _, t := range all {
-		if a.AllowsTool(t.Server, t.Name) {
+		if a.AllowsTool(t.Server, t.Name) && !a.hasAskTool(t.Name) {
 			t.NeedsApproval = a.NeedsApproval(t)
 			out = append(out, t)
 		}
 	}
 	return out
+}
+
+// hasAskTool reports whether name is the name of a tool that asks one of the agents. No server's tool may
+// take its place.
+func (a *Agent) hasAskTool(name string) bool {
+	id, asks := strings.CutPrefix(name, AskPrefix)
+	return asks && slices.Contains(a.Agents, id)
 }
 
 // AllowsServer reports whether the agent may use a server.

@@ -96,7 +96,33 @@ type Call struct {
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
+	// Child is the newest child run of a call that asks another agent; "" if there is none. Spent is what
+	// the child has used, once it has ended. Relayed are the questions of the child, in order.
+	Child   string
+	Spent   *event.Spent
+	Relayed []*Relayed
+
 	input joined // of NoteInput
+}
+
+// Relayed is a question of a child run that its parent has asked.
+type Relayed struct {
+	event.Interrupt
+	Resolved bool
+	Reopened bool // it is asked again; set by the run loop
+}
+
+// HasChild reports whether the call asks another agent and has a child run. c may be nil.
+func (c *Call) HasChild() bool { return c != nil && c.Child != "" }
+
+// RelayedQuestion returns the question of the child run that has that id, or nil.
+func (c *Call) RelayedQuestion(id string) *Relayed {
+	for _, q := range c.Relayed {
+		if q.ID == id {
+			return q
+		}
+	}
+	return nil
 }
 
 // Abort is the decision of a hook to end the run.
@@ -200,6 +226,13 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 		n.byKey[rest].Sent, n.byKey[rest].InFlight = true, true
 	case kind == NoteInput && len(words) > 1 && n.byKey[words[1]] != nil:
 		n.byKey[words[1]].applyInput(words[2:])
+	case kind == NoteChild && len(words) == 3 && n.byKey[words[1]] != nil:
+		n.byKey[words[1]].Child = words[2]
+	case kind == NoteSpent && len(words) == 3 && n.byKey[words[1]] != nil:
+		var spent event.Spent
+		if json.Unmarshal([]byte(words[2]), &spent) == nil {
+			n.byKey[words[1]].Spent = &spent
+		}
 	case kind == NoteTold:
 		n.Told[rest] = true
 	case kind == NoteExtended && step != nil:
@@ -293,11 +326,18 @@ func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
 func (s *State) applyCallEvent(e event.Event) {
 	if asked, _ := InterruptOf(e); asked.ID != "" {
 		c := s.Calls[asked.CallID]
+		if asked.ChildRunID != "" {
+			c.Relayed = append(c.Relayed, &Relayed{Interrupt: asked})
+			return
+		}
 		if asked.Kind == event.KindApproval {
 			c.Approval, c.Resolution = &asked, nil
 		} else {
 			c.Elicitations = append(c.Elicitations, asked)
 		}
+		return
+	}
+	if _, resolved := InterruptOf(e); resolved != "" && s.resolveRelayed(resolved) {
 		return
 	}
 	switch b := e.Body.(type) {
@@ -328,6 +368,17 @@ func (s *State) applyCallEvent(e event.Event) {
 	}
 }
 
+// resolveRelayed marks a question of a child run as resolved. It reports false if there is none of that id.
+func (s *State) resolveRelayed(id string) bool {
+	for _, c := range s.Calls {
+		if q := c.RelayedQuestion(id); q != nil {
+			q.Resolved = true
+			return true
+		}
+	}
+	return false
+}
+
 // InterruptOf returns the question that an event asks, or the id of the one that it resolves.
 // Both are empty for all other events.
 func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
@@ -335,12 +386,12 @@ func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
 	case event.Elicitation:
 		return event.Interrupt{
 			ID: b.InterruptID, Kind: event.KindElicitation, Call: b.Call, Message: b.Message, Mode: b.Mode, Schema: b.Schema, URL: b.URL,
-			HeldOpen: b.HeldOpen, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+			HeldOpen: b.HeldOpen, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt, ChildRunID: b.ChildRunID,
 		}, ""
 	case event.ApprovalRequired:
 		return event.Interrupt{
 			ID: b.InterruptID, Kind: event.KindApproval, Call: b.Call, Message: b.Message, Args: b.Args, ArgsSHA256: hexSHA256(b.Args),
-			ToolVersion: b.ToolVersion, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+			ToolVersion: b.ToolVersion, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt, ChildRunID: b.ChildRunID,
 		}, ""
 	case event.BudgetRequired:
 		return event.Interrupt{

@@ -46,7 +46,7 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 				return page, err
 			}
 			for i, run := range runs {
-				if run.ID == "" || f.Status != "" && run.Status() != f.Status {
+				if run.ID == "" || f.HidesChild(run) || f.Status != "" && run.Status() != f.Status {
 					continue
 				}
 				if len(page.Runs) == f.PageSize() {

@@ -28,12 +28,14 @@ type record struct {
 	Request    []byte    `json:"request,omitempty"`
 	Key        string    `json:"key,omitempty"`  // the key's subject, not the key itself
 	Gone       bool      `json:"gone,omitempty"` // the record is a tombstone
+	Agent      string    `json:"agent,omitempty"`
+	ParentID   string    `json:"parent,omitempty"`
 
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 func newRecord(r event.Run) record {
-	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Metadata: r.Metadata, Request: r.Request}
+	rec := record{ThreadID: r.ThreadID, TraceID: r.TraceID, Issuer: r.Owner.Issuer, Subject: r.Owner.Subject, Created: r.Created, Background: r.Background, Metadata: r.Metadata, Request: r.Request, Agent: r.Agent, ParentID: r.ParentID}
 	if r.Key != "" {
 		rec.Key = keySubject(r.Owner, r.Key)
 	}
@@ -41,7 +43,7 @@ func newRecord(r event.Run) record {
 }
 
 func (rec *record) toRun(id string) event.Run {
-	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Metadata: rec.Metadata, Request: rec.Request}
+	return event.Run{ID: id, ThreadID: rec.ThreadID, TraceID: rec.TraceID, Owner: event.Owner{Issuer: rec.Issuer, Subject: rec.Subject}, Created: rec.Created, Background: rec.Background, Metadata: rec.Metadata, Request: rec.Request, Agent: rec.Agent, ParentID: rec.ParentID}
 }
 
 // readRecord reads the record of a run, which may be a tombstone.

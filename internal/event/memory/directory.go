@@ -31,7 +31,7 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	var last int64
 	for _, r := range found {
 		snapshot, kept := l.snapshotOf(r)
-		if !kept || f.Status != "" && snapshot.Status() != f.Status {
+		if !kept || f.HidesChild(snapshot) || f.Status != "" && snapshot.Status() != f.Status {
 			continue
 		}
 		if len(page.Runs) == f.PageSize() {

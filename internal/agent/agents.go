@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"answerd/internal/agent/budget"
+	"answerd/internal/agent/definition"
+	"answerd/internal/agent/prompt"
+	"answerd/internal/auth"
+)
+
+// Named agents (Options.Agents): a question selects one by its id, and the agent's definition completes
+// and restricts the request. A run keeps the definition that it started with, also in a process that
+// takes it over; ReplaceAgents affects later runs only, and that includes the children that a run asks
+// from then on.
+
+// ErrUnknownAgent means that no agent has the id, or that the caller may not use the agent that has it.
+var ErrUnknownAgent = errors.New("no such agent")
+
+// namedAgent is an agent that questions can select, or the one that a run has started with.
+type namedAgent struct {
+	definition.Agent
+	prompt   *prompt.Prompt
+	catalogs toolCatalogCache // of all the tools that the agent may use
+}
+
+func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
+	p, err := a.Prompt.WithTemplate(d.Prompt)
+	if err != nil {
+		return nil, fmt.Errorf("agent %s: %w", d.ID, err)
+	}
+	return &namedAgent{Agent: d, prompt: p}, nil
+}
+
+// servedAgents are the agents that questions can select; the first one is the default.
+type servedAgents struct {
+	list []*namedAgent
+	// unnamed means that there is no file of agents. The only agent is then as the settings say, and
+	// runs do not store its id.
+	unnamed bool
+}
+
+// ReplaceAgents replaces Options.Agents. If agents is empty, there is one agent, with the id
+// definition.DefaultID. Runs in progress keep their definitions.
+func (a *Agent) ReplaceAgents(agents []definition.Agent) error {
+	served := &servedAgents{unnamed: len(agents) == 0}
+	if served.unnamed {
+		agents = []definition.Agent{{ID: definition.DefaultID}}
+	}
+	for _, d := range agents {
+		n, err := a.newNamedAgent(d)
+		if err != nil {
+			return err
+		}
+		served.list = append(served.list, n)
+	}
+	a.agents.Store(served)
+	return nil
+}
+
+// Agents returns the agents that a caller may ask, in the order of the file, the default one first if
+// the caller may ask it.
+func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
+	access, defaultModel := a.Rules.Of(caller), a.defaultModel()
+	var out []definition.Agent
+	for _, n := range a.agents.Load().list {
+		d := n.Agent
+		if d.Model = cmp.Or(d.Model, defaultModel); access.AllowsAgent(d.ID) && access.AllowsModel(d.Model) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// DefaultAgent returns the id of the agent of questions that name none.
+func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
+
+// HasAgent reports whether AGENTS_FILE has an agent of that id, whoever may use it. API formats without
+// a field for agents use this to tell an agent from a model.
+func (a *Agent) HasAgent(id string) bool {
+	served := a.agents.Load()
+	return !served.unnamed && served.find(id) != nil
+}
+
+// AgentTools returns the names of the tools that an agent may call for a caller.
+func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
+	r := Request{Agent: id}
+	names := []string{}
+	for _, t := range a.UsableTools(ctx, caller, r) {
+		names = append(names, t.Name)
+	}
+	n, err := a.selectAgent(caller, id)
+	if err != nil {
+		return nil
+	}
+	r.as = n
+	for _, t := range a.askTools(caller, r) {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+func (a *Agent) defaultModel() string {
+	model, _ := a.Models()
+	return model
+}
+
+func (s *servedAgents) find(id string) *namedAgent {
+	if id == "" {
+		return s.list[0]
+	}
+	if i := slices.IndexFunc(s.list, func(n *namedAgent) bool { return n.ID == id }); i >= 0 {
+		return s.list[i]
+	}
+	return nil
+}
+
+// selectAgent returns the agent with that id, "" being the default one, or ErrUnknownAgent.
+func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error) {
+	n := a.agents.Load().find(id)
+	access := a.Rules.Of(caller)
+	switch {
+	case n == nil:
+		return nil, ErrUnknownAgent
+	case access.AllowsNothing():
+		return nil, ErrForbidden
+	case !access.AllowsAgent(n.ID):
+		return nil, ErrUnknownAgent
+	}
+	return n, nil
+}
+
+// storedAgentID returns what runs store of the agent: "" if the service has no names for agents.
+func (a *Agent) storedAgentID(n *namedAgent) string {
+	if n.ID == definition.DefaultID && a.agents.Load().unnamed {
+		return ""
+	}
+	return n.ID
+}
+
+// restoreAgent returns the agent of a run that another process started with d; nil means one without a
+// name.
+func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
+	if d == nil {
+		return &namedAgent{Agent: definition.Agent{ID: definition.DefaultID}, prompt: a.Prompt}, nil
+	}
+	return a.newNamedAgent(*d)
+}
+
+// applyAgent selects the agent of r, completes r with what the agent sets and r leaves out, and lowers
+// its limits to the agent's.
+func (a *Agent) applyAgent(caller auth.Identity, r *Request) error {
+	n, err := a.selectAgent(caller, strings.TrimSpace(r.Agent))
+	if err != nil {
+		return err
+	}
+	r.as, r.Agent = n, a.storedAgentID(n)
+	r.Model = cmp.Or(r.Model, n.Model)
+	r.Sampling = n.ApplySampling(r.Sampling)
+	r.MaxTokens = budget.LowerTokens(r.MaxTokens, n.MaxOutputTokens)
+	if n.MaxTurns > 0 && (r.MaxTurns <= 0 || r.MaxTurns > n.MaxTurns) {
+		r.MaxTurns = n.MaxTurns
+	}
+	if len(r.OutputSchema) == 0 {
+		r.OutputSchema = n.OutputSchema
+	}
+	return nil
+}
+
+// budgetLimits returns the limits that no question can raise: the service's and the agent's.
+func (a *Agent) budgetLimits(n *namedAgent) Budget {
+	if n == nil {
+		return a.Budget
+	}
+	return n.Budget.Within(a.Budget)
+}

@@ -1,0 +1,236 @@
+package definition
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"answerd/internal/agent/budget"
+	"answerd/internal/mcp/schema"
+)
+
+// readText reads a text of least to most bytes.
+func (p *parser) readText(n *yaml.Node, name string, least, most int) (string, error) {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag != "!!str":
+		return "", p.errorAt(n, "%s must be a text", name)
+	case len(n.Value) < least || len(n.Value) > most:
+		return "", p.errorAt(n, "%s must have %d to %d bytes", name, least, most)
+	}
+	return n.Value, nil
+}
+
+// readPromptFile reads the prompt from the file that n names.
+func (p *parser) readPromptFile(n *yaml.Node) (string, error) {
+	name, err := p.readText(n, "prompt_file", 1, 1024)
+	if err != nil {
+		return "", err
+	}
+	if p.ReadFile == nil {
+		return "", p.errorAt(n, "prompt_file cannot be read here")
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(p.Dir, name)
+	}
+	p.file.PromptFiles = append(p.file.PromptFiles, name)
+	data, err := p.ReadFile(name)
+	switch {
+	case err != nil:
+		return "", p.errorAt(n, "prompt_file cannot be read: %v", err)
+	case len(data) == 0 || len(data) > maxPrompt:
+		return "", p.errorAt(n, "prompt_file must have 1 to %d bytes", maxPrompt)
+	case !utf8.Valid(data):
+		return "", p.errorAt(n, "prompt_file is not UTF-8")
+	}
+	return string(data), nil
+}
+
+// readList reads a list of texts. An empty list is not nil.
+func (p *parser) readList(n *yaml.Node, name string, most, mostBytes int) ([]string, error) {
+	if n.Kind != yaml.SequenceNode || len(n.Content) > most {
+		return nil, p.errorAt(n, "%s must be a list of at most %d texts", name, most)
+	}
+	out := make([]string, len(n.Content))
+	for i, item := range n.Content {
+		text, err := p.readText(item, fmt.Sprintf("each of %s", name), 1, mostBytes)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = text
+	}
+	return out, nil
+}
+
+// checkServers refuses the name of a server that is not configured.
+func (p *parser) checkServers(n *yaml.Node, names []string) error {
+	for i, name := range names {
+		if p.Servers != nil && !slices.Contains(p.Servers, name) {
+			return p.errorAt(n.Content[i], "servers: no MCP server is named %s", printable(name))
+		}
+	}
+	return nil
+}
+
+func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
+	for i, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil {
+			return p.errorAt(n.Content[i], "tools: %s is not a valid pattern", printable(glob))
+		}
+	}
+	return nil
+}
+
+// readWhole reads a whole number above 0.
+func (p *parser) readWhole(n *yaml.Node, name string) (int64, error) {
+	var v int64
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || n.Decode(&v) != nil || v < 1 || v > 1<<53 {
+		return 0, p.errorAt(n, "%s must be a whole number above 0", name)
+	}
+	return v, nil
+}
+
+// readNumber reads a number from low to high; low itself is excluded if above is set.
+func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above bool) (float64, error) {
+	var v float64
+	isNumber := n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float") && n.Decode(&v) == nil
+	if !isNumber || !(v >= low && v <= high) || above && v == low {
+		if above {
+			return 0, p.errorAt(n, "%s must be a number above %g, at most %g", name, low, high)
+		}
+		return 0, p.errorAt(n, "%s must be a number from %g to %g", name, low, high)
+	}
+	return v, nil
+}
+
+// readBudget reads the limits of a run, by the names that questions use.
+func (p *parser) readBudget(n *yaml.Node) (b budget.Limits, _ error) {
+	return b, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
+		of := "budget." + name
+		switch name {
+		case "tool_calls":
+			var calls int64
+			calls, err = p.readWhole(value, of)
+			b.ToolCalls = int(calls)
+		case "input_tokens":
+			b.InputTokens, err = p.readWhole(value, of)
+		case "output_tokens":
+			b.OutputTokens, err = p.readWhole(value, of)
+		case "total_tokens":
+			b.TotalTokens, err = p.readWhole(value, of)
+		case "result_bytes":
+			b.ResultBytes, err = p.readWhole(value, of)
+		case "seconds":
+			b.Seconds, err = p.readNumber(value, of, 0, maxSeconds, true)
+		case "cost":
+			b.Cost, err = p.readNumber(value, of, 0, maxCost, true)
+		default:
+			return errUnknown
+		}
+		return err
+	})
+}
+
+// readSampling reads how the model samples.
+func (p *parser) readSampling(n *yaml.Node, a *Agent) error {
+	return p.readMembers(n, "sampling.", func(name string, value *yaml.Node) (err error) {
+		of := "sampling." + name
+		switch name {
+		case "temperature":
+			var t float64
+			t, err = p.readNumber(value, of, 0, 2, false)
+			a.Sampling.Temperature = &t
+		case "max_output_tokens":
+			a.MaxOutputTokens, err = p.readWhole(value, of)
+		case "reasoning_effort":
+			a.Sampling.ReasoningEffort, err = p.readText(value, of, 1, 32)
+		case "seed":
+			var seed int64
+			if value.Kind != yaml.ScalarNode || value.Tag != "!!int" || value.Decode(&seed) != nil {
+				return p.errorAt(value, "%s must be a whole number", of)
+			}
+			a.Sampling.Seed = &seed
+		default:
+			return errUnknown
+		}
+		return err
+	})
+}
+
+// readSchema reads a JSON Schema, which must be one that answers can be checked against.
+func (p *parser) readSchema(n *yaml.Node) (json.RawMessage, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, p.errorAt(n, "output_schema must be a JSON Schema object")
+	}
+	value, err := p.jsonValue(n, 0)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(value)
+	switch {
+	case err != nil:
+		return nil, p.errorAt(n, "output_schema is not JSON")
+	case len(raw) > maxSchema:
+		return nil, p.errorAt(n, "output_schema is larger than %d bytes", maxSchema)
+	}
+	if _, err := schema.Compile(raw); err != nil {
+		return nil, p.errorAt(n, "output_schema cannot be used: %v", err)
+	}
+	return raw, nil
+}
+
+// jsonValue returns a node as a value of JSON.
+func (p *parser) jsonValue(n *yaml.Node, depth int) (any, error) {
+	if depth > 100 {
+		return nil, p.errorAt(n, "output_schema is nested too deep")
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		out := make(map[string]any, len(n.Content)/2)
+		return out, p.readMembers(n, "output_schema: ", func(name string, value *yaml.Node) (err error) {
+			out[name], err = p.jsonValue(value, depth+1)
+			return err
+		})
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i, item := range n.Content {
+			v, err := p.jsonValue(item, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = v
+		}
+		return out, nil
+	case yaml.ScalarNode:
+		return p.jsonScalar(n)
+	}
+	return nil, p.errorAt(n, "output_schema has an alias, which is not supported")
+}
+
+// jsonScalar returns a scalar as a value of JSON. A number stays as it is written if JSON can write it
+// like that.
+func (p *parser) jsonScalar(n *yaml.Node) (any, error) {
+	switch n.Tag {
+	case "!!str", "!!timestamp":
+		return n.Value, nil
+	case "!!null":
+		return nil, nil
+	case "!!bool":
+		var v bool
+		err := n.Decode(&v)
+		return v, err
+	case "!!int", "!!float":
+		if json.Valid([]byte(n.Value)) {
+			return json.Number(n.Value), nil
+		}
+		var v float64
+		if n.Decode(&v) == nil && v-v == 0 { // not an infinity and not NaN, which JSON has not
+			return v, nil
+		}
+	}
+	return nil, p.errorAt(n, "output_schema: JSON has no value %s", printable(n.Value))
+}

@@ -1,0 +1,585 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/agent/admission"
+	"answerd/internal/agent/definition"
+	"answerd/internal/agent/replay"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/content"
+)
+
+// Delegation: an agent asks another one with a tool, ask_<id>. The call starts a child run, which is a
+// run of its own in the log: it has its own job, so any process may execute it, also another one than
+// the parent's. The call reads the child's events like any reader:
+//
+//   - What the child does becomes tool_progress of the call.
+//   - When the child is suspended, the call asks the owner of the parent the same questions, under the
+//     same ids, and passes each answer on. Then the parent is suspended too, and may be parked.
+//   - The child's end becomes the result of the call.
+//
+// The child's executor stores an input in the parent whenever a question is resolved and at its end
+// (wakeParent), because a parked parent reads nothing. A process that takes over the parent finds the
+// child by a note (replay.NoteChild), and reads on.
+
+const (
+	// maxAsksPerTurn bounds the child runs of a turn. With definition.MaxLevels it bounds the runs that
+	// one question can cause.
+	maxAsksPerTurn = 8
+	// childEndWait bounds how long a cancelled call waits for the end of its child, so that the end of
+	// the parent comes after it.
+	childEndWait = 10 * time.Second
+	// childStartWait bounds how long a process that took over a parent waits for the first event of the
+	// child. The process that created the child may have died before that.
+	childStartWait = time.Minute
+	maxProgress    = 500 // bytes of the message of a tool_progress event
+)
+
+// parentCall says which run a child run works for.
+type parentCall struct {
+	Run   string `json:"run,omitempty"` // "" of a run that a caller asked for
+	Level int    `json:"level,omitempty"`
+}
+
+// askTool is a tool that asks another agent.
+type askTool struct {
+	llm.Tool
+	agent string
+}
+
+var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
+	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
+
+// askTools returns the tools with which a run of r asks other agents: those that the agent lists, that
+// exist at present, and that the caller may use.
+func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
+	if len(r.as.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {
+		return nil
+	}
+	served, access := a.agents.Load(), a.Rules.Of(caller)
+	for _, id := range r.as.Agents {
+		n, name := served.find(id), definition.AskPrefix+id
+		if n == nil || !access.AllowsAgent(id) || !matches(r.Tools, name) {
+			continue
+		}
+		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
+		if n.Description != "" {
+			description += " " + n.Description
+		}
+		tools = append(tools, askTool{llm.Tool{Name: name, Description: description, Schema: askSchema}, id})
+	}
+	return tools
+}
+
+// isAsk reports whether a tool of that name asks another agent.
+func (l *loop) isAsk(name string) bool {
+	return slices.ContainsFunc(l.askTools, func(t askTool) bool { return t.Name == name })
+}
+
+// prepareAsk makes x a call that asks another agent, if its tool does that.
+func (l *loop) prepareAsk(x *toolExecution) {
+	for _, t := range l.askTools {
+		if t.Name == x.Tool {
+			x.tool, x.exists = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}, true
+			x.asks, x.builtin = t.agent, l.askAgent
+		}
+	}
+}
+
+// askLimits returns why each of the calls must not be made because the turn asks too many agents; ""
+// for the others. It sets how many children share the rest of the budget.
+func (l *loop) askLimits(calls []*call) []string {
+	refusals := make([]string, len(calls))
+	l.askShare = 0
+	for i, c := range calls {
+		if !l.isAsk(c.Tool) {
+			continue
+		}
+		if l.askShare == maxAsksPerTurn {
+			refusals[i] = fmt.Sprintf("Only %d agents can be asked in one turn.", maxAsksPerTurn)
+			continue
+		}
+		l.askShare++
+	}
+	return refusals
+}
+
+// askAgent executes a call that asks another agent.
+func (l *loop) askAgent(ctx context.Context, x *toolExecution) (*content.Result, error) {
+	var args struct{ Question string }
+	if json.Unmarshal(x.args, &args) != nil || strings.TrimSpace(args.Question) == "" {
+		return nil, x.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
+	}
+	c := &childRun{loop: l, x: x}
+	if err := c.open(ctx, args.Question); err != nil {
+		return nil, err
+	}
+	defer l.run.suspension.awaitsChild(c.id, false)
+	end, err := c.follow(ctx)
+	if err != nil && l.run.relinquished() != nil {
+		return nil, err // another process continues here; the child is not affected
+	}
+	if err != nil && ctx.Err() == nil {
+		return nil, c.lostFailure(err)
+	}
+	if err != nil {
+		c.cancel(ctx)
+	}
+	if spendErr := c.spend(context.WithoutCancel(ctx), end); spendErr != nil {
+		return nil, spendErr
+	}
+	if err != nil {
+		return nil, x.canceledFailure(ctx)
+	}
+	return c.result(end)
+}
+
+// childRun is the child run of a call, as the call sees it.
+type childRun struct {
+	loop *loop
+	x    *toolExecution
+	id   string
+
+	attached bool // another process started the child, so readers know of its first events
+	progress float64
+	waiting  []event.Interrupt // the questions that are open in the child, if it is suspended
+	relayed  map[string]bool   // the ids of those that the owner of the parent was asked
+	asking   sync.WaitGroup    // goroutines that ask them
+	failed   chan error        // of capacity 1: the first error of these goroutines
+}
+
+// open starts the child, or finds the one that another process started.
+func (c *childRun) open(ctx context.Context, question string) error {
+	c.relayed, c.failed = make(map[string]bool), make(chan error, 1)
+	if known := c.x.replayed; known.HasChild() {
+		switch started, err := c.awaitStart(ctx, known.Child); {
+		case err != nil:
+			return err
+		case started:
+			c.id, c.attached = known.Child, true
+			c.loop.run.suspension.awaitsChild(c.id, true)
+			c.x.childID = c.id
+			return nil
+		}
+	}
+	return c.start(ctx, question)
+}
+
+// awaitStart reports whether the child of that id has begun, or begins soon. A child that was created and
+// never began is deleted.
+func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
+	log := c.loop.agent.Log
+	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) {
+		return false, nil
+	}
+	over := time.NewTimer(childStartWait)
+	defer over.Stop()
+	for {
+		page, err := log.After(ctx, id, 0)
+		switch {
+		case ctx.Err() != nil:
+			return false, context.Cause(ctx)
+		case errors.Is(err, event.ErrUnavailable):
+			return false, err
+		case err != nil || len(page.Events) > 0 || page.Ended:
+			return true, nil // follow reports the error
+		}
+		select {
+		case <-page.More:
+		case <-over.C:
+			return false, log.Delete(ctx, id)
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+// start starts the child in this process. The note with its id comes first, so that a process that takes
+// over the parent cannot start a second one.
+func (c *childRun) start(ctx context.Context, question string) error {
+	l, x := c.loop, c.x
+	a, parent := l.agent, &l.run.req
+	limits, callsLeft := l.budget.Remaining(max(l.askShare, 1))
+	r := Request{
+		Question: question, Agent: x.asks, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
+		Budget: limits, Background: true, Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
+		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Level: parent.parent.Level + 1},
+	}
+	if !callsLeft {
+		r.ToolChoice = ToolNone
+	}
+	if err := a.validateRequest(l.run.caller, &r); err != nil {
+		return x.failure(mcp.Denied, "The agent "+x.asks+" cannot be asked: "+err.Error()+".")
+	}
+	rec := event.Run{
+		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: a.Log.Now(), Background: true,
+		Agent: r.Agent, ParentID: l.run.ID,
+	}
+	if err := l.run.writeNote(ctx, replay.NoteChild, replay.CallKey(x.CallID), rec.ID); err != nil {
+		return err
+	}
+	child := a.newRun(trace.ContextWithSpanContext(a.ctx, trace.SpanContextFromContext(ctx)), rec, l.run.caller, r)
+	if !a.registerChild(child) {
+		child.cancel(nil)
+		return errHandedOver
+	}
+	if err := a.beginRun(ctx, child); err != nil {
+		a.discardRun(child)
+		return fmt.Errorf("ask the agent %s: %w", x.asks, err)
+	}
+	c.id = rec.ID
+	l.run.suspension.awaitsChild(c.id, true)
+	x.childID = c.id
+	a.runInBackground(child)
+	return nil
+}
+
+// registerChild registers a run that needs no free slot, because its parent has one and waits. It reports
+// false if this process is handing over its runs.
+func (a *Agent) registerChild(r *run) bool {
+	var slot *admission.Slot
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.handedOver {
+		return false
+	}
+	slot = a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
+	r.slot, r.memory, a.active[r.ID] = slot, slot.Memory, r
+	a.runs.Add(1)
+	return true
+}
+
+// follow reads the child to its end, and returns its terminal event.
+func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
+	asking, stop := context.WithCancel(ctx)
+	defer c.asking.Wait()
+	defer stop() // withdraws the questions that are still open
+	log, known := c.loop.agent.Log, c.attached
+	for pos := int64(0); ; {
+		page, err := log.After(ctx, c.id, pos)
+		if ctx.Err() != nil {
+			return event.Event{}, context.Cause(ctx)
+		}
+		if err != nil {
+			return event.Event{}, err
+		}
+		for _, e := range page.Events {
+			if pos = e.Seq; e.Terminal() {
+				return e, nil
+			}
+			if err := c.observe(ctx, e, known); err != nil {
+				return event.Event{}, err
+			}
+		}
+		if len(page.Events) > 0 {
+			continue
+		}
+		if page.Ended {
+			return event.Event{}, event.ErrGone
+		}
+		if known {
+			known = false
+			if err := c.loop.withdrawQuestions(ctx, c.x.replayed, interruptIDs(c.waiting)...); err != nil {
+				return event.Event{}, err
+			}
+		}
+		c.relay(asking)
+		select {
+		case <-page.More:
+		case err := <-c.failed:
+			return event.Event{}, err
+		case <-ctx.Done():
+			return event.Event{}, context.Cause(ctx)
+		}
+	}
+}
+
+func interruptIDs(all []event.Interrupt) (ids []string) {
+	for _, i := range all {
+		ids = append(ids, i.ID)
+	}
+	return ids
+}
+
+// observe notes what the child waits for, and reports its progress unless readers know of it.
+func (c *childRun) observe(ctx context.Context, e event.Event, known bool) error {
+	if s, ok := e.Body.(event.Suspended); ok {
+		c.waiting = s.Interrupts
+	}
+	if _, resolved := replay.InterruptOf(e); resolved != "" {
+		c.waiting = slices.DeleteFunc(slices.Clone(c.waiting), func(i event.Interrupt) bool { return i.ID == resolved })
+	}
+	message := ""
+	switch b := e.Body.(type) {
+	case event.Start:
+		message = "The agent " + c.x.asks + " was asked."
+	case event.StepStart:
+		message = fmt.Sprintf("The agent %s takes step %d.", c.x.asks, b.Step)
+	case event.ToolCall:
+		message = fmt.Sprintf("The agent %s calls %s.", c.x.asks, b.Tool)
+	case event.ToolProgress:
+		message = b.Message
+	}
+	if message == "" {
+		return nil
+	}
+	c.progress++
+	if known {
+		return nil
+	}
+	message, _ = content.TruncateText(message, maxProgress, "")
+	c.x.notifications.appendEvent(ctx, event.ToolProgress{Call: c.x.Call, Progress: c.progress, Message: message, ChildRunID: c.id})
+	return c.x.notifications.err
+}
+
+// relay asks the owner of the parent what the child waits for, and passes the answers on.
+func (c *childRun) relay(ctx context.Context) {
+	var recs []event.Interrupt
+	for _, i := range c.waiting {
+		if c.relayed[i.ID] {
+			continue
+		}
+		c.relayed[i.ID] = true
+		i.CallID, i.ChildRunID = c.x.CallID, cmp.Or(i.ChildRunID, c.id)
+		recs = append(recs, i)
+	}
+	if len(recs) == 0 {
+		return
+	}
+	c.asking.Go(func() {
+		err := func() (err error) {
+			defer recoverTo(&err)
+			_, err = c.loop.askOwnerAll(ctx, recs, func(n int, v resolution) error { return c.passOn(ctx, recs[n].ID, v) })
+			return err
+		}()
+		if err != nil {
+			select {
+			case c.failed <- err:
+			default:
+			}
+		}
+	})
+}
+
+// passOn gives the child the answer to one of its questions. A question that was not answered expires in
+// the child, or was withdrawn there.
+func (c *childRun) passOn(ctx context.Context, id string, v resolution) error {
+	if v.unanswered != nil {
+		return nil
+	}
+	err := c.loop.agent.Log.AddInput(context.WithoutCancel(ctx), c.id, id, encodeInput(v.Input, v.by))
+	switch {
+	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
+		return nil
+	}
+	return fmt.Errorf("pass an answer on to a child run: %w", err)
+}
+
+// replayedRelay returns what became of a question of a child that another process has relayed, as
+// replayedQuestion does.
+func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution) {
+	q := c.RelayedQuestion(id)
+	switch {
+	case q == nil:
+		return nil, nil
+	case !q.Resolved:
+		q.Reopened = true
+		return reopenedInterrupt(q.Interrupt), nil
+	}
+	v := resolution{unanswered: ErrExpired}
+	if data, given := l.replayed.Inputs[id]; given {
+		v = decodeInput(id, data)
+	}
+	return nil, &v
+}
+
+// wakeParent stores an input in the parent of a child run, whose questions have the same ids. If the
+// parent waits for that question, it is resolved there too; if the parent is parked, it continues. An
+// answer that the parent got first stays.
+func (a *Agent) wakeParent(child *run, id string) {
+	if child.req.parent.Run == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
+	defer cancel()
+	err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput)
+	switch {
+	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
+	default:
+		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires", "run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
+	}
+}
+
+// cancel cancels the child and waits for its end.
+func (c *childRun) cancel(ctx context.Context) {
+	a := c.loop.agent
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), childEndWait)
+	defer stop()
+	if err := a.Cancel(ctx, c.id); err != nil {
+		a.Logger.WarnContext(ctx, "a child run could not be cancelled", "run_id", c.loop.run.ID, "child_run_id", c.id, "error", err)
+		return
+	}
+	for {
+		run, err := a.Log.Run(ctx, c.id)
+		if err != nil || run.Last.Terminal() {
+			return
+		}
+		page, err := a.Log.After(ctx, c.id, run.Last.Seq)
+		if err != nil || page.Ended {
+			return
+		}
+		if len(page.Events) > 0 {
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// cancelChildren cancels the child runs of a run that ends, if another process started them and no call
+// of this process has waited for their end.
+func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
+	if l.replayed == nil {
+		return
+	}
+	for _, c := range l.replayed.Calls {
+		if !c.HasChild() || c.End != nil || c.Spent != nil {
+			continue
+		}
+		if err := a.Cancel(ctx, c.Child); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
+			a.Logger.WarnContext(ctx, "a child run could not be cancelled", "run_id", l.run.ID, "child_run_id", c.Child, "error", err)
+		}
+	}
+}
+
+// spend counts what the child has used, once: a note says that it is counted.
+func (c *childRun) spend(ctx context.Context, end event.Event) error {
+	l := c.loop
+	if known := c.x.replayed; known != nil && known.Spent != nil {
+		c.x.spent = known.Spent
+		return nil
+	}
+	spent := l.agent.spentBy(ctx, c.id, 0)
+	data, err := json.Marshal(spent)
+	if err != nil {
+		return fmt.Errorf("encode what a child run has used: %w", err)
+	}
+	if err := l.run.writeNote(ctx, replay.NoteSpent, replay.CallKey(c.x.CallID), string(data)); err != nil {
+		return err
+	}
+	c.x.spent = &spent
+	return l.budget.SpendChild(ctx, l.run.out, spent)
+}
+
+// spentBy returns what a run has used, with its children, as far as its log still says.
+func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spent) {
+	zero := 0.0
+	s.Cost = &zero
+	events, err := a.allEvents(ctx, id)
+	if err != nil || level > definition.MaxLevels {
+		return event.Spent{}
+	}
+	model, children := "", event.Spent{Cost: &zero}
+	for _, e := range events {
+		child := ""
+		switch b := e.Body.(type) {
+		case event.Start:
+			model = b.Model
+		case event.StepEnd:
+			if b.Usage != nil {
+				s.Usage = s.Usage.Plus(*b.Usage)
+			}
+		case event.ToolResult:
+			s.Calls++
+			child = b.ChildRunID
+		case event.ToolError:
+			if kind := mcp.ErrorKind(b.Kind); kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments {
+				s.Calls++
+			}
+			child = b.ChildRunID
+		case event.FinalAnswer: // it includes what servers and children have used
+			return event.Spent{Usage: b.Metadata.Usage, Cost: b.Metadata.Cost, Calls: s.Calls + children.Calls}
+		}
+		if child != "" {
+			children = children.Plus(a.spentBy(ctx, child, level+1))
+		}
+	}
+	s.Cost = a.profileOf(model).Price.CostOf(s.Usage.InputTokens, s.Usage.OutputTokens)
+	return s.Plus(children)
+}
+
+// countChild adds to the metadata of the answer what a child has used.
+func (l *loop) countChild(s event.Spent) {
+	if l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{}) {
+		l.childSpent.Cost = new(float64)
+	}
+	l.childSpent = l.childSpent.Plus(s)
+	l.addUsage(s.Usage)
+}
+
+// cost returns what the run and its children have cost; nil if a price is unknown.
+func (l *loop) cost() *float64 {
+	all, children := l.metadata.Usage, l.childSpent.Usage
+	own := l.budget.CostOf(event.Usage{
+		InputTokens: all.InputTokens - children.InputTokens, OutputTokens: all.OutputTokens - children.OutputTokens, TotalTokens: all.TotalTokens - children.TotalTokens,
+	})
+	if children == (event.Usage{}) {
+		return own
+	}
+	return event.Spent{Cost: own}.Plus(event.Spent{Cost: l.childSpent.Cost}).Cost
+}
+
+// result returns the result of the call, or its failure, for the end of the child.
+func (c *childRun) result(end event.Event) (*content.Result, error) {
+	switch b := end.Body.(type) {
+	case event.FinalAnswer:
+		block, err := json.Marshal(map[string]string{"type": "text", "text": b.Answer})
+		if err != nil {
+			return nil, fmt.Errorf("encode the answer of a child run: %w", err)
+		}
+		return &content.Result{Content: []json.RawMessage{block}}, nil
+	case event.RunError:
+		return nil, c.x.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.x.asks, b.Code, b.Message, b.PartialAnswer)))
+	}
+	return nil, c.x.failure(mcp.Cancelled, "The agent "+c.x.asks+" was cancelled.")
+}
+
+// lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
+func (c *childRun) lostFailure(err error) error {
+	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
+		return c.x.failure(mcp.UnknownOutcome, "What the agent "+c.x.asks+" did is no longer kept.")
+	}
+	return err
+}
+
+// withChild adds the child run of the call to its event.
+func (o callOutcome) withChild(x *toolExecution) callOutcome {
+	o.spent = x.spent
+	if x.childID == "" {
+		return o
+	}
+	if o.errorEvent != nil {
+		o.errorEvent.ChildRunID = x.childID
+	} else {
+		o.resultEvent.ChildRunID = x.childID
+	}
+	return o
+}
