@@ -46,7 +46,7 @@ const (
 	childEndWait = 10 * time.Second
 	// childStartWait bounds how long a process that took over a parent waits for the first event of the
 	// child. The process that created the child may have died before that.
-	childStartWait = time.Minute
+	childStartWait = 15 * time.Second
 	maxProgress    = 500 // bytes of the message of a tool_progress event
 )
 
@@ -184,8 +184,8 @@ func (c *childRun) open(ctx context.Context, question string) error {
 // never began is deleted.
 func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 	log := c.loop.agent.Log
-	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) {
-		return false, nil
+	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
+		return false, nil // its process died before it created the child
 	}
 	over := time.NewTimer(childStartWait)
 	defer over.Stop()
