@@ -26,14 +26,15 @@ const (
 
 // askFlags holds the flags of ask and chat.
 type askFlags struct {
-	url, tokenFile, thread string
-	json, yes              bool
+	url, tokenFile, thread, agent string
+
+	json, yes bool
 }
 
 // askCommand runs `answerd ask`, which asks one question. Without an argument it reads the
 // question from stdin, unless stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	const usage = `usage: answerd ask [-url U] [-token-file F] [-thread T] [-json] [-yes] "question"`
+	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-yes] "question"`
 	flags, words, err := parseAskFlags("ask", args, true)
 	if err != nil {
 		return &usageError{usage}
@@ -56,7 +57,7 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 func chatCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	flags, words, err := parseAskFlags("chat", args, false)
 	if err != nil || len(words) > 0 {
-		return &usageError{"usage: answerd chat [-url U] [-token-file F] [-thread T] [-yes]"}
+		return &usageError{"usage: answerd chat [-url U] [-token-file F] [-agent A] [-thread T] [-yes]"}
 	}
 	return withSession(ctx, flags, environ, stdout, stderr, func(s *terminal.Session) error { return s.Chat(ctx) })
 }
@@ -68,6 +69,7 @@ func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []st
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
+	flags.StringVar(&f.agent, "agent", "", "named agent that answers")
 	flags.StringVar(&f.thread, "thread", "", "thread of the question")
 	flags.BoolVar(&f.yes, "yes", false, "approve every call")
 	if withJSON {
@@ -101,7 +103,7 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 		}
 	}
 	session := terminal.New(terminal.Options{
-		URL: url, Token: readToken(flags.tokenFile), Thread: flags.thread, JSON: flags.json, ApproveAll: flags.yes,
+		URL: url, Token: readToken(flags.tokenFile), Agent: flags.agent, Thread: flags.thread, JSON: flags.json, ApproveAll: flags.yes,
 		// The writer of the log writes later, and a prompt must be visible before its answer.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),

@@ -12,6 +12,7 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/definition"
 	"answerd/internal/auth"
 	"answerd/internal/auth/sealed"
 	"answerd/internal/llm"
@@ -53,6 +54,8 @@ type config struct {
 	LLMToolCalling string `env:"LLM_TOOL_CALLING" envDefault:"auto"`
 	// JSON file with the models that callers may use, and what each can do: docs/providers.md. Unset: any model that a request names.
 	ModelsFile string `env:"MODELS_FILE"`
+	// YAML or JSON file with named agents, each with its own prompt, model, tools and limits: docs/tasks/several-agents.md. It is read again when it changes, and on SIGHUP. Unset: one agent, as the settings say.
+	AgentsFile string `env:"AGENTS_FILE"`
 	// Longest wait for the first byte of a model's answer.
 	LLMFirstByteTimeout time.Duration `env:"LLM_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	// Longest silence within a model's answer.
@@ -161,7 +164,7 @@ type config struct {
 	AuthRequireATJWT bool `env:"AUTH_REQUIRE_AT_JWT" envDefault:"false"`
 	// Longest lifetime, from iat to exp, of a token that is accepted. 0: any.
 	AuthMaxLifetime time.Duration `env:"AUTH_MAX_LIFETIME" envDefault:"0s"`
-	// JSON file with rules about which callers may use which servers, tools and models: docs/rules.md. It is read again when it changes, and on SIGHUP. Unset: authenticated callers may use everything.
+	// JSON file with rules about which callers may use which servers, tools, models and agents: docs/rules.md. It is read again when it changes, and on SIGHUP. Unset: authenticated callers may use everything.
 	AuthRulesFile string `env:"AUTH_RULES_FILE"`
 	// Serve callers without authentication, even beyond loopback.
 	AuthAllowAnonymous bool `env:"AUTH_INSECURE_ALLOW_ANONYMOUS" envDefault:"false"`
@@ -252,6 +255,9 @@ type config struct {
 	modelsWatch       *fileWatch    // of MODELS_FILE, as it was just before it was read
 	modelCertificates certificates
 
+	agents      []definition.Agent // of AGENTS_FILE
+	agentsWatch *fileWatch         // of it and its prompts, as they were just before they were read
+
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" if neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 	warnings []*configError      // settings that are probably a mistake, although the service can start
@@ -300,6 +306,9 @@ func loadConfig(environ environment) (config, error) {
 		return c, err
 	}
 	if err := c.readModelCertificates(); err != nil {
+		return c, err
+	}
+	if err := c.readAgents(); err != nil {
 		return c, err
 	}
 	if err := c.readTokenKeys(); err != nil {

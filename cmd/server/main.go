@@ -58,7 +58,7 @@ func commands() []command {
 			return serve(ctx, c, stderr, func(string) {})
 		}},
 		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
-		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -thread T: use this thread;\n-json: print the answer as JSON; -yes: approve every call", true, askCommand},
+		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -yes: approve every call", true, askCommand},
 		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
 		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
 		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {

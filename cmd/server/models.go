@@ -111,6 +111,9 @@ func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent
 		if err != nil {
 			return slog.Attr{}, err
 		}
+		if err := checkAgentIDs(next.profiles(), runs); err != nil {
+			return slog.Attr{}, err
+		}
 		m.use(ctx, next)
 		runs.ReplaceModels(next.DefaultModelID, next.profiles())
 		return slog.Int("models", len(next.models)), nil

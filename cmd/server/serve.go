@@ -98,7 +98,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	runs, err := agent.New(agent.Options{
 		Model: models.router, Tools: tools.client, Log: log,
-		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(),
+		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
@@ -111,6 +111,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		return err
 	}
 	defer models.startReloading(ctx, c, runs)()
+	defer c.startReloadingAgents(ctx, runs, tools.client, logger)()
 	metricsHandler, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
 	if err != nil {
 		return err

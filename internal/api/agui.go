@@ -3,12 +3,15 @@ package api
 import (
 	"net/http"
 
+	"github.com/go-chi/chi/v5"
+
 	"answerd/internal/agent"
 	"answerd/internal/api/agui"
 	"answerd/internal/event"
 )
 
-// postAGUI serves POST /agui: an AG-UI run, which starts a run of the agent or resumes one.
+// postAGUI serves POST /agui and POST /agui/{agent}: an AG-UI run, which starts a run of the agent or
+// resumes one.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
@@ -22,6 +25,9 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	})
 	if err != nil {
 		return err
+	}
+	if id := chi.URLParam(r, "agent"); id != "" {
+		req.Agent = id
 	}
 	if len(q.Answers) > 0 {
 		return h.resumeAGUI(w, r, q)

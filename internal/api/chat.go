@@ -15,7 +15,7 @@ import (
 )
 
 // availableModels returns the models that the caller may use, or the default model if no profiles
-// are configured.
+// are configured, and the named agents, which requests select as models.
 func (h *Handler) availableModels(r *http.Request) []chat.Model {
 	defaultModel, profiles := h.Agent.Models()
 	ids := slices.Sorted(maps.Keys(profiles))
@@ -23,6 +23,11 @@ func (h *Handler) availableModels(r *http.Request) []chat.Model {
 		ids = []string{defaultModel}
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !h.Agent.MayUseModel(identity(r), id) })
+	for _, d := range h.Agent.Agents(identity(r)) {
+		if h.Agent.HasAgent(d.ID) {
+			ids = append(ids, d.ID)
+		}
+	}
 	return chat.ModelList(ids, h.started)
 }
 
@@ -62,6 +67,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
+	h.selectAgent(&req)
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err

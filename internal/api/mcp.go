@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 
+	"answerd/internal/agent/definition"
 	"answerd/internal/api/mcptool"
 	"answerd/internal/api/native"
 	"answerd/internal/auth"
@@ -18,9 +19,9 @@ import (
 // maxBatch bounds the messages of one body. Only protocol 2025-03-26 has such batches.
 const maxBatch = 32
 
-// newMCPServer returns the MCP server whose only tool is the agent.
+// newMCPServer returns the MCP server whose tools are the default agent and every named one.
 func (h *Handler) newMCPServer() *mcpserver.Handler {
-	return mcpserver.New(mcpserver.Options{
+	o := mcpserver.Options{
 		Tool: mcpserver.Tool{
 			Name: mcptool.Name, Title: mcptool.Title, Description: mcptool.Description,
 			InputSchema: mcptool.InputSchema, OutputSchema: mcptool.OutputSchema,
@@ -28,7 +29,20 @@ func (h *Handler) newMCPServer() *mcpserver.Handler {
 		ServerName: "answerd", Version: h.Version,
 		CallTool: h.callAnswerTool, Owner: func(r *http.Request) string { return sessionOwner(identity(r)) },
 		Heartbeat: h.Heartbeat, Logger: h.Logger,
-	})
+	}
+	if h.Agent != nil && h.Agent.HasAgent(h.Agent.DefaultAgent()) {
+		o.MoreTools = h.agentTools
+	}
+	return mcpserver.New(o)
+}
+
+// agentTools returns an MCP tool for each named agent that the caller may ask.
+func (h *Handler) agentTools(r *http.Request) (tools []mcpserver.Tool) {
+	for _, d := range h.Agent.Agents(identity(r)) {
+		t := mcptool.AgentTool(d.ID, d.Description, d.OutputSchema)
+		tools = append(tools, mcpserver.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema, OutputSchema: t.OutputSchema})
+	}
+	return tools
 }
 
 // sessionOwner returns what identifies the caller as the owner of a session. It encodes issuer and
@@ -71,21 +85,33 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 // a suspension for which the client must make another call.
 func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
 	t := &answerCall{h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{})}
+	if c.Tool != mcptool.Name {
+		t.agent = c.Tool
+		d := definition.Find(h.Agent.Agents(t.caller), t.agent)
+		t.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput()
+	}
 	run, err := t.awaitAnswer(ctx)
 	if err != nil {
-		return toCallResult(t.failedResult(ctx, run, err))
+		return t.failed(ctx, run, err)
 	}
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
+		if t.hasOwnOutput {
+			return toCallResult(mcptool.OutputResult(end))
+		}
 		return toCallResult(mcptool.CompletedResult(run, end))
 	case event.Suspended:
 		requests := t.inputRequests(end.Interrupts)
 		if len(requests) == 0 {
-			return toCallResult(mcptool.SuspendedResult(h.runStatus(run)))
+			suspended := mcptool.SuspendedResult(h.runStatus(run))
+			if t.hasOwnOutput {
+				suspended.Structured, suspended.IsError = nil, true // it is no value of the tool's output schema
+			}
+			return toCallResult(suspended)
 		}
 		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
 	}
-	return toCallResult(t.failedResult(ctx, run, endProblem(run)))
+	return t.failed(ctx, run, endProblem(run))
 }
 
 // toCallResult converts a result. mcptool does not import mcpserver, so each has its own type.

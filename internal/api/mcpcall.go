@@ -30,6 +30,9 @@ type answerCall struct {
 	caller   auth.Identity
 	reporter *mcptool.ProgressReporter
 
+	agent        string // the named agent that the tool stands for; "" for the default one
+	hasOwnOutput bool   // the structured content is the agent's output, and not the answer document
+
 	// after is the last event that an earlier call has reported. answered are the interrupts
 	// that this call has answered, and contentErrors what was wrong with its other answers.
 	after         int64
@@ -87,6 +90,7 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	if req, err = withIdempotencyKey(t.call.Request, t.call.Arguments, req); err != nil {
 		return event.Run{}, err
 	}
+	req.Agent = cmp.Or(t.agent, req.Agent)
 	req.Hops, req.Interactive, req.Awaited = hops, true, true
 	req.AskAtLimit = false // MCP has no form for that question
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)
@@ -290,6 +294,15 @@ func (t *answerCall) relayInterrupt(ctx context.Context, run string, i event.Int
 		}
 		return
 	}
+}
+
+// failed returns the result of a call without an answer.
+func (t *answerCall) failed(ctx context.Context, run event.Run, err error) mcpserver.Result {
+	r := t.failedResult(ctx, run, err)
+	if t.hasOwnOutput {
+		r.Structured = nil // a problem is no value of the tool's output schema
+	}
+	return toCallResult(r)
 }
 
 // failedResult returns the result of a call without an answer, with the same problem document that

@@ -147,6 +147,7 @@ var sentinelProblems = []struct {
 	{agent.ErrForbidden, "forbidden", "The access rules of this service do not allow this."},
 	{agent.ErrKeyReused, "unprocessable", "This Idempotency-Key was used with another body."},
 	{agent.ErrKeyElsewhere, "unprocessable", "This Idempotency-Key was used for a request to another path."},
+	{agent.ErrUnknownAgent, "not_found", "There is no agent with this id."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
 	{event.ErrNotFound, "not_found", "There is no such run."},
 	{event.ErrLost, "gone", "The run was lost when the process that executed it ended. Ask again."},

@@ -45,6 +45,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
 		req.Awaited = !q.Stream
 	}
+	h.selectAgent(&req)
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err

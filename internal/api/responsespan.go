@@ -118,7 +118,7 @@ func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (res
 		}
 		head.PreviousID = responses.FormatID(s.run.ID, spanEndingAt(events, s.After))
 	} else {
-		head.ToolLists = h.toolLists(r, s.request)
+		head.ToolLists = h.toolLists(r, s.run.Agent, s.request)
 	}
 	return head, nil
 }
@@ -177,13 +177,13 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (s resp
 	return s
 }
 
-// toolLists returns the tools of the MCP servers that the request named, as far as the caller may
-// use them.
-func (h *Handler) toolLists(r *http.Request, request responses.StoredRequest) []responses.ToolList {
+// toolLists returns the tools of the MCP servers that the request named, as far as the caller and the
+// agent may use them.
+func (h *Handler) toolLists(r *http.Request, agentID string, request responses.StoredRequest) []responses.ToolList {
 	if len(request.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Servers: request.ListedServers, Tools: request.Tools})
+	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Agent: agentID, Servers: request.ListedServers, Tools: request.Tools})
 	var out []responses.ToolList
 	for _, server := range request.ListedServers {
 		l := responses.ToolList{Server: server}

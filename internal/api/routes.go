@@ -56,9 +56,11 @@ func (h *Handler) newRouter() chi.Router {
 		r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
 		r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
 
-		// Tools and MCP servers, without a run.
+		// Tools, agents and MCP servers, without a run.
 		r.Get("/tools", h.withProblems(h.listTools))
 		r.Post("/tools/{name}/call", h.withProblems(h.callTool))
+		r.Get("/agents", h.withProblems(h.listAgents))
+		r.Get("/agents/{id}", h.withProblems(h.getAgent))
 		r.Get("/servers", h.withProblems(h.listServers))
 		r.Post("/servers/{name}/refresh", h.withProblems(h.refreshServer))
 		r.Get("/servers/{name}/prompts", h.withProblems(h.listPrompts))
@@ -83,6 +85,7 @@ func (h *Handler) newRouter() chi.Router {
 
 		// AG-UI.
 		r.Post("/agui", h.withProblems(h.postAGUI))
+		r.Post("/agui/{agent}", h.withProblems(h.postAGUI))
 		r.Get("/agui/capabilities", h.withProblems(h.getAGUICapabilities))
 
 		// The agent as an MCP server.

@@ -8,6 +8,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/definition"
 	"answerd/internal/api/native"
 )
 
@@ -15,6 +16,41 @@ import (
 func (h *Handler) listTools(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, "application/json", map[string]any{"tools": h.Agent.ToolsFor(r.Context(), identity(r))})
 	return nil
+}
+
+// listAgents serves GET /agents: the named agents that this caller may ask.
+func (h *Handler) listAgents(w http.ResponseWriter, r *http.Request) error {
+	list := native.AgentList{Agents: []native.Agent{}}
+	for _, d := range h.Agent.Agents(identity(r)) {
+		list.Agents = append(list.Agents, h.describeAgent(r, d))
+	}
+	writeJSON(w, http.StatusOK, "application/json", list)
+	return nil
+}
+
+// getAgent serves GET /agents/{id}.
+func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
+	d := definition.Find(h.Agent.Agents(identity(r)), chi.URLParam(r, "id"))
+	if d == nil {
+		return agent.ErrUnknownAgent
+	}
+	writeJSON(w, http.StatusOK, "application/json", h.describeAgent(r, *d))
+	return nil
+}
+
+func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agent {
+	return native.Agent{
+		ID: d.ID, Description: d.Description, Model: d.Model, Default: d.ID == h.Agent.DefaultAgent(),
+		Tools: h.Agent.AgentTools(r.Context(), identity(r), d.ID), OutputSchema: d.OutputSchema, Examples: append([]string{}, d.Examples...),
+	}
+}
+
+// selectAgent makes req select the agent whose id it has as its model, for the API formats that have no
+// field for agents. No agent has the id of a model.
+func (h *Handler) selectAgent(req *agent.Request) {
+	if req.Agent == "" && h.Agent.HasAgent(req.Model) {
+		req.Agent, req.Model = req.Model, ""
+	}
 }
 
 // callTool serves POST /tools/{name}/call: one tool call without a model. The body of a successful

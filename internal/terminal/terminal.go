@@ -34,6 +34,7 @@ type Options struct {
 	URL string // base URL of the answerd to ask
 	// Token returns the bearer token of each request; nil sends none.
 	Token  func() (string, error)
+	Agent  string // named agent that answers; "" means the default one
 	Thread string // thread of the first question; "" starts a new one
 
 	JSON       bool // print the answer as a JSON document instead of its text
@@ -56,6 +57,7 @@ type Session struct {
 	readAsk lineReader // for questions of the person, with a history of its own
 
 	thread  string
+	agent   string
 	history []message
 }
 
@@ -73,7 +75,7 @@ func New(o Options) *Session {
 		client:  client{url: strings.TrimSuffix(o.URL, "/"), token: o.Token, http: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}},
 		status:  newStatusLine(o.Err, o.ErrTerminal),
 		read:    read, readAsk: readAsk,
-		thread: o.Thread,
+		thread: o.Thread, agent: o.Agent,
 	}
 }
 
@@ -100,7 +102,8 @@ func (s *Session) Ask(ctx context.Context, question string) error {
 		Question string    `json:"question"`
 		History  []message `json:"history,omitempty"`
 		ThreadID string    `json:"thread_id,omitempty"`
-	}{question, s.history, s.thread})
+		Agent    string    `json:"agent,omitempty"`
+	}{question, s.history, s.thread, s.agent})
 	if err != nil {
 		return fmt.Errorf("encode the question: %w", err)
 	}

@@ -36,6 +36,7 @@ type body struct {
 	Messages  []message       `json:"messages"`
 	MessageID string          `json:"messageId"`
 	Model     string          `json:"model"`
+	Agent     string          `json:"agent"` // a named agent
 	System    string          `json:"system"`
 	Tools     toolList        `json:"tools"`
 	Approvals *bool           `json:"approvals"` // false if the page cannot ask for them
@@ -53,10 +54,13 @@ func Decode(data []byte) (Request, error) {
 	}
 	q := Request{Options: in.Answerd}
 	q.Model, q.ThreadID, q.ToolChoice, q.Instructions = in.Model, in.ID, agent.ToolAuto, in.System
+	q.Agent = in.Agent
 	q.Interactive, q.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
 	switch {
 	case !ValidID(in.ID):
 		return q, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
+	case len(in.Agent) > maxID:
+		return q, &Invalid{"agent", "must be at most 128 bytes"}
 	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
 		return q, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
 	}

@@ -41,6 +41,41 @@ var (
 	OutputSchema json.RawMessage
 )
 
+// Tool describes the tool of a named agent.
+type Tool struct {
+	Name, Title, Description  string
+	InputSchema, OutputSchema json.RawMessage
+	ownOutput                 bool
+}
+
+// HasOwnOutput reports whether the structured content is the agent's output, and not the answer document.
+func (t Tool) HasOwnOutput() bool { return t.ownOutput }
+
+// AgentTool returns the tool of a named agent. If the agent's answers are objects of a schema, that is the
+// output schema: MCP wants one of type object.
+func AgentTool(id, description string, schema json.RawMessage) Tool {
+	t := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
+	if description != "" {
+		t.Description = description + " " + Description
+	}
+	var root struct {
+		Type any `json:"type"`
+	}
+	if json.Unmarshal(schema, &root) == nil && root.Type == "object" {
+		t.OutputSchema, t.ownOutput = schema, true
+	}
+	return t
+}
+
+// OutputResult returns the result of a run of an agent with an output schema, whose answer is JSON.
+func OutputResult(f event.FinalAnswer) Result {
+	output := json.RawMessage(f.Answer)
+	if !json.Valid(output) {
+		return Result{Text: f.Answer, IsError: true} // a limit ended the run before it had an answer of that shape
+	}
+	return Result{Text: f.Answer, Structured: output}
+}
+
 // Decode decodes the arguments of a call, which are those of POST /answer. A run in the background
 // is refused, because the result of a call is the run's answer. The error is a *native.Invalid.
 func Decode(arguments []byte) (agent.Request, error) {

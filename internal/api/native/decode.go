@@ -87,7 +87,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 		case "servers", "tools":
 			root[name] = values
 			continue
-		case "question", "model", "tool_choice", "thread_id":
+		case "question", "model", "tool_choice", "thread_id", "agent":
 			root[name] = values[0]
 		case "max_turns":
 			root[name] = values[0] // a string, which the decoder refuses unless it is replaced here
@@ -152,6 +152,8 @@ func (d *decoder) readRequest() (r agent.Request) {
 // formats may have in their member "answerd". It reports any other name as an unknown field.
 func (d *decoder) readOption(name string, r *agent.Request) {
 	switch name {
+	case "agent":
+		r.Agent = d.readID()
 	case "servers":
 		r.Servers = d.readNames(r.Servers)
 	case "tools":

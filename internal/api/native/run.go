@@ -71,6 +71,9 @@ type Status struct {
 	CreatedAt time.Time `json:"created_at"`
 	LastSeq   int64     `json:"last_seq"`
 
+	Agent       string `json:"agent,omitempty"`         // the named agent; "" if the service has no names
+	ParentRunID string `json:"parent_run_id,omitempty"` // the run that asks in a call; "" if a caller does
+
 	Interrupts []event.Interrupt `json:"interrupts,omitempty"`
 	Answer     *string           `json:"answer,omitempty"`
 	Output     json.RawMessage   `json:"output,omitempty"`
@@ -87,7 +90,7 @@ type Status struct {
 func NewStatus(r event.Run, problem func(event.RunError) any) Status {
 	s := Status{
 		RunID: r.ID, ThreadID: r.ThreadID, TraceID: r.TraceID, Status: "running",
-		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, RequestMetadata: r.Metadata,
+		CreatedAt: r.Created.UTC(), LastSeq: r.Last.Seq, RequestMetadata: r.Metadata, Agent: r.Agent, ParentRunID: r.ParentID,
 	}
 	switch b := r.Last.Body.(type) {
 	case event.Suspended:
@@ -116,13 +119,30 @@ type ListedRun struct {
 	Status    event.Status `json:"status"`
 	CreatedAt time.Time    `json:"created_at"`
 	LastSeq   int64        `json:"last_seq"`
+	Agent     string       `json:"agent,omitempty"`
+}
+
+// AgentList is the body of GET /agents.
+type AgentList struct {
+	Agents []Agent `json:"agents"`
+}
+
+// Agent describes a named agent to those who may ask it.
+type Agent struct {
+	ID           string          `json:"id"`
+	Description  string          `json:"description"`
+	Model        string          `json:"model"`
+	Default      bool            `json:"default"` // it answers questions that name no agent
+	Tools        []string        `json:"tools"`   // the names of the tools that it may call for this caller
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+	Examples     []string        `json:"examples"`
 }
 
 // NewRunList returns a page of runs as the body of GET /runs.
 func NewRunList(p event.RunPage) RunList {
 	out := RunList{Runs: make([]ListedRun, len(p.Runs)), Next: p.Next}
 	for i, r := range p.Runs {
-		out.Runs[i] = ListedRun{r.ID, r.ThreadID, r.TraceID, r.Status(), r.Created.UTC(), r.Last.Seq}
+		out.Runs[i] = ListedRun{r.ID, r.ThreadID, r.TraceID, r.Status(), r.Created.UTC(), r.Last.Seq, r.Agent}
 	}
 	return out
 }

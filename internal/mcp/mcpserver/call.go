@@ -25,6 +25,7 @@ const (
 
 // Call is one call of the tool.
 type Call struct {
+	Tool      string          // its name
 	Arguments json.RawMessage // a JSON object, not validated
 	Meta      map[string]any  // the member _meta, not validated
 	Request   *http.Request   // the HTTP request; it has the caller's identity and headers
@@ -126,7 +127,7 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 	}
 	cr.stream.openStream()
 	c := &Call{
-		Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: cr.request, RequestState: req.Params.RequestState,
+		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: cr.request, RequestState: req.Params.RequestState,
 		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(cr.request),
 	}
 	if len(c.Arguments) == 0 {

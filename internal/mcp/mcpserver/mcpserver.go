@@ -1,4 +1,4 @@
-// Package mcpserver serves one tool to MCP clients over Streamable HTTP, in every protocol version
+// Package mcpserver serves one tool, and further ones that depend on the caller, to MCP clients over Streamable HTTP, in every protocol version
 // that the SDK supports.
 //
 //	h := mcpserver.New(mcpserver.Options{
@@ -28,6 +28,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
@@ -50,6 +51,9 @@ type Options struct {
 	ServerName   string // the name of this service; "" means that of the tool
 	Version      string // of the service
 	Instructions string // for the client's model
+	// MoreTools returns the further tools that the caller of a request may use; nil means that there are
+	// none. CallTool gets the calls of all tools.
+	MoreTools func(*http.Request) []Tool
 	// CallTool executes a call. A call that fails returns a Result too.
 	CallTool func(context.Context, *Call) Result
 	// Owner returns what identifies the caller of a request; only the owner of a session can use
@@ -102,19 +106,56 @@ func (h *Handler) newSDKServer() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
 		Instructions: h.Instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Logging: &sdk.LoggingCapabilities{}},
-		// The list of tools is the same for every caller until the next release.
-		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.TTLMs = int(time.Hour.Milliseconds()) },
+		// Without further tools, the list is the same for every caller until the next release.
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
+			if c.TTLMs = int(time.Hour.Milliseconds()); h.MoreTools != nil {
+				c.TTLMs, c.CacheScope = int(time.Minute.Milliseconds()), "private"
+			}
+		},
 	})
-	tool := &sdk.Tool{
-		Name: h.Tool.Name, Title: h.Tool.Title, Description: h.Tool.Description, InputSchema: h.Tool.InputSchema,
-		// No hints such as readOnlyHint: the tool may do whatever the agent's tools do.
-		Annotations: &sdk.ToolAnnotations{Title: h.Tool.Title},
+	s.AddTool(h.Tool.sdkTool(), h.handleCall)
+	if h.MoreTools != nil {
+		s.AddReceivingMiddleware(h.serveMoreTools)
 	}
-	if h.Tool.OutputSchema != nil {
-		tool.OutputSchema = h.Tool.OutputSchema
-	}
-	s.AddTool(tool, h.handleCall)
 	return s
+}
+
+func (t Tool) sdkTool() *sdk.Tool {
+	tool := &sdk.Tool{
+		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,
+		// No hints such as readOnlyHint: the tool may do whatever the agent's tools do.
+		Annotations: &sdk.ToolAnnotations{Title: t.Title},
+	}
+	if t.OutputSchema != nil {
+		tool.OutputSchema = t.OutputSchema
+	}
+	return tool
+}
+
+// serveMoreTools lists and calls the tools of MoreTools. The SDK's own tools are the same for every
+// caller, and these are not.
+func (h *Handler) serveMoreTools(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		extra := req.GetExtra()
+		if extra == nil || extra.TokenInfo == nil || method != "tools/list" && method != "tools/call" {
+			return next(ctx, method, req)
+		}
+		cr, ok := extra.TokenInfo.Extra[callRequestKey].(callRequest)
+		if !ok {
+			return next(ctx, method, req)
+		}
+		tools := h.MoreTools(cr.request)
+		if call, ok := req.(*sdk.CallToolRequest); ok && slices.ContainsFunc(tools, func(t Tool) bool { return t.Name == call.Params.Name }) {
+			return h.handleCall(ctx, call)
+		}
+		res, err := next(ctx, method, req)
+		if list, ok := res.(*sdk.ListToolsResult); ok && err == nil && list.NextCursor == "" {
+			for _, t := range tools {
+				list.Tools = append(list.Tools, t.sdkTool())
+			}
+		}
+		return res, err
+	}
 }
 
 // newTransport returns the HTTP handler of an SDK server.
