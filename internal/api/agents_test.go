@@ -1,0 +1,138 @@
+package api_test
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/definition"
+	"answerd/internal/auth"
+	"answerd/internal/llm/llmtest"
+)
+
+// withAgents makes the agents a, b and c; c is only for callers that no rule of the test matches.
+func withAgents(o *agent.Options) {
+	o.Agents = []definition.Agent{
+		{ID: "a", Prompt: "You are a."},
+		{ID: "b", Prompt: "You are b.", Description: "Adds.", Tools: []string{"add"}, Agents: []string{"a"}, Examples: []string{"1 + 2?"}, OutputSchema: json.RawMessage(`{"type":"object"}`)},
+		{ID: "c", Prompt: "You are c."},
+	}
+	o.Rules = auth.NewRules([]auth.Rule{{Agents: []string{"a", "b"}}})
+}
+
+// saysItsPrompt is a model that answers with its system prompt, as JSON.
+func saysItsPrompt(r llmtest.Request) llmtest.Answer {
+	return llmtest.Says(`{"prompt":"` + r.Messages[0].Content + `"}`)
+}
+
+func TestEveryFormatSelectsAnAgent(t *testing.T) {
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	for _, f := range []struct{ name, path, body string }{
+		{"native", "/answer", `{"question":"?","agent":"ID"}`},
+		{"native stream", "/answer/stream", `{"question":"?","agent":"ID"}`},
+		{"Chat Completions", "/v1/chat/completions", `{"model":"ID","messages":[{"role":"user","content":"?"}]}`},
+		{"Chat Completions, native field", "/v1/chat/completions", `{"messages":[{"role":"user","content":"?"}],"answerd":{"agent":"ID"}}`},
+		{"Responses", "/v1/responses", `{"model":"ID","input":"?"}`},
+		{"AI SDK", "/api/chat", `{"id":"t","agent":"ID","messages":[{"id":"u","role":"user","parts":[{"type":"text","text":"?"}]}]}`},
+		{"AG-UI", "/agui/ID", `{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"?"}]}`},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			ask := func(id string) (int, string) {
+				resp := s.do(t, "POST", strings.ReplaceAll(f.path, "ID", id), strings.ReplaceAll(f.body, "ID", id))
+				defer resp.Body.Close()
+				b, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return resp.StatusCode, string(b)
+			}
+			if status, body := ask("b"); status != 200 || !strings.Contains(body, "You are b.") && !strings.Contains(body, "are b") {
+				t.Errorf("b: got %d %s, want 200 and its prompt", status, body)
+			}
+			before := len(s.Model.Requests())
+			if status, body := ask("c"); status != 404 {
+				t.Errorf("c, which the rules hide: got %d %s, want 404", status, body)
+			}
+			if n := len(s.Model.Requests()); n != before {
+				t.Errorf("c: got %d model requests, want none", n-before)
+			}
+			if !strings.HasPrefix(f.path, "/v1/") || strings.Contains(f.body, "answerd") { // there, another name is a model's
+				if status, body := ask("nobody"); status != 404 {
+					t.Errorf("an unknown agent: got %d %s, want 404", status, body)
+				}
+			}
+		})
+	}
+}
+
+func TestAgentsAreListed(t *testing.T) {
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	resp := s.do(t, "GET", "/agents", "")
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`{"id":"a","description":"","model":"scripted","default":true,"tools":["add",`,
+		`{"id":"b","description":"Adds.","model":"scripted","default":false,"tools":["add","ask_a"],"output_schema":{"type":"object"},"examples":["1 + 2?"]}`,
+	} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("GET /agents: got %s, want %s in it", got, want)
+		}
+	}
+	if strings.Contains(string(got), `"id":"c"`) {
+		t.Errorf("GET /agents: got %s, want no c, which the caller may not use", got)
+	}
+	if resp := s.do(t, "GET", "/agents/b", ""); resp.StatusCode != 200 {
+		t.Errorf("GET /agents/b: got %d, want 200", resp.StatusCode)
+	}
+	refused(t, s.do(t, "GET", "/agents/c", ""), 404, "not_found")
+	models := decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
+	var ids []string
+	for _, m := range models.Data {
+		ids = append(ids, m.ID)
+	}
+	if got := strings.ReplaceAll(strings.Join(ids, " "), ":no-tools", "+"); got != "scripted scripted+ a a+ b b+" {
+		t.Errorf("GET /v1/models: got %s, want the model and both agents, with and without tools (+)", got)
+	}
+}
+
+func TestEachAgentIsAnMCPTool(t *testing.T) {
+	for _, version := range []string{"2025-11-25", "2026-07-28"} {
+		t.Run(version, func(t *testing.T) {
+			s := serve(t, saysItsPrompt, withAgents, nil)
+			host := s.joins(t, version, nil, nil)
+			list, err := host.ListTools(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, tool := range list.Tools {
+				names = append(names, tool.Name)
+				if schema, _ := json.Marshal(tool.OutputSchema); tool.Name == "b" && string(schema) != `{"type":"object"}` {
+					t.Errorf("b: got output schema %s, want that of the agent", schema)
+				}
+			}
+			if got := strings.Join(names, " "); got != "answer a b" {
+				t.Errorf("tools: got %s, want answer a b", got)
+			}
+			for tool, want := range map[string]string{"answer": "You are a.", "a": "You are a.", "b": "You are b."} {
+				res, err := host.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: json.RawMessage(`{"question":"?"}`)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				structured, _ := json.Marshal(res.StructuredContent)
+				if res.IsError || !strings.Contains(string(structured), want) || tool == "b" && string(structured) != `{"prompt":"You are b."}` {
+					t.Errorf("%s: got %s, want %q, and of b the output alone", tool, structured, want)
+				}
+			}
+			if res, err := host.CallTool(t.Context(), &sdk.CallToolParams{Name: "c", Arguments: json.RawMessage(`{"question":"?"}`)}); err == nil {
+				t.Errorf("c, which the rules hide: got %+v, want an error", res)
+			}
+		})
+	}
+}
