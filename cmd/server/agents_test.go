@@ -139,7 +139,14 @@ func TestKilledProcessGoesOnWithItsChildRun(t *testing.T) {
 	env := append(w.environ(), "AGENTS_FILE="+path, "EVENTS_URL=file:"+filepath.Join(dir, "events"))
 	c := newClient(t)
 	p := spawnAnswerd(t, env)
-	started := post(t, c, p.url(t)+"/answer", `{"question":"?","background":true}`)
+	url := p.url(t)
+	restart := func() {
+		t.Helper()
+		p.signal(t, syscall.SIGKILL)
+		p = spawnAnswerd(t, env)
+		url = p.url(t)
+	}
+	started := post(t, c, url+"/answer", `{"question":"?","background":true}`)
 	defer started.Body.Close()
 	type state struct {
 		Run        string `json:"run_id"`
@@ -155,7 +162,7 @@ func TestKilledProcessGoesOnWithItsChildRun(t *testing.T) {
 	if err := json.NewDecoder(started.Body).Decode(&first); err != nil {
 		t.Fatal(err)
 	}
-	await := func(url, status string) (s state) {
+	await := func(status string) (s state) {
 		t.Helper()
 		ctx := longContext(t)
 		for s.Status != status {
@@ -166,25 +173,23 @@ func TestKilledProcessGoesOnWithItsChildRun(t *testing.T) {
 		}
 		return s
 	}
-	waits := await(p.url(t), "suspended").Interrupts
-	p.signal(t, syscall.SIGKILL)
-	p = spawnAnswerd(t, env)
-	again := await(p.url(t), "suspended").Interrupts
+	waits := await("suspended").Interrupts
+	restart()
+	again := await("suspended").Interrupts
 	if len(waits) != 1 || len(again) != 1 || waits[0] != again[0] || waits[0].Tool != "calculate" {
 		t.Fatalf("interrupts: got %+v and %+v after the kill, want the one of calculate in both", waits, again)
 	}
-	resp := post(t, c, p.url(t)+"/runs/"+first.Run+"/input", fmt.Sprintf(`{"id":%q,"approved":true}`, waits[0].ID))
+	resp := post(t, c, url+"/runs/"+first.Run+"/input", fmt.Sprintf(`{"id":%q,"approved":true}`, waits[0].ID))
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("the answer: got %d, want 200", resp.StatusCode)
 	}
-	p.signal(t, syscall.SIGKILL)
-	p = spawnAnswerd(t, env)
-	if end := await(p.url(t), "completed"); end.Answer != "It is 100." {
+	restart()
+	if end := await("completed"); end.Answer != "It is 100." {
 		t.Errorf("answer: got %q, want It is 100.", end.Answer)
 	}
-	_, events := getBody(t, c, p.url(t)+"/runs/"+first.Run+"/events")
-	_, inner := getBody(t, c, p.url(t)+"/runs/"+waits[0].Child+"/events")
+	_, events := getBody(t, c, url+"/runs/"+first.Run+"/events")
+	_, inner := getBody(t, c, url+"/runs/"+waits[0].Child+"/events")
 	for what, text := range map[string]string{"parent": events, "child": inner} {
 		if n := strings.Count(text, "event: approval_required"); n != 1 {
 			t.Errorf("%s: got %d questions, want one\n%s", what, n, text)
