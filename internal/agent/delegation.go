@@ -390,41 +390,6 @@ func (c *childRun) passOn(ctx context.Context, id string, v resolution) error {
 	return fmt.Errorf("pass an answer on to a child run: %w", err)
 }
 
-// replayedRelay returns what became of a question of a child that another process has relayed, as
-// replayedQuestion does.
-func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution) {
-	q := c.RelayedQuestion(id)
-	switch {
-	case q == nil:
-		return nil, nil
-	case !q.Resolved:
-		q.Reopened = true
-		return reopenedInterrupt(q.Interrupt), nil
-	}
-	v := resolution{unanswered: ErrExpired}
-	if data, given := l.replayed.Inputs[id]; given {
-		v = decodeInput(id, data)
-	}
-	return nil, &v
-}
-
-// wakeParent stores an input in the parent of a child run, whose questions have the same ids. If the
-// parent waits for that question, it is resolved there too; if the parent is parked, it continues. An
-// answer that the parent got first stays.
-func (a *Agent) wakeParent(child *run, id string) {
-	if child.req.parent.Run == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
-	defer cancel()
-	err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput)
-	switch {
-	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
-	default:
-		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires", "run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
-	}
-}
-
 // cancel cancels the child and waits for its end.
 func (c *childRun) cancel(ctx context.Context) {
 	a := c.loop.agent
@@ -524,62 +489,4 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spen
 	}
 	s.Cost = a.profileOf(model).Price.CostOf(s.Usage.InputTokens, s.Usage.OutputTokens)
 	return s.Plus(children)
-}
-
-// countChild adds to the metadata of the answer what a child has used.
-func (l *loop) countChild(s event.Spent) {
-	if l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{}) {
-		l.childSpent.Cost = new(float64)
-	}
-	l.childSpent = l.childSpent.Plus(s)
-	l.addUsage(s.Usage)
-}
-
-// cost returns what the run and its children have cost; nil if a price is unknown.
-func (l *loop) cost() *float64 {
-	all, children := l.metadata.Usage, l.childSpent.Usage
-	own := l.budget.CostOf(event.Usage{
-		InputTokens: all.InputTokens - children.InputTokens, OutputTokens: all.OutputTokens - children.OutputTokens, TotalTokens: all.TotalTokens - children.TotalTokens,
-	})
-	if children == (event.Usage{}) {
-		return own
-	}
-	return event.Spent{Cost: own}.Plus(event.Spent{Cost: l.childSpent.Cost}).Cost
-}
-
-// result returns the result of the call, or its failure, for the end of the child.
-func (c *childRun) result(end event.Event) (*content.Result, error) {
-	switch b := end.Body.(type) {
-	case event.FinalAnswer:
-		block, err := json.Marshal(map[string]string{"type": "text", "text": b.Answer})
-		if err != nil {
-			return nil, fmt.Errorf("encode the answer of a child run: %w", err)
-		}
-		return &content.Result{Content: []json.RawMessage{block}}, nil
-	case event.RunError:
-		return nil, c.x.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.x.asks, b.Code, b.Message, b.PartialAnswer)))
-	}
-	return nil, c.x.failure(mcp.Cancelled, "The agent "+c.x.asks+" was cancelled.")
-}
-
-// lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
-func (c *childRun) lostFailure(err error) error {
-	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
-		return c.x.failure(mcp.UnknownOutcome, "What the agent "+c.x.asks+" did is no longer kept.")
-	}
-	return err
-}
-
-// withChild adds the child run of the call to its event.
-func (o callOutcome) withChild(x *toolExecution) callOutcome {
-	o.spent = x.spent
-	if x.childID == "" {
-		return o
-	}
-	if o.errorEvent != nil {
-		o.errorEvent.ChildRunID = x.childID
-	} else {
-		o.resultEvent.ChildRunID = x.childID
-	}
-	return o
 }

@@ -159,7 +159,7 @@ func TestAgentAsksAnother(t *testing.T) {
 		t.Errorf("child: got start %+v, want the parent, b, the question and the parent's thread", start)
 	}
 	if own := end.Metadata.Usage.TotalTokens - innerEnd.Metadata.Usage.TotalTokens; own <= 0 || innerEnd.Metadata.Usage.TotalTokens <= 0 {
-		t.Errorf("usage: got %+v with the child's %+v in it", end.Metadata.Usage, innerEnd.Metadata.Usage)
+		t.Errorf("usage: got %+v and the child's %+v, want the child's in it", end.Metadata.Usage, innerEnd.Metadata.Usage)
 	}
 	u := end.Metadata.Usage
 	if want := (float64(u.InputTokens) + 2*float64(u.OutputTokens)) / 1e6; end.Metadata.Cost == nil || fmt.Sprintf("%.9f", *end.Metadata.Cost) != fmt.Sprintf("%.9f", want) {
@@ -374,7 +374,7 @@ func TestDelegationGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				if !answered[i.ID] {
 					answered[i.ID] = true
 					if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: &yes}); err != nil && !errors.Is(err, agent.ErrAnswered) && !errors.Is(err, agent.ErrUnknownInterrupt) {
-						t.Error(err)
+						t.Errorf("the answer: got %v, want nil", err)
 					}
 				}
 			}

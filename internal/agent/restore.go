@@ -316,3 +316,21 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 	}
 	return nil
 }
+
+// replayedRelay returns what became of a question of a child that another process has relayed, as
+// replayedQuestion does.
+func (l *loop) replayedRelay(c *replay.Call, id string) (*interrupt, *resolution) {
+	q := c.RelayedQuestion(id)
+	switch {
+	case q == nil:
+		return nil, nil
+	case !q.Resolved:
+		q.Reopened = true
+		return reopenedInterrupt(q.Interrupt), nil
+	}
+	v := resolution{unanswered: ErrExpired}
+	if data, given := l.replayed.Inputs[id]; given {
+		v = decodeInput(id, data)
+	}
+	return nil, &v
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -189,4 +190,62 @@ func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 		out = append(out, event.FieldError(f))
 	}
 	return out
+}
+
+// result returns the result of the call, or its failure, for the end of the child.
+func (c *childRun) result(end event.Event) (*content.Result, error) {
+	switch b := end.Body.(type) {
+	case event.FinalAnswer:
+		block, err := json.Marshal(map[string]string{"type": "text", "text": b.Answer})
+		if err != nil {
+			return nil, fmt.Errorf("encode the answer of a child run: %w", err)
+		}
+		return &content.Result{Content: []json.RawMessage{block}}, nil
+	case event.RunError:
+		return nil, c.x.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.x.asks, b.Code, b.Message, b.PartialAnswer)))
+	}
+	return nil, c.x.failure(mcp.Cancelled, "The agent "+c.x.asks+" was cancelled.")
+}
+
+// lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
+func (c *childRun) lostFailure(err error) error {
+	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
+		return c.x.failure(mcp.UnknownOutcome, "What the agent "+c.x.asks+" did is no longer kept.")
+	}
+	return err
+}
+
+// withChild adds the child run of the call to its event.
+func (o callOutcome) withChild(x *toolExecution) callOutcome {
+	o.spent = x.spent
+	if x.childID == "" {
+		return o
+	}
+	if o.errorEvent != nil {
+		o.errorEvent.ChildRunID = x.childID
+	} else {
+		o.resultEvent.ChildRunID = x.childID
+	}
+	return o
+}
+
+// countChild adds to the metadata of the answer what a child has used.
+func (l *loop) countChild(s event.Spent) {
+	if l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{}) {
+		l.childSpent.Cost = new(float64)
+	}
+	l.childSpent = l.childSpent.Plus(s)
+	l.addUsage(s.Usage)
+}
+
+// cost returns what the run and its children have cost; nil if a price is unknown.
+func (l *loop) cost() *float64 {
+	all, children := l.metadata.Usage, l.childSpent.Usage
+	own := l.budget.CostOf(event.Usage{
+		InputTokens: all.InputTokens - children.InputTokens, OutputTokens: all.OutputTokens - children.OutputTokens, TotalTokens: all.TotalTokens - children.TotalTokens,
+	})
+	if children == (event.Usage{}) {
+		return own
+	}
+	return event.Spent{Cost: own}.Plus(event.Spent{Cost: l.childSpent.Cost}).Cost
 }

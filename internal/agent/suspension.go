@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -307,4 +308,21 @@ func (s *suspension) resumeSignal() <-chan struct{} {
 	goes := make(chan struct{})
 	close(goes)
 	return goes
+}
+
+// wakeParent stores an input in the parent of a child run, whose questions have the same ids. If the
+// parent waits for that question, it is resolved there too; if the parent is parked, it continues. An
+// answer that the parent got first stays.
+func (a *Agent) wakeParent(child *run, id string) {
+	if child.req.parent.Run == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(child.ctx), wakeTimeout)
+	defer cancel()
+	err := a.Log.AddInput(ctx, child.req.parent.Run, id, closedInput)
+	switch {
+	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
+	default:
+		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires", "run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
+	}
 }
