@@ -54,13 +54,15 @@ export class Conversation {
   /**
    * @param {string} question
    * @param {import("./attach.js").Attachment[]} files
+   * @param {string} [agent] the id of a named agent; "" for the default one
    */
-  async ask(question, files) {
+  async ask(question, files, agent = "") {
     if (this.current || question.trim() === "") return;
     if (full(this.thread)) this.open(newThread());
     // This browser does not store files. A question with files is not sent again after a reload, hence
     // its time.
-    const turn = { question, key: random(), at: files.length ? 0 : Date.now(), run: "", answer: "" };
+    const at = files.length ? 0 : Date.now();
+    const turn = { question, key: random(), at, run: "", answer: "", ...(agent && { agent }) };
     if (files.length) this.#files.set(turn, files);
     this.thread.turns.push(turn);
     await this.#run(this.thread, turn);

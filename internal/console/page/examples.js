@@ -15,10 +15,11 @@ const examples = [
 /**
  * @param {Set<string>} tools that there are
  * @param {(question: string) => void} ask
+ * @param {string[]} own the examples of the chosen agent, which come first
  */
-export function showExamples(tools, ask) {
+export function showExamples(tools, ask, own = []) {
   const list = /** @type {HTMLElement} */ (document.querySelector("#examples"));
-  const fitting = examples.filter((e) => e.tools.every((t) => tools.has(t)));
+  const fitting = own.length > 0 ? own.map((question) => ({ question, shows: "" })) : examples.filter((e) => e.tools.every((t) => tools.has(t)));
   list.hidden = fitting.length === 0;
   list.replaceChildren(
     ...fitting.map(({ question, shows }) => {

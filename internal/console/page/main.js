@@ -1,5 +1,6 @@
 // @ts-check
 // The entry point of the page: it creates the parts and connects them.
+import { Agents } from "./agents.js";
 import { Attachments } from "./attach.js";
 import { Client } from "./client.js";
 import { Conversation } from "./conversation.js";
@@ -29,7 +30,13 @@ const announce = (text) => void (byID("announcer").textContent = text);
 
 const client = new Client(new Token());
 const threads = new Threads();
-const panel = new Panel(client, announce, (tools) => showExamples(tools, ask));
+/** @type {Set<string>} */
+let knownTools = new Set();
+const agents = new Agents(client, () => showExamples(knownTools, ask, agents.examples));
+const panel = new Panel(client, announce, (tools) => {
+  knownTools = tools;
+  showExamples(tools, ask, agents.examples);
+});
 const side = drawer("side", "side-open", "side-close");
 drawer("panel", "panel-open", "panel-close");
 const toEnd = stickToEnd(root);
@@ -70,7 +77,7 @@ function show() {
  * @param {import("./attach.js").Attachment[]} [files]
  */
 function ask(question, files = []) {
-  void conversation.ask(question, files);
+  void conversation.ask(question, files, agents.chosen);
   toEnd();
 }
 
@@ -139,3 +146,4 @@ document.addEventListener("visibilitychange", () => {
 
 openAddress();
 void panel.load();
+void agents.load();

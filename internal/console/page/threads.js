@@ -3,7 +3,7 @@
 // after a while. The steps of a run are only in the service.
 
 /** One question. Without a run, the service may not have received it.
- * @typedef {{question: string, key: string, at: number, run: string, answer: string}} Turn
+ * @typedef {{question: string, key: string, at: number, run: string, answer: string, agent?: string}} Turn
  *
  * id identifies the thread in this browser, threadID in the service; the first run has it.
  * @typedef {{id: string, threadID: string, at: number, turns: Turn[]}} Thread
@@ -105,7 +105,8 @@ export function requestOf(thread, index) {
     size -= oldest.question.length + oldest.answer.length;
   }
   const history = past.flatMap((t) => [{ role: "user", content: t.question }, { role: "assistant", content: t.answer }]);
-  return { question: thread.turns[index].question, ...(history.length && { history }), ...(index > 0 && thread.threadID && { thread_id: thread.threadID }) };
+  const { question, agent } = thread.turns[index];
+  return { question, ...(agent && { agent }), ...(history.length && { history }), ...(index > 0 && thread.threadID && { thread_id: thread.threadID }) };
 }
 
 /**
