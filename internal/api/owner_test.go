@@ -64,7 +64,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"POST /agui":                                  {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
 	}
 	// Their ids name nothing that belongs to somebody.
-	shared := []string{"{name}", "{model}", "{file}", "/console/*"}
+	shared := []string{"{name}", "{model}", "/agents/{id}", "/agui/{agent}", "{file}", "/console/*"}
 	for _, route := range routesOf(t, s) {
 		named := strings.Contains(route, "{") || strings.Contains(route, "*")
 		for _, id := range shared {
