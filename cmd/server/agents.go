@@ -103,16 +103,24 @@ func checkAgentIDs(models map[string]llm.Profile, runs *agent.Agent) error {
 	return nil
 }
 
+// agentIDs returns the ids of the agents.
+func (c *config) agentIDs() []string {
+	if len(c.agents) == 0 {
+		return []string{"default"}
+	}
+	ids := make([]string, len(c.agents))
+	for i, a := range c.agents {
+		ids[i] = a.ID
+	}
+	return ids
+}
+
 // describeAgents returns the agents in one line.
 func (c *config) describeAgents() string {
 	if len(c.agents) == 0 {
 		return fmt.Sprintf("default, at most %d turns", c.MaxTurns)
 	}
-	var ids []string
-	for _, a := range c.agents {
-		ids = append(ids, a.ID)
-	}
-	return fmt.Sprintf("%s, of AGENTS_FILE %s", strings.Join(ids, ", "), c.AgentsFile)
+	return fmt.Sprintf("%s, of AGENTS_FILE %s", strings.Join(c.agentIDs(), ", "), c.AgentsFile)
 }
 
 // printAgents prints what each agent of AGENTS_FILE may use, of the tools that were listed.

@@ -231,7 +231,7 @@ func (c *config) logConfiguration(logger *slog.Logger, servers []mcp.ServerStatu
 	}
 	logger.Info("configuration",
 		"model_endpoint", publicURL(c.LLMBaseURL), "default_model", c.DefaultModelID, "models", len(c.models),
-		"agents", []string{"default"},
+		"agents", c.agentIDs(),
 		"servers", names[:min(len(names), maxLoggedServers)], "server_count", len(names),
 		"authentication", c.describeAuthentication(), "event_log", c.describeEventLog(),
 		slog.Group("limits", "runs", c.MaxConcurrentRuns, "streams", c.MaxStreams, "connections", c.maxConnections(), "rate", rate, "turns", c.MaxTurns),

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"answerd/internal/agent"
+	"answerd/internal/agent/prompt"
 	mcpconfig "answerd/internal/mcp/config"
 )
 
@@ -73,7 +73,7 @@ func TestPromptOfItsPageIsATemplate(t *testing.T) {
 	if block == nil || !strings.Contains(block[2], "{{.username}}") {
 		t.Fatalf("got block %q, want a template", block)
 	}
-	if _, err := agent.NewPrompt(agent.PromptOptions{Template: block[2]}); err != nil {
+	if _, err := prompt.New(prompt.Options{Template: block[2]}); err != nil {
 		t.Errorf("got %v, want a template without an error", err)
 	}
 }

@@ -84,7 +84,7 @@ agents:
   sampling: {temperature: 0.5, max_output_tokens: 77, seed: 3, reasoning_effort: low}
   output_schema: {type: object}
 `
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), agents(t, text))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says(`{"sum":3}`)), agents(t, text))
 	run := h.StartRun(t, agent.Request{Agent: "b", Tools: []string{"add", "fail"}, MaxTurns: 5})
 	events := h.Events(t, run.ID)
 	r := h.Model.Requests()[0]
@@ -96,8 +96,8 @@ agents:
 			t.Errorf("request %s, want %s in it", r.Body, want)
 		}
 	}
-	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "max_turns" {
-		t.Errorf("finish reason: got %s, want max_turns after the agent's one turn", end.FinishReason)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "max_turns" || string(end.Output) != `{"sum":3}` {
+		t.Errorf("end: got %s and output %s, want max_turns after the agent's one turn, with the value", end.FinishReason, end.Output)
 	}
 	if start := events[0].Body.(event.Start); start.Agent != "b" || run.Agent != "b" {
 		t.Errorf("start event and run: got agent %q and %q, want b", start.Agent, run.Agent)
