@@ -283,7 +283,7 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	fields := fieldsOf(reflect.TypeFor[agent.Request]())
 	delete(fields, "idempotency_key") // of a header
 	delete(fields, "fingerprint")
-	delete(fields, "interactive") // follows from the endpoint, as awaited does
+	delete(fields, "interactive")  // follows from the endpoint, as awaited does
 	delete(fields, "ask_at_limit") // on_limit of the budget
 	fields["attachments"] = fields["media"]
 	for _, name := range []string{"awaited", "media", "only_accepted_media", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
