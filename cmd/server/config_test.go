@@ -95,7 +95,7 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 	}
 }
 
-// HOOKS_SECRET also signs webhooks that HOOKS_URL has no part in (CONTRACT §13).
+// HOOKS_SECRET also signs webhooks that do not need HOOKS_URL.
 func TestLoadConfigAcceptsHooksSecretAlone(t *testing.T) {
 	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary"))
 	if err != nil || c.HooksSecret.Reveal() != "canary" {

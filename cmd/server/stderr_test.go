@@ -122,7 +122,7 @@ func newLoggingMCPServer(t *testing.T) (url string) {
 	return "http://" + l.Addr().String() + "/v1"
 }
 
-// Every line on stderr is JSON (CONTRACT §6), those of the libraries too.
+// Every line on stderr is JSON, those of the libraries too.
 func TestLibrariesLogJSONLines(t *testing.T) {
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + newLoggingMCPServer(t)})
 	if a := postQuestion(t, newClient(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {

@@ -40,8 +40,8 @@ func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 // servedAgents are the agents that questions can select; the first one is the default.
 type servedAgents struct {
 	list []*namedAgent
-	// unnamed means that there is no file of agents. The only agent is then as the settings say, and
-	// runs do not store its id.
+	// unnamed means that AGENTS_FILE is not set. The only agent then has the settings of the
+	// environment, and runs do not store its id.
 	unnamed bool
 }
 
@@ -80,7 +80,7 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 // DefaultAgent returns the id of the agent of questions that name none.
 func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
 
-// HasAgent reports whether AGENTS_FILE has an agent of that id, whoever may use it. API formats without
+// HasAgent reports whether AGENTS_FILE has an agent of that id, also one that the caller may not use. API formats without
 // a field for agents use this to tell an agent from a model.
 func (a *Agent) HasAgent(id string) bool {
 	served := a.agents.Load()

@@ -13,7 +13,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"answerd/internal/agent/admission"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
@@ -252,13 +251,12 @@ func (c *childRun) start(ctx context.Context, question string) error {
 // registerChild registers a run that needs no free slot, because its parent has one and waits. It reports
 // false if this process is handing over its runs.
 func (a *Agent) registerChild(r *run) bool {
-	var slot *admission.Slot
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.handedOver {
 		return false
 	}
-	slot = a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
+	slot := a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
 	r.slot, r.memory, a.active[r.ID] = slot, slot.Memory, r
 	a.runs.Add(1)
 	return true

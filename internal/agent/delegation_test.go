@@ -352,9 +352,9 @@ func (c familyChronicle) CreateJob(ctx context.Context, run string, request []by
 	return job, err
 }
 
-// A process may die at any moment of a parent and its child, and whoever takes both over ends them as
-// they would have ended: with one child that counts, no question and no call repeated.
-func TestDelegationGoesOnFromWhereverItsProcessDied(t *testing.T) {
+// A process may die at any moment of a parent and its child. The process that takes both over ends them
+// as they would have ended: with one child that counts, and no question and no call repeated.
+func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 	url := "" // the same for all processes, because a person approves the call of a tool at its address
 	house := func(log event.Log) *agenttest.Fixture {
 		return agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{

@@ -61,7 +61,7 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 				t.Errorf("c: got %d model requests, want none", n-before)
 			}
 			if !strings.HasPrefix(f.path, "/v1/") || strings.Contains(f.body, "answerd") { // there, another name is a model's
-				if status, body := ask("nobody"); status != 404 {
+				if status, body := ask("unknown"); status != 404 {
 					t.Errorf("an unknown agent: got %d %s, want 404", status, body)
 				}
 			}

@@ -73,7 +73,7 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 	frames(t, s.do(t, "GET", run+"/events", ""), "final_answer")
 }
 
-// CONTRACT section 4: suspended ends a stretch of the stream. The next one is the answer to
+// suspended ends a stretch of the stream. The next one is the answer to
 // the input, or comes with Last-Event-ID, whichever the reader likes.
 func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 	for _, c := range []struct{ name, header string }{{"where it was", ""}, {"from the reader's position", "Last-Event-ID"}} {
@@ -167,7 +167,7 @@ type suspension struct {
 	Interrupts []event.Interrupt
 }
 
-// CONTRACT section 3: who waits for the whole answer learns that a person must decide, and may
+// A caller who waits for the whole answer learns that a person must decide, and may
 // come back for it without reading on the way.
 func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 	s := serve(t, adds(), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil, guarded)

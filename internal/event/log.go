@@ -58,7 +58,7 @@ type Run struct {
 	TraceID    string
 	Owner      Owner
 	Created    time.Time
-	Background bool   // is not cancelled when nobody reads it
+	Background bool   // is not cancelled when it has no readers
 	Agent      string // the named agent that answers; "" if the service has no names
 	// ParentID is the run that asks this one in a call; "" if a caller asks. Both have the same owner and
 	// thread.

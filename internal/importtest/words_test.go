@@ -22,8 +22,8 @@ var replacedWords = map[string]string{
 	"unhear":   "clearChallenge",
 
 	// Results, media and messages of MCP servers.
-	"hollow":       "a stub result",
-	"hollowed":     "a stub result",
+	"hollow":       "an empty result, in place of the one that a server sent",
+	"hollowed":     "an empty result, in place of the one that a server sent",
 	"gallery":      "mediaBudget: it bounds the media for the model",
 	"crowded":      "ambiguous: a message cannot be attributed to a single call",
 	"surely":       "a function that recovers from a panic",

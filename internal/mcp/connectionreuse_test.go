@@ -94,7 +94,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 						if opened == 0 {
 							break
 						}
-						if attempt == 5 {
+						if ended == 0 || attempt == 5 {
 							t.Errorf("got %d new connections for 40 calls (%d streams ended late), want 0", opened, ended)
 							break
 						}

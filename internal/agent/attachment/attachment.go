@@ -34,7 +34,7 @@ const (
 // PDF is the media type of PDF documents.
 const PDF = "application/pdf"
 
-// textTypes lists the media types, besides text/*, whose content is text.
+// textTypes lists the media types outside of text/* whose content is text.
 var textTypes = []string{"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml", "application/javascript", "application/sql", "application/x-ndjson", "application/csv"}
 
 // errType lists the media types that New accepts.
@@ -70,7 +70,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 	}
 	checked, err := (&content.Media{MIME: mediaType, Data: data}).Normalize()
 	if err != nil {
-		if strings.HasPrefix(err.Error(), "this type") {
+		if errors.Is(err, content.ErrMediaType) {
 			return llm.Media{}, errType
 		}
 		return llm.Media{}, err

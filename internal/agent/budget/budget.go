@@ -289,7 +289,7 @@ func (b *Budget) TakeSampled() event.Usage {
 	return u
 }
 
-// Remaining returns the limits of a child run: what is left of this budget, divided by share, the number
+// Remaining returns the limits of a child run: what remains of this budget, divided by share, the number
 // of children that use it at the same time. calls is false if a limited number of calls is used up.
 func (b *Budget) Remaining(share int) (l Limits, calls bool) {
 	b.mu.Lock()

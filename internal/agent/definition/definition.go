@@ -1,4 +1,4 @@
-// Package definition reads the named agents of AGENTS_FILE (CONTRACT section 9).
+// Package definition reads the named agents of AGENTS_FILE (docs/tasks/several-agents.md).
 //
 //	file, err := definition.Parse(data, definition.Options{ReadFile: os.ReadFile, Dir: "/etc/answerd"})
 //	for _, a := range file.Agents {

@@ -90,7 +90,7 @@ var mistakes = []string{
 	"", "[]", "agents: []", "agents: 1", "agents: [1]", "agents:\n- id: a\n\tx: 1", "{\"agents\": [", "a: 1", "agents:\n- id: a\n---\n- 2",
 	"agents:\n- description: x", "agents:\n- id: A", "agents:\n- id: answer", "agents:\n- id: fast", "agents:\n- id: a\n- id: a", "agents:\n- id: 7",
 	"agents:\n- id: a\n  id: b", "agents:\n- id: a\n  modle: fast", "agents:\n- id: a\n  model: gpt", "agents:\n- id: a\n  model: null",
-	"agents:\n- id: a\n  prompt: \"{{.nobody}}\"", "agents:\n- id: a\n  prompt: x\n  prompt_file: y", "agents:\n- id: a\n  prompt_file: none.txt",
+	"agents:\n- id: a\n  prompt: \"{{.unknown}}\"", "agents:\n- id: a\n  prompt: x\n  prompt_file: y", "agents:\n- id: a\n  prompt_file: none.txt",
 	"agents:\n- id: a\n  servers: crm", "agents:\n- id: a\n  servers:\n  - crm\n  - erp", "agents:\n- id: a\n  tools: [\"[\"]",
 	"agents:\n- id: a\n  approval: sometimes", "agents:\n- id: a\n  max_turns: 0", "agents:\n- id: a\n  max_turns: 1.5",
 	"agents:\n- id: a\n  budget: {dollars: 1}", "agents:\n- id: a\n  budget: {cost: -1}", "agents:\n- id: a\n  budget: {seconds: .nan}", "agents:\n- id: a\n  budget: 3",

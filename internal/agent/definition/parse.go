@@ -381,7 +381,7 @@ func (p *parser) checkDelegation() error {
 }
 
 // findCycle returns the ids of a cycle that can be reached from a, its first id also at its end; nil if
-// there is none. asking are the agents on the way to a.
+// no cycle can be reached. asking are the agents on the way to a.
 func (p *parser) findCycle(a *Agent, asking []string, visited map[string]bool) []string {
 	if at := slices.Index(asking, a.ID); at >= 0 {
 		return append(slices.Clone(asking[at:]), a.ID)

@@ -14,7 +14,7 @@ type fenceState uint8
 const (
 	atStart fenceState = iota // only white space and a part of the opening fence have come
 	inside
-	outside // there is no fence
+	outside // the text has no fence
 )
 
 const (
@@ -47,7 +47,7 @@ func (f *Fence) End() string {
 	return rest
 }
 
-// open reads the opening fence, and reports whether it is decided if there is one.
+// open reads the opening fence, and reports whether enough of the text has come to decide.
 func (f *Fence) open() bool {
 	text := strings.TrimLeft(f.held, " \t\r\n")
 	marker, ended := text, false

@@ -73,7 +73,7 @@ func TestRepairPromptNamesEveryViolation(t *testing.T) {
 	}
 }
 
-// fenceCases maps texts to what is left of them without a fence.
+// fenceCases maps texts to the same texts without their fence.
 var fenceCases = map[string]string{
 	`{"a":1}`:                              `{"a":1}`,
 	"```json\n{\"a\":1}\n```":              `{"a":1}`,

@@ -96,7 +96,7 @@ type Call struct {
 	Elicitations []event.Interrupt
 	Elicited     map[string]event.ElicitationResolved
 
-	// Child is the newest child run of a call that asks another agent; "" if there is none. Spent is what
+	// Child is the newest child run of a call that asks another agent; "" before it is asked. Spent is what
 	// the child has used, once it has ended. Relayed are the questions of the child, in order.
 	Child   string
 	Spent   *event.Spent
@@ -368,7 +368,7 @@ func (s *State) applyCallEvent(e event.Event) {
 	}
 }
 
-// resolveRelayed marks a question of a child run as resolved. It reports false if there is none of that id.
+// resolveRelayed marks a question of a child run as resolved. It reports false if no question has that id.
 func (s *State) resolveRelayed(id string) bool {
 	for _, c := range s.Calls {
 		if q := c.RelayedQuestion(id); q != nil {

@@ -75,6 +75,9 @@ var mediaFormats = map[string]mediaFormat{
 // must not have.
 var lineBreaks = strings.NewReplacer("\r", "", "\n", "")
 
+// ErrMediaType means that models do not accept the type of a media. It is written for the model.
+var ErrMediaType = errors.New("this type cannot be shown")
+
 // Normalize returns the media with the standard name of its type, and its base64 without line
 // breaks. The error, which is written for the model, means that no model accepts the media. It
 // must not be sent then, because an endpoint that refuses one part refuses the whole request.
@@ -82,7 +85,7 @@ func (m *Media) Normalize() (*Media, error) {
 	name, _, err := mime.ParseMediaType(m.MIME)
 	f, known := mediaFormats[name]
 	if err != nil || !known {
-		return nil, errors.New("this type cannot be shown")
+		return nil, ErrMediaType
 	}
 	data := m.Data
 	if strings.ContainsAny(data, "\r\n") {
