@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,12 +23,18 @@ import (
 
 // serveEndingLate returns a server that ends the reply to each tools/call that long after its answer,
 // and counts the TCP connections. It has a certificate if secure is true. slow counts the replies
-// that a busy machine ended more than 10 ms later than that.
-func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) (w *web, slow *atomic.Int64) {
+// that a busy machine ended more than 10 ms later than that. listening is closed when the client has
+// opened its stream for messages that belong to no request, which has a connection of its own.
+func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) (w *web, slow *atomic.Int64, listening chan struct{}) {
 	t.Helper()
-	w, slow = &web{}, new(atomic.Int64)
+	w, slow, listening = &web{}, new(atomic.Int64), make(chan struct{})
+	var once sync.Once
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		isCall := strings.Contains(peek(r), `"tools/call"`)
+		body := peek(r)
+		isCall := strings.Contains(body, `"tools/call"`)
+		if r.Method == http.MethodGet || strings.Contains(body, `"subscriptions/listen"`) {
+			once.Do(func() { close(listening) })
+		}
 		h.ServeHTTP(w, r)
 		answered := time.Now()
 		if isCall && late > 0 {
@@ -48,7 +55,7 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 		w.Start()
 	}
 	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
-	return w, slow
+	return w, slow, listening
 }
 
 // Servers end the stream of an answer after the answer, some of them later than the caller, as the
@@ -64,7 +71,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 			for _, secure := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %s late, TLS %t", flavour, late, secure), func(t *testing.T) {
 					t.Parallel()
-					w, slow := serveEndingLate(t, handler(tools(nil), options), late, secure)
+					w, slow, listening := serveEndingLate(t, handler(tools(nil), options), late, secure)
 					spans := tracetest.NewSpanRecorder()
 					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 					cfg := config.Server{Name: "a", URL: w.URL}
@@ -83,6 +90,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 						must(t, res, err)
 					}
 					call()
+					<-listening
 					// A busy machine ends streams so late that calls open connections, as they should.
 					// Such 40 calls show nothing and are made again.
 					for attempt := 1; ; attempt++ {
