@@ -87,6 +87,28 @@ func testRunsAreListedByOwner(t *testing.T, log event.Log) {
 	}
 }
 
+// testChildRunsAreListedOnRequest lists a run and the one that it asks, and reads the names that both store.
+func testChildRunsAreListedOnRequest(t *testing.T, log event.Log) {
+	ada := event.Owner{Subject: "ada"}
+	parent := event.Run{ID: "run_parent", Owner: ada, ThreadID: "thr", Agent: "support", Created: time.Now()}
+	child := event.Run{ID: "run_child", Owner: ada, ThreadID: "thr", Agent: "research", ParentID: parent.ID, Created: time.Now()}
+	for _, r := range []event.Run{parent, child} {
+		if err := log.Create(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		appendEvent(t, log, r.ID, event.Start{})
+		if got, err := log.Run(t.Context(), r.ID); err != nil || got.Agent != r.Agent || got.ParentID != r.ParentID {
+			t.Errorf("Run(%s) = agent %q, parent %q, %v, want %q and %q", r.ID, got.Agent, got.ParentID, err, r.Agent, r.ParentID)
+		}
+	}
+	if got, want := listRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr"}), []string{"run_parent"}; !slices.Equal(got, want) {
+		t.Errorf("runs of the thread are %v, want %v", got, want)
+	}
+	if got, want := listRuns(t, log, event.Filter{Owner: ada, ThreadID: "thr", Children: true}), []string{"run_child", "run_parent"}; !slices.Equal(got, want) {
+		t.Errorf("runs of the thread with children are %v, want %v", got, want)
+	}
+}
+
 func testDeletedRunIsGone(t *testing.T, log event.Log) {
 	ada := event.Owner{Subject: "ada"}
 	createRun(t, log, "run_kept")

@@ -64,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"NoteFollowsADelayedDelta", testNoteFollowsADelayedDelta},
 		{"NoteIsRefusedAfterRelease", testNoteIsRefusedAfterRelease},
 		{"RunsAreListedByOwner", testRunsAreListedByOwner},
+		{"ChildRunsAreListedOnRequest", testChildRunsAreListedOnRequest},
 		{"DeletedRunIsGone", testDeletedRunIsGone},
 		{"KeyRefersToOneRun", testKeyRefersToOneRun},
 	} {
