@@ -47,6 +47,25 @@ func TestRouterAsksEveryModelAsItsProfileSays(t *testing.T) {
 	}
 }
 
+func TestRouterWritesTheSchemaWhereTheProfileSays(t *testing.T) {
+	const schema = `{"type":"object","required":["sum"]}`
+	for mode, native := range map[llm.StructuredOutput]bool{"": true, llm.NativeOutput: true, llm.PromptOutput: false} {
+		endpoint := llmtest.New(t, llmtest.Turns(llmtest.Says("{}")))
+		model := openai.New(openai.Config{BaseURL: endpoint.URL})
+		t.Cleanup(model.Close)
+		router := llm.NewRouter(texttool.Models(model), "", map[string]llm.Profile{"m": {ID: "m", StructuredOutput: mode}})
+		question := llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.System, Text: "Be brief."}, {Role: llm.User, Text: "Hi"}}, OutputSchema: []byte(schema)}
+		if _, err := llmtest.Collect(t.Context(), router, question); err != nil {
+			t.Fatal(err)
+		}
+		got := endpoint.Requests()[0]
+		inFormat, inPrompt := strings.Contains(string(got.Body), `"response_format":{"type":"json_schema"`), strings.Contains(got.Messages[0].Content, schema)
+		if inFormat != native || inPrompt == native {
+			t.Errorf("structured_output %q: got the schema in response_format: %t, in the prompt: %t, want %t and %t\n%s", mode, inFormat, inPrompt, native, !native, got.Body)
+		}
+	}
+}
+
 // Without profiles every model is asked as it is named. With profiles no other model is: its run
 // began before the profiles were replaced, and the shared endpoint may not be the model's.
 func TestRouterAsksOnlyModelsThatAreServed(t *testing.T) {
