@@ -1,17 +1,19 @@
 package api_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"strings"
 	"testing"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-
 	"answerd/internal/agent"
 	"answerd/internal/agent/definition"
 	"answerd/internal/auth"
+	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // withAgents makes the agents a, b and c; c is only for callers that no rule of the test matches.
@@ -134,5 +136,33 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 				t.Errorf("c, which the rules hide: got %+v, want an error", res)
 			}
 		})
+	}
+}
+
+// TestDeletedRunTakesItsChildrenWithIt deletes a run whose agent has asked another one.
+func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
+	for path, body := range map[string]string{"/runs/": `{"question":"?","agent":"b"}`, "/v1/responses/": `{"model":"b","input":"?"}`} {
+		s := serve(t, func(r llmtest.Request) llmtest.Answer {
+			if r.Messages[0].Content == "You are b." && r.Messages[len(r.Messages)-1].Role == "user" {
+				return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"?"}`})
+			}
+			return llmtest.Says("{}")
+		}, func(o *agent.Options) {
+			withAgents(o)
+			o.Agents[1].Tools = nil
+		}, nil)
+		route := map[string]string{"/runs/": "/answer", "/v1/responses/": "/v1/responses"}[path]
+		answer := decode[map[string]any](t, s.do(t, "POST", route, body), 200)
+		id, _ := cmp.Or(answer["run_id"], answer["id"]).(string)
+		page, err := s.Log.Runs(t.Context(), event.Filter{Children: true})
+		if err != nil || len(page.Runs) != 2 {
+			t.Fatalf("runs: got %v, %v, want a run and its child", page.Runs, err)
+		}
+		if resp := s.do(t, "DELETE", path+id, ""); resp.StatusCode >= 300 {
+			t.Fatalf("DELETE %s%s: got %s, want it deleted", path, id, resp.Status)
+		}
+		if page, err = s.Log.Runs(t.Context(), event.Filter{Children: true}); err != nil || len(page.Runs) > 0 {
+			t.Errorf("runs after DELETE %s%s: got %v, %v, want none", path, id, page.Runs, err)
+		}
 	}
 }

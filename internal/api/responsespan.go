@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/go-chi/chi/v5"
-
 	"answerd/internal/agent"
 	"answerd/internal/api/responses"
 	"answerd/internal/event"
 	"answerd/internal/sse"
+
+	"github.com/go-chi/chi/v5"
 )
 
 // responseSpan is the part of a run that one response covers: from one of its events to its end,
@@ -269,7 +269,7 @@ func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	if !run.Last.Terminal() {
 		return newProblem("conflict", "The response is in progress. Cancel it first.")
 	}
-	if err := h.Log.Delete(r.Context(), s.run.ID); err != nil {
+	if err := h.deleteWithChildren(r.Context(), run); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, "application/json", map[string]any{"id": id, "object": "response", "deleted": true})

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"answerd/internal/api/native"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+
+	"github.com/go-chi/chi/v5"
 )
 
 // cancelWait bounds how long cancelAndWait waits for the run's last event.
@@ -240,9 +240,35 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	if !run.Last.Terminal() {
 		return newProblem("conflict", "The run has not ended. Cancel it first.")
 	}
-	if err := h.Log.Delete(r.Context(), id); err != nil {
+	if err := h.deleteWithChildren(r.Context(), run); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// deleteWithChildren deletes a run that has ended, and before it the runs that it started when its agent
+// asked others. They are not listed, so callers cannot delete them one by one.
+func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
+	if run.Agent == "" { // only named agents ask others
+		return h.Log.Delete(ctx, run.ID)
+	}
+	f := event.Filter{Owner: run.Owner, ThreadID: run.ThreadID, Children: true, Limit: event.MaxPage}
+	for {
+		page, err := h.Log.Runs(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, child := range page.Runs {
+			if child.ParentID != run.ID {
+				continue
+			}
+			if err := h.deleteWithChildren(ctx, child); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
+				return err
+			}
+		}
+		if f.Before = page.Next; f.Before == "" {
+			return h.Log.Delete(ctx, run.ID)
+		}
+	}
 }
