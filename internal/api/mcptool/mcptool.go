@@ -67,13 +67,9 @@ func AgentTool(id, description string, schema json.RawMessage) Tool {
 	return t
 }
 
-// OutputResult returns the result of a run of an agent with an output schema, whose answer is JSON.
+// OutputResult returns the result of a run of an agent with an output schema.
 func OutputResult(f event.FinalAnswer) Result {
-	output := json.RawMessage(f.Answer)
-	if !json.Valid(output) {
-		return Result{Text: f.Answer, IsError: true} // a limit ended the run before it had an answer of that shape
-	}
-	return Result{Text: f.Answer, Structured: output}
+	return Result{Text: f.Answer, Structured: f.Output, IsError: f.Output == nil}
 }
 
 // Decode decodes the arguments of a call, which are those of POST /answer. A run in the background
