@@ -29,6 +29,11 @@ const ends = {
   "cancel": ["assistant: Wait. wait({})", "tool: Error: The run ended before this call did."],
   "cancel-asked": ["assistant:  book({})", "tool: Error: The run ended before this call did."],
   "takeover": ["assistant: It i", "assistant: It is 3."],
+  "delegation-approval": ['assistant:  ask_research({"question":"Which file?"})', "tool: It is gone.", "assistant: Done."],
+  "delegation-cancel": ['assistant:  ask_research({"question":"Which file?"})', "tool: Error: The call was cancelled."],
+  "schema-met": ['assistant: Let me add.  add({"a":1,"b":2})', 'tool: {"sum":3}', 'assistant: {"sum":3}'],
+  "schema-repaired": ['assistant: {"sum": "three"}', 'assistant: {"sum":3}'],
+  "schema-not-met": ["assistant: Three.", 'assistant: {"sum":"three"}'],
 };
 
 for (const [major, sdk] of Object.entries(versions)) {
@@ -53,7 +58,7 @@ for (const [major, sdk] of Object.entries(versions)) {
           if (failure) outcomes.push(failure.code);
         }
         assert.deepEqual(lines(agent), ends[scenario]);
-        const last = { "model-failure": "upstream_truncated", "cancel": "cancelled", "cancel-asked": "cancelled" }[scenario] ?? "success";
+        const last = { "model-failure": "upstream_truncated", "cancel": "cancelled", "cancel-asked": "cancelled", "delegation-cancel": "cancelled", "schema-not-met": "invalid_output" }[scenario] ?? "success";
         assert.deepEqual(outcomes, [...Array(bodies.length - 1).fill("interrupt"), last]);
       });
     }

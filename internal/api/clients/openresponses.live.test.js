@@ -101,11 +101,16 @@ test("Open Responses: an image", async () => {
   assert.equal((await ask({ input: [message("user", content)] })).status, "completed");
 });
 
-test("Open Responses: a file is refused by name", async () => {
+test("Open Responses: a file", async () => {
+  const content = [{ type: "input_text", text: "What is it?" }, { type: "input_file", filename: "a.pdf", file_data: "data:application/pdf;base64,JVBERi0xLjQ=" }];
+  assert.equal((await ask({ input: [message("user", content)] })).status, "completed");
+});
+
+test("Open Responses: a file that is not of its type is refused by name", async () => {
   const content = [{ type: "input_text", text: "What is it?" }, { type: "input_file", filename: "a.pdf", file_data: "data:application/pdf;base64,JVBERg==" }];
   const response = await post({ input: [message("user", content)] });
   const { error } = await response.json();
-  assert.deepEqual([response.status, error.param, typeof error.message, typeof error.type, typeof error.code], [400, "input[0].content[1].type", "string", "string", "string"]);
+  assert.deepEqual([response.status, error.param, typeof error.message, typeof error.type, typeof error.code], [400, "input[0].content[1].file_data", "string", "string", "string"]);
 });
 
 test("Open Responses: several turns, and one after another response", async () => {
