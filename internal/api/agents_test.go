@@ -166,3 +166,17 @@ func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
 		}
 	}
 }
+
+// The path of AG-UI's capabilities is not that of an agent.
+func TestPathOfCapabilitiesSelectsNoAgent(t *testing.T) {
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	for _, method := range []string{"POST", "OPTIONS", "DELETE"} {
+		resp := s.do(t, method, "/agui/capabilities", `{}`)
+		if got := resp.Header.Get("Allow"); resp.StatusCode != 405 || got != "GET" {
+			t.Errorf("%s /agui/capabilities: got %s with Allow %q, want 405 with GET", method, resp.Status, got)
+		}
+	}
+	if resp := s.do(t, "GET", "/agui/a", ""); resp.StatusCode != 405 || resp.Header.Get("Allow") != "POST" {
+		t.Errorf("GET /agui/a: got %s with Allow %q, want 405 with POST", resp.Status, resp.Header.Get("Allow"))
+	}
+}

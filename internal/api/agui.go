@@ -6,6 +6,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/definition"
 	"answerd/internal/api/agui"
 	"answerd/internal/event"
 )
@@ -13,6 +14,10 @@ import (
 // postAGUI serves POST /agui and POST /agui/{agent}: an AG-UI run, which starts a run of the agent or
 // resumes one.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
+	id := chi.URLParam(r, "agent")
+	if id == definition.CapabilitiesID {
+		return methodNotAllowed(w, r)
+	}
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
@@ -26,7 +31,7 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if id := chi.URLParam(r, "agent"); id != "" {
+	if id != "" {
 		req.Agent = id
 	}
 	if len(q.Answers) > 0 {

@@ -148,14 +148,23 @@ func notFound(http.ResponseWriter, *http.Request) error {
 }
 
 // methodNotAllowed answers requests whose path has routes for other methods only, and lists
-// those in Allow (RFC 9110 section 15.5.6).
+// those in Allow (RFC 9110 section 15.5.6). A path that a route names as it is, such as
+// /agui/capabilities, does not have the methods of routes with a parameter in its place.
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
-	var allow []string
+	var allow, named []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
-		if routes.Match(chi.NewRouteContext(), m, r.URL.Path) {
-			allow = append(allow, m)
+		match := chi.NewRouteContext()
+		if !routes.Match(match, m, r.URL.Path) {
+			continue
 		}
+		allow = append(allow, m)
+		if len(match.URLParams.Keys) == 0 {
+			named = append(named, m)
+		}
+	}
+	if named != nil {
+		allow = named
 	}
 	if allow == nil { // chi comes here with methods that it does not know, whatever the path
 		return notFound(w, r)

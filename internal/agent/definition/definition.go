@@ -28,6 +28,9 @@ const DefaultID = "default"
 // MaxLevels is how many levels of children a run may have: a asks b, which asks c, which asks d.
 const MaxLevels = 3
 
+// CapabilitiesID cannot be the id of an agent: /agui/capabilities is a path of its own.
+const CapabilitiesID = "capabilities"
+
 // AskPrefix precedes the id of an agent in the name of the tool that asks it.
 const AskPrefix = "ask_"
 

@@ -289,6 +289,8 @@ func (p *parser) readID(n *yaml.Node, a *Agent) error {
 		return p.errorAt(n, "id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	case id == reservedID:
 		return p.errorAt(n, "id answer is the name of the MCP tool of the default agent")
+	case id == CapabilitiesID:
+		return p.errorAt(n, "id capabilities is a path of AG-UI, /agui/capabilities")
 	case slices.Contains(p.Models, id):
 		return p.errorAt(n, "id %s is also the id of a model", id)
 	}
