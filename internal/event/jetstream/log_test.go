@@ -1,6 +1,7 @@
 package jetstream_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -18,6 +19,10 @@ func TestMain(m *testing.M) {
 	}
 	if url := os.Getenv(createURL); url != "" {
 		createUntilKilled(url) // this process is one that TestKeyOfAKilledCreatorIsFreeAfterALease kills
+	}
+	// The tests that run in parallel wait for servers and leases most of the time.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
