@@ -67,10 +67,12 @@ openapi-lint: ## lint the OpenAPI documents (needs Node)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (10s, or a count such as 1000x)
-	@go list ./... | while read -r pkg; do \
-		go test -list '^Fuzz' $$pkg | grep '^Fuzz' | while read -r target; do \
-			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
-		done || exit 1; \
+	@grep -rl --include='*_test.go' '^func Fuzz' cmd internal | xargs -n 1 dirname | sort -u | while read -r dir; do \
+		go test -c -fuzz . -o bin/fuzz.test ./$$dir || exit 1; \
+		(cd $$dir && grep -ho '^func Fuzz[A-Za-z0-9]*' *_test.go | cut -c 6- | while read -r target; do \
+			echo "$$dir $$target"; \
+			$(CURDIR)/bin/fuzz.test -test.run '^$$' -test.fuzz "^$$target$$" -test.fuzztime $(FUZZTIME) -test.fuzzcachedir $(CURDIR)/bin/fuzz || exit 1; \
+		done) || exit 1; \
 	done
 
 .PHONY: load
