@@ -22,6 +22,7 @@ var extras = []extra{
 	{"memory of an open stream (at most 135 kB)", measureOpenStreams},
 	{"3,000 clients gone (must 1 s, goal 0.5 s)", measureDisconnects},
 	{"CPU per answer beside open streams; memory after them", measureGrowth},
+	{"default limits: callers: answers per second, refused", measureDefaults},
 }
 
 // measureIdle starts the service three times and measures it after one answer.

@@ -189,23 +189,26 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 	return tokens, nil
 }
 
-// observeServers creates two metrics of each MCP server: 1 for its state, and the number of tools
-// that the operator has not accepted.
+// observeServers creates the metrics of each MCP server: 1 for its state, the number of tools that the
+// operator has not accepted, and the limit on its calls in flight.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")
 	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",
 		metric.WithDescription("1 for the state that an MCP server is in."))
 	disabled, err2 := meter.Int64ObservableGauge("answerd.mcp.server.tools.disabled",
 		metric.WithDescription("Tools of an MCP server that are disabled until their definitions are accepted."))
-	_, err3 := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	limit, err3 := meter.Int64ObservableGauge("answerd.mcp.server.concurrency.limit",
+		metric.WithDescription("Tool calls that may be in flight to an MCP server at present."))
+	_, err4 := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		for _, s := range tools.Servers() {
 			name := attribute.String("mcp.server.name", s.Name)
 			o.ObserveInt64(state, 1, metric.WithAttributes(name, attribute.String("state", string(s.State))))
 			o.ObserveInt64(disabled, int64(len(s.DisabledTools)), metric.WithAttributes(name))
+			o.ObserveInt64(limit, int64(s.ConcurrencyLimit), metric.WithAttributes(name))
 		}
 		return nil
-	}, state, disabled)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	}, state, disabled, limit)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return fmt.Errorf("create the metrics of MCP servers: %w", err)
 	}
 	return nil

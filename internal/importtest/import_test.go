@@ -64,7 +64,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm/llmtest": {ours: []string{"llm"}},
 
-	"answerd/internal/mcp": {ours: []string{"auth", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig", "values"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
+	"answerd/internal/mcp": {ours: []string{"auth", "auth/sealed", "auth/token", "lru", "mcp/catalog", "mcp/config", "mcp/content", "mcp/limiter", "mcp/oauth", "mcp/schema", "mcp/session", "mcp/transport", "mcp/wire", "tlsconfig", "values"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk")},
 
 	// session takes from config only what a loopback address is.
 	"answerd/internal/mcp/session": {ours: []string{"mcp/config", "mcp/content", "mcp/schema", "mcp/transport", "mcp/wire"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
@@ -82,6 +82,8 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/mcpserver": {outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 
 	"answerd/internal/mcp/conformance": {},
+
+	"answerd/internal/mcp/limiter": {},
 
 	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/http"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
+	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -162,9 +164,10 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	if f := s.breaker.openFailure(); f != nil { // before the queue, which may be long while the server fails
 		return nil, f
 	}
+	permit := s.calls.Enqueue(call.Principal.Key(), call.Tool)
+	defer permit.End(limiter.Unknown)
 	select {
-	case s.permits <- struct{}{}:
-		defer func() { <-s.permits }()
+	case <-permit.Admitted():
 	case <-ctx.Done():
 		return nil, contextFailure(ctx)
 	case <-s.drain.leaving:
@@ -182,17 +185,35 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	}
 	outcome, retryAfter := saysNothing, time.Duration(0) // recorded as such after a panic
 	defer func() { s.breaker.recordOutcome(p, outcome, retryAfter) }()
-	on.asking = func() { s.breaker.withdrawCall(p) }
+	on.asking = func() {
+		s.breaker.withdrawCall(p)
+		permit.Exclude()
+	}
 	res, f := s.callWithRetry(ctx, call, on)
 	// A call that ended because of its caller (canceled, too little time, an unusable token) tells
 	// nothing about the server.
 	if ctx.Err() == nil && f != errReconfigured && !s.isUserFailure(f) {
 		outcome, retryAfter = outcomeOf(f), f.RetryAfter()
+		permit.End(loadOf(res, f))
 	}
 	if f == nil && s.callers == nil && s.isUnreachable() {
 		s.wakeSupervisor()
 	}
 	return res, f
+}
+
+// loadOf returns what a result, or the failure f, says about the server's load. The time of a call that
+// the tool refused, or that waits for a person, says nothing.
+func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
+	switch {
+	case f == nil && !res.IsError && res.InputRequired == nil:
+		return limiter.Answered
+	case f == nil:
+		return limiter.Unknown
+	case f.Kind == Timeout, f.Status == http.StatusTooManyRequests, f.Status == http.StatusServiceUnavailable, f.Status == http.StatusGatewayTimeout:
+		return limiter.Overload
+	}
+	return limiter.Unknown
 }
 
 // callWithRetry sends the call, and sends it again only while that is safe: if the session was lost

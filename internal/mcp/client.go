@@ -64,8 +64,8 @@ type Options struct {
 	// Timeout bounds how long a server may be silent during a call, counted from the moment when
 	// the call has its permit; 0: 60 s. A server's own Timeout wins.
 	Timeout time.Duration
-	// MaxConcurrentCalls bounds the concurrent calls of one server; 0: 10. A server's own
-	// MaxConcurrentCalls wins.
+	// MaxConcurrentCalls bounds the concurrent calls of one server; 0: the bound adapts to the server
+	// (package limiter). A server's own MaxConcurrentCalls wins.
 	MaxConcurrentCalls int
 	// StartWait bounds how long Tools waits for servers that have not been connected before; 0: 3
 	// s.
@@ -135,9 +135,6 @@ func New(servers []config.Server, o Options) (*Client, error) {
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 60 * time.Second
-	}
-	if o.MaxConcurrentCalls <= 0 {
-		o.MaxConcurrentCalls = 10
 	}
 	if o.StartWait <= 0 {
 		o.StartWait = 3 * time.Second
@@ -399,6 +396,8 @@ type ServerStatus struct {
 	// DisabledTools holds the server's own names of the tools whose definitions the operator has
 	// not accepted (pin), sorted.
 	DisabledTools []string `json:"disabled_tools,omitempty"`
+	// ConcurrencyLimit is how many calls of its tools may be in flight at present.
+	ConcurrencyLimit int `json:"concurrency_limit"`
 }
 
 // Certificate is a certificate of a connection to an MCP server.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/tlsconfig"
@@ -205,7 +206,7 @@ func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment
 	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
 	// Twice the calls: a call may begin while the stream of the one before is read to its end.
-	pooled.MaxIdleConnsPerHost = max(64, 2*cfg.MaxConcurrentCalls)
+	pooled.MaxIdleConnsPerHost = max(64, 2*orElse(cfg.MaxConcurrentCalls, limiter.Max))
 	pooled.MaxResponseHeaderBytes = maxResponseHeader
 	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
 	secured := o.tls.all[cfg.TLS].Transport(pooled)

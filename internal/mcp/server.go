@@ -11,6 +11,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
@@ -18,7 +19,7 @@ import (
 // tooLargeDelay is the time after which tools are listed again if their list was too large.
 const tooLargeDelay = 10 * time.Minute
 
-// server is one configured server: its sessions, its permits, its state, and the supervisor
+// server is one configured server: its sessions, the limit on its calls, its state, and the supervisor
 // goroutine. The supervisor connects, lists the tools, and retries with backoff while the server is
 // down.
 type server struct {
@@ -31,7 +32,7 @@ type server struct {
 	callers *userSessions // nil unless each caller has sessions of their own
 	dialer  dialer
 	breaker breaker
-	permits chan struct{}
+	calls   *limiter.Limiter
 	wake    chan struct{} // of capacity 1: wakes the supervisor
 	gone    chan struct{} // closed when the supervisor has ended
 	drain   *callDrain
@@ -67,18 +68,18 @@ type refreshWaiter struct {
 func newServer(c *Client, id int, cfg config.Server) *server {
 	given := cfg
 	cfg.Type = cfg.TransportType()
-	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls)
+	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls) // 0: adaptive
 	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
 	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, config.MaxTimeout))
 	s := &server{
 		c: c, id: id, given: given, cfg: cfg,
-		log:     c.log.With("mcp_server", cfg.Name),
-		permits: make(chan struct{}, cfg.MaxConcurrentCalls),
-		wake:    make(chan struct{}, 1),
-		gone:    make(chan struct{}),
-		drain:   newCallDrain(),
-		state:   Connecting,
-		since:   time.Now(),
+		log:   c.log.With("mcp_server", cfg.Name),
+		calls: limiter.New(cfg.MaxConcurrentCalls),
+		wake:  make(chan struct{}, 1),
+		gone:  make(chan struct{}),
+		drain: newCallDrain(),
+		state: Connecting,
+		since: time.Now(),
 	}
 	s.life, s.end = context.WithCancelCause(c.life)
 	dial := dialers[cfg.Type]
@@ -359,7 +360,7 @@ func (s *server) currentStatus() ServerStatus {
 	defer s.mu.Unlock()
 	st := ServerStatus{
 		Name: s.cfg.Name, Type: s.cfg.Type, State: s.state, Reason: s.reason,
-		Since: s.since, Protocol: s.version, Tools: tools, DisabledTools: disabled,
+		Since: s.since, Protocol: s.version, Tools: tools, DisabledTools: disabled, ConcurrencyLimit: s.calls.Limit(),
 	}
 	// A half-open breaker does not make the server degraded if its tools were listed after the
 	// breaker opened, since that shows that the server works again.
