@@ -210,7 +210,7 @@ type config struct {
 
 	// Limits and shutdown:
 
-	// Runs at a time. Further runs wait up to a second, fairly by caller, and are then refused with 503.
+	// Runs at a time. Further runs wait up to 10 s, fairly by caller, and are then refused with 503. A run that cannot begin in time, by the rate at which runs end, is refused at once.
 	MaxConcurrentRuns int `env:"MAX_CONCURRENT_RUNS" envDefault:"512"`
 	// Runs of one caller at a time. Further runs are refused with 429. Without AUTH_ISSUER a caller is an IP address, so that all callers behind a proxy are one. Unset: MAX_CONCURRENT_RUNS.
 	MaxRunsPerPrincipal int `env:"MAX_RUNS_PER_PRINCIPAL"`

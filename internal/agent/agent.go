@@ -214,7 +214,7 @@ func New(o Options) (*Agent, error) {
 // Start starts a run of r for owner and returns it once its start event is in the log. If owner
 // used the idempotency key of r before, it returns the earlier run instead, unless that run was
 // cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
-// While too many runs are active, Start waits for at most a second.
+// While too many runs are active, Start waits for at most ten seconds.
 //
 // Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal,
 // ErrKeyReused, ErrKeyElsewhere, or the log's.

@@ -2,7 +2,7 @@
 // are active, how many of them belong to one caller, and how fast one caller starts them.
 //
 //	gate := admission.New(admission.Limits{Max: 512, PerCaller: 50, Rate: admission.Rate{N: 10, Per: time.Second}})
-//	slot, err := gate.Acquire(ctx, caller, int64(len(question))) // waits for at most a second
+//	slot, err := gate.Acquire(ctx, caller, int64(len(question))) // waits for at most ten seconds
 //	if refused, ok := errors.AsType[*admission.Refusal](err); ok {
 //		// refused.Reason, and refused.RetryAfter for the Retry-After header
 //	}
@@ -25,11 +25,12 @@ import (
 )
 
 const (
-	// maxWaiting bounds the requests that wait for a slot, and maxWait how long each waits.
-	maxWaiting = 100
-	maxWait    = time.Second
-	// maxFairWait is the longest estimated wait of a caller that has its share of the slots. It
-	// is less than maxWait, since others may join the queue and come first.
+	// maxWait is how long a request waits for a slot. At most twice Limits.Max requests wait, and at
+	// least minQueue: more would not get one in time even if runs took a few seconds only.
+	maxWait  = 10 * time.Second
+	minQueue = 100
+	// maxFairWait is the longest estimated wait of a caller that has its share of the slots, while
+	// there are other callers. It is less than maxWait, since others may join the queue and come first.
 	maxFairWait = maxWait / 3
 	// maxCallers bounds the callers in memory: those with runs, and those that used some of
 	// their rate.
@@ -113,7 +114,7 @@ type Slot struct {
 	left   bool
 }
 
-// Acquire takes a slot for the caller of that name, at once or after a wait of at most a second, for
+// Acquire takes a slot for the caller of that name, at once or after a wait of at most ten seconds, for
 // a run whose request holds that many bytes of memory. It returns a *Refusal if there is none, also
 // if ctx ends first, and ErrClosed after Close.
 func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, error) {
@@ -179,13 +180,13 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 		return nil, nil
 	}
 	position, longest := g.queue.positionOf(name, c.waiting+1), maxWait
-	if (c.active+c.waiting)*len(g.callers) >= g.Max {
+	if len(g.callers) > 1 && (c.active+c.waiting)*len(g.callers) >= g.Max {
 		longest = maxFairWait
 	}
 	if time.Duration(position)*g.pace.meanInterval(now) >= longest {
 		return nil, g.fullRefusalLocked(now, position)
 	}
-	if g.queue.n >= maxWaiting {
+	if g.queue.n >= max(minQueue, 2*g.Max) {
 		crowd := g.queue.longestQueue()
 		if crowd == nil || len(crowd.waiters) <= c.waiting+1 {
 			return nil, g.fullRefusalLocked(now, position)

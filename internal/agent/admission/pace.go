@@ -4,8 +4,12 @@ import "time"
 
 const (
 	// paceWindow is the time in which departures are counted together. It is longer than most
-	// runs: runs that began and end together would otherwise look like a fast rate.
-	paceWindow = 5 * time.Second
+	// runs: runs that began and end together would otherwise look like a fast rate. It is not shorter
+	// than maxWait, so that who waited in vain is refused at once the next time.
+	paceWindow = maxWait
+	// paceStart is how long slots must have been taken until a rate is known. The first runs that end of
+	// those that began together say nothing about the others.
+	paceStart = paceWindow / 2
 	// paceLull is the idle time after which the measured rate is discarded: with free slots it
 	// reflects the demand, not how fast runs end.
 	paceLull = time.Second
@@ -47,12 +51,14 @@ func (p *departureRate) rotateWindow(now time.Time) {
 }
 
 // meanInterval returns the mean time between departures. Right after all slots were taken nothing
-// is known: then it is short, and grows until a slot is released.
+// is known: for paceStart it is 0, so that requests wait.
 func (p *departureRate) meanInterval(now time.Time) time.Duration {
 	p.rotateWindow(now)
 	span := now.Sub(p.begun)
 	if p.hasBefore {
 		span += paceWindow
+	} else if span < paceStart {
+		return 0
 	}
 	return span / time.Duration(max(p.now+p.before, 1))
 }

@@ -15,7 +15,7 @@ type callerQueue struct {
 }
 
 // queue has all waiters, in one line per caller. The caller at the front is served next, once, and
-// then goes to the end. There are at most maxWaiting, so walking along them is cheap.
+// then goes to the end. There are at most twice Limits.Max, so walking along them is cheap.
 type queue struct {
 	n     int
 	lines []*callerQueue
