@@ -83,3 +83,9 @@ func derivedMemoryLimit(container int64) int64 {
 // containerMemory returns the memory limit of this process's cgroup (version 1 or 2) in bytes; an
 // error, or a very large number, where there is none.
 func containerMemory() (uint64, error) { return memlimit.FromCgroup() }
+
+// maxToolBytes returns the most bytes that the definitions of one MCP server's tools may have: 64 MiB, or
+// a part of the memory limit. While it is read, a list is in memory about four times.
+func maxToolBytes() int {
+	return int(min(max(debug.SetMemoryLimit(-1)/32, 2<<20), 64<<20))
+}

@@ -52,6 +52,7 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	warnAboutCallers(c, servers, o.Logger)
 	t.warnAboutSignIns(c, servers, o.Logger)
 	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
+	o.MaxToolBytes = maxToolBytes()
 	o.RedirectURL, o.TokenTLS = c.redirectURL(), c.certificates.iam
 	if c.EnableJWTToken {
 		if t.tokens, err = newTokens(c, o.Logger); err != nil {
@@ -189,8 +190,8 @@ func newTokens(c config, logger *slog.Logger) (*token.ClientCredentials, error) 
 	return tokens, nil
 }
 
-// observeServers creates the metrics of each MCP server: 1 for its state, the number of tools that the
-// operator has not accepted, and the limit on its calls in flight.
+// observeServers creates the metrics of each MCP server: 1 for its state, the numbers of tools that the
+// operator has not accepted and that were left out, and the limit on its calls in flight.
 func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	meter := tel.Meter("answerd/mcp")
 	state, err1 := meter.Int64ObservableGauge("answerd.mcp.server.state",
@@ -199,16 +200,19 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 		metric.WithDescription("Tools of an MCP server that are disabled until their definitions are accepted."))
 	limit, err3 := meter.Int64ObservableGauge("answerd.mcp.server.concurrency.limit",
 		metric.WithDescription("Tool calls that may be in flight to an MCP server at present."))
-	_, err4 := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	omitted, err4 := meter.Int64ObservableGauge("answerd.mcp.server.tools.omitted",
+		metric.WithDescription("Tools of an MCP server that are left out: not valid, or the list is too large."))
+	_, err5 := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		for _, s := range tools.Servers() {
 			name := attribute.String("mcp.server.name", s.Name)
 			o.ObserveInt64(state, 1, metric.WithAttributes(name, attribute.String("state", string(s.State))))
 			o.ObserveInt64(disabled, int64(len(s.DisabledTools)), metric.WithAttributes(name))
 			o.ObserveInt64(limit, int64(s.ConcurrencyLimit), metric.WithAttributes(name))
+			o.ObserveInt64(omitted, int64(s.OmittedTools), metric.WithAttributes(name))
 		}
 		return nil
-	}, state, disabled, limit)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	}, state, disabled, limit, omitted)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return fmt.Errorf("create the metrics of MCP servers: %w", err)
 	}
 	return nil

@@ -332,7 +332,7 @@ func TestF20EndlessAnswerIsCut(t *testing.T) {
 }
 
 func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
-	r := beginFault(t, "cursor without end, 10,000 tools, 10 MiB schema, depth 1,000, $ref http://", "bounded and refused per tool; the others stay; no fetch")
+	r := beginFault(t, "cursor without end, 10,000 tools, 10 MiB schema, depth 1,000, $ref http://", "bounded and refused per tool, and counted; the others stay, 10,000 of them too; no fetch")
 	var fetched atomic.Int64
 	away := serveHTTP(t, func(http.ResponseWriter, *http.Request) { fetched.Add(1) })
 	deep := strings.Repeat(`{"properties":{"a":`, 1000) + `{}` + strings.Repeat(`}}`, 1000)
@@ -350,7 +350,7 @@ func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 		most      int
 	}{
 		{"bad schemas", resultReply(`{"tools":[{"name":"t","inputSchema":{"type":"object"}},{"name":"deep","inputSchema":` + deep + `},{"name":"ref","inputSchema":{"type":"object","properties":{"a":{"$ref":"` + away + `/x.json"}}}},{"name":"u","inputSchema":{"type":"object"}}]}`), 2, 3},
-		{"10,000 tools", resultReply(`{"tools":[` + strings.Join(many, ",") + `]}`), 1, 1024},
+		{"10,000 tools", resultReply(`{"tools":[` + strings.Join(many, ",") + `]}`), 10_000, 10_000},
 		{"cursor without end", func(w http.ResponseWriter, q *http.Request, m message) {
 			n := page.Add(1)
 			resultReply(fmt.Sprintf(`{"tools":[{"name":"p%d","inputSchema":{"type":"object"}}],"nextCursor":"%d"}`, n, n))(w, q, m)
@@ -363,6 +363,10 @@ func TestF21ToolListIsCheckedToolByTool(t *testing.T) {
 		n := strings.Count(s.request(t, "GET", "/tools", "").body, `"input_schema"`)
 		if n < c.least || n > c.most {
 			t.Errorf("%s: %d tools, want n at least %d, n at most %d", c.name, n, c.least, c.most)
+		}
+		wantOmitted := c.name != "10,000 tools"
+		if servers := s.request(t, "GET", "/servers", "").body; strings.Contains(servers, `"omitted_tools"`) != wantOmitted {
+			t.Errorf("%s: servers %s, want omitted_tools in it: %t", c.name, servers, wantOmitted)
 		}
 		if a := s.ask(t); a.status != 200 {
 			t.Errorf("%s: got %+v, want status 200", c.name, a)

@@ -78,6 +78,11 @@ func childMain(kind string, args []string) int {
 		signal.Ignore(syscall.SIGTERM)
 		serveStdio(os.Stdin)
 		select {}
+	case "many": // its list of tools is one page of 6 MB
+		if err := manyTools().Run(context.Background(), &sdk.IOTransport{Reader: os.Stdin, Writer: os.Stdout}); err != nil {
+			return 1
+		}
+		return 0
 	case "parent": // an answerd that is killed
 		c, err := New([]config.Server{stdioConfig("family", args[0])}, Options{})
 		if err != nil {

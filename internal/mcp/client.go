@@ -67,6 +67,9 @@ type Options struct {
 	// MaxConcurrentCalls bounds the concurrent calls of one server; 0: the bound adapts to the server
 	// (package limiter). A server's own MaxConcurrentCalls wins.
 	MaxConcurrentCalls int
+	// MaxToolBytes bounds the definitions of one server's tools together, as received; 0: 64 MiB. Tools
+	// beyond that are left out.
+	MaxToolBytes int
 	// StartWait bounds how long Tools waits for servers that have not been connected before; 0: 3
 	// s.
 	StartWait time.Duration
@@ -135,6 +138,9 @@ func New(servers []config.Server, o Options) (*Client, error) {
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 60 * time.Second
+	}
+	if o.MaxToolBytes <= 0 {
+		o.MaxToolBytes = 64 << 20
 	}
 	if o.StartWait <= 0 {
 		o.StartWait = 3 * time.Second
@@ -396,6 +402,9 @@ type ServerStatus struct {
 	// DisabledTools holds the server's own names of the tools whose definitions the operator has
 	// not accepted (pin), sorted.
 	DisabledTools []string `json:"disabled_tools,omitempty"`
+	// OmittedTools is how many of the server's tools were left out, at least: their definitions are not
+	// valid, or the list is too large.
+	OmittedTools int `json:"omitted_tools,omitempty"`
 	// ConcurrencyLimit is how many calls of its tools may be in flight at present.
 	ConcurrencyLimit int `json:"concurrency_limit"`
 }

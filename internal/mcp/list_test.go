@@ -12,6 +12,7 @@ import (
 
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -101,10 +102,10 @@ func TestListOfToolsIsBounded(t *testing.T) {
 		tools int
 		pages int64
 	}{
-		"new cursors":    {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n) }, 16, 16},
+		"new cursors":    {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n) }, 256, 256},
 		"the same":       {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c"}`, tool(int(n))) }, 2, 2},
 		"back and forth": {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n%2) }, 3, 3},
-		"10,000 tools":   {func(int64) string { return `{"tools":[` + strings.Join(many, ",") + `]}` }, maxTools, 1},
+		"10,000 tools":   {func(int64) string { return `{"tools":[` + strings.Join(many, ",") + `]}` }, 10000, 1},
 	} {
 		var n atomic.Int64
 		s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, test.page(n.Add(1))) }}
@@ -123,7 +124,7 @@ func TestListFailureIsItsServersAlone(t *testing.T) {
 		w.Header().Set("Content-Type", js)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
 	}}
-	c := open(t, Options{},
+	c := open(t, Options{MaxToolBytes: transport.MaxMessage},
 		config.Server{Name: "big", URL: serve(t, big).URL},
 		config.Server{Name: "none", URL: serve(t, none).URL},
 		config.Server{Name: "without", URL: serve(t, without).URL},

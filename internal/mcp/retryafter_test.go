@@ -158,7 +158,7 @@ func TestOversizedListFailsNoCall(t *testing.T) {
 			} else {
 				cfg = wsServer(t, newWSSDK(t, s))
 			}
-			c := open(t, Options{}, cfg)
+			c := open(t, Options{MaxToolBytes: transport.MaxMessage}, cfg)
 			c.Tools(t.Context())
 			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", transport.MaxMessage), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "larger than 4194304 bytes") {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +51,8 @@ type server struct {
 	// instructions are those of the session listed last; they stay while the server is down, as its
 	// tools do.
 	instructions string
+	omitted      int             // tools that the latest list left out
+	cut          bool            // the server has more tools, which were not requested
 	waiters      []refreshWaiter // answered by the supervisor's next round
 
 	away     bool // the latest attempt could not reach it
@@ -216,6 +219,7 @@ func (s *server) setConnected(l toolList, version string, listed *session.Sessio
 	if listed != nil {
 		s.instructions = listed.Instructions()
 	}
+	s.omitted, s.cut = l.omitted, l.cut
 	s.version, s.listed, s.away, s.tooLarge, s.down = version, listed, false, false, false
 	s.renewal.recordList(l.ttl, s.cfg.Pin, changes)
 }
@@ -361,6 +365,7 @@ func (s *server) currentStatus() ServerStatus {
 	st := ServerStatus{
 		Name: s.cfg.Name, Type: s.cfg.Type, State: s.state, Reason: s.reason,
 		Since: s.since, Protocol: s.version, Tools: tools, DisabledTools: disabled, ConcurrencyLimit: s.calls.Limit(),
+		OmittedTools: s.omitted,
 	}
 	// A half-open breaker does not make the server degraded if its tools were listed after the
 	// breaker opened, since that shows that the server works again.
@@ -370,6 +375,14 @@ func (s *server) currentStatus() ServerStatus {
 	}
 	if n := len(disabled); n > 0 && st.State == Connected {
 		st.Reason = fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", n)
+	}
+	if st.State == Connected && (s.omitted > 0 || s.cut) {
+		omitted := fmt.Sprintf("tools left out, because they are not valid or the list is too large: %d", s.omitted)
+		if s.cut {
+			st.OmittedTools = max(s.omitted, 1)
+			omitted = fmt.Sprintf("the list of tools is too large; left out: %d or more", st.OmittedTools)
+		}
+		st.Reason = strings.Join(slices.DeleteFunc([]string{st.Reason, omitted}, func(s string) bool { return s == "" }), "; ")
 	}
 	return st
 }

@@ -40,6 +40,8 @@ func (p *pipe) Write(data []byte) error {
 
 func (p *pipe) Close() error { return p.conn.Close() }
 
+func (p *pipe) SetReadLimit(int) {}
+
 // peers are the servers of the pipe types, by URL: each gets the other end of a new
 // connection.
 var peers sync.Map

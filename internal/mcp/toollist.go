@@ -12,16 +12,17 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Bounds of a server's list of tools.
-const (
-	maxTools = 512
-	listTime = 15 * time.Second // for all pages
-)
+// listTime bounds the time for all pages of a server's list of tools.
+const listTime = 15 * time.Second
 
 // toolList holds a server's tools and their time to live; 0 if the server gave none.
 type toolList struct {
 	tools []catalog.Tool
 	ttl   time.Duration
+	// omitted counts the tools that were left out. With cut, the server has even more, which were not
+	// requested.
+	omitted int
+	cut     bool
 }
 
 // listTools requests the server's tools in a session of p, and once more if the session is lost
@@ -51,22 +52,25 @@ func (s *server) listTools(p *session.Pool) (toolList, *session.Session, *transp
 	}
 }
 
-// collectTools returns the tools of all pages. It leaves out tools that are not valid and keeps the
-// others.
+// collectTools returns the tools of all pages. It leaves out tools that are not valid, and those from
+// which on the definitions have more than Options.MaxToolBytes, and keeps the others.
 func (s *server) collectTools(used *session.Session, deadline time.Time) (toolList, *transport.Failure) {
 	var list toolList
 	listed := map[string]bool{}
-	ttl, f := used.ListTools(deadline, func(raw json.RawMessage) bool {
+	left := s.c.opts.MaxToolBytes
+	pages, f := used.ListTools(deadline, left, func(raw json.RawMessage) bool {
+		if left -= len(raw); left < 0 {
+			list.omitted++
+			return false
+		}
 		t, err := catalog.Decode(raw)
 		switch {
 		case err == nil && listed[t.Original]:
 			err = errors.New("an earlier tool has the same name")
-		case err == nil && len(list.tools) == maxTools:
-			s.log.Warn("MCP tools left out", "bound", maxTools)
-			return false
 		}
 		if err != nil {
 			s.log.Warn("MCP tool left out", "tool", wire.Printable(t.Original, 80), "reason", err.Error())
+			list.omitted++
 			return true
 		}
 		listed[t.Original] = true
@@ -74,6 +78,9 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 		list.tools = append(list.tools, t)
 		return true
 	})
-	list.ttl = ttl
+	list.ttl, list.cut = pages.TTL, pages.Cut
+	if left < 0 || list.cut {
+		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut, "max_bytes", s.c.opts.MaxToolBytes)
+	}
 	return list, f
 }

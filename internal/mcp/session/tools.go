@@ -12,38 +12,48 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// ListTools asks for all pages of the server's tools and gives each tool, as received, to
-// add, until that returns false. It returns how long the list holds; 0 if the server did not
-// say.
-func (s *Session) ListTools(deadline time.Time, add func(tool json.RawMessage) bool) (ttl time.Duration, _ *transport.Failure) {
+// ToolList says what ListTools did.
+type ToolList struct {
+	TTL time.Duration // how long the list holds; 0 if the server did not say
+	Cut bool          // not all pages were requested
+}
+
+// ListTools asks for all pages of the server's tools and gives each tool, as received, to add. It
+// requests no further page once add has returned false, or after maxToolPages. A page may have as
+// many bytes as maxBytes and the tools before leave, and at least transport.MaxMessage.
+func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json.RawMessage) bool) (list ToolList, _ *transport.Failure) {
 	used := map[string]bool{"": true}
 	cursor := ""
-	for range maxPages {
-		page, f := s.getToolPage(cursor, deadline)
+	for range maxToolPages {
+		page, f := s.getToolPage(cursor, deadline, max(maxBytes, transport.MaxMessage))
 		if f != nil {
-			return 0, f
+			return ToolList{}, f
 		}
 		// A list is as old as its oldest page.
-		if t := s.ttl(&page.resultHeader); t > 0 && (ttl == 0 || t < ttl) {
-			ttl = t
+		if t := s.ttl(&page.resultHeader); t > 0 && (list.TTL == 0 || t < list.TTL) {
+			list.TTL = t
 		}
+		full := false
 		for _, tool := range page.Tools {
-			if !add(tool) {
-				return ttl, nil
-			}
+			maxBytes -= len(tool)
+			full = !add(tool) || full
 		}
 		if page.NextCursor == "" {
-			return ttl, nil
+			return list, nil
+		}
+		if full {
+			list.Cut = true
+			return list, nil
 		}
 		if used[page.NextCursor] { // it can only lead to the same pages again
 			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(used))
-			return ttl, nil
+			return list, nil
 		}
 		used[page.NextCursor] = true
 		cursor = page.NextCursor
 	}
-	s.pool.Logger.Warn("MCP tools left out", "pages", maxPages)
-	return ttl, nil
+	list.Cut = true
+	return list, nil
 }
 
 // toolPage is one page of a list of tools whose elements are not decoded yet: the SDK's
@@ -54,17 +64,18 @@ type toolPage struct {
 	resultHeader
 }
 
-// getToolPage asks for one page. A server without tools has an empty one.
-func (s *Session) getToolPage(cursor string, deadline time.Time) (page toolPage, _ *transport.Failure) {
+// getToolPage asks for one page of at most maxBytes. A server without tools has an empty one.
+func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
 	// Not under a caller's context: the list is for all of them.
 	raw, f := s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
+		x.MaxAnswer = maxBytes
 		return ask(x, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	})
 	switch {
 	case methodNotFound(f):
 		return page, nil
 	case f != nil && f.Kind == transport.TooLarge:
-		return page, &transport.Failure{Kind: transport.TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", transport.MaxMessage), Err: f}
+		return page, &transport.Failure{Kind: transport.TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBytes), Err: f}
 	case f != nil:
 		return page, f
 	}

@@ -17,9 +17,12 @@ import (
 // called from anywhere and more than once. Every error of Read or Write ends the connection, except
 // for a *requestError of Read; if it is a *Failure, callers are given its public text.
 type MessageConn interface {
-	// Read returns the next message, in a slice of its own and of at most 4 MiB; a longer one is
-	// the failure AnswerTooLarge. After Close it fails at once.
+	// Read returns the next message, in a slice of its own and of at most MaxMessage bytes, or what
+	// SetReadLimit set; a longer one is the failure AnswerTooLarge. After Close it fails at once.
 	Read() ([]byte, error)
+	// SetReadLimit sets how many bytes the messages may have that begin from now on. It may be called
+	// from anywhere.
+	SetReadLimit(bytes int)
 	// Write sends one message whole. It may wait for the peer, but only until Close. It does not
 	// have the context of a caller: one who gives up must not leave half a message behind. A
 	// *Failure with NotRun promises that the peer got nothing of the message. data may be appended
@@ -147,8 +150,23 @@ func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
 	delete(c.pending, id)
 	if q.x != nil {
 		delete(c.tokens, q.x.ProgressToken)
+		c.setReadLimitLocked(q.x)
 	}
 	return q
+}
+
+// setReadLimitLocked sets the limit that the pending requests need. x was added or removed.
+func (c *streamConn) setReadLimitLocked(x *RoundTrip) {
+	if x.MaxAnswer <= MaxMessage {
+		return
+	}
+	limit := MaxMessage
+	for _, q := range c.pending {
+		if q.x != nil {
+			limit = max(limit, q.x.answerLimit())
+		}
+	}
+	c.conn.SetReadLimit(limit)
 }
 
 // end ends the connection because of err. Requests in flight fail with the reason before the SDK

@@ -85,6 +85,9 @@ func TestStreamConnCancelsCallsGivenUpDuringWrite(t *testing.T) {
 // brokenConn is a connection with a bug in its writing.
 type brokenConn struct{ closed chan struct{} }
 
+// SetReadLimit implements MessageConn.
+func (brokenConn) SetReadLimit(int) {}
+
 func (brokenConn) Write([]byte) error { panic("a defect") }
 
 func (b brokenConn) Read() ([]byte, error) { <-b.closed; return nil, io.EOF }
@@ -112,6 +115,9 @@ func newTestStreamConn() *streamConn {
 
 // lineConn writes one message per line, and is never read.
 type lineConn struct{ net.Conn }
+
+// SetReadLimit implements MessageConn.
+func (lineConn) SetReadLimit(int) {}
 
 func (lineConn) Read() ([]byte, error) { return nil, io.EOF }
 

@@ -47,7 +47,7 @@ type eventStream struct {
 
 // newEventStream returns the stream in body, for which x.streamOpened was called.
 func newEventStream(x *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
-	return &eventStream{x: x, id: id, body: body, log: log, eventReader: newEventReader(body)}
+	return &eventStream{x: x, id: id, body: body, log: log, eventReader: newEventReader(body, x.answerLimit())}
 }
 
 // eventReader reads the messages of an event stream.
@@ -59,23 +59,25 @@ type eventReader struct {
 // ignoredLimit counts what is read of a stream since the last message. Comments and events without a
 // message are bounded together like one message.
 type ignoredLimit struct {
-	in io.Reader
-	n  int
+	in    io.Reader
+	n     int
+	limit int
 }
 
 // Read implements io.Reader.
 func (r *ignoredLimit) Read(p []byte) (int, error) {
-	if r.n > MaxMessage {
-		return 0, AnswerTooLarge(MaxMessage)
+	if r.n > r.limit {
+		return 0, AnswerTooLarge(r.limit)
 	}
 	n, err := r.in.Read(p)
 	r.n += n
 	return n, err
 }
 
-func newEventReader(body io.Reader) eventReader {
-	n := &ignoredLimit{in: body}
-	return eventReader{sse.NewReader(n, MaxMessage), n}
+// newEventReader returns a reader of messages of at most limit bytes.
+func newEventReader(body io.Reader, limit int) eventReader {
+	n := &ignoredLimit{in: body, limit: limit}
+	return eventReader{sse.NewReader(n, limit), n}
 }
 
 // nextMessage returns the next message, its text, and how many bytes were read of the stream since
@@ -84,7 +86,7 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 	for {
 		e, err := r.in.Next()
 		if errors.Is(err, sse.ErrTooLarge) {
-			err = AnswerTooLarge(MaxMessage)
+			err = AnswerTooLarge(r.ignored.limit)
 		}
 		if err != nil {
 			return nil, nil, 0, err

@@ -241,16 +241,16 @@ func (c *httpConn) Close() error {
 // stale reports whether requests would carry the id of a session that the server forgot.
 func (c *httpConn) stale() bool { return c.SessionID() != "" && c.session.Lost.Load() }
 
-// readJSON reads a JSON body to its end. Past the limit the connection is given up.
-func readJSON(resp *http.Response) ([]byte, *Failure) {
+// readJSON reads a JSON body of at most limit bytes to its end. Past that the connection is given up.
+func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	defer resp.Body.Close()
 	var body bytes.Buffer
 	body.Grow(int(min(max(resp.ContentLength, 0), maxRefusal)) + bytes.MinRead) // not all of a large length: the server may only claim it
-	if _, err := body.ReadFrom(io.LimitReader(resp.Body, MaxMessage+1)); err != nil {
+	if _, err := body.ReadFrom(io.LimitReader(resp.Body, int64(limit)+1)); err != nil {
 		return nil, noReply(err, true)
 	}
-	if body.Len() > MaxMessage {
-		return nil, AnswerTooLarge(MaxMessage)
+	if body.Len() > limit {
+		return nil, AnswerTooLarge(limit)
 	}
 	return body.Bytes(), nil
 }

@@ -108,7 +108,7 @@ func (c *legacySSE) openStream() error {
 		drainBody(resp, maxRefusal)
 		return BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil)
 	}
-	c.body, c.events = resp.Body, newEventReader(resp.Body)
+	c.body, c.events = resp.Body, newEventReader(resp.Body, MaxMessage)
 	for {
 		e, err := c.events.in.Next()
 		if err != nil {
@@ -191,6 +191,10 @@ func (c *legacySSE) deliver(m legacyRead) bool {
 		return false
 	}
 }
+
+// SetReadLimit implements MessageConn. It does nothing: the events of all answers come in one stream,
+// whose limit is set when it is opened.
+func (c *legacySSE) SetReadLimit(int) {}
 
 // Read implements MessageConn.
 func (c *legacySSE) Read() ([]byte, error) {

@@ -182,7 +182,7 @@ func standardName(m *jsonrpc.Request) *jsonrpc.Request {
 	return &out
 }
 
-// oversizeError ends a connection at a message of more than MaxMessage bytes. It knows which request
+// oversizeError ends a connection at a message that is too large. It knows which request
 // the message would have answered, if its beginning says so: that one call learns that its answer
 // is too large, not that its outcome is unknown.
 type oversizeError struct {
@@ -195,9 +195,9 @@ func (e *oversizeError) Unwrap() error { return e.Failure }
 // maxIDOffset is how far into a message its id is looked for.
 const maxIDOffset = 1 << 10
 
-// newOversizeError returns the error for a message that begins with head.
-func newOversizeError(head []byte) *oversizeError {
-	e := &oversizeError{Failure: AnswerTooLarge(MaxMessage)}
+// newOversizeError returns the error for a message of more than limit bytes that begins with head.
+func newOversizeError(head []byte, limit int) *oversizeError {
+	e := &oversizeError{Failure: AnswerTooLarge(limit)}
 	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), maxIDOffset)]))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return e

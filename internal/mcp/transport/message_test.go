@@ -73,7 +73,7 @@ func TestOversizeErrorNamesItsRequest(t *testing.T) {
 		``:                                                        nil,
 		`{"a":` + strings.Repeat(" ", 2*maxIDOffset) + `1,"id":7`: nil,
 	} {
-		if got := newOversizeError([]byte(head)).answers.Raw(); got != want {
+		if got := newOversizeError([]byte(head), MaxMessage).answers.Raw(); got != want {
 			t.Errorf("newOversizeError(%.60s).answers = %v, want %v", head, got, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"answerd/internal/mcp/wire"
@@ -35,7 +36,7 @@ func (p *process) readMessages() (err error) {
 	in := bufio.NewReaderSize(p.stdout, 32<<10)
 	noise := false
 	for {
-		line, err := readLine(in)
+		line, err := readLine(in, &p.readLimit)
 		if err != nil {
 			return err
 		}
@@ -53,14 +54,14 @@ func (p *process) readMessages() (err error) {
 	}
 }
 
-// readLine returns the next line without its end, in a slice of its own. More than MaxMessage bytes
-// are the failure AnswerTooLarge.
-func readLine(in *bufio.Reader) ([]byte, error) {
+// readLine returns the next line without its end, in a slice of its own. More than limit bytes are the
+// failure AnswerTooLarge.
+func readLine(in *bufio.Reader, limit *atomic.Int64) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
-		if len(line)+len(part) > MaxMessage+1 { // the line feed is not counted
-			return nil, AnswerTooLarge(MaxMessage)
+		if most := int(limit.Load()); len(line)+len(part) > most+1 { // the line feed is not counted
+			return nil, AnswerTooLarge(most)
 		}
 		line = append(line, part...)
 		switch {

@@ -83,7 +83,7 @@ func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Req
 		x.streamOpened()
 		c.readStream(ctx, x, m, resp)
 	case "application/json":
-		body, f := readJSON(resp)
+		body, f := readJSON(resp, x.answerLimit())
 		c.idle.put(resp)
 		var answer *jsonrpc.Response
 		if f == nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,11 +48,13 @@ type process struct {
 	reap    chan struct{} // closed when it may be reaped
 	reaped  chan struct{} // closed when it is; then cmd.ProcessState is set
 	lines   chan []byte   // messages, from readStdout to Read
-	outDone chan struct{} // closed when there will not be more of them
-	outErr  error         // why; set before
-	errDone chan struct{} // closed at the end of stderr
-	readers sync.WaitGroup
-	gone    chan struct{}
+	// readLimit is how many bytes a message may have.
+	readLimit atomic.Int64
+	outDone   chan struct{} // closed when there will not be more of them
+	outErr    error         // why; set before
+	errDone   chan struct{} // closed at the end of stderr
+	readers   sync.WaitGroup
+	gone      chan struct{}
 }
 
 // startProcess starts the process of cfg.
@@ -65,6 +68,7 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 		stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: make(chan struct{}),
 		lines: make(chan []byte), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
 	}
+	p.readLimit.Store(MaxMessage)
 	p.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
 	p.cmd.Env = append([]string{}, cfg.Env...) // not nil, which would be our own environment
 	childEnds, err := p.makePipes()
@@ -288,6 +292,9 @@ func (p *process) Write(data []byte) error {
 	f := p.exitError()
 	return &Failure{Kind: Unavailable, Public: f.Public, NotRun: n == 0, Err: errors.Join(err, f.Err)}
 }
+
+// SetReadLimit implements MessageConn.
+func (p *process) SetReadLimit(bytes int) { p.readLimit.Store(int64(bytes)) }
 
 // Read implements MessageConn.
 func (p *process) Read() ([]byte, error) {

@@ -62,11 +62,11 @@ func TestStderrTailBoundsDebugLog(t *testing.T) {
 func TestReadLineIsBounded(t *testing.T) {
 	for n, ok := range map[int]bool{0: true, MaxMessage: true, MaxMessage + 1: false, 2 * MaxMessage: false} {
 		in := bufio.NewReader(strings.NewReader(strings.Repeat("x", n) + "\nnext\n"))
-		line, err := readLine(in)
+		line, err := readLine(in, limit())
 		if ok != (err == nil) || ok && len(line) != n {
 			t.Errorf("a line of %d bytes: got %d bytes, %v, want it read: %t", n, len(line), err, ok)
 		}
-		if next, err := readLine(in); ok && (err != nil || !bytes.Equal(next, []byte("next"))) {
+		if next, err := readLine(in, limit()); ok && (err != nil || !bytes.Equal(next, []byte("next"))) {
 			t.Errorf("after a line of %d bytes: got %q, %v, want %q", n, next, err, "next")
 		}
 	}
@@ -92,7 +92,7 @@ func FuzzReadLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in, rest := bufio.NewReader(bytes.NewReader(data)), data
 		for {
-			line, err := readLine(in)
+			line, err := readLine(in, limit())
 			if err != nil {
 				return
 			}
@@ -164,4 +164,11 @@ func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 	if !isClosed(lost.reap) || !isClosed(lost.gone) {
 		t.Errorf("got reap %t, gone %t, want both closed", isClosed(lost.reap), isClosed(lost.gone))
 	}
+}
+
+// limit returns the limit of a process that waits for no list of tools.
+func limit() *atomic.Int64 {
+	var n atomic.Int64
+	n.Store(MaxMessage)
+	return &n
 }

@@ -82,7 +82,11 @@ func (c *streamConn) processAnswer(m *jsonrpc.Response) jsonrpc.Message {
 		return nil
 	}
 	if q.x != nil {
-		if f := q.x.acceptAnswer(m); f != nil {
+		f := q.x.acceptAnswer(m)
+		if limit := q.x.answerLimit(); f == nil && len(m.Result) > limit { // the connection's limit is higher at the moment
+			f = AnswerTooLarge(limit)
+		}
+		if f != nil {
 			q.x.fail(f)
 			return nil
 		}

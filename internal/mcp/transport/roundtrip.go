@@ -41,6 +41,9 @@ type RoundTrip struct {
 	// ProgressToken is the token under which the server reports progress; "" if progress was not
 	// requested.
 	ProgressToken string
+	// MaxAnswer is how many bytes the answer may have, if that is more than MaxMessage. Over HTTP+SSE
+	// it may not have more.
+	MaxAnswer int
 	// Tokens sends the request with a bearer token; nil: Session.Tokens, or the server's.
 	Tokens Sender
 
@@ -70,6 +73,9 @@ type RoundTrip struct {
 	finished bool
 	linger   *time.Timer
 }
+
+// answerLimit returns how many bytes the answer may have.
+func (x *RoundTrip) answerLimit() int { return max(x.MaxAnswer, MaxMessage) }
 
 // Start makes the context of the request, which ends with ctx, with life, and at deadline. An answered
 // request no longer ends with ctx after Finish: callers end their contexts as soon as they have the

@@ -124,7 +124,7 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
 		s.conn.session.Listening(true)
 		s.resp, s.cancel, s.opened, s.requests = resp, cancel, time.Now(), 0
-		s.events = newEventReader(resp.Body)
+		s.events = newEventReader(resp.Body, MaxMessage)
 	default:
 		s.processRefusal(resp)
 		cancel()

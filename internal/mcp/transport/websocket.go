@@ -106,6 +106,7 @@ type socket struct {
 	netConn   io.Closer       // the connection below conn
 	work      *sync.WaitGroup // the socket's goroutines; the endpoint waits for them
 	receiving atomic.Bool     // it is in the middle of a message
+	readLimit atomic.Int64    // bytes that a message may have
 
 	once  sync.Once
 	ended chan struct{} // closed when the socket has ended; then cause is set
@@ -115,10 +116,16 @@ type socket struct {
 // newSocket returns a socket over conn, which runs on netConn. Its goroutines are counted in work and
 // end with it.
 func newSocket(conn *websocket.Conn, netConn io.Closer, work *sync.WaitGroup, log *slog.Logger) *socket {
-	conn.SetReadLimit(MaxMessage)
 	s := &socket{conn: conn, log: log, netConn: netConn, work: work, ended: make(chan struct{})}
+	s.SetReadLimit(MaxMessage)
 	work.Go(s.pingLoop)
 	return s
+}
+
+// SetReadLimit implements MessageConn.
+func (s *socket) SetReadLimit(bytes int) {
+	s.readLimit.Store(int64(bytes))
+	s.conn.SetReadLimit(int64(bytes))
 }
 
 // Read implements MessageConn.
@@ -140,7 +147,7 @@ func (s *socket) Read() ([]byte, error) {
 	switch {
 	case errors.Is(err, websocket.ErrMessageTooBig):
 		// The library has sent the close frame; here it only waits for the other one.
-		return nil, s.closeWith(websocket.StatusMessageTooBig, newOversizeError(data))
+		return nil, s.closeWith(websocket.StatusMessageTooBig, newOversizeError(data, int(s.readLimit.Load())))
 	case err != nil:
 		return nil, s.readError(err)
 	}

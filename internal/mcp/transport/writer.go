@@ -63,8 +63,11 @@ func (c *streamConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.R
 		return c.err
 	}
 	c.pending[m.ID] = q
-	if x != nil && x.ProgressToken != "" {
-		c.tokens[x.ProgressToken] = x
+	if x != nil {
+		c.setReadLimitLocked(x)
+		if x.ProgressToken != "" {
+			c.tokens[x.ProgressToken] = x
+		}
 	}
 	c.mu.Unlock()
 	if err := c.send(ctx, m.ID, true, m); err != nil {
