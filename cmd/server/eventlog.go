@@ -90,7 +90,8 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 // at most maxMemory bytes of memory.
 func openLog(ctx context.Context, c config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
-		return memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemory}), func() {}, nil
+		log := memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemory})
+		return log, log.Close, nil
 	}
 	if err := c.checkEventDirectory(); err != nil {
 		return nil, nil, err

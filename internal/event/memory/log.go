@@ -12,7 +12,10 @@
 //		send(e.AppendJSON(nil))
 //	}
 //
-// Every method may be called concurrently, returns at once and starts no goroutine. An event is
+//	defer log.Close()
+//
+// Every method may be called concurrently and returns at once. No goroutine is started, except by a
+// timer that drops the runs whose retention has passed; Close stops it. An event is
 // readable as soon as Append returns. Pages share their events with the log. When the log drops
 // an event, a page that contains it stays valid.
 //
@@ -86,7 +89,8 @@ type Log struct {
 	created     int64 // runs, ever
 	lastDropped time.Time
 
-	queue jobQueue
+	expiry expiryTimer
+	queue  jobQueue
 
 	values.Memory
 }
@@ -124,8 +128,7 @@ func (l *Log) isForeignID(id string) bool {
 	return ok && event.ValidID(id) && len(random) == idLength && random == strings.ToLower(random) && !strings.HasSuffix(random, l.instanceID)
 }
 
-// Create implements event.Log. It also drops the runs whose retention has passed: memory only
-// becomes short when runs are added.
+// Create implements event.Log. It also drops the runs whose retention has passed.
 func (l *Log) Create(_ context.Context, record event.Run) error {
 	if !event.ValidID(record.ID) {
 		return event.ErrNotFound

@@ -3,6 +3,7 @@ package memory
 import (
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -46,6 +47,7 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if ended {
 		l.ended = append(l.ended, r)
 		r.usage.ended = append(r.usage.ended, r)
+		l.scheduleExpiryLocked()
 	}
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
 		l.dropLocked(l.nextToDropLocked(r))
@@ -135,7 +137,48 @@ func (l *Log) dropExpiredLocked(now time.Time) {
 	}
 }
 
-// expiredLocked reports whether r was dropped, or will be at the next Create because its
+// expiryInterval is how often expired runs are dropped at most. Until then they cannot be read, but use
+// memory.
+const expiryInterval = time.Second
+
+// expiryTimer drops the runs whose retention has passed when no run is created. It is set while there
+// are runs that have ended. The zero value is not set.
+type expiryTimer struct {
+	running sync.WaitGroup // counts the timer while it is set, and its function
+
+	timer  *time.Timer // guarded by Log.mu, as is closed; nil while it is not set
+	closed bool
+}
+
+// scheduleExpiryLocked sets the timer if it is not set and a run has ended.
+func (l *Log) scheduleExpiryLocked() {
+	if l.expiry.timer != nil || l.expiry.closed || len(l.ended) == 0 {
+		return
+	}
+	l.expiry.running.Add(1)
+	l.expiry.timer = time.AfterFunc(max(l.retention-time.Since(l.ended[0].endTime()), expiryInterval), func() {
+		defer l.expiry.running.Done()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.expiry.timer = nil
+		l.dropExpiredLocked(time.Now())
+		l.scheduleExpiryLocked()
+	})
+}
+
+// Close stops the timer that drops expired runs. The log can still be used.
+func (l *Log) Close() {
+	l.mu.Lock()
+	l.expiry.closed = true
+	if l.expiry.timer != nil && l.expiry.timer.Stop() {
+		l.expiry.timer = nil
+		l.expiry.running.Done()
+	}
+	l.mu.Unlock()
+	l.expiry.running.Wait()
+}
+
+// expiredLocked reports whether r was dropped, or will be by the timer or the next Create because its
 // retention has passed. The caller holds r.mu.
 func (l *Log) expiredLocked(r *run) bool {
 	return r.dropped || !r.ended.IsZero() && time.Since(r.ended) >= l.retention

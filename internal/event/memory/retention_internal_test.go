@@ -89,3 +89,66 @@ func TestDeleteOfARunThatEndsKeepsTheKeyOfALaterRun(t *testing.T) {
 		}
 	})
 }
+
+// Runs whose retention has passed use no memory, even if no run is created afterwards.
+func TestRunsExpireWithoutANewRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := New(Options{Retention: time.Minute})
+		defer log.Close()
+		end := func(id string) {
+			if err := log.Create(t.Context(), event.Run{ID: id}); err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range []event.Body{event.Start{}, event.FinalAnswer{Answer: "yes"}} {
+				if _, err := log.Append(t.Context(), id, b); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i := range 10 {
+			end(fmt.Sprintf("run_%d", i))
+			<-time.After(5 * time.Second) // of the bubble's clock
+		}
+		if log.bytes.Load() == 0 {
+			t.Fatal("the log has no bytes before the retention has passed, want some")
+		}
+		<-time.After(time.Minute - 50*time.Second + 10*time.Second)
+		synctest.Wait()
+		held := 0
+		log.runs.Range(func(any, any) bool { held++; return true })
+		if held != 7 {
+			t.Errorf("runs in the log when three have expired = %d, want 7", held)
+		}
+		<-time.After(time.Minute)
+		synctest.Wait()
+		if got := log.bytes.Load(); got != 0 {
+			t.Errorf("bytes after the retention of all runs = %d, want 0", got)
+		}
+		if log.expiry.timer != nil {
+			t.Error("the timer is set without runs, want it not to be")
+		}
+	})
+}
+
+// Close stops the timer, also while other goroutines end runs.
+func TestCloseStopsTheExpiryOfRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := New(Options{Retention: time.Minute})
+		end := func(id string) {
+			_ = log.Create(t.Context(), event.Run{ID: id})
+			_, _ = log.Append(t.Context(), id, event.Start{})
+			_, _ = log.Append(t.Context(), id, event.FinalAnswer{})
+		}
+		end("run_before")
+		log.Close()
+		log.Close() // once is enough
+		end("run_after")
+		<-time.After(time.Hour)
+		synctest.Wait()
+		held := 0
+		log.runs.Range(func(any, any) bool { held++; return true })
+		if held != 2 || log.expiry.timer != nil {
+			t.Errorf("an hour after Close, the log holds %d runs, timer %v, want 2 and no timer", held, log.expiry.timer)
+		}
+	})
+}
