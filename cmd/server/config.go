@@ -166,6 +166,8 @@ type config struct {
 	AuthMaxLifetime time.Duration `env:"AUTH_MAX_LIFETIME" envDefault:"0s"`
 	// JSON file with rules about which callers may use which servers, tools, models and agents: docs/rules.md. It is read again when it changes, and on SIGHUP. Unset: authenticated callers may use everything.
 	AuthRulesFile string `env:"AUTH_RULES_FILE"`
+	// Claim of callers' tokens by which the metrics answerd_cost_total and answerd_tokens_total are divided, as their label claim: a name, or a JSON pointer such as /org/team. At most 1,000 values are named. Unset: the metrics have no such label.
+	CostClaim string `env:"COST_CLAIM"`
 	// Serve callers without authentication, even beyond loopback.
 	AuthAllowAnonymous bool `env:"AUTH_INSECURE_ALLOW_ANONYMOUS" envDefault:"false"`
 

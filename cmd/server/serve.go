@@ -104,7 +104,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
-		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments,
+		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, CostClaim: c.CostClaim,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {

@@ -61,6 +61,7 @@ func (c *config) validate(modelSet bool) error {
 		{"AUTH_JWKS_URL", c.AuthIssuer != "" && c.AuthJWKSURL == "" && fetch.CheckEndpoint("", c.AuthIssuer) != nil, "must be set, since AUTH_ISSUER is not an https URL whose metadata names the keys"},
 		{"AUTH_CLIENTS", slices.Contains(trimElements(c.AuthClients), ""), "has a comma too many"},
 		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
+		{"COST_CLAIM", c.CostClaim != "" && c.AuthIssuer == "", "needs AUTH_ISSUER, since only tokens have claims"},
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},

@@ -39,6 +39,7 @@ import (
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/prompt"
+	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
 	"answerd/internal/auth"
@@ -90,6 +91,10 @@ type Options struct {
 	MemoryShort      func() bool
 	Memory           *admission.Memory // that all runs may hold; nil means any amount
 
+	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided;
+	// "" means none.
+	CostClaim string
+
 	Logger *slog.Logger
 	Tracer trace.Tracer
 	Meter  metric.Meter
@@ -136,6 +141,7 @@ type ToolsUnavailableError = admission.ToolsUnavailableError
 type Agent struct {
 	Options
 	metrics     metrics
+	usage       *usage.Meter
 	models      atomic.Pointer[servedModels]
 	agents      atomic.Pointer[servedAgents]
 	windowSizes window.Sizes // of models by their id, as their endpoints named them
@@ -194,7 +200,11 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	a := &Agent{Options: o, metrics: m, active: make(map[string]*run), readers: make(map[string]int)}
+	counts, err := usage.New(usage.Options{Claim: o.CostClaim, Meter: o.Meter})
+	if err != nil {
+		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
+	}
+	a := &Agent{Options: o, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
 	a.ReplaceModels(o.DefaultModel, o.Profiles)
 	if err := a.ReplaceAgents(o.Agents); err != nil {
 		return nil, err
@@ -241,6 +251,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 		Agent: r.Agent,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
+	ru.account = a.usage.AccountOf(owner)
 	if err := a.admitRun(ctx, ru, owner); err != nil {
 		ru.cancel(err)
 		return event.Run{}, err

@@ -233,6 +233,7 @@ func (c *childRun) start(ctx context.Context, question string) error {
 		return err
 	}
 	child := a.newRun(trace.ContextWithSpanContext(a.ctx, trace.SpanContextFromContext(ctx)), rec, l.run.caller, r)
+	child.account = l.run.account
 	if !a.registerChild(child) {
 		child.cancel(nil)
 		return errHandedOver

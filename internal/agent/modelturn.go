@@ -125,6 +125,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	if err := s.askTrimmed(ctx, turn); err != nil {
+		s.countCutAnswer(ctx)
 		return modelReply{}, err
 	}
 	if s.finish == "" {
@@ -202,7 +203,7 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()))
 	s.finish = "length"
 	if !s.usageSeen {
-		s.countUsage(llm.Usage{Input: s.lastPrompt, Output: s.output.Tokens(), Total: s.lastPrompt + s.output.Tokens()})
+		s.countUsage(ctx, llm.Usage{Input: s.lastPrompt, Output: s.output.Tokens(), Total: s.lastPrompt + s.output.Tokens()})
 	}
 	for index, arguments := range s.unparsed {
 		c := s.byIndex[index]
@@ -212,6 +213,18 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// countCutAnswer counts an answer that failed or was cancelled after it had begun, by an estimate:
+// providers charge for it, and report its usage only at the end of an answer.
+func (s *modelStream) countCutAnswer(ctx context.Context) {
+	if s.usageSeen || s.output == nil || s.output.Tokens() == 0 {
+		return
+	}
+	u := event.Usage{InputTokens: s.window.PromptTokens(), OutputTokens: s.output.Tokens()}
+	u.TotalTokens = u.InputTokens + u.OutputTokens
+	s.addUsage(u)
+	s.countModelCall(context.WithoutCancel(ctx), u)
 }
 
 // holdPiece counts a piece of the answer as memory that the run holds.
@@ -230,9 +243,10 @@ func cutAfter(cut bool, err error) error {
 	return err
 }
 
-func (s *modelStream) countUsage(u llm.Usage) {
+func (s *modelStream) countUsage(ctx context.Context, u llm.Usage) {
 	s.usageSeen = true
 	s.usage = event.Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Total}
+	s.countModelCall(ctx, s.usage)
 	s.metadata.Usage.InputTokens += u.Input
 	s.metadata.Usage.OutputTokens += u.Output
 	s.metadata.Usage.TotalTokens += u.Total
@@ -271,7 +285,7 @@ func (s *modelStream) appendPart(ctx context.Context, p llm.Part) error {
 	case llm.Extensions:
 		s.extensions = &p
 	case llm.Usage:
-		s.countUsage(p)
+		s.countUsage(ctx, p)
 	case llm.Finish:
 		s.finish, s.preferred = p.Reason, p.Asked
 		if p.Model != "" {

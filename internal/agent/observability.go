@@ -13,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"answerd/internal/agent/definition"
+	"answerd/internal/agent/usage"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 )
@@ -96,6 +98,43 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 	m.active.Add(ctx, -1)
 	m.runs.Add(ctx, 1, metric.WithAttributes(outcome, attribute.String("code", code)))
 	m.duration.Record(ctx, took.Seconds(), metric.WithAttributes(outcome))
+}
+
+// countModelCall counts a model call that the run has made in the metrics of tokens and cost. Calls that
+// are replayed from the log were counted by the process that made them.
+func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
+	model := l.run.req.Model
+	if defaultModel, served := l.agent.Models(); model != defaultModel {
+		if _, ok := served[model]; !ok { // a request named it, so it would create a new time series
+			model = usage.Other
+		}
+	}
+	l.agent.usage.Count(ctx, l.run.account, cmp.Or(l.run.Agent, definition.DefaultID), model, u, l.budget.CostOf(u))
+}
+
+// logEnd logs one line when the run has ended. As in its answer, tokens and cost include those of the
+// run's children, which have lines of their own.
+func (l *loop) logEnd(ctx context.Context, end event.Body) {
+	r, used := l.run, l.metadata.Usage
+	attrs := []slog.Attr{
+		slog.String("run_id", r.ID), slog.String("outcome", string(end.Type())), slog.String("subject", r.caller.Subject),
+		slog.String("agent", cmp.Or(r.Agent, definition.DefaultID)), slog.String("model", cmp.Or(l.metadata.UpstreamModel, r.req.Model)),
+		slog.Int("steps", l.step), slog.Int("tool_calls", len(l.metadata.ToolNames)),
+		slog.Int64("input_tokens", used.InputTokens), slog.Int64("output_tokens", used.OutputTokens), slog.Int64("total_tokens", used.TotalTokens),
+		slog.Int64("duration_ms", time.Since(l.started).Milliseconds()),
+	}
+	if l.budget != nil { // nil if the run could not be prepared
+		if cost := l.cost(); cost != nil {
+			attrs = append(attrs, slog.Float64("cost", *cost))
+		}
+	}
+	if failed, ok := end.(event.RunError); ok {
+		attrs = append(attrs, slog.String("code", failed.Code))
+	}
+	if r.ParentID != "" {
+		attrs = append(attrs, slog.String("parent_run_id", r.ParentID))
+	}
+	l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "run ended", attrs...)
 }
 
 func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {

@@ -19,6 +19,7 @@ import (
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -35,6 +36,7 @@ var (
 // run holds the state of a run that this process executes.
 type run struct {
 	event.Run
+	account    usage.Account // whose usage it is
 	caller     auth.Identity // the run acts on their behalf; the log does not have their token
 	req        Request
 	ctx        context.Context
@@ -230,8 +232,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 	span.End()
 	a.removeRun(r)
 	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))
-	a.Logger.InfoContext(ctx, "run ended", "run_id", r.ID, "outcome", string(end.Type()),
-		"steps", l.step, "tool_calls", len(l.metadata.ToolNames), "duration_ms", time.Since(l.started).Milliseconds())
+	l.logEnd(ctx, end)
 }
 
 // appendTerminal appends the terminal event and ends the run's job.

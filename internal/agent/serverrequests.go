@@ -51,6 +51,7 @@ func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sampl
 		case llm.Usage:
 			used := event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}
 			err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
+			l.countModelCall(ctx, used)
 			if err == nil {
 				err = l.budget.SpendSampled(ctx, l.run.out, used)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 )
@@ -61,7 +62,7 @@ var errJobLost = errors.New("the log has lost the job of the run")
 
 // checkpoint holds what another process needs to execute the run and readers do not see. It does
 // not contain the caller's token, which was given to one process only. It contains the caller's
-// claims only if there are rules, which need them.
+// claims only if there are rules, which need them, and otherwise of the one claim that Account has.
 type checkpoint struct {
 	Version     int     `json:"version"`
 	Request     Request `json:"request"`
@@ -69,6 +70,8 @@ type checkpoint struct {
 
 	Agent  *definition.Agent `json:"agent,omitempty"` // as the run started with it; nil if it has no name
 	Parent parentCall        `json:"parent,omitzero"`
+
+	Account usage.Account `json:"account,omitzero"`
 
 	Scopes []string                   `json:"scopes,omitempty"`
 	Claims map[string]json.RawMessage `json:"claims,omitempty"`
@@ -83,7 +86,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
-	c := checkpoint{Version: checkpointVersion, Request: r.req}
+	c := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account}
 	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
 	if c.Parent = r.req.parent; r.req.Agent != "" {
 		c.Agent = &r.req.as.Agent
@@ -209,7 +212,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
 	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: c.Scopes, Claims: c.Claims}
 	r := a.newRun(parent, rec, caller, c.Request)
-	r.job = job
+	r.job, r.account = job, c.Account
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {

@@ -122,6 +122,15 @@ func matchesAny(globs []string, name string) bool {
 // pattern or a name.
 func withoutSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
+// Claim returns the value of one claim of the caller's token: a string, number or boolean, or the
+// first of a list of them; "" if there is none. The name can be a JSON pointer, as in rules.
+func (id Identity) Claim(name string) string {
+	if values := claimValues(id.Claims, name); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
 // claimValues returns the values of one claim: a string, number or boolean, or a list of them.
 // name is the name of the claim or, with a leading "/", a JSON pointer (RFC 6901) into one, such
 // as "/realm_access/roles".

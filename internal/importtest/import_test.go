@@ -85,13 +85,14 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/limiter": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
 	"answerd/internal/agent/toolsearch": {},
+	"answerd/internal/agent/usage":      {ours: []string{"auth", "event"}, outside: otelAPI},
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},
 
 	"answerd/internal/agent/admission": {},

@@ -14,7 +14,7 @@ import (
 
 // maxLabelSets bounds the label sets of one instrument. Further measurements are counted together,
 // with the label otel_metric_overflow.
-const maxLabelSets = 500
+const maxLabelSets = 2000
 
 var (
 	// durationBuckets are in seconds, from a call over loopback to a long run.

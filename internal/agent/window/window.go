@@ -189,6 +189,9 @@ func (w *Window) estimatePlain(c *Conversation) int64 {
 	return byBytes.conversationTokens(c)
 }
 
+// PromptTokens returns an estimate of the last prompt.
+func (w *Window) PromptTokens() int64 { return w.sentTokens() }
+
 // sentTokens estimates the conversation that was trimmed last, which is in the last request.
 func (w *Window) sentTokens() int64 { return int64(math.Ceil(float64(w.sent) * w.factor)) }
 

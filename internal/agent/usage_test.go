@@ -1,0 +1,179 @@
+package agent_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/event/memory"
+	"answerd/internal/llm"
+	"answerd/internal/llm/llmtest"
+)
+
+// counted collects the metrics of tokens and cost, and the log.
+type counted struct {
+	reader *sdkmetric.ManualReader
+
+	mu    sync.Mutex // protects lines
+	lines bytes.Buffer
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lines.Write(p)
+}
+
+// options makes an agent count by the claim tenant, with a price for its model.
+func (c *counted) options(o *agent.Options) {
+	c.reader = sdkmetric.NewManualReader()
+	o.Meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(c.reader)).Meter("")
+	o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 1, Output: 2}}}
+	o.CostClaim = "tenant"
+	o.Logger = slog.New(slog.NewJSONHandler(c, nil))
+}
+
+// values returns a metric by its labels, as name=value,….
+func (c *counted) values(t *testing.T, name string) map[string]float64 {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := c.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]float64)
+	label := func(set attribute.Set) string { return set.Encoded(attribute.DefaultEncoder()) }
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					if m.Name == name {
+						out[label(p.Attributes)] += float64(p.Value)
+					}
+				}
+			case metricdata.Sum[float64]:
+				for _, p := range data.DataPoints {
+					if m.Name == name {
+						out[label(p.Attributes)] += p.Value
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// endLines returns the lines "run ended" by their agent.
+func (c *counted) endLines() map[string]map[string]any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]map[string]any)
+	for line := range strings.Lines(c.lines.String()) {
+		var fields map[string]any
+		if json.Unmarshal([]byte(line), &fields) == nil && fields["msg"] == "run ended" {
+			out[fmt.Sprint(fields["agent"])] = fields
+		}
+	}
+	return out
+}
+
+func tenant(name string) auth.Identity {
+	return auth.Identity{Issuer: "https://iam.example", Subject: "ann", Claims: map[string]json.RawMessage{"tenant": json.RawMessage(`"` + name + `"`)}}
+}
+
+func sum(m map[string]float64) (s float64) {
+	for _, v := range m {
+		s += v
+	}
+	return s
+}
+
+// The answer of a parent has the tokens of its child, and the metrics have them once.
+func TestUsageOfChildrenIsCountedOnce(t *testing.T) {
+	var c counted
+	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+		"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
+		"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
+	}), agents(t, family, c.options))
+	run, err := h.Start(t.Context(), tenant("blue"), agent.Request{Question: "?"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+	h.Drain(t.Context()) // the log line comes after the event
+	tokens, cost := c.values(t, "answerd.tokens"), c.values(t, "answerd.cost")
+	if got, want := slices.Sorted(maps.Keys(tokens)), []string{"agent=a,claim=blue,model=scripted", "agent=b,claim=blue,model=scripted"}; !slices.Equal(got, want) {
+		t.Errorf("label sets = %q, want %q", got, want)
+	}
+	if got, want := sum(tokens), float64(end.Metadata.Usage.TotalTokens); got != want || want == 0 {
+		t.Errorf("answerd.tokens = %v in all, want the %v of the answer", got, want)
+	}
+	if got, want := fmt.Sprintf("%.9f", sum(cost)), fmt.Sprintf("%.9f", *end.Metadata.Cost); got != want {
+		t.Errorf("answerd.cost = %s in all, want the %s of the answer", got, want)
+	}
+	parent := c.endLines()["a"]
+	if parent["subject"] != "ann" || parent["model"] == "" || parent["total_tokens"] != float64(end.Metadata.Usage.TotalTokens) || parent["cost"] != *end.Metadata.Cost ||
+		parent["tool_calls"] != 1.0 || parent["duration_ms"] == nil || parent["run_id"] != run.ID {
+		t.Errorf("line of the parent = %v, want its subject, model, tokens, cost, calls and time", parent)
+	}
+	if child := c.endLines()["b"]; child["parent_run_id"] != run.ID || child["subject"] != "ann" {
+		t.Errorf("line of the child = %v, want its parent and subject", child)
+	}
+}
+
+// The process that takes over a run does not have the caller's token. It counts what it uses, under the
+// same claim, and not again what the process before it has counted.
+func TestUsageKeepsItsClaimAfterATakeover(t *testing.T) {
+	log := memory.New(memory.Options{})
+	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: "{}"}), llmtest.Says("Done."))
+	var first, second counted
+	h := agenttest.NewFixture(t, script, func(o *agent.Options) { first.options(o); o.Log, o.Durable = log, true })
+	run, err := h.Start(t.Context(), tenant("blue"), agent.Request{Question: "?", Background: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-h.Tools.Entered
+	before := sum(first.values(t, "answerd.tokens"))
+	leaves(h)
+	after := agenttest.NewFixture(t, script, func(o *agent.Options) { second.options(o); o.Log, o.Durable = log, true })
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, after.Events(t, run.ID))
+	later := second.values(t, "answerd.tokens")
+	if got, want := slices.Collect(maps.Keys(later)), []string{"agent=default,claim=blue,model=scripted"}; !slices.Equal(got, want) {
+		t.Errorf("label sets after the takeover = %q, want %q", got, want)
+	}
+	if got, want := before+sum(later), float64(end.Metadata.Usage.TotalTokens); got != want || before == 0 {
+		t.Errorf("answerd.tokens = %v and %v, want %v together", before, sum(later), want)
+	}
+}
+
+// An answer that is cancelled while the model writes it has no usage, and has cost something.
+func TestUsageOfACancelledAnswerIsEstimated(t *testing.T) {
+	var c counted
+	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), c.options)
+	run := h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 100)})
+	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
+	cancel(t, h, run.ID)
+	h.Events(t, run.ID)
+	h.Drain(t.Context())
+	got := c.values(t, "answerd.tokens")["agent=default,claim=_none,model=scripted"]
+	if got < 100 || got > 2000 {
+		t.Errorf("answerd.tokens = %v, want an estimate of the prompt and the answer", got)
+	}
+	if cost := sum(c.values(t, "answerd.cost")); cost <= 0 {
+		t.Errorf("answerd.cost = %v, want it above 0", cost)
+	}
+}
