@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/definition"
+	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/auth/sealed"
 	"answerd/internal/llm"
@@ -218,6 +220,10 @@ type config struct {
 	MaxRunsPerPrincipal int `env:"MAX_RUNS_PER_PRINCIPAL"`
 	// Runs that one caller may start per second, minute or hour: 10/s, 60/m, 1000/h. They may start at once. Further runs are refused with 429. Unset: unlimited.
 	RateLimit rateLimit `env:"RATE_LIMIT"`
+	// Whom the limits per caller count as one caller: subject, or claim:NAME for all callers whose tokens have the same value of that claim. NAME is a claim, such as tenant, or a JSON pointer, such as /org/team. A token without the claim counts by its subject. It applies to RATE_LIMIT, BUDGET_PER_CALLER, MAX_RUNS_PER_PRINCIPAL and MAX_STREAMS_PER_PRINCIPAL.
+	LimitBy limitBy `env:"LIMIT_BY" envDefault:"subject"`
+	// What all runs of one caller may use in a period, comma separated: cost=5/24h,total_tokens=2000000/7d. The names are cost, input_tokens, output_tokens and total_tokens; a period is 1m to 366d, and begins with the first use after the last one has ended. All replicas share it. Further runs are refused with 429 until the period ends, and runs in progress get one more model turn, without tools. Unset: unlimited.
+	BudgetPerCaller callerBudgets `env:"BUDGET_PER_CALLER"`
 	// Open requests, most of them streams. Further requests are refused with 503.
 	MaxStreams int `env:"MAX_STREAMS" envDefault:"10000"`
 	// Open requests of one caller. Further requests are refused with 429. Unset: MAX_STREAMS.
@@ -390,6 +396,10 @@ func typeName(t reflect.Type) string {
 		return "duration like 30s"
 	case reflect.TypeFor[rateLimit]():
 		return "rate like 10/s"
+	case reflect.TypeFor[limitBy]():
+		return "kind of caller"
+	case reflect.TypeFor[callerBudgets]():
+		return "budget like cost=5/24h"
 	case reflect.TypeFor[byteSize]():
 		return "size like 1MiB"
 	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
@@ -400,6 +410,41 @@ func typeName(t reflect.Type) string {
 		return "truth value"
 	}
 	return t.String()
+}
+
+// limitBy is subject, or claim: and the name of a claim.
+type limitBy string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *limitBy) UnmarshalText(text []byte) error {
+	if name, ok := strings.CutPrefix(string(text), "claim:"); string(text) != "subject" && (!ok || name == "" || name == "/") {
+		return errors.New("want subject, or claim: and the name of a claim")
+	}
+	*l = limitBy(text)
+	return nil
+}
+
+// claim returns the name of the claim; "" for subject.
+func (l limitBy) claim() string {
+	name, _ := strings.CutPrefix(string(l), "claim:")
+	if name == "subject" && name == string(l) {
+		return ""
+	}
+	return name
+}
+
+// callerBudgets are limits such as cost=5/24h,total_tokens=2000000/24h.
+type callerBudgets []usage.Limit
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *callerBudgets) UnmarshalText(text []byte) (err error) {
+	*b, err = usage.ParseLimits(string(text))
+	return err
+}
+
+// limitsCost reports whether one of the budgets is of the cost.
+func (b callerBudgets) limitsCost() bool {
+	return slices.ContainsFunc(b, func(l usage.Limit) bool { return l.Name == "cost" })
 }
 
 // maxRate bounds the number in a rate.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"answerd/internal/agent/prompt"
+	"answerd/internal/auth/authtest"
+	"answerd/internal/llm/llmtest"
 	mcpconfig "answerd/internal/mcp/config"
 )
 
@@ -98,5 +101,53 @@ func TestModelsOfTheCostPageHaveAPrice(t *testing.T) {
 	c, err := loadConfig(environ)
 	if err != nil || c.BudgetCost != 0.05 || c.BudgetToolCalls != 20 || c.BudgetSeconds != 120 || c.MaxOutputTokens != 2000 {
 		t.Errorf("got %v, budget %+v, %d tokens, want the limits of the page", err, c.budget(), c.MaxOutputTokens)
+	}
+}
+
+// TestTeamsOfTheCostPageHaveABudget starts with the models and the settings of
+// docs/tasks/cost-per-team.md, spends a team's budget, and reads the metric of the page.
+func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tasks/cost-per-team.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	iam := authtest.NewIAM(t)
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	environ := envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "AUTH_ISSUER", iam.URL, "AUTH_AUDIENCE", "answerd", "AUTH_JWKS_URL", iam.URL+"/jwks")
+	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
+		switch m[1] {
+		case "json":
+			environ["MODELS_FILE"] = file(t, t.TempDir(), "models.json", m[2])
+		case "":
+			for _, word := range strings.Fields(m[2]) {
+				name, value, _ := strings.Cut(word, "=")
+				environ[name] = value
+			}
+		}
+	}
+	environ["BUDGET_PER_CALLER"] = strings.Replace(environ["BUDGET_PER_CALLER"], "=2000000/", "=1/", 1)
+	s, c := startAnswerd(t, environ), newClient(t)
+	bearer := func(subject, team string) string {
+		claims := authtest.JSON{"sub": subject, "aud": "answerd", "team": team}
+		return "Bearer " + authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), iam.ClaimsJSON(claims))
+	}
+	for _, q := range []struct {
+		subject, team string
+		want          int
+	}{{"ann", "blue", 200}, {"ann", "blue", 429}, {"bob", "blue", 429}, {"bob", "red", 200}} {
+		resp := post(t, c, s.url+"/answer", `{"question":"?"}`, "Authorization", bearer(q.subject, q.team))
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != q.want {
+			t.Errorf("%s of %s: got %d %s, %v, want %d", q.subject, q.team, resp.StatusCode, body, err, q.want)
+		}
+	}
+	_, metrics := getBody(t, c, s.url+"/metrics", "Authorization", bearer("ann", "blue"))
+	for _, team := range []string{"blue", "red"} {
+		if want := `answerd_cost_total{agent="default",claim="` + team + `",model="fast"} 1.25e-05`; !strings.Contains(metrics, want) {
+			t.Errorf("got\n%s\nwant %s", metrics, want)
+		}
+	}
+	if want := `answerd_runs_refused_total{reason="caller_budget"} 2`; !strings.Contains(metrics, want) {
+		t.Errorf("/metrics has no %s", want)
 	}
 }

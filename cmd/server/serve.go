@@ -104,7 +104,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Hooks: hooks, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
-		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, CostClaim: c.CostClaim,
+		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
@@ -189,7 +189,7 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
 		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimElements(c.AuthAlgorithms),
-		Clients: trimElements(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, HTTPClient: c.certificates.client, Logger: logger,
+		Clients: trimElements(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, HTTPClient: c.certificates.client, LimitClaim: c.LimitBy.claim(), Logger: logger,
 	})
 	switch {
 	case errors.Is(err, auth.ErrAlgorithm):

@@ -62,6 +62,8 @@ func (c *config) validate(modelSet bool) error {
 		{"AUTH_CLIENTS", slices.Contains(trimElements(c.AuthClients), ""), "has a comma too many"},
 		{"AUTH_MAX_LIFETIME", c.AuthMaxLifetime < 0, "must not be negative"},
 		{"COST_CLAIM", c.CostClaim != "" && c.AuthIssuer == "", "needs AUTH_ISSUER, since only tokens have claims"},
+		{"LIMIT_BY", c.LimitBy.claim() != "" && c.AuthIssuer == "", "needs AUTH_ISSUER, since only tokens have claims"},
+		{"BUDGET_PER_CALLER", c.BudgetPerCaller.limitsCost() && c.profiles()[c.DefaultModelID].Price == nil, "a budget of cost needs the price of the default model, in MODELS_FILE"},
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},

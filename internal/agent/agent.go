@@ -25,8 +25,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,6 +89,8 @@ type Options struct {
 	MemoryShort      func() bool
 	Memory           *admission.Memory // that all runs may hold; nil means any amount
 
+	// CallerBudgets bound what one caller may use per period, in all processes that share the log.
+	CallerBudgets []usage.Limit
 	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided;
 	// "" means none.
 	CostClaim string
@@ -125,6 +125,9 @@ var (
 	ErrTooMany     = admission.ErrTooMany // of this caller
 	ErrTooFast     = admission.ErrTooFast
 )
+
+// SpentError refuses a run of a caller who has used up one of Options.CallerBudgets.
+type SpentError = usage.SpentError
 
 // InvalidError names the invalid field of a request, and the reason.
 type InvalidError struct {
@@ -200,7 +203,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	counts, err := usage.New(usage.Options{Claim: o.CostClaim, Meter: o.Meter})
+	counts, err := usage.New(usage.Options{Claim: o.CostClaim, Limits: o.CallerBudgets, Store: o.Log, Meter: o.Meter, Logger: o.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
 	}
@@ -226,7 +229,7 @@ func New(o Options) (*Agent, error) {
 // cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
 // While too many runs are active, Start waits for at most ten seconds.
 //
-// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal,
+// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *SpentError,
 // ErrKeyReused, ErrKeyElsewhere, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	if err := a.validateRequest(owner, &r); err != nil {
@@ -252,7 +255,13 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	ru.account = a.usage.AccountOf(owner)
-	if err := a.admitRun(ctx, ru, owner); err != nil {
+	err = a.usage.Check(ctx, ru.account)
+	if err == nil {
+		err = a.admitRun(ctx, ru, owner)
+	} else if errors.Is(err, usage.ErrSpent) {
+		a.metrics.countRefusal(ctx, err)
+	}
+	if err != nil {
 		ru.cancel(err)
 		return event.Run{}, err
 	}
@@ -425,10 +434,6 @@ func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) b
 	return true
 }
 
-// HandingOver returns a channel that is closed when Drain hands runs over to other processes.
-// Readers can then continue in those processes.
-func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
-
 // StopAccepting refuses new runs and direct calls from now on.
 func (a *Agent) StopAccepting() {
 	a.mu.Lock()
@@ -460,6 +465,9 @@ func (a *Agent) Drain(ctx context.Context) {
 	}
 	a.stop(errShutdown)
 	<-done
+	flushing, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	a.usage.Flush(flushing)
 }
 
 // isIdle reports whether all active runs are suspended and no direct call is in flight.
@@ -479,17 +487,5 @@ func (a *Agent) signalIdle() {
 	select {
 	case a.idleSignal <- struct{}{}:
 	default:
-	}
-}
-
-// handOverRuns relinquishes all runs to other processes.
-func (a *Agent) handOverRuns() {
-	a.handOverOnce.Do(func() { close(a.handingOver) })
-	a.mu.Lock()
-	a.handedOver = true
-	runs := slices.Collect(maps.Values(a.active))
-	a.mu.Unlock()
-	for _, r := range runs {
-		r.relinquish(errHandedOver)
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/usage"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -48,7 +50,11 @@ type loop struct {
 	lastPrompt    int64  // tokens of the last prompt; the next one has at least as many
 	budgetSpent   bool   // a limit is reached and was not raised
 	stopReason    string // the finish reason of a run that a limit stopped; "" before
-	media         mediaBudget
+	// callerSpent is the budget of the caller that is used up; nil if none is. Goroutines of calls set it
+	// too. callerTold says that readers know.
+	callerSpent atomic.Pointer[usage.SpentError]
+	callerTold  bool
+	media       mediaBudget
 
 	preferred string         // the model that answered last (llm.Request.Preferred)
 	output    *output.Schema // of the answer; nil means any text
@@ -213,7 +219,14 @@ func (l *loop) modelRequest(turn int, final bool) llm.Request {
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
 	l.lastPrompt = reply.usage.InputTokens
-	return l.budget.SpendTokens(ctx, l.run.out, reply.usage)
+	if err := l.budget.SpendTokens(ctx, l.run.out, reply.usage); err != nil {
+		return err
+	}
+	if spent := l.callerSpent.Load(); spent != nil && !l.callerTold {
+		l.callerTold = true
+		return l.run.out.Append(ctx, event.Budget{Limit: "caller_" + spent.Limit.Name, Used: spent.Used, Max: spent.Limit.Max})
+	}
+	return nil
 }
 
 // checkLimits decides whether the next turn is the final one. For a replayed step, it repeats
@@ -227,13 +240,15 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 			return nil
 		}
 	}
-	if !l.budgetSpent {
+	// Nobody who answers the run's interrupts can raise the budget of the caller, so nobody is asked.
+	callerSpent := l.callerSpent.Load() != nil
+	if !l.budgetSpent && !callerSpent {
 		if err := l.checkBudget(ctx, turn); err != nil {
 			return err
 		}
 	}
 	switch {
-	case l.budgetSpent:
+	case l.budgetSpent, callerSpent:
 		l.stopReason = "budget_exceeded"
 	case turn == l.run.req.MaxTurns:
 		l.stopReason = "max_turns"

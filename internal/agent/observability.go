@@ -83,7 +83,7 @@ func newMetrics(m metric.Meter) (metrics, error) {
 }
 
 // refusals maps errors to the values of the metric's attribute reason.
-var refusals = map[error]string{ErrOverloaded: "full", ErrMemoryShort: "memory", ErrTooMany: "caller_runs", ErrTooFast: "caller_rate"}
+var refusals = map[error]string{ErrOverloaded: "full", ErrMemoryShort: "memory", ErrTooMany: "caller_runs", ErrTooFast: "caller_rate", usage.ErrSpent: "caller_budget"}
 
 func (m metrics) countRefusal(ctx context.Context, err error) {
 	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
@@ -100,8 +100,9 @@ func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Dura
 	m.duration.Record(ctx, took.Seconds(), metric.WithAttributes(outcome))
 }
 
-// countModelCall counts a model call that the run has made in the metrics of tokens and cost. Calls that
-// are replayed from the log were counted by the process that made them.
+// countModelCall counts a model call that the run has made, in the metrics of tokens and cost and
+// towards the budgets of its caller. Calls that are replayed from the log were counted by the process
+// that made them.
 func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
 	model := l.run.req.Model
 	if defaultModel, served := l.agent.Models(); model != defaultModel {
@@ -109,7 +110,9 @@ func (l *loop) countModelCall(ctx context.Context, u event.Usage) {
 			model = usage.Other
 		}
 	}
-	l.agent.usage.Count(ctx, l.run.account, cmp.Or(l.run.Agent, definition.DefaultID), model, u, l.budget.CostOf(u))
+	if spent := l.agent.usage.Count(ctx, l.run.account, cmp.Or(l.run.Agent, definition.DefaultID), model, u, l.budget.CostOf(u)); spent != nil {
+		l.callerSpent.Store(spent)
+	}
 }
 
 // logEnd logs one line when the run has ended. As in its answer, tokens and cost include those of the

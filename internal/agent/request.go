@@ -418,6 +418,8 @@ func (a *Agent) validateCostLimit(r Request) error {
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}
 	case a.budgetLimits(r.as).Cost > 0:
 		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
+	case a.usage.LimitsCost():
+		return &InvalidError{"/model", "no price is configured for this model, and the cost of every caller is limited"}
 	}
 	return nil
 }

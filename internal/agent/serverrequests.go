@@ -29,6 +29,9 @@ func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sampl
 	if !ok {
 		return mcp.Sample{}, mcp.ErrRefused
 	}
+	if l.callerSpent.Load() != nil {
+		return mcp.Sample{}, mcp.ErrRefused
+	}
 	r := llm.Request{Model: l.run.req.Model, MaxTokens: limit}
 	if s.System != "" {
 		r.Messages = append(r.Messages, llm.Message{Role: llm.System, Text: s.System})

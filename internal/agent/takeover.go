@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -72,6 +74,7 @@ type checkpoint struct {
 	Parent parentCall        `json:"parent,omitzero"`
 
 	Account usage.Account `json:"account,omitzero"`
+	Group   string        `json:"group,omitempty"` // of the caller, for the limits of the process that takes over
 
 	Scopes []string                   `json:"scopes,omitempty"`
 	Claims map[string]json.RawMessage `json:"claims,omitempty"`
@@ -86,7 +89,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
-	c := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account}
+	c := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
 	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
 	if c.Parent = r.req.parent; r.req.Agent != "" {
 		c.Agent = &r.req.as.Agent
@@ -210,7 +213,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	}
 	c.Request.parent = c.Parent
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
-	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Scopes: c.Scopes, Claims: c.Claims}
+	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: c.Group, Scopes: c.Scopes, Claims: c.Claims}
 	r := a.newRun(parent, rec, caller, c.Request)
 	r.job, r.account = job, c.Account
 	a.mu.Lock()
@@ -374,5 +377,21 @@ func (a *Agent) pendingInput(ctx context.Context, r *run) (pos int64, pending bo
 			}
 			pos = in.Pos
 		}
+	}
+}
+
+// HandingOver returns a channel that is closed when Drain hands runs over to other processes.
+// Readers can then continue in those processes.
+func (a *Agent) HandingOver() <-chan struct{} { return a.handingOver }
+
+// handOverRuns relinquishes all runs to other processes.
+func (a *Agent) handOverRuns() {
+	a.handOverOnce.Do(func() { close(a.handingOver) })
+	a.mu.Lock()
+	a.handedOver = true
+	runs := slices.Collect(maps.Values(a.active))
+	a.mu.Unlock()
+	for _, r := range runs {
+		r.relinquish(errHandedOver)
 	}
 }

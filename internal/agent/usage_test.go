@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -17,6 +18,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -175,5 +177,34 @@ func TestUsageOfACancelledAnswerIsEstimated(t *testing.T) {
 	}
 	if cost := sum(c.values(t, "answerd.cost")); cost <= 0 {
 		t.Errorf("answerd.cost = %v, want it above 0", cost)
+	}
+}
+
+// A run that uses up its caller's budget sums up, as at the end of its own budget; the next one of the
+// caller is refused, one of another caller is not.
+func TestRunSumsUpWhenTheBudgetOfItsCallerEnds(t *testing.T) {
+	limits, err := usage.ParseLimits("total_tokens=20/24h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.CallerBudgets = limits })
+	run, err := h.Start(t.Context(), tenant("blue"), agent.Request{Question: "?", AskAtLimit: true, Interactive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := h.Events(t, run.ID)
+	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if end.FinishReason != "budget_exceeded" || end.Metadata.Usage.TotalTokens != 45 { // 15 a turn: two with tools, one without
+		t.Errorf("end = %s with %+v, want budget_exceeded after 3 turns", end.FinishReason, end.Metadata.Usage)
+	}
+	if got, want := told(events), "caller_total_tokens 30/20"; got != want {
+		t.Errorf("budget events = %q, want %q", got, want)
+	}
+	var spent *agent.SpentError
+	if _, err := h.Start(t.Context(), tenant("red"), agent.Request{Question: "?"}); !errors.As(err, &spent) || spent.Used != 45 {
+		t.Errorf("Start after that = %v, want *SpentError of 45", err)
+	}
+	if _, err := h.Start(t.Context(), auth.Identity{Issuer: "https://iam.example", Subject: "bob"}, agent.Request{Question: "?"}); err != nil {
+		t.Errorf("Start of another caller = %v, want no error", err)
 	}
 }

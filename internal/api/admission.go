@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -188,6 +189,14 @@ func refusalProblem(r *agent.Refusal) *problem {
 		p = newProblem("overloaded", "The service has too many runs in progress.")
 	}
 	p.header.Set("Retry-After", strconv.Itoa(int(r.RetryAfter/time.Second)))
+	return p
+}
+
+// spentProblem returns the problem of a run whose caller has used up a budget.
+func spentProblem(e *agent.SpentError) *problem {
+	p := newProblem("rate_limited", fmt.Sprintf("The budget of this caller is used up (%s). The period ends at %s.", e.Limit, e.Until.UTC().Format(time.RFC3339)))
+	p.header.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))
+	p.header.Set("X-Should-Retry", "false") // OpenAI's clients would retry at once: the period may last for days
 	return p
 }
 

@@ -20,6 +20,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/usage"
 	"answerd/internal/api"
 )
 
@@ -278,4 +279,31 @@ func TestOpenRequestsOfOneCallerAreBounded(t *testing.T) {
 	s.reading(t, "Authorization", ada)
 	refused(t, s.do(t, "GET", "/tools", "", "Authorization", ada), 429, "rate_limited")
 	s.reading(t, "Authorization", bob)
+}
+
+// A caller who has used up a budget learns in every format when its period ends.
+func TestEveryFormatReportsASpentBudget(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) {
+		o.CallerBudgets = []usage.Limit{{Name: "total_tokens", Max: 1, Period: 24 * time.Hour}}
+	}, nil)
+	if resp := s.do(t, "POST", "/answer", question); resp.StatusCode != 200 {
+		t.Fatalf("status %q, want 200", resp.Status)
+	}
+	for path, body := range map[string]string{
+		"/answer": question, "/answer/stream": question,
+		"/v1/chat/completions": `{"model":"m","messages":[{"role":"user","content":"?"}]}`,
+		"/v1/responses":        `{"model":"m","input":"?"}`,
+		"/api/chat":            `{"id":"c","messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"?"}]}]}`,
+		"/agui":                `{"threadId":"t","runId":"r","state":{},"messages":[{"id":"1","role":"user","content":"?"}],"tools":[],"context":[],"forwardedProps":{}}`,
+	} {
+		resp := s.do(t, "POST", path, body)
+		text, err := io.ReadAll(resp.Body)
+		wait, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+		if err != nil || resp.StatusCode != 429 || wait < 86000 || wait > 86400 || !strings.Contains(string(text), "(total_tokens=1/24h). The period ends at 20") || !strings.Contains(string(text), "rate_limited") {
+			t.Errorf("%s: %s, Retry-After %d: %s; want 429, a day and the end of the period", path, resp.Status, wait, text)
+		}
+		if strings.HasPrefix(path, "/v1/") && (resp.Header.Get("X-Should-Retry") != "false" || !strings.Contains(string(text), `"error":{`)) {
+			t.Errorf("%s: X-Should-Retry %q: %s; want false and OpenAI's shape", path, resp.Header.Get("X-Should-Retry"), text)
+		}
+	}
 }

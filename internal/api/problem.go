@@ -113,6 +113,9 @@ func problemFor(err error) (p *problem, known bool) {
 	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
 		return refusalProblem(refusal), true
 	}
+	if spent, ok := errors.AsType[*agent.SpentError](err); ok {
+		return spentProblem(spent), true
+	}
 	if down, ok := errors.AsType[*agent.ToolsUnavailableError](err); ok {
 		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+". Ask again later; GET /servers says why.")
 		p.header.Set("Retry-After", "5") // failed servers are connected again after 1 s to 60 s

@@ -30,6 +30,9 @@ type Identity struct {
 	Subject string // a user's sub, or "client:" and the client_id of a client without one
 	Scopes  []string
 	Expiry  time.Time // the token's exp; zero for the anonymous caller
+	// Group is the value of VerifierConfig.LimitClaim; "" if the token has none. Limits count all callers
+	// of one group together; it grants nothing.
+	Group string
 	// Claims has all claims of the token as JSON, for Rules.
 	Claims map[string]json.RawMessage
 	// Token is the token that the caller sent. It may only be the subject_token of an
@@ -40,9 +43,12 @@ type Identity struct {
 	Address string
 }
 
-// Key returns the key by which limits count a caller: issuer and subject, or the address of
-// an anonymous caller.
+// Key returns the key by which limits count a caller: issuer and subject, or its group, or the address
+// of an anonymous caller.
 func (id Identity) Key() string {
+	if id.Group != "" {
+		return id.Issuer + "\x01" + id.Group // a subject follows another character
+	}
 	if id.Subject == "" {
 		return id.Address
 	}

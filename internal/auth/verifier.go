@@ -46,6 +46,9 @@ type VerifierConfig struct {
 	// MaxLifetime bounds the time from a token's iat to its exp; 0 means no bound. With a
 	// bound, a token without iat is refused.
 	MaxLifetime time.Duration
+	// LimitClaim names the claim by which limits count callers together (Identity.Group), as in rules;
+	// "" means that each caller counts alone.
+	LimitClaim string
 	// HTTPClient fetches the keys. Its redirects are not followed. nil means a new client with its
 	// own connections.
 	HTTPClient *http.Client
@@ -147,6 +150,9 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	id, ok := c.toIdentity()
 	if !ok {
 		return Identity{}, errSubject
+	}
+	if v.cfg.LimitClaim != "" {
+		id.Group = id.Claim(v.cfg.LimitClaim)
 	}
 	for _, scope := range v.scopes {
 		if !slices.Contains(id.Scopes, scope) {

@@ -92,7 +92,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
 	"answerd/internal/agent/toolsearch": {},
-	"answerd/internal/agent/usage":      {ours: []string{"auth", "event"}, outside: otelAPI},
+	"answerd/internal/agent/usage":      {ours: []string{"auth", "event", "values"}, outside: otelAPI},
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},
 
 	"answerd/internal/agent/admission": {},
@@ -138,7 +138,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/memory": {ours: []string{"event", "values"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/prompt", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},
+		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/prompt", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},
 		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 

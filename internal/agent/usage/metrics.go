@@ -1,9 +1,10 @@
 // Package usage counts what the model calls of runs use: as metrics, by agent, model and a claim of
-// the caller's token.
+// the caller's token, and towards the budgets that each caller has per period.
 //
-//	m, err := usage.New(usage.Options{Claim: "tenant", Meter: meter})
+//	m, err := usage.New(usage.Options{Claim: "tenant", Limits: limits, Store: log, Meter: meter})
 //	account := m.AccountOf(caller) // kept with the run, also in another process
-//	m.Count(ctx, account, "support", "fast", tokens, cost) // after each model call
+//	err = m.Check(ctx, account) // before a run: *SpentError if the caller has used up a budget
+//	spent := m.Count(ctx, account, "support", "fast", tokens, cost) // after each model call
 //
 // Each model call is counted once, by the run that makes it. A child run counts its own calls, so its
 // parent does not count them again, although they are in the parent's answer and budget.
@@ -12,6 +13,8 @@ package usage
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -19,6 +22,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/values"
 )
 
 // Bounds of the label sets of each of the two metrics: claims whose values they name, and sets of an
@@ -37,22 +41,27 @@ const (
 	None  = "_none"  // the token has no such claim
 )
 
-// Options configure a Meter. Meter is required.
+// Options configure a Meter. Meter is required, and Store and Logger if there are Limits.
 type Options struct {
-	Claim string // whose value the metrics have as the label claim; "" means no such label
-	Meter metric.Meter
+	Claim  string  // whose value the metrics have as the label claim; "" means no such label
+	Limits []Limit // of each caller
+	Store  values.Store
+	Meter  metric.Meter
+	Logger *slog.Logger
 }
 
 // Account says for whom a run uses something. It is stored with the run.
 type Account struct {
-	Claim string `json:"claim,omitempty"` // the value of Options.Claim; "" if there is none
+	Claim  string `json:"claim,omitempty"`  // the value of Options.Claim; "" if there is none
+	Caller string `json:"caller,omitempty"` // a digest of Identity.Key; "" without Options.Limits
 }
 
 // Meter counts. Its methods may be called concurrently.
 type Meter struct {
-	claim  string
-	tokens metric.Int64Counter
-	cost   metric.Float64Counter
+	claim   string
+	budgets *budgets // nil if there are none
+	tokens  metric.Int64Counter
+	cost    metric.Float64Counter
 
 	mu     sync.Mutex // protects the fields below
 	claims map[string]bool
@@ -62,6 +71,9 @@ type Meter struct {
 // New returns a Meter that has counted nothing.
 func New(o Options) (*Meter, error) {
 	m := &Meter{claim: o.Claim, claims: make(map[string]bool), sets: make(map[[3]string]bool)}
+	if len(o.Limits) > 0 {
+		m.budgets = &budgets{limits: o.Limits, store: o.Store, logger: o.Logger, pending: make(map[string]*pendingUse)}
+	}
 	var tokensErr, costErr error
 	m.tokens, tokensErr = o.Meter.Int64Counter("answerd.tokens", metric.WithUnit("{token}"), metric.WithDescription("Tokens of prompts and answers, by agent and model, and by the claim of COST_CLAIM. Each model call is counted once, by the run that made it: those of a child run under the child's agent, and not again for its parent."))
 	m.cost, costErr = o.Meter.Float64Counter("answerd.cost", metric.WithDescription("Cost of model calls in the currency of MODELS_FILE, by agent and model, and by the claim of COST_CLAIM. A model without a price has no cost. Each model call is counted once, by the run that made it, and not again for the run's parent."))
@@ -70,6 +82,9 @@ func New(o Options) (*Meter, error) {
 
 // AccountOf returns the account of a caller's runs.
 func (m *Meter) AccountOf(caller auth.Identity) (a Account) {
+	if m.budgets != nil {
+		a.Caller = values.NewKey("caller", caller.Key()).String()
+	}
 	if m.claim == "" {
 		return a
 	}
@@ -79,12 +94,40 @@ func (m *Meter) AccountOf(caller auth.Identity) (a Account) {
 	return a
 }
 
-// Count counts a model call. The cost is nil if the model has no price.
-func (m *Meter) Count(ctx context.Context, a Account, agent, model string, u event.Usage, cost *float64) {
-	labels := m.labels(agent, model, a.Claim)
+// LimitsCost reports whether one of the limits is of the cost.
+func (m *Meter) LimitsCost() bool {
+	return m.budgets != nil && slices.ContainsFunc(m.budgets.limits, func(l Limit) bool { return l.Name == "cost" })
+}
+
+// Check returns a *SpentError if the caller has used up a limit, and event.ErrUnavailable if that
+// cannot be known.
+func (m *Meter) Check(ctx context.Context, a Account) error {
+	if m.budgets == nil {
+		return nil
+	}
+	return m.budgets.check(ctx, a.Caller)
+}
+
+// Count counts a model call. The cost is nil if the model has no price. It returns the limit that the
+// caller has used up now, or nil. It waits until the use is stored, also after ctx has ended, but only
+// for some seconds.
+func (m *Meter) Count(ctx context.Context, a Account, agent, model string, u event.Usage, cost *float64) *SpentError {
+	labels, use := m.labels(agent, model, a.Claim), amounts{Input: u.InputTokens, Output: u.OutputTokens, Total: u.TotalTokens}
 	m.tokens.Add(ctx, u.TotalTokens, labels)
 	if cost != nil {
+		use.Cost = *cost
 		m.cost.Add(ctx, *cost, labels)
+	}
+	if m.budgets == nil || a.Caller == "" { // "" of a run that began before there were limits
+		return nil
+	}
+	return m.budgets.charge(ctx, a.Caller, use)
+}
+
+// Flush stores what was counted while the store did not work.
+func (m *Meter) Flush(ctx context.Context) {
+	if m.budgets != nil {
+		m.budgets.flush(ctx)
 	}
 }
 

@@ -1,0 +1,310 @@
+package usage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/values"
+)
+
+const (
+	// maxPeriod and minPeriod bound the period of a Limit.
+	minPeriod = time.Minute
+	maxPeriod = 366 * 24 * time.Hour
+	maxLimits = 8
+	// storeTimeout bounds how long a run waits until its use is stored, and storeTries how often
+	// processes that store at the same moment may get in its way.
+	storeTimeout = 5 * time.Second
+	storeTries   = 20
+	// maxPending bounds the callers whose use is not stored because the store fails.
+	maxPending = 1 << 16
+)
+
+// Limit bounds what all runs of one caller may use in one period. A period begins with the first use
+// after the last one has ended.
+type Limit struct {
+	Name   string // cost, input_tokens, output_tokens or total_tokens
+	Max    float64
+	Period time.Duration
+}
+
+// ParseLimits parses limits such as "cost=5/24h,total_tokens=2000000/7d".
+func ParseLimits(text string) (out []Limit, _ error) {
+	for part := range strings.SplitSeq(text, ",") {
+		name, bound, ok := strings.Cut(strings.TrimSpace(part), "=")
+		number, period, ok2 := strings.Cut(bound, "/")
+		if !ok || !ok2 {
+			return nil, errors.New("want name=number/period, such as cost=5/24h, comma separated")
+		}
+		l := Limit{Name: name}
+		if _, known := (amounts{}).byName(name); !known {
+			return nil, errors.New("the names are cost, input_tokens, output_tokens and total_tokens")
+		}
+		var err error
+		if l.Max, err = strconv.ParseFloat(number, 64); err != nil || !(l.Max > 0 && l.Max <= 1e15) {
+			return nil, fmt.Errorf("%s: want a number above 0", name)
+		}
+		if l.Period, err = parsePeriod(period); err != nil || l.Period < minPeriod || l.Period > maxPeriod {
+			return nil, fmt.Errorf("%s: want a period of 1m to 366d, such as 30m, 24h or 7d", name)
+		}
+		if slices.ContainsFunc(out, func(o Limit) bool { return o.key() == l.key() }) {
+			return nil, fmt.Errorf("%s is given twice for this period", name)
+		}
+		out = append(out, l)
+	}
+	if len(out) > maxLimits {
+		return nil, fmt.Errorf("at most %d budgets", maxLimits)
+	}
+	return out, nil
+}
+
+// parsePeriod parses a duration, which may be a whole number of days.
+func parsePeriod(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
+	}
+	return time.ParseDuration(text)
+}
+
+// key identifies the limit in stored values. The maximum may change.
+func (l Limit) key() string { return l.Name + "/" + l.Period.String() }
+
+// String returns the limit as ParseLimits reads it.
+func (l Limit) String() string {
+	period := l.Period.String() // 1h30m0s, 24h0m0s
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(period, zero) {
+			period = period[:len(period)-2]
+		}
+	}
+	return l.Name + "=" + strconv.FormatFloat(l.Max, 'f', -1, 64) + "/" + period
+}
+
+// ErrSpent means that a caller has used up a Limit.
+var ErrSpent = errors.New("the budget of the caller is used up")
+
+// SpentError says which limit a caller has used up, and when the period ends. It wraps ErrSpent.
+type SpentError struct {
+	Limit Limit
+	Used  float64
+	Until time.Time
+	// RetryAfter is the time until then, at least a second, in whole seconds.
+	RetryAfter time.Duration
+}
+
+func (e *SpentError) Error() string { return ErrSpent.Error() + ": " + e.Limit.String() }
+func (e *SpentError) Unwrap() error { return ErrSpent }
+
+// amounts are what model calls use.
+type amounts struct {
+	Input, Output, Total int64
+	Cost                 float64
+}
+
+func (a amounts) plus(b amounts) amounts {
+	return amounts{a.Input + b.Input, a.Output + b.Output, a.Total + b.Total, a.Cost + b.Cost}
+}
+
+func (a amounts) byName(name string) (n float64, known bool) {
+	switch name {
+	case "cost":
+		return a.Cost, true
+	case "input_tokens":
+		return float64(a.Input), true
+	case "output_tokens":
+		return float64(a.Output), true
+	case "total_tokens":
+		return float64(a.Total), true
+	}
+	return 0, false
+}
+
+// period is what a caller has used of a limit, as it is stored.
+type period struct {
+	From int64   `json:"from"` // ms since the Unix epoch, of the store's clock
+	Used float64 `json:"used"`
+}
+
+// budgets counts what callers use towards the limits, in a store that all processes share. What
+// cannot be stored stays in memory, counts here, and is stored with the caller's next use.
+type budgets struct {
+	limits []Limit
+	store  values.Store
+	logger *slog.Logger
+
+	mu      sync.Mutex // protects the field below
+	pending map[string]*pendingUse
+}
+
+// pendingUse is what a caller has used and the store does not have yet.
+type pendingUse struct {
+	stored        map[string]period // as it was stored last; nil if that is unknown
+	waiting       amounts           // will be stored next
+	inFlight      amounts           // is being stored
+	isBeingStored bool
+}
+
+func (p *pendingUse) total() amounts {
+	if p == nil {
+		return amounts{}
+	}
+	return p.waiting.plus(p.inFlight)
+}
+
+// check returns a *SpentError if the caller has used up a limit. If the store does not answer, nobody
+// knows, and the error is event.ErrUnavailable: otherwise a failure of the store would lift all limits.
+func (b *budgets) check(ctx context.Context, caller string) error {
+	stored, _, err := b.load(ctx, caller)
+	if err != nil {
+		return fmt.Errorf("read what a caller has used: %w: %w", event.ErrUnavailable, err)
+	}
+	b.mu.Lock()
+	use, tooMany := b.pending[caller].total(), len(b.pending) >= maxPending
+	b.mu.Unlock()
+	if tooMany {
+		return fmt.Errorf("store what callers have used: %w", event.ErrUnavailable)
+	}
+	if spent := b.spent(stored, use); spent != nil {
+		return spent
+	}
+	return nil
+}
+
+// charge adds what a caller has used, and returns a *SpentError if a limit is used up now; nil if not.
+// Of the runs of one caller in this process, one stores what all of them have used.
+func (b *budgets) charge(ctx context.Context, caller string, use amounts) *SpentError {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.pending[caller]
+	if p == nil {
+		p = &pendingUse{}
+		b.pending[caller] = p
+	}
+	p.waiting = p.waiting.plus(use)
+	b.storeLocked(ctx, caller, p)
+	return b.spent(p.stored, p.total())
+}
+
+// storeLocked stores what the caller has used, unless another goroutine does. It releases the mutex
+// meanwhile.
+func (b *budgets) storeLocked(ctx context.Context, caller string, p *pendingUse) {
+	if p.isBeingStored {
+		return
+	}
+	p.isBeingStored = true
+	defer func() { p.isBeingStored = false }()
+	for p.waiting != (amounts{}) {
+		p.inFlight, p.waiting = p.waiting, amounts{}
+		use := p.inFlight
+		b.mu.Unlock()
+		stored, err := b.add(ctx, caller, use)
+		b.mu.Lock()
+		p.inFlight = amounts{}
+		if err != nil {
+			p.waiting = p.waiting.plus(use)
+			b.logger.WarnContext(ctx, "what a caller has used could not be stored; it counts in this process", "error", err)
+			return
+		}
+		p.stored = stored
+	}
+	delete(b.pending, caller)
+}
+
+// flush stores what could not be stored before.
+func (b *budgets) flush(ctx context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for caller, p := range b.pending {
+		if ctx.Err() != nil {
+			return
+		}
+		b.storeLocked(ctx, caller, p)
+	}
+}
+
+// spent returns the limit that is used up for the longest time; nil if none is.
+func (b *budgets) spent(stored map[string]period, use amounts) (out *SpentError) {
+	now := b.store.Now()
+	for _, l := range b.limits {
+		s := l.current(stored, now)
+		n, _ := use.byName(l.Name)
+		if s.Used += n; s.Used < l.Max {
+			continue
+		}
+		until := time.UnixMilli(s.From).Add(l.Period)
+		if out == nil || until.After(out.Until) {
+			out = &SpentError{Limit: l, Used: s.Used, Until: until, RetryAfter: max(until.Sub(now).Truncate(time.Second)+time.Second, time.Second)}
+		}
+	}
+	return out
+}
+
+// current returns the limit's current period, or one that begins now.
+func (l Limit) current(stored map[string]period, now time.Time) period {
+	if s, ok := stored[l.key()]; ok && now.Before(time.UnixMilli(s.From).Add(l.Period)) {
+		return s
+	}
+	return period{From: now.UnixMilli()}
+}
+
+func (b *budgets) load(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
+	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(value) > 0 {
+		if err := json.Unmarshal(value, &stored); err != nil {
+			return nil, 0, fmt.Errorf("decode what a caller has used: %w", err)
+		}
+	}
+	return stored, revision, nil
+}
+
+// add adds to what is stored of a caller, and returns that.
+func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[string]period, error) {
+	for try := range storeTries {
+		stored, revision, err := b.load(ctx, caller)
+		if err != nil {
+			return nil, err
+		}
+		// Periods of limits that are no longer configured are left out.
+		now, next, ttl := b.store.Now(), make(map[string]period), time.Duration(0)
+		for _, l := range b.limits {
+			s := l.current(stored, now)
+			n, _ := use.byName(l.Name)
+			s.Used += n
+			next[l.key()] = s
+			ttl = max(ttl, time.UnixMilli(s.From).Add(l.Period).Sub(now))
+		}
+		value, err := json.Marshal(next)
+		if err != nil {
+			return nil, fmt.Errorf("encode what a caller has used: %w", err)
+		}
+		revision, err = b.store.SetValue(ctx, values.NewKey("caller budget", caller), value, revision, ttl+time.Second)
+		if err != nil {
+			return nil, fmt.Errorf("store what a caller has used: %w", err)
+		}
+		if revision > 0 {
+			return next, nil
+		}
+		select { // another process was faster
+		case <-time.After(rand.N(time.Millisecond << min(try, 7))):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return nil, errors.New("store what a caller has used: too many processes do at the same time")
+}
