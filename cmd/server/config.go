@@ -207,10 +207,17 @@ type config struct {
 
 	// Service that answerd asks about tool calls, by signed webhooks: docs/hooks.md.
 	HooksURL string `env:"HOOKS_URL"`
-	// Secret that signs the webhooks. Required with HOOKS_URL.
+	// Secret that signs the webhooks. Required with HOOKS_URL, RUN_WEBHOOK_URL and CALLBACK_ORIGINS.
 	HooksSecret auth.Secret `env:"HOOKS_SECRET"`
 	// What the service is also asked about, comma separated: pre_model_call, model_result, interrupt, run_end. It is always asked about tool calls (pre_tool_call, tool_error, tool_result).
 	HooksEvents []string `env:"HOOKS_EVENTS"`
+
+	// Service that gets a signed POST at the end of every run, repeated for a day until it answers 2xx: docs/tasks/webhooks.md. Child runs are not sent. https, or http on the loopback address.
+	RunWebhookURL string `env:"RUN_WEBHOOK_URL"`
+	// Origins that the member callback of a question may have, comma separated, such as https://crm.example.com. The callback gets the same POST at the end of the run. https, or http on the loopback address. Unset: no callbacks.
+	CallbackOrigins []string `env:"CALLBACK_ORIGINS"`
+	// Let callbacks go to private addresses when the host name of an allowed origin resolves to one. An origin that is itself a private or loopback address needs no such permission. Link-local addresses are never used.
+	CallbackPrivate bool `env:"CALLBACK_PRIVATE_ADDRESSES" envDefault:"false"`
 
 	// Limits and shutdown:
 

@@ -151,3 +151,36 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 		t.Errorf("/metrics has no %s", want)
 	}
 }
+
+// TestReceiverOfTheWebhooksPageIsTold runs the receiver of docs/tasks/webhooks.md with the settings of the
+// page, and asks a question with a callback.
+func TestReceiverOfTheWebhooksPageIsTold(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tasks/webhooks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp")
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	environ := envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted")
+	var receiver string
+	_, port, _ := strings.Cut(address, ":")
+	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
+		code := strings.NewReplacer("127.0.0.1:8600", address, "8600", port).Replace(m[2])
+		switch m[1] {
+		case "python":
+			receiver = strings.ReplaceAll(code, "\n   ", "\n")[3:]
+		case "":
+			for _, word := range strings.Fields(code) {
+				name, value, _ := strings.Cut(word, "=")
+				environ[name] = value
+			}
+		}
+	}
+	p := spawnCommand(t, runPython(t, receiver), os.Environ())
+	s, c := startAnswerd(t, environ), newClient(t)
+	post(t, c, s.url+"/answer", `{"question":"?","callback":"http://`+address+`/tickets/4711"}`)
+	seen := p.waitForLine(t, " completed Yes.") + p.waitForLine(t, " completed Yes.")
+	if !strings.Contains(seen, "/runs") || !strings.Contains(seen, "/tickets/4711") {
+		t.Errorf("the receiver printed %q, want both paths", seen)
+	}
+}

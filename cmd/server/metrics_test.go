@@ -29,7 +29,7 @@ var metricLabels = map[string]int{
 	"agent": 3, "claim": 1002, "model": 3,
 	"code": 20, "error_type": 60, "gen_ai_operation_name": 1, "gen_ai_provider_name": 1, "gen_ai_request_model": 3,
 	"gen_ai_response_model": 3, "host_name": 1, "gen_ai_token_type": 2, "gen_ai_tool_name": 200, "hook": 3, "le": 60, "mcp_method_name": 1,
-	"mcp_server_name": 1, "outcome": 5, "quantile": 5, "reason": 30, "reply": 5, "server_address": 1, "server_port": 1, "service_name": 1, "service_version": 1,
+	"mcp_server_name": 1, "outcome": 8, "quantile": 5, "reason": 30, "reply": 5, "server_address": 1, "server_port": 1, "service_name": 1, "service_version": 1,
 	"state": 10, "telemetry_sdk_language": 1, "telemetry_sdk_name": 1, "telemetry_sdk_version": 1, "version": 1,
 }
 

@@ -17,12 +17,14 @@ import (
 	contract "answerd/api"
 	"answerd/internal/agent"
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/console"
+	"answerd/internal/event"
 	"answerd/internal/llm/openai"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
@@ -92,6 +94,10 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if hooks != nil {
 		defer hooks.Close()
 	}
+	deliveries, err := newDeliveries(c, log, tel, logger)
+	if err != nil {
+		return err
+	}
 	prompt, err := newPrompt(c)
 	if err != nil {
 		return err
@@ -101,7 +107,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
 		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
 		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
-		Hooks: hooks, Rules: rules, Budget: c.budget(),
+		Hooks: hooks, Deliveries: deliveries, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
 		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
@@ -250,6 +256,27 @@ func newHooks(c config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook
 		return nil, &configError{"HOOKS_URL", err.Error()}
 	}
 	return hooks, nil
+}
+
+// newDeliveries returns what tells other services that a run has ended, or nil if nobody is told. The
+// agent drains it.
+func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *slog.Logger) (*delivery.Deliverer, error) {
+	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
+		return nil, nil
+	}
+	o := delivery.Options{
+		URL: c.RunWebhookURL, CallbackOrigins: c.CallbackOrigins, PrivateCallbacks: c.CallbackPrivate, Secret: c.HooksSecret,
+		Log: log, MaxBytes: int64(c.EventsMaxBytes) / 8, Local: c.EventsURL.IsZero(),
+		Meter: tel.Meter("answerd/agent/delivery"), Logger: logger,
+	}
+	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
+		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
+	}
+	d, err := delivery.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("set up deliveries: %w", err)
+	}
+	return d, nil
 }
 
 // newPrompt returns the template of the system prompt: the operator's or the built-in one.

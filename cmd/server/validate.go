@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/event/jetstream"
@@ -68,6 +69,8 @@ func (c *config) validate(modelSet bool) error {
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
+		{"HOOKS_SECRET", (c.RunWebhookURL != "" || c.CallbackOrigins != nil) && c.HooksSecret.IsZero(), "must be set when RUN_WEBHOOK_URL or CALLBACK_ORIGINS is"},
+		{"CALLBACK_ORIGINS", c.CallbackPrivate && c.CallbackOrigins == nil, "must be set when CALLBACK_PRIVATE_ADDRESSES is"},
 		{"HOOKS_URL", c.HooksURL == "" && c.HooksEvents != nil, "must be set when HOOKS_EVENTS is"},
 		{"HOOKS_EVENTS", slices.ContainsFunc(trimElements(c.HooksEvents), isUnknownHook), "must be of pre_model_call, model_result, interrupt and run_end, comma separated"},
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
@@ -96,6 +99,18 @@ func (c *config) validate(modelSet bool) error {
 		if err := fetch.CheckEndpoint("the URL", c.HooksURL); err != nil {
 			return &configError{"HOOKS_URL", err.Error()}
 		}
+	}
+	if c.RunWebhookURL != "" {
+		if err := fetch.CheckEndpoint("the URL", c.RunWebhookURL); err != nil {
+			return &configError{"RUN_WEBHOOK_URL", err.Error()}
+		}
+	}
+	for i, text := range c.CallbackOrigins {
+		origin, err := delivery.ParseOrigin(text)
+		if err != nil {
+			return &configError{"CALLBACK_ORIGINS", err.Error()}
+		}
+		c.CallbackOrigins[i] = origin
 	}
 	if err := c.normalizeHosts(); err != nil {
 		return err

@@ -36,6 +36,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/definition"
+	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
@@ -91,6 +92,8 @@ type Options struct {
 
 	// CallerBudgets bound what one caller may use per period, in all processes that share the log.
 	CallerBudgets []usage.Limit
+	// Deliveries tells other services that a run has ended; nil means nobody. Drain drains it too.
+	Deliveries *delivery.Deliverer
 	// CostClaim names the claim of callers' tokens by which the metrics of tokens and cost are divided;
 	// "" means none.
 	CostClaim string
@@ -216,7 +219,7 @@ func New(o Options) (*Agent, error) {
 	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
 	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
-	if a.stopClaims = cancel; a.Durable {
+	if a.stopClaims = cancel; a.Durable || a.Deliveries != nil {
 		for range claimWorkers {
 			a.claiming.Go(func() { a.claimLoop(ctx) })
 		}
@@ -440,34 +443,6 @@ func (a *Agent) StopAccepting() {
 	a.draining = true
 	a.mu.Unlock()
 	a.gate.Close()
-}
-
-// Drain refuses new runs, and waits until all other runs have ended or are suspended, but not
-// longer than ctx. It does not wait for suspended runs, because a person may need more time than
-// a process has. Then it hands the remaining runs over to other processes if the log is durable;
-// otherwise it ends each with a terminal event. It returns when all of that is done.
-func (a *Agent) Drain(ctx context.Context) {
-	a.StopAccepting()
-	a.stopClaims() // otherwise this process would claim the runs that it hands over
-	a.claiming.Wait()
-	done := make(chan struct{})
-	go func() { a.runs.Wait(); close(done) }()
-	for !a.isIdle() {
-		select {
-		case <-a.idleSignal:
-			continue
-		case <-ctx.Done():
-		}
-		break
-	}
-	if a.Durable {
-		a.handOverRuns()
-	}
-	a.stop(errShutdown)
-	<-done
-	flushing, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-	defer cancel()
-	a.usage.Flush(flushing)
 }
 
 // isIdle reports whether all active runs are suspended and no direct call is in flight.

@@ -74,6 +74,8 @@ type Request struct {
 	ThreadID   string
 	Metadata   map[string]string
 	Background bool
+	// Callback is a URL that is told when the run has ended; "" means none.
+	Callback string `json:",omitempty"`
 	// Interactive means that a person can answer interrupts during the run: approvals, and
 	// questions of MCP servers. Otherwise each is refused at once.
 	Interactive bool
@@ -203,6 +205,9 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	}
 	if err := a.validateAttachments(*r); err != nil {
 		return err
+	}
+	if r.Callback != "" && !a.Deliveries.AllowsCallback(r.Callback) {
+		return &InvalidError{"/callback", "must be an https URL whose origin the operator of the service allows (CALLBACK_ORIGINS)"}
 	}
 	if len(r.OutputSchema) > 0 {
 		if _, err := output.Compile(r.OutputSchema); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/definition"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
@@ -235,8 +236,23 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 	l.logEnd(ctx, end)
 }
 
-// appendTerminal appends the terminal event and ends the run's job.
+// appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
+// stored first, and sent afterwards.
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
+	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, cmp.Or(r.Agent, definition.DefaultID), r.req.Callback, end)
+	if err != nil {
+		return err
+	}
+	if err := a.appendEnd(ctx, r, end, lost); err != nil {
+		deliveries.Release()
+		return err
+	}
+	deliveries.Send()
+	return nil
+}
+
+// appendEnd appends the terminal event and ends the run's job.
+func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost error) error {
 	err := r.out.Append(ctx, end)
 	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
 		// The run's state could not be read, so open parts and calls cannot be closed. The

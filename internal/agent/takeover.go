@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"answerd/internal/agent/definition"
+	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
@@ -175,8 +176,12 @@ func (a *Agent) awaitFreeSlot(ctx context.Context) bool {
 	}
 }
 
-// resumeClaimed continues the run of a job, in its own goroutine.
+// resumeClaimed continues the run of a job, or makes the next attempt of a delivery, in its own goroutine.
 func (a *Agent) resumeClaimed(job event.Job) {
+	if delivery.IsDelivery(job.Run()) {
+		a.Deliveries.Resume(job)
+		return
+	}
 	a.runs.Go(func() {
 		r, badCheckpoint, err := a.loadClaimed(job)
 		if err != nil {
@@ -394,4 +399,41 @@ func (a *Agent) handOverRuns() {
 	for _, r := range runs {
 		r.relinquish(errHandedOver)
 	}
+}
+
+// Drain refuses new runs, and waits until all other runs have ended or are suspended, but not
+// longer than ctx. It does not wait for suspended runs, because a person may need more time than
+// a process has. Then it hands the remaining runs over to other processes if the log is durable;
+// otherwise it ends each with a terminal event. It returns when all of that is done.
+func (a *Agent) Drain(ctx context.Context) {
+	a.StopAccepting()
+	if a.Durable {
+		a.endClaims() // otherwise this process would claim the runs that it hands over
+	}
+	done := make(chan struct{})
+	go func() { a.runs.Wait(); close(done) }()
+	for !a.isIdle() {
+		select {
+		case <-a.idleSignal:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	if a.Durable {
+		a.handOverRuns()
+	}
+	a.stop(errShutdown)
+	<-done
+	a.Deliveries.Drain(ctx)
+	a.endClaims() // until here, deliveries in memory were claimed
+	flushing, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	a.usage.Flush(flushing)
+}
+
+// endClaims stops the claims of jobs, and returns when no more come.
+func (a *Agent) endClaims() {
+	a.stopClaims()
+	a.claiming.Wait()
 }

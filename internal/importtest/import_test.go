@@ -85,7 +85,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/limiter": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
@@ -138,7 +138,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/memory": {ours: []string{"event", "values"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/prompt", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},
+		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/delivery", "agent/prompt", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},
 		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 
@@ -150,6 +150,8 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/mcp/oauth": {ours: []string{"auth", "auth/fetch", "auth/sealed", "auth/token", "lru", "tlsconfig", "values"}, outside: []string{"github.com/modelcontextprotocol/go-sdk/oauthex", "github.com/golang-jwt/jwt/v5", "golang.org/x/oauth2"}},
 
 	"answerd/internal/mcp/oauth/oauthtest": {outside: []string{"github.com/golang-jwt/jwt/v5"}},
+
+	"answerd/internal/agent/delivery": {ours: []string{"agent/webhook", "auth", "auth/fetch", "event"}, outside: otelAPI},
 
 	"answerd/internal/agent/webhook": {ours: []string{"auth", "auth/fetch"}, outside: append(jsonv2, otelAPI...)},
 

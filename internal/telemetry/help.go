@@ -11,6 +11,7 @@ const (
 	pageTools           = "docs/mcp-servers.md#lists-of-tools"
 	pageEventLog        = "docs/operations.md#space-for-the-event-log"
 	pageHooks           = "docs/hooks.md"
+	pageWebhooks        = "docs/tasks/webhooks.md"
 	pageSignIns         = "docs/mcp-auth.md#authorization_code"
 	pageScaling         = "docs/scaling.md#when-something-dies"
 )
@@ -65,10 +66,12 @@ var helpPages = map[string]string{
 	"run given up":                                   pageScaling,
 
 	// Other services of the operator.
-	"hook failed":                       pageHooks,
-	"traces do not reach the collector": "docs/observability.md#traces",
-	"request rejected":                  "docs/operations.md#answerdrunsrefused",
-	"log lines dropped":                 "docs/operations.md#answerdloglinesdropped",
+	"hook failed":       pageHooks,
+	"delivery given up": pageWebhooks,
+	"deliveries lost: the event log is in memory, and the process ends": pageWebhooks,
+	"traces do not reach the collector":                                 "docs/observability.md#traces",
+	"request rejected":                                                  "docs/operations.md#answerdrunsrefused",
+	"log lines dropped":                                                 "docs/operations.md#answerdloglinesdropped",
 }
 
 // helpAttr returns the attribute help of a line: what to read about it. ok is false for a line below

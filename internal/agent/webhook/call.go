@@ -211,7 +211,8 @@ func (c Call) wireBody(now int64, delivery string) any {
 	return w
 }
 
-func signBody(secret auth.Secret, body []byte) string {
+// Sign returns the value of SignatureHeader for a body.
+func Sign(secret auth.Secret, body []byte) string {
 	mac := hmac.New(sha256.New, []byte(secret.Reveal()))
 	mac.Write(body)
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))

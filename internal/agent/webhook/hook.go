@@ -147,7 +147,7 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	req.Header.Set(SignatureHeader, signBody(c.secret(), body))
+	req.Header.Set(SignatureHeader, Sign(c.secret(), body))
 	req.Header.Set("Idempotency-Key", delivery)
 	// A reply over HTTP/1.1 does not say which question it is for. If a proxy or the service sends
 	// one twice, net/http may read the second copy as the reply to the next question on that

@@ -70,7 +70,7 @@ func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		signature := signBody(webhooktest.Secret, body)
+		signature := Sign(webhooktest.Secret, body)
 		return func() int {
 			r := httptest.NewRequest("POST", "/", bytes.NewReader(change(body)))
 			r.Header.Set(SignatureHeader, signature)

@@ -72,14 +72,24 @@ func OutputResult(f event.FinalAnswer) Result {
 	return Result{Text: f.Answer, Structured: f.Output, IsError: f.Output == nil}
 }
 
-// Decode decodes the arguments of a call, which are those of POST /answer. A run in the background
-// is refused, because the result of a call is the run's answer. The error is a *native.Invalid.
+// Decode decodes the arguments of a call, which are those of POST /answer. A run in the background and
+// a callback are refused, because the result of a call is the run's answer, and because a model writes
+// the arguments. The error is a *native.Invalid.
 func Decode(arguments []byte) (agent.Request, error) {
 	r, err := native.Decode(arguments)
-	if err == nil && r.Background {
-		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/background", Detail: "the result of a tool call is its answer; use POST /answer"}}}
+	switch {
+	case err != nil:
+	case r.Background:
+		err = refused("/background")
+	case r.Callback != "":
+		err = refused("/callback")
 	}
 	return r, err
+}
+
+// refused returns the error of a member that only HTTP requests may have.
+func refused(pointer string) error {
+	return &native.Invalid{Errors: []native.FieldError{{Pointer: pointer, Detail: "the result of a tool call is its answer; use POST /answer"}}}
 }
 
 // Result is the result of a call.

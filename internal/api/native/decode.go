@@ -19,6 +19,7 @@ const (
 	maxModel    = 256
 	maxID       = 128
 	maxHistory  = 1024
+	maxCallback = 2048
 	maxList     = 256
 	maxName     = 128
 	maxPairs    = 32
@@ -134,6 +135,8 @@ func (d *decoder) readRequest() (r agent.Request) {
 			r.Metadata = d.readPairs()
 		case "background":
 			r.Background = d.readBool()
+		case "callback":
+			r.Callback = d.readText(maxCallback)
 		case "attachments":
 			for range d.readList(attachment.Max) {
 				r.Media = append(r.Media, d.readAttachment())

@@ -105,15 +105,15 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 
 // A server may not lead us nearer to this machine than it is itself.
 func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
-	for text, want := range map[string]addressClass{
-		"93.184.216.34": public, "2606:2800:220:1::1": public, "10.1.2.3": private, "172.16.0.1": private, "192.168.1.1": private, "fd00::1": private,
-		"127.0.0.1": local, "127.9.9.9": local, "::1": local, "::ffff:127.0.0.1": local, "::ffff:10.0.0.1": private,
-		"169.254.169.254": forbidden, "fe80::1": forbidden, "0.0.0.0": forbidden, "::": forbidden, "224.0.0.1": forbidden, "255.255.255.255": forbidden,
-		"100.64.0.1": forbidden, "192.0.2.1": forbidden, "198.18.0.1": forbidden, "240.0.0.1": forbidden, "64:ff9b::7f00:1": forbidden, "2002:7f00:1::": forbidden, "0.1.2.3": forbidden,
-		"::127.0.0.1": forbidden, "::10.0.0.1": forbidden, "fd00:ec2::254": forbidden, "100.100.100.200": forbidden, "fec0::1": forbidden, "fe80::a9fe:a9fe": forbidden,
-		"::ffff:169.254.169.254": forbidden, "3fff::1": forbidden, "5f00::1": forbidden, "192.88.99.1": forbidden, "ff02::1": forbidden,
+	for text, want := range map[string]fetch.AddressClass{
+		"93.184.216.34": fetch.Public, "2606:2800:220:1::1": fetch.Public, "10.1.2.3": fetch.Private, "172.16.0.1": fetch.Private, "192.168.1.1": fetch.Private, "fd00::1": fetch.Private,
+		"127.0.0.1": fetch.Local, "127.9.9.9": fetch.Local, "::1": fetch.Local, "::ffff:127.0.0.1": fetch.Local, "::ffff:10.0.0.1": fetch.Private,
+		"169.254.169.254": fetch.Forbidden, "fe80::1": fetch.Forbidden, "0.0.0.0": fetch.Forbidden, "::": fetch.Forbidden, "224.0.0.1": fetch.Forbidden, "255.255.255.255": fetch.Forbidden,
+		"100.64.0.1": fetch.Forbidden, "192.0.2.1": fetch.Forbidden, "198.18.0.1": fetch.Forbidden, "240.0.0.1": fetch.Forbidden, "64:ff9b::7f00:1": fetch.Forbidden, "2002:7f00:1::": fetch.Forbidden, "0.1.2.3": fetch.Forbidden,
+		"::127.0.0.1": fetch.Forbidden, "::10.0.0.1": fetch.Forbidden, "fd00:ec2::254": fetch.Forbidden, "100.100.100.200": fetch.Forbidden, "fec0::1": fetch.Forbidden, "fe80::a9fe:a9fe": fetch.Forbidden,
+		"::ffff:169.254.169.254": fetch.Forbidden, "3fff::1": fetch.Forbidden, "5f00::1": fetch.Forbidden, "192.88.99.1": fetch.Forbidden, "ff02::1": fetch.Forbidden,
 	} {
-		if got := classifyAddress(netip.MustParseAddr(text)); got != want {
+		if got := fetch.ClassifyAddress(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}
@@ -300,7 +300,7 @@ func FuzzMetadata(f *testing.F) {
 			return
 		}
 		for _, at := range []string{a.tokenURL, a.authorizeURL} {
-			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && classifyHost(u.Hostname()) == local) {
+			if u, err := url.Parse(at); err != nil || u.Scheme != "https" && !(u.Scheme == "http" && fetch.ClassifyHost(u.Hostname()) == fetch.Local) {
 				t.Errorf("endpoint %q, want https, or http on this host", at)
 			}
 		}

@@ -1,0 +1,181 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// begin makes an attempt in its own goroutine, unless too many go on.
+func (d *Deliverer) begin(job event.Job, rec record) {
+	target := d.urlOf(rec)
+	if target == "" {
+		d.giveUp(d.ctx, rec, "its receiver is no longer configured")
+		d.remove(job, rec)
+		return
+	}
+	origin, _ := originOf(target)
+	d.mu.Lock()
+	all := 0
+	for _, n := range d.attempts {
+		all += n
+	}
+	free := all < maxAttempts && d.attempts[origin] < maxAttemptsPerReceiver
+	stopped := d.closed || !d.Local && d.draining.Err() != nil
+	if free && !stopped {
+		d.attempts[origin]++
+		d.work.Add(1)
+	}
+	d.mu.Unlock()
+	switch {
+	case stopped:
+		d.release(job)
+	case !free:
+		d.park(job, time.Second+rand.N(3*time.Second))
+	default:
+		go func() {
+			defer d.work.Done()
+			d.attempt(job, rec)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if d.attempts[origin]--; d.attempts[origin] == 0 {
+				delete(d.attempts, origin)
+			}
+		}()
+	}
+}
+
+// urlOf returns where a delivery goes; "" if the configuration no longer allows that.
+func (d *Deliverer) urlOf(rec record) string {
+	switch {
+	case rec.Callback == "":
+		return d.URL
+	case d.AllowsCallback(rec.Callback):
+		return rec.Callback
+	}
+	return ""
+}
+
+// attempt makes one attempt, and decides what comes after it.
+func (d *Deliverer) attempt(job event.Job, rec record) {
+	defer func() {
+		if v := recover(); v != nil { // it must not end the process with all runs
+			d.Logger.Error("delivery failed", "run_id", rec.Body.RunID, "error", fmt.Sprintf("panic: %v", v))
+			d.park(job, maxDelay)
+		}
+	}()
+	if job.Attempt() > 1 {
+		switch ended, same := d.compareEnd(rec); {
+		case !ended:
+			d.park(job, endDelay)
+			return
+		case !same: // the process that took the run over has stored another delivery
+			d.remove(job, rec)
+			return
+		}
+	}
+	age := d.Log.Now().Sub(time.UnixMilli(rec.Created))
+	err := d.sender.send(d.ctx, d.urlOf(rec), rec, time.Now())
+	switch {
+	case err == nil:
+		d.results.Add(d.ctx, 1, outcomeAttribute("delivered"))
+		d.Logger.Debug("run delivered", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt())
+		d.remove(job, rec)
+	case d.ctx.Err() != nil: // the process ends
+		d.release(job)
+	case age >= lifetime:
+		d.giveUp(d.ctx, rec, err.Error())
+		d.remove(job, rec)
+	default:
+		d.results.Add(d.ctx, 1, outcomeAttribute("failed"))
+		d.Logger.Info("delivery failed, it will be tried again", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt(), "error", err)
+		d.park(job, nextDelay(job.Attempt(), age))
+	}
+}
+
+// nextDelay returns the delay after an attempt of a delivery of that age.
+func nextDelay(attempt int, age time.Duration) time.Duration {
+	delay := firstDelay
+	if attempt > 1 {
+		delay = min(max(age, firstDelay), maxDelay)
+	}
+	return delay*3/4 + rand.N(delay/2)
+}
+
+// compareEnd reports whether the run has ended, and with the end that the delivery is about. A run that
+// is no longer kept has ended.
+func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
+	ctx, cancel := context.WithTimeout(d.ctx, logTimeout)
+	defer cancel()
+	run, err := d.Log.Run(ctx, rec.Body.RunID)
+	switch {
+	case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrLost):
+		return true, true
+	case err != nil || !run.Last.Terminal():
+		return false, false
+	}
+	return true, fingerprint(run.Last.Body) == rec.End
+}
+
+// giveUp logs that a run is not delivered.
+func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
+	origin, _ := originOf(d.urlOf(rec))
+	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
+	d.Logger.ErrorContext(ctx, "delivery given up", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why)
+}
+
+// park leaves the next attempt to whoever claims the delivery after that time.
+func (d *Deliverer) park(job event.Job, delay time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	if err := job.Park(ctx, 0, d.Log.Now().Add(delay)); err != nil {
+		// The lease will end, and another process will find the job.
+		d.Logger.Warn("a delivery could not be stored for its next attempt", "error", err)
+	}
+	d.forget(job, d.Local)
+}
+
+// release leaves the next attempt to whoever claims the delivery.
+func (d *Deliverer) release(job event.Job) {
+	d.mu.Lock()
+	over := d.closed && d.Local
+	d.mu.Unlock()
+	if over {
+		return // nobody else can claim it
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	if err := job.Release(ctx); err != nil {
+		d.Logger.Warn("a delivery could not be released", "error", err)
+	}
+	d.forget(job, d.Local)
+}
+
+// remove removes a delivery that needs no further attempt.
+func (d *Deliverer) remove(job event.Job, rec record) {
+	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+	defer cancel()
+	err := d.Log.Delete(ctx, job.Run())
+	if err = errors.Join(err, job.Done(ctx)); err != nil {
+		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
+	}
+	d.count(-1, -int64(len(job.Request())))
+	d.forget(job, false)
+}
+
+// forget removes a delivery from those of this process, unless it still waits here.
+func (d *Deliverer) forget(job event.Job, waits bool) {
+	if waits {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if delete(d.local, job.Run()); len(d.local) == 0 && d.idle != nil {
+		close(d.idle)
+		d.idle = nil
+	}
+}

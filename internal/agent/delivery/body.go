@@ -1,0 +1,84 @@
+package delivery
+
+import (
+	"encoding/json"
+	"strings"
+
+	"answerd/internal/event"
+)
+
+// maxBody bounds what is stored of a run's end, in bytes, and maxAnswer the text in it.
+const (
+	maxBody   = 256 << 10
+	maxAnswer = 128 << 10
+)
+
+// body is the JSON body of a delivery. Timestamp and DeliveryID are of the attempt.
+type body struct {
+	RunID           string            `json:"run_id"`
+	ThreadID        string            `json:"thread_id"`
+	Subject         string            `json:"subject"` // of the caller; "" without inbound authentication
+	Agent           string            `json:"agent"`
+	Status          event.Status      `json:"status"` // completed, failed or cancelled
+	Answer          *string           `json:"answer,omitempty"`
+	Output          json.RawMessage   `json:"output,omitempty"`
+	Metadata        json.RawMessage   `json:"metadata,omitempty"`
+	Error           json.RawMessage   `json:"error,omitempty"` // code, message, retryable, partial_answer
+	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
+	TraceID         string            `json:"trace_id,omitempty"`
+	// Truncated means that tool parameters and results, and the end of a long answer, are left out.
+	Truncated bool `json:"truncated,omitempty"`
+
+	Timestamp  int64  `json:"timestamp,omitempty"` // seconds since the Unix epoch
+	DeliveryID string `json:"delivery_id,omitempty"`
+}
+
+// newBody returns the body about the end of a run.
+func newBody(run event.Run, agent string, end event.Body) body {
+	b := body{
+		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,
+		Status: event.Run{Last: event.Event{Body: end}}.Status(), RequestMetadata: run.Metadata,
+	}
+	var err error
+	switch end := end.(type) {
+	case event.FinalAnswer:
+		answer := end.Answer
+		b.Answer, b.Output = &answer, end.Output
+		b.Metadata, err = json.Marshal(end.Metadata)
+		if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
+			b.Truncated = true
+			end.Metadata.ToolParams, end.Metadata.ToolResults = nil, nil
+			b.Metadata, err = json.Marshal(end.Metadata)
+		}
+		if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
+			b.Output = nil
+			answer = cut(answer)
+		}
+		if len(b.Metadata) > maxBody/2 { // the names of very many tools
+			b.Metadata = nil
+		}
+	case event.RunError:
+		if len(end.PartialAnswer) > maxAnswer {
+			b.Truncated, end.PartialAnswer = true, cut(end.PartialAnswer)
+		}
+		b.Error, err = json.Marshal(end)
+	case event.Cancelled:
+		e := event.RunError{Code: "cancelled", Message: end.Reason, PartialAnswer: end.PartialAnswer}
+		if len(e.PartialAnswer) > maxAnswer {
+			b.Truncated, e.PartialAnswer = true, cut(e.PartialAnswer)
+		}
+		b.Error, err = json.Marshal(e)
+	}
+	if err != nil { // JSON of the log cannot be encoded again: the receiver can still fetch the run
+		b.Metadata, b.Error, b.Truncated = nil, nil, true
+	}
+	return b
+}
+
+// cut returns the beginning of a text.
+func cut(text string) string {
+	if len(text) <= maxAnswer {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxAnswer], "")
+}

@@ -1,0 +1,336 @@
+// Package delivery tells other services that a run has ended: one signed POST to the operator's
+// service (RUN_WEBHOOK_URL) for every run, and one to the callback of the question.
+//
+//	d, err := delivery.New(delivery.Options{URL: "https://crm.example.com/runs", Secret: secret, Log: log})
+//	ready, err := d.Prepare(ctx, run, callback, end) // before the terminal event is appended
+//	ready.Send()                                     // once it is in the log
+//
+//	if delivery.IsDelivery(job.Run()) {
+//		d.Resume(job) // a job that Log.Claim has returned
+//	}
+//	d.Drain(ctx)
+//
+// A delivery is stored as a run of its own in the event log, with one event and a job, before the
+// terminal event of the run that it is about. So it is as durable as that event. Between attempts the
+// job is parked, and whatever process claims it makes the next attempt. A process that dies between the
+// two appends leaves a delivery about an end that may never come, so a claimed delivery is compared with
+// the end that the log has.
+//
+// An attempt succeeds with a 2xx. Others follow for a day: the first within 5 s, then after about the
+// time that has passed so far, 10 minutes at most. All attempts of one run at one receiver have the same
+// webhook-id. A receiver may get a delivery twice: if an answer is lost, or a process dies.
+//
+// Everything is bounded: the deliveries that wait and their bytes, the attempts at a time in all and of
+// one receiver, the time of an attempt, and what is read of an answer. A receiver that is slow delays no
+// other one.
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
+
+const (
+	// lifetime is how long a delivery is tried.
+	lifetime = 24 * time.Hour
+	// firstDelay precedes the second attempt, and maxDelay bounds the delay before any other one. Each
+	// is shortened or extended by a quarter at most, at random.
+	firstDelay = 2 * time.Second
+	maxDelay   = 10 * time.Minute
+	// endDelay is how long a delivery waits for the terminal event of its run.
+	endDelay = 5 * time.Second
+	// maxAttempts bounds the attempts at a time, and maxAttemptsPerReceiver those of one origin.
+	maxAttempts            = 64
+	maxAttemptsPerReceiver = 8
+	// maxWaiting bounds the deliveries that wait, and countInterval is how often they are counted in
+	// the log.
+	maxWaiting    = 10_000
+	countInterval = 30 * time.Second
+	// logTimeout bounds a request to the log.
+	logTimeout = 30 * time.Second
+	// idPrefix begins the ids of the runs that deliveries are stored as.
+	idPrefix = "dlv_"
+	// recordVersion changes when an older process cannot read the record of a newer one.
+	recordVersion = 1
+)
+
+// deliveryOwner owns the runs that deliveries are stored as. No caller's token has this issuer.
+var deliveryOwner = event.Owner{Issuer: "\x00answerd", Subject: "delivery"}
+
+// IsDelivery reports whether a run of the log is a delivery.
+func IsDelivery(run string) bool { return strings.HasPrefix(run, idPrefix) }
+
+// Options configure a Deliverer. Log and Secret are required, and URL or CallbackOrigins.
+type Options struct {
+	URL string // receives every run; https, or http on the loopback address; "" means none
+	// CallbackOrigins are the origins that a question's callback may have, in lower case and without
+	// the default port.
+	CallbackOrigins []string
+	// PrivateCallbacks lets callbacks go to private addresses, also where DNS names them.
+	PrivateCallbacks bool
+	Secret           auth.Secret // signs every POST
+	// CurrentSecret, if set, returns the secret for each POST in place of Secret.
+	CurrentSecret func() auth.Secret
+	Log           event.Log
+	// MaxBytes bounds the deliveries that wait, in all; 0 means 32 MiB.
+	MaxBytes int64
+	// Local means that the log ends with the process, so Drain waits for deliveries that another
+	// process could not make.
+	Local bool
+
+	Meter  metric.Meter // nil records nothing
+	Logger *slog.Logger // nil logs nothing
+}
+
+// Deliverer makes deliveries. Its methods may be called concurrently. A nil Deliverer delivers nothing.
+type Deliverer struct {
+	Options
+	sender  *sender
+	results metric.Int64Counter
+
+	ctx      context.Context // of attempts; ends in Drain
+	cancel   context.CancelFunc
+	draining context.Context // ends when Drain begins; no attempt begins then unless Local
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	counting sync.WaitGroup
+
+	waiting, bytes atomic.Int64 // in the log, as counted last, and what has changed here since
+
+	mu       sync.Mutex // protects the fields below
+	closed   bool
+	attempts map[string]int // at present, by origin
+	local    map[string]bool
+	idle     chan struct{} // closed when local is empty; nil while nobody waits
+}
+
+// record is a delivery as it is stored.
+type record struct {
+	Version  int    `json:"version"`
+	ID       string `json:"id"`                 // of the receiver's point of view: webhook-id
+	Callback string `json:"callback,omitempty"` // of the question; "" for Options.URL, which may contain a secret
+	Created  int64  `json:"created"`            // ms, of the log's clock
+	End      string `json:"end"`                // fingerprint of the terminal event
+	Body     body   `json:"body"`
+}
+
+// New returns a Deliverer, which counts the deliveries that wait until Drain.
+func New(o Options) (*Deliverer, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Meter = cmp.Or[metric.Meter](o.Meter, metricnoop.NewMeterProvider().Meter(""))
+	o.MaxBytes = cmp.Or(o.MaxBytes, 32<<20)
+	if o.CurrentSecret == nil {
+		o.CurrentSecret = func() auth.Secret { return o.Secret }
+	}
+	d := &Deliverer{Options: o, sender: newSender(o), attempts: make(map[string]int), local: make(map[string]bool)}
+	var err, gaugeErr error
+	d.results, err = o.Meter.Int64Counter("answerd.deliveries", metric.WithUnit("{attempt}"),
+		metric.WithDescription("Attempts to tell a receiver that a run has ended: delivered, failed (it is tried again) or given_up."))
+	if err != nil {
+		return nil, fmt.Errorf("create the metric of deliveries: %w", err)
+	}
+	for _, outcome := range []string{"delivered", "failed", "given_up"} {
+		d.results.Add(context.Background(), 0, outcomeAttribute(outcome)) // an alert needs a zero to rise from
+	}
+	_, gaugeErr = o.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
+		metric.WithDescription("Deliveries that wait for their next attempt, of all processes that share the event log."),
+		metric.WithInt64Callback(func(_ context.Context, observe metric.Int64Observer) error {
+			observe.Observe(max(d.waiting.Load(), 0))
+			return nil
+		}))
+	if gaugeErr != nil {
+		return nil, fmt.Errorf("create the metric of deliveries: %w", gaugeErr)
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.draining, d.stop = context.WithCancel(context.Background())
+	d.counting.Go(d.countLoop)
+	return d, nil
+}
+
+func outcomeAttribute(outcome string) metric.AddOption {
+	return metric.WithAttributes(attribute.String("outcome", outcome))
+}
+
+// AllowsCallback reports whether a question may have this callback.
+func (d *Deliverer) AllowsCallback(url string) bool {
+	if d == nil {
+		return false
+	}
+	origin, ok := originOf(url)
+	for _, allowed := range d.CallbackOrigins {
+		if ok && origin == allowed {
+			return true
+		}
+	}
+	return false
+}
+
+// Prepared are the deliveries about the end of one run, which are stored.
+type Prepared struct {
+	d    *Deliverer
+	jobs []pending
+}
+
+type pending struct {
+	job event.Job
+	rec record
+}
+
+// Prepare stores the deliveries about the end of a run, before its terminal event. callback is "" if
+// the question has none. The error is the log's, and wraps event.ErrUnavailable: the run must not end
+// yet. A delivery that cannot be stored for another reason is given up.
+func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
+	if d == nil || run.ParentID != "" { // a caller did not ask for a child run
+		return nil, nil
+	}
+	p := &Prepared{d: d}
+	for _, to := range []struct {
+		url        string
+		isCallback bool
+	}{{d.URL, false}, {callback, true}} {
+		if to.url == "" {
+			continue
+		}
+		rec := record{
+			Version: recordVersion, ID: webhookID(run.ID, to.isCallback),
+			Created: d.Log.Now().UnixMilli(), End: fingerprint(end), Body: newBody(run, agent, end),
+		}
+		if to.isCallback {
+			rec.Callback = to.url
+		}
+		job, err := d.storeDelivery(ctx, run, rec)
+		switch {
+		case errors.Is(err, event.ErrUnavailable):
+			p.Release()
+			return nil, fmt.Errorf("store a delivery: %w", err)
+		case err != nil:
+			d.giveUp(ctx, rec, err.Error())
+		default:
+			p.jobs = append(p.jobs, pending{job, rec})
+		}
+	}
+	return p, nil
+}
+
+// errTooMany means that too many deliveries wait.
+var errTooMany = errors.New("too many deliveries wait")
+
+// storeDelivery stores a delivery and returns its job, which this process has.
+func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return nil, fmt.Errorf("encode a delivery: %w", err)
+	}
+	size := int64(len(text))
+	if d.waiting.Load() >= maxWaiting || d.bytes.Load()+size > d.MaxBytes {
+		return nil, errTooMany
+	}
+	id := idPrefix + strings.ToLower(rand.Text())
+	err = d.Log.Create(ctx, event.Run{
+		ID: id, Owner: deliveryOwner, Created: d.Log.Now(), Background: true, TraceID: run.TraceID,
+		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create a delivery: %w", err)
+	}
+	job, err := d.Log.CreateJob(ctx, id, text)
+	if err == nil {
+		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
+	}
+	if err != nil {
+		_ = d.Log.Delete(context.WithoutCancel(ctx), id)
+		return nil, fmt.Errorf("create the job of a delivery: %w", err)
+	}
+	d.count(1, size)
+	d.mu.Lock()
+	d.local[id] = true
+	d.mu.Unlock()
+	return job, nil
+}
+
+// sizeKey names the metadata of a delivery's run that has its size in bytes.
+const sizeKey = "bytes"
+
+// Send makes the first attempts, and returns at once.
+func (p *Prepared) Send() {
+	if p == nil {
+		return
+	}
+	for _, x := range p.jobs {
+		p.d.begin(x.job, x.rec)
+	}
+}
+
+// Release leaves the deliveries to whoever claims them, because it is unknown whether the run has
+// ended.
+func (p *Prepared) Release() {
+	if p == nil {
+		return
+	}
+	for _, x := range p.jobs {
+		p.d.release(x.job)
+	}
+}
+
+// Resume makes the next attempt of a delivery that was claimed, and returns at once. Without a
+// Deliverer the delivery waits for a process that has one.
+func (d *Deliverer) Resume(job event.Job) {
+	if d == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+		defer cancel()
+		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // otherwise its lease ends, with the same effect
+		return
+	}
+	var rec record
+	if err := json.Unmarshal(job.Request(), &rec); err != nil || rec.Version != recordVersion {
+		d.giveUp(d.ctx, rec, "its record cannot be read")
+		d.remove(job, rec)
+		return
+	}
+	d.mu.Lock()
+	d.local[job.Run()] = true
+	d.mu.Unlock()
+	d.begin(job, rec)
+}
+
+// fingerprint identifies a terminal event.
+func fingerprint(end event.Body) string {
+	text := string(end.Type())
+	switch b := end.(type) {
+	case event.FinalAnswer:
+		text += "\n" + b.Answer
+	case event.RunError:
+		text += "\n" + b.Code + "\n" + b.Message
+	case event.Cancelled:
+		text += "\n" + b.Reason
+	}
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+// webhookID returns the id that all attempts about a run at one receiver have.
+func webhookID(run string, callback bool) string {
+	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", callback, run)))
+	return idPrefix + hex.EncodeToString(sum[:16])
+}
