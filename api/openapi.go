@@ -1,5 +1,6 @@
-// Package api holds the HTTP API's contract, so that the service can hand it out: openapi.yaml
-// is the native API, and each file in openapi one of the other API formats.
+// Package api holds the contracts of the service, so that it can hand them out and use them:
+// openapi.yaml is the native API, each file in openapi is one of the other API formats, and
+// eval.schema.json is the file that answerd eval reads.
 package api
 
 import "embed"
@@ -9,3 +10,8 @@ import "embed"
 //
 //go:embed openapi.yaml openapi/*.yaml
 var OpenAPI embed.FS
+
+// EvalSchema is the JSON Schema of a suite of answerd eval.
+//
+//go:embed eval.schema.json
+var EvalSchema []byte

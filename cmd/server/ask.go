@@ -8,14 +8,18 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/term"
 
+	"answerd/internal/eval"
+	mcpconfig "answerd/internal/mcp/config"
 	"answerd/internal/terminal"
 )
 
@@ -66,7 +70,6 @@ func chatCommand(ctx context.Context, args []string, environ environment, stdout
 func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []string, error) {
 	var f askFlags
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
 	flags.StringVar(&f.agent, "agent", "", "named agent that answers")
@@ -75,16 +78,22 @@ func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []st
 	if withJSON {
 		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
 	}
-	var words []string
-	for len(args) > 0 { // flags may stand before and after the question
+	words, err := parseFlags(flags, args)
+	return f, words, err
+}
+
+// parseFlags parses flags, which may stand before and after the other arguments, and returns the latter.
+func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
+	flags.SetOutput(io.Discard)
+	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
-			return f, nil, err
+			return nil, err
 		}
 		if args = flags.Args(); len(args) > 0 {
 			words, args = append(words, args[0]), args[1:]
 		}
 	}
-	return f, words, nil
+	return words, nil
 }
 
 // withSession calls use with a session on an answerd: the one at -url, or the one that listens at
@@ -201,5 +210,166 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	case err := <-ended:
 		cancel()
 		return nil, errors.Join(err, ctx.Err())
+	}
+}
+
+// evalFlags holds the flags of eval.
+type evalFlags struct {
+	url, tokenFile, against string
+
+	out, junit string // files of the reports
+	parallel   int
+}
+
+// evalCommand runs `answerd eval`, which asks the questions of a suite and checks the answers.
+func evalCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
+	f := evalFlags{parallel: 4}
+	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
+	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
+	flags.StringVar(&f.out, "out", "", "file for the report as JSON")
+	flags.StringVar(&f.junit, "junit", "", "file for the report as JUnit XML")
+	flags.StringVar(&f.against, "against", "", "file with the settings of a configuration to compare with")
+	flags.IntVar(&f.parallel, "parallel", f.parallel, "questions at a time")
+	words, err := parseFlags(flags, args)
+	if err != nil || len(words) != 1 || f.parallel < 1 || f.parallel > 64 {
+		return &usageError{"usage: answerd eval SUITE.yaml [-url U] [-token-file F] [-out report.json] [-junit report.xml] [-against other.env] [-parallel 1…64]"}
+	}
+	data, err := os.ReadFile(words[0])
+	if err != nil {
+		return &usageError{"the suite cannot be read: " + fileReason(err)}
+	}
+	suite, err := eval.Parse(data, eval.FileOptions{Name: filepath.Base(words[0]), Dir: filepath.Dir(words[0]), ReadFile: os.ReadFile})
+	if err != nil {
+		return fmt.Errorf("%s: %w", words[0], err)
+	}
+	other := maps.Clone(environ)
+	if f.against != "" {
+		text, err := os.ReadFile(f.against)
+		if err != nil {
+			return &usageError{"-against cannot be read: " + fileReason(err)}
+		}
+		settings, err := mcpconfig.ReadEnv(string(text))
+		if err != nil {
+			return &usageError{fmt.Sprintf("-against %s: %v", f.against, err)}
+		}
+		maps.Copy(other, settings)
+	}
+	reports, err := openReports(f.out, f.junit)
+	if err != nil {
+		return err
+	}
+	defer reports.close()
+	report, err := f.evaluate(ctx, suite, f.url, environ, stdout, stderr)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return terminal.ErrInterrupted
+	case err != nil:
+		return fmt.Errorf("%s: %w", words[0], err)
+	}
+	if f.against != "" && !report.Interrupted {
+		fmt.Fprintf(stdout, "\n%s:\n", f.against)
+		compared, err := f.evaluate(ctx, suite, "", other, stdout, stderr)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("-against %s: %w", f.against, err)
+		}
+		compared.Configuration = f.against
+		report.CompareWith(compared)
+	}
+	report.PrintSummary(stdout)
+	switch err := reports.write(&report); {
+	case err != nil:
+		return err
+	case ctx.Err() != nil:
+		return terminal.ErrInterrupted
+	case !report.Passed:
+		return fmt.Errorf("eval: %d of %d cases are below their pass rate", len(report.Cases)-report.PassedCases, len(report.Cases))
+	}
+	return nil
+}
+
+// evaluate runs a suite with the answerd at url, or with one in this process. The latter keeps its
+// events in memory: the runs of an evaluation are not the runs of the service.
+func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
+	configuration := url
+	if url == "" {
+		environ = maps.Clone(environ)
+		environ["EVENTS_URL"] = ""
+		service, err := startLocalService(ctx, environ, stderr)
+		if err != nil {
+			return eval.Report{}, err
+		}
+		defer service.stop()
+		session := terminal.New(terminal.Options{URL: service.url, Out: io.Discard, Err: io.Discard})
+		defer session.Close()
+		if err := session.WaitForServers(ctx); err != nil {
+			return eval.Report{}, err
+		}
+		url, configuration = service.url, "the settings of this process"
+	}
+	progress := func(string) {}
+	if isTerminal(os.Stderr) && environ.get("TERM") != "dumb" {
+		progress = func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) } // the line is replaced
+	}
+	table := eval.NewTable(stdout, suite)
+	o := eval.Options{
+		URL: strings.TrimRight(url, "/"), Parallel: f.parallel,
+		Progress: func(done, total int) { progress(fmt.Sprintf("%d of %d runs", done, total)) },
+		Done: func(c eval.CaseReport) {
+			progress("")
+			table.Add(c)
+		},
+	}
+	if configuration == url {
+		o.Token = readToken(f.tokenFile)
+	}
+	report, err := eval.Run(ctx, suite, o)
+	progress("")
+	report.Configuration = configuration
+	return report, err
+}
+
+// reportFiles are the files of the reports. They are opened before the first question is asked, so that
+// a wrong name is reported then.
+type reportFiles struct{ json, junit *os.File }
+
+// openReports creates the files that have a name.
+func openReports(json, junit string) (r reportFiles, err error) {
+	for _, f := range []struct {
+		flag, name string
+		file       **os.File
+	}{{"-out", json, &r.json}, {"-junit", junit, &r.junit}} {
+		if f.name == "" {
+			continue
+		}
+		if *f.file, err = os.Create(f.name); err != nil {
+			r.close()
+			return reportFiles{}, &usageError{f.flag + " cannot be written: " + fileReason(err)}
+		}
+	}
+	return r, nil
+}
+
+// write writes the reports.
+func (r reportFiles) write(report *eval.Report) error {
+	var errs []error
+	if r.json != nil {
+		errs = append(errs, report.WriteJSON(r.json), r.json.Sync())
+	}
+	if r.junit != nil {
+		errs = append(errs, report.WriteJUnit(r.junit), r.junit.Sync())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
+// close closes the files.
+func (r reportFiles) close() {
+	for _, f := range []*os.File{r.json, r.junit} {
+		if f != nil {
+			_ = f.Close() // what was written is synchronized
+		}
 	}
 }

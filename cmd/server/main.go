@@ -5,6 +5,7 @@
 //	answerd demo       the whole job on this machine, nothing installed, no key
 //	answerd ask        ask one question in the terminal
 //	answerd chat       the same as a conversation
+//	answerd eval       ask the questions of a suite and check the answers
 //	answerd check      read the configuration, fetch a token, list every server's tools;
 //	                   with -accept, accept the tools of pinned servers as they are now;
 //	                   with -ask, ask one question with one tool;
@@ -32,6 +33,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"answerd/internal/eval"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
 	"answerd/internal/terminal"
@@ -60,6 +62,7 @@ func commands() []command {
 		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
 		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -yes: approve every call", true, askCommand},
 		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
+		{"eval", "SUITE.yaml [flags]", "ask the questions of a suite and check the answers, in this process;\n-url U: of the answerd there; -token-file F: send the token in this file; -parallel N: questions at a time;\n-out F: write the report as JSON; -junit F: as JUnit XML;\n-against F: compare with the settings in this environment file", true, evalCommand},
 		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
 		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
 			return printVersion(stdout)
@@ -182,7 +185,8 @@ func exitCode(err error, stderr io.Writer) int {
 	fmt.Fprintf(stderr, "answerd: %v (see %s)\n", err, helpPage(err))
 	var config *configError
 	var usage *usageError
-	if errors.As(err, &config) || errors.As(err, &usage) {
+	var suite *eval.Error
+	if errors.As(err, &config) || errors.As(err, &usage) || errors.As(err, &suite) {
 		return 2
 	}
 	return 1
@@ -219,6 +223,9 @@ func helpPage(err error) string {
 		return "answerd help"
 	}
 	name, _, _ := strings.Cut(err.Error(), ":")
+	if _, ok := errors.AsType[*eval.Error](err); ok || name == "eval" {
+		return "docs/tasks/evaluation-in-ci.md"
+	}
 	if c, ok := errors.AsType[*configError](err); ok {
 		name = c.name
 	}

@@ -35,6 +35,9 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/terminal": {ours: []string{"event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term"}},
 
+	// A client of the native API, which knows the kinds of interrupts.
+	"answerd/internal/eval": {ours: []string{"event", "mcp/schema"}, outside: []string{"go.yaml.in/yaml/v3"}},
+
 	"answerd/internal/lru": {},
 
 	"answerd/internal/tlsconfig": {},
@@ -197,7 +200,7 @@ func mayImport(ours, outside []string, imported, by string) bool {
 		return slices.Contains(ours, internal)
 	}
 	if imported == "answerd/api" {
-		return by == "answerd/cmd/server"
+		return by == "answerd/cmd/server" || by == "answerd/internal/eval"
 	}
 	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
 		// An API format translates between events and bytes and does not use HTTP.

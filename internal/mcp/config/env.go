@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 
@@ -54,7 +55,22 @@ func parseEnvFile(s *Server, v jsonValue) error {
 	if err != nil {
 		return v.errorf("%s", err)
 	}
-	env := map[string]auth.Secret{}
+	variables, err := ReadEnv(text)
+	if err != nil {
+		return v.errorf("%s", err)
+	}
+	env := make(map[string]auth.Secret, len(variables))
+	for name, value := range variables {
+		env[name] = auth.NewSecret(value)
+	}
+	s.setEnv(env, false)
+	return nil
+}
+
+// ReadEnv returns the variables of an environment file. The error names the first line that is not
+// NAME=value, a comment or empty.
+func ReadEnv(text string) (map[string]string, error) {
+	env := make(map[string]string)
 	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
 		if line == "" || line[0] == '#' {
@@ -62,12 +78,11 @@ func parseEnvFile(s *Server, v jsonValue) error {
 		}
 		name, value, ok := strings.Cut(line, "=")
 		if name = strings.TrimSpace(name); !ok || !isVariableName(name) {
-			return v.errorf("line %d of that file is not NAME=value", i+1)
+			return nil, fmt.Errorf("line %d of that file is not NAME=value", i+1)
 		}
-		env[name] = auth.NewSecret(unquoteEnv(strings.TrimSpace(value)))
+		env[name] = unquoteEnv(strings.TrimSpace(value))
 	}
-	s.setEnv(env, false)
-	return nil
+	return env, nil
 }
 
 // unquoteEnv returns a value of an environment file without its quotes, or without the comment

@@ -1,0 +1,183 @@
+package eval
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxShown bounds what a failure shows of an answer or a value, in bytes.
+const maxShown = 200
+
+// Failure is an expectation that a run did not meet.
+type Failure struct {
+	Expect string `json:"expect"` // the member of expect, or "run" if the run failed
+	Detail string `json:"detail"`
+}
+
+// check returns what a run did not meet of the expectations, all but the judge's.
+func (e *Expect) check(r *outcome) (failures []Failure) {
+	fail := func(member, format string, args ...any) {
+		failures = append(failures, Failure{member, fmt.Sprintf(format, args...)})
+	}
+	for _, text := range e.Contains {
+		if !strings.Contains(r.answer, text) {
+			fail("contains", "the answer does not contain %q: %q", printable(text, maxShown), printable(r.answer, maxShown))
+		}
+	}
+	for _, pattern := range e.patterns {
+		if !pattern.MatchString(r.answer) {
+			fail("matches", "the answer does not match %s: %q", printable(pattern.String(), maxShown), printable(r.answer, maxShown))
+		}
+	}
+	e.checkValue(r, fail)
+	e.checkCalls(r.calls, fail)
+	switch {
+	case e.MaxCost == nil:
+	case r.cost == nil:
+		fail("max_cost", "the cost is unknown, because the model has no price")
+	case *r.cost > *e.MaxCost:
+		fail("max_cost", "the cost is %g, more than %g", *r.cost, *e.MaxCost)
+	}
+	if e.MaxSeconds > 0 && r.elapsed.Seconds() > e.MaxSeconds {
+		fail("max_seconds", "the run took %.1f s, more than %g s", r.elapsed.Seconds(), e.MaxSeconds)
+	}
+	return failures
+}
+
+// checkValue checks the answer as JSON. Numbers are compared as float64, so that 8 is 8.0.
+func (e *Expect) checkValue(r *outcome, fail func(member, format string, args ...any)) {
+	if e.JSON == nil && e.schema == nil {
+		return
+	}
+	member := "json"
+	if e.JSON == nil {
+		member = "schema"
+	}
+	raw := r.output
+	if raw == nil {
+		raw = json.RawMessage(strings.TrimSpace(r.answer))
+	}
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		fail(member, "the answer is not JSON: %q", printable(r.answer, maxShown))
+		return
+	}
+	for _, pointer := range slices.Sorted(maps.Keys(e.JSON)) {
+		want := e.JSON[pointer]
+		got, ok := valueAt(value, pointer)
+		if !ok {
+			fail("json", "the answer has nothing at %q", pointer)
+		} else if !reflect.DeepEqual(got, want) {
+			fail("json", "%q is %s, not %s", pointer, shown(got), shown(want))
+		}
+	}
+	if e.schema != nil {
+		for _, p := range e.schema.Validate(raw) {
+			fail("schema", "%q: %s", p.Pointer, p.Detail)
+		}
+	}
+}
+
+// valueAt returns the value at a JSON pointer (RFC 6901).
+func valueAt(value any, pointer string) (any, bool) {
+	if pointer == "" {
+		return value, true
+	}
+	for token := range strings.SplitSeq(pointer[1:], "/") {
+		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+		switch v := value.(type) {
+		case map[string]any:
+			below, ok := v[token]
+			if !ok {
+				return nil, false
+			}
+			value = below
+		case []any:
+			i, err := strconv.ParseUint(token, 10, 31)
+			if err != nil || int(i) >= len(v) || token != strconv.FormatUint(i, 10) {
+				return nil, false
+			}
+			value = v[i]
+		default:
+			return nil, false
+		}
+	}
+	return value, true
+}
+
+// shown returns a value as JSON, shortened.
+func shown(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return "a value that is not JSON"
+	}
+	return printable(string(text), maxShown)
+}
+
+// checkCalls checks which tools were called.
+func (e *Expect) checkCalls(calls []string, fail func(member, format string, args ...any)) {
+	if e.InOrder {
+		next := 0
+		for _, name := range calls {
+			if next < len(e.Calls) && matchesGlob(e.Calls[next], name) {
+				next++
+			}
+		}
+		if next < len(e.Calls) {
+			fail("calls", "%s is not called%s; the calls are %s", e.Calls[next], afterCalls(e.Calls[:next]), list(calls))
+		}
+	} else {
+		wanted := make(map[string]int)
+		for _, glob := range e.Calls {
+			wanted[glob]++ // a glob that stands twice wants two calls
+		}
+		for _, glob := range slices.Sorted(maps.Keys(wanted)) {
+			if got := countMatches(glob, calls); got < wanted[glob] {
+				fail("calls", "%s is called %d times, not %d; the calls are %s", glob, got, wanted[glob], list(calls))
+			}
+		}
+	}
+	for _, glob := range e.NeverCalls {
+		if countMatches(glob, calls) > 0 {
+			fail("never_calls", "%s is called; the calls are %s", glob, list(calls))
+		}
+	}
+}
+
+// afterCalls names the calls after which another one is missing.
+func afterCalls(before []string) string {
+	if len(before) == 0 {
+		return ""
+	}
+	return " after " + strings.Join(before, ", ")
+}
+
+// list names the calls of a run.
+func list(calls []string) string {
+	if len(calls) == 0 {
+		return "none"
+	}
+	return printable(strings.Join(calls, ", "), maxShown)
+}
+
+// countMatches counts the names that a glob matches.
+func countMatches(glob string, names []string) (n int) {
+	for _, name := range names {
+		if matchesGlob(glob, name) {
+			n++
+		}
+	}
+	return n
+}
+
+// matchesGlob reports whether a glob matches the name of a tool.
+func matchesGlob(glob, name string) bool {
+	ok, _ := path.Match(glob, name) // the glob was checked
+	return ok
+}

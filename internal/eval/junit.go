@@ -1,0 +1,80 @@
+package eval
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// The elements of a JUnit report that CI systems read.
+type (
+	junitSuites struct {
+		XMLName  xml.Name     `xml:"testsuites"`
+		Name     string       `xml:"name,attr"`
+		Tests    int          `xml:"tests,attr"`
+		Failures int          `xml:"failures,attr"`
+		Time     string       `xml:"time,attr"`
+		Suites   []junitSuite `xml:"testsuite"`
+	}
+	junitSuite struct {
+		Name      string      `xml:"name,attr"`
+		Tests     int         `xml:"tests,attr"`
+		Failures  int         `xml:"failures,attr"`
+		Time      string      `xml:"time,attr"`
+		Timestamp string      `xml:"timestamp,attr"`
+		Cases     []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Class   string        `xml:"classname,attr"`
+		Name    string        `xml:"name,attr"`
+		Time    string        `xml:"time,attr"`
+		Failure *junitFailure `xml:"failure"`
+		Out     string        `xml:"system-out"`
+	}
+	junitFailure struct {
+		Message string `xml:"message,attr"`
+		Type    string `xml:"type,attr"`
+		Text    string `xml:",chardata"`
+	}
+)
+
+// WriteJUnit writes the report as JUnit XML: one test for each case.
+func (r *Report) WriteJUnit(w io.Writer) error {
+	suite := junitSuite{
+		Name: printable(r.Suite, maxShown), Tests: len(r.Cases), Failures: len(r.Cases) - r.PassedCases,
+		Time: fmt.Sprintf("%.3f", r.Seconds), Timestamp: r.StartedAt.UTC().Format("2006-01-02T15:04:05"),
+	}
+	changes := make(map[string]Comparison)
+	for _, c := range r.Comparison {
+		changes[c.Name] = c
+	}
+	for _, c := range r.Cases {
+		one := junitCase{Class: suite.Name, Name: printable(c.Name, 1024), Time: fmt.Sprintf("%.3f", c.Seconds*float64(len(c.Results)))}
+		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f", c.PassedRuns, len(c.Results), c.Rate, c.Interval[0], c.Interval[1], c.Pass)
+		if !c.Passed {
+			one.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(c.reasons(), "\n") + "\n"}
+		}
+		lines := []string{summary}
+		if change, ok := changes[c.Name]; ok {
+			lines = append(lines, fmt.Sprintf("%s: %.2f → %.2f", change.Change, change.Against, change.Rate))
+		}
+		for _, run := range c.Results {
+			if run.RunID != "" {
+				lines = append(lines, "run "+printable(run.RunID, maxShown))
+			}
+		}
+		one.Out = strings.Join(lines, "\n")
+		suite.Cases = append(suite.Cases, one)
+	}
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	enc := xml.NewEncoder(w)
+	enc.Indent("", "  ")
+	if err := enc.Encode(junitSuites{Name: suite.Name, Tests: suite.Tests, Failures: suite.Failures, Time: suite.Time, Suites: []junitSuite{suite}}); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}

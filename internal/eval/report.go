@@ -1,0 +1,154 @@
+package eval
+
+import (
+	"cmp"
+	"encoding/json"
+	"io"
+	"math"
+	"time"
+)
+
+// Report is the result of a suite, as -out writes it.
+type Report struct {
+	Suite         string    `json:"suite"`
+	Configuration string    `json:"configuration"` // what was asked: an address, or the settings of the process
+	StartedAt     time.Time `json:"started_at"`
+	Seconds       float64   `json:"seconds"`
+	Passed        bool      `json:"passed"`
+	// Interrupted says that not all runs were made. Such a report has not passed.
+	Interrupted bool         `json:"interrupted,omitempty"`
+	PassedCases int          `json:"passed_cases"`
+	Runs        int          `json:"runs"`
+	Cost        *float64     `json:"cost,omitempty"` // of runs and judges whose price is known
+	Cases       []CaseReport `json:"cases"`
+
+	// Against is the report of the other configuration, and Comparison compares the cases of both.
+	Against    *Report      `json:"against,omitempty"`
+	Comparison []Comparison `json:"comparison,omitempty"`
+}
+
+// CaseReport is the result of a case.
+type CaseReport struct {
+	Name       string      `json:"name"`
+	Line       int         `json:"line"`
+	Question   string      `json:"question"`
+	Agent      string      `json:"agent,omitempty"`
+	Passed     bool        `json:"passed"` // Rate is at least Pass
+	Wanted     int         `json:"runs"`
+	PassedRuns int         `json:"passed_runs"`
+	Rate       float64     `json:"rate"`     // share of the runs that were as expected
+	Interval   Interval    `json:"interval"` // of Rate
+	Pass       float64     `json:"pass"`     // the least Rate
+	Cost       *float64    `json:"cost,omitempty"`
+	Seconds    float64     `json:"seconds"` // mean of the runs
+	Results    []RunReport `json:"results"`
+}
+
+// RunReport is the result of one run.
+type RunReport struct {
+	RunID    string          `json:"run_id,omitempty"`
+	Passed   bool            `json:"passed"`
+	Answer   string          `json:"answer,omitempty"`
+	Output   json.RawMessage `json:"output,omitempty"`
+	Calls    []string        `json:"calls,omitempty"`
+	Cost     *float64        `json:"cost,omitempty"`
+	Seconds  float64         `json:"seconds"`
+	Declined []string        `json:"declined,omitempty"` // what the run asked a person for and did not get
+	Failures []Failure       `json:"failures,omitempty"`
+	Judge    *Verdict        `json:"judge,omitempty"`
+}
+
+// Comparison is how the results of a case differ between two configurations.
+type Comparison struct {
+	Name       string   `json:"name"`
+	Change     string   `json:"change"` // improved, regressed or same
+	Rate       float64  `json:"rate"`
+	Against    float64  `json:"against"`
+	Difference float64  `json:"difference"` // Rate - Against
+	Interval   Interval `json:"interval"`   // of Difference
+	// Significant says that Interval does not contain 0, so that the change is probably not chance.
+	Significant bool `json:"significant"`
+}
+
+// newCaseReport returns the report of a case without results.
+func newCaseReport(c Case) CaseReport {
+	return CaseReport{Name: c.Name, Line: c.Line, Question: c.Question, Agent: c.Agent, Wanted: c.Runs, Pass: c.Pass}
+}
+
+// summarize computes what the results add up to.
+func (c *CaseReport) summarize() {
+	seconds, cost, priced := 0.0, 0.0, false
+	for _, r := range c.Results {
+		if r.Passed {
+			c.PassedRuns++
+		}
+		seconds += r.Seconds
+		if r.Cost != nil {
+			cost, priced = cost+*r.Cost, true
+		}
+		if r.Judge != nil && r.Judge.Cost != nil {
+			cost, priced = cost+*r.Judge.Cost, true
+		}
+	}
+	n := len(c.Results)
+	c.Rate = float64(c.PassedRuns) / float64(n)
+	c.Interval = wilson(c.PassedRuns, n).rounded()
+	c.Seconds = math.Round(seconds/float64(n)*1000) / 1000
+	if priced {
+		c.Cost = &cost
+	}
+	// 4 of 5 are 0.8, whatever the rounding of binary fractions.
+	c.Passed = n == c.Wanted && float64(c.PassedRuns) >= c.Pass*float64(n)-1e-9
+}
+
+// summarize computes what the cases add up to.
+func (r *Report) summarize(elapsed time.Duration) {
+	r.Seconds = elapsed.Round(time.Millisecond).Seconds()
+	for _, c := range r.Cases {
+		r.Runs += len(c.Results)
+		if c.Passed {
+			r.PassedCases++
+		}
+		if c.Cost != nil {
+			r.Cost = new(*c.Cost + *cmp.Or(r.Cost, new(0.0)))
+		}
+	}
+	r.Passed = !r.Interrupted && r.PassedCases == len(r.Cases)
+}
+
+// rounded returns the interval with four decimals.
+func (i Interval) rounded() Interval {
+	return Interval{math.Round(i[0]*1e4) / 1e4, math.Round(i[1]*1e4) / 1e4}
+}
+
+// CompareWith adds the report of another configuration, and the comparison of the cases that both have.
+func (r *Report) CompareWith(other Report) {
+	r.Against, r.Comparison = &other, nil
+	byName := make(map[string]CaseReport)
+	for _, c := range other.Cases {
+		byName[c.Name] = c
+	}
+	for _, c := range r.Cases {
+		o, ok := byName[c.Name]
+		if !ok {
+			continue // one of the two was interrupted
+		}
+		compared := Comparison{Name: c.Name, Change: "same", Rate: c.Rate, Against: o.Rate, Difference: math.Round((c.Rate-o.Rate)*1e4) / 1e4}
+		compared.Interval = difference(c.PassedRuns, len(c.Results), o.PassedRuns, len(o.Results)).rounded()
+		switch {
+		case compared.Difference > 0:
+			compared.Change, compared.Significant = "improved", compared.Interval[0] > 0
+		case compared.Difference < 0:
+			compared.Change, compared.Significant = "regressed", compared.Interval[1] < 0
+		}
+		r.Comparison = append(r.Comparison, compared)
+	}
+}
+
+// WriteJSON writes the report as JSON.
+func (r *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}

@@ -1,0 +1,142 @@
+package eval
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Options say where Run asks, and how.
+type Options struct {
+	URL      string                 // base URL of the answerd
+	Token    func() (string, error) // the bearer token, read for each request; nil for none
+	Parallel int                    // questions at a time, at least 1
+	// Progress is called when a run has ended, and Done when the last run of a case has. Calls do not
+	// overlap. Both may be nil.
+	Progress func(done, total int)
+	Done     func(CaseReport)
+}
+
+// job is one run of a case.
+type job struct{ number int } // of the case
+
+// finished is a job with its result.
+type finished struct {
+	job
+	result RunReport
+	err    error // ctx has ended
+}
+
+// Run asks the questions of a suite. If ctx ends, the report is of the runs that were done, and its
+// Interrupted is true. An error means that no question could be asked; it is an *Error if the suite names
+// an agent that the service does not have.
+func Run(ctx context.Context, s Suite, o Options) (Report, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = max(o.Parallel, 1)
+	defer transport.CloseIdleConnections()
+	c := &client{url: o.URL, token: o.Token, http: &http.Client{Transport: transport}}
+	report := Report{Suite: s.Name, StartedAt: time.Now().UTC().Truncate(time.Millisecond)}
+	if err := c.checkAgents(ctx, s); err != nil {
+		return Report{}, err
+	}
+	results, total := startRuns(ctx, c, s, o), 0
+	cases := make([]CaseReport, len(s.Cases))
+	for i, one := range s.Cases {
+		cases[i] = newCaseReport(one)
+		total += one.Runs
+	}
+	done := 0
+	for f := range results {
+		if f.err != nil {
+			continue
+		}
+		one := &cases[f.number]
+		one.Results = append(one.Results, f.result)
+		done++
+		if o.Progress != nil {
+			o.Progress(done, total)
+		}
+		if len(one.Results) == one.Wanted {
+			one.summarize()
+			if o.Done != nil {
+				o.Done(*one)
+			}
+		}
+	}
+	report.Interrupted = done < total
+	for i := range cases {
+		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted {
+			cases[i].summarize()
+			if o.Done != nil {
+				o.Done(cases[i])
+			}
+		}
+	}
+	report.Cases = slices.DeleteFunc(cases, func(one CaseReport) bool { return len(one.Results) == 0 })
+	report.summarize(time.Since(report.StartedAt))
+	return report, nil
+}
+
+// startRuns starts the goroutines that ask, and returns their results. The channel is closed when all of
+// them have ended.
+func startRuns(ctx context.Context, c *client, s Suite, o Options) <-chan finished {
+	jobs, results := make(chan job), make(chan finished)
+	var workers sync.WaitGroup
+	for range max(o.Parallel, 1) {
+		workers.Go(func() {
+			for j := range jobs {
+				result, err := c.run(ctx, s, s.Cases[j.number])
+				results <- finished{j, result, err}
+			}
+		})
+	}
+	go func() {
+		defer close(results)
+		defer workers.Wait()
+		defer close(jobs)
+		for i, one := range s.Cases {
+			for range one.Runs {
+				select {
+				case jobs <- job{i}:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	return results
+}
+
+// run asks the question of a case once and compares the answer with what is expected.
+func (c *client) run(ctx context.Context, s Suite, one Case) (RunReport, error) {
+	limit := maxRun
+	if one.Expect.MaxSeconds > 0 {
+		limit = time.Duration(one.Expect.MaxSeconds * float64(time.Second))
+	}
+	metadata := map[string]string{"eval_suite": printable(s.Name, 128), "eval_case": printable(one.Name, 128)}
+	r, err := c.ask(ctx, question{Question: one.Question, Agent: one.Agent, Metadata: metadata}, one.Approve, limit)
+	if err != nil {
+		return RunReport{}, err
+	}
+	report := RunReport{
+		RunID: r.runID, Answer: r.answer, Output: r.output, Calls: r.calls, Cost: r.cost, Declined: r.declined,
+		Seconds: r.elapsed.Round(time.Millisecond).Seconds(),
+	}
+	if r.failure != nil {
+		report.Failures = []Failure{{"run", r.failure.Error()}}
+		return report, nil
+	}
+	report.Failures = one.Expect.check(r)
+	if one.Expect.Rubric != "" && len(report.Failures) == 0 {
+		if report.Judge, err = c.judge(ctx, *s.Judge, one, r, metadata); err != nil {
+			return RunReport{}, err
+		}
+		if !report.Judge.Pass {
+			report.Failures = []Failure{{"judge", report.Judge.Reason}}
+		}
+	}
+	report.Passed = len(report.Failures) == 0
+	return report, nil
+}

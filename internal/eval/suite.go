@@ -1,0 +1,259 @@
+// Package eval asks the questions of a suite and compares the answers with what is expected of them
+// (docs/tasks/evaluation-in-ci.md). It is a client of the native API.
+//
+//	suite, err := eval.Parse(data, eval.FileOptions{Dir: "suites", ReadFile: os.ReadFile})
+//	report, err := eval.Run(ctx, suite, eval.Options{URL: "http://127.0.0.1:8080", Parallel: 4})
+//	fmt.Println(report.Passed)
+//
+// A model's answers vary, so a case may be asked several times and pass with a share of its runs. Run asks
+// at most Parallel questions at a time, and returns when the last of them has ended. If ctx ends, it cancels
+// the runs and returns the report of those that were done.
+package eval
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/api"
+	"answerd/internal/mcp/schema"
+)
+
+// Bounds of the files that are read.
+const (
+	maxSuite  = 4 << 20   // bytes of a suite
+	maxExport = 256 << 20 // bytes of an export
+)
+
+// Suite is a file of cases.
+type Suite struct {
+	Name  string
+	Judge *Judge // nil if no case has a rubric
+	Cases []Case
+}
+
+// Judge is the model that judges answers by the rubrics of the cases.
+type Judge struct {
+	Model string `json:"model"`
+	Agent string `json:"agent"`
+}
+
+// Case is one question and what is expected of its answers.
+type Case struct {
+	Name     string
+	Line     int // of the suite's file, from 1
+	Question string
+	Agent    string  // "" is the default agent
+	Runs     int     // how often the question is asked
+	Pass     float64 // share of the runs that must be as expected
+	Approve  bool    // calls that need an approval are approved; otherwise they are declined
+	Expect   Expect
+}
+
+// Expect says what must be true of a run. Its zero value expects nothing.
+type Expect struct {
+	Contains   texts           `json:"contains"`
+	Matches    texts           `json:"matches"` // regular expressions
+	JSON       map[string]any  `json:"json"`    // values by their JSON pointers
+	Schema     json.RawMessage `json:"schema"`
+	Calls      []string        `json:"calls"`       // globs for the names of tools
+	InOrder    bool            `json:"in_order"`    // of Calls
+	NeverCalls []string        `json:"never_calls"` // globs
+	MaxCost    *float64        `json:"max_cost"`
+	MaxSeconds float64         `json:"max_seconds"`
+	Rubric     string          `json:"judge"`
+
+	patterns []*regexp.Regexp // of Matches
+	schema   *schema.Schema   // of Schema
+}
+
+// texts is one text or a list of texts.
+type texts []string
+
+// UnmarshalJSON decodes both forms.
+func (t *texts) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*t = texts{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(t))
+}
+
+// FileOptions say where a suite comes from.
+type FileOptions struct {
+	Name string // of the suite, if it names itself not
+	Dir  string // that the names of exports are relative to
+	// ReadFile reads an export. Without it, a suite cannot name one.
+	ReadFile func(name string) ([]byte, error)
+}
+
+// Error says what is wrong with a suite.
+type Error struct {
+	Case   string // the case's name, or its number if it has none; "" if the mistake belongs to none
+	Line   int    // from 1; 0 if unknown
+	Detail string
+}
+
+// Error returns the case, the line and the detail.
+func (e *Error) Error() string {
+	var where []string
+	if e.Case != "" {
+		where = append(where, "case "+e.Case)
+	}
+	if e.Line > 0 {
+		where = append(where, fmt.Sprintf("line %d", e.Line))
+	}
+	if where == nil {
+		return e.Detail
+	}
+	return strings.Join(where, ", ") + ": " + e.Detail
+}
+
+// suiteFile is a suite as its file has it. Members that are left out are nil.
+type suiteFile struct {
+	Name    string   `json:"name"`
+	Runs    *int     `json:"runs"`
+	Pass    *float64 `json:"pass"`
+	Approve *bool    `json:"approve"`
+	Judge   *Judge   `json:"judge"`
+	Cases   []struct {
+		Name     string   `json:"name"`
+		Question string   `json:"question"`
+		File     string   `json:"file"`
+		Agent    string   `json:"agent"`
+		Runs     *int     `json:"runs"`
+		Pass     *float64 `json:"pass"`
+		Approve  *bool    `json:"approve"`
+		Expect   Expect   `json:"expect"`
+	} `json:"cases"`
+}
+
+// Parse reads a suite. The error is an *Error.
+func Parse(data []byte, o FileOptions) (Suite, error) {
+	d, err := readYAML(data)
+	if err != nil {
+		return Suite{}, err
+	}
+	s, err := schema.Compile(api.EvalSchema)
+	if err != nil {
+		return Suite{}, fmt.Errorf("compile the schema of a suite: %w", err)
+	}
+	if problems := s.Validate(d.value); len(problems) > 0 {
+		at, detail := problems[0].Pointer, problems[0].Detail
+		if d.lines[at+"/question"] > 0 && d.lines[at+"/file"] > 0 {
+			detail = "question and file are both given" // in place of the text for oneOf
+		}
+		return Suite{}, d.errorAt(at, detail)
+	}
+	var file suiteFile
+	if err := json.Unmarshal(d.value, &file); err != nil {
+		return Suite{}, &Error{Detail: "cannot be read: " + err.Error()}
+	}
+	return newSuite(file, d, o)
+}
+
+// newSuite checks what the schema cannot express, and fills in the defaults.
+func newSuite(file suiteFile, d *document, o FileOptions) (Suite, error) {
+	suite := Suite{Name: cmp.Or(file.Name, o.Name), Judge: file.Judge}
+	seen := make(map[string]bool)
+	for i, f := range file.Cases {
+		at := fmt.Sprintf("/cases/%d", i)
+		c := Case{
+			Name: f.Name, Line: d.lines[at], Question: f.Question, Agent: f.Agent, Expect: f.Expect,
+			Runs: *cmp.Or(f.Runs, file.Runs, new(1)), Pass: *cmp.Or(f.Pass, file.Pass, new(1.0)), Approve: *cmp.Or(f.Approve, file.Approve, new(false)),
+		}
+		if seen[c.Name] {
+			return Suite{}, d.errorAt(at+"/name", "the name is given to two cases")
+		}
+		seen[c.Name] = true
+		if f.File != "" {
+			if err := c.readExport(f.File, o); err != nil {
+				return Suite{}, d.errorAt(at+"/file", err.Error())
+			}
+		}
+		if strings.TrimSpace(c.Question) == "" {
+			return Suite{}, d.errorAt(at+"/question", "the question is blank")
+		}
+		if c.Expect.Rubric != "" && suite.Judge == nil {
+			return Suite{}, d.errorAt(at+"/expect/judge", "a rubric needs the suite's judge: {model: …}")
+		}
+		if member, err := c.Expect.compile(); err != nil {
+			return Suite{}, d.errorAt(at+"/expect/"+member, err.Error())
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	return suite, nil
+}
+
+// compile prepares the checks of an answer. An error comes with the location of the member below expect.
+func (e *Expect) compile() (member string, err error) {
+	for i, text := range e.Matches {
+		pattern, err := regexp.Compile(text)
+		if err != nil {
+			return fmt.Sprintf("matches/%d", i), fmt.Errorf("is not a regular expression: %w", err)
+		}
+		e.patterns = append(e.patterns, pattern)
+	}
+	if e.Schema != nil {
+		if e.schema, err = schema.Compile(e.Schema); err != nil {
+			return "schema", fmt.Errorf("the schema cannot be used: %w", err)
+		}
+	}
+	for member, globs := range map[string][]string{"calls": e.Calls, "never_calls": e.NeverCalls} {
+		for i, glob := range globs {
+			if _, err := path.Match(glob, ""); err != nil {
+				return fmt.Sprintf("%s/%d", member, i), errors.New("is not a glob")
+			}
+		}
+	}
+	return "", nil
+}
+
+// readExport takes the question and the agent from an export of a run.
+func (c *Case) readExport(name string, o FileOptions) error {
+	if o.ReadFile == nil {
+		return errors.New("the file cannot be read here")
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(o.Dir, name)
+	}
+	data, err := o.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("the file cannot be read: %w", err)
+	}
+	if len(data) > maxExport || !utf8.Valid(data) {
+		return fmt.Errorf("the file is not JSON of at most %d bytes", maxExport)
+	}
+	var export struct {
+		Question json.RawMessage `json:"question"`
+		Agent    json.RawMessage `json:"agent"`
+	}
+	if err := json.Unmarshal(data, &export); err != nil {
+		return fmt.Errorf("the file is not an export: %w", err)
+	}
+	c.Question = textOf(export.Question, "question")
+	if c.Question == "" {
+		return errors.New("the file is not an export: it has no question")
+	}
+	c.Agent = cmp.Or(c.Agent, textOf(export.Agent, "id"))
+	return nil
+}
+
+// textOf returns a text, which may be a member of an object.
+func textOf(raw json.RawMessage, member string) (text string) {
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	var object map[string]json.RawMessage
+	if json.Unmarshal(raw, &object) != nil || json.Unmarshal(object[member], &text) != nil {
+		return ""
+	}
+	return text
+}

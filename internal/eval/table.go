@@ -1,0 +1,140 @@
+package eval
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxNameWidth = 48 // runes of a case's name in the table
+	maxReasons   = 3  // of a case, in the table
+)
+
+// Table prints the results of cases, each as soon as it is there.
+type Table struct {
+	w     io.Writer
+	width int // of the names
+}
+
+// NewTable prints the head of a table for the cases of a suite.
+func NewTable(w io.Writer, s Suite) *Table {
+	t := &Table{w: w, width: len("CASE")}
+	for _, c := range s.Cases {
+		t.width = min(max(t.width, utf8.RuneCountInString(c.Name)), maxNameWidth)
+	}
+	fmt.Fprintf(w, "%-6s %-*s %7s %5s  %-12s %8s %8s\n", "RESULT", t.width, "CASE", "PASSED", "RATE", "95 %", "COST", "SECONDS")
+	return t
+}
+
+// Add prints the result of a case, and below it why it did not pass and what was declined.
+func (t *Table) Add(c CaseReport) {
+	result := "pass"
+	if !c.Passed {
+		result = "FAIL"
+	}
+	name := []rune(printable(c.Name, 4*maxNameWidth))
+	if len(name) > t.width {
+		name = append(name[:t.width-1], '…')
+	}
+	fmt.Fprintf(t.w, "%-6s %-*s %7s %5.2f  [%.2f, %.2f] %8s %8.1f\n", result, t.width, string(name),
+		fmt.Sprintf("%d/%d", c.PassedRuns, len(c.Results)), c.Rate, c.Interval[0], c.Interval[1], formatCost(c.Cost), c.Seconds)
+	if n := len(c.Results); n < c.Wanted {
+		fmt.Fprintf(t.w, "       interrupted after %d of %d runs\n", n, c.Wanted)
+	}
+	if !c.Passed {
+		t.printReasons(c)
+	}
+	if declined := c.declined(); len(declined) > 0 {
+		fmt.Fprintf(t.w, "       declined: %s\n", printable(strings.Join(declined, ", "), 2*maxShown))
+	}
+}
+
+// printReasons prints why runs failed, the most frequent first of those that came first.
+func (t *Table) printReasons(c CaseReport) {
+	for i, r := range c.reasons() {
+		if i == maxReasons {
+			fmt.Fprintf(t.w, "       … and others, see -out\n")
+			return
+		}
+		fmt.Fprintf(t.w, "       %s\n", r)
+	}
+}
+
+// reasons returns why runs of the case failed, each reason once with its number of runs.
+func (c *CaseReport) reasons() (lines []string) {
+	counts := make(map[string]int)
+	var order []string
+	for _, r := range c.Results {
+		for _, f := range r.Failures {
+			reason := f.Expect + ": " + printable(f.Detail, 3*maxShown)
+			if counts[reason] == 0 {
+				order = append(order, reason)
+			}
+			counts[reason]++
+		}
+	}
+	for _, reason := range order {
+		if n := counts[reason]; n > 1 {
+			reason += fmt.Sprintf(" (%d runs)", n)
+		}
+		lines = append(lines, reason)
+	}
+	return lines
+}
+
+// declined returns what the case's runs asked a person for and did not get, each once.
+func (c *CaseReport) declined() (names []string) {
+	seen := make(map[string]bool)
+	for _, r := range c.Results {
+		for _, name := range r.Declined {
+			if !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// PrintSummary prints what the cases add up to, and the comparison if there is one.
+func (r *Report) PrintSummary(w io.Writer) {
+	state := ""
+	if r.Interrupted {
+		state = "interrupted: "
+	}
+	fmt.Fprintf(w, "\n%s%d of %d cases passed, %d runs, cost %s, %.1f s\n", state, r.PassedCases, len(r.Cases), r.Runs, formatCost(r.Cost), r.Seconds)
+	if r.Against == nil {
+		return
+	}
+	fmt.Fprintf(w, "\nThis configuration compared with %s:\n", printable(r.Against.Configuration, maxShown))
+	same := 0
+	for _, change := range []string{"regressed", "improved"} {
+		for _, c := range r.Comparison {
+			if c.Change != change {
+				continue
+			}
+			note := ""
+			if !c.Significant {
+				note = "  may be chance"
+			}
+			fmt.Fprintf(w, "  %-9s %s: %.2f → %.2f, difference %+.2f [%+.2f, %+.2f]%s\n", change, printable(c.Name, maxShown),
+				c.Against, c.Rate, c.Difference, c.Interval[0], c.Interval[1], note)
+		}
+	}
+	for _, c := range r.Comparison {
+		if c.Change == "same" {
+			same++
+		}
+	}
+	fmt.Fprintf(w, "  the same: %d of %d cases\n", same, len(r.Comparison))
+}
+
+// formatCost returns a cost, or a dash if no price is known.
+func formatCost(cost *float64) string {
+	if cost == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%.4f", *cost)
+}

@@ -1,0 +1,200 @@
+package eval
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxDepth bounds the levels of a suite's values.
+const maxDepth = 64
+
+// document is a YAML document as JSON, with the line of each value by its JSON pointer.
+type document struct {
+	value json.RawMessage
+	lines map[string]int
+}
+
+// lineInError matches an error of the YAML library.
+var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
+
+// readYAML reads the only document of a file. YAML has more than JSON: aliases, tags and keys that
+// are not texts are refused, and so is a key that is given twice.
+func readYAML(data []byte) (*document, error) {
+	switch {
+	case len(data) > maxSuite:
+		return nil, &Error{Detail: fmt.Sprintf("is larger than %d bytes", maxSuite)}
+	case !utf8.Valid(data):
+		return nil, &Error{Detail: "is not UTF-8"}
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var root, second yaml.Node
+	if err := dec.Decode(&root); err != nil {
+		if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
+			line, _ := strconv.Atoi(m[1])
+			return nil, &Error{Line: line, Detail: "is not YAML: " + m[2]}
+		}
+		return nil, &Error{Detail: "is not a YAML document: " + strings.TrimPrefix(err.Error(), "yaml: ")}
+	}
+	if dec.Decode(&second) == nil {
+		return nil, &Error{Line: second.Line, Detail: "a second document, but a suite has one"}
+	}
+	if root.Kind != yaml.DocumentNode || len(root.Content) != 1 {
+		return nil, &Error{Detail: "has no cases"}
+	}
+	d := &document{lines: make(map[string]int)}
+	value, err := d.convert(root.Content[0], "", 0)
+	if err != nil {
+		return nil, err
+	}
+	if d.value, err = json.Marshal(value); err != nil {
+		return nil, &Error{Detail: "cannot be written as JSON: " + err.Error()}
+	}
+	return d, nil
+}
+
+// convert returns the value of a node, and notes its line and those below it.
+func (d *document) convert(n *yaml.Node, pointer string, depth int) (any, error) {
+	d.lines[pointer] = n.Line
+	switch {
+	case depth > maxDepth:
+		return nil, d.errorAt(pointer, "is nested too deeply")
+	case n.Kind == yaml.MappingNode:
+		return d.convertMapping(n, pointer, depth)
+	case n.Kind == yaml.SequenceNode:
+		list := make([]any, len(n.Content))
+		for i, item := range n.Content {
+			value, err := d.convert(item, pointer+"/"+strconv.Itoa(i), depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list[i] = value
+		}
+		return list, nil
+	case n.Kind != yaml.ScalarNode:
+		return nil, d.errorAt(pointer, "is an alias, which is not supported")
+	}
+	return d.convertScalar(n, pointer)
+}
+
+// pointerEscapes escapes a name for a JSON pointer (RFC 6901).
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+func (d *document) convertMapping(n *yaml.Node, pointer string, depth int) (any, error) {
+	object := make(map[string]any, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		at := pointer + "/" + pointerEscapes.Replace(key.Value)
+		if _, twice := object[key.Value]; twice {
+			d.lines[at] = key.Line
+			return nil, d.errorAt(at, "is given twice")
+		}
+		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" {
+			d.lines[at] = key.Line
+			return nil, d.errorAt(at, "the name of a member must be a text")
+		}
+		value, err := d.convert(n.Content[i+1], at, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		d.lines[at] = key.Line // a block scalar or a mapping begins on a later line
+		object[key.Value] = value
+	}
+	return object, nil
+}
+
+// convertScalar returns a text, number, boolean or null. Dates stay texts.
+func (d *document) convertScalar(n *yaml.Node, pointer string) (any, error) {
+	switch n.Tag {
+	case "!!str", "!!timestamp":
+		return n.Value, nil
+	case "!!null":
+		return nil, nil
+	case "!!bool":
+		var b bool
+		if err := n.Decode(&b); err != nil {
+			return nil, d.errorAt(pointer, "is not a boolean")
+		}
+		return b, nil
+	case "!!int":
+		var i int64
+		if err := n.Decode(&i); err == nil {
+			return i, nil
+		}
+	case "!!float":
+	default:
+		return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", n.Tag))
+	}
+	var f float64
+	if err := n.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+		return nil, d.errorAt(pointer, "is not a number of JSON")
+	}
+	return f, nil
+}
+
+// casePointer matches the location of a case or of a value below it.
+var casePointer = regexp.MustCompile(`^/cases/(\d+)(/.*)?$`)
+
+// errorAt returns an error about the value at a JSON pointer. If the value is missing, the line is that of
+// the nearest value above it.
+func (d *document) errorAt(pointer, detail string) *Error {
+	e := &Error{Detail: detail}
+	for at := pointer; ; at = at[:strings.LastIndexByte(at, '/')] {
+		if line, ok := d.lines[at]; ok || at == "" {
+			e.Line = line
+			break
+		}
+	}
+	below := pointer
+	if m := casePointer.FindStringSubmatch(pointer); m != nil {
+		i, _ := strconv.Atoi(m[1])
+		e.Case, below = strconv.Itoa(i+1), m[2]
+		if name := d.caseName(i); name != "" {
+			e.Case = printable(name, 64)
+		}
+	}
+	if member := strings.ReplaceAll(strings.TrimPrefix(below, "/"), "/", "."); member != "" {
+		e.Detail = printable(member, 100) + ": " + detail
+	}
+	return e
+}
+
+// caseName returns the name of a case, or "" if it has none.
+func (d *document) caseName(i int) string {
+	var file struct {
+		Cases []struct {
+			Name any `json:"name"`
+		} `json:"cases"`
+	}
+	if json.Unmarshal(d.value, &file) != nil || i >= len(file.Cases) {
+		return ""
+	}
+	name, _ := file.Cases[i].Name.(string)
+	return name
+}
+
+// printable returns a text from outside on one line, in at most n bytes.
+func printable(s string, n int) string {
+	cut := len(s) > n
+	s = strings.ToValidUTF8(s[:min(n, len(s))], "")
+	s = strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r == '\r' {
+			return ' '
+		}
+		if !strconv.IsPrint(r) {
+			return '�'
+		}
+		return r
+	}, s)
+	if cut {
+		s += "…"
+	}
+	return s
+}
