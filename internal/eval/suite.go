@@ -232,28 +232,19 @@ func (c *Case) readExport(name string, o FileOptions) error {
 		return fmt.Errorf("the file is not JSON of at most %d bytes", maxExport)
 	}
 	var export struct {
-		Question json.RawMessage `json:"question"`
-		Agent    json.RawMessage `json:"agent"`
+		Run struct {
+			Agent string `json:"agent"`
+		} `json:"run"`
+		Request struct {
+			Question string `json:"question"`
+		} `json:"request"`
 	}
 	if err := json.Unmarshal(data, &export); err != nil {
 		return fmt.Errorf("the file is not an export: %w", err)
 	}
-	c.Question = textOf(export.Question, "question")
-	if c.Question == "" {
+	if c.Question = export.Request.Question; c.Question == "" {
 		return errors.New("the file is not an export: it has no question")
 	}
-	c.Agent = cmp.Or(c.Agent, textOf(export.Agent, "id"))
+	c.Agent = cmp.Or(c.Agent, export.Run.Agent)
 	return nil
-}
-
-// textOf returns a text, which may be a member of an object.
-func textOf(raw json.RawMessage, member string) (text string) {
-	if json.Unmarshal(raw, &text) == nil {
-		return text
-	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(raw, &object) != nil || json.Unmarshal(object[member], &text) != nil {
-		return ""
-	}
-	return text
 }

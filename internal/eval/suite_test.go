@@ -40,7 +40,7 @@ func suites(t testing.TB, dir string) map[string][]byte {
 func readExport(name string) ([]byte, error) {
 	switch filepath.Base(name) {
 	case "run.json":
-		return []byte(`{"question": {"question": "What was asked?"}, "agent": {"id": "support"}}`), nil
+		return []byte(`{"version": 1, "run": {"agent": "support"}, "request": {"question": "What was asked?"}}`), nil
 	case "no_export.json":
 		return []byte(`{"events": []}`), nil
 	}
