@@ -79,8 +79,15 @@ func (w *testWorld) issuedToken(t *testing.T) string {
 // log at its most talkative, in traces, in metrics, in every response, and with each
 // upstream that they are not for. What callers ask and tools are told is the caller's to
 // read, and in no log, trace or metric; what upstreams say while they fail is in none
-// either, since it may repeat what they were sent.
+// either, since it may repeat what they were sent. With TRACE_CONTENT questions and arguments
+// are in traces, and nothing else of it.
 func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
+	for _, content := range []string{"false", "true"} {
+		t.Run("TRACE_CONTENT="+content, func(t *testing.T) { testSecretsReachOnlyTheirReceiver(t, content) })
+	}
+}
+
+func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	failing := newRecordingServer(t, http.StatusInternalServerError, "canary-mcp-body")
 	erring := newRecordingServer(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
 	gone := newRecordingServer(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
@@ -118,7 +125,7 @@ func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
 	s := startAnswerd(t, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
-		"ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
+		"TRACE_CONTENT", content, "TRACE_USERS", "true", "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal()))
 
 	var read bytes.Buffer // everything that a caller was sent
@@ -177,6 +184,12 @@ func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 			t.Errorf("only %d bytes of %s: nothing was proved, want at least 1000", len(text), sink)
 		}
 		for _, canary := range slices.Concat(secrets, callers, bodies) {
+			if isContent := canary == "canary-args" || canary == "canary-question"; isContent && sink == "traces" && content == "true" {
+				if !strings.Contains(text, canary) {
+					t.Errorf("%s is not in the traces, want it there with TRACE_CONTENT", canary)
+				}
+				continue
+			}
 			if at := strings.Index(text, canary); at >= 0 {
 				t.Errorf("%s is in the %s, want it nowhere: …%.300s…", canary, sink, text[max(0, at-150):])
 			}

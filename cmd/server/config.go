@@ -187,6 +187,10 @@ type config struct {
 	OCIAPMTracesURL string `env:"OCI_APM_TRACES_URL"`
 	// Data key of OCI APM, sent as authorization: dataKey …
 	OCIAPMDataKey auth.Secret `env:"OCI_APM_DATA_KEY"`
+	// Add the caller to spans, as enduser.id and user.id.
+	TraceUsers bool `env:"TRACE_USERS" envDefault:"false"`
+	// Add questions, prompts, answers, arguments and results to spans, at most 16 KiB of each.
+	TraceContent bool `env:"TRACE_CONTENT" envDefault:"false"`
 	// Address of a page that shows a trace, with {trace_id} as a placeholder. The console links to it.
 	TraceURL string `env:"TRACE_URL"`
 

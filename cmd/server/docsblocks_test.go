@@ -23,9 +23,9 @@ var (
 	assignment = regexp.MustCompile(`(?m)(?:^|\s|export )([A-Z][A-Z0-9]*_[A-Z0-9_]+)=\S`)
 )
 
-// foreignVariables are variables in documents that other programs read.
+// foreignVariables are variables in documents that other programs read, or libraries of answerd.
 var foreignVariables = []string{
-	"OPENAI_API_BASE_URLS", "OPENAI_API_KEYS", "ENABLE_OLLAMA_API", "TASK_MODEL_EXTERNAL", "DRAIN_RUNS", "CGO_ENABLED",
+	"OPENAI_API_BASE_URLS", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES", "OPENAI_API_KEYS", "ENABLE_OLLAMA_API", "TASK_MODEL_EXTERNAL", "DRAIN_RUNS", "CGO_ENABLED",
 }
 
 // TestSettingsInDocumentsAreReal reads the code blocks of all documents for users: an mcp.json is parsed

@@ -131,6 +131,7 @@ func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger
 		for name, v := range p.Headers {
 			cfg.Headers[http.CanonicalHeaderKey(name)] = v
 		}
+		cfg.Price = func(string) *llm.Price { return p.Price }
 		model := openai.New(cfg)
 		opened = append(opened, model)
 		router.SetEndpoint(p.ID, texttool.Models(model))

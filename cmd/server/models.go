@@ -129,6 +129,15 @@ func (c *config) profiles() map[string]llm.Profile {
 	return out
 }
 
+// prices returns a function that returns the price of a model, by the id that is sent to LLM_BASE_URL.
+func (c *config) prices() func(model string) *llm.Price {
+	known := make(map[string]*llm.Price)
+	for _, p := range c.models {
+		known[cmp.Or(p.Upstream, p.ID)] = p.Price
+	}
+	return func(model string) *llm.Price { return known[model] }
+}
+
 // metricModels returns the models that metrics may name: those of the configuration, by the ids
 // that requests name and by those of the endpoint. Requests can name any model, so other names
 // would create series without bound.

@@ -25,6 +25,7 @@ import (
 	"answerd/internal/auth/fetch"
 	"answerd/internal/console"
 	"answerd/internal/event"
+	"answerd/internal/llm/genai"
 	"answerd/internal/llm/openai"
 	"answerd/internal/mcp"
 	"answerd/internal/telemetry"
@@ -110,7 +111,8 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Hooks: hooks, Deliveries: deliveries, Rules: rules, Budget: c.budget(),
 		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
-		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
+		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
+		CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
@@ -226,7 +228,7 @@ func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) opena
 	cfg := openai.Config{
 		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,
 		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries, ShowErrors: c.LLMShowErrors,
-		Transport: tel.Transport, MetricModels: c.metricModels(),
+		Transport: tel.Transport, MetricModels: c.metricModels(), Price: c.prices(), TraceContent: c.TraceContent,
 		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
 	}
 	if file := c.newSecretFile("LLM_API_KEY", c.LLMAPIKey, logger); file != nil {
@@ -302,6 +304,9 @@ func newPrompt(c config) (*prompt.Prompt, error) {
 // specific one wins.
 func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetry.Telemetry, error) {
 	t := telemetry.Config{ServiceName: c.OTelServiceName, Version: version, Tracing: c.EnableTracing, Logger: logger}
+	if c.TraceContent {
+		t.MaxAttribute = genai.MaxBytes
+	}
 	switch {
 	case c.OCIAPMTracesURL != "":
 		t.Endpoint, t.Headers = c.OCIAPMTracesURL, telemetry.OCIHeaders(c.OCIAPMDataKey.Reveal())

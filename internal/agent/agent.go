@@ -82,6 +82,8 @@ type Options struct {
 	ClaimDelay time.Duration
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
+	// TraceUsers adds the caller to spans, TraceContent the questions, answers, arguments and results.
+	TraceUsers, TraceContent bool
 
 	// MaxRunsPerCaller and Rate limit the runs of one caller; 0 means no limit. While
 	// MemoryShort returns true, new runs are refused; nil means never.

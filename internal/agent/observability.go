@@ -16,6 +16,8 @@ import (
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/usage"
 	"answerd/internal/event"
+	"answerd/internal/llm"
+	"answerd/internal/llm/genai"
 	"answerd/internal/mcp"
 )
 
@@ -237,4 +239,64 @@ func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error)
 		attrs = append(attrs, slog.String("error", cause.Error()))
 	}
 	a.Logger.LogAttrs(ctx, level, "tool call", attrs...)
+}
+
+// startRunSpan starts the span of a run, with the attributes that the OpenTelemetry conventions for
+// generative AI define for the operation invoke_agent. Package telemetry copies those that identify the run
+// to the spans below it.
+func (a *Agent) startRunSpan(r *run) context.Context {
+	attributes := []attribute.KeyValue{
+		attribute.String("gen_ai.operation.name", "invoke_agent"),
+		attribute.String("gen_ai.provider.name", "answerd"),
+		attribute.String("gen_ai.agent.name", cmp.Or(r.Agent, "default")),
+		attribute.String("gen_ai.request.model", r.req.Model),
+		attribute.String("gen_ai.conversation.id", r.ThreadID),
+		attribute.String("answerd.run_id", r.ID),
+		// The same for backends that follow OpenInference, or the conventions for sessions.
+		attribute.String("agent.name", cmp.Or(r.Agent, "default")),
+		attribute.String("session.id", r.ThreadID),
+	}
+	if a.TraceUsers && r.caller.Subject != "" {
+		attributes = append(attributes, attribute.String("enduser.id", r.caller.Subject), attribute.String("user.id", r.caller.Subject))
+	}
+	if a.TraceContent {
+		attributes = append(attributes, genai.Input([]llm.Message{{Role: llm.User, Text: r.req.questionText()}})...)
+	}
+	ctx, _ := a.Tracer.Start(r.ctx, "tool_calling_loop", trace.WithAttributes(attributes...))
+	return ctx
+}
+
+// recordRunEnd records in the span how a run ended. Tokens are in the spans of the model calls, so that
+// backends that add them up count them once.
+func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
+	if l.budget != nil { // the run got as far as its first turn
+		if cost := l.cost(); cost != nil {
+			span.SetAttributes(attribute.Float64("answerd.cost", *cost))
+		}
+	}
+	switch end := end.(type) {
+	case event.RunError:
+		span.SetStatus(codes.Error, end.Code)
+		span.SetAttributes(attribute.String("error.type", end.Code))
+	case event.FinalAnswer:
+		span.SetAttributes(attribute.StringSlice("gen_ai.response.finish_reasons", []string{end.FinishReason}))
+		if a.TraceContent {
+			span.SetAttributes(genai.Output(end.Answer, nil, end.FinishReason))
+		}
+	}
+}
+
+// recordCallContent records the arguments and the result of a tool call in its span, if the operator
+// wants that: those that readers of the run see.
+func (a *Agent) recordCallContent(span trace.Span, x *toolExecution, o callOutcome) {
+	if !a.TraceContent || !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(genai.Arguments(x.argsAsWritten()))
+	switch {
+	case o.errorEvent != nil:
+		span.SetAttributes(genai.Result(o.errorEvent.Payload))
+	case o.resultEvent != nil:
+		span.SetAttributes(genai.Result(string(o.resultEvent.Payload)))
+	}
 }

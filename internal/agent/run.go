@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/admission"
@@ -179,7 +178,7 @@ func (a *Agent) executeRun(r *run, lost error) {
 	started := time.Now()
 	a.metrics.active.Add(a.ctx, 1)
 	defer a.containPanic(r)
-	ctx, _ := a.Tracer.Start(r.ctx, "tool_calling_loop")
+	ctx := a.startRunSpan(r)
 	seconds := r.req.Budget.Seconds
 	if r.replayed != nil {
 		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
@@ -227,9 +226,7 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		}
 		return
 	}
-	if failed, ok := end.(event.RunError); ok {
-		span.SetStatus(codes.Error, failed.Code)
-	}
+	a.recordRunEnd(span, l, end)
 	span.End()
 	a.removeRun(r)
 	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))

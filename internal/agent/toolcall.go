@@ -102,19 +102,26 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 	a.recordCallMetrics(ctx, span, &x, err)
 	a.writeAuditLine(ctx, &x, err)
 	result, err := a.callPostHook(ctx, &x, err)
+	var outcome callOutcome
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		return a.recordFailure(ctx, &x, failed).withChild(&x), nil
-	}
-	if err != nil {
+		outcome = a.recordFailure(ctx, &x, failed)
+	} else if err != nil {
 		return callOutcome{}, err
+	} else {
+		outcome = a.recordResult(ctx, &x, result)
 	}
-	return a.recordResult(ctx, &x, result).withChild(&x), nil
+	a.recordCallContent(span, &x, outcome)
+	return outcome.withChild(&x), nil
 }
 
 // startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
 // conventions for generative AI define for the operation execute_tool.
 func (a *Agent) startCallSpan(ctx context.Context, x *toolExecution) (context.Context, trace.Span) {
-	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
+	name := "execute_tool"
+	if IsToolName(x.Tool) { // otherwise the model has invented it
+		name += " " + x.Tool
+	}
+	return a.Tracer.Start(ctx, name, trace.WithAttributes(
 		attribute.String("tool", x.Tool), // the predecessor's attribute, in addition to that of the conventions
 		attribute.String("gen_ai.operation.name", "execute_tool"),
 		attribute.String("gen_ai.tool.name", x.Tool),

@@ -61,7 +61,10 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/llm": {outside: jsonv2},
 
-	"answerd/internal/llm/openai": {ours: []string{"llm", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+	// Spans have content only if the operator wants it.
+	"answerd/internal/llm/genai": {ours: []string{"llm"}, outside: otelAPI},
+
+	"answerd/internal/llm/openai": {ours: []string{"llm", "llm/genai", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 
 	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
 
@@ -88,7 +91,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/limiter": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -16,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 )
 
 const (
@@ -82,7 +85,7 @@ func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m m
 	return &tracePipeline{cancelExport: abandon, provider: sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(queue),
 		sdktrace.WithResource(res),
-		sdktrace.WithRawSpanLimits(spanLimits()),
+		sdktrace.WithRawSpanLimits(spanLimits(c.MaxAttribute)),
 	)}, nil
 }
 
@@ -108,12 +111,35 @@ func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
 // spanLimits returns the SDK's limits, and a limit for the length of an attribute, which the SDK
 // does not have. The caller's user agent is an attribute, and a full queue of long ones would need
 // much memory.
-func spanLimits() sdktrace.SpanLimits {
+func spanLimits(length int) sdktrace.SpanLimits {
 	l := sdktrace.NewSpanLimits()
 	if l.AttributeValueLengthLimit < 0 {
-		l.AttributeValueLengthLimit = maxAttributeBytes
+		l.AttributeValueLengthLimit = cmp.Or(length, maxAttributeBytes)
 	}
 	return l
+}
+
+// inherited are the attributes of a run's span that the spans below it carry too. Backends group spans
+// by them.
+var inherited = []attribute.Key{
+	"gen_ai.agent.name", "gen_ai.conversation.id", "session.id", "enduser.id", "user.id", "answerd.run_id",
+}
+
+// OnStart copies the inherited attributes from the parent, unless the span has its own, as the span of
+// a run below another run does.
+func (q *spanQueue) OnStart(parent context.Context, s sdktrace.ReadWriteSpan) {
+	if above, ok := trace.SpanFromContext(parent).(sdktrace.ReadOnlySpan); ok {
+		var own []attribute.Key
+		for _, kv := range s.Attributes() {
+			own = append(own, kv.Key)
+		}
+		for _, kv := range above.Attributes() {
+			if slices.Contains(inherited, kv.Key) && !slices.Contains(own, kv.Key) {
+				s.SetAttributes(kv)
+			}
+		}
+	}
+	q.SpanProcessor.OnStart(parent, s)
 }
 
 // dropCounters creates the counter of lost spans, and returns a function for each reason that

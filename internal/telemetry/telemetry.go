@@ -62,7 +62,10 @@ type Config struct {
 	// QueueSize is the number of ended spans that may wait for the collector. It replaces
 	// OTEL_BSP_MAX_QUEUE_SIZE; 0 means the default of that, 2048.
 	QueueSize int
-	Logger    *slog.Logger // nil means none
+	// MaxAttribute is how long the text of an attribute may be; 0 means 4096. It replaces
+	// OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT only if that is not set.
+	MaxAttribute int
+	Logger       *slog.Logger // nil means none
 }
 
 // Telemetry holds the providers of one process.

@@ -63,6 +63,11 @@ type Config struct {
 	// MetricModels are the ids that metrics name, as requests and replies have them. Any other
 	// model is "_other" there: callers and endpoints make names up, and each would be a series.
 	MetricModels []string
+	// Price returns the price of a model, by the id that is sent to the endpoint; nil is unknown. Spans
+	// carry the cost of a call whose price is known.
+	Price func(model string) *llm.Price
+	// TraceContent adds prompts and answers to spans.
+	TraceContent bool
 
 	ShowErrors bool // append the endpoint's message to the public text of an error
 }
@@ -196,7 +201,7 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 	return func(yield func(llm.Part, error) bool) {
 		// The span's context is used for the requests, so that a tracing transport makes child
 		// spans of it and sends it as the parent.
-		ctx, call := m.telemetry.startCall(ctx, r.Model)
+		ctx, call := m.telemetry.startCall(ctx, &r)
 		err := m.streamWithRetries(ctx, &r, func(p llm.Part) bool {
 			call.recordPart(ctx, p)
 			return yield(p, nil)

@@ -8,10 +8,12 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"answerd/internal/llm"
+	"answerd/internal/llm/genai"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -24,11 +26,13 @@ import (
 )
 
 // instruments records spans and metrics of model calls as OpenTelemetry's semantic conventions
-// for generative AI clients define them. It records no prompts and no answers.
+// for generative AI clients define them. It records prompts and answers only with content.
 type instruments struct {
 	tracer     trace.Tracer
 	common     []attribute.KeyValue // of every span and measurement
 	models     []string             // that metrics name
+	price      func(model string) *llm.Price
+	content    bool // prompts and answers are added to spans
 	duration   metric.Float64Histogram
 	firstChunk metric.Float64Histogram
 	tokens     metric.Int64Histogram
@@ -49,7 +53,7 @@ func newTelemetry(cfg Config, base string) *instruments {
 	if cfg.Meter != nil {
 		meter = cfg.Meter
 	}
-	t := &instruments{tracer: tracenoop.Tracer{}, models: cfg.MetricModels}
+	t := &instruments{tracer: tracenoop.Tracer{}, models: cfg.MetricModels, price: cfg.Price, content: cfg.TraceContent}
 	if cfg.Tracer != nil {
 		t.tracer = cfg.Tracer
 	}
@@ -91,18 +95,39 @@ type callRecorder struct {
 	gotPart   bool
 	finish    llm.Finish
 	usage     llm.Usage
+	content   bool // the span gets the answer, which is collected in the fields below
+	text      strings.Builder
+	calls     []llm.ToolCall
 }
+
+// maxSpanModel bounds the model in the name of a span, in bytes: callers may ask for any model.
+const maxSpanModel = 100
 
 var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 
 // startCall starts the span of one call. The requests of the call must use the context that it
 // returns.
-func (t *instruments) startCall(ctx context.Context, model string) (context.Context, *callRecorder) {
-	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
-	o := &callRecorder{telemetry: t, span: span, model: model, start: time.Now()}
-	if span.IsRecording() {
-		span.SetAttributes(t.common...)
-		span.SetAttributes(attribute.String("model", model), semconv.GenAIRequestModel(model))
+func (t *instruments) startCall(ctx context.Context, r *llm.Request) (context.Context, *callRecorder) {
+	name := "chat"
+	if r.Model != "" && len(r.Model) <= maxSpanModel {
+		name += " " + r.Model
+	}
+	ctx, span := t.tracer.Start(ctx, name, clientSpan)
+	o := &callRecorder{telemetry: t, span: span, model: r.Model, start: time.Now()}
+	if !span.IsRecording() {
+		return ctx, o
+	}
+	span.SetAttributes(t.common...)
+	span.SetAttributes(attribute.String("model", r.Model), semconv.GenAIRequestModel(r.Model), attribute.Bool("gen_ai.request.stream", true))
+	if r.MaxTokens > 0 {
+		span.SetAttributes(semconv.GenAIRequestMaxTokens(int(r.MaxTokens)))
+	}
+	if len(r.OutputSchema) > 0 {
+		span.SetAttributes(semconv.GenAIOutputTypeJSON)
+	}
+	if t.content {
+		o.content = true
+		span.SetAttributes(genai.Input(r.Messages)...)
 	}
 	return ctx, o
 }
@@ -120,6 +145,14 @@ func (o *callRecorder) recordPart(ctx context.Context, p llm.Part) {
 		o.usage = p
 	case llm.Finish:
 		o.finish = p
+	case llm.Text:
+		if o.content && o.text.Len() < genai.MaxBytes { // the span gets no more of it
+			o.text.WriteString(p.Delta)
+		}
+	case llm.ToolCall:
+		if o.content {
+			o.calls = append(o.calls, p)
+		}
 	}
 }
 
@@ -163,6 +196,15 @@ func (o *callRecorder) responseAttributes() []attribute.KeyValue {
 	}
 	if o.usage != (llm.Usage{}) {
 		kv = append(kv, semconv.GenAIUsageInputTokens(int(o.usage.Input)), semconv.GenAIUsageOutputTokens(int(o.usage.Output)))
+		if o.telemetry.price != nil {
+			if cost := o.telemetry.price(o.model).CostOf(o.usage.Input, o.usage.Output); cost != nil {
+				// The conventions have no attribute for it. The first is Langfuse's, the second OpenInference's.
+				kv = append(kv, attribute.Float64("gen_ai.usage.cost", *cost), attribute.Float64("llm.cost.total", *cost))
+			}
+		}
+	}
+	if o.content && o.gotPart {
+		kv = append(kv, genai.Output(o.text.String(), o.calls, o.finish.Reason))
 	}
 	return kv
 }

@@ -79,12 +79,12 @@ func TestSpanIsAChildOfTheCallers(t *testing.T) {
 		t.Fatalf("got %d spans, want 1", len(ended))
 	}
 	span := ended[0]
-	if span.Name() != "llm_invoke" || span.Parent().SpanID() != parent.SpanContext().SpanID() || span.SpanKind() != oteltrace.SpanKindClient || span.Status().Code != codes.Unset {
-		t.Errorf("got span %s under %v of kind %v with status %v, want llm_invoke, a client span under the caller's", span.Name(), span.Parent(), span.SpanKind(), span.Status())
+	if span.Name() != "chat m" || span.Parent().SpanID() != parent.SpanContext().SpanID() || span.SpanKind() != oteltrace.SpanKindClient || span.Status().Code != codes.Unset {
+		t.Errorf("got span %s under %v of kind %v with status %v, want chat m, a client span under the caller's", span.Name(), span.Parent(), span.SpanKind(), span.Status())
 	}
 	u, _ := url.Parse(s.URL)
 	where := "server.address=" + u.Hostname() + ",server.port=" + u.Port()
-	want := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,gen_ai.response.finish_reasons=[\"stop\"]," +
+	want := "gen_ai.operation.name=chat,gen_ai.provider.name=xai,gen_ai.request.model=m,gen_ai.request.stream=true,gen_ai.response.finish_reasons=[\"stop\"]," +
 		"gen_ai.response.model=m-1,gen_ai.usage.input_tokens=3,gen_ai.usage.output_tokens=2,model=m," + where
 	if got := formatAttributes(span.Attributes()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

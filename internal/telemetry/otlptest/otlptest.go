@@ -7,6 +7,8 @@ package otlptest
 import (
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
+	"math"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -16,7 +18,7 @@ import (
 type Span struct {
 	TraceID, SpanID, ParentID string
 	Name                      string
-	Attributes, Resource      map[string]string // strings and integers
+	Attributes, Resource      map[string]string // texts and numbers as they are, lists as JSON
 }
 
 // Decode returns the spans of an ExportTraceServiceRequest. The field numbers are those of
@@ -51,8 +53,8 @@ func (f fields) valueOf(n protowire.Number) []byte { return bytes.Join(f[n], nil
 // decoder decodes messages and keeps the first error, so that callers check once.
 type decoder struct{ err error }
 
-// splitMessage splits a message into its fields. Integers become decimal text; numbers of fixed size are
-// left out.
+// splitMessage splits a message into its fields. Integers and numbers of 64 bits become decimal text; the
+// latter are doubles here, or times that nobody reads.
 func (d *decoder) splitMessage(b []byte) fields {
 	all := fields{}
 	for len(b) > 0 {
@@ -71,6 +73,9 @@ func (d *decoder) splitMessage(b []byte) fields {
 		case protowire.VarintType:
 			value, _ := protowire.ConsumeVarint(b[tag:])
 			all[n] = append(all[n], strconv.AppendUint(nil, value, 10))
+		case protowire.Fixed64Type:
+			value, _ := protowire.ConsumeFixed64(b[tag:])
+			all[n] = append(all[n], strconv.AppendFloat(nil, math.Float64frombits(value), 'g', -1, 64))
 		}
 		b = b[size:]
 	}
@@ -82,8 +87,22 @@ func (d *decoder) decodeAttributes(keyValues [][]byte) map[string]string {
 	all := map[string]string{}
 	for _, b := range keyValues {
 		kv := d.splitMessage(b)
-		value := d.splitMessage(kv.valueOf(2))
-		all[string(kv.valueOf(1))] = string(value.valueOf(1)) + string(value.valueOf(3)) // only one of them is set
+		all[string(kv.valueOf(1))] = d.decodeValue(kv.valueOf(2))
 	}
 	return all
+}
+
+// decodeValue decodes an AnyValue message: a text (field 1), boolean (2), integer (3), double (4) or list
+// of texts (5). Only one of them is set.
+func (d *decoder) decodeValue(b []byte) string {
+	value := d.splitMessage(b)
+	if list, ok := value[5]; ok {
+		texts := []string{}
+		for _, item := range d.splitMessage(bytes.Join(list, nil))[1] {
+			texts = append(texts, d.decodeValue(item))
+		}
+		text, _ := json.Marshal(texts) // cannot fail for texts
+		return string(text)
+	}
+	return string(value.valueOf(1)) + string(value.valueOf(2)) + string(value.valueOf(3)) + string(value.valueOf(4))
 }

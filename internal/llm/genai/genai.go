@@ -1,0 +1,141 @@
+// Package genai writes what a model reads and writes as attributes of spans, as the OpenTelemetry
+// conventions for generative AI define them. It is used only if the operator wants content in spans.
+//
+//	span.SetAttributes(genai.Input(request.Messages)...)
+//	span.SetAttributes(genai.Output(text, calls, "stop"))
+//
+// Each attribute has at most MaxBytes bytes. It stays valid JSON: long texts are cut, and of a long
+// conversation the newest messages are there. Files are named and not included. All functions may be used
+// concurrently.
+package genai
+
+import (
+	"encoding/json"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"answerd/internal/llm"
+)
+
+// MaxBytes bounds an attribute.
+const MaxBytes = 16 << 10
+
+const (
+	maxText     = 8 << 10 // bytes of a text at first; less if the attribute becomes too long
+	minText     = 256     // bytes of a text before messages are left out
+	maxMessages = 64      // the newest ones
+)
+
+// message is a message as the conventions define it. FinishReason is set in an answer.
+type message struct {
+	Role         string `json:"role"`
+	Parts        []part `json:"parts"`
+	FinishReason string `json:"finish_reason,omitempty"`
+}
+
+// part is a part of a message: text, tool_call, tool_call_response, or a file.
+type part struct {
+	Type      string `json:"type"`
+	Content   string `json:"content,omitempty"`
+	ID        string `json:"id,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Arguments any    `json:"arguments,omitempty"`
+	Response  string `json:"response,omitempty"`
+	MIMEType  string `json:"mime_type,omitempty"`
+	Modality  string `json:"modality,omitempty"`
+}
+
+// Input returns the system instructions and the messages of a request to a model.
+func Input(messages []llm.Message) []attribute.KeyValue {
+	var out []attribute.KeyValue
+	if len(messages) > 0 && messages[0].Role == llm.System {
+		instructions := encode(1, func(_, limit int) any {
+			return []part{{Type: "text", Content: cut(messages[0].Text, limit)}}
+		})
+		out = append(out, attribute.String("gen_ai.system_instructions", instructions))
+		messages = messages[1:]
+	}
+	messages = messages[max(0, len(messages)-maxMessages):]
+	return append(out, attribute.String("gen_ai.input.messages", encode(len(messages), func(from, limit int) any {
+		list := make([]message, 0, len(messages)-from)
+		for _, m := range messages[from:] {
+			list = append(list, newMessage(m, limit))
+		}
+		return list
+	})))
+}
+
+// Output returns the answer of a model, or of an agent.
+func Output(text string, calls []llm.ToolCall, finishReason string) attribute.KeyValue {
+	return attribute.String("gen_ai.output.messages", encode(1, func(_, limit int) any {
+		m := newMessage(llm.Message{Role: llm.Assistant, Text: text, Calls: calls}, limit)
+		m.FinishReason = finishReason
+		return []message{m}
+	}))
+}
+
+// Arguments returns the arguments of a tool call.
+func Arguments(args string) attribute.KeyValue {
+	return attribute.String("gen_ai.tool.call.arguments", cut(args, MaxBytes))
+}
+
+// Result returns the result of a tool call.
+func Result(result string) attribute.KeyValue {
+	return attribute.String("gen_ai.tool.call.result", cut(result, MaxBytes))
+}
+
+// newMessage returns a message whose texts have at most limit bytes.
+func newMessage(m llm.Message, limit int) message {
+	out := message{Role: string(m.Role), Parts: []part{}}
+	switch {
+	case m.Role == llm.ToolRole:
+		out.Parts = append(out.Parts, part{Type: "tool_call_response", ID: m.CallID, Response: cut(m.Text, limit)})
+	case m.Text != "":
+		out.Parts = append(out.Parts, part{Type: "text", Content: cut(m.Text, limit)})
+	}
+	for _, c := range m.Calls {
+		out.Parts = append(out.Parts, part{Type: "tool_call", ID: c.ID, Name: c.Name, Arguments: arguments(c.Arguments, limit)})
+	}
+	for _, file := range m.Media {
+		modality, _, _ := strings.Cut(file.MIME, "/")
+		out.Parts = append(out.Parts, part{Type: "file", Name: cut(file.Name, minText), MIMEType: file.MIME, Modality: modality})
+	}
+	return out
+}
+
+// arguments returns arguments as a value, or as text if they are not JSON or too long.
+func arguments(text string, limit int) any {
+	if len(text) > limit || !json.Valid([]byte(text)) {
+		return cut(text, limit)
+	}
+	return json.RawMessage(text)
+}
+
+// encode returns the JSON of n messages, which build returns: those from an index on, with texts of at most
+// limit bytes. It shortens the texts, and then leaves out the oldest messages, until MaxBytes suffice.
+func encode(n int, build func(from, limit int) any) string {
+	from, limit := 0, maxText
+	for {
+		text, err := json.Marshal(build(from, limit))
+		switch {
+		case err == nil && len(text) <= MaxBytes:
+			return string(text)
+		case err == nil && limit > minText:
+			limit /= 2
+		case err == nil && n-from > 1:
+			from += (n - from + 1) / 2
+		default: // a single message with very many calls
+			return "[]"
+		}
+	}
+}
+
+// cut returns at most n bytes of a text, with a mark if some are missing.
+func cut(s string, n int) string {
+	const mark = "…"
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len(mark)], "") + mark
+}
