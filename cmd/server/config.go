@@ -179,10 +179,18 @@ type config struct {
 	EnableTracing bool `env:"ENABLE_TRACING" envDefault:"false"`
 	// Name of the service in traces and metrics. Unset: service.name in OTEL_RESOURCE_ATTRIBUTES, otherwise answerd.
 	OTelServiceName string `env:"OTEL_SERVICE_NAME"`
-	// OTLP endpoint. /v1/traces is appended.
+	// OTLP endpoint. /v1/traces, /v1/metrics or /v1/logs is appended.
 	OTelEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	// OTLP endpoint for traces, used without change.
 	OTelTracesEndpoint string `env:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"`
+	// Exporters of metrics, comma separated: prometheus (GET /metrics, which is always there) and otlp.
+	OTelMetricsExporter []string `env:"OTEL_METRICS_EXPORTER" envDefault:"prometheus"`
+	// OTLP endpoint for metrics, used without change. Unset: OTEL_EXPORTER_OTLP_ENDPOINT with /v1/metrics.
+	OTelMetricsEndpoint string `env:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"`
+	// Exporter of the log: none, or otlp beside the lines on stderr.
+	OTelLogsExporter string `env:"OTEL_LOGS_EXPORTER" envDefault:"none"`
+	// OTLP endpoint for the log, used without change. Unset: OTEL_EXPORTER_OTLP_ENDPOINT with /v1/logs.
+	OTelLogsEndpoint string `env:"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"`
 	// OTLP endpoint of OCI APM, used without change.
 	OCIAPMTracesURL string `env:"OCI_APM_TRACES_URL"`
 	// Data key of OCI APM, sent as authorization: dataKey …

@@ -2,10 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"answerd/internal/demo"
@@ -269,6 +275,55 @@ func checkTaskPage(t *testing.T, name string) {
 	for _, setting := range []string{"ENABLE_TRACING=true", "TRACE_USERS=true", "TRACE_CONTENT=true", "OTEL_EXPORTER_OTLP_"} {
 		if !strings.Contains(string(page), setting) {
 			t.Errorf("%s has no %s, want the settings that show a run", name, setting)
+		}
+	}
+}
+
+// Metrics and the log go to the same collector as traces, each to its own path. The line of a run has the
+// trace and the run.
+func TestMetricsAndLogAreExported(t *testing.T) {
+	var mu sync.Mutex // protects the two variables below
+	var metrics []string
+	var records []otlptest.Record
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		switch r.URL.Path {
+		case "/v1/metrics":
+			names, wrong := otlptest.DecodeMetrics(body)
+			metrics, err = append(metrics, names...), errors.Join(err, wrong)
+		case "/v1/logs":
+			lines, wrong := otlptest.DecodeLogs(body)
+			records, err = append(records, lines...), errors.Join(err, wrong)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(collector.Close)
+	w := newTestWorld(t, newTwoCallScript())
+	s := startAnswerd(t, w.environment("OTEL_METRICS_EXPORTER", "prometheus,otlp", "OTEL_LOGS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL))
+	answer := postQuestion(t, newClient(t), s.url, e2eQuestion)
+	if _, page := getBody(t, newClient(t), s.url+"/metrics"); !strings.Contains(page, "answerd_runs_total") {
+		t.Errorf("got the page %s, want the metrics there too", page)
+	}
+	s.stop()
+	if err := <-s.done; err != nil { // the last lines are sent at the end
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Contains(metrics, "answerd.runs") || !slices.Contains(metrics, "gen_ai.client.token.usage") {
+		t.Errorf("got metrics %q, want answerd.runs and gen_ai.client.token.usage among them", metrics)
+	}
+	i := slices.IndexFunc(records, func(r otlptest.Record) bool { return r.Body == "run ended" })
+	if i < 0 || records[i].TraceID != answer.TraceID || records[i].Attributes["run_id"] != answer.RunID {
+		t.Errorf("got records %+v, want run ended with the trace %s and the run %s", records, answer.TraceID, answer.RunID)
+	}
+	for _, r := range records {
+		if text := fmt.Sprint(r); strings.Contains(text, clientSecret) || strings.Contains(text, "canary-api-key") {
+			t.Errorf("got the record %s, want it without a secret", text)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -315,9 +316,24 @@ func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetr
 	case c.OTelEndpoint != "":
 		t.Endpoint = strings.TrimSuffix(c.OTelEndpoint, "/") + "/v1/traces"
 	}
+	base := strings.TrimSuffix(c.OTelEndpoint, "/")
+	if c.exportsMetrics() {
+		t.MetricsEndpoint = cmp.Or(c.OTelMetricsEndpoint, base+"/v1/metrics")
+	}
+	if c.OTelLogsExporter == "otlp" {
+		t.LogsEndpoint = cmp.Or(c.OTelLogsEndpoint, base+"/v1/logs")
+	}
 	tel, err := telemetry.New(ctx, t)
+	if err != nil && !c.EnableTracing {
+		return nil, &configError{"OTEL_EXPORTER_OTLP_ENDPOINT", err.Error()}
+	}
 	if err != nil {
 		return nil, &configError{"ENABLE_TRACING", err.Error()}
 	}
 	return tel, nil
+}
+
+// exportsMetrics reports whether metrics are exported by OTLP.
+func (c *config) exportsMetrics() bool {
+	return slices.Contains(trimElements(c.OTelMetricsExporter), "otlp")
 }

@@ -137,6 +137,8 @@ var symptoms = map[string]symptom{
 	"TIMEOUT: not a duration":                                           startFails("TIMEOUT", "soon"),
 	"EVENTS_URL: must be file:DIR":                                      startFails("EVENTS_URL", "redis://localhost"),
 	"cannot be used as a directory":                                     startFails("EVENTS_URL", "file:/dev/null/events"),
+	"OTEL_METRICS_EXPORTER:":                                            startFails("OTEL_METRICS_EXPORTER", "otlp"),
+	"OTEL_LOGS_EXPORTER:":                                               startFails("OTEL_LOGS_EXPORTER", "otlp"),
 	"ENABLE_TRACING:":                                                   startFails("ENABLE_TRACING", "true"),
 	"SYSTEM_PROMPT_FILE:":                                               startFails("SYSTEM_PROMPT_FILE=FILE", "Hello {{.user}}"),
 	"MODELS_FILE:":                                                      startFails("MODELS_FILE=FILE", `[{"id": "a", "price": {"input_per_million": -1}}]`),

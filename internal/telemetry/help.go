@@ -72,6 +72,8 @@ var helpPages = map[string]string{
 	"traces do not reach the collector":                                 "docs/observability.md#traces",
 	"request rejected":                                                  "docs/operations.md#answerdrunsrefused",
 	"log lines dropped":                                                 "docs/operations.md#answerdloglinesdropped",
+	"metrics do not reach the collector":                                "docs/observability.md#metrics",
+	"logs do not reach the collector":                                   "docs/observability.md#log",
 }
 
 // helpAttr returns the attribute help of a line: what to read about it. ok is false for a line below

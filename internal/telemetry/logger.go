@@ -32,8 +32,9 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 		l = slog.LevelDebug
 	}
 	lines, _ := w.(*LogWriter)
-	out := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: redactAttr})
-	return slog.New(&logHandler{Handler: out, root: out, lines: lines}), nil
+	writer := &lineWriter{Writer: w}
+	out := slog.NewJSONHandler(writer, &slog.HandlerOptions{Level: l, ReplaceAttr: redactAttr})
+	return slog.New(&logHandler{Handler: out, root: out, lines: lines, writer: writer}), nil
 }
 
 // logHandler adds trace_id to the lines of its Handler, and help to warnings and errors, always at the
@@ -44,9 +45,10 @@ func NewLogger(w io.Writer, level string, debug bool) (*slog.Logger, error) {
 // after these attributes.
 type logHandler struct {
 	slog.Handler
-	root  slog.Handler                      // before the first group
-	steps []func(slog.Handler) slog.Handler // WithGroup and WithAttrs since root
-	lines *LogWriter                        // nil if the writer is another one
+	root   slog.Handler                      // before the first group
+	steps  []func(slog.Handler) slog.Handler // WithGroup and WithAttrs since root
+	lines  *LogWriter                        // nil if the writer is another one
+	writer *lineWriter                       // below Handler and root
 }
 
 // Handle implements slog.Handler.
@@ -80,7 +82,7 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	if len(h.steps) == 0 {
 		next := h.Handler.WithAttrs(attrs)
-		return &logHandler{Handler: next, root: next, lines: h.lines}
+		return &logHandler{Handler: next, root: next, lines: h.lines, writer: h.writer}
 	}
 	return h.withStep(func(n slog.Handler) slog.Handler { return n.WithAttrs(attrs) })
 }
@@ -101,6 +103,7 @@ func (h *logHandler) withStep(step func(slog.Handler) slog.Handler) slog.Handler
 		root:    h.root,
 		steps:   append(slices.Clip(h.steps), step),
 		lines:   h.lines,
+		writer:  h.writer,
 	}
 }
 

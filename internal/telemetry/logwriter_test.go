@@ -174,7 +174,7 @@ func TestPanicOfAWriterOrExporterLosesOnlyItsBatch(t *testing.T) {
 		t.Errorf("got %d dropped and error %v, want only the failed block dropped", lines.Dropped(), err)
 	}
 	lost := 0
-	s := &spanSender{SpanExporter: panickingExporter{}, canceled: t.Context(), waiting: new(atomic.Int64), countFailed: func(n int) { lost += n }, logger: slog.New(slog.DiscardHandler)}
+	s := &spanSender{SpanExporter: panickingExporter{}, canceled: t.Context(), waiting: new(atomic.Int64), countFailed: func(n int) { lost += n }, outage: outage{logger: slog.New(slog.DiscardHandler)}}
 	if err := s.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 3)); err != nil || lost != 3 {
 		t.Errorf("got %d spans lost and error %v, want 1 and none", lost, err)
 	}

@@ -1,14 +1,18 @@
 package telemetry
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
 )
 
@@ -31,7 +35,7 @@ var (
 // which also has the metrics of the Go runtime and the process. Instruments use only labels from
 // the configuration or the code, and "_other" otherwise; maxLabelSets bounds the series if one
 // does not.
-func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
+func newMetrics(res *resource.Resource, push *metricSender, logger *slog.Logger) (*sdkmetric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -42,12 +46,16 @@ func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterPr
 	if err != nil {
 		return nil, nil, err
 	}
-	provider := sdkmetric.NewMeterProvider(
+	options := []sdkmetric.Option{
 		sdkmetric.WithResource(res),
 		sdkmetric.WithCardinalityLimit(maxLabelSets),
 		sdkmetric.WithReader(reader),
 		sdkmetric.WithView(newBucketView("s", durationBuckets), newBucketView("{token}", tokenBuckets)),
-	)
+	}
+	if push != nil {
+		options = append(options, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(push))) // OTEL_METRIC_EXPORT_INTERVAL
+	}
+	provider := sdkmetric.NewMeterProvider(options...)
 	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelError),
 		// If one collector fails, the page still has the metrics of the others.
@@ -56,6 +64,38 @@ func newMetrics(res *resource.Resource, logger *slog.Logger) (*sdkmetric.MeterPr
 		MaxRequestsInFlight: 8,
 	})
 	return provider, page, nil
+}
+
+// metricSender exports metrics. The SDK never calls Export concurrently.
+type metricSender struct {
+	sdkmetric.Exporter
+	canceled     context.Context
+	cancelExport context.CancelFunc // ends the current export and all later ones
+	outage       outage
+}
+
+// newMetricSender returns the exporter of metrics by OTLP. It connects when it exports.
+func newMetricSender(ctx context.Context, c Config) (*metricSender, error) {
+	if err := checkEndpoint("OTEL_METRICS_EXPORTER is otlp", "metrics", c.MetricsEndpoint, nil); err != nil {
+		return nil, err
+	}
+	exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(c.MetricsEndpoint), otlpmetrichttp.WithProxy(proxyUnlessRedirected))
+	if err != nil {
+		return nil, fmt.Errorf("setting up the OTLP exporter of metrics (OTEL_EXPORTER_OTLP_*): %w", err)
+	}
+	canceled, cancel := context.WithCancel(context.Background())
+	return &metricSender{Exporter: exporter, canceled: canceled, cancelExport: cancel, outage: outage{
+		logger: c.Logger, begins: "metrics do not reach the collector", ends: "metrics reach the collector again",
+	}}, nil
+}
+
+// Export sends the metrics. It always returns nil, because it logs a failure itself.
+func (s *metricSender) Export(ctx context.Context, metrics *metricdata.ResourceMetrics) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.canceled, cancel)()
+	s.outage.record(exportRecovered(func() error { return s.Exporter.Export(ctx, metrics) }))
+	return nil
 }
 
 // newBucketView returns a view that gives all histograms of one unit the same boundaries.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -47,14 +46,13 @@ type spanQueue struct {
 }
 
 // spanSender exports spans and frees their places in spanQueue. The SDK never calls ExportSpans
-// concurrently, so failing needs no lock.
+// concurrently, so outage needs no lock.
 type spanSender struct {
 	sdktrace.SpanExporter
 	canceled    context.Context
 	waiting     *atomic.Int64
 	countFailed func(spans int)
-	logger      *slog.Logger
-	failing     bool // the last export failed; an outage is logged once, not for each batch
+	outage      outage
 }
 
 // newTracePipeline creates the pipeline. Its goroutine runs until shutdown.
@@ -74,7 +72,8 @@ func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m m
 	abandoned, abandon := context.WithCancel(context.Background())
 	waiting := new(atomic.Int64)
 	sender := &spanSender{
-		SpanExporter: exporter, canceled: abandoned, waiting: waiting, countFailed: failed, logger: c.Logger,
+		SpanExporter: exporter, canceled: abandoned, waiting: waiting, countFailed: failed,
+		outage: outage{logger: c.Logger, begins: "traces do not reach the collector", ends: "traces reach the collector again"},
 	}
 	queue := &spanQueue{
 		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(c.QueueSize)),
@@ -91,7 +90,7 @@ func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m m
 
 // newExporter returns the OTLP exporter. It connects when it exports.
 func newExporter(ctx context.Context, c Config) (sdktrace.SpanExporter, error) {
-	if err := checkEndpoint(c.Endpoint, c.Headers); err != nil {
+	if err := checkEndpoint("ENABLE_TRACING is true", "traces", c.Endpoint, c.Headers); err != nil {
 		return nil, err
 	}
 	opts := []otlptracehttp.Option{
@@ -181,29 +180,23 @@ func (s *spanSender) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlyS
 	defer cancel()
 	defer context.AfterFunc(s.canceled, cancel)()
 
-	err := s.exportRecovered(ctx, spans)
-	switch {
-	case err != nil:
+	err := exportRecovered(func() error { return s.SpanExporter.ExportSpans(ctx, spans) })
+	if err != nil {
 		s.countFailed(len(spans))
-		if !s.failing {
-			s.logger.Warn("traces do not reach the collector", "error", withoutResponse(err))
-		}
-	case s.failing:
-		s.logger.Info("traces reach the collector again")
 	}
-	s.failing = err != nil
+	s.outage.record(err)
 	return nil
 }
 
 // exportRecovered calls the exporter and returns a panic as an error. On the SDK's goroutine, a
 // panic would end the process and all its runs.
-func (s *spanSender) exportRecovered(ctx context.Context, spans []sdktrace.ReadOnlySpan) (err error) {
+func exportRecovered(export func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return s.SpanExporter.ExportSpans(ctx, spans)
+	return export()
 }
 
 // withoutResponse returns the text of err without the collector's response, which another service
@@ -216,19 +209,17 @@ func withoutResponse(err error) string {
 	return strings.TrimRight(text, " (:")
 }
 
-// shutdown exports the waiting spans within flushTime and ctx. The provider gets no deadline: with
-// one it would return and leave its goroutine in the export. Cancelling the export ends both.
-func (p *tracePipeline) shutdown(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, flushTime)
-	defer cancel()
-	stop := context.AfterFunc(ctx, p.cancelExport)
-	err := p.provider.Shutdown(context.WithoutCancel(ctx))
+// flush exports what waits, until ctx ends. The provider gets no deadline: with one it would return and
+// leave its goroutine in the export. Cancelling the export ends both.
+func flush(ctx context.Context, what string, shutdown func(context.Context) error, cancelExport context.CancelFunc) error {
+	stop := context.AfterFunc(ctx, cancelExport)
+	err := shutdown(context.WithoutCancel(ctx))
 	if !stop() { // the AfterFunc has run, so the export was cancelled
-		return fmt.Errorf("flushing traces: %w", context.Cause(ctx))
+		return fmt.Errorf("flushing %s: %w", what, context.Cause(ctx))
 	}
-	p.cancelExport()
+	cancelExport()
 	if err != nil {
-		return fmt.Errorf("flushing traces: %w", err)
+		return fmt.Errorf("flushing %s: %w", what, err)
 	}
 	return nil
 }
@@ -244,13 +235,16 @@ func OCIHeaders(dataKey string) map[string]string {
 
 // checkEndpoint returns an error for an endpoint that the exporter would silently change, or that
 // would receive credentials over plain HTTP. Its errors never contain the URL, which may have a
-// password.
-func checkEndpoint(endpoint string, headers map[string]string) error {
-	const settings = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT or OCI_APM_TRACES_URL"
-	if endpoint == "" {
-		return fmt.Errorf("ENABLE_TRACING is true, but there is no endpoint: set %s", settings)
+// password. enabled says which setting exports the signal.
+func checkEndpoint(enabled, signal, endpoint string, headers map[string]string) error {
+	settings := "OTEL_EXPORTER_OTLP_" + strings.ToUpper(signal) + "_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT"
+	if signal == "traces" {
+		settings = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_EXPORTER_OTLP_ENDPOINT or OCI_APM_TRACES_URL"
 	}
-	bad := func(what string) error { return fmt.Errorf("the traces endpoint (%s) %s", settings, what) }
+	if endpoint == "" {
+		return fmt.Errorf("%s, but there is no endpoint: set %s", enabled, settings)
+	}
+	bad := func(what string) error { return fmt.Errorf("the %s endpoint (%s) %s", signal, settings, what) }
 	u, err := url.Parse(endpoint)
 	switch {
 	case err != nil:

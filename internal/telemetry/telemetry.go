@@ -1,5 +1,5 @@
 // Package telemetry sets up traces that are exported by OTLP, metrics that Prometheus reads,
-// and the log. No other package imports the OpenTelemetry SDK; they get a trace.Tracer or a
+// and the log. Metrics and the log can be exported by OTLP too. No other package imports the OpenTelemetry SDK; they get a trace.Tracer or a
 // metric.Meter and use only the OpenTelemetry API.
 //
 //	lines := telemetry.NewLogWriter(os.Stderr) // never blocks
@@ -23,6 +23,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -56,7 +57,10 @@ type Config struct {
 	// Endpoint is the whole URL that traces are posted to, path included.
 	// Required with Tracing.
 	Endpoint string
-	// Headers are sent with every export and replace OTEL_EXPORTER_OTLP_HEADERS unless they are
+	// MetricsEndpoint and LogsEndpoint are the whole URLs that metrics and lines of the log are posted to,
+	// besides the page and the writer of Logger; "" exports none.
+	MetricsEndpoint, LogsEndpoint string
+	// Headers are sent with every export of traces and replace OTEL_EXPORTER_OTLP_HEADERS unless they are
 	// empty. They hold credentials (OCIHeaders) and are never printed.
 	Headers map[string]string
 	// QueueSize is the number of ended spans that may wait for the collector. It replaces
@@ -75,6 +79,9 @@ type Telemetry struct {
 	tracers trace.TracerProvider // no-op unless tracing
 	traces  *tracePipeline       // nil unless tracing
 	meters  *sdkmetric.MeterProvider
+	push    *metricSender // nil unless metrics are exported
+	lines   *lineWriter   // of the log, if it is exported
+	logs    *logPipeline  // nil unless the log is exported
 	metrics http.Handler
 
 	shutdown sync.Once
@@ -92,7 +99,12 @@ func New(ctx context.Context, c Config) (*Telemetry, error) {
 		return nil, err
 	}
 	t := &Telemetry{version: c.Version, tracing: c.Tracing, tracers: noop.NewTracerProvider()}
-	if t.meters, t.metrics, err = newMetrics(res, c.Logger); err != nil {
+	if c.MetricsEndpoint != "" {
+		if t.push, err = newMetricSender(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	if t.meters, t.metrics, err = newMetrics(res, t.push, c.Logger); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
 	if err := observeDropped(c.Logger, t.Meter("answerd/telemetry")); err != nil {
@@ -100,9 +112,16 @@ func New(ctx context.Context, c Config) (*Telemetry, error) {
 	}
 	if c.Tracing {
 		if t.traces, err = newTracePipeline(ctx, c, res, t.Meter("answerd/telemetry")); err != nil {
-			return nil, err
+			return nil, errors.Join(err, t.Shutdown(ctx))
 		}
 		t.tracers = t.traces.provider
+	}
+	if h, ok := c.Logger.Handler().(*logHandler); ok && c.LogsEndpoint != "" {
+		if t.logs, err = newLogPipeline(ctx, c, res); err != nil {
+			return nil, errors.Join(err, t.Shutdown(ctx))
+		}
+		t.lines = h.writer
+		t.lines.collector.Store(t.logs)
 	}
 	return t, nil
 }
@@ -123,16 +142,26 @@ func (t *Telemetry) Meter(name string) metric.Meter {
 // Metrics returns the handler that serves the Prometheus page.
 func (t *Telemetry) Metrics() http.Handler { return t.metrics }
 
-// Shutdown exports the waiting spans, for at most 5 s or until ctx ends, and returns when the
-// exporting goroutine has ended. The error means that spans were lost. Later calls return the
-// result of the first one.
+// Shutdown exports what waits, for at most 5 s or until ctx ends, and returns when the
+// exporting goroutines have ended. The error means that spans, metrics or lines were lost. Later calls
+// return the result of the first one.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.shutdown.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, flushTime)
+		defer cancel()
 		if t.traces != nil {
-			t.err = t.traces.shutdown(ctx)
+			t.err = flush(ctx, "traces", t.traces.provider.Shutdown, t.traces.cancelExport)
 		}
-		// The reader only unregisters: it waits for nothing, and its error would not help anybody.
-		_ = t.meters.Shutdown(context.WithoutCancel(ctx))
+		if t.push != nil {
+			t.err = errors.Join(t.err, flush(ctx, "metrics", t.meters.Shutdown, t.push.cancelExport))
+		} else {
+			// The reader of the page only unregisters: it waits for nothing, and its error would not help anybody.
+			_ = t.meters.Shutdown(context.WithoutCancel(ctx))
+		}
+		if t.logs != nil {
+			t.lines.collector.Store(nil)
+			t.err = errors.Join(t.err, flush(ctx, "logs", t.logs.provider.Shutdown, t.logs.cancelExport))
+		}
 	})
 	return t.err
 }

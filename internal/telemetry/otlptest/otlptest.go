@@ -1,5 +1,5 @@
-// Package otlptest decodes the spans of an OTLP/HTTP export, for tests that act as a collector. It
-// decodes only what they check.
+// Package otlptest decodes the spans, metrics and log records of an OTLP/HTTP export, for tests that act
+// as a collector. It decodes only what they check.
 //
 //	spans, err := otlptest.Decode(body) // of a POST to /v1/traces
 package otlptest
@@ -42,6 +42,47 @@ func Decode(request []byte) ([]Span, error) {
 		}
 	}
 	return spans, d.err
+}
+
+// Record is an exported line of a log. TraceID is hex digits, "" outside of a trace.
+type Record struct {
+	TraceID, Severity, Body string
+	Attributes, Resource    map[string]string // as those of a Span
+}
+
+// DecodeLogs returns the records of an ExportLogsServiceRequest (collector/logs/v1/logs_service.proto,
+// logs/v1/logs.proto).
+func DecodeLogs(request []byte) ([]Record, error) {
+	var d decoder
+	var records []Record
+	for _, b := range d.splitMessage(request)[1] {
+		resourceLogs := d.splitMessage(b)
+		resource := d.decodeAttributes(d.splitMessage(resourceLogs.valueOf(1))[1])
+		for _, b := range resourceLogs[2] {
+			for _, b := range d.splitMessage(b)[2] {
+				r := d.splitMessage(b)
+				records = append(records, Record{
+					TraceID: hex.EncodeToString(r.valueOf(9)), Severity: string(r.valueOf(3)), Body: d.decodeValue(r.valueOf(5)),
+					Attributes: d.decodeAttributes(r[6]), Resource: resource,
+				})
+			}
+		}
+	}
+	return records, d.err
+}
+
+// DecodeMetrics returns the names of the metrics of an ExportMetricsServiceRequest
+// (collector/metrics/v1/metrics_service.proto, metrics/v1/metrics.proto).
+func DecodeMetrics(request []byte) (names []string, _ error) {
+	var d decoder
+	for _, b := range d.splitMessage(request)[1] {
+		for _, b := range d.splitMessage(b)[2] {
+			for _, b := range d.splitMessage(b)[2] {
+				names = append(names, string(d.splitMessage(b).valueOf(1)))
+			}
+		}
+	}
+	return names, d.err
 }
 
 // fields holds the values of a protobuf message by field number.

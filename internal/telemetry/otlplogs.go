@@ -1,0 +1,150 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlplog/otlploghttp"
+	"go.opentelemetry.io/otel/log"
+	sdklog "go.opentelemetry.io/otel/sdk/log"
+	"go.opentelemetry.io/otel/sdk/resource"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// lineWriter passes the lines of a logger to its writer, and to the collector once there is one. So the
+// collector gets what the log has, with the same values replaced.
+type lineWriter struct {
+	io.Writer
+	collector atomic.Pointer[logPipeline] // nil: lines are not exported
+}
+
+// Write writes a line, which is one JSON object, and queues it for the collector. It does not wait for
+// the latter.
+func (w *lineWriter) Write(line []byte) (int, error) {
+	if p := w.collector.Load(); p != nil {
+		p.emit(line)
+	}
+	return w.Writer.Write(line)
+}
+
+// logPipeline exports lines of the log. The SDK's batch processor drops the oldest ones that wait when its
+// queue is full.
+type logPipeline struct {
+	provider     *sdklog.LoggerProvider
+	logger       log.Logger
+	cancelExport context.CancelFunc // ends the current export and all later ones
+}
+
+// logSender exports lines. The SDK never calls Export concurrently.
+type logSender struct {
+	sdklog.Exporter
+	canceled context.Context
+	outage   outage
+}
+
+// newLogPipeline creates the pipeline. Its goroutine runs until shutdown.
+func newLogPipeline(ctx context.Context, c Config, res *resource.Resource) (*logPipeline, error) {
+	if err := checkEndpoint("OTEL_LOGS_EXPORTER is otlp", "logs", c.LogsEndpoint, nil); err != nil {
+		return nil, err
+	}
+	exporter, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(c.LogsEndpoint), otlploghttp.WithProxy(proxyUnlessRedirected))
+	if err != nil {
+		return nil, fmt.Errorf("setting up the OTLP exporter of logs (OTEL_EXPORTER_OTLP_*): %w", err)
+	}
+	abandoned, abandon := context.WithCancel(context.Background())
+	sender := &logSender{Exporter: exporter, canceled: abandoned, outage: outage{logger: c.Logger, begins: "logs do not reach the collector", ends: "logs reach the collector again"}}
+	provider := sdklog.NewLoggerProvider(
+		sdklog.WithResource(res),
+		sdklog.WithProcessor(sdklog.NewBatchProcessor(sender)),
+		sdklog.WithAttributeValueLengthLimit(maxAttributeBytes),
+	)
+	return &logPipeline{provider: provider, logger: provider.Logger("answerd", log.WithInstrumentationVersion(c.Version)), cancelExport: abandon}, nil
+}
+
+// Export sends one batch. It always returns nil, because it logs a failure itself.
+func (s *logSender) Export(ctx context.Context, records []sdklog.Record) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.canceled, cancel)()
+	s.outage.record(exportRecovered(func() error { return s.Exporter.Export(ctx, records) }))
+	return nil
+}
+
+// severities has OpenTelemetry's severity of a level.
+var severities = map[string]log.Severity{
+	slog.LevelDebug.String(): log.SeverityDebug, slog.LevelInfo.String(): log.SeverityInfo,
+	slog.LevelWarn.String(): log.SeverityWarn, slog.LevelError.String(): log.SeverityError,
+}
+
+// emit queues a line of the log: its message is the body, its trace_id is that of the record, and
+// everything else are attributes.
+func (p *logPipeline) emit(line []byte) {
+	var fields map[string]any
+	if json.Unmarshal(line, &fields) != nil {
+		return // no line of a JSON handler
+	}
+	take := func(key string) string {
+		text, _ := fields[key].(string)
+		delete(fields, key)
+		return text
+	}
+	var r log.Record
+	if at, err := time.Parse(time.RFC3339Nano, take(slog.TimeKey)); err == nil {
+		r.SetTimestamp(at)
+	}
+	level := take(slog.LevelKey)
+	r.SetSeverity(severities[level])
+	r.SetSeverityText(level)
+	r.SetBody(attribute.StringValue(take(slog.MessageKey)))
+	ctx := context.Background()
+	if id, err := trace.TraceIDFromHex(take("trace_id")); err == nil {
+		ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, TraceFlags: trace.FlagsSampled}))
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		r.AddAttributes(logAttribute(key, fields[key]))
+	}
+	p.logger.Emit(ctx, r)
+}
+
+// logAttribute returns a member of a line. Lists and objects stay JSON text.
+func logAttribute(key string, v any) attribute.KeyValue {
+	switch v := v.(type) {
+	case string:
+		return attribute.String(key, v)
+	case bool:
+		return attribute.Bool(key, v)
+	case float64:
+		if i := int64(v); float64(i) == v {
+			return attribute.Int64(key, i)
+		}
+		return attribute.Float64(key, v)
+	}
+	text, _ := json.Marshal(v) // cannot fail for what was decoded from JSON
+	return attribute.String(key, string(text))
+}
+
+// outage logs when exports begin to fail, and when they work again: once each, not for each batch.
+type outage struct {
+	logger       *slog.Logger
+	begins, ends string
+	failing      bool
+}
+
+// record records the result of an export.
+func (o *outage) record(err error) {
+	switch {
+	case err != nil && !o.failing:
+		o.logger.Warn(o.begins, "error", withoutResponse(err))
+	case err == nil && o.failing:
+		o.logger.Info(o.ends)
+	}
+	o.failing = err != nil
+}
