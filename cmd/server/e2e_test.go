@@ -256,7 +256,7 @@ func TestHelpPrintsTheCommands(t *testing.T) {
 func TestRunNamesTheCommandsForAnUnknownOne(t *testing.T) {
 	out := &syncBuffer{}
 	code := exitCode(run(t.Context(), []string{"sevre"}, envOf(), io.Discard, io.Discard), out)
-	if want := "answerd: \"sevre\" is not a command; the commands are serve, demo, ask, chat, check,"; code != 2 || !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
+	if want := "answerd: \"sevre\" is not a command; the commands are serve, demo, ask, chat, eval, check,"; code != 2 || !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("exit code %d, %q, want 2 and one line that begins with %q", code, out, want)
 	}
 }
