@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,14 +70,15 @@ func TestEvalDemoSuitePasses(t *testing.T) {
 	}
 }
 
-// answersByQuestion returns a script whose answer depends on the last message of the user.
+// answersByQuestion returns a script whose answer depends on the last message of the user: that of the first
+// key, in alphabetical order, which is in the message.
 func answersByQuestion(answers map[string]llmtest.Answer) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		for i := len(r.Messages) - 1; i >= 0; i-- {
 			if m := r.Messages[i]; m.Role == "user" {
-				for part, answer := range answers {
+				for _, part := range slices.Sorted(maps.Keys(answers)) {
 					if strings.Contains(m.Content, part) {
-						return answer
+						return answers[part]
 					}
 				}
 			}
