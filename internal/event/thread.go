@@ -1,0 +1,89 @@
+package event
+
+import (
+	"context"
+	"time"
+)
+
+// MaxTurn bounds the data of one turn of a thread, in bytes.
+const MaxTurn = 512 << 10
+
+// Bounds of a thread's title and of a page of threads.
+const (
+	MaxTitle       = 200 // bytes
+	MaxThreadsPage = 100
+)
+
+// BusyError says that a thread has an active run: one that has not ended, suspended ones included.
+type BusyError struct{ Run string }
+
+func (e *BusyError) Error() string { return "the thread has an active run" }
+
+// Thread is a conversation of one caller: the turns of runs that share a thread id, in order.
+type Thread struct {
+	ID      string
+	Owner   Owner
+	Title   string
+	Agent   string // that answered last; "" if the service has no names
+	Created time.Time
+	Updated time.Time // when its last turn began or ended
+	Turns   int       // that have ended
+	Active  string    // the run that answers now; "" for none
+	LastRun string    // the run of its newest turn; "" before the first
+}
+
+// Turn is what one run adds to its thread: its question and what came of it.
+type Turn struct {
+	Run string
+	// Number orders the turns of a thread. It rises, and may have gaps.
+	Number int64
+	Time   time.Time
+	Data   []byte // opaque to the log, at most MaxTurn; shared, not to be changed
+}
+
+// ThreadFilter chooses threads of one owner.
+type ThreadFilter struct {
+	Owner Owner
+	Query string // part of the title, without regard to case; "" for any
+	After string // the Next of the page before; "" for the first
+	Limit int    // threads of a page; 0 means 50, at most MaxThreadsPage
+}
+
+// ThreadPage has some threads, the one that was updated last first.
+type ThreadPage struct {
+	Threads []Thread
+	Next    string // the After of the next page; "" after the last one
+}
+
+// TurnPage has some turns of a thread in order.
+type TurnPage struct {
+	Turns []Turn
+	// Before is the number of the first of these turns if there are older ones, else 0.
+	Before int64
+}
+
+// Threads is the part of a log that keeps conversations. Threads are kept longer than the events of
+// their runs, as durably as those. Their ids are chosen by callers: threads of two owners with one id
+// are two threads, and ErrNotFound means that this owner has none of that id. The space of threads
+// is bounded: a full log drops the threads that were not updated for longest, or their oldest turns.
+type Threads interface {
+	// BeginTurn makes a run the active one of a thread, which it creates if there is none. It sets the
+	// thread's Agent, and title as the Title of a new thread. A *BusyError names the active run if
+	// another one is. The log does not find out whether that run is still alive: see EndTurn.
+	BeginTurn(ctx context.Context, owner Owner, thread, run, agent, title string) (Thread, error)
+	// EndTurn adds the turn of a run, if data is not nil, and lets other runs begin if it was the active
+	// one. A second call for a run replaces nothing and returns nil. ErrNotFound if the thread was
+	// deleted meanwhile, ErrTooLarge beyond MaxTurn.
+	EndTurn(ctx context.Context, owner Owner, thread, run string, data []byte) error
+	// Thread returns a thread, or ErrNotFound.
+	Thread(ctx context.Context, owner Owner, thread string) (Thread, error)
+	// Turns returns the last turns before a number, or the last ones for 0: at most limit, and at most
+	// maxBytes of data, but at least one if there is one.
+	Turns(ctx context.Context, owner Owner, thread string, before int64, limit, maxBytes int) (TurnPage, error)
+	// ListThreads lists an owner's threads. ErrInvalidPosition if After is not the Next of a page.
+	ListThreads(ctx context.Context, f ThreadFilter) (ThreadPage, error)
+	// RenameThread sets a thread's title.
+	RenameThread(ctx context.Context, owner Owner, thread, title string) (Thread, error)
+	// DeleteThread removes a thread and its turns, but not its runs. ErrNotFound if there is none.
+	DeleteThread(ctx context.Context, owner Owner, thread string) error
+}
