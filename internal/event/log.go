@@ -136,6 +136,7 @@ type Log interface {
 	Jobs
 	Journal
 	Directory
+	Threads
 	values.Store
 
 	// HasRemoteReader reports whether another process has a reader of the run that waits

@@ -2,17 +2,26 @@ package event
 
 import (
 	"context"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // MaxTurn bounds the data of one turn of a thread, in bytes.
 const MaxTurn = 512 << 10
 
-// Bounds of a thread's title and of a page of threads.
+// Bounds of a thread's id and title, and of a page of threads.
 const (
-	MaxTitle       = 200 // bytes
+	MaxThreadID    = 1024 // bytes
+	MaxTitle       = 200  // bytes
 	MaxThreadsPage = 100
 )
+
+// DefaultThreadsRetention is the retention of threads in a durable log whose options leave it out.
+const DefaultThreadsRetention = 720 * time.Hour
+
+// maxActive bounds how long a turn may take that nobody ends: as long as a run may wait for a person.
+const maxActive = 7 * 24 * time.Hour
 
 // BusyError says that a thread has an active run: one that has not ended, suspended ones included.
 type BusyError struct{ Run string }
@@ -32,6 +41,33 @@ type Thread struct {
 	LastRun string    // the run of its newest turn; "" before the first
 }
 
+// Expired reports whether a thread is no longer kept at a time. Retention counts from its last update. A
+// thread with an active run is kept for seven days at least, since the run may wait that long for a person.
+func (t Thread) Expired(now time.Time, retention time.Duration) bool {
+	if t.Active != "" {
+		retention = max(retention, maxActive)
+	}
+	return now.Sub(t.Updated) >= retention
+}
+
+// ValidThreadID reports whether a log can have a thread of that id: a text of up to MaxThreadID bytes.
+func ValidThreadID(id string) bool {
+	return id != "" && len(id) <= MaxThreadID && utf8.ValidString(id)
+}
+
+// CutTitle returns a title in at most MaxTitle bytes, and as valid UTF-8.
+func CutTitle(title string) string {
+	title = strings.ToValidUTF8(title, "\uFFFD")
+	if len(title) <= MaxTitle {
+		return title
+	}
+	n := MaxTitle
+	for !utf8.RuneStart(title[n]) {
+		n--
+	}
+	return title[:n]
+}
+
 // Turn is what one run adds to its thread: its question and what came of it.
 type Turn struct {
 	Run string
@@ -49,6 +85,14 @@ type ThreadFilter struct {
 	Limit int    // threads of a page; 0 means 50, at most MaxThreadsPage
 }
 
+// PageSize returns the largest number of threads on a page of f.
+func (f ThreadFilter) PageSize() int {
+	if f.Limit <= 0 {
+		return 50
+	}
+	return min(f.Limit, MaxThreadsPage)
+}
+
 // ThreadPage has some threads, the one that was updated last first.
 type ThreadPage struct {
 	Threads []Thread
@@ -64,25 +108,29 @@ type TurnPage struct {
 
 // Threads is the part of a log that keeps conversations. Threads are kept longer than the events of
 // their runs, as durably as those. Their ids are chosen by callers: threads of two owners with one id
-// are two threads, and ErrNotFound means that this owner has none of that id. The space of threads
-// is bounded: a full log drops the threads that were not updated for longest, or their oldest turns.
+// are two threads, and ErrNotFound means that this owner has none of that id, or that it is not a
+// ValidThreadID. The space of threads is bounded: a full log drops the threads that were not updated for
+// longest, those with an active run last, or the oldest turns of a thread that alone is too large.
 type Threads interface {
 	// BeginTurn makes a run the active one of a thread, which it creates if there is none. It sets the
 	// thread's Agent, and title as the Title of a new thread. A *BusyError names the active run if
-	// another one is. The log does not find out whether that run is still alive: see EndTurn.
+	// another one is. The log does not find out whether that run is still alive: see EndTurn. A second
+	// call for the active run changes nothing. Titles are cut, see CutTitle.
 	BeginTurn(ctx context.Context, owner Owner, thread, run, agent, title string) (Thread, error)
 	// EndTurn adds the turn of a run, if data is not nil, and lets other runs begin if it was the active
 	// one. A second call for a run replaces nothing and returns nil. ErrNotFound if the thread was
-	// deleted meanwhile, ErrTooLarge beyond MaxTurn.
+	// deleted meanwhile, even if there is another one with its id now, and for a run that began no turn
+	// of it. ErrTooLarge beyond MaxTurn.
 	EndTurn(ctx context.Context, owner Owner, thread, run string, data []byte) error
 	// Thread returns a thread, or ErrNotFound.
 	Thread(ctx context.Context, owner Owner, thread string) (Thread, error)
 	// Turns returns the last turns before a number, or the last ones for 0: at most limit, and at most
 	// maxBytes of data, but at least one if there is one.
 	Turns(ctx context.Context, owner Owner, thread string, before int64, limit, maxBytes int) (TurnPage, error)
-	// ListThreads lists an owner's threads. ErrInvalidPosition if After is not the Next of a page.
+	// ListThreads lists an owner's threads. ErrInvalidPosition if After is not the Next of a page. What
+	// this process changed is listed at once, what other processes changed within a second.
 	ListThreads(ctx context.Context, f ThreadFilter) (ThreadPage, error)
-	// RenameThread sets a thread's title.
+	// RenameThread sets a thread's title. It is not an update: the order of the list stays.
 	RenameThread(ctx context.Context, owner Owner, thread, title string) (Thread, error)
 	// DeleteThread removes a thread and its turns, but not its runs. ErrNotFound if there is none.
 	DeleteThread(ctx context.Context, owner Owner, thread string) error

@@ -139,9 +139,13 @@ var packages = map[string]struct{ ours, outside []string }{
 	// It has a NATS cluster, for the tests of internal/event/jetstream and internal/faults.
 	"answerd/internal/event/eventtest": {ours: []string{"event", "values"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/jetstream": {ours: []string{"event", "values"}, outside: []string{"github.com/nats-io/"}},
+	"answerd/internal/event/jetstream": {ours: []string{"event", "event/jetstream/threads", "values"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/memory": {ours: []string{"event", "values"}},
+	"answerd/internal/event/jetstream/threads": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
+
+	"answerd/internal/event/memory": {ours: []string{"event", "event/threadindex", "values"}},
+
+	"answerd/internal/event/threadindex": {ours: []string{"event"}},
 
 	"answerd/cmd/server": {
 		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/delivery", "agent/prompt", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},

@@ -52,6 +52,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/threads"
 )
 
 const (
@@ -94,6 +95,8 @@ type Options struct {
 
 // Log implements event.Log. Its methods may be called concurrently.
 type Log struct {
+	threads.Store
+
 	instanceID string // identifies this Log among those that share the streams
 	retention  time.Duration
 	maxBytes   int64

@@ -59,11 +59,12 @@ const (
 
 // Options limits a Log. The zero value uses the defaults.
 type Options struct {
-	// Retention says how long a run is kept after its last event; 0 means
-	// event.DefaultRetention.
+	// Retention says how long a run is kept after its last event, and a thread after its last update;
+	// 0 means event.DefaultRetention.
 	Retention time.Duration
-	// MaxBytes limits the events, inputs, notes and results of all runs together; 0 means
-	// event.DefaultMaxBytes. Runs that have ended are dropped first, in the order in which they
+	// MaxBytes limits the events, inputs, notes and results of all runs, and all threads, together;
+	// 0 means event.DefaultMaxBytes. Threads may use a quarter of it: those are dropped first that were
+	// not updated for longest. Runs that have ended are dropped first, in the order in which they
 	// ended, those of owners above an equal share before others. If no run has ended, the run
 	// that appends loses its oldest results and then its oldest events.
 	MaxBytes int64
@@ -89,8 +90,9 @@ type Log struct {
 	created     int64 // runs, ever
 	lastDropped time.Time
 
-	expiry expiryTimer
-	queue  jobQueue
+	expiry  expiryTimer
+	queue   jobQueue
+	threads threads
 
 	values.Memory
 }

@@ -1,0 +1,390 @@
+package eventtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// Threads runs the suite of event.Threads; open returns an empty log and releases it with t.Cleanup.
+func Threads(t *testing.T, open func(t *testing.T) event.Log) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, event.Log)
+	}{
+		{"TurnBeginsAndEnds", testTurnBeginsAndEnds},
+		{"TurnEndsOnce", testTurnEndsOnce},
+		{"OneOfManyBegins", testOneOfManyBegins},
+		{"DeletedThreadIsGone", testDeletedThreadIsGone},
+		{"OwnersAreIsolated", testOwnersAreIsolated},
+		{"AnyIDIsKept", testAnyIDIsKept},
+		{"TitlesAreCut", testTitlesAreCut},
+		{"ThreadsAreListedByUpdate", testThreadsAreListedByUpdate},
+		{"ThreadsAreFoundByTitle", testThreadsAreFoundByTitle},
+		{"TurnsAreReadInPages", testTurnsAreReadInPages},
+		{"LargeTurnIsKeptUnchanged", testLargeTurnIsKeptUnchanged},
+		{"ConcurrentTurnsAreAllKept", testConcurrentTurnsAreAllKept},
+		{"EndedContextReturns", testEndedContextReturns},
+	} {
+		t.Run(c.name, func(t *testing.T) { t.Parallel(); c.test(t, open(t)) })
+	}
+}
+
+var ada, bob = event.Owner{Issuer: "i", Subject: "ada"}, event.Owner{Issuer: "i", Subject: "bob"}
+
+func beginTurn(t *testing.T, log event.Log, owner event.Owner, thread, run string) event.Thread {
+	t.Helper()
+	begun, err := log.BeginTurn(t.Context(), owner, thread, run, "support", "About "+thread)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return begun
+}
+
+func endTurn(t *testing.T, log event.Log, owner event.Owner, thread, run string, data []byte) {
+	t.Helper()
+	if err := log.EndTurn(t.Context(), owner, thread, run, data); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addTurn begins and ends a turn.
+func addTurn(t *testing.T, log event.Log, owner event.Owner, thread, run, data string) {
+	t.Helper()
+	beginTurn(t, log, owner, thread, run)
+	endTurn(t, log, owner, thread, run, []byte(data))
+}
+
+func getThread(t *testing.T, log event.Log, owner event.Owner, thread string) event.Thread {
+	t.Helper()
+	got, err := log.Thread(t.Context(), owner, thread)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func testTurnBeginsAndEnds(t *testing.T, log event.Log) {
+	before := log.Now().Add(-time.Second)
+	if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("Thread of an unknown id = %v, want %v", err, event.ErrNotFound)
+	}
+	begun := beginTurn(t, log, ada, "thr_a", "run_1")
+	want := event.Thread{ID: "thr_a", Owner: ada, Title: "About thr_a", Agent: "support", Active: "run_1", Created: begun.Created, Updated: begun.Updated}
+	if begun != want || begun.Created.Before(before) || begun.Updated.Before(before) {
+		t.Errorf("BeginTurn = %+v, want %+v of now", begun, want)
+	}
+	if got := getThread(t, log, ada, "thr_a"); !sameThread(got, begun) {
+		t.Errorf("Thread = %+v, want %+v as BeginTurn returned it", got, begun)
+	}
+	if again := beginTurn(t, log, ada, "thr_a", "run_1"); !sameThread(again, begun) {
+		t.Errorf("BeginTurn of the active run = %+v, want %+v", again, begun)
+	}
+	var busy *event.BusyError
+	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "other", "other"); !errors.As(err, &busy) || busy.Run != "run_1" {
+		t.Errorf("BeginTurn while run_1 is active = %v, %+v, want a BusyError with run_1", err, busy)
+	}
+	endTurn(t, log, ada, "thr_a", "run_1", []byte("first"))
+	ended := getThread(t, log, ada, "thr_a")
+	if ended.Active != "" || ended.Turns != 1 || ended.LastRun != "run_1" || ended.Updated.Before(begun.Updated) || !ended.Created.Equal(begun.Created) {
+		t.Errorf("Thread after EndTurn = %+v, want one turn of run_1 and no active run", ended)
+	}
+	if begun, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "research", "another title"); err != nil || begun.Title != "About thr_a" || begun.Agent != "research" || begun.LastRun != "run_1" {
+		t.Errorf("BeginTurn of a second run = %+v, %v, want the new agent and the title of the first turn", begun, err)
+	}
+	endTurn(t, log, ada, "thr_a", "run_2", nil)
+	if got := getThread(t, log, ada, "thr_a"); got.Active != "" || got.Turns != 1 || got.LastRun != "run_1" {
+		t.Errorf("Thread after EndTurn without data = %+v, want one turn of run_1 and no active run", got)
+	}
+	addTurn(t, log, ada, "thr_a", "run_3", "")
+	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", ""}; !slices.Equal(got, want) {
+		t.Errorf("turns = %q, want %q", got, want)
+	}
+}
+
+// sameThread compares threads whose times may have lost their monotonic clock readings.
+func sameThread(a, b event.Thread) bool {
+	same := a.Created.Equal(b.Created) && a.Updated.Equal(b.Updated)
+	b.Created, b.Updated = a.Created, a.Updated
+	return same && a == b
+}
+
+func testTurnEndsOnce(t *testing.T, log event.Log) {
+	addTurn(t, log, ada, "thr_a", "run_1", "first")
+	endTurn(t, log, ada, "thr_a", "run_1", []byte("again"))
+	beginTurn(t, log, ada, "thr_a", "run_2")
+	endTurn(t, log, ada, "thr_a", "run_1", []byte("again"))
+	endTurn(t, log, ada, "thr_a", "run_1", nil)
+	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_2" || got.Turns != 1 {
+		t.Errorf("Thread after a second EndTurn of run_1 = %+v, want run_2 active and one turn", got)
+	}
+	// A process that believes run_2 to be dead lets run_3 begin. run_2 ends after all.
+	endTurn(t, log, ada, "thr_a", "run_2", nil)
+	beginTurn(t, log, ada, "thr_a", "run_3")
+	endTurn(t, log, ada, "thr_a", "run_2", []byte("second"))
+	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_3" || got.Turns != 2 || got.LastRun != "run_2" {
+		t.Errorf("Thread after the late EndTurn of run_2 = %+v, want run_3 active and two turns", got)
+	}
+	endTurn(t, log, ada, "thr_a", "run_3", []byte("third"))
+	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second", "third"}; !slices.Equal(got, want) {
+		t.Errorf("turns = %q, want %q", got, want)
+	}
+	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_4", []byte("x")); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("EndTurn of a run that began no turn = %v, want %v", err, event.ErrNotFound)
+	}
+	if err := log.EndTurn(t.Context(), ada, "thr_b", "run_3", []byte("x")); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("EndTurn of an unknown thread = %v, want %v", err, event.ErrNotFound)
+	}
+}
+
+// testOneOfManyBegins lets runs race for a thread, in several rounds.
+func testOneOfManyBegins(t *testing.T, log event.Log) { RaceBeginTurn(t, log) }
+
+// RaceBeginTurn lets runs of some logs, which may share their storage, race for a thread, in several rounds.
+func RaceBeginTurn(t *testing.T, logs ...event.Log) {
+	const rounds, runs = 5, 8
+	for round := range rounds {
+		var all sync.WaitGroup
+		errs := make([]error, runs)
+		for n := range runs {
+			all.Go(func() {
+				_, errs[n] = logs[n%len(logs)].BeginTurn(t.Context(), ada, "thr_race", fmt.Sprintf("run_%d_%d", round, n), "", "race")
+			})
+		}
+		all.Wait()
+		winner := slices.IndexFunc(errs, func(err error) bool { return err == nil })
+		if winner < 0 {
+			t.Fatalf("round %d: BeginTurn = %v, want one without an error", round, errs)
+		}
+		run := fmt.Sprintf("run_%d_%d", round, winner)
+		for n, err := range errs {
+			var busy *event.BusyError
+			if n != winner && (!errors.As(err, &busy) || busy.Run != run) {
+				t.Errorf("round %d: BeginTurn of run %d = %v, %+v, want a BusyError with %s", round, n, err, busy, run)
+			}
+		}
+		// Each log ends the turn, as two processes may after a takeover.
+		for _, log := range logs {
+			endTurn(t, log, ada, "thr_race", run, fmt.Appendf(nil, "%d", round))
+		}
+	}
+	for _, log := range logs {
+		if got, want := readTurns(t, log, ada, "thr_race", 2, 1<<20), []string{"0", "1", "2", "3", "4"}; !slices.Equal(got, want) {
+			t.Errorf("turns = %q, want %q", got, want)
+		}
+	}
+}
+
+func testDeletedThreadIsGone(t *testing.T, log event.Log) {
+	addTurn(t, log, ada, "thr_a", "run_1", "secret")
+	addTurn(t, log, ada, "thr_kept", "run_k", "kept")
+	beginTurn(t, log, ada, "thr_a", "run_2")
+	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
+		t.Fatal(err)
+	}
+	checkGone := func() {
+		t.Helper()
+		if _, err := log.Thread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("Thread of a deleted thread = %v, want %v", err, event.ErrNotFound)
+		}
+		if page, err := log.Turns(t.Context(), ada, "thr_a", 0, 10, 1<<20); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("Turns of a deleted thread = %+v, %v, want %v", page, err, event.ErrNotFound)
+		}
+		if _, err := log.RenameThread(t.Context(), ada, "thr_a", "x"); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("RenameThread of a deleted thread = %v, want %v", err, event.ErrNotFound)
+		}
+		if err := log.DeleteThread(t.Context(), ada, "thr_a"); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("DeleteThread of a deleted thread = %v, want %v", err, event.ErrNotFound)
+		}
+		if got := listThreads(t, log, event.ThreadFilter{Owner: ada}); !slices.Equal(got, []string{"thr_kept"}) {
+			t.Errorf("ListThreads = %v, want thr_kept", got)
+		}
+	}
+	checkGone()
+	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("EndTurn after the deletion = %v, want %v", err, event.ErrNotFound)
+	}
+	checkGone()
+	// Another thread of that id has nothing of the first one, whose runs cannot end in it.
+	if begun := beginTurn(t, log, ada, "thr_a", "run_3"); begun.Turns != 0 || begun.LastRun != "" {
+		t.Errorf("BeginTurn after the deletion = %+v, want a new thread", begun)
+	}
+	for _, run := range []string{"run_1", "run_2"} {
+		if err := log.EndTurn(t.Context(), ada, "thr_a", run, []byte("late")); !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("EndTurn of %s of the deleted thread = %v, want %v", run, err, event.ErrNotFound)
+		}
+	}
+	endTurn(t, log, ada, "thr_a", "run_3", []byte("new"))
+	if got := readTurns(t, log, ada, "thr_a", 10, 1<<20); !slices.Equal(got, []string{"new"}) {
+		t.Errorf("turns = %q, want those of the new thread", got)
+	}
+	if got := readTurns(t, log, ada, "thr_kept", 10, 1<<20); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("turns of the other thread = %q, want its own", got)
+	}
+}
+
+func testOwnersAreIsolated(t *testing.T, log event.Log) {
+	owners := []event.Owner{ada, bob, {Subject: "ada"}, {}, {Issuer: "ia", Subject: "da"}}
+	for i, owner := range owners {
+		addTurn(t, log, owner, "thr", fmt.Sprintf("run_%d", i), fmt.Sprint("of ", i))
+	}
+	for i, owner := range owners {
+		if got, want := readTurns(t, log, owner, "thr", 10, 1<<20), []string{fmt.Sprint("of ", i)}; !slices.Equal(got, want) {
+			t.Errorf("turns of owner %d = %q, want %q", i, got, want)
+		}
+		if got := listThreads(t, log, event.ThreadFilter{Owner: owner}); !slices.Equal(got, []string{"thr"}) {
+			t.Errorf("threads of owner %d = %v, want one", i, got)
+		}
+	}
+	addTurn(t, log, ada, "adas", "run_x", "x")
+	for _, err := range []error{
+		call(log.Thread(t.Context(), bob, "adas")), call(log.Turns(t.Context(), bob, "adas", 0, 1, 1)),
+		call(log.RenameThread(t.Context(), bob, "adas", "x")), log.DeleteThread(t.Context(), bob, "adas"),
+		log.EndTurn(t.Context(), bob, "adas", "run_x", nil),
+	} {
+		if !errors.Is(err, event.ErrNotFound) {
+			t.Errorf("a method for another owner = %v, want %v", err, event.ErrNotFound)
+		}
+	}
+	if got := getThread(t, log, ada, "adas"); got.Title != "About adas" {
+		t.Errorf("Thread = %+v, want it unchanged", got)
+	}
+}
+
+func call[T any](_ T, err error) error { return err }
+
+func testAnyIDIsKept(t *testing.T, log event.Log) {
+	ids := []string{"a.b.*", ">", "*", "with space\n\x00", "é\u2028", strings.Repeat("x", event.MaxThreadID), "../../etc", "$JS.API.>", "A", "a"}
+	for i, id := range ids {
+		addTurn(t, log, ada, id, fmt.Sprintf("run_%d", i), id)
+	}
+	for _, id := range ids {
+		if got := readTurns(t, log, ada, id, 10, 1<<20); !slices.Equal(got, []string{id}) {
+			t.Errorf("turns of thread %q = %q, want one", id, got)
+		}
+	}
+	slices.Reverse(ids)
+	if got := listThreads(t, log, event.ThreadFilter{Owner: ada, Limit: 3}); !slices.Equal(got, ids) {
+		t.Errorf("ListThreads = %q, want %q", got, ids)
+	}
+	for _, id := range []string{"", "\xff", strings.Repeat("x", event.MaxThreadID+1)} {
+		for _, err := range []error{
+			call(log.BeginTurn(t.Context(), ada, id, "run_x", "", "")), log.EndTurn(t.Context(), ada, id, "run_x", nil),
+			call(log.Thread(t.Context(), ada, id)), call(log.Turns(t.Context(), ada, id, 0, 1, 1)),
+			call(log.RenameThread(t.Context(), ada, id, "x")), log.DeleteThread(t.Context(), ada, id),
+		} {
+			if !errors.Is(err, event.ErrNotFound) {
+				t.Errorf("a method for the invalid id %.10q = %v, want %v", id, err, event.ErrNotFound)
+			}
+		}
+	}
+}
+
+func testTitlesAreCut(t *testing.T, log event.Log) {
+	long := strings.Repeat("ä", event.MaxTitle)
+	begun, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_1", "", "x"+long)
+	if err != nil || len(begun.Title) != event.MaxTitle-1 || !strings.HasPrefix(begun.Title, "xää") {
+		t.Errorf("BeginTurn with a long title = %q, %v, want its first %d bytes", begun.Title, err, event.MaxTitle-1)
+	}
+	for title, want := range map[string]string{long: long[:event.MaxTitle], "": "", "a\xffb": "a\uFFFDb", "<b>\n": "<b>\n"} {
+		if renamed, err := log.RenameThread(t.Context(), ada, "thr_a", title); err != nil || renamed.Title != want || renamed.Active != "run_1" {
+			t.Errorf("RenameThread(%.10q) = %+v, %v, want title %.10q", title, renamed, err, want)
+		}
+		if got := getThread(t, log, ada, "thr_a"); got.Title != want {
+			t.Errorf("title = %.10q, want %.10q", got.Title, want)
+		}
+	}
+}
+
+func testLargeTurnIsKeptUnchanged(t *testing.T, log event.Log) {
+	large := bytes.Repeat([]byte{0, 1, 255, '"'}, event.MaxTurn/4)
+	for i := range 4 {
+		addTurn(t, log, ada, "thr_a", fmt.Sprintf("run_%d", i), string(large))
+	}
+	page, err := log.Turns(t.Context(), ada, "thr_a", 0, 10, 4*event.MaxTurn)
+	if err != nil || len(page.Turns) != 4 {
+		t.Fatalf("Turns = %d turns, %v, want 4", len(page.Turns), err)
+	}
+	for _, turn := range page.Turns {
+		if !bytes.Equal(turn.Data, large) {
+			t.Errorf("turn %d has %d bytes that differ, want the same %d", turn.Number, len(turn.Data), len(large))
+		}
+	}
+	beginTurn(t, log, ada, "thr_a", "run_5")
+	if err := log.EndTurn(t.Context(), ada, "thr_a", "run_5", append(large, 1)); !errors.Is(err, event.ErrTooLarge) {
+		t.Errorf("EndTurn beyond MaxTurn = %v, want %v", err, event.ErrTooLarge)
+	}
+	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_5" || got.Turns != 4 {
+		t.Errorf("Thread after the refused EndTurn = %+v, want run_5 active and four turns", got)
+	}
+}
+
+// testConcurrentTurnsAreAllKept adds turns to threads of two owners while they are listed and renamed.
+func testConcurrentTurnsAreAllKept(t *testing.T, log event.Log) {
+	const writers, turns = 6, 10
+	var all sync.WaitGroup
+	for w := range writers {
+		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)
+		all.Go(func() {
+			for n := range turns {
+				run := fmt.Sprintf("run_%d_%d", w, n)
+				if _, err := log.BeginTurn(t.Context(), owner, thread, run, "", thread); err != nil {
+					t.Error(err)
+				}
+				if err := log.EndTurn(t.Context(), owner, thread, run, fmt.Append(nil, n)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		all.Go(func() {
+			for n := range turns {
+				_, err := log.RenameThread(t.Context(), owner, thread, fmt.Sprint("name ", n))
+				if err != nil && !errors.Is(err, event.ErrNotFound) {
+					t.Errorf("RenameThread = %v, want no error or %v", err, event.ErrNotFound)
+				}
+				if _, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: owner}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for w := range writers {
+		owner, thread := []event.Owner{ada, bob}[w%2], fmt.Sprintf("thr_%d", w)
+		if got := readTurns(t, log, owner, thread, 100, 1<<20); len(got) != turns || !slices.IsSorted(got) {
+			t.Errorf("turns of %s = %q, want %d in order", thread, got, turns)
+		}
+		if got := getThread(t, log, owner, thread); got.Turns != turns || got.Active != "" {
+			t.Errorf("Thread = %+v, want %d turns and no active run", got, turns)
+		}
+	}
+}
+
+// testEndedContextReturns calls the methods with a context that has ended: they may succeed, and return
+// at once.
+func testEndedContextReturns(t *testing.T, log event.Log) {
+	addTurn(t, log, ada, "thr_a", "run_1", "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	for _, err := range []error{
+		call(log.BeginTurn(ctx, ada, "thr_b", "run_2", "", "")), log.EndTurn(ctx, ada, "thr_a", "run_1", []byte("x")), call(log.Thread(ctx, ada, "thr_a")),
+		call(log.Turns(ctx, ada, "thr_a", 0, 1, 1)), call(log.ListThreads(ctx, event.ThreadFilter{Owner: ada})),
+		call(log.RenameThread(ctx, ada, "thr_a", "x")), log.DeleteThread(ctx, ada, "thr_a"),
+	} {
+		if err != nil && !errors.Is(err, event.ErrUnavailable) && !errors.Is(err, context.Canceled) {
+			t.Errorf("a method with an ended context = %v, want no error or %v", err, event.ErrUnavailable)
+		}
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("the methods took %v with an ended context, want less than 2s", took)
+	}
+}

@@ -1,0 +1,147 @@
+// Package threadindex keeps the threads of each owner in the order of their last update. Both logs list
+// threads from it.
+//
+//	var x threadindex.Index
+//	x.Put(threadindex.Entry{Thread: t, Order: 7})
+//	page, err := x.Page(event.ThreadFilter{Owner: t.Owner}, func(event.Thread) bool { return true })
+//
+// A page costs the same for any number of threads, unless a Query is given: then it looks at the titles
+// of one owner's threads until the page is full. An Index is not safe for concurrent use.
+package threadindex
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	"answerd/internal/event"
+)
+
+// Entry is a thread at its place.
+type Entry struct {
+	event.Thread
+	// Order is greater the later the thread was updated. No two threads have the same. The position of
+	// a page is the Order of its last thread.
+	Order uint64
+}
+
+// Index has the threads of all owners. The zero Index is empty.
+type Index struct {
+	owners map[event.Owner]*threads
+	count  int
+}
+
+// threads has the threads of one owner.
+type threads struct {
+	byID   map[string]*Entry
+	sorted []*Entry // by Order, the smallest first
+}
+
+// Len returns the number of threads.
+func (x *Index) Len() int { return x.count }
+
+// Get returns the entry of a thread.
+func (x *Index) Get(owner event.Owner, id string) (Entry, bool) {
+	if o := x.owners[owner]; o != nil {
+		if e := o.byID[id]; e != nil {
+			return *e, true
+		}
+	}
+	return Entry{}, false
+}
+
+// Put adds an entry, in place of the thread's earlier one.
+func (x *Index) Put(e Entry) {
+	if x.owners == nil {
+		x.owners = make(map[event.Owner]*threads)
+	}
+	o := x.owners[e.Owner]
+	if o == nil {
+		o = &threads{byID: make(map[string]*Entry)}
+		x.owners[e.Owner] = o
+	}
+	if earlier := o.byID[e.ID]; earlier != nil {
+		if earlier.Order == e.Order {
+			*earlier = e
+			return
+		}
+		o.removeSorted(earlier)
+		x.count--
+	}
+	x.count++
+	o.byID[e.ID] = &e
+	i := len(o.sorted)
+	if i > 0 && o.sorted[i-1].Order > e.Order { // nearly never: an update is the newest
+		i, _ = o.search(e.Order)
+	}
+	o.sorted = slices.Insert(o.sorted, i, &e)
+}
+
+// Remove removes the entry of a thread, if there is one.
+func (x *Index) Remove(owner event.Owner, id string) {
+	o := x.owners[owner]
+	if o == nil || o.byID[id] == nil {
+		return
+	}
+	o.removeSorted(o.byID[id])
+	delete(o.byID, id)
+	x.count--
+	if len(o.byID) == 0 {
+		delete(x.owners, owner)
+	}
+}
+
+// Page returns a page of the threads that are kept.
+func (x *Index) Page(f event.ThreadFilter, kept func(event.Thread) bool) (page event.ThreadPage, err error) {
+	o := x.owners[f.Owner]
+	if o == nil {
+		o = &threads{}
+	}
+	end := len(o.sorted)
+	if f.After != "" {
+		after, err := strconv.ParseUint(f.After, 36, 64)
+		if err != nil {
+			return page, event.ErrInvalidPosition
+		}
+		end, _ = o.search(after)
+	}
+	query, last := strings.ToLower(f.Query), uint64(0)
+	for _, e := range slices.Backward(o.sorted[:end]) {
+		if !kept(e.Thread) || query != "" && !strings.Contains(strings.ToLower(e.Title), query) {
+			continue
+		}
+		if len(page.Threads) == f.PageSize() {
+			page.Next = strconv.FormatUint(last, 36)
+			break
+		}
+		page.Threads, last = append(page.Threads, e.Thread), e.Order
+	}
+	return page, nil
+}
+
+// Oldest returns the threads of an owner, the one that was updated longest ago first. The index must not
+// be changed meanwhile.
+func (x *Index) Oldest(owner event.Owner) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		if o := x.owners[owner]; o != nil {
+			for _, e := range o.sorted {
+				if !yield(*e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// search returns the index of the first entry whose Order is at least order.
+func (o *threads) search(order uint64) (int, bool) {
+	return slices.BinarySearchFunc(o.sorted, order, func(e *Entry, order uint64) int { return cmp.Compare(e.Order, order) })
+}
+
+func (o *threads) removeSorted(e *Entry) {
+	if i, ok := o.search(e.Order); ok {
+		o.sorted = slices.Delete(o.sorted, i, i+1)
+	}
+}
