@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/threads"
 )
 
 // How an embedded log recovers from a full disk
@@ -21,8 +22,9 @@ import (
 // writing it again. A reserve file of reserveBytes holds space for that. When a write has
 // failed, the log becomes unready and accepts no events (diskFull). The server accepts no writes
 // after one has failed, so recoverDisk removes the reserve and opens the store again. It then
-// deletes the runs whose retention has passed, until the reserve fits on the disk again. It
-// deletes nothing else, so no acknowledged event is lost.
+// deletes the runs and threads whose retention has passed, until the reserve fits on the disk again. It
+// deletes no other run, so no acknowledged event is lost. If that is not enough although runs have
+// expired, it deletes the threads that were not updated for longest (relieve).
 
 const (
 	// diskCheckInterval separates two attempts to recover a disk that was full.
@@ -69,7 +71,10 @@ func fitDisk(dir string, maxBytes, byDefault int64, logger *slog.Logger) (int64,
 	case maxBytes > 0:
 		return maxBytes, nil
 	}
-	stored := bytesIn(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", runsName, "msgs"))
+	stored := int64(0)
+	for _, stream := range []string{runsName, threads.HeadsStream, threads.TurnsStream} {
+		stored += bytesIn(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs"))
+	}
 	if bound < byDefault {
 		bound = max(bound, stored, minMaxBytes)
 		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", bound, "default", byDefault)
@@ -161,11 +166,12 @@ func (l *Log) diskFailed() bool {
 func (l *Log) recoverDiskLoop() {
 	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
+	var full shortage
 	for {
 		select {
 		case <-tick.C:
 			if l.diskFull.Load() {
-				l.recoverDisk()
+				l.recoverDisk(&full)
 			}
 		case <-l.ctx.Done():
 			return
@@ -176,7 +182,7 @@ func (l *Log) recoverDiskLoop() {
 // recoverDisk makes one attempt to recover from a full disk. Opening the store again loses
 // nothing: acknowledged events are on the disk, and jobs are delivered again when their leases
 // end.
-func (l *Log) recoverDisk() {
+func (l *Log) recoverDisk(full *shortage) {
 	defer l.recoverPanic("recover from a full disk")
 	e := l.embedded
 	if released := e.releaseReserve(); released || e.isHealthy() != nil {
@@ -189,8 +195,13 @@ func (l *Log) recoverDisk() {
 		}
 		l.requestResync()
 	}
+	before := l.expired.Load()
 	l.expireOnce()
+	if err := l.threads.Expire(l.ctx); err != nil {
+		l.logger.Warn("expired threads could not be deleted from the event log", "error", err)
+	}
 	if e.makeReserve() != nil {
+		l.relieve(full, before)
 		return
 	}
 	if err := e.reopenStore(0); err != nil {

@@ -109,7 +109,7 @@ func TestRetentionDeletesRunsWithoutEvents(t *testing.T) {
 
 func TestRetentionDeletesEndedRunsFirstWhenSpaceIsShort(t *testing.T) {
 	t.Parallel()
-	l := openEmbedded(t, Options{MaxBytes: 1 << 20})
+	l := openEmbedded(t, Options{MaxBytes: 4 << 20 / 3})
 	large := event.Start{Question: strings.Repeat("x", 90<<10)}
 	createRun(t, l, "run_open", large)
 	for i := range 9 {
@@ -128,7 +128,7 @@ func TestRetentionDeletesEndedRunsFirstWhenSpaceIsShort(t *testing.T) {
 // A stream at its size limit drops its oldest messages, which readers must learn.
 func TestFullStreamDropsTheOldestEvents(t *testing.T) {
 	t.Parallel()
-	l := openEmbedded(t, Options{MaxBytes: 1 << 20})
+	l := openEmbedded(t, Options{MaxBytes: 4 << 20 / 3})
 	createRun(t, l, "run_idle", event.Start{})
 	createRun(t, l, "run_a", event.Start{})
 	for range 40 {

@@ -77,9 +77,13 @@ type Options struct {
 	// Retention says how long a run is kept after its last event; 0 means
 	// event.DefaultRetention.
 	Retention time.Duration
-	// MaxBytes limits the events, inputs and results of all runs. 0 means event.DefaultMaxBytes,
-	// or with file: the space of its file system, if that is less. Runs that have ended are
-	// deleted first, then the oldest messages of any run. Records of runs and jobs may use
+	// ThreadsRetention says how long a thread is kept after its last update; 0 means
+	// event.DefaultThreadsRetention.
+	ThreadsRetention time.Duration
+	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a
+	// quarter of it. 0 means event.DefaultMaxBytes, or with file: the space of its file system, if that
+	// is less. Runs that have ended are deleted first, then the oldest messages of any run. Threads that
+	// were not updated for longest are deleted first. Records of runs and jobs may use
 	// another quarter of MaxBytes, and file: reserves 12 MiB.
 	MaxBytes int64
 	// Memory says how many bytes of memory the log may use; 0 means DefaultMemory. A sixth of it is
@@ -95,16 +99,18 @@ type Options struct {
 
 // Log implements event.Log. Its methods may be called concurrently.
 type Log struct {
-	threads.Store
+	event.Threads
 
 	instanceID string // identifies this Log among those that share the streams
 	retention  time.Duration
-	maxBytes   int64
+	maxBytes   int64 // of runs and threads
 	lease      time.Duration
 	logger     *slog.Logger
 
-	embedded *embedded   // nil on a cluster
-	diskFull atomic.Bool // the disk of the embedded server accepts no writes (disk.go)
+	embedded    *embedded    // nil on a cluster
+	expired     atomic.Int64 // runs that retention has deleted, ever
+	accountFull atomic.Bool  // an append was refused since expireLoop looked
+	diskFull    atomic.Bool  // the disk of the embedded server accepts no writes (disk.go)
 	// Two connections: messages to many readers must not contend with appends for the lock
 	// of one connection.
 	write, read *nats.Conn
@@ -112,8 +118,11 @@ type Log struct {
 	runsStream  js.Stream
 	indexStream js.Stream
 	jobsStream  js.Stream
-	maxPart     int  // bytes of a payload that is not split
-	clustered   bool // the streams have replicas, which may lag behind their leader
+	headsStream js.Stream
+	turnsStream js.Stream
+	threads     *threads.Store // the same as Threads
+	maxPart     int            // bytes of a payload that is not split
+	clustered   bool           // the streams have replicas, which may lag behind their leader
 
 	ctx       context.Context // ends with Close
 	stop      context.CancelFunc
@@ -175,6 +184,9 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 		if err = l.repairRuns(ctx); err != nil {
 			return l, err
 		}
+	}
+	if err = l.openThreads(ctx, o.ThreadsRetention); err != nil {
+		return l, err
 	}
 	return l, l.startLoops()
 }
@@ -242,6 +254,7 @@ func (l *Log) startLoops() error {
 	l.wg.Go(l.pollLoop)
 	l.wg.Go(l.expireLoop)
 	l.wg.Go(l.heartbeatLoop)
+	l.wg.Go(func() { l.threads.Follow(l.ctx) })
 	if l.embedded != nil {
 		l.wg.Go(l.recoverDiskLoop)
 		return nil

@@ -14,6 +14,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/threads"
 )
 
 // Headers of answerd's messages.
@@ -65,6 +66,11 @@ func newMessage(m *nats.Msg) message {
 	previous, _ := strconv.ParseUint(m.Header.Get(js.LastSequenceHeader), 10, 64)
 	when, _ := time.Parse(time.RFC3339Nano, m.Header.Get(js.TimeStampHeaer))
 	return message{subject: m.Header.Get(js.SubjectHeader), pos: pos, previous: previous, time: when, header: m.Header, data: m.Data}
+}
+
+// toThreads returns m for package threads.
+func (m *message) toThreads() threads.Message {
+	return threads.Message{Subject: m.subject, Pos: m.pos, Time: m.time, Header: m.header, Data: m.data}
 }
 
 // writerID identifies the writer of a message and the event in it.

@@ -66,10 +66,10 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 				return pos, err
 			}
 		case l.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
-			l.expireSoon()
+			l.expireSoon(err)
 			return 0, unavailableError("append to the log", err)
 		case isFull(err): // keep trying: runs may be deleted meanwhile
-			l.expireSoon()
+			l.expireSoon(err)
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
@@ -118,7 +118,7 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 		case l.diskFailed():
 			return unavailableError(attempted, err)
 		case isFull(err):
-			l.expireSoon()
+			l.expireSoon(err)
 		case isPermanent(err):
 			return fmt.Errorf("%s: %w", attempted, err)
 		}
@@ -130,6 +130,20 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 			return unavailableError(attempted, err)
 		}
 	}
+}
+
+// publishRemoval makes one attempt to append m in place of its subject's last message, which must be at
+// last. It returns ErrFenced if it is not. A log that recovers from a full disk has space for it.
+func (l *Log) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last uint64) (uint64, error) {
+	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	ack, err := l.publishOnce(ctx, m)
+	switch {
+	case isWrongLastSequence(err):
+		return 0, event.ErrFenced
+	case err != nil:
+		return 0, unavailableError("remove from the log", err)
+	}
+	return ack.Sequence, nil
 }
 
 // publishOnce makes one attempt to append m.
@@ -160,11 +174,13 @@ func isFull(err error) bool {
 	if !errors.As(err, &api) {
 		return false
 	}
-	switch api.ErrorCode {
-	case accountFullCode, serverFullCode, storageFullCode:
-		return true
-	}
-	return api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
+	return isAccountFull(err) || api.ErrorCode == storeFailedCode && strings.Contains(api.Description, "maximum") && !isDuplicate(err)
+}
+
+// isAccountFull reports whether an account or its server has reached a limit.
+func isAccountFull(err error) bool {
+	var api *js.APIError
+	return errors.As(err, &api) && (api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode)
 }
 
 // isPermanent reports whether a server would refuse a message again if it were repeated.

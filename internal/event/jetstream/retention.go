@@ -27,6 +27,7 @@ const (
 // harmless.
 func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
+	var account shortage
 	for {
 		select {
 		case <-time.After(interval + rand.N(interval/4)):
@@ -35,7 +36,11 @@ func (l *Log) expireLoop() {
 			return
 		}
 		if !l.diskFull.Load() { // else recoverDisk does it
+			before := l.expired.Load()
 			l.expireOnce()
+			if l.accountFull.Swap(false) {
+				l.relieve(&account, before)
+			}
 		}
 		select { // while the log is full, expireNow is always ready
 		case <-time.After(time.Second):
@@ -45,8 +50,11 @@ func (l *Log) expireLoop() {
 	}
 }
 
-// expireSoon makes expireLoop delete runs now, because the log is full.
-func (l *Log) expireSoon() {
+// expireSoon makes expireLoop delete runs now, because the log is full, as err says.
+func (l *Log) expireSoon(err error) {
+	if isAccountFull(err) {
+		l.accountFull.Store(true)
+	}
 	select {
 	case l.expireNow <- struct{}{}:
 	default: // a request is pending
@@ -57,6 +65,46 @@ func (l *Log) expireOnce() {
 	defer l.recoverPanic("delete expired runs")
 	if err := l.expireRuns(l.ctx); err != nil && l.ctx.Err() == nil {
 		l.logger.Warn("expired runs could not be deleted from the event log", "error", err)
+	}
+}
+
+// shortage describes a time in which the disk or the account of the log is full.
+type shortage struct {
+	last    time.Time // when that was found last
+	expired int64     // Log.expired at the beginning
+	checks  int       // since the first run has expired
+}
+
+const (
+	// shortageEnd is the time after which a shortage that was not found again has ended.
+	shortageEnd = 10 * time.Second
+	// reliefChecks is how often a shortage is found, once a second, before threads give way: the disk has
+	// the space of deleted runs only when the server has compacted its files.
+	reliefChecks = 3
+)
+
+// relieve deletes old threads if the disk or the account stays full although runs have expired, or
+// although there are none. before is Log.expired before this check deleted runs.
+func (l *Log) relieve(s *shortage, before int64) {
+	defer l.recoverPanic("delete threads of a full log")
+	now := time.Now()
+	if now.Sub(s.last) > shortageEnd {
+		*s = shortage{expired: before}
+	}
+	s.last = now
+	info, err := l.streamInfo(l.ctx, l.runsStream)
+	if err != nil || info.State.Msgs > 0 && l.expired.Load() == s.expired {
+		return
+	}
+	if s.checks++; s.checks < reliefChecks {
+		return
+	}
+	deleted, err := l.threads.GiveWay(l.ctx, int64(info.State.Bytes))
+	if err != nil && l.ctx.Err() == nil {
+		l.logger.Warn("old threads could not be deleted from the full event log", "error", err)
+	}
+	if deleted {
+		l.logger.Warn("deleted threads of the full event log that were not updated for longest")
 	}
 }
 
@@ -97,7 +145,11 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, unavailableError("read the state of the log", err)
 		}
-		if info.State.Bytes > uint64(info.Config.MaxBytes)/10*8 {
+		limit := info.Config.MaxBytes
+		if s == l.runsStream {
+			limit = min(limit, maxRunsBytes(l.maxBytes))
+		}
+		if info.State.Bytes > uint64(limit)/10*8 {
 			return true, nil
 		}
 	}
@@ -126,6 +178,7 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) 
 		if err := l.deleteRun(ctx, lastToken(m.subject), m.subject); err != nil {
 			return short, err
 		}
+		l.expired.Add(1)
 		if short {
 			if short, err = l.isSpaceShort(ctx); err != nil {
 				return short, err

@@ -435,6 +435,6 @@ func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error)
 	if err != nil {
 		return false, unavailableError("read the log", err)
 	}
-	nearlyFull := info.State.Bytes > uint64(l.maxBytes)/4*3
+	nearlyFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/4*3
 	return nearlyFull && info.State.FirstTime.After(rec.Created), nil
 }

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/threads"
 )
 
 // The streams hold all runs. A stream for each run, or a consumer for each reader, would cost
@@ -103,6 +105,9 @@ const (
 	setupAttemptTimeout = 3 * time.Second
 )
 
+// maxRunsBytes returns the limit of the stream of runs. Threads have the rest of maxBytes.
+func maxRunsBytes(maxBytes int64) int64 { return maxBytes / 4 * 3 }
+
 // maxIndexBytes returns the limit of the index, and of the jobs and the values together.
 func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
 
@@ -119,9 +124,10 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	if len(l.write.Servers()) >= 3 {
 		replicas = 3
 	}
+	heads, turns := threads.Streams(l.maxBytes, replicas)
 	if l.runsStream, err = l.openStream(ctx, js.StreamConfig{
 		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: l.maxBytes, Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
+		MaxBytes: maxRunsBytes(l.maxBytes), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
 		RePublish: &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"},
 	}); err != nil {
 		return err
@@ -149,7 +155,73 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	if err = l.openThreadStreams(ctx, heads, turns); err != nil {
+		return err
+	}
 	return l.openConsumer(ctx)
+}
+
+// openThreadStreams opens the streams of threads. Until some runs were deleted, the stream of runs may be
+// larger than its share, because an earlier version used all of MaxBytes for it. Turns get less then.
+func (l *Log) openThreadStreams(ctx context.Context, heads, turns js.StreamConfig) (err error) {
+	excess := l.runsStream.CachedInfo().Config.MaxBytes - maxRunsBytes(l.maxBytes)
+	turns.MaxBytes = max(turns.MaxBytes-max(excess, 0), 1<<20)
+	if l.headsStream, err = l.openStream(ctx, heads); err != nil {
+		return err
+	}
+	l.turnsStream, err = l.openStream(ctx, turns)
+	return err
+}
+
+// openThreads loads the threads.
+func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
+	streams := map[string]js.Stream{threads.HeadsStream: l.headsStream, threads.TurnsStream: l.turnsStream}
+	l.threads = threads.New(threads.Server{
+		Publish: func(ctx context.Context, stream string, m *nats.Msg, last uint64) (uint64, error) {
+			return l.publishAfter(ctx, stream, m, last, createTimeout)
+		},
+		PublishRemoval: l.publishRemoval,
+		ReadLast: func(ctx context.Context, stream, subject string) (*threads.Message, error) {
+			m, err := l.readLastFromLeader(ctx, stream, subject)
+			if err != nil || m == nil {
+				return nil, err
+			}
+			return new(m.toThreads()), nil
+		},
+		ReadEach: func(ctx context.Context, stream string, subjects []string) (map[string]threads.Message, error) {
+			found, err := l.readLastOfEach(ctx, stream, subjects)
+			bySubject := make(map[string]threads.Message, len(found))
+			for subject, m := range found {
+				bySubject[subject] = m.toThreads()
+			}
+			return bySubject, err
+		},
+		ReadFrom: func(ctx context.Context, stream, subject string, from uint64) (all []threads.Message, more bool, err error) {
+			found, more, err := l.readBatch(ctx, stream, directGet{Next: subject, From: from})
+			for _, m := range found {
+				all = append(all, m.toThreads())
+			}
+			return all, more, err
+		},
+		Purge: func(ctx context.Context, stream, subject string) error {
+			return purgeSubject(ctx, streams[stream], subject)
+		},
+		Delete: func(ctx context.Context, stream string, pos uint64) error {
+			return deleteMessage(ctx, streams[stream], pos)
+		},
+		Usage: func(ctx context.Context, stream string) (has, limit int64, err error) {
+			ctx, cancel := context.WithTimeout(ctx, readTimeout)
+			defer cancel()
+			info, err := l.streamInfo(ctx, streams[stream])
+			if err != nil {
+				return 0, 0, unavailableError("read the state of the log", err)
+			}
+			return int64(info.State.Bytes), info.Config.MaxBytes, nil
+		},
+		DiskFull: l.diskFull.Load, IsFull: isFull, Now: l.Now, MaxPart: l.maxPart, Clustered: l.clustered,
+	}, retention, l.logger)
+	l.Threads = l.threads
+	return l.threads.Load(ctx)
 }
 
 // openConsumer makes the one consumer of the work queue. Its AckWait is the lease of a job.
@@ -188,10 +260,13 @@ func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, e
 		}
 		existing := s.CachedInfo().Config
 		l.clustered = l.clustered || existing.Replicas > 1
-		if existing.MaxBytes == c.MaxBytes {
+		// A smaller limit must not make the stream drop messages. Retention deletes runs and threads until
+		// they fit, and the next start sets the limit.
+		maxBytes := max(c.MaxBytes, min(existing.MaxBytes, int64(s.CachedInfo().State.Bytes)))
+		if existing.MaxBytes == maxBytes {
 			return nil
 		}
-		existing.MaxBytes = c.MaxBytes
+		existing.MaxBytes = maxBytes
 		s, err = l.js.UpdateStream(ctx, existing)
 		return err
 	})
@@ -219,6 +294,21 @@ func retrySetup(ctx context.Context, request func(context.Context) error) error 
 			return err
 		}
 	}
+}
+
+// deleteMessage removes the message at a pos. It returns ErrFenced if the stream does not have it any more.
+func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := s.DeleteMsg(ctx, pos)
+	var api *js.APIError
+	switch {
+	case errors.As(err, &api) && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
+		return event.ErrFenced
+	case err != nil:
+		return unavailableError("remove from the log", err)
+	}
+	return nil
 }
 
 // purgeSubject removes the messages of a subject from a stream. The subject may have wildcards.

@@ -1,0 +1,161 @@
+package threads
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"answerd/internal/event"
+)
+
+// Expire deletes the threads whose retention has passed, removes turns that a deletion left, and makes
+// space. Every process does so; deleting a thread twice is harmless.
+func (s *Store) Expire(ctx context.Context) error {
+	now := s.server.Now()
+	var expired []head
+	s.mu.Lock()
+	for _, h := range s.heads {
+		if h.thread().Expired(now, s.retention) {
+			expired = append(expired, h)
+		}
+	}
+	deleted := s.tombstones
+	s.tombstones = make(map[string]string)
+	s.mu.Unlock()
+	for key, incarnation := range deleted {
+		s.removeTurns(ctx, key, incarnation)
+	}
+	for _, h := range expired {
+		if _, err := s.deleteHead(ctx, h); err != nil {
+			return err
+		}
+	}
+	_, err := s.makeSpace(ctx)
+	return err
+}
+
+// countAdded requests a check of the space after spaceCheck bytes of turns were added.
+func (s *Store) countAdded(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.added += int64(n)
+	if s.added < spaceCheck {
+		return
+	}
+	s.added = 0
+	select {
+	case s.spaceNow <- struct{}{}:
+	default: // a request is pending
+	}
+}
+
+// spaceCheck is the number of bytes of turns after which the space is checked.
+const spaceCheck = 512 << 10
+
+// makeSpace deletes threads while one of the streams is filled to 80 %, and reports whether it deleted
+// some.
+func (s *Store) makeSpace(ctx context.Context) (deleted bool, err error) {
+	for {
+		// The order changes little while some are deleted.
+		for _, h := range s.dropOrder(dropBatch) {
+			if short, err := s.isSpaceShort(ctx); err != nil || !short {
+				return deleted, err
+			}
+			dropped, err := s.drop(ctx, h)
+			if err != nil {
+				return deleted, err
+			}
+			deleted = deleted || dropped
+		}
+		if !deleted {
+			return false, nil
+		}
+	}
+}
+
+// dropBatch is how many threads are deleted before their order is determined again.
+const dropBatch = 32
+
+// isSpaceShort reports whether one of the streams is filled to 80 %.
+func (s *Store) isSpaceShort(ctx context.Context) (bool, error) {
+	for _, stream := range []string{HeadsStream, TurnsStream} {
+		has, limit, err := s.server.Usage(ctx, stream)
+		if err != nil || has > limit/10*8 {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// drop deletes a thread to make space. If h is not its head any more, drop reads the newest one.
+func (s *Store) drop(ctx context.Context, h head) (bool, error) {
+	dropped, err := s.deleteHead(ctx, h)
+	if err != nil || dropped {
+		return dropped, err
+	}
+	_, err = s.readHead(ctx, h.owner(), h.ID)
+	return false, err
+}
+
+// dropOrder returns the n threads to drop first: those without an active run of owners above an equal
+// share, then others without one, then all others; and of these those first that were updated longest ago.
+func (s *Store) dropOrder(n int) []head {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	usage, total := make(map[event.Owner]int64), int64(0)
+	all := make([]head, 0, len(s.heads))
+	for _, h := range s.heads {
+		usage[h.owner()] += h.size()
+		total += h.size()
+		all = append(all, h)
+	}
+	share := total / int64(max(len(usage), 1))
+	rank := func(h head) int {
+		switch {
+		case h.Active != "":
+			return 3
+		case usage[h.owner()] > share:
+			return 1
+		}
+		return 2
+	}
+	slices.SortFunc(all, func(a, b head) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Order, b.Order)) })
+	return all[:min(n, len(all))]
+}
+
+// headOverhead estimates the bytes of a head in its stream.
+const headOverhead = 1 << 10
+
+func (h *head) size() int64 { return h.Bytes + headOverhead }
+
+// GiveWay deletes a third of the threads, but none with an active run, those first that were not updated
+// for longest. A log calls it when its disk or account stays full although runs have
+// expired. It deletes nothing while the threads have at most a quarter of what they and others, which
+// have other bytes, use. It reports whether it deleted some.
+func (s *Store) GiveWay(ctx context.Context, other int64) (deleted bool, err error) {
+	used := int64(0)
+	for _, stream := range []string{HeadsStream, TurnsStream} {
+		has, _, err := s.server.Usage(ctx, stream)
+		if err != nil {
+			return false, err
+		}
+		used += has
+	}
+	if used <= other/3 {
+		return false, nil
+	}
+	s.mu.Lock()
+	n := len(s.heads)
+	s.mu.Unlock()
+	for _, h := range s.dropOrder((n + 2) / 3) {
+		if h.Active != "" {
+			break
+		}
+		dropped, err := s.drop(ctx, h)
+		if err != nil {
+			return deleted, err
+		}
+		deleted = deleted || dropped
+	}
+	return deleted, nil
+}

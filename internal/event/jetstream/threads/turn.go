@@ -1,0 +1,269 @@
+package threads
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"answerd/internal/event"
+)
+
+const (
+	// firstTurns is how many turns Turns reads at first, and maxTurns how many at once when they are small.
+	firstTurns = 8
+	maxTurns   = 64
+	// maxParts bounds the parts of a turn.
+	maxParts = 1 << 12
+)
+
+// turnSubject returns the subject of a turn of a thread, or of its part.
+func turnSubject(key, incarnation, token string) string {
+	return turnPrefix + key + "." + incarnation + "." + token
+}
+
+func (h *head) turnSubject(number int) string {
+	return turnSubject(h.key(), h.Incarnation, strconv.Itoa(number))
+}
+
+// EndTurn implements event.Threads.
+func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, data []byte) error {
+	if len(data) > event.MaxTurn {
+		return event.ErrTooLarge
+	}
+	stored := "" // the incarnation that has the turn
+	h, cached := s.cachedHead(owner, id)
+	for ; ; cached = false {
+		if !cached {
+			var err error
+			if h, err = s.readHead(ctx, owner, id); err != nil {
+				return err
+			}
+		}
+		unfinished := slices.Contains(h.Unfinished, run)
+		switch {
+		case !cached && stored != "" && (!h.exists() || h.Incarnation != stored):
+			s.removeTurns(ctx, keyOf(owner, id), stored) // the thread was deleted meanwhile
+			return event.ErrNotFound
+		case h.exists() && slices.Contains(h.Ended, run):
+			return nil
+		case h.exists() && unfinished && (data != nil || h.Active == run):
+		case cached: // it may be behind
+			continue
+		case h.exists() && unfinished:
+			return nil
+		default:
+			return event.ErrNotFound
+		}
+		after, err := s.ended(ctx, h, run, data)
+		if err != nil {
+			return err
+		}
+		if data != nil {
+			stored = h.Incarnation
+		}
+		replaced, err := s.replaceHead(ctx, h, &after)
+		if err != nil {
+			return err
+		}
+		if replaced && (data == nil || after.LastRun == run) {
+			s.countAdded(len(data))
+			return nil
+		}
+	}
+}
+
+// ended stores a turn with the next number and returns the head that counts it. If another run has that
+// number, because its process ended before it was counted, ended returns the head that counts that one.
+func (s *Store) ended(ctx context.Context, h head, run string, data []byte) (after head, err error) {
+	after = h
+	after.Updated, after.Order = s.server.Now(), 0
+	if data == nil {
+		after.Active = ""
+		return after, nil
+	}
+	by, size, err := s.storeTurn(ctx, h, run, data)
+	if err != nil {
+		return after, err
+	}
+	after.end(by, size)
+	return after, nil
+}
+
+// storeTurn publishes a turn with the number after those of h, and returns whose turn has it then.
+func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (by string, size int, err error) {
+	for {
+		m := nats.NewMsg(h.turnSubject(h.Turns + 1))
+		m.Header.Set(runHeader, run)
+		m.Header.Set(writerHeader, rand.Text())
+		parts, err := s.setData(ctx, h, m, data)
+		if err == nil {
+			_, err = s.server.Publish(ctx, TurnsStream, m, 0)
+		}
+		if err == nil {
+			return run, len(data), nil
+		}
+		if parts != "" {
+			_ = s.server.Purge(ctx, TurnsStream, parts) // with the thread at the latest
+		}
+		if !errors.Is(err, event.ErrFenced) {
+			return "", 0, err
+		}
+		found, err := s.server.ReadLast(ctx, TurnsStream, m.Subject)
+		if err != nil {
+			return "", 0, err
+		}
+		if found != nil {
+			return found.Header.Get(runHeader), len(found.Data), nil
+		}
+	}
+}
+
+// setData puts the data of a turn into m. Data above the server's limit is published in parts, whose
+// subjects it returns.
+func (s *Store) setData(ctx context.Context, h head, m *nats.Msg, data []byte) (subjects string, err error) {
+	if len(data) <= s.server.MaxPart {
+		m.Data = data
+		return "", nil
+	}
+	nonce, count := strings.ToLower(rand.Text()[:10]), 0
+	subjects = turnSubject(h.key(), h.Incarnation, partToken+"."+nonce+".*")
+	for part := range slices.Chunk(data, s.server.MaxPart) {
+		pm := nats.NewMsg(partSubject(&h, nonce, count))
+		pm.Data = part
+		pm.Header.Set(writerHeader, rand.Text())
+		if _, err := s.server.Publish(ctx, TurnsStream, pm, 0); err != nil {
+			return subjects, err
+		}
+		count++
+	}
+	m.Header.Set(partsHeader, nonce+" "+strconv.Itoa(count))
+	return subjects, nil
+}
+
+func partSubject(h *head, nonce string, n int) string {
+	return turnSubject(h.key(), h.Incarnation, partToken+"."+nonce+"."+strconv.Itoa(n))
+}
+
+// Turns implements event.Threads.
+func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before int64, limit, maxBytes int) (page event.TurnPage, err error) {
+	h, err := s.findThread(ctx, owner, id)
+	if err != nil {
+		return page, err
+	}
+	next := h.Turns // the newest turn that is still to be read
+	if before > 0 {
+		next = int(min(int64(next), before-1))
+	}
+	var turns []event.Turn // the newest first
+	size, step := 0, firstTurns
+	for next > 0 && len(turns) <= max(limit, 1) {
+		// One turn more than asked for tells whether there are older ones.
+		n := min(step, next, max(limit, 1)+1-len(turns))
+		found, err := s.readTurns(ctx, &h, next-n+1, next)
+		if err != nil {
+			return page, err
+		}
+		for _, t := range slices.Backward(found) {
+			if len(turns) == max(limit, 1) || len(turns) > 0 && size+len(t.Data) > maxBytes {
+				page.Before = turns[len(turns)-1].Number
+				slices.Reverse(turns)
+				page.Turns = turns
+				return page, nil
+			}
+			turns, size = append(turns, t), size+len(t.Data)
+		}
+		if len(found) < n { // the older ones were dropped
+			break
+		}
+		next -= n
+		step = min(max((maxBytes-size)/(size/len(turns)+1)+1, 1), maxTurns)
+	}
+	slices.Reverse(turns)
+	page.Turns = turns
+	return page, nil
+}
+
+// readTurns returns the turns from number low to high that are kept. A full stream drops the oldest ones,
+// so it returns none before one that is missing.
+func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.Turn, error) {
+	var subjects []string
+	for n := low; n <= high; n++ {
+		subjects = append(subjects, h.turnSubject(n))
+	}
+	found, err := s.server.ReadEach(ctx, TurnsStream, subjects)
+	if err != nil {
+		return nil, err
+	}
+	var turns []event.Turn // the newest first
+	for n, subject := range slices.Backward(subjects) {
+		m, ok := found[subject]
+		if !ok && s.server.Clustered { // the server that answered may lack the newest messages
+			last, err := s.server.ReadLast(ctx, TurnsStream, subject)
+			if err != nil {
+				return nil, err
+			}
+			if ok = last != nil; ok {
+				m = *last
+			}
+		}
+		if !ok {
+			break
+		}
+		data, err := s.readData(ctx, h, m)
+		if errors.Is(err, event.ErrGone) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		turns = append(turns, event.Turn{Run: m.Header.Get(runHeader), Number: int64(low + n), Time: m.Time, Data: data})
+	}
+	slices.Reverse(turns)
+	return turns, nil
+}
+
+// readData returns the data of a turn, from its parts if it has some. It returns ErrGone if a part is no
+// longer kept.
+func (s *Store) readData(ctx context.Context, h *head, m Message) ([]byte, error) {
+	parts := m.Header.Get(partsHeader)
+	if parts == "" {
+		return m.Data, nil
+	}
+	nonce, countText, _ := strings.Cut(parts, " ")
+	count, err := strconv.Atoi(countText)
+	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
+		return nil, fmt.Errorf("a turn of the log has malformed parts")
+	}
+	var data []byte
+	for first := 0; first < count; first += maxTurns {
+		var subjects []string
+		for n := first; n < min(first+maxTurns, count); n++ {
+			subjects = append(subjects, partSubject(h, nonce, n))
+		}
+		found, err := s.server.ReadEach(ctx, TurnsStream, subjects)
+		if err != nil {
+			return nil, err
+		}
+		for _, subject := range subjects {
+			part, ok := found[subject]
+			if !ok {
+				last, err := s.server.ReadLast(ctx, TurnsStream, subject)
+				if err != nil {
+					return nil, err
+				}
+				if last == nil {
+					return nil, event.ErrGone
+				}
+				part = *last
+			}
+			data = append(data, part.Data...)
+		}
+	}
+	return data, nil
+}
