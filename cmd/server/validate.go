@@ -81,6 +81,7 @@ func (c *config) validate(modelSet bool) error {
 		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
 		{"TOKENS_KEY_FILE", c.TokensKeyFile != "" && c.EventsURL.IsZero(), "needs EVENTS_URL, which says where sign-ins are stored"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
+		{"THREADS_RETENTION", c.ThreadsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
 		{"MAX_RUNS_PER_PRINCIPAL", c.MaxRunsPerPrincipal < 0, "must not be negative"},
