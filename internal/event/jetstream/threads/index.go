@@ -31,6 +31,9 @@ func (s *Store) Load(ctx context.Context) error {
 	s.mu.Lock()
 	s.index, s.heads, s.read = threadindex.Index{}, make(map[string]head), 0
 	s.mu.Unlock()
+	if _, _, err := s.usage(ctx, TurnsStream); err != nil {
+		return err
+	}
 	return s.poll(ctx)
 }
 

@@ -34,41 +34,43 @@ func (s *Store) Expire(ctx context.Context) error {
 	return err
 }
 
-// countAdded requests a check of the space after spaceCheck bytes of turns were added.
-func (s *Store) countAdded(n int) {
+// countAdded counts n bytes that are about to be added to the turns. It requests makeSpace when the
+// stream is filled to 80 %, as far as this process knows, and calls it at 90 %: a full stream would drop
+// its oldest turns, of whichever thread.
+func (s *Store) countAdded(ctx context.Context, n int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.added += int64(n)
-	if s.added < spaceCheck {
-		return
-	}
-	s.added = 0
-	select {
-	case s.spaceNow <- struct{}{}:
-	default: // a request is pending
+	s.turnsBytes += int64(n)
+	used, limit := s.turnsBytes, s.turnsLimit
+	s.mu.Unlock()
+	switch {
+	case used > limit/10*9:
+		_, _ = s.makeSpace(ctx) // if it fails, the stream drops its oldest turns
+	case used > limit/10*8:
+		select {
+		case s.spaceNow <- struct{}{}:
+		default: // a request is pending
+		}
 	}
 }
-
-// spaceCheck is the number of bytes of turns after which the space is checked.
-const spaceCheck = 512 << 10
 
 // makeSpace deletes threads while one of the streams is filled to 80 %, and reports whether it deleted
 // some.
 func (s *Store) makeSpace(ctx context.Context) (deleted bool, err error) {
 	for {
 		// The order changes little while some are deleted.
-		for _, h := range s.dropOrder(dropBatch) {
+		batch, dropped := s.dropOrder(dropBatch), false
+		for _, h := range batch {
 			if short, err := s.isSpaceShort(ctx); err != nil || !short {
-				return deleted, err
+				return deleted || dropped, err
 			}
-			dropped, err := s.drop(ctx, h)
+			done, err := s.drop(ctx, h)
 			if err != nil {
 				return deleted, err
 			}
-			deleted = deleted || dropped
+			dropped = dropped || done
 		}
-		if !deleted {
-			return false, nil
+		if deleted = deleted || dropped; len(batch) == 0 {
+			return deleted, nil
 		}
 	}
 }
@@ -79,12 +81,23 @@ const dropBatch = 32
 // isSpaceShort reports whether one of the streams is filled to 80 %.
 func (s *Store) isSpaceShort(ctx context.Context) (bool, error) {
 	for _, stream := range []string{HeadsStream, TurnsStream} {
-		has, limit, err := s.server.Usage(ctx, stream)
+		has, limit, err := s.usage(ctx, stream)
 		if err != nil || has > limit/10*8 {
 			return err == nil, err
 		}
 	}
 	return false, nil
+}
+
+// usage returns the bytes that a stream has and may have, and remembers those of the turns.
+func (s *Store) usage(ctx context.Context, stream string) (has, limit int64, err error) {
+	has, limit, err = s.server.Usage(ctx, stream)
+	if err == nil && stream == TurnsStream {
+		s.mu.Lock()
+		s.turnsBytes, s.turnsLimit = has, limit
+		s.mu.Unlock()
+	}
+	return has, limit, err
 }
 
 // drop deletes a thread to make space. If h is not its head any more, drop reads the newest one.
@@ -97,8 +110,8 @@ func (s *Store) drop(ctx context.Context, h head) (bool, error) {
 	return false, err
 }
 
-// dropOrder returns the n threads to drop first: those without an active run of owners above an equal
-// share, then others without one, then all others; and of these those first that were updated longest ago.
+// dropOrder returns up to n threads to drop next, those first that were updated longest ago: threads
+// without an active run of owners above an equal share, or else others without one, or else all others.
 func (s *Store) dropOrder(n int) []head {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,6 +133,11 @@ func (s *Store) dropOrder(n int) []head {
 		return 2
 	}
 	slices.SortFunc(all, func(a, b head) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Order, b.Order)) })
+	for i, h := range all {
+		if rank(h) > rank(all[0]) { // threads that are added meanwhile come before it
+			return all[:min(n, i)]
+		}
+	}
 	return all[:min(n, len(all))]
 }
 

@@ -128,7 +128,8 @@ type Store struct {
 	heads      map[string]head   // by key, those in the index
 	tombstones map[string]string // incarnations of deleted threads, by key, whose turns are to be removed once more
 	read       uint64            // the pos up to which the stream of heads was read
-	added      int64             // bytes of turns since the last check of the space
+	turnsBytes int64             // of the stream of turns at the last check, and what this process added since
+	turnsLimit int64
 }
 
 // New returns a Store, which lists nothing before Load.

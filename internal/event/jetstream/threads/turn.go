@@ -72,7 +72,6 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 			return err
 		}
 		if replaced && (data == nil || after.LastRun == run) {
-			s.countAdded(len(data))
 			return nil
 		}
 	}
@@ -87,6 +86,7 @@ func (s *Store) ended(ctx context.Context, h head, run string, data []byte) (aft
 		after.Active = ""
 		return after, nil
 	}
+	s.countAdded(ctx, len(data))
 	by, size, err := s.storeTurn(ctx, h, run, data)
 	if err != nil {
 		return after, err
