@@ -100,12 +100,28 @@ func (l *Log) relieve(s *shortage, before int64) {
 		return
 	}
 	deleted, err := l.threads.GiveWay(l.ctx, int64(info.State.Bytes))
+	if deleted {
+		l.logger.Warn("deleted the threads of the full event log that were not updated for longest")
+		if l.embedded != nil && err == nil {
+			err = l.compactTurns(l.ctx)
+		}
+	}
 	if err != nil && l.ctx.Err() == nil {
 		l.logger.Warn("old threads could not be deleted from the full event log", "error", err)
 	}
-	if deleted {
-		l.logger.Warn("deleted threads of the full event log that were not updated for longest")
+}
+
+// compactTurns makes the server give the space at the beginning of the turns back to the disk. It never
+// compacts the last file of a stream by itself, which may be the only one. It does so when the beginning
+// is purged, up to a message (nats-server 2.15, fileStore.compactLocked), so compactTurns purges the oldest turn.
+func (l *Log) compactTurns(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	info, err := l.streamInfo(ctx, l.turnsStream)
+	if err == nil && info.State.Msgs > 0 {
+		err = l.turnsStream.Purge(ctx, js.WithPurgeSequence(info.State.FirstSeq+1))
 	}
+	return err
 }
 
 // expireRuns examines the runs in the order of creation, and stops at the first run younger than
