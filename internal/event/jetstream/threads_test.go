@@ -303,7 +303,7 @@ func TestThreadsGiveWayInAFullAccount(t *testing.T) {
 			err = log.EndTurn(t.Context(), ada, thread, run, make([]byte, 256<<10))
 		}
 		if full = errors.Is(err, event.ErrUnavailable); err != nil && !full {
-			t.Fatal(err)
+			t.Fatalf("a turn in a full account got %v, want %v", err, event.ErrUnavailable)
 		}
 	}
 	if !full {
@@ -320,7 +320,7 @@ func TestThreadsGiveWayInAFullAccount(t *testing.T) {
 			err = log.SaveResult(t.Context(), id, fmt.Sprint(i), make([]byte, 200<<10))
 		}
 		if err != nil && !errors.Is(err, event.ErrUnavailable) && !errors.Is(err, event.ErrGone) { // gone: it waited for longer than the retention
-			t.Fatal(err)
+			t.Fatalf("a run in a full account got %v, want %v", err, event.ErrUnavailable)
 		}
 		return err == nil
 	})
