@@ -118,7 +118,7 @@ type Threads interface {
 	// call for the active run changes nothing. Titles are cut, see CutTitle.
 	BeginTurn(ctx context.Context, owner Owner, thread, run, agent, title string) (Thread, error)
 	// EndTurn adds the turn of a run, if data is not nil, and lets other runs begin if it was the active
-	// one. A second call for a run replaces nothing and returns nil. ErrNotFound if the thread was
+	// one. A second call for one of the last runs replaces nothing and returns nil. ErrNotFound if the thread was
 	// deleted meanwhile, even if there is another one with its id now, and for a run that began no turn
 	// of it. ErrTooLarge beyond MaxTurn.
 	EndTurn(ctx context.Context, owner Owner, thread, run string, data []byte) error

@@ -254,7 +254,7 @@ func (l *Log) startLoops() error {
 	l.wg.Go(l.pollLoop)
 	l.wg.Go(l.expireLoop)
 	l.wg.Go(l.heartbeatLoop)
-	l.wg.Go(func() { l.threads.Follow(l.ctx) })
+	l.wg.Go(l.followThreadsLoop)
 	if l.embedded != nil {
 		l.wg.Go(l.recoverDiskLoop)
 		return nil

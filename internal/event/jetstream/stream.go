@@ -221,7 +221,29 @@ func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 		DiskFull: l.diskFull.Load, IsFull: isFull, Now: l.Now, MaxPart: l.maxPart, Clustered: l.clustered,
 	}, retention, l.logger)
 	l.Threads = l.threads
-	return l.threads.Load(ctx)
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	for {
+		err := l.threads.Load(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(retryInterval): // the servers may have just made the streams
+		case <-ctx.Done():
+			return fmt.Errorf("read the threads: %w", err)
+		}
+	}
+}
+
+// followThreadsLoop calls Follow, again after a panic.
+func (l *Log) followThreadsLoop() {
+	for l.ctx.Err() == nil {
+		func() {
+			defer l.recoverPanic("follow the threads")
+			l.threads.Follow(l.ctx)
+		}()
+	}
 }
 
 // openConsumer makes the one consumer of the work queue. Its AckWait is the lease of a job.

@@ -101,6 +101,55 @@ func TestThreadsOfTwoInstancesAreOne(t *testing.T) {
 	}
 }
 
+// The servers of a cluster lag behind each other, and any of them answers.
+func TestThreadsOnCluster(t *testing.T) {
+	t.Parallel()
+	url := eventtest.StartCluster(t).URL()
+	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
+	eventtest.RaceBeginTurn(t, a, b)
+	for i := range 50 {
+		addTurn(t, a, ada, "thr_a", fmt.Sprintf("run_%d", i), fmt.Append(nil, i))
+		if page, err := b.Turns(t.Context(), ada, "thr_a", 0, 3, 1<<20); err != nil || len(page.Turns) != min(i+1, 3) || string(page.Turns[len(page.Turns)-1].Data) != fmt.Sprint(i) {
+			t.Fatalf("Turns on another instance after turn %d = %+v, %v, want the last ones", i, page, err)
+		}
+	}
+}
+
+// A power failure may lose turns that a thread counts. The others are still read.
+func TestLostTurnHidesNoOther(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
+	_, turns := openStreams(t, url)
+	for i := range 10 {
+		addTurn(t, log, ada, "thr_a", fmt.Sprintf("run_%d", i), fmt.Append(nil, i))
+	}
+	for _, pos := range []uint64{1, 5, 10} {
+		if err := turns.DeleteMsg(t.Context(), pos); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addTurn(t, log, ada, "thr_a", "run_10", []byte("10"))
+	for _, limit := range []int{2, 100} {
+		var got []string
+		for before := int64(0); ; {
+			page, err := log.Turns(t.Context(), ada, "thr_a", before, limit, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, turn := range slices.Backward(page.Turns) {
+				got = append(got, string(turn.Data))
+			}
+			if before = page.Before; before == 0 {
+				break
+			}
+		}
+		if want := []string{"10", "8", "7", "6", "5", "3", "2", "1"}; !slices.Equal(got, want) {
+			t.Errorf("turns in pages of %d, the newest first, are %v, want %v", limit, got, want)
+		}
+	}
+}
+
 func TestThreadsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	o := jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease}

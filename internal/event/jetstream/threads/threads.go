@@ -382,8 +382,10 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	m.Data = body
 	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
 	_, err = s.server.PublishRemoval(ctx, HeadsStream, m, h.pos)
+	deleted := false
 	if s.server.IsFull(err) { // an account accepts not even smaller messages
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
+		deleted = true
 	}
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
@@ -395,7 +397,13 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	s.tombstones[key] = h.Incarnation
 	s.mu.Unlock()
 	s.forget(key)
-	return true, s.server.Purge(ctx, TurnsStream, turnSubject(key, h.Incarnation, ">"))
+	if err := s.server.Purge(ctx, TurnsStream, turnSubject(key, h.Incarnation, ">")); err != nil {
+		return true, err
+	}
+	if deleted { // now there is space for the tombstone, by which other processes learn of the deletion
+		_, _ = s.server.PublishRemoval(ctx, HeadsStream, m, 0)
+	}
+	return true, nil
 }
 
 // removeTurns removes all turns of an incarnation. If that fails, Expire repeats it.

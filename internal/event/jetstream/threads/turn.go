@@ -18,6 +18,9 @@ const (
 	// firstTurns is how many turns Turns reads at first, and maxTurns how many at once when they are small.
 	firstTurns = 8
 	maxTurns   = 64
+	// maxHole bounds the turns that are skipped because they are missing between others, as after a damage
+	// of the disk. Where more are missing, a full stream has dropped all before them.
+	maxHole = 4
 	// maxParts bounds the parts of a turn.
 	maxParts = 1 << 12
 )
@@ -161,7 +164,7 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 		next = int(min(int64(next), before-1))
 	}
 	var turns []event.Turn // the newest first
-	size, step := 0, firstTurns
+	size, step, missing := 0, firstTurns, 0
 	for next > 0 && len(turns) <= max(limit, 1) {
 		// One turn more than asked for tells whether there are older ones.
 		n := min(step, next, max(limit, 1)+1-len(turns))
@@ -178,19 +181,19 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 			}
 			turns, size = append(turns, t), size+len(t.Data)
 		}
-		if len(found) < n { // the older ones were dropped
+		if missing = n - len(found); missing > maxHole { // the older ones were dropped
 			break
 		}
 		next -= n
-		step = min(max((maxBytes-size)/(size/len(turns)+1)+1, 1), maxTurns)
+		step = min(max((maxBytes-size)/(size/max(len(turns), 1)+1)+1, firstTurns), maxTurns)
 	}
 	slices.Reverse(turns)
 	page.Turns = turns
 	return page, nil
 }
 
-// readTurns returns the turns from number low to high that are kept. A full stream drops the oldest ones,
-// so it returns none before one that is missing.
+// readTurns returns the turns from number low to high that are kept. A full stream drops the oldest ones, so
+// it stops where more than maxHole are missing.
 func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.Turn, error) {
 	var subjects []string
 	for n := low; n <= high; n++ {
@@ -201,7 +204,11 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 		return nil, err
 	}
 	var turns []event.Turn // the newest first
+	missing := 0
 	for n, subject := range slices.Backward(subjects) {
+		if missing > maxHole {
+			break
+		}
 		m, ok := found[subject]
 		if !ok && s.server.Clustered { // the server that answered may lack the newest messages
 			last, err := s.server.ReadLast(ctx, TurnsStream, subject)
@@ -212,16 +219,18 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 				m = *last
 			}
 		}
-		if !ok {
-			break
+		var data []byte
+		if err = event.ErrGone; ok {
+			data, err = s.readData(ctx, h, m)
 		}
-		data, err := s.readData(ctx, h, m)
 		if errors.Is(err, event.ErrGone) {
-			break
+			missing++
+			continue
 		}
 		if err != nil {
 			return nil, err
 		}
+		missing = 0
 		turns = append(turns, event.Turn{Run: m.Header.Get(runHeader), Number: int64(low + n), Time: m.Time, Data: data})
 	}
 	slices.Reverse(turns)
