@@ -31,6 +31,8 @@
 // executes the run. When its lease ends it is delivered again, which lets another process take
 // the run over (claim.go).
 //
+// Threads are on streams of their own (package threads), with a quarter of the log's space.
+//
 // Tombstones. For a run that was deleted or has expired, the log keeps the owner for seven days,
 // so that the owner reads ErrGone and everyone else reads ErrNotFound (retention.go).
 package jetstream

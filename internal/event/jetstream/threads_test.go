@@ -45,12 +45,19 @@ func beginTurn(t testing.TB, log event.Log, owner event.Owner, thread, run strin
 	}
 }
 
+// addTurn begins and ends a turn, and repeats both while the log of a busy machine does not answer.
 func addTurn(t testing.TB, log event.Log, owner event.Owner, thread, run string, data []byte) {
 	t.Helper()
-	beginTurn(t, log, owner, thread, run)
-	if err := log.EndTurn(t.Context(), owner, thread, run, data); err != nil {
-		t.Fatal(err)
-	}
+	eventtest.Await(t, "a turn to be stored", func() bool {
+		_, err := log.BeginTurn(t.Context(), owner, thread, run, "", thread)
+		if err == nil {
+			err = log.EndTurn(t.Context(), owner, thread, run, data)
+		}
+		if err != nil && !errors.Is(err, event.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // threadsOf returns the ids of an owner's newest threads, the newest one first.
@@ -95,6 +102,9 @@ func TestThreadsOfTwoInstancesAreOne(t *testing.T) {
 	if page, err := b.Turns(t.Context(), ada, "thr_a", 0, 10, 1<<20); err != nil || len(page.Turns) > 0 {
 		t.Errorf("Turns of the new thread = %+v, %v, want none", page, err)
 	}
+	if _, turns := openStreams(t, url); len(subjectsOf(t, turns)) != 6 {
+		t.Errorf("the stream of turns has %v, want the six of thr_race alone", subjectsOf(t, turns))
+	}
 	var busy *event.BusyError
 	if _, err := b.BeginTurn(t.Context(), ada, "thr_a", "run_5", "", ""); !errors.As(err, &busy) || busy.Run != "run_4" {
 		t.Errorf("BeginTurn on another instance = %v, %+v, want a BusyError with run_4", err, busy)
@@ -112,6 +122,70 @@ func TestThreadsOnCluster(t *testing.T) {
 		if page, err := b.Turns(t.Context(), ada, "thr_a", 0, 3, 1<<20); err != nil || len(page.Turns) != min(i+1, 3) || string(page.Turns[len(page.Turns)-1].Data) != fmt.Sprint(i) {
 			t.Fatalf("Turns on another instance after turn %d = %+v, %v, want the last ones", i, page, err)
 		}
+	}
+}
+
+// An earlier version used all of MaxBytes for runs. An upgrade drops no event for the share of the threads,
+// and the limits of all streams together stay the same.
+func TestUpgradeToThreadsKeepsEvents(t *testing.T) {
+	t.Parallel()
+	const maxBytes = 16 << 20
+	url := startCluster(t)
+	o := jetstream.Options{URL: url, Lease: lease, MaxBytes: maxBytes}
+	log, err := jetstream.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := js.New(connect(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := func() (runs, all int64) {
+		t.Helper()
+		for info := range j.ListStreams(t.Context()).Info() {
+			if all += info.Config.MaxBytes; info.Config.Name == "ANSWERD_RUNS" {
+				runs = info.Config.MaxBytes
+			}
+		}
+		return runs, all
+	}
+	s, err := j.Stream(t.Context(), "ANSWERD_RUNS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := s.CachedInfo().Config
+	older.MaxBytes = maxBytes
+	if _, err := j.UpdateStream(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	const runs = 13
+	for i := range runs {
+		id := fmt.Sprintf("run_%d", i)
+		if err := log.Create(t.Context(), event.Run{ID: id, Owner: ada, Created: log.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		appendEvent(t, log, id, event.Start{Question: strings.Repeat("x", 1<<20)})
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	log = openLog(t, o)
+	for i := range runs {
+		if page, err := log.After(t.Context(), fmt.Sprintf("run_%d", i), 0); err != nil || len(page.Events) != 1 {
+			t.Errorf("run %d has %d events, %v after the upgrade, want 1", i, len(page.Events), err)
+		}
+	}
+	if got, all := limits(); got < runs<<20 || got >= maxBytes || all > maxBytes/4*5+1<<20 { // a MiB is the least of some streams
+		t.Errorf("the limit of runs is %d and of all streams %d, want what is stored and five quarters of %d", got, all, maxBytes)
+	}
+	for i := range runs {
+		if err := log.Delete(t.Context(), fmt.Sprintf("run_%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openLog(t, o)
+	if got, all := limits(); got != maxBytes/4*3 || all > maxBytes/4*5 {
+		t.Errorf("the limit of runs is %d and of all streams %d after another start, want %d and at most %d", got, all, maxBytes/4*3, maxBytes/4*5)
 	}
 }
 

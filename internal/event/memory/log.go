@@ -24,6 +24,9 @@
 // ended more than five seconds ago, otherwise those of all owners. For a run that was dropped it
 // keeps the owner (a tombstone), so that the owner reads ErrGone and everyone else reads
 // ErrNotFound.
+//
+// Threads are kept for Retention after their last update, and in a quarter of MaxBytes at most. A full log
+// drops the threads that were not updated for longest, by the same rule of shares.
 package memory
 
 import (
