@@ -54,7 +54,7 @@ func addTurn(t testing.TB, log event.Log, owner event.Owner, thread, run string,
 			err = log.EndTurn(t.Context(), owner, thread, run, data)
 		}
 		if err != nil && !errors.Is(err, event.ErrUnavailable) {
-			t.Fatal(err)
+			t.Fatalf("a turn of %s got %v, want no error", thread, err)
 		}
 		return err == nil
 	})
