@@ -158,6 +158,8 @@ type Agent struct {
 	ctx  context.Context         // the parent of every run
 	runs sync.WaitGroup          // runs and direct calls in progress
 
+	accepting    context.Context // ends when Drain begins
+	stopAccept   context.CancelFunc
 	stopClaims   context.CancelFunc
 	claiming     sync.WaitGroup
 	idleSignal   chan struct{} // of capacity 1: a run has ended or was suspended
@@ -220,6 +222,7 @@ func New(o Options) (*Agent, error) {
 	a.ctx, a.stop = context.WithCancelCause(context.Background())
 	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
 	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
+	a.accepting, a.stopAccept = context.WithCancel(context.Background())
 	ctx, cancel := context.WithCancel(context.Background())
 	if a.stopClaims = cancel; a.Durable || a.Deliveries != nil {
 		for range claimWorkers {
@@ -232,19 +235,51 @@ func New(o Options) (*Agent, error) {
 // Start starts a run of r for owner and returns it once its start event is in the log. If owner
 // used the idempotency key of r before, it returns the earlier run instead, unless that run was
 // cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
-// While too many runs are active, Start waits for at most ten seconds.
+// While too many runs are active, Start waits for at most ten seconds, and for the active run of its thread
+// if OnBusy wants that.
 //
 // Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *SpentError,
-// ErrKeyReused, ErrKeyElsewhere, or the log's.
+// ErrKeyReused, ErrKeyElsewhere, ErrNoTurn, *event.BusyError, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
-	if err := a.validateRequest(owner, &r); err != nil {
+	busy, err := a.openThread(ctx, owner, &r)
+	if err == nil {
+		err = a.validateRequest(owner, &r)
+	}
+	if err != nil {
 		return event.Run{}, err
 	}
-	// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
-	run, key, err := a.runByKey(ctx, owner, r)
-	if !errors.Is(err, event.ErrNotFound) {
+	waiting, stop := context.WithTimeoutCause(ctx, a.InputTimeout, errQueuedTooLong)
+	defer stop()
+	for {
+		// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
+		run, key, err := a.runByKey(ctx, owner, r)
+		if !errors.Is(err, event.ErrNotFound) {
+			return run, err
+		}
+		if busy != "" && !r.runsBeside() {
+			if err := a.freeThread(waiting, ownerOf(owner), r.ThreadID, busy, r.OnBusy); err != nil {
+				return event.Run{}, err
+			}
+			busy = ""
+			continue // the active run may have been that of the same key
+		}
+		run, err = a.startRun(ctx, owner, r, key)
+		if active, ok := errors.AsType[*event.BusyError](err); ok {
+			busy = active.Run
+			continue
+		}
 		return run, err
 	}
+}
+
+// ownerOf returns the owner of what the caller starts.
+func ownerOf(caller auth.Identity) event.Owner {
+	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
+}
+
+// startRun starts a run of a request that no earlier run answers. It returns a *event.BusyError if the
+// thread has an active run.
+func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, key string) (event.Run, error) {
 	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
 		return event.Run{}, err
 	}
@@ -254,13 +289,13 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
 		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
-		Owner:   event.Owner{Issuer: owner.Issuer, Subject: owner.Subject},
+		Owner:   ownerOf(owner),
 		Created: a.Log.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
 		Agent: r.Agent,
 	}
 	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
 	ru.account = a.usage.AccountOf(owner)
-	err = a.usage.Check(ctx, ru.account)
+	err := a.usage.Check(ctx, ru.account)
 	if err == nil {
 		err = a.admitRun(ctx, ru, owner)
 	} else if errors.Is(err, usage.ErrSpent) {
@@ -297,92 +332,25 @@ func (a *Agent) runInBackground(r *run) {
 	}()
 }
 
-// maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
-const maxAbandoned = 64
-
-// runByKey returns the run of an earlier request with r's key. It returns ErrNotFound if there
-// was no such request, and ErrKeyReused or ErrKeyElsewhere if that request was a different one.
-//
-// An abandoned run has no answer for its caller, so the key starts a new run. The abandoned run
-// keeps the caller's key, and the new run gets a key that is derived from both. So all processes
-// that share the log find the same new run. key is the key with which to create a run of r.
-func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (run event.Run, key string, err error) {
-	if r.IdempotencyKey == "" {
-		return event.Run{}, "", event.ErrNotFound
-	}
-	key = r.IdempotencyKey
-	for range maxAbandoned {
-		run, err = a.Log.RunByKey(ctx, event.Owner{Issuer: owner.Issuer, Subject: owner.Subject}, key)
-		if err != nil {
-			return event.Run{}, key, err
-		}
-		if run.Fingerprint != r.Fingerprint {
-			return event.Run{}, key, reusedKeyError(run.Fingerprint, r.Fingerprint)
-		}
-		if run, err = a.awaitAbandoned(ctx, run); err != nil {
-			return event.Run{}, key, err
-		}
-		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
-			return run, key, nil
-		}
-		key = r.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
-	}
-	return run, key, nil
-}
-
-// FingerprintPathBytes gives the number of bytes of a Fingerprint that represent the request's
-// path; the other bytes represent its body.
-const FingerprintPathBytes = 8
-
-func reusedKeyError(earlier, later [32]byte) error {
-	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
-		return ErrKeyElsewhere
-	}
-	return ErrKeyReused
-}
-
-// awaitAbandoned waits for the terminal event of a run that is executed here and is being
-// cancelled because it has no readers. It returns other runs at once.
-func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
-	a.mu.Lock()
-	active := a.active[run.ID]
-	a.mu.Unlock()
-	if active == nil || !errors.Is(context.Cause(active.ctx), errAbandoned) {
-		return run, nil
-	}
-	for pos := run.Last.Seq; ; {
-		page, err := a.Log.After(ctx, run.ID, pos)
-		if err != nil {
-			return run, err
-		}
-		switch n := len(page.Events); {
-		case page.Ended:
-			return a.Log.Run(ctx, run.ID)
-		case n > 0:
-			pos = page.Events[n-1].Seq
-			continue
-		}
-		select {
-		case <-page.More:
-		case <-ctx.Done():
-			return run, context.Cause(ctx)
-		}
-	}
-}
-
 // beginRun creates the run, its job and its first event in the log.
 func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	err := ru.saveCheckpoint(ctx) // first, so that every run with events has a job
+	began, err := ru.beginTurn(ctx)
+	if err == nil {
+		err = ru.saveCheckpoint(ctx) // first, so that every run with events has a job
+	}
 	if err == nil {
 		err = ru.appendStart(ctx)
 	}
 	if err != nil {
-		// A run that was not started must not keep its idempotency key.
+		// A run that was not started must not keep its idempotency key, nor its thread busy.
 		over := context.WithoutCancel(ctx)
 		_ = a.Log.Delete(over, ru.ID)
+		if began {
+			_ = a.Log.EndTurn(over, ru.Owner, ru.ThreadID, ru.ID, nil)
+		}
 		if ru.job != nil {
 			_ = ru.job.Done(over)
 		}
@@ -445,6 +413,7 @@ func (a *Agent) StopAccepting() {
 	a.draining = true
 	a.mu.Unlock()
 	a.gate.Close()
+	a.stopAccept()
 }
 
 // isIdle reports whether all active runs are suspended and no direct call is in flight.

@@ -1,13 +1,18 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"answerd/internal/agent/attachment"
+	"answerd/internal/agent/replay"
+	"answerd/internal/agent/thread"
+	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -23,13 +28,15 @@ type messageGroup []llm.Message
 // isUser reports whether g is a message of the user.
 func (x messageGroup) isUser() bool { return x[0].Role == llm.User }
 
-// groupHistory reads the history of r. It skips unknown roles, empty messages and results
-// without a call. A call without a result gets a placeholder: endpoints refuse a call without a
-// result and a result without a call.
-func (r Request) groupHistory(p llm.Profile) []messageGroup {
-	var out []messageGroup
+// groupHistory reads the earlier turns of the thread and the history of r; ofThread is the number of
+// groups of the first. It skips unknown roles, empty messages and results without a call. A call without
+// a result gets a placeholder: endpoints refuse a call without a result and a result without a call.
+func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) {
 	var results []*llm.Message // one for each call, in the order of the calls
-	for _, m := range r.History {
+	for i, m := range slices.Concat(r.earlier, r.History) {
+		if i == len(r.earlier) {
+			ofThread = len(out)
+		}
 		role := llm.Role(strings.ToLower(m.Role))
 		text, media := acceptedMedia(p, m.Content, m.Media)
 		if role == llm.ToolRole {
@@ -54,7 +61,10 @@ func (r Request) groupHistory(p llm.Profile) []messageGroup {
 			m.Text = "[This call has no result.]"
 		}
 	}
-	return out
+	if len(r.History) == 0 {
+		ofThread = len(out)
+	}
+	return out, ofThread
 }
 
 // withCalls returns x with calls and empty results. It drops calls with an empty or repeated id.
@@ -114,7 +124,7 @@ func (r Request) questionText() string {
 	if r.Question != "" || len(r.Media) > 0 {
 		return r.Question
 	}
-	for _, m := range slices.Backward(r.History) {
+	for _, m := range slices.Backward(slices.Concat(r.earlier, r.History)) {
 		if strings.EqualFold(m.Role, string(llm.User)) {
 			return m.Content
 		}
@@ -127,9 +137,13 @@ func (r Request) validateQuestion() error {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
 		return nil
 	}
-	if n := len(r.History); n > 0 && strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
+	n := len(r.History)
+	if n > 0 && r.ContinueThread && r.earlier == nil {
+		return nil // checked again with the turns of the thread
+	}
+	if n > 0 && strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
 		id := r.History[n-1].CallID
-		x := r.groupHistory(llm.Profile{})
+		x, _ := r.groupHistory(llm.Profile{})
 		if len(x) > 0 && slices.ContainsFunc(x[len(x)-1], func(m llm.Message) bool { return m.CallID == id && id != "" }) {
 			return nil
 		}
@@ -147,8 +161,10 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm
 	if err != nil {
 		return err
 	}
-	past, now := r.splitHistory(r.groupHistory(p), p)
-	past = past[max(0, len(past)-l.agent.MaxHistory):]
+	all, ofThread := r.groupHistory(p)
+	past, now := r.splitHistory(all, p)
+	ofThread = min(ofThread, len(past)) // MaxHistory does not limit these
+	past = slices.Concat(past[:ofThread], past[max(ofThread, len(past)-l.agent.MaxHistory):])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
 	for _, x := range past {
 		l.messages = append(l.messages, x...)
@@ -245,4 +261,167 @@ func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p
 		more = append(more, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
 	return slices.Insert(messages, l.historyLen+1, more...), nil
+}
+
+// Threads. Every run that a caller asks for is a turn of its thread, in these steps:
+//
+//   - openThread selects the agent that answered last, and says which run is active.
+//   - freeThread waits for that run, cancels it, or finds out that it has died.
+//   - beginTurn makes the new run the active one and reads the earlier turns, which the checkpoint then has.
+//   - endTurn adds the turn, right before the terminal event: whoever reads that event can ask the next
+//     question at once. The run's note before it makes sure that this process still executes the run.
+//
+// A process may die between two of these steps. Another one takes the run over and ends its turn, and a
+// second EndTurn changes nothing. If no process can take it over, the next question finds it in
+// freeThread, and adds what its events say.
+
+// OnBusy says what happens with a question while a run of its thread is active.
+type OnBusy string
+
+// The values of OnBusy.
+const (
+	BusyRefuse OnBusy = ""
+	BusyQueue  OnBusy = "queue"  // wait for the end of that run, but not longer than Options.InputTimeout
+	BusyCancel OnBusy = "cancel" // cancel it
+)
+
+// ErrNoTurn means that the thread does not have the turn that Request.AfterRun names, or not any more.
+var ErrNoTurn = thread.ErrNoTurn
+
+var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
+
+// turnTimeout bounds how long the end of a run waits until its turn is stored.
+const turnTimeout = 5 * time.Second
+
+// runsBeside reports whether the question may be answered while another run of its thread is active: it
+// brings its own history, and so does not depend on the answer of that run.
+func (r *Request) runsBeside() bool { return !r.ContinueThread && r.OnBusy == BusyRefuse }
+
+// openThread looks up the thread that a request names. It selects the agent that answered last if the
+// request names none, and returns the active run; "" if there is none.
+func (a *Agent) openThread(ctx context.Context, owner auth.Identity, r *Request) (active string, err error) {
+	if r.ThreadID == "" {
+		return "", nil
+	}
+	t, err := a.Log.Thread(ctx, ownerOf(owner), r.ThreadID)
+	switch {
+	case errors.Is(err, event.ErrNotFound) && r.AfterRun != "":
+		return "", ErrNoTurn
+	case errors.Is(err, event.ErrNotFound):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read a thread: %w", err)
+	}
+	r.Agent = cmp.Or(strings.TrimSpace(r.Agent), t.Agent)
+	return t.Active, nil
+}
+
+// freeThread returns nil once the run is not the active one of the thread. It returns a *event.BusyError
+// if the run goes on.
+func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id string, onBusy OnBusy) error {
+	err := a.threads().Release(ctx, owner, threadID, id, a.isActive(id))
+	if _, goesOn := errors.AsType[*event.BusyError](err); !goesOn || onBusy == BusyRefuse {
+		return err
+	}
+	if onBusy == BusyCancel {
+		if err := a.Cancel(ctx, id); err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrGone) {
+			return fmt.Errorf("cancel the active run of a thread: %w", err)
+		}
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, childEndWait, errQueuedTooLong)
+		defer stop()
+	}
+	switch waitErr := thread.AwaitEnd(ctx, a.Log, id, a.accepting.Done()); {
+	case a.accepting.Err() != nil:
+		return ErrDraining
+	case errors.Is(waitErr, errQueuedTooLong):
+		return err
+	case errors.Is(waitErr, event.ErrNotFound), errors.Is(waitErr, event.ErrGone):
+		return nil
+	default:
+		return waitErr
+	}
+}
+
+func (a *Agent) threads() thread.Store { return thread.Store{Log: a.Log, Logger: a.Logger} }
+
+// beginTurn makes the run the active one of its thread, and reads the earlier turns if the question
+// continues the thread. began is false for a child run, and for one that runs beside the active run.
+func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
+	if r.req.parent.Run != "" {
+		return false, nil
+	}
+	a := r.agent
+	var t event.Thread
+	for {
+		t, err = a.Log.BeginTurn(ctx, r.Owner, r.ThreadID, r.ID, r.Agent, thread.Title(r.req.questionText()))
+		busy, isBusy := errors.AsType[*event.BusyError](err)
+		if !isBusy || !r.req.runsBeside() {
+			break
+		}
+		if err = a.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse); err != nil {
+			if _, goesOn := errors.AsType[*event.BusyError](err); goesOn {
+				return false, nil
+			}
+			return false, err
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if !r.req.ContinueThread {
+		return true, nil
+	}
+	turns, err := a.threads().Read(ctx, t, &r.req.AfterRun)
+	if err != nil {
+		return true, err
+	}
+	r.req.earlier = []Message{} // not nil: the thread has been read
+	for _, t := range turns {
+		r.req.earlier = append(r.req.earlier, t.Messages()...)
+	}
+	if len(r.req.History) > 0 {
+		if err := r.req.validateQuestion(); err != nil {
+			return true, err
+		}
+	}
+	r.hold(sizeOf(r.req.earlier))
+	return true, nil
+}
+
+// endTurn adds the turn of the run to its thread. It is called before the terminal event. A log that
+// does not answer must not keep the run from ending: the next question then repairs the turn.
+func (r *run) endTurn(ctx context.Context, end event.Body) {
+	if r.req.parent.Run != "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	// A process that lost the run must not end its turn.
+	err := r.writeNote(ctx, replay.NoteTurn)
+	if err == nil {
+		t := r.turn.Turn(end)
+		t.Agent, t.After, t.Given, t.Question, t.Media = r.Agent, r.req.AfterRun, r.req.givenMessages(), r.req.Question, r.req.Media
+		t.Asked, t.EndedAt = r.Created.UnixMilli(), r.agent.Log.Now().UnixMilli()
+		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, t.Encode())
+	}
+	if err != nil && !errors.Is(err, event.ErrNotFound) && !errors.Is(err, event.ErrFenced) {
+		r.agent.Logger.WarnContext(ctx, "the turn of a run could not be added to its thread", "run_id", r.ID, "error", err)
+	}
+}
+
+// givenMessages returns the messages of the request that belong to its turn: those that continue the
+// thread, or the results of the caller's tools that stand in place of a question.
+func (r *Request) givenMessages() []Message {
+	if r.ContinueThread {
+		return r.History
+	}
+	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {
+		return nil
+	}
+	n := len(r.History)
+	for n > 0 && strings.EqualFold(r.History[n-1].Role, string(llm.ToolRole)) {
+		n--
+	}
+	return r.History[n:]
 }

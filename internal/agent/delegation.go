@@ -15,6 +15,7 @@ import (
 
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/thread"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -398,24 +399,7 @@ func (c *childRun) cancel(ctx context.Context) {
 		a.Logger.WarnContext(ctx, "a child run could not be cancelled", "run_id", c.loop.run.ID, "child_run_id", c.id, "error", err)
 		return
 	}
-	for {
-		run, err := a.Log.Run(ctx, c.id)
-		if err != nil || run.Last.Terminal() {
-			return
-		}
-		page, err := a.Log.After(ctx, c.id, run.Last.Seq)
-		if err != nil || page.Ended {
-			return
-		}
-		if len(page.Events) > 0 {
-			continue
-		}
-		select {
-		case <-page.More:
-		case <-ctx.Done():
-			return
-		}
-	}
+	_ = thread.AwaitEnd(ctx, a.Log, c.id, nil) // the parent ends in any case
 }
 
 // cancelChildren cancels the child runs of a run that ends, if another process started them and no call

@@ -1,6 +1,14 @@
 package agent
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+
+	"answerd/internal/agent/thread"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
 
 // Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds
 // of runs are exempt: background runs, and runs that wait for a person. A person may be asked
@@ -120,4 +128,63 @@ func (a *Agent) cancelUnread(r *run) {
 		return
 	}
 	r.cancel(errAbandoned)
+}
+
+// maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
+const maxAbandoned = 64
+
+// runByKey returns the run of an earlier request with r's key. It returns ErrNotFound if there
+// was no such request, and ErrKeyReused or ErrKeyElsewhere if that request was a different one.
+//
+// An abandoned run has no answer for its caller, so the key starts a new run. The abandoned run
+// keeps the caller's key, and the new run gets a key that is derived from both. So all processes
+// that share the log find the same new run. key is the key with which to create a run of r.
+func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (run event.Run, key string, err error) {
+	if r.IdempotencyKey == "" {
+		return event.Run{}, "", event.ErrNotFound
+	}
+	key = r.IdempotencyKey
+	for range maxAbandoned {
+		run, err = a.Log.RunByKey(ctx, ownerOf(owner), key)
+		if err != nil {
+			return event.Run{}, key, err
+		}
+		if run.Fingerprint != r.Fingerprint {
+			return event.Run{}, key, reusedKeyError(run.Fingerprint, r.Fingerprint)
+		}
+		if run, err = a.awaitAbandoned(ctx, run); err != nil {
+			return event.Run{}, key, err
+		}
+		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
+			return run, key, nil
+		}
+		key = r.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
+	}
+	return run, key, nil
+}
+
+// FingerprintPathBytes gives the number of bytes of a Fingerprint that represent the request's
+// path; the other bytes represent its body.
+const FingerprintPathBytes = 8
+
+func reusedKeyError(earlier, later [32]byte) error {
+	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
+		return ErrKeyElsewhere
+	}
+	return ErrKeyReused
+}
+
+// awaitAbandoned waits for the terminal event of a run that is executed here and is being
+// cancelled because it has no readers. It returns other runs at once.
+func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
+	a.mu.Lock()
+	active := a.active[run.ID]
+	a.mu.Unlock()
+	if active == nil || !errors.Is(context.Cause(active.ctx), errAbandoned) {
+		return run, nil
+	}
+	if err := thread.AwaitEnd(ctx, a.Log, run.ID, nil); err != nil {
+		return run, err
+	}
+	return a.Log.Run(ctx, run.ID)
 }

@@ -18,6 +18,7 @@ import (
 	"answerd/internal/agent/attachment"
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
+	"answerd/internal/agent/thread"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -34,6 +35,12 @@ type Request struct {
 	// gets a line of text in place of each.
 	OnlyAcceptedMedia bool
 	History           []Message
+	// ContinueThread puts the earlier turns of the thread before History. Without History it is implied
+	// by ThreadID. AfterRun names the run with whose turn they end; "" means the newest one.
+	ContinueThread bool
+	AfterRun       string
+	// OnBusy says what happens while a run of the thread is active; "" refuses the question.
+	OnBusy OnBusy
 	// Instructions of the caller follow the system prompt, which they do not replace.
 	Instructions string
 	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
@@ -97,8 +104,9 @@ type Request struct {
 	IdempotencyKey string
 	Fingerprint    [32]byte
 
-	as     *namedAgent // set by applyAgent; the checkpoint has its definition
-	parent parentCall  // of a child run; the checkpoint has it too
+	as      *namedAgent // set by applyAgent; the checkpoint has its definition
+	earlier []Message   // the earlier turns of the thread; the checkpoint has them too
+	parent  parentCall  // of a child run; the checkpoint has it too
 }
 
 // ToolChoice says whether the model may, must not or must call tools.
@@ -125,17 +133,11 @@ type (
 	ClientCall = llm.ToolCall
 )
 
+// Message is one message before the question.
+type Message = thread.Message
+
 // Budget limits one run; zero fields mean no limit.
 type Budget = budget.Limits
-
-// Message is one turn of the history.
-type Message struct {
-	Role    string
-	Content string
-	Media   []Media      // of the user
-	Calls   []ClientCall // of the assistant: calls of the client's tools
-	CallID  string       // of a tool: the call whose result it is
-}
 
 // servedModels are the models that requests may name, see Options.
 type servedModels struct {
@@ -169,8 +171,15 @@ func (a *Agent) profileOf(model string) llm.Profile {
 // size returns the bytes of the request's texts, images and audio.
 func (r *Request) size() int {
 	n := len(r.Question) + len(r.Instructions) + len(r.OutputSchema) + mediaSize(r.Media)
-	for _, m := range r.History {
+	return n + sizeOf(r.History) + sizeOf(r.earlier)
+}
+
+func sizeOf(messages []Message) (n int) {
+	for _, m := range messages {
 		n += len(m.Content) + mediaSize(m.Media)
+		for _, c := range m.Calls {
+			n += len(c.Arguments)
+		}
 	}
 	return n
 }
@@ -220,6 +229,8 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")
+	} else if len(r.History) == 0 && r.parent.Run == "" {
+		r.ContinueThread = true
 	}
 	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
 		r.MaxTurns = a.MaxTurns

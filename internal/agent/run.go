@@ -19,6 +19,7 @@ import (
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/thread"
 	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -42,6 +43,7 @@ type run struct {
 	ctx        context.Context
 	cancel     context.CancelCauseFunc
 	out        *event.Writer
+	turn       thread.Builder // of the thread; it gets each event of the run
 	agent      *Agent
 	suspension suspension
 	clock      budget.Clock
@@ -60,6 +62,7 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	run.textHeld.Store(int64(run.req.size()))
+	run.out.Observe(run.turn.Add)
 	run.suspension.run, run.inbox = run, newInbox(run)
 	return run
 }
@@ -248,8 +251,9 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost
 	return nil
 }
 
-// appendEnd appends the terminal event and ends the run's job.
+// appendEnd ends the run's turn, appends the terminal event and ends the run's job.
 func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost error) error {
+	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
 	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
 		// The run's state could not be read, so open parts and calls cannot be closed. The

@@ -73,6 +73,7 @@ type checkpoint struct {
 
 	Agent  *definition.Agent `json:"agent,omitempty"` // as the run started with it; nil if it has no name
 	Parent parentCall        `json:"parent,omitzero"`
+	Thread []Message         `json:"thread,omitempty"` // the earlier turns that the run has read
 
 	Account usage.Account `json:"account,omitzero"`
 	Group   string        `json:"group,omitempty"` // of the caller, for the limits of the process that takes over
@@ -92,6 +93,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	}
 	c := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
 	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
+	c.Thread = r.req.earlier
 	if c.Parent = r.req.parent; r.req.Agent != "" {
 		c.Agent = &r.req.as.Agent
 	}
@@ -216,7 +218,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	if c.Request.as, err = a.restoreAgent(c.Agent); err != nil && badCheckpoint == nil {
 		badCheckpoint = err
 	}
-	c.Request.parent = c.Parent
+	c.Request.parent, c.Request.earlier = c.Parent, c.Thread
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
 	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: c.Group, Scopes: c.Scopes, Claims: c.Claims}
 	r := a.newRun(parent, rec, caller, c.Request)
@@ -271,7 +273,12 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return r.appendStart(ctx)
 	}
 	if err == nil {
-		r.out, err = event.WriterAfter(a.Log, r.ID, events)
+		if r.out, err = event.WriterAfter(a.Log, r.ID, events); err == nil {
+			r.out.Observe(r.turn.Add)
+		}
+		for _, e := range events {
+			r.turn.Add(e.Body)
+		}
 	}
 	switch {
 	case errors.Is(err, event.ErrUnavailable):

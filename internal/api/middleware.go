@@ -101,7 +101,7 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 			h.rejectOrigin(w, r)
 			return
 		}
-		header.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+		header.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
 		header.Set("Access-Control-Allow-Headers", allowedHeaders(r))
 		header.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)

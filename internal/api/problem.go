@@ -31,6 +31,7 @@ type problem struct {
 	Errors   []native.FieldError `json:"errors,omitempty"`
 	Kind     string              `json:"kind,omitempty"`    // of a failed tool call
 	CallID   string              `json:"call_id,omitempty"` // and its id, as in the log
+	RunID    string              `json:"run_id,omitempty"`  // of the run that keeps a thread busy
 
 	header http.Header // further headers of the response
 	param  string      // the wrong parameter, by its name in an OpenAI format
@@ -116,6 +117,11 @@ func problemFor(err error) (p *problem, known bool) {
 	if spent, ok := errors.AsType[*agent.SpentError](err); ok {
 		return spentProblem(spent), true
 	}
+	if busy, ok := errors.AsType[*event.BusyError](err); ok {
+		p := newProblem("conflict", `A run of this thread is still active: `+busy.Run+`. Wait for its end, cancel it, or ask with on_busy "queue" or "cancel".`)
+		p.RunID = busy.Run
+		return p, true
+	}
 	if down, ok := errors.AsType[*agent.ToolsUnavailableError](err); ok {
 		p := newProblem("tools_unavailable", "The question needs tools of MCP servers that cannot be reached at the moment: "+strings.Join(down.Servers, ", ")+". Ask again later; GET /servers says why.")
 		p.header.Set("Retry-After", "5") // failed servers are connected again after 1 s to 60 s
@@ -150,6 +156,7 @@ var sentinelProblems = []struct {
 	{agent.ErrForbidden, "forbidden", "The access rules of this service do not allow this."},
 	{agent.ErrKeyReused, "unprocessable", "This Idempotency-Key was used with another body."},
 	{agent.ErrKeyElsewhere, "unprocessable", "This Idempotency-Key was used for a request to another path."},
+	{agent.ErrNoTurn, "not_found", "The thread does not have this turn, or not any more."},
 	{agent.ErrUnknownAgent, "not_found", "There is no agent with this id."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
 	{event.ErrNotFound, "not_found", "There is no such run."},
@@ -313,7 +320,7 @@ func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
 	field, _, _ := strings.Cut(name, ".")
 	switch field {
-	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id", "output_schema":
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id", "on_busy", "output_schema":
 		return "answerd." + name
 	case "question", "history":
 		return conversation

@@ -56,6 +56,12 @@ func (h *Handler) newRouter() chi.Router {
 		r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
 		r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
 
+		// The native format: threads of any API format.
+		r.Get("/threads", h.withProblems(h.listThreads))
+		r.Get("/threads/{thread_id}", h.withProblems(h.getThread))
+		r.Patch("/threads/{thread_id}", h.withProblems(h.renameThread))
+		r.Delete("/threads/{thread_id}", h.withProblems(h.deleteThread))
+
 		// Tools, agents and MCP servers, without a run.
 		r.Get("/tools", h.withProblems(h.listTools))
 		r.Post("/tools/{name}/call", h.withProblems(h.callTool))
@@ -153,7 +159,7 @@ func notFound(http.ResponseWriter, *http.Request) error {
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	routes := chi.RouteContext(r.Context()).Routes
 	var allow, named []string
-	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
+	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		match := chi.NewRouteContext()
 		if !routes.Match(match, m, r.URL.Path) {
 			continue

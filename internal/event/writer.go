@@ -35,6 +35,7 @@ type Writer struct {
 	questions []openInterrupt
 	suspended bool
 	sealed    bool
+	observe   func(Body) // see Observe; nil for nobody
 }
 
 type openCall struct {
@@ -75,6 +76,10 @@ func WriterAfter(log Log, run string, events []Event) (*Writer, error) {
 	}
 	return w, nil
 }
+
+// Observe makes the writer call f with every event that it has appended, in order. It must precede the
+// first Append.
+func (w *Writer) Observe(f func(Body)) { w.observe = f }
 
 // Seal makes every later Append return ErrFenced: another process is about to write the run.
 // No Append is in flight when Seal returns.
@@ -123,6 +128,9 @@ func (w *Writer) appendLocked(ctx context.Context, b Body) error {
 	}
 	if _, err := w.log.Append(ctx, w.run, b); err != nil {
 		return fmt.Errorf("append %s event: %w", b.Type(), err)
+	}
+	if w.observe != nil {
+		w.observe(b)
 	}
 	return nil
 }

@@ -91,12 +91,13 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/limiter": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/replay", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/replay", "agent/thread", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
+	"answerd/internal/agent/thread":     {ours: []string{"event", "llm", "agent/attachment", "mcp/content"}},
 	"answerd/internal/agent/toolsearch": {},
 	"answerd/internal/agent/usage":      {ours: []string{"auth", "event", "values"}, outside: otelAPI},
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},

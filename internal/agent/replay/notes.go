@@ -25,6 +25,7 @@ const (
 	NoteExtended   = "extended"   // and a part: what the hook pre_model_call adds to the requests of this step
 	NoteAborted    = "aborted"    // and a part: the Abort of a hook that ends the run
 	NoteEnd        = "end"        // and a part: the terminal event that the hook run_end is asked about
+	NoteTurn       = "turn"       // the run is about to end its turn in its thread
 	NoteChild      = "child"      // and a CallKey and a run's id: the child run that the call asks
 	NoteSpent      = "spent"      // and a CallKey and an event.Spent as JSON: what the child run has used, once it has ended
 	NoteTaken      = "taken"      // a process takes over the run of another one

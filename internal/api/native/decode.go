@@ -88,7 +88,7 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 		case "servers", "tools":
 			root[name] = values
 			continue
-		case "question", "model", "tool_choice", "thread_id", "agent":
+		case "question", "model", "tool_choice", "thread_id", "on_busy", "agent":
 			root[name] = values[0]
 		case "max_turns":
 			root[name] = values[0] // a string, which the decoder refuses unless it is replaced here
@@ -171,6 +171,8 @@ func (d *decoder) readOption(name string, r *agent.Request) {
 		r.Prompt = d.readPrompt()
 	case "thread_id":
 		r.ThreadID = d.readID()
+	case "on_busy":
+		r.OnBusy = agent.OnBusy(d.readChoice(onBusy))
 	case "output_schema":
 		if r.OutputSchema = d.readSchema(); r.Sampling.ResponseFormat != nil {
 			d.addError("the request has a response format of its own")
@@ -179,6 +181,9 @@ func (d *decoder) readOption(name string, r *agent.Request) {
 		d.rejectUnknown()
 	}
 }
+
+// onBusy lists what happens with a question while a run of its thread is active.
+var onBusy = []string{string(agent.BusyQueue), string(agent.BusyCancel)}
 
 // onLimit lists what the agent can do when the run reaches a limit of its budget: let the model
 // write an answer from what it has, or ask a person for more.

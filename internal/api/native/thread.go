@@ -1,0 +1,101 @@
+package native
+
+import (
+	"cmp"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"answerd/internal/agent/definition"
+	"answerd/internal/agent/thread"
+	"answerd/internal/event"
+)
+
+// Thread describes a conversation.
+type Thread struct {
+	ThreadID  string       `json:"thread_id"`
+	Title     string       `json:"title"`
+	Agent     string       `json:"agent"` // that answered last
+	CreatedAt time.Time    `json:"created_at"`
+	UpdatedAt time.Time    `json:"updated_at"`
+	Runs      int          `json:"runs"`
+	Status    event.Status `json:"status"` // of the newest run
+}
+
+// NewThread returns the description of a thread whose newest run has that status.
+func NewThread(t event.Thread, status event.Status) Thread {
+	runs := t.Turns
+	if t.Active != "" {
+		runs++
+	}
+	return Thread{t.ID, t.Title, cmp.Or(t.Agent, definition.DefaultID), t.Created.UTC(), t.Updated.UTC(), runs, status}
+}
+
+// ThreadList is the body of GET /threads.
+type ThreadList struct {
+	Threads []Thread `json:"threads"`
+	Next    string   `json:"next,omitempty"` // the parameter after of the next page; "" after the last one
+}
+
+// ThreadMessages is the body of GET /threads/{thread_id}: a thread with some of its messages in order.
+type ThreadMessages struct {
+	Thread
+	Messages []ThreadMessage `json:"messages"`
+	Next     string          `json:"next,omitempty"` // the parameter before of the page with older messages; "" if there are none
+}
+
+// ThreadMessage is a message of a thread. Each run has one of the user and one of the assistant.
+type ThreadMessage struct {
+	Role        string             `json:"role"`
+	Content     string             `json:"content"`
+	RunID       string             `json:"run_id"`
+	Time        int64              `json:"ts"` // milliseconds since the Unix epoch
+	Attachments []ThreadAttachment `json:"attachments,omitempty"`
+	Status      event.Status       `json:"status,omitempty"` // of the run; only of the assistant
+	Calls       []thread.Call      `json:"calls,omitempty"`
+}
+
+// ThreadAttachment names a file of a question.
+type ThreadAttachment struct {
+	Name      string `json:"name,omitempty"`
+	MediaType string `json:"media_type,omitempty"`
+}
+
+// NewThreadMessages returns the messages of one turn.
+func NewThreadMessages(run string, t thread.Turn) []ThreadMessage {
+	user := ThreadMessage{Role: "user", Content: t.Question, RunID: run, Time: t.Asked}
+	for _, m := range t.Media {
+		user.Attachments = append(user.Attachments, ThreadAttachment{m.Name, m.MIME})
+	}
+	assistant := ThreadMessage{Role: "assistant", Content: t.Answer(), RunID: run, Time: t.EndedAt, Status: t.Status}
+	for _, s := range t.Steps {
+		assistant.Calls = append(assistant.Calls, s.Calls...)
+	}
+	return []ThreadMessage{user, assistant}
+}
+
+// FormatTurn returns the parameter before of the page that precedes a turn; "" for 0.
+func FormatTurn(number int64) string {
+	if number == 0 {
+		return ""
+	}
+	return strconv.FormatInt(number, 10)
+}
+
+// DecodeTitle decodes the body of PATCH /threads/{thread_id}. The error is an *Invalid.
+func DecodeTitle(body json.RawMessage) (title string, _ error) {
+	d := newDecoder("", body)
+	for name := range d.readObject("title") {
+		if name != "title" {
+			d.rejectUnknown()
+			continue
+		}
+		complete := len(d.errors)
+		title = strings.Join(strings.Fields(d.readText(event.MaxTitle)), " ")
+		if title == "" && len(d.errors) == complete {
+			d.addError("must not be blank")
+		}
+	}
+	return title, d.finishBody()
+}
