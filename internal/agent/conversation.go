@@ -361,6 +361,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		}
 		if err = a.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse); err != nil {
 			if _, goesOn := errors.AsType[*event.BusyError](err); goesOn {
+				r.isBeside = true
 				return false, nil
 			}
 			return false, err
@@ -399,6 +400,13 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 	defer cancel()
 	// A process that lost the run must not end its turn.
 	err := r.writeNote(ctx, replay.NoteTurn)
+	if err == nil && r.isBeside {
+		// It becomes a turn if the other run has ended by now.
+		_, err = r.agent.Log.BeginTurn(ctx, r.Owner, r.ThreadID, r.ID, r.Agent, "")
+		if _, busy := errors.AsType[*event.BusyError](err); busy {
+			return
+		}
+	}
 	if err == nil {
 		t := r.turn.Turn(end)
 		t.Agent, t.After, t.Given, t.Question, t.Media = r.Agent, r.req.AfterRun, r.req.givenMessages(), r.req.Question, r.req.Media

@@ -44,6 +44,7 @@ type run struct {
 	cancel     context.CancelCauseFunc
 	out        *event.Writer
 	turn       thread.Builder // of the thread; it gets each event of the run
+	isBeside   bool           // another run of the thread was active when this one began
 	agent      *Agent
 	suspension suspension
 	clock      budget.Clock

@@ -25,7 +25,7 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 			err = native.DecodeOptions(q.Options, &q.Request)
 		}
 		if err == nil && len(q.Approvals) == 0 {
-			err = h.addEarlierTurns(r, &q)
+			err = h.continueThread(r, &q)
 		}
 		return q.Request, err
 	})
@@ -48,42 +48,64 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 	h.selectAgent(&req)
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return err
+		return startProblem(err, q)
 	}
 	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, q.Stream, q.Background)
 }
 
-// addEarlierTurns adds to the request's history the conversation of the previous response, and
+// continueThread makes the request continue the thread of the previous response, after that response. It
 // replaces references to items of earlier responses by the items.
-func (h *Handler) addEarlierTurns(r *http.Request, q *responses.Request) error {
+func (h *Handler) continueThread(r *http.Request, q *responses.Request) error {
 	err := q.ResolveReferences(func(run string) ([]event.Event, error) {
 		if _, err := h.ownedRun(r, run); err != nil {
 			return nil, err
 		}
 		return h.allEvents(r.Context(), run)
 	})
-	if err != nil || q.PreviousID == "" {
+	if err != nil {
 		return err
 	}
+	if q.ConversationID != "" && q.ThreadID != q.ConversationID {
+		return &responses.Invalid{Param: "conversation", Message: "names another thread than answerd.thread_id"}
+	}
+	if q.PreviousID == "" {
+		return nil
+	}
+	id, _, _ := responses.ParseID(q.PreviousID)
 	previous, err := h.findResponse(r, q.PreviousID)
-	if err == nil {
-		err = previous.needConversation()
+	if errors.Is(err, event.ErrGone) { // the thread may have its turn longer than the log has its events
+		previous.run, err = h.ownedRun(r, id)
+		if errors.Is(err, event.ErrGone) && previous.run.ThreadID != "" {
+			err = nil
+		}
 	}
 	if err != nil {
 		return missingResponse(err, "previous_response_id")
 	}
-	if !previous.run.Last.Terminal() {
-		p := newProblem("conflict", "The previous response is not complete yet.")
+	if q.ThreadID != "" && q.ThreadID != previous.run.ThreadID {
+		return &responses.Invalid{Param: "answerd.thread_id", Message: "is not the thread of the previous response"}
+	}
+	q.ThreadID, q.AfterRun = previous.run.ThreadID, id
+	return nil
+}
+
+// startProblem returns the error of a run that did not start as the problem of the parameter that is the
+// cause.
+func startProblem(err error, q responses.Request) error {
+	busy, isBusy := errors.AsType[*event.BusyError](err)
+	switch {
+	case errors.Is(err, agent.ErrNoTurn):
+		p := newProblem("not_found", "Previous response with id '"+q.PreviousID+"' not found.")
 		p.param = "previous_response_id"
 		return p
+	case isBusy:
+		p, _ := problemFor(busy)
+		if p.param = "conversation"; q.PreviousID != "" {
+			p.param = "previous_response_id"
+		}
+		return p
 	}
-	events, err := h.allEvents(r.Context(), previous.run.ID)
-	if err != nil {
-		return missingResponse(err, "previous_response_id")
-	}
-	q.History = slices.Concat(previous.request.Messages(), responses.HistoryOf(events), q.History)
-	q.ThreadID = cmp.Or(q.ThreadID, previous.run.ThreadID)
-	return nil
+	return err
 }
 
 // missingResponse returns the reason why there is no response as the problem of the parameter that

@@ -109,7 +109,7 @@ func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (res
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
 		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, defaultModel),
-		PreviousID: s.request.PreviousID, Echo: s.request.Echo, Span: s.Span, Skip: skip, Whole: s.isWhole(),
+		PreviousID: s.request.PreviousID, Conversation: s.request.Conversation, Echo: s.request.Echo, Span: s.Span, Skip: skip, Whole: s.isWhole(),
 	}
 	if s.After > 0 {
 		events, err := h.allEvents(r.Context(), s.run.ID)
@@ -252,7 +252,7 @@ func queryProblem(name, detail string) error {
 
 // deleteResponse serves DELETE /v1/responses/{response_id}. It removes everything about the run,
 // which includes the responses before and after this one in the same run. Responses of other runs
-// that continue this one have their own copy of the conversation. A response that waits for
+// that continue this one do so with its thread, which keeps its turn. A response that waits for
 // approvals is cancelled and deleted. The caller must cancel a response in progress first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
 	id := chi.URLParam(r, "response_id")

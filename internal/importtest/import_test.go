@@ -110,7 +110,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/agent/agenttest": {ours: []string{"agent", "auth", "event", "event/memory", "llm", "llm/llmtest", "llm/openai", "mcp", "mcp/config"}, outside: []string{"github.com/modelcontextprotocol/go-sdk"}},
 
-	"answerd/internal/api/native": {ours: []string{"event", "agent", "agent/attachment", "sse"}, outside: jsonv2},
+	"answerd/internal/api/native": {ours: []string{"event", "agent", "agent/attachment", "agent/definition", "agent/thread", "sse"}, outside: jsonv2},
 
 	"answerd/internal/api/clients": {},
 
@@ -125,7 +125,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool": {ours: []string{"event", "agent", "api/native"}},
 
-	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
+	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "agent/thread", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
 
 	"answerd/internal/demo": {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
 

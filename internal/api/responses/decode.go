@@ -19,8 +19,10 @@ const (
 
 	maxIdentifier = 512 // bytes of what identifies a user or a cache
 	maxPairs      = 32
-	maxPairKey    = 64
-	maxPairText   = 1024
+
+	maxConversationID = 128
+	maxPairKey        = 64
+	maxPairText       = 1024
 )
 
 // withoutTools is the suffix of a model's id that turns tools off, as in Chat Completions.
@@ -32,7 +34,9 @@ type Request struct {
 	Model      string // as in the request, for the response
 	Stream     bool
 	PreviousID string // previous_response_id; "" if none
-	Echo       Echo
+	// ConversationID is the member conversation, a thread; "" if none.
+	ConversationID string
+	Echo           Echo
 	// Approvals are answers to the approval requests of an earlier response. If there are any, the
 	// request resumes the run of that response and starts no other.
 	Approvals     []Approval
@@ -81,10 +85,8 @@ func Decode(data []byte) (Request, error) {
 		}
 		return Request{}, &Invalid{"", "the body is not a JSON object of this format"}
 	}
-	for name, v := range map[string]json.RawMessage{"conversation": in.Conversation, "prompt": in.Prompt} {
-		if v != nil && string(v) != "null" {
-			return Request{}, &Invalid{name, "is not supported"}
-		}
+	if in.Prompt != nil && string(in.Prompt) != "null" {
+		return Request{}, &Invalid{"prompt", "is not supported"}
 	}
 	q := Request{Stream: in.Stream, PreviousID: in.PreviousID, Echo: in.Echo, Options: in.Answerd}
 	q.Request.Model, q.Instructions, q.Metadata, q.Background = strings.TrimSuffix(in.Model, withoutTools), in.Instructions, in.Metadata, in.Background
@@ -93,7 +95,7 @@ func Decode(data []byte) (Request, error) {
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
 		ParallelToolCalls: in.ParallelToolCalls,
 	}
-	for _, step := range []func(body) error{q.readLimits, q.readExtras, q.readReasoning, q.readFormat, q.readTools, q.readChoice, q.readInput} {
+	for _, step := range []func(body) error{q.readConversation, q.readLimits, q.readExtras, q.readReasoning, q.readFormat, q.readTools, q.readChoice, q.readInput} {
 		if err := step(in); err != nil {
 			return q, err
 		}
@@ -102,6 +104,34 @@ func Decode(data []byte) (Request, error) {
 		q.ToolChoice = agent.ToolNone
 	}
 	return q, nil
+}
+
+// readConversation reads which thread the request continues. The input comes after its turns.
+func (q *Request) readConversation(in body) error {
+	if in.Conversation == nil || string(in.Conversation) == "null" {
+		q.ContinueThread = in.PreviousID != ""
+		return nil
+	}
+	var named struct{ ID string }
+	if json.Unmarshal(in.Conversation, &q.ConversationID) != nil {
+		if json.Unmarshal(in.Conversation, &named) != nil {
+			return &Invalid{"conversation", "must be the id of a conversation, or an object with its id"}
+		}
+		q.ConversationID = named.ID
+	}
+	switch {
+	case in.PreviousID != "":
+		return &Invalid{"conversation", "cannot be used with previous_response_id"}
+	case !isConversationID(q.ConversationID):
+		return &Invalid{"conversation", "must be 1 to 128 visible ASCII characters"}
+	}
+	q.ThreadID, q.ContinueThread = q.ConversationID, true
+	return nil
+}
+
+// isConversationID reports whether s can be the id of a thread.
+func isConversationID(s string) bool {
+	return s != "" && len(s) <= maxConversationID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // readLimits reads the limits of the response and checks the bounds of its metadata. A response in

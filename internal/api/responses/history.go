@@ -8,42 +8,6 @@ import (
 	"answerd/internal/event"
 )
 
-// HistoryOf returns the model's messages and the tool results of a run, as history of the next
-// run. Text and calls of a step that was reset are left out, since the step was repeated.
-func HistoryOf(events []event.Event) []agent.Message {
-	var (
-		out  []agent.Message
-		turn = agent.Message{Role: "assistant"}
-		text strings.Builder
-	)
-	end := func() {
-		if turn.Content = text.String(); turn.Content != "" || len(turn.Calls) > 0 {
-			out = append(out, turn)
-		}
-		turn = agent.Message{Role: "assistant"}
-		text.Reset()
-	}
-	for _, e := range events {
-		switch b := e.Body.(type) {
-		case event.StepReset:
-			turn.Calls = nil
-			text.Reset()
-		case event.TextDelta:
-			text.WriteString(b.Delta)
-		case event.ToolCall:
-			turn.Calls = append(turn.Calls, callOf(b, len(turn.Calls)))
-		case event.StepEnd:
-			end()
-		case event.ToolResult:
-			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: *plainText(b.Payload)})
-		case event.ToolError:
-			out = append(out, agent.Message{Role: "tool", CallID: b.CallID, Content: "Error: " + b.Payload})
-		}
-	}
-	end()
-	return out
-}
-
 // callOf returns a call as part of a message, at the given index among the message's calls.
 func callOf(b event.ToolCall, index int) agent.ClientCall {
 	args := b.ArgsText

@@ -16,6 +16,7 @@ type response struct {
 	IncompleteDetails  *incomplete       `json:"incomplete_details"`
 	Model              string            `json:"model"`
 	PreviousResponseID *string           `json:"previous_response_id"`
+	Conversation       *conversation     `json:"conversation,omitempty"`
 	Instructions       *string           `json:"instructions"`
 	Output             []any             `json:"output"`
 	Error              *responseError    `json:"error"`
@@ -40,6 +41,11 @@ type response struct {
 	SafetyIdentifier   *string           `json:"safety_identifier"`
 	PromptCacheKey     *string           `json:"prompt_cache_key"`
 	User               *string           `json:"user"`
+}
+
+// conversation names the thread that the request continues.
+type conversation struct {
+	ID string `json:"id"`
 }
 
 // incomplete gives the reason why a response has the status incomplete.
@@ -81,6 +87,9 @@ func newResponse(h Header) *response {
 	}
 	if h.PreviousID != "" {
 		r.PreviousResponseID = &h.PreviousID
+	}
+	if h.Conversation != "" {
+		r.Conversation = &conversation{h.Conversation}
 	}
 	if e.Instructions != "" {
 		r.Instructions = &e.Instructions

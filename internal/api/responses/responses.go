@@ -31,12 +31,13 @@ import (
 
 // Header describes a response, apart from its items.
 type Header struct {
-	ID         string // of the response
-	Created    time.Time
-	Model      string // as the request named it
-	PreviousID string // the response that this one continues; "" if none
-	Echo       Echo
-	ToolLists  []ToolList // the tools of the MCP servers that the request names
+	ID           string // of the response
+	Created      time.Time
+	Model        string // as the request named it
+	PreviousID   string // the response that this one continues; "" if none
+	Conversation string // the conversation that the request names; "" if none
+	Echo         Echo
+	ToolLists    []ToolList // the tools of the MCP servers that the request names
 	// Span is the part of the run that the response covers. The encoder needs the events up to
 	// Span.After too, and encodes nothing for them.
 	Span
@@ -95,6 +96,7 @@ type StoredRequest struct {
 	Format        string          `json:"face"` // responses
 	Model         string          `json:"model"`
 	PreviousID    string          `json:"previous,omitempty"`
+	Conversation  string          `json:"conversation,omitempty"`
 	Echo          Echo            `json:"echo"`
 	ListedServers []string        `json:"listed,omitempty"`
 	Tools         []string        `json:"tools"` // allowed_tools; nil allows all
@@ -115,7 +117,7 @@ var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
 // what is retrieved or continued later has less.
 func (q *Request) EncodeStored() []byte {
 	k := StoredRequest{
-		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools,
+		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools,
 		History: q.History, Question: q.Question, Media: q.Media,
 	}
 	data, _ := json.Marshal(k) // cannot fail: k was decoded from JSON
