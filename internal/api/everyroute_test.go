@@ -48,7 +48,7 @@ var goodBodies = map[string]string{
 func entrances(t *testing.T, h *Handler) (out []entrance) {
 	open := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/", "/console/*", "/oauth/callback"}
 	err := chi.Walk(h.routes, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
-		path := strings.NewReplacer("{run_id}", "run_00000000000000000000000000", "{response_id}", "resp_none", "{name}", "add", "{id}", "chat", "{call_id}", "call_1", "{file}", "aisdk.yaml", "*", "none.js").Replace(route)
+		path := strings.NewReplacer("{run_id}", "run_00000000000000000000000000", "{thread_id}", "thr_none", "{response_id}", "resp_none", "{name}", "add", "{id}", "chat", "{call_id}", "call_1", "{file}", "aisdk.yaml", "*", "none.js").Replace(route)
 		out = append(out, entrance{method, path, "", !slices.Contains(open, route)})
 		if method == http.MethodPost {
 			out[len(out)-1].body = goodBodies[route]

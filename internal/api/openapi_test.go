@@ -205,6 +205,8 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d.sameShape(t, "Answer", reflect.TypeFor[native.Answer](), component("Answer"))
 	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
 	d.sameShape(t, "RunList", reflect.TypeFor[native.RunList](), component("RunList"))
+	d.sameShape(t, "ThreadList", reflect.TypeFor[native.ThreadList](), component("ThreadList"))
+	d.sameShape(t, "ThreadMessages", reflect.TypeFor[native.ThreadMessages](), component("ThreadMessages"))
 	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
 	d.sameShape(t, "Tool", reflect.TypeFor[catalog.Tool](), component("Tool"))
 	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))
@@ -286,7 +288,7 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	delete(fields, "interactive")  // follows from the endpoint, as awaited does
 	delete(fields, "ask_at_limit") // on_limit of the budget
 	fields["attachments"] = fields["media"]
-	for _, name := range []string{"awaited", "media", "only_accepted_media", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops"} {
+	for _, name := range []string{"awaited", "media", "only_accepted_media", "sampling", "max_tokens", "client_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops", "continue_thread", "after_run"} {
 		delete(fields, name) // of other formats
 	}
 	sameKeys(t, "Question", fields, properties)

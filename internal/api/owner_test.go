@@ -38,6 +38,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	run, _, _ := strings.Cut(position, ":")
 	response := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), ada...), 200).ID
 	frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), ada...), "")
+	frames(t, s.do(t, "POST", "/api/chat", says("chat-of-ada", "1 + 2?"), ada...), "")
 	frames(t, s.do(t, "POST", "/agui", aguiInput("r", ""), ada...), "")
 	approval := `{"id":"` + waits.ID + `","approved":true}`
 	noRun := run[:len("run_")] + "aaaaaaaa" + run[len("run_aaaaaaaa"):] // of this process, which its last characters name
@@ -52,6 +53,10 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"POST /runs/{run_id}/cancel":                  {{"/runs/ID/cancel", "", "", run, "run_none"}},
 		"POST /answer/stream":                         {{"/answer/stream", question, "ID:1", run, "run_none"}},
 		"GET /answer/stream":                          {{"/answer/stream", "", "ID:1", run, "run_none"}},
+		"GET /threads/{thread_id}":                    {{"/threads/ID", "", "", "chat-of-ada", "none"}},
+		"PATCH /threads/{thread_id}":                  {{"/threads/ID", `{"title":"mine"}`, "", "chat-of-ada", "none"}},
+		"DELETE /threads/{thread_id}":                 {{"/threads/ID", "", "", "chat-of-ada", "none"}},
+		"GET /threads":                                {{"/threads", "", "", "", ""}},
 		"GET /runs":                                   {{"/runs?thread_id=ID", "", "", "c", "none"}, {"/runs?status=suspended", "", "", "", ""}},
 		"GET /v1/responses/{response_id}":             {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID?stream=true", "", "", response, "resp_none"}, {"/v1/responses/ID", "", "", run, noRun}, {"/v1/responses/ID?stream=true", "", "", run, noRun}},
 		"DELETE /v1/responses/{response_id}":          {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID", "", "", run, noRun}},

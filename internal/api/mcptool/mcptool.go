@@ -28,7 +28,7 @@ const (
 	Name        = "answer"
 	Title       = "Ask the agent"
 	Description = "Asks an agent that has tools of its own a question, and returns its answer with what it did to find it. " +
-		"Give it one whole question: it does not see the conversation, except for what is in history."
+		"Give it one whole question: it does not see the conversation, except for what is in history, or in the thread that thread_id names."
 )
 
 // InputSchema and OutputSchema describe the arguments and the structured content of the tool
