@@ -37,7 +37,7 @@ type Store struct {
 // that turn is the newest one.
 func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn, error) {
 	var all []event.Turn
-	found := *after == ""
+	branch, found := *after != "", *after == ""
 	for before, pages := int64(0), 0; t.Turns > 0 && pages < maxPages; pages++ {
 		page, err := s.Log.Turns(ctx, t.Owner, t.ID, before, maxTurns, maxBytes)
 		if err != nil {
@@ -61,7 +61,7 @@ func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn,
 	if !found {
 		return nil, ErrNoTurn
 	}
-	return s.decode(ctx, all, *after != ""), nil
+	return s.decode(ctx, all, branch), nil
 }
 
 // decode decodes turns. If branch is set, it leaves out turns that the last one does not continue: a

@@ -96,7 +96,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		input(`[{"type":"mcp_approval_response","approve":true}]`):                                                         "input[0].approval_request_id",
 		input(`[{"type":"mcp_approval_response","approval_request_id":"msg_1_int_1","approve":true}]`):                     "input[0].approval_request_id",
 		input(`[{"type":"mcp_approval_response","approval_request_id":"mcpr_1_a"},{"type":"mcp_approval_response","approval_request_id":"mcpr_2_b"}]`): "input[1].approval_request_id",
-		input(text, `,"conversation":5`):                                                                             "conversation",
+		input(text, `,"conversation":5`):                                                                               "conversation",
 		input(text, `,"prompt":{"id":"p"}`):                                                                            "prompt",
 		input(text, `,"max_output_tokens":0`):                                                                          "max_output_tokens",
 		input(text, `,"max_tool_calls":-1`):                                                                            "max_tool_calls",
