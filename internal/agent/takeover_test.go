@@ -25,8 +25,11 @@ import (
 type chronicle struct {
 	*memory.Log
 
+	seed func(event.Log) // prepares a log before the run; nil for nothing
+
 	mu      sync.Mutex // protects what follows
 	request []byte
+	begin   func(context.Context, event.Log) error // begins the turn of the run
 	acts    []act
 }
 
@@ -62,6 +65,22 @@ func (c *chronicle) CreateJob(ctx context.Context, run string, request []byte) (
 	return c.Log.CreateJob(ctx, run, request)
 }
 
+func (c *chronicle) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (event.Thread, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begin = func(ctx context.Context, log event.Log) error {
+		_, err := log.BeginTurn(ctx, owner, thread, run, agent, title)
+		return err
+	}
+	return c.Log.BeginTurn(ctx, owner, thread, run, agent, title)
+}
+
+func (c *chronicle) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
+	return c.did("end turn",
+		func() error { return c.Log.EndTurn(ctx, owner, thread, run, data) },
+		func(ctx context.Context, log event.Log) error { return log.EndTurn(ctx, owner, thread, run, data) })
+}
+
 func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
 	err = c.did(string(b.Type()),
 		func() error { seq, err = c.Log.Append(ctx, run, b); return err },
@@ -92,8 +111,16 @@ func (c *chronicle) SaveResult(ctx context.Context, run, call string, result []b
 func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
 	t.Helper()
 	log := memory.New(memory.Options{})
+	if c.seed != nil {
+		c.seed(log)
+	}
 	if err := log.Create(t.Context(), r); err != nil {
 		t.Fatal(err)
+	}
+	if c.begin != nil { // a child has no turn
+		if err := c.begin(t.Context(), log); err != nil {
+			t.Fatal(err)
+		}
 	}
 	job, err := log.CreateJob(t.Context(), r.ID, c.request)
 	if err != nil {

@@ -215,26 +215,10 @@ func (t Turn) Answer() string {
 func Title(question string) string {
 	for line := range strings.Lines(strings.ToValidUTF8(question, "\uFFFD")) {
 		if line = strings.TrimSpace(line); line != "" {
-			return ShortenTitle(line)
+			return event.CutTitle(line)
 		}
 	}
 	return ""
-}
-
-// ShortenTitle returns the beginning of a title in whole characters, of at most event.MaxTitle bytes.
-func ShortenTitle(title string) string {
-	if len(title) <= event.MaxTitle {
-		return title
-	}
-	const more = "…"
-	cut := event.MaxTitle - len(more)
-	for i := range title {
-		if i > event.MaxTitle-len(more) {
-			break
-		}
-		cut = i
-	}
-	return title[:cut] + more
 }
 
 func (c Call) arguments() string {

@@ -1,0 +1,268 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/thread"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/event/memory"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp/config"
+)
+
+// addTurn adds a turn to the thread "t" of the anonymous caller.
+func addTurn(t *testing.T, log event.Log, run string, turn thread.Turn) {
+	t.Helper()
+	if _, err := log.BeginTurn(t.Context(), event.Owner{}, "t", run, "", thread.Title(turn.Question)); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.EndTurn(t.Context(), event.Owner{}, "t", run, turn.Encode()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answered is a turn with a question and its answer.
+func answered(question, answer string) thread.Turn {
+	return thread.Turn{Question: question, Status: event.StatusCompleted, Steps: []thread.Step{{Text: answer}}}
+}
+
+// turnsOf returns the turns of the thread "t" as messages, one line each.
+func turnsOf(t *testing.T, log event.Log) (lines []string) {
+	t.Helper()
+	page, err := log.Turns(t.Context(), event.Owner{}, "t", 0, 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stored := range page.Turns {
+		turn, err := thread.Decode(stored.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := string(turn.Status)
+		for _, m := range turn.Messages() {
+			line += "|" + m.Role + ":" + plain(m.Content)
+			for _, c := range m.Calls {
+				line += c.Name + c.Arguments
+			}
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func isBusy(t *testing.T, log event.Log) bool {
+	t.Helper()
+	th, err := log.Thread(t.Context(), event.Owner{}, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return th.Active != ""
+}
+
+// A process may die at any moment of a run that continues a thread. Whoever takes it over gives the model
+// the same messages, and the thread has one turn of it in the end. Section 10 of the contract.
+func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
+	seed := func(log event.Log) {
+		addTurn(t, log, "run_1", answered("What is it?", "A number."))
+		addTurn(t, log, "run_2", thread.Turn{Question: "Which?", Status: event.StatusFailed, Steps: []thread.Step{{Calls: []thread.Call{{CallID: "call_1", Tool: "echo", Args: []byte(`{}`), Payload: []byte(`"one"`)}}}}})
+	}
+	origin := &chronicle{Log: memory.New(memory.Options{}), seed: seed}
+	seed(origin.Log)
+	house := func(log event.Log) *agenttest.Fixture {
+		script := func(r llmtest.Request) llmtest.Answer {
+			if r.Messages[len(r.Messages)-1].Role == "user" {
+				return llmtest.SaysAndCalls("Let me see. ", llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
+			}
+			return llmtest.Says("It is ", "3.")
+		}
+		return agenttest.NewFixture(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
+	}
+	first := house(origin)
+	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", ThreadID: "t", Background: true})
+	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
+	wantSaid, wantTurns := lastSaid(first), turnsOf(t, origin)
+	if want := 3; len(wantTurns) != want || !strings.Contains(wantSaid, "A number.") || !strings.HasSuffix(wantTurns[2], "assistant:It is 3.") {
+		t.Fatalf("turns %q, the model got %s, want %d turns and the earlier answer", wantTurns, wantSaid, want)
+	}
+	acts := origin.history()
+	for n := range acts {
+		what := "nothing"
+		if n > 0 {
+			what = acts[n-1].what
+		}
+		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
+			t.Parallel()
+			log := origin.diedAfter(t, run, n)
+			h := house(log)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+			if got := lastSaid(h); got != "" && got != wantSaid {
+				t.Errorf("the model got\n%s, want\n%s", got, wantSaid)
+			}
+			turns := turnsOf(t, log)
+			if fmt.Sprint(turns) != fmt.Sprint(wantTurns) || end.Answer != "It is 3." {
+				t.Errorf("turns\n%q, want\n%q", turns, wantTurns)
+			}
+			if isBusy(t, log) {
+				t.Error("the thread is busy after the end of its run, want it to be free")
+			}
+			next := h.StartRun(t, agent.Request{Question: "And?", ThreadID: "t", Background: true})
+			h.Events(t, next.ID)
+			if got := lastSaid(h); !strings.Contains(got, "It is 3.") {
+				t.Errorf("the model of the next question got\n%s, want the answer before", got)
+			}
+		})
+	}
+}
+
+// The process died after the terminal event or together with its log's answer: the next question adds the
+// turn as the events say.
+func TestNextQuestionRepairsTheTurnOfAnEndedRun(t *testing.T) {
+	log := &refusesTurns{Log: memory.New(memory.Options{})}
+	script := func(r llmtest.Request) llmtest.Answer {
+		last := r.Messages[len(r.Messages)-1]
+		if last.Role == "user" && strings.Contains(last.Content, "1 + 2") {
+			return llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`})
+		}
+		return llmtest.Says("It is 3.")
+	}
+	h := agenttest.NewFixture(t, script, func(o *agent.Options) { o.Log = log })
+	log.fails = true
+	run := h.StartRun(t, agent.Request{Question: "What is 1 + 2?", ThreadID: "t"})
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+	if !isBusy(t, log) {
+		t.Fatal("the thread is free although the log refused the turn, want it busy")
+	}
+	log.fails = false
+	next := h.StartRun(t, agent.Request{Question: "And?", ThreadID: "t"})
+	h.Events(t, next.ID)
+	want := []string{`completed|user:What is 1 + 2?|assistant:add{"a":1,"b":2}|tool:{"sum":3}|assistant:It is 3.`, "completed|user:And?|assistant:It is 3."}
+	if got := turnsOf(t, log); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("turns %q, want %q", got, want)
+	}
+}
+
+// refusesTurns is a log that does not take turns while fails is set.
+type refusesTurns struct {
+	*memory.Log
+	fails bool
+}
+
+func (l *refusesTurns) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
+	if l.fails {
+		return event.ErrUnavailable
+	}
+	return l.Log.EndTurn(ctx, owner, thread, run, data)
+}
+
+// A run that is no longer in the log does not keep its thread busy.
+func TestVanishedRunDoesNotKeepItsThreadBusy(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	if _, err := h.Log.BeginTurn(t.Context(), event.Owner{}, "t", "run_gone", "", "Old"); err != nil {
+		t.Fatal(err)
+	}
+	run := h.StartRun(t, agent.Request{ThreadID: "t"})
+	h.Events(t, run.ID)
+	if got, want := len(turnsOf(t, h.Log)), 1; got != want {
+		t.Errorf("%d turns, want %d", got, want)
+	}
+}
+
+func TestQueuedQuestionWaitsForItsTurn(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")), func(o *agent.Options) { o.InputTimeout = 50 * time.Millisecond })
+	first := h.StartRun(t, agent.Request{Question: "one", ThreadID: "t", Background: true})
+	<-h.Tools.Entered
+	// It waits no longer than a run waits for a person.
+	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "two", ThreadID: "t", OnBusy: agent.BusyQueue})
+	if busy, ok := errors.AsType[*event.BusyError](err); !ok || busy.Run != first.ID {
+		t.Errorf("error %v, want that %s is active", err, first.ID)
+	}
+	// Nor longer than its caller.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err = h.Start(ctx, auth.Identity{}, agent.Request{Question: "two", ThreadID: "t", OnBusy: agent.BusyQueue}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+	// Nor longer than the process takes questions.
+	h.StopAccepting()
+	if _, err = h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "two", ThreadID: "t", OnBusy: agent.BusyQueue}); !errors.Is(err, agent.ErrDraining) {
+		t.Errorf("error %v, want %v", err, agent.ErrDraining)
+	}
+	close(h.Tools.ReleaseMeet)
+	h.Events(t, first.ID)
+	if got, want := len(turnsOf(t, h.Log)), 1; got != want {
+		t.Errorf("%d turns, want %d: questions that were refused are none", got, want)
+	}
+}
+
+// A repeated key attaches to its run, and is never busy with itself.
+func TestKeyOfAnActiveRunAttachesToIt(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
+	ask := func(key string, busy agent.OnBusy) (event.Run, error) {
+		return h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "one", ThreadID: "t", IdempotencyKey: key, OnBusy: busy, Background: true})
+	}
+	first, err := ask("k", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-h.Tools.Entered
+	for _, busy := range []agent.OnBusy{agent.BusyRefuse, agent.BusyQueue, agent.BusyCancel} {
+		if again, err := ask("k", busy); err != nil || again.ID != first.ID {
+			t.Errorf("on_busy %q: run %s, %v, want %s", busy, again.ID, err, first.ID)
+		}
+	}
+	// Two requests of one key that wait together become one run.
+	got := make(chan event.Run, 2)
+	for range 2 {
+		go func() {
+			run, err := ask("queued", agent.BusyQueue)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- run
+		}()
+	}
+	close(h.Tools.ReleaseMeet)
+	if a, b := <-got, <-got; a.ID != b.ID || a.ID == first.ID {
+		t.Errorf("runs %s and %s, want one that is not %s", a.ID, b.ID, first.ID)
+	}
+}
+
+// What a failed and a cancelled run contribute: the question, the calls that ended, and the partial text.
+func TestFailedRunContributesWhatItDid(t *testing.T) {
+	script := func(r llmtest.Request) llmtest.Answer {
+		switch last := r.Messages[len(r.Messages)-1]; {
+		case last.Role == "user" && strings.HasPrefix(last.Content, "fail"):
+			return llmtest.SaysAndCalls("Adding. ", llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`})
+		case last.Role == "user":
+			return llmtest.Says("Yes.")
+		}
+		return llmtest.Fails(400, "no")
+	}
+	h := agenttest.NewFixture(t, script, nil)
+	failed := h.StartRun(t, agent.Request{Question: "fail", ThreadID: "t"})
+	agenttest.TerminalEvent[event.RunError](t, h.Events(t, failed.ID))
+	next := h.StartRun(t, agent.Request{Question: "And?", ThreadID: "t"})
+	h.Events(t, next.ID)
+	if got, want := turnsOf(t, h.Log)[0], `failed|user:fail|assistant:Adding. add{"a":1,"b":2}|tool:{"sum":3}`; got != want {
+		t.Errorf("turn %s, want %s", got, want)
+	}
+	if got := lastSaid(h); !strings.Contains(got, "assistant Adding.") || !strings.Contains(got, `tool {"sum":3}`) || !strings.Contains(got, "user fail") {
+		t.Errorf("the model got\n%s, want the question, the call and its result", got)
+	}
+}
+
+// The log may be slow or down: the run ends all the same.
+func TestRunEndsWithoutALogForItsTurn(t *testing.T) {
+	log := &refusesTurns{Log: memory.New(memory.Options{}), fails: true}
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Log = log })
+	run := h.StartRun(t, agent.Request{})
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+}
