@@ -73,7 +73,7 @@ func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []st
 	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
 	flags.StringVar(&f.agent, "agent", "", "named agent that answers")
-	flags.StringVar(&f.thread, "thread", "", "thread of the question")
+	flags.StringVar(&f.thread, "thread", "", "thread that the question continues")
 	flags.BoolVar(&f.yes, "yes", false, "approve every call")
 	if withJSON {
 		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")

@@ -241,14 +241,19 @@ type failingReader struct{}
 
 func (*failingReader) Read([]byte) (int, error) { return 0, errors.New("cut by the test") }
 
-// A conversation sends its history, until its input ends.
+// A conversation is a thread of the server, which another command can continue.
 func TestChatContinuesTheConversation(t *testing.T) {
 	t.Parallel()
-	cmd := newAskCommand(t.Context(), nil, "chat", "-url", startDemo(t))
-	cmd.Stdin = strings.NewReader("What is 12.5 * 8?\n\nWhat is 2 + 3?\n/quit\nWhat is 1 + 1?\n")
+	url := startDemo(t)
+	cmd := newAskCommand(t.Context(), nil, "chat", "-url", url, "-thread", "thr_chat")
+	cmd.Stdin = strings.NewReader("What is 12.5 * 8?\n\nAnd times two?\n/quit\nWhat is 1 + 1?\n")
 	out, err := cmd.Output()
-	if err != nil || !strings.Contains(string(out), "= 100") || !strings.Contains(string(out), "= 5") || strings.Contains(string(out), "1 + 1") {
+	if err != nil || !strings.Contains(string(out), "= 100") || !strings.Contains(string(out), "= 200") || strings.Contains(string(out), "1 + 1") {
 		t.Errorf("got %s, %v, want the answers of the questions before /quit", out, err)
+	}
+	out, err = newAskCommand(t.Context(), nil, "ask", "-url", url, "-thread", "thr_chat", "What did I ask before?").Output()
+	if err != nil || !strings.Contains(string(out), "- What is 12.5 * 8?") {
+		t.Errorf("got %s, %v, want the first question of the conversation", out, err)
 	}
 }
 

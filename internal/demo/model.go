@@ -174,25 +174,35 @@ var (
 // composeReply answers the last question of a conversation: with the calls that it needs, or with
 // a text once their results are there. The usage counts words instead of tokens.
 func composeReply(r *chatRequest) *reply {
-	var prompt, question string
-	var results []string
+	var prompt, question, value string // value is the last one that was said
+	var asked, results []string        // asked are the questions before the last one
 	turn, words := 0, 0
 	for _, m := range r.Messages {
 		text := textOf(m.Content)
 		words += len(strings.Fields(text))
+		if said := equals.FindAllStringSubmatch(text, -1); said != nil && (m.Role == "assistant" || m.Role == "tool") {
+			value = said[len(said)-1][1]
+		}
 		switch at := textResult.FindStringIndex(text); {
 		case m.Role == "tool":
 			results = append(results, text)
 		case m.Role == "user" && at != nil && at[0] == 0:
 			results = append(results, textResult.Split(text, -1)[1:]...)
 		case m.Role == "user":
-			question, results, turn = text, nil, turn+1
+			if turn > 0 {
+				asked = append(asked, question)
+			}
+			// Resolve it now: the results of its calls will have another value.
+			question, results, turn = resolveFollowUp(text, value), nil, turn+1
 		case m.Role != "assistant":
 			prompt += text + "\n"
 		}
 	}
 	tools, inText := r.offeredTools(prompt)
 	calls := planCalls(question, tools)
+	if recapText(question, asked) != "" {
+		calls = nil
+	}
 	if must := string(r.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
@@ -205,7 +215,7 @@ func composeReply(r *chatRequest) *reply {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
-		out.text, out.finish = composeText(calls, results, tools), "stop"
+		out.text, out.finish = cmp.Or(recapText(question, asked), composeText(calls, results, tools)), "stop"
 		if schema := r.Format.Named.Schema; len(schema) > 0 {
 			out.text = structuredText(schema, out.text)
 		} else {

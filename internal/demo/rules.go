@@ -122,6 +122,50 @@ func zoneArguments(m []string) any {
 	return args{"time_zone": truncate(named, 64)}
 }
 
+// followUp matches a question that continues a calculation: "And times two?". equals matches the value
+// that was said before.
+var (
+	followUp = regexp.MustCompile(`(?i)^\s*(?:and|now|then|so)?[\s,]*(?:what is )?(?:(?:that|it)\s+)?(times|multiplied by|divided by|over|plus|minus|[-+*/×÷])\s*(-?\d+(?:\.\d+)?|` +
+		strings.Join(numberWords, "|") + `)\s*[?.!]*\s*$`)
+	equals     = regexp.MustCompile(`= (-?\d+(?:\.\d+)?)`)
+	askedRecap = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
+)
+
+var numberWords = []string{"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
+
+var operators = map[string]string{"times": "*", "multiplied by": "*", "×": "*", "divided by": "/", "over": "/", "÷": "/", "plus": "+", "minus": "-"}
+
+// resolveFollowUp returns the whole question of one that continues a calculation whose value was said
+// before, and other questions as they are.
+func resolveFollowUp(question, value string) string {
+	m := followUp.FindStringSubmatch(question)
+	if m == nil || value == "" {
+		return question
+	}
+	operand := strings.ToLower(m[2])
+	if n := slices.Index(numberWords, operand); n >= 0 {
+		operand = strconv.Itoa(n)
+	}
+	operator := strings.ToLower(m[1])
+	return "What is " + value + " " + cmp.Or(operators[operator], operator) + " " + operand + "?"
+}
+
+// recapText answers the question what was asked before; "" for other questions.
+func recapText(question string, asked []string) string {
+	switch {
+	case !askedRecap.MatchString(question):
+		return ""
+	case len(asked) == 0:
+		return "This is your first question in this conversation."
+	}
+	text := "Before this you asked:"
+	for _, earlier := range asked {
+		line, _, _ := strings.Cut(strings.TrimSpace(earlier), "\n")
+		text += "\n- " + truncate(line, 200)
+	}
+	return text
+}
+
 // planCalls returns the calls that a question needs, in its order and each once.
 func planCalls(question string, offered []string) []call {
 	question = truncate(question, 4000)

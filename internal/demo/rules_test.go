@@ -242,3 +242,23 @@ func FuzzModel(f *testing.F) {
 		}
 	})
 }
+
+func TestFollowUpQuestionsDependOnWhatWasSaid(t *testing.T) {
+	for question, want := range map[string]string{
+		"And times two?": "What is 100 * 2?", "and times 3": "What is 100 * 3?", "divided by -4?": "What is 100 / -4?", "Now plus 2.5.": "What is 100 + 2.5?", "* 2": "What is 100 * 2?", "minus ten!": "What is 100 - 10?",
+		"What is 2 * 3?": "What is 2 * 3?", "And in Osaka?": "And in Osaka?", "many times two people": "many times two people",
+	} {
+		if got := resolveFollowUp(question, "100"); got != want {
+			t.Errorf("%q: got %q, want %q", question, got, want)
+		}
+	}
+	if got := resolveFollowUp("And times two?", ""); got != "And times two?" {
+		t.Errorf("without a value: got %q, want the question", got)
+	}
+	if got, want := recapText("What did I ask before?", []string{"What is 2 * 3?", "Why?\nBecause."}), "Before this you asked:\n- What is 2 * 3?\n- Why?"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := recapText("What is it?", nil); got != "" {
+		t.Errorf("another question: got %q, want nothing", got)
+	}
+}

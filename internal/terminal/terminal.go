@@ -25,17 +25,13 @@ import (
 // ErrInterrupted says that the context ended before the run did. The run was cancelled.
 var ErrInterrupted = errors.New("interrupted; the run was cancelled")
 
-// maxHistory is how many messages of a conversation are sent with its next question. The API
-// uses at most MAX_HISTORY of them, 16 by default.
-const maxHistory = 64
-
 // Options configures a Session. In, Out and Err are required.
 type Options struct {
 	URL string // base URL of the answerd to ask
 	// Token returns the bearer token of each request; nil sends none.
 	Token  func() (string, error)
 	Agent  string // named agent that answers; "" means the default one
-	Thread string // thread of the first question; "" starts a new one
+	Thread string // thread that the questions continue; "" starts a new one
 
 	JSON       bool // print the answer as a JSON document instead of its text
 	ApproveAll bool // approve every call without a question to the person
@@ -56,15 +52,8 @@ type Session struct {
 	read    lineReader // for answers to questions of a run
 	readAsk lineReader // for questions of the person, with a history of its own
 
-	thread  string
-	agent   string
-	history []message
-}
-
-// message is one message of the conversation, as the API has it.
-type message struct {
-	Role    string `json:"role"` // user or assistant
-	Content string `json:"content"`
+	thread string // of the conversation, which the server keeps; "" before the first question
+	agent  string
 }
 
 // New returns a session. The caller must Close it.
@@ -99,17 +88,19 @@ type answer struct {
 // ended with an answer: ErrInterrupted if ctx ended first, otherwise what the API or the run said.
 func (s *Session) Ask(ctx context.Context, question string) error {
 	body, err := json.Marshal(struct {
-		Question string    `json:"question"`
-		History  []message `json:"history,omitempty"`
-		ThreadID string    `json:"thread_id,omitempty"`
-		Agent    string    `json:"agent,omitempty"`
-	}{question, s.history, s.thread, s.agent})
+		Question string `json:"question"`
+		ThreadID string `json:"thread_id,omitempty"`
+		Agent    string `json:"agent,omitempty"`
+	}{question, s.thread, s.agent})
 	if err != nil {
 		return fmt.Errorf("encode the question: %w", err)
 	}
 	r := s.newRunView()
 	final, err := s.follow(ctx, r, body)
 	s.status.set("")
+	if r.start.ThreadID != "" { // a failed run is a turn too
+		s.thread = r.start.ThreadID
+	}
 	if ctx.Err() != nil && err != nil {
 		s.cancelRun(r)
 		return ErrInterrupted
@@ -125,9 +116,6 @@ func (s *Session) Ask(ctx context.Context, question string) error {
 			return fmt.Errorf("print the answer: %w", err)
 		}
 	}
-	s.thread = r.start.ThreadID
-	s.history = append(s.history, message{"user", question}, message{"assistant", final.Answer})
-	s.history = s.history[max(0, len(s.history)-maxHistory):]
 	return nil
 }
 
