@@ -43,7 +43,7 @@ func TestDocumentExamplesRun(t *testing.T) {
 		"docs/clients/ag-ui.md": 1, "docs/clients/ai-sdk.md": 2, "docs/clients/copilotkit.md": 1, "docs/clients/csharp.md": 2, "docs/clients/curl.md": 2,
 		"docs/clients/eventsource.md": 1, "docs/clients/fetch.md": 1, "docs/clients/go.md": 2, "docs/clients/java.md": 2, "docs/clients/langchain.md": 1,
 		"docs/clients/mcp-hosts.md": 1, "docs/clients/openai-node.md": 2, "docs/clients/openai-python.md": 2,
-		"docs/tasks/structured-output.md": 2, "docs/tasks/attachments.md": 1,
+		"docs/tasks/structured-output.md": 2, "docs/tasks/conversations.md": 4, "docs/tasks/attachments.md": 1,
 	} {
 		doc, err := os.ReadFile("../../" + page)
 		if err != nil {
