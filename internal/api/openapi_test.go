@@ -205,8 +205,6 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d.sameShape(t, "Answer", reflect.TypeFor[native.Answer](), component("Answer"))
 	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
 	d.sameShape(t, "RunList", reflect.TypeFor[native.RunList](), component("RunList"))
-	d.sameShape(t, "ThreadList", reflect.TypeFor[native.ThreadList](), component("ThreadList"))
-	d.sameShape(t, "ThreadMessages", reflect.TypeFor[native.ThreadMessages](), component("ThreadMessages"))
 	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
 	d.sameShape(t, "Tool", reflect.TypeFor[catalog.Tool](), component("Tool"))
 	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	contract "answerd/api"
+	"answerd/internal/api/native"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
 )
@@ -425,4 +426,10 @@ func TestEventsMatchTheirSchemasFieldByField(t *testing.T) {
 	if !slices.Equal(types, event.Types()) {
 		t.Errorf("samples of %v, want %v", types, event.Types())
 	}
+}
+
+func TestThreadsMatchTheirSchemas(t *testing.T) {
+	d := document()
+	d.sameShape(t, "ThreadList", reflect.TypeFor[native.ThreadList](), component("ThreadList"))
+	d.sameShape(t, "ThreadMessages", reflect.TypeFor[native.ThreadMessages](), component("ThreadMessages"))
 }

@@ -144,6 +144,9 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		out.Messages = append(out.Messages, native.NewThreadMessages(stored.Run, turn)...)
+		if stored.Run == t.Active { // it has ended meanwhile
+			active = nil
+		}
 	}
 	out.Messages, out.Next = append(out.Messages, active...), native.FormatTurn(page.Before)
 	writeJSON(w, http.StatusOK, "application/json", out)
