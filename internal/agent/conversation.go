@@ -303,7 +303,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, r *Request)
 	if r.ThreadID == "" {
 		return "", nil
 	}
-	t, err := a.Log.Thread(ctx, ownerOf(owner), r.ThreadID)
+	t, err := a.threads().Get(ctx, ownerOf(owner), r.ThreadID)
 	switch {
 	case errors.Is(err, event.ErrNotFound) && r.AfterRun != "":
 		return "", ErrNoTurn
@@ -354,7 +354,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	a := r.agent
 	var t event.Thread
 	for {
-		t, err = a.Log.BeginTurn(ctx, r.Owner, r.ThreadID, r.ID, r.Agent, thread.Title(r.req.questionText()))
+		t, err = a.threads().Begin(ctx, r.Run, thread.Title(r.req.questionText()))
 		busy, isBusy := errors.AsType[*event.BusyError](err)
 		if !isBusy || !r.req.runsBeside() {
 			break
@@ -402,7 +402,7 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 	err := r.writeNote(ctx, replay.NoteTurn)
 	if err == nil && r.isBeside {
 		// It becomes a turn if the other run has ended by now.
-		_, err = r.agent.Log.BeginTurn(ctx, r.Owner, r.ThreadID, r.ID, r.Agent, "")
+		_, err = r.agent.threads().Begin(ctx, r.Run, "")
 		if _, busy := errors.AsType[*event.BusyError](err); busy {
 			return
 		}

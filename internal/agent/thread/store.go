@@ -21,15 +21,52 @@ const (
 	maxTurns = 500
 	// maxPages bounds the pages that are read to find the turn of a run.
 	maxPages = 32
-	// startWait bounds how long Release waits for the first event of a run, whose process may have died
-	// before that.
-	startWait = 5 * time.Second
+	// startWait bounds how long Get and Begin wait for the log, and Release for the first event of a run,
+	// whose process may have died before that.
+	startWait  = 5 * time.Second
+	retryPause = 100 * time.Millisecond // between two attempts of Get and Begin
 )
 
 // Store reads and repairs threads in a log.
 type Store struct {
 	Log    event.Log
 	Logger *slog.Logger
+}
+
+// Get returns a thread, or event.ErrNotFound.
+func (s Store) Get(ctx context.Context, owner event.Owner, id string) (t event.Thread, err error) {
+	err = await(ctx, func() error {
+		t, err = s.Log.Thread(ctx, owner, id)
+		return err
+	})
+	return t, err
+}
+
+// Begin makes a run the active one of its thread.
+func (s Store) Begin(ctx context.Context, run event.Run, title string) (t event.Thread, err error) {
+	err = await(ctx, func() error {
+		t, err = s.Log.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
+		return err
+	})
+	return t, err
+}
+
+// await repeats f for a moment while the log does not answer, as it does when a run is created. A log
+// that starts again may have its runs before it has its threads.
+func await(ctx context.Context, f func() error) error {
+	waiting, stop := context.WithTimeout(ctx, startWait)
+	defer stop()
+	for {
+		err := f()
+		if !errors.Is(err, event.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-waiting.Done():
+			return err
+		}
+	}
 }
 
 // Read returns the newest turns of a thread in order, as far as a question may read them. If *after names
