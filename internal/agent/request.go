@@ -35,8 +35,8 @@ type Request struct {
 	// gets a line of text in place of each.
 	OnlyAcceptedMedia bool
 	History           []Message
-	// ContinueThread puts the earlier turns of the thread before History. Without History it is implied
-	// by ThreadID. AfterRun names the run with whose turn they end; "" means the newest one.
+	// ContinueThread puts the earlier turns of the thread before History. If History is nil, ThreadID
+	// implies it; an empty History says that nothing came before. AfterRun names the run with whose turn they end; "" means the newest one.
 	ContinueThread bool
 	AfterRun       string
 	// OnBusy says what happens while a run of the thread is active; "" refuses the question.
@@ -229,7 +229,7 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 	}
 	if r.ThreadID == "" {
 		r.ThreadID = newID("thr")
-	} else if len(r.History) == 0 && r.parent.Run == "" {
+	} else if r.History == nil && r.parent.Run == "" {
 		r.ContinueThread = true
 	}
 	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {

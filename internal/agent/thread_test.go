@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
+	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -265,4 +267,45 @@ func TestRunEndsWithoutALogForItsTurn(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Log = log })
 	run := h.StartRun(t, agent.Request{})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+}
+
+// Section 12 of the contract: what only one provider understands stays with its run.
+func TestNextRunOfAThreadHasNoMembersOfAProvider(t *testing.T) {
+	script := func(llmtest.Request) llmtest.Answer {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			llmtest.Stream(w, "stop", map[string]any{"content": "Yes.", "reasoning_details": []any{map[string]any{"type": "reasoning.encrypted", "data": "canary"}}})
+		}
+	}
+	h := agenttest.NewFixture(t, script, nil)
+	for _, question := range []string{"one", "two"} {
+		h.Events(t, h.StartRun(t, agent.Request{Question: question, ThreadID: "t"}).ID)
+	}
+	last := h.Model.Requests()[1]
+	if strings.Contains(string(last.Body), "canary") || len(last.Messages) != 4 {
+		t.Errorf("request %s, want it to have the turn before, and not canary", last.Body)
+	}
+	page, err := h.Log.Turns(t.Context(), event.Owner{}, "t", 0, 10, 1<<20)
+	if err != nil || strings.Contains(string(page.Turns[0].Data), "canary") {
+		t.Errorf("turn %s, %v, want it without canary", page.Turns[0].Data, err)
+	}
+}
+
+// A long thread is trimmed like any long conversation.
+func TestLongThreadIsTrimmedToTheWindow(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", ContextTokens: 3000, MaxOutputTokens: 500}}
+	})
+	for i := range 40 {
+		addTurn(t, h.Log, fmt.Sprintf("run_%d", i), answered(fmt.Sprintf("Question %d?", i), strings.Repeat("long ", 200)))
+	}
+	events := h.Events(t, h.StartRun(t, agent.Request{Question: "Last?", ThreadID: "t"}).ID)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	trimmed := false
+	for _, b := range agenttest.EventsOf[event.Budget](events) {
+		trimmed = trimmed || b.Limit == "context_tokens"
+	}
+	body := string(h.Model.Requests()[0].Body)
+	if !trimmed || strings.Contains(body, "Question 0?") || !strings.Contains(body, "Question 39?") || !strings.Contains(body, "Last?") {
+		t.Errorf("trimmed %t, the request has %d bytes, want it trimmed, with the newest turns and not the oldest", trimmed, len(body))
+	}
 }

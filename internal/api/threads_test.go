@@ -136,6 +136,7 @@ func TestHistoryReplacesTheThread(t *testing.T) {
 	for name, body := range map[string][2]string{
 		"native":           {"/answer", `{"question":"two","thread_id":"t","history":[{"role":"user","content":"own"},{"role":"assistant","content":"said"}]}`},
 		"Chat Completions": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"own"},{"role":"assistant","content":"said"},{"role":"user","content":"two"}],"answerd":{"thread_id":"t"}}`},
+		"native, streamed": {"/answer/stream", `{"question":"two","thread_id":"t","history":[{"role":"user","content":"own"},{"role":"assistant","content":"said"}]}`},
 		"AI SDK":           {"/api/chat", `{"id":"t","messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"own"}]},{"id":"2","role":"assistant","parts":[{"type":"text","text":"said"}]},{"id":"3","role":"user","parts":[{"type":"text","text":"two"}]}]}`},
 		"AG-UI":            {"/agui", `{"threadId":"t","runId":"r","messages":[{"id":"1","role":"user","content":"own"},{"id":"2","role":"assistant","content":"said"},{"id":"3","role":"user","content":"two"}]}`},
 	} {
@@ -479,5 +480,24 @@ func TestThreadKeepsAttachments(t *testing.T) {
 	page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
 	if a := page.Messages[0].Attachments; len(a) != 1 || a[0].Name != "a.txt" || a[0].MediaType != "text/plain" {
 		t.Errorf("attachments %+v, want a.txt", a)
+	}
+}
+
+// An empty history, and another answer to the first question of a page: nothing came before.
+func TestEmptyHistoryDoesNotReadTheThread(t *testing.T) {
+	s := serve(t, remembers, nil, nil)
+	for path, body := range map[string]string{
+		"/answer":   `{"question":"two","thread_id":"t","history":[]}`,
+		"/api/chat": `{"id":"t","trigger":"regenerate-message","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"two"}]}]}`,
+	} {
+		askers[0].ask(t, s, "t", "one")
+		if resp := s.do(t, "POST", path, body); path == "/answer" {
+			decode[output](t, resp, 200)
+		} else {
+			frames(t, resp, "")
+		}
+		if got, want := s.conversation(), "user:two"; got != want {
+			t.Errorf("%s: conversation %s, want %s", path, got, want)
+		}
 	}
 }

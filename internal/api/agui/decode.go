@@ -151,6 +151,9 @@ func (q *Request) readQuestion() error {
 		return &Invalid{"messages", "must end with a message that is not blank"}
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+		if last == 0 {
+			q.History = nil // the request has none, and continues its thread
+		}
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ type body struct {
 	ID        string          `json:"id"`
 	Messages  []message       `json:"messages"`
 	MessageID string          `json:"messageId"`
+	Trigger   string          `json:"trigger"`
 	Model     string          `json:"model"`
 	Agent     string          `json:"agent"` // a named agent
 	System    string          `json:"system"`
@@ -72,7 +73,7 @@ func Decode(data []byte) (Request, error) {
 			return q, err
 		}
 	}
-	return q, q.readQuestion(in.Messages, in.MessageID)
+	return q, q.readQuestion(in.Messages, in.MessageID, in.Trigger)
 }
 
 // decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
@@ -89,12 +90,16 @@ func ValidID(s string) bool {
 	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
+// regenerate is the trigger of a request for another answer to the last question. Its messages are the
+// whole conversation, also if there is one only: the thread has the answer that is to be replaced.
+const regenerate = "regenerate-message"
+
 // readQuestion moves the user's last message from the history to the question.
 //
 // If id names a message of the assistant, the request is about that message: it has answers to
 // interrupts or results of client tools, and there is no question. That message need not be the
 // last one, because a person may have asked something else before they approved a call.
-func (q *Request) readQuestion(messages []message, id string) error {
+func (q *Request) readQuestion(messages []message, id, trigger string) error {
 	about := len(messages) - 1
 	if i := slices.IndexFunc(messages, func(m message) bool { return m.ID == id && m.Role == "assistant" }); id != "" && i >= 0 {
 		about = i
@@ -117,6 +122,9 @@ func (q *Request) readQuestion(messages []message, id string) error {
 		return &Invalid{"messages", "must end with a message that is not blank"}
 	}
 	q.Question, q.Media, q.History = last.Content, last.Media, q.History[:len(q.History)-1]
+	if len(q.History) == 0 && trigger != regenerate {
+		q.History = nil // the request has none, and continues its thread
+	}
 	return nil
 }
 

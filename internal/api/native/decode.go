@@ -124,6 +124,7 @@ func (d *decoder) readRequest() (r agent.Request) {
 				}
 			}
 		case "history":
+			r.History = []agent.Message{} // also if the list is empty: the thread is not read
 			for range d.readList(maxHistory) {
 				r.History = append(r.History, d.readMessage())
 			}

@@ -154,6 +154,9 @@ func (q *Request) readQuestion() error {
 		return &Invalid{"input", "must not be blank"}
 	default:
 		q.Question, q.Media, q.History = m.Content, m.Media, q.History[:last]
+		if last == 0 {
+			q.History = nil // the request has none, and continues its thread
+		}
 	}
 	return nil
 }
