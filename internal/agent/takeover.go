@@ -74,6 +74,7 @@ type checkpoint struct {
 	Agent  *definition.Agent `json:"agent,omitempty"` // as the run started with it; nil if it has no name
 	Parent parentCall        `json:"parent,omitzero"`
 	Thread []Message         `json:"thread,omitempty"` // the earlier turns that the run has read
+	Beside bool              `json:"beside,omitempty"` // another run of the thread was active
 
 	Account usage.Account `json:"account,omitzero"`
 	Group   string        `json:"group,omitempty"` // of the caller, for the limits of the process that takes over
@@ -93,7 +94,7 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	}
 	c := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
 	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
-	c.Thread = r.req.earlier
+	c.Thread, c.Beside = r.req.earlier, r.isBeside
 	if c.Parent = r.req.parent; r.req.Agent != "" {
 		c.Agent = &r.req.as.Agent
 	}
@@ -222,7 +223,7 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
 	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: c.Group, Scopes: c.Scopes, Claims: c.Claims}
 	r := a.newRun(parent, rec, caller, c.Request)
-	r.job, r.account = job, c.Account
+	r.job, r.account, r.isBeside = job, c.Account, c.Beside
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {

@@ -148,3 +148,34 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 		t.Errorf("a question was asked: %d requests, want 0", len(s.Model.Requests()))
 	}
 }
+
+// A thread's id is the caller's own: the same id of another caller is another thread, in every format.
+func TestThreadOfAnotherCallerIsAnotherThread(t *testing.T) {
+	m := newMint(t)
+	s := serve(t, remembers, nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) })
+	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}
+	for _, f := range threadFormats {
+		ask := func(question string, who []string) {
+			resp := s.do(t, "POST", f.path, f.body(f.name, question, ""), append(who, f.header...)...)
+			if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %s %s, %v, want 200", f.name, resp.Status, body, err)
+			}
+		}
+		ask("canary", ada)
+		ask("What did I ask?", eve)
+		if got, want := s.conversation(), "user:What did I ask?"; got != want {
+			t.Errorf("%s: conversation of the other caller %s, want %s", f.name, got, want)
+		}
+	}
+	for _, th := range s.threadList(t, "", eve...).Threads {
+		if th.Title != "What did I ask?" || th.Runs != 1 {
+			t.Errorf("the other caller's thread %+v, want their own question only", th)
+		}
+	}
+	if resp := s.do(t, "DELETE", "/threads/native", "", eve...); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("DELETE of their own: %s, want 204", resp.Status)
+	}
+	if got := s.threadList(t, "?q=CANARY", ada...).Threads; len(got) != len(threadFormats) {
+		t.Errorf("%d threads are left, want %d", len(got), len(threadFormats))
+	}
+}
