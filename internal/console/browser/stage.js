@@ -80,6 +80,14 @@ export async function startIAM() {
   return { url, stop, token };
 }
 
+/** Starts an MCP server like the demo's, and gives what mcp.json says about it. */
+export async function startMCPServer() {
+  const iam = await startIAM();
+  const server = await startAnswerd(["demo", "-only", "mcp", "-iam", iam.url], {}, /mcp at (http\S+)/);
+  const auth = { type: "client_credentials", tokenUrl: `${iam.url}/oauth2/v1/token`, clientId: "answerd-demo", clientSecret: "demo-secret" };
+  return { url: server.url, config: (url) => ({ type: "http", url: `${url}mcp`, auth }), stop: () => Promise.all([server.stop(), iam.stop()]) };
+}
+
 /** Starts an issuer whose tokens live as long as a test wants: the demo's live for minutes. */
 export async function startIssuer() {
   const { publicKey, privateKey } = generateKeyPairSync("rsa", { modulusLength: 2048 });
@@ -178,11 +186,11 @@ export async function fits(page) {
 /**
  * A proxy on loopback in front of url. cutAt(text) cuts the next connection on which
  * the service says text, a few bytes behind it, and so in the middle of an event;
- * while refusing is true new connections are cut at once.
+ * while refusing is true new connections are cut at once. drop() cuts all of them.
  */
 export async function startProxy(url) {
   const target = new URL(url);
-  const proxy = { url: "", refusing: false, cutAt, close };
+  const proxy = { url: "", refusing: false, cutAt, drop, close };
   const sockets = new Set();
   let cut = null;
   const server = net.createServer((client) => {
@@ -206,8 +214,12 @@ export async function startProxy(url) {
   function cutAt(text) {
     return new Promise((told) => (cut = { text, told }));
   }
-  async function close() {
+  function drop() {
+    proxy.refusing = true;
     for (const socket of sockets) socket.destroy();
+  }
+  async function close() {
+    drop();
     await new Promise((done) => server.close(done));
   }
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));

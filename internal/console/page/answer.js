@@ -69,6 +69,7 @@ export class AnswerView {
     switch (event.type) {
       case "start":
         [this.runID, this.threadID, this.#traceID] = [event.run_id, event.thread_id, event.trace_id];
+        if (event.unavailable_servers?.length) this.note(`Offline, and not used: ${event.unavailable_servers.join(", ")}.`);
         break;
       case "step_start":
         this.#step = event.step;
@@ -100,6 +101,13 @@ export class AnswerView {
       default:
         this.#applyPart(/** @type {RunEvent} */ (event));
     }
+  }
+
+  /** The form that the run waits for, the oldest one; null if it waits for nobody.
+   * @returns {HTMLElement | null}
+   */
+  get ask() {
+    return this.#body.querySelector("[data-asks] .ask");
   }
 
   /** Shows why the run, or following it, came to an end.

@@ -53,16 +53,16 @@ export class Conversation {
 
   /**
    * @param {string} question
-   * @param {import("./attach.js").Attachment[]} files
-   * @param {string} [agent] the id of a named agent; "" for the default one
+   * @param {{files: import("./attach.js").Attachment[], agent: string, model: string}} how agent and model
+   *   are ids; "" for the default ones
    */
-  async ask(question, files, agent = "") {
+  async ask(question, { files, agent, model }) {
     if (this.current || question.trim() === "") return;
     if (full(this.thread)) this.open(newThread());
     // This browser does not store files. A question with files is not sent again after a reload, hence
     // its time.
     const at = files.length ? 0 : Date.now();
-    const turn = { question, key: random(), at, run: "", answer: "", ...(agent && { agent }) };
+    const turn = { question, key: random(), at, run: "", answer: "", ...(agent && { agent }), ...(model && { model }) };
     if (files.length) this.#files.set(turn, files);
     this.thread.turns.push(turn);
     await this.#run(this.thread, turn);

@@ -1,11 +1,12 @@
 // @ts-check
 // The entry point of the page: it creates the parts and connects them.
-import { Agents } from "./agents.js";
 import { Attachments } from "./attach.js";
+import { Choices } from "./choices.js";
 import { Client } from "./client.js";
 import { Conversation } from "./conversation.js";
 import { drawer } from "./drawer.js";
 import { showExamples } from "./examples.js";
+import { NotSent } from "./notsent.js";
 import { Panel } from "./panel.js";
 import { stickToEnd } from "./scroll.js";
 import { ThreadList } from "./threadlist.js";
@@ -28,19 +29,28 @@ const root = byID("conversation");
 /** @param {string} text */
 const announce = (text) => void (byID("announcer").textContent = text);
 
+const notSent = new NotSent();
 const client = new Client(new Token());
 const threads = new Threads();
 /** @type {Set<string>} */
 let knownTools = new Set();
-const agents = new Agents(client, () => showExamples(knownTools, ask, agents.examples));
+const choices = new Choices(client, () => showExamples(knownTools, ask, choices.examples));
 const panel = new Panel(client, announce, (tools) => {
   knownTools = tools;
-  showExamples(tools, ask, agents.examples);
+  showExamples(tools, ask, choices.examples);
 });
+/** Sends what the reader answers to a run that waits.
+ * @param {string} run
+ * @param {object} answer
+ */
+const send = (run, answer) => {
+  notSent.hide();
+  return client.answer(run, answer);
+};
 const side = drawer("side", "side-open", "side-close");
 drawer("panel", "panel-open", "panel-close");
 const toEnd = stickToEnd(root);
-const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.json(path), send: (run, answer) => client.answer(run, answer) }, show);
+const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.json(path), send }, show);
 const files = /** @type {HTMLInputElement} */ (byID("files"));
 const attachments = new Attachments(byID("attached"), files, document.body, announce);
 const list = new ThreadList((thread) => void forget(thread));
@@ -69,6 +79,7 @@ function show() {
   // At the end of a run, move the focus only if it is on a button that is now hidden: the person may be
   // selecting text.
   if ((current && !ran) || document.activeElement?.closest("[hidden]")) field.focus({ preventScroll: true });
+  if (!current) notSent.hide();
   ran = current !== undefined;
 }
 
@@ -77,8 +88,14 @@ function show() {
  * @param {import("./attach.js").Attachment[]} [files]
  */
 function ask(question, files = []) {
-  void conversation.ask(question, files, agents.chosen);
+  void conversation.ask(question, { files, agent: choices.agent, model: choices.model });
   toEnd();
+}
+
+/** Lets the agent and the model of the last question answer the next one. */
+function chooseLast() {
+  const last = conversation.thread.turns.at(-1);
+  if (last) choices.choose(last);
 }
 
 /** Opens the conversation in the URL's fragment, or a new one if there is none. */
@@ -87,6 +104,7 @@ function openAddress() {
   if (id !== "" && id === conversation.thread.id) return;
   ran = false;
   conversation.open(threads.get(id) ?? newThread());
+  chooseLast();
   toEnd();
   side.close();
 }
@@ -112,7 +130,7 @@ async function forget(thread) {
 
 composer.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (conversation.current) return;
+  if (conversation.current) return notSent.show(conversation.current.view);
   const question = field.value.trim();
   if (question === "") return;
   field.value = "";
@@ -124,6 +142,7 @@ field.addEventListener("keydown", (event) => {
   event.preventDefault();
   composer.requestSubmit();
 });
+field.addEventListener("input", () => notSent.hide());
 byID("attach").addEventListener("click", () => files.click());
 stopButton.addEventListener("click", () => {
   stopButton.disabled = true;
@@ -146,4 +165,4 @@ document.addEventListener("visibilitychange", () => {
 
 openAddress();
 void panel.load();
-void agents.load();
+void choices.load().then(chooseLast);

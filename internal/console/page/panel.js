@@ -8,6 +8,7 @@ import { schemaView } from "./schema.js";
 /** @typedef {{name: string, server: string, title?: string, description?: string, input_schema: object, annotations?: {read_only?: boolean, destructive?: boolean}, needs_approval?: boolean}} Tool */
 
 const mostLooks = 8; // at servers that are still connecting, each after twice the time
+const lookAgain = 15_000; // ms until it looks again while the page is in view
 const manyTools = 12; // from here on they can be searched
 
 /** Shows servers and tools, and tells who wants to know which tools there are. */
@@ -21,6 +22,10 @@ export class Panel {
   #brief = /** @type {HTMLElement} */ (document.querySelector("#panel-brief"));
   #search = /** @type {HTMLInputElement} */ (document.querySelector("#tool-search"));
   #problem = /** @type {HTMLElement} */ (document.querySelector("#panel-problem"));
+  /** @type {string[]} names of the servers that were offline when it looked last */
+  #offline = [];
+  #states = ""; // of the servers, as they were shown last
+  #offlineNote = /** @type {HTMLElement} */ (document.querySelector("#panel-offline"));
   #shown = ""; // what is on show; drawing it again would close what the reader opened
 
   /**
@@ -41,14 +46,25 @@ export class Panel {
     clearTimeout(this.#timer);
     try {
       const [{ servers }, { tools }] = await Promise.all([this.#client.json("servers"), this.#client.json("tools")]);
+      this.#states = JSON.stringify(servers);
       this.#show(servers, tools);
       this.#showProblem("");
       const unsettled = servers.some((/** @type {Server} */ s) => s.state === "connecting");
-      if (unsettled && this.#looks < mostLooks) this.#timer = setTimeout(() => this.load(), 500 * 2 ** this.#looks++);
-      if (!unsettled) this.#looks = 0;
+      this.#looks = unsettled ? this.#looks + 1 : 0;
+      this.#timer = setTimeout(() => this.#lookAgain(), unsettled && this.#looks <= mostLooks ? 250 * 2 ** this.#looks : lookAgain);
     } catch (error) {
       this.#showProblem(reason(error));
+      this.#timer = setTimeout(() => this.#lookAgain(), lookAgain);
     }
+  }
+
+  /** Asks for the servers only: their tools may be megabytes. Nobody sees the panel of a hidden page, and
+   * that loads when it is visible again. */
+  async #lookAgain() {
+    if (document.visibilityState !== "visible") return;
+    const { servers } = await this.#client.json("servers").catch(() => ({ servers: null }));
+    if (JSON.stringify(servers) !== this.#states) return this.load();
+    this.#timer = setTimeout(() => this.#lookAgain(), lookAgain);
   }
 
   /** @param {Server} server
@@ -78,9 +94,10 @@ export class Panel {
     const serialised = JSON.stringify([servers, tools]);
     if (serialised === this.#shown) return;
     this.#shown = serialised;
-    const failing = servers.filter((s) => s.state !== "connected" && s.state !== "disabled").length;
-    this.#brief.textContent = `${tools.length} ${tools.length === 1 ? "tool" : "tools"}`;
-    /** @type {HTMLElement} */ (this.#brief.parentElement).dataset.state = failing > 0 ? "failed" : "connected";
+    const offline = servers.filter(isOffline).map((s) => s.name);
+    this.#brief.textContent = `${tools.length} ${tools.length === 1 ? "tool" : "tools"}${offline.length > 0 ? `, ${offline.length} offline` : ""}`;
+    /** @type {HTMLElement} */ (this.#brief.parentElement).dataset.state = offline.length > 0 ? "failed" : servers.some((s) => s.state === "connecting") ? "connecting" : "connected";
+    this.#tellOffline(offline);
     this.#servers.replaceChildren(...servers.map((s) => this.#serverItem(s, tools.filter((t) => t.server === s.name))));
     const others = tools.filter((t) => !servers.some((s) => s.name === t.server));
     if (others.length > 0) this.#servers.append(element("li", { class: "server" }, element("ul", { class: "plain tools" }, ...others.map(toolItem))));
@@ -88,6 +105,17 @@ export class Panel {
     this.#search.hidden = tools.length < manyTools;
     this.#filter();
     this.#onTools(new Set(tools.map((t) => t.name)));
+  }
+
+  /** Says which servers are offline, and tells a screen reader which have gone offline or come back. @param {string[]} offline */
+  #tellOffline(offline) {
+    const gone = offline.filter((name) => !this.#offline.includes(name));
+    const back = this.#offline.filter((name) => !offline.includes(name));
+    this.#offline = offline;
+    this.#offlineNote.textContent = `Offline: ${offline.join(", ")}`;
+    this.#offlineNote.hidden = offline.length === 0;
+    if (gone.length > 0) this.#announce(`Offline: ${gone.join(", ")}`);
+    else if (back.length > 0) this.#announce(`No longer offline: ${back.join(", ")}`);
   }
 
   /**
@@ -101,7 +129,7 @@ export class Panel {
     const item = element("li", { class: "server", "data-server": server.name, "data-state": server.state });
     item.append(
       element("div", { class: "server-head" }, element("h3", { class: "server-name" }, server.name), button,
-        element("p", { class: "small" }, element("span", { class: "server-state" }, server.state), ` · ${server.tools} ${server.tools === 1 ? "tool" : "tools"} · ${speaks}`)),
+        element("p", { class: "small" }, element("span", { class: isOffline(server) ? "badge bad" : "" }, isOffline(server) ? "offline" : server.state), ` · ${server.tools} ${server.tools === 1 ? "tool" : "tools"} · `, element("span", { class: "server-type" }, speaks))),
     );
     if (server.reason) item.append(element("p", { class: "small bad" }, server.reason));
     item.append(element("ul", { class: "plain tools" }, ...tools.map(toolItem)));
@@ -121,6 +149,13 @@ export class Panel {
     this.#problem.textContent = text;
     this.#problem.hidden = text === "";
   }
+}
+
+/** Reports whether calls to the server fail. Its last tools are still listed if it was connected before.
+ * @param {Server} server
+ */
+function isOffline(server) {
+  return server.state === "failed" || server.state === "degraded";
 }
 
 /** @param {Tool} tool */

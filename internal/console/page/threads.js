@@ -3,7 +3,7 @@
 // after a while. The steps of a run are only in the service.
 
 /** One question. Without a run, the service may not have received it.
- * @typedef {{question: string, key: string, at: number, run: string, answer: string, agent?: string}} Turn
+ * @typedef {{question: string, key: string, at: number, run: string, answer: string, agent?: string, model?: string}} Turn
  *
  * id identifies the thread in this browser, threadID in the service; the first run has it.
  * @typedef {{id: string, threadID: string, at: number, turns: Turn[]}} Thread
@@ -105,8 +105,8 @@ export function requestOf(thread, index) {
     size -= oldest.question.length + oldest.answer.length;
   }
   const history = past.flatMap((t) => [{ role: "user", content: t.question }, { role: "assistant", content: t.answer }]);
-  const { question, agent } = thread.turns[index];
-  return { question, ...(agent && { agent }), ...(history.length && { history }), ...(index > 0 && thread.threadID && { thread_id: thread.threadID }) };
+  const { question, agent, model } = thread.turns[index];
+  return { question, ...(agent && { agent }), ...(model && { model }), ...(history.length && { history }), ...(index > 0 && thread.threadID && { thread_id: thread.threadID }) };
 }
 
 /**
@@ -120,7 +120,8 @@ function checked(stored) {
   const texts = (o, ...names) => typeof o === "object" && o !== null && names.every((name) => typeof o[name] === "string");
   if (!Array.isArray(stored)) return [];
   return stored.filter((t) => texts(t, "id", "threadID") && Number.isFinite(t.at) && Array.isArray(t.turns) && t.turns.length <= mostTurns
-    && t.turns.every((/** @type {any} */ turn) => texts(turn, "question", "key", "run", "answer") && Number.isFinite(turn.at)));
+    && t.turns.every((/** @type {any} */ turn) => texts(turn, "question", "key", "run", "answer") && Number.isFinite(turn.at)
+    && [turn.agent, turn.model].every((id) => id === undefined || typeof id === "string")));
 }
 
 /** @param {Thread} thread */
