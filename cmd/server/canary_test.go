@@ -124,7 +124,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 		"iam":{"type":"http","url":"`+failing.URL+`/iam","auth":{"type":"client_credentials","tokenUrl":"`+iam.URL+`","clientId":"answerd","clientSecret":"canary-iam-secret"}},
 		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
 	s := startAnswerd(t, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
-		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath,
+		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath, "CONSOLE_OIDC_CLIENT_ID", "console",
 		"TRACE_CONTENT", content, "TRACE_USERS", "true", "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal()))
 
@@ -161,6 +161,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 		call("POST", "/servers/"+server+"/refresh", "")
 	}
 	call("GET", "/servers/failing/prompts", "")
+	call("GET", "/?code=canary-code&state=canary-state&iss=canary-url", "") // as a sign-in of the console ends
 	for _, path := range []string{"/servers", "/readyz", "/metrics", "/openapi.yaml"} {
 		call("GET", path, "")
 	}
@@ -175,7 +176,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	secrets := []string{signature, clientSecret, "canary-api-key", "canary-demo-query", "canary-demo-header", "canary-mcp-bearer", "canary-mcp-query", "canary-mcp-header",
 		"canary-child-arg", "canary-child-env", "canary-data-key", "canary-iam-secret", webhooktest.Secret.Reveal(), "canary-token"}
 	bodies := []string{"canary-mcp-body", "canary-rpc-error", "canary-gone-body", "canary-iam-code", "canary-iam-body", "canary-hook-body", "canary-model-body", "canary-collector-body"}
-	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token"}
+	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token", "canary-code", "canary-state"}
 	page := read.String()
 	metrics := page[strings.Index(page, "GET /metrics"):strings.Index(page, "GET /openapi.yaml")]
 	traces := strings.ReplaceAll(otlp.receivedText(), "dataKey canary-data-key", "") // the key is for the collector

@@ -170,6 +170,10 @@ type config struct {
 	AuthRulesFile string `env:"AUTH_RULES_FILE"`
 	// Claim of callers' tokens by which the metrics answerd_cost_total and answerd_tokens_total are divided, as their label claim: a name, or a JSON pointer such as /org/team. At most 1,000 values are named. Unset: the metrics have no such label.
 	CostClaim string `env:"COST_CLAIM"`
+	// OAuth client id of the console at AUTH_ISSUER: a public client with PKCE, whose redirect URI is PUBLIC_URL with a slash at its end, and whose origin may use the token endpoint (CORS). The console then offers to sign in: docs/console.md. Unset: people paste a token.
+	ConsoleOIDCClientID string `env:"CONSOLE_OIDC_CLIENT_ID"`
+	// Scope that the console requests. Unset: openid, where the issuer has it, and AUTH_SCOPE.
+	ConsoleOIDCScope string `env:"CONSOLE_OIDC_SCOPE"`
 	// Serve callers without authentication, even beyond loopback.
 	AuthAllowAnonymous bool `env:"AUTH_INSECURE_ALLOW_ANONYMOUS" envDefault:"false"`
 

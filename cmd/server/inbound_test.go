@@ -138,6 +138,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 		{"AUTH_MAX_LIFETIME", "-1s"}:                 "AUTH_MAX_LIFETIME: must not be negative",
 		{"AUTH_RULES_FILE", path}:                    "AUTH_RULES_FILE: /rules/1/tool: unknown field",
 		{"AUTH_RULES_FILE", path + "x"}:              "AUTH_RULES_FILE: cannot be read: no such file or directory",
+		{"CONSOLE_OIDC_SCOPE", "openid"}:             "CONSOLE_OIDC_CLIENT_ID: must be set when CONSOLE_OIDC_SCOPE is",
 		{"METRICS_ADDR", "9090"}:                     "METRICS_ADDR: must be host:port",
 	} {
 		for _, command := range [][]string{nil, {"check"}} {
@@ -152,6 +153,15 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_JWKS_URL" {
 			t.Errorf("issuer %s without the address of its keys: got %v, want an error about AUTH_JWKS_URL", issuer, err)
 		}
+	}
+	for _, more := range [][]string{{"AUTH_ISSUER", "iam"}, {"AUTH_CLIENTS", "web, cli"}, {"AUTH_ISSUER", "", "AUTH_AUDIENCE", "", "AUTH_JWKS_URL", ""}} {
+		_, err := loadConfig(envOf(append(append(on, "CONSOLE_OIDC_CLIENT_ID", "console"), more...)...))
+		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "CONSOLE_OIDC_CLIENT_ID" {
+			t.Errorf("sign-in of the console with %v: got %v, want an error about CONSOLE_OIDC_CLIENT_ID", more, err)
+		}
+	}
+	if _, err := loadConfig(envOf(append(on, "CONSOLE_OIDC_CLIENT_ID", "console", "AUTH_CLIENTS", "web, console")...)); err != nil {
+		t.Errorf("sign-in of the console as one of AUTH_CLIENTS: got %v, want no error", err)
 	}
 	_, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
 	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_ISSUER" {

@@ -24,6 +24,7 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/signin"
 	"answerd/internal/console"
 	"answerd/internal/event"
 	"answerd/internal/llm/genai"
@@ -130,12 +131,14 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
+	signIn, endSignIn := newConsoleSignIn(c, logger)
+	defer endSignIn()
 	handler := api.New(api.Options{
 		Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
-		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL}),
+		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL, SignIn: signIn}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)
@@ -207,6 +210,33 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 		return nil, &configError{"AUTH_SCOPE", err.Error()}
 	}
 	return v, nil
+}
+
+// newConsoleSignIn returns what the console needs to let people sign in, or nil if they paste a token,
+// and the function that ends the discovery of it.
+func newConsoleSignIn(c config, logger *slog.Logger) (func(context.Context) (console.SignIn, error), func()) {
+	if c.ConsoleOIDCClientID == "" {
+		return nil, func() {}
+	}
+	client := fetch.NewClient(c.certificates.client)
+	discovery := signin.NewDiscovery(c.AuthIssuer, client, logger)
+	end := func() {
+		discovery.Close()
+		if c.certificates.client == nil {
+			client.CloseIdleConnections()
+		}
+	}
+	return func(ctx context.Context) (console.SignIn, error) {
+		e, err := discovery.Endpoints(ctx)
+		scope := cmp.Or(c.ConsoleOIDCScope, c.AuthScope)
+		if c.ConsoleOIDCScope == "" && e.OpenID {
+			scope = strings.TrimSpace("openid " + scope)
+		}
+		return console.SignIn{
+			Issuer: c.AuthIssuer, ClientID: c.ConsoleOIDCClientID, AuthorizationEndpoint: e.Authorization, TokenEndpoint: e.Token,
+			EndSessionEndpoint: e.EndSession, IssuerInResponse: e.IssuerInResponse, Scope: scope, Audience: c.AuthAudience,
+		}, err
+	}, end
 }
 
 // trimElements returns the elements of a list without surrounding white space, or nil if it is

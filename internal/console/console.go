@@ -5,9 +5,10 @@
 //	r.Method(http.MethodGet, "/console/*", h)
 //
 // The page is embedded as it was written: HTML, style sheets and ES modules, without a build step. It
-// is a client of the API like any other. It sends requests only to its own origin, and its Content
-// Security Policy makes the browser enforce that. Texts of models and tools are untrusted: the page
-// creates nodes from them and never parses them as HTML.
+// is a client of the API like any other. It sends requests only to its own origin and, if people can
+// sign in, to the token endpoint of their issuer. Its Content Security Policy makes the browser enforce
+// that. Texts of models and tools are untrusted: the page creates nodes from them and never parses them
+// as HTML.
 //
 // Handler reads and hashes all files once. The http.Handler that it returns has no other state, so it
 // may be used concurrently.
@@ -15,6 +16,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
@@ -23,6 +25,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"strings"
 	"time"
 )
 
@@ -31,11 +34,13 @@ import (
 //go:embed page/*.html page/*.css page/*.js page/*.svg
 var page embed.FS
 
-// policy is the Content Security Policy (CSP Level 3). It lets the page load its own files and send
-// requests to its own origin. It forbids inline scripts and styles, to show the page in a frame, and
-// forms that are sent elsewhere.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
-	"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// policy returns the Content Security Policy (CSP Level 3). It lets the page load its own files and send
+// requests to its own origin, and to tokenOrigin if that is not "". It forbids inline scripts and styles,
+// to show the page in a frame, and forms that are sent elsewhere.
+func policy(tokenOrigin string) string {
+	return "default-src 'none'; script-src 'self'; style-src 'self'; connect-src " + strings.TrimSpace("'self' "+tokenOrigin) + "; " +
+		"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
 
 // contentTypes has the content types of the files. They are fixed here because the MIME tables of
 // machines differ, and a browser refuses a script that has another type.
@@ -46,8 +51,11 @@ var contentTypes = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// noTraceURL is the attribute of the page's meta tag that Options.TraceURL replaces.
-var noTraceURL = []byte(`content="trace url"`)
+// The attributes of the page's meta tags that the options replace.
+var (
+	noTraceURL = []byte(`content="trace url"`)
+	noSignIn   = []byte(`content="sign in"`)
+)
 
 // file is one embedded file, ready to be served.
 type file struct {
@@ -61,6 +69,10 @@ type Options struct {
 	// TraceURL is the URL of a page that shows a trace, with {trace_id} as a placeholder. "" shows no
 	// link.
 	TraceURL string
+	// SignIn returns where people sign in. It is called for each request for the page, because an issuer
+	// may change its endpoints, and may be down while the service starts. nil means that they paste a
+	// token.
+	SignIn func(context.Context) (SignIn, error)
 }
 
 // Handler returns a handler that serves the page at / and its files under /console/. Any other path
@@ -72,10 +84,15 @@ func Handler(o Options) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", policy)
+		h.Set("Content-Security-Policy", policy(""))
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		f, ok := files[r.URL.Path]
+		if ok && r.URL.Path == "/" && o.SignIn != nil {
+			var tokenOrigin string
+			f, tokenOrigin = o.withSignIn(r.Context(), f)
+			h.Set("Content-Security-Policy", policy(tokenOrigin))
+		}
 		if !ok {
 			h.Set("Cache-Control", "no-store")
 			http.NotFound(w, r)
@@ -88,6 +105,17 @@ func Handler(o Options) http.Handler {
 		h.Set("ETag", f.etag)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 	})
+}
+
+// newFile returns a file with the ETag of its content.
+func newFile(content []byte, kind string) file {
+	sum := sha256.Sum256(content)
+	return file{content, kind, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+}
+
+// setContent replaces an attribute of the page by one with this value.
+func setContent(page, attribute []byte, value string) []byte {
+	return bytes.Replace(page, attribute, fmt.Appendf(nil, `content="%s"`, html.EscapeString(value)), 1)
 }
 
 // loadFiles returns the embedded files by the paths that they are served at. The page itself is only
@@ -109,10 +137,12 @@ func loadFiles(fsys fs.FS, o Options) (map[string]file, error) {
 		at := "/console/" + path.Base(name)
 		if name == "page/index.html" {
 			at = "/"
-			content = bytes.Replace(content, noTraceURL, fmt.Appendf(nil, `content="%s"`, html.EscapeString(o.TraceURL)), 1)
+			content = setContent(content, noTraceURL, o.TraceURL)
+			if o.SignIn == nil {
+				content = setContent(content, noSignIn, "")
+			}
 		}
-		sum := sha256.Sum256(content)
-		files[at] = file{content, kind, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
+		files[at] = newFile(content, kind)
 		return nil
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"io"
 	"maps"
 	"net/http"
@@ -131,6 +132,59 @@ func TestPageKnowsWhereTracesAre(t *testing.T) {
 		if !strings.Contains(string(files["/"].content), want) {
 			t.Errorf("%q: the page has no %s", trace, want)
 		}
+	}
+}
+
+// The page may send requests to the token endpoint and to nothing else beyond its own origin; what an
+// issuer says about itself stays an attribute's value and part of no other directive.
+func TestPagePolicyNamesTheTokenEndpointOnly(t *testing.T) {
+	for endpoint, origin := range map[string]string{
+		"https://iam.example/oauth2/token?a=b": " https://iam.example",
+		"https://IAM.example:8443/t":           " https://iam.example:8443",
+		"http://127.0.0.1:9/t":                 " http://127.0.0.1:9",
+		"http://[::1]:9/t":                     " http://[::1]:9",
+		"https://a;script-src/t":               "",
+		"https://*/t":                          "",
+		"https://a,b/t":                        "",
+		"javascript:alert(1)":                  "",
+		"":                                     "",
+	} {
+		s := httptest.NewServer(Handler(Options{SignIn: func(context.Context) (SignIn, error) {
+			return SignIn{Issuer: `https://iam.example/"><script>`, ClientID: "c", TokenEndpoint: endpoint}, nil
+		}}))
+		t.Cleanup(s.Close)
+		res, body := get(t, s.Client(), s.URL+"/")
+		if got, want := res.Header.Get("Content-Security-Policy"), "; connect-src 'self'"+origin+"; "; !strings.Contains(got, want) {
+			t.Errorf("%q: policy %q, want it to contain %q", endpoint, got, want)
+		}
+		if ok := strings.Contains(body, `&#34;client_id&#34;:&#34;c&#34;`); ok != (origin != "") || strings.Contains(body, `"><script>`) || strings.Contains(body, `content="sign in"`) {
+			t.Errorf("%q: got page %.900s, want its configuration escaped, if the endpoint can be used", endpoint, body)
+		}
+		res, _ = get(t, s.Client(), s.URL+"/console/main.js")
+		checkHeader(t, "/console/main.js", res.Header)
+	}
+}
+
+// An issuer that is down costs the page its sign-in, and nothing else. The page changes with what is
+// known, and so does its ETag.
+func TestPageIsServedWithoutItsIssuer(t *testing.T) {
+	fails := true
+	s := httptest.NewServer(Handler(Options{SignIn: func(ctx context.Context) (SignIn, error) {
+		if fails {
+			<-ctx.Done()
+			return SignIn{}, ctx.Err()
+		}
+		return SignIn{TokenEndpoint: "https://iam.example/t"}, nil
+	}}))
+	t.Cleanup(s.Close)
+	res, body := get(t, s.Client(), s.URL+"/")
+	if res.StatusCode != http.StatusOK || !strings.Contains(body, "You cannot sign in at this time") {
+		t.Errorf("got %s %.900s, want the page, which says that nobody can sign in", res.Status, body)
+	}
+	checkHeader(t, "/", res.Header)
+	fails = false
+	if res, _ := get(t, s.Client(), s.URL+"/", "If-None-Match", res.Header.Get("ETag")); res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Content-Security-Policy"), "https://iam.example") {
+		t.Errorf("got %s, policy %q, want the new page", res.Status, res.Header.Get("Content-Security-Policy"))
 	}
 }
 

@@ -53,6 +53,8 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/auth/sealed": {ours: []string{"values"}},
 
+	"answerd/internal/auth/signin": {ours: []string{"auth/fetch", "auth/strictjson"}},
+
 	"answerd/internal/auth/strictjson": {outside: jsonv2},
 
 	"answerd/internal/auth/authtest": {},

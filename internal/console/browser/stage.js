@@ -88,11 +88,12 @@ export async function startMCPServer() {
   return { url: server.url, config: (url) => ({ type: "http", url: `${url}mcp`, auth }), stop: () => Promise.all([server.stop(), iam.stop()]) };
 }
 
-/** Starts an issuer whose tokens live as long as a test wants: the demo's live for minutes. */
-export async function startIssuer() {
+/** Starts an issuer whose tokens live as long as a test wants: the demo's live for minutes. It publishes its
+ * keys at every path that handle does not answer, which then returns true. */
+export async function startIssuer(handle = () => false) {
   const { publicKey, privateKey } = generateKeyPairSync("rsa", { modulusLength: 2048 });
   const keys = JSON.stringify({ keys: [{ ...publicKey.export({ format: "jwk" }), kid: "k", alg: "RS256", use: "sig" }] });
-  const server = http.createServer((_, reply) => reply.setHeader("Content-Type", "application/json").end(keys));
+  const server = http.createServer((request, reply) => handle(request, reply) || reply.setHeader("Content-Type", "application/json").end(keys));
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
   const url = `http://127.0.0.1:${server.address().port}`;
   /** A token that is taken for so many seconds: the service takes it a minute longer than it says. */

@@ -40,6 +40,7 @@ export class Client {
    * @throws {Problem} for any other status; TypeError if there was no response
    */
   async send(path, options = {}) {
+    await this.#token.ready;
     for (;;) {
       const token = this.#token.value;
       const headers = new Headers(options.headers);
@@ -47,6 +48,7 @@ export class Client {
       const response = await fetch(path, { ...options, headers, cache: "no-store", redirect: "manual" });
       if (response.ok) {
         this.#sent.set(response, token);
+        this.#token.accepted(token);
         return response;
       }
       const problem = await readProblem(response);
