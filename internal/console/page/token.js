@@ -57,8 +57,8 @@ export class Token {
    */
   async ask(reason, signal) {
     if (await this.#renew()) return;
-    this.#reason.textContent = this.#signIn && this.value === "" ? "Sign in to ask questions." : reason;
     if (!this.#waiting) {
+      this.#reason.textContent = this.#signIn && this.value === "" ? "Sign in to ask questions." : reason; // the first one: later requests fail because of it
       this.#waiting = Promise.withResolvers();
       this.#form.hidden = false;
       (this.#paste.hidden ? byID("sign-in") : this.#field).focus({ preventScroll: true }); // the form is in view wherever the page stands
