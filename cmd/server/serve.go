@@ -138,7 +138,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
-		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL, SignIn: signIn}),
+		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	listener, err := net.Listen("tcp", c.Addr)

@@ -55,6 +55,7 @@ var contentTypes = map[string]string{
 var (
 	noTraceURL = []byte(`content="trace url"`)
 	noSignIn   = []byte(`content="sign in"`)
+	noThreads  = []byte(`content="threads"`)
 )
 
 // file is one embedded file, ready to be served.
@@ -73,6 +74,9 @@ type Options struct {
 	// may change its endpoints, and may be down while the service starts. nil means that they paste a
 	// token.
 	SignIn func(context.Context) (SignIn, error)
+	// Authenticated means that callers are: the page then lists the caller's threads. Without
+	// authentication all callers are one, and the page lists the threads that were started in its browser.
+	Authenticated bool
 }
 
 // Handler returns a handler that serves the page at / and its files under /console/. Any other path
@@ -138,6 +142,11 @@ func loadFiles(fsys fs.FS, o Options) (map[string]file, error) {
 		if name == "page/index.html" {
 			at = "/"
 			content = setContent(content, noTraceURL, o.TraceURL)
+			threads := "browser"
+			if o.Authenticated {
+				threads = "server"
+			}
+			content = setContent(content, noThreads, threads)
 			if o.SignIn == nil {
 				content = setContent(content, noSignIn, "")
 			}

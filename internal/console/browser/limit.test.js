@@ -1,7 +1,7 @@
 // A run of a limited budget in front of the console: who asks limits it, and the reader may raise it.
 import { after, before, describe, it } from "node:test";
 import assert from "node:assert/strict";
-import { accessible, answered, ask, finalAnswer, fits, missing, openPage, script, shoot, sse, start, startBrowser, startDemo } from "./stage.js";
+import { accessible, answered, ask, finalAnswer, fits, missing, openPage, runsOf, script, shoot, sse, start, startBrowser, startDemo } from "./stage.js";
 
 const question = "What time is it in Tokyo, and what is 12.5 * 8?"; // two calls
 
@@ -85,7 +85,7 @@ describe("a limit that a run has reached", { skip: missing }, () => {
     const card = page.getByRole("region", { name: "Limit of tool calls" });
     await ask(page, question);
     await card.getByLabel("New limit").waitFor();
-    const [run] = await page.evaluate(() => JSON.parse(localStorage.getItem("answerd.threads"))[0].turns.map((t) => t.run));
+    const [run] = await runsOf(page);
     const { interrupts } = await (await fetch(`${demo.url}runs/${run}`)).json();
     const reply = await fetch(`${demo.url}runs/${run}/input`, { method: "POST", body: JSON.stringify({ id: interrupts[0].id, approved: true, args: { max: 3 } }), headers: { "Content-Type": "application/json" } });
     assert.equal(reply.status, 200);

@@ -163,6 +163,25 @@ export async function ask(page, question) {
   await page.keyboard.press("Enter");
 }
 
+/** The conversation on the page, as the service without authentication has it. */
+export function threadOf(page) {
+  return page.evaluate(() => fetch(`threads/${location.hash.slice("#thread-".length)}`).then((r) => r.json()));
+}
+
+/** The runs of the conversation on the page. */
+export async function runsOf(page) {
+  const { messages } = await threadOf(page);
+  return messages.filter((m) => m.role === "user").map((m) => m.run_id);
+}
+
+/** Lets the page read a conversation of these runs, as the service has it. */
+export async function keepThread(page, ...runs) {
+  await page.route("**/threads/thr_*", (route) => route.fulfill({ json: {
+    thread_id: "thr_1", title: runs[0].question, agent: "default", runs: runs.length, status: "completed", created_at: "2026-01-01T00:00:00Z", updated_at: "2026-01-01T00:00:00Z",
+    messages: runs.flatMap(({ run, question, answer, calls }) => [{ role: "user", content: question, run_id: run, ts: 1 }, { role: "assistant", content: answer, run_id: run, ts: 2, status: "completed", calls }]),
+  } }));
+}
+
 /** Waits until no question is being answered. */
 export async function answered(page) {
   await page.locator("#send").waitFor(); // by its id: forms may have a button of that name

@@ -2,7 +2,7 @@
 // make of them.
 import { after, before, describe, it } from "node:test";
 import assert from "node:assert/strict";
-import { accessible, answered, ask, fits, missing, openPage, problem, startBrowser, startDemo, startProxy } from "./stage.js";
+import { accessible, answered, ask, fits, missing, openPage, problem, runsOf, shoot, startBrowser, startDemo, startProxy } from "./stage.js";
 
 const slow = "Write a slow report about tea in 8 steps of 400 ms";
 
@@ -18,7 +18,7 @@ describe("the conversations of a browser", { skip: missing }, () => {
 
   /** The answer as the service has it. */
   const answerOf = (page, run) => page.evaluate((id) => fetch(`runs/${id}`).then((r) => r.json()).then((r) => r.answer), run);
-  const runs = (page) => page.evaluate(() => JSON.parse(localStorage.getItem("answerd.threads")).map((t) => t.turns.map((turn) => turn.run)));
+  const kept = (page) => page.evaluate(() => JSON.parse(localStorage.getItem("answerd.threads")).map((t) => t.thread_id));
 
   it("go on after a reload in the middle, and show nothing twice", async () => {
     const { page, faults, close } = await openPage(browser, demo.url);
@@ -33,7 +33,7 @@ describe("the conversations of a browser", { skip: missing }, () => {
     await page.getByRole("button", { name: "Stop" }).waitFor();
     await answered(page);
     assert.equal(posts.length, 2);
-    const [[first, second]] = await runs(page);
+    const [first, second] = await runsOf(page);
     const turns = page.locator(".turn");
     assert.equal(await turns.count(), 2);
     for (const [turn, run] of [[turns.first(), first], [turns.last(), second]]) {
@@ -57,7 +57,7 @@ describe("the conversations of a browser", { skip: missing }, () => {
     await ask(page, "Book a table");
     await page.locator(".ask").waitFor();
     await page.reload();
-    await page.getByLabel("Name").fill("Ada");
+    await page.locator(".ask").getByLabel("Name").fill("Ada");
     await page.locator(".ask").getByRole("button", { name: "Send" }).click();
     await answered(page);
     assert.match(await page.locator(".text").innerText(), /A table for 2 is booked in the name of Ada/);
@@ -101,7 +101,7 @@ describe("the conversations of a browser", { skip: missing }, () => {
     await page.context().setOffline(false);
     await offline.waitFor({ state: "detached" });
     await answered(page);
-    const [[run]] = await runs(page);
+    const [run] = await runsOf(page);
     assert.equal(await page.locator(".call").count(), 1);
     assert.equal(await page.locator(".text").innerText(), await answerOf(page, run));
     await close();
@@ -117,6 +117,7 @@ describe("the conversations of a browser", { skip: missing }, () => {
     await ask(page, "What is 2 + 3?");
     await answered(page);
     assert.equal(await page.locator(".turn").count(), 1);
+    await listed.nth(1).waitFor();
     assert.deepEqual(await listed.allInnerTexts().then((all) => all.map((t) => t.split(",")[0].trim())), ["What is 2 + 3?", slow]);
     await listed.nth(1).click(); // its run has gone on meanwhile
     await page.locator(".turn").getByText(slow).waitFor();
@@ -128,8 +129,8 @@ describe("the conversations of a browser", { skip: missing }, () => {
     assert.equal(await page.locator(".turn").count(), 1);
     await accessible(page);
 
-    const remaining = await runs(page);
-    const [[deleted]] = remaining;
+    const remaining = await kept(page);
+    const [deleted] = await runsOf(page);
     const first = page.locator(".thread").first();
     const name = await first.locator(".thread-link").getAttribute("title");
     await first.hover();
@@ -137,8 +138,12 @@ describe("the conversations of a browser", { skip: missing }, () => {
     const gone = page.waitForResponse((r) => r.request().method() === "DELETE");
     await first.getByRole("button", { name: `Really delete: ${name}` }).click();
     assert.equal((await gone).status(), 204);
-    assert.deepEqual(await runs(page), remaining.slice(1));
+    await page.locator("#welcome").waitFor(); // it was on the page
+    assert.equal(page.url(), demo.url);
+    assert.equal(await listed.count(), 1);
+    assert.deepEqual(await kept(page), remaining.slice(1));
     assert.ok([404, 410].includes((await fetch(`${demo.url}runs/${deleted}`)).status));
+    assert.equal((await fetch(`${demo.url}threads/${remaining[0]}`)).status, 404);
     assert.deepEqual(faults, []);
     await page.setViewportSize({ width: 380, height: 740 });
     await page.getByRole("button", { name: "Conversations", exact: true }).click();
@@ -149,33 +154,79 @@ describe("the conversations of a browser", { skip: missing }, () => {
     await close();
   });
 
-  it("keep what was answered when the service no longer does", async () => {
-    const { page, close } = await openPage(browser, demo.url);
+  it("have their answers and calls for longer than the steps", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url);
     await ask(page, "What is 2 + 3?");
+    await answered(page);
+    await ask(page, "Call the flaky service");
     await answered(page);
     await page.route("**/runs/*/events", (route) => route.fulfill(problem(410, "gone", "This run is no longer kept.")));
     await page.reload();
-    await page.getByText("The steps of this answer are no longer kept.").waitFor();
-    assert.match(await page.locator(".text").innerText(), /2 \+ 3 = 5/);
-    const post = page.waitForRequest("**/answer/stream");
+    await page.getByText("Its steps are no longer kept.").nth(1).waitFor();
+    assert.match(await page.locator(".text").first().innerText(), /2 \+ 3 = 5/);
+    const call = page.locator(".call").first();
+    assert.equal(await call.getAttribute("data-state"), "done");
+    await call.locator("summary").click();
+    assert.match(await call.innerText(), /calculate[^]*"expression": "2 \+ 3"[^]*Result[^]*5/);
+    assert.match(await page.locator('.call[data-state="failed"]').innerText(), /flaky_service[^]*simulated outage/);
+    for (const [colorScheme, width, name] of [["light", 1280, "light"], ["dark", 380, "narrow-dark"]]) {
+      await page.emulateMedia({ colorScheme });
+      await page.setViewportSize({ width, height: 800 });
+      await fits(page);
+      await accessible(page);
+      await shoot(page, `16-without-steps-${name}`);
+    }
     await ask(page, "What is 3 + 4?");
-    const body = (await post).postDataJSON();
-    assert.match(body.history[1].content, /2 \+ 3 = 5/);
-    assert.match(body.thread_id, /^thr_/);
     await answered(page);
+    assert.equal((await runsOf(page)).length, 3);
+    assert.deepEqual(faults.filter((f) => !f.includes("status of 410")), []);
+    await close();
+  });
+
+  it("are listed only where they were started, as long as nobody says who they are", async () => {
+    const { page, close } = await openPage(browser, demo.url);
+    await ask(page, "What is 2 + 3?");
+    await answered(page);
+    await page.locator(".thread-link").waitFor();
+    const other = await openPage(browser, demo.url);
+    await other.page.locator(".example").first().waitFor();
+    assert.equal(await other.page.locator(".thread").count(), 0);
+    await other.page.goto(page.url()); // whoever has the address may read it
+    await other.page.locator(".metadata").waitFor();
+    assert.equal(await other.page.locator(".thread").count(), 0);
+    assert.deepEqual(other.faults, []);
+    await other.close();
+    await close();
+  });
+
+  it("that are no longer kept are told apart from those that cannot be read", async () => {
+    const { page, close } = await openPage(browser, `${demo.url}#thread-gone`);
+    await page.getByText("This conversation does not exist, or is no longer kept.").waitFor();
+    await page.locator("#welcome").waitFor();
+    await accessible(page);
+    await ask(page, "What is 2 + 3?");
+    await answered(page);
+    assert.equal(await page.locator(".notice").count(), 0);
+    await page.route("**/threads/*", (route) => route.abort());
+    await page.reload();
+    await page.getByText("The conversation cannot be loaded.").waitFor();
+    await accessible(page);
+    await page.unrouteAll();
+    await page.getByRole("button", { name: "Try again" }).click();
+    await page.locator(".metadata").waitFor();
     await close();
   });
 
   it("survive whatever else is stored in their place", async () => {
     const { page, faults, close } = await openPage(browser, demo.url);
-    for (const stored of ["", "{", "null", "7", "[null,1,{}]", '[{"id":"a","threadID":"","at":1,"turns":[{"question":1}]}]', '[{"id":"a","threadID":"","at":1e999,"turns":[]}]']) {
+    for (const stored of ["", "{", "null", "7", "[null,1,{}]", '[{"thread_id":"a","title":1,"updated_at":"2026-01-01","status":""}]', '[{"thread_id":"a","title":"","updated_at":"never","status":""}]', '[{"id":"a","threadID":"","at":1,"turns":[]}]']) {
       await page.evaluate((text) => localStorage.setItem("answerd.threads", text), stored);
       await page.goto("about:blank");
       await page.goto(`${demo.url}#thread-a`);
       await page.locator("#welcome").waitFor();
       assert.equal(await page.locator(".thread").count(), 0, stored);
     }
-    assert.deepEqual(faults, []);
+    assert.deepEqual(faults.filter((f) => !f.includes("status of 404")), []);
     await close();
   });
 });

@@ -2,7 +2,7 @@
 // load, or become markup.
 import { after, before, describe, it } from "node:test";
 import assert from "node:assert/strict";
-import { accessible, answered, ask, finalAnswer, fits, missing, openPage, problem, script, sse, start, startBrowser, startDemo } from "./stage.js";
+import { accessible, answered, ask, finalAnswer, fits, keepThread, missing, openPage, problem, script, sse, start, startBrowser, startDemo } from "./stage.js";
 
 /** Each calls alert, loads something, or leaves the place where text belongs. */
 const corpus = [
@@ -35,7 +35,7 @@ describe("hostile text", { skip: missing }, () => {
       const root = [document.querySelector(".conversation"), document.querySelector("#threads"), document.querySelector("#servers")];
       const bad = root.flatMap((r) => [...r.querySelectorAll("script, img, iframe, object, embed, svg, math, style, link, meta, base, video, audio, template, [style]:not(.span), [autofocus], [action], [srcdoc]")]);
       const handlers = root.flatMap((r) => [...r.querySelectorAll("*")]).filter((e) => e.getAttributeNames().some((name) => name.startsWith("on")));
-      const links = root.flatMap((r) => [...r.querySelectorAll("[href], [src]")]).map((e) => e.getAttribute("href") ?? e.src).filter((href) => !/^(https?:\/\/[a-c]\.example[/"]|https:\/\/evil\.example\/pixel\.png$|#thread-)/.test(href) && !/^https:\/\/[abc]\.example$/.test(href));
+      const links = root.flatMap((r) => [...r.querySelectorAll("[href], [src]")]).map((e) => e.getAttribute("href") ?? e.src).filter((href) => !/^(https?:\/\/[a-c]\.example[/"]|https:\/\/evil\.example\/pixel\.png$|\.\/#thread-)/.test(href) && !/^https:\/\/[abc]\.example$/.test(href));
       return [...bad, ...handlers].map((e) => e.outerHTML).concat(links);
     });
     assert.deepEqual(found, []);
@@ -87,6 +87,7 @@ describe("hostile text", { skip: missing }, () => {
     Object.assign(end.metadata, { model: all, finish_reason: all, cost: 1e-7 });
     const run = sse([start, { type: "step_start", step: 1 }, { type: "text_start", part_id: "t" }, { type: "text_delta", part_id: "t", delta: all }, { type: "text_end", part_id: "t" }, { type: "step_end", step: 1 }, end]);
     await script(page, run, problem(400, corpus[0], all));
+    await keepThread(page, { run: "run_script", question: all, answer: all, calls: [] });
     await page.route("**/runs/*/events", (route) => route.fulfill({ contentType: "text/event-stream", body: run }));
     await ask(page, all);
     await answered(page);
@@ -97,16 +98,23 @@ describe("hostile text", { skip: missing }, () => {
     await page.reload();
     await page.locator(".metadata").waitFor();
     await harmless(page);
+    await page.route("**/runs/*/events", (route) => route.fulfill(problem(410, "gone", all)));
+    await keepThread(page, { run: "run_script", question: all, answer: all, calls: [...corpus.map((text) => ({ call_id: text, tool: text, server: text, args: { [text]: text }, payload: { [text]: text } })), { call_id: "e", tool: all, args_text: all, error: all }] });
+    await page.reload();
+    await page.getByText("Its steps are no longer kept.").waitFor();
+    await openAll(page);
+    await harmless(page);
     await ask(page, "again");
     await page.locator(".turn").last().getByRole("alert").waitFor();
     await harmless(page);
-    assert.deepEqual(faults.filter((f) => !f.includes("status of 400")), []);
+    assert.deepEqual(faults.filter((f) => !/status of 4(00|10)/.test(f)), []);
     await close();
   });
 
   it("does nothing in the names, schemas and states of tools and servers", async () => {
     const { page, faults, close } = await openPage(browser, "about:blank");
     await page.route("**/servers", (route) => route.fulfill({ json: { servers: corpus.map((text) => ({ name: text, type: text, state: text, reason: text, protocol_version: text, tools: text })) } }));
+    await page.addInitScript((threads) => location.protocol === "http:" && localStorage.setItem("answerd.threads", threads), JSON.stringify(corpus.map((text) => ({ thread_id: text, title: text, updated_at: "2026-01-01T00:00:00Z", status: text }))));
     await page.route("**/tools", (route) => route.fulfill({ json: { tools: corpus.map((text) => ({
       name: text, server: text, title: text, description: text, annotations: { destructive: true, [text]: text }, needs_approval: true,
       input_schema: { type: text, required: corpus, properties: { [text]: { type: corpus, description: text, default: text, enum: corpus }, n: null, a: { type: "array", items: { type: text } } } },
@@ -114,6 +122,7 @@ describe("hostile text", { skip: missing }, () => {
     faults.length = 0; // of about:blank
     await page.goto(demo.url);
     await page.locator(".tool").nth(corpus.length - 1).waitFor();
+    assert.equal(await page.locator(".thread").count(), corpus.length);
     await openAll(page);
     await harmless(page);
     await page.getByLabel("Find a tool").fill("evil.example/a.css");

@@ -2,6 +2,7 @@
 // One question and everything that happens until it is answered.
 import { CallView } from "./call.js";
 import { Problem } from "./client.js";
+import { copyButton } from "./copy.js";
 import { element } from "./element.js";
 import { LimitView } from "./limit.js";
 import { aboutRun } from "./metadata.js";
@@ -47,6 +48,7 @@ export class AnswerView {
   #page;
   #body = element("div", { class: "answer" });
   #status = element("p", { class: "status" }, "Asking");
+  #title = element("h2", { class: "unseen", tabindex: -1 });
 
   /**
    * @param {string} question
@@ -57,8 +59,8 @@ export class AnswerView {
   constructor(question, number, page, live) {
     this.#page = page;
     this.#live = live;
-    const title = element("h2", { class: "unseen" }, `Question ${number}`);
-    this.root = element("article", { class: "turn" }, title, element("p", { class: "question" }, question), this.#body, this.#status);
+    this.number(number);
+    this.root = element("article", { class: "turn" }, this.#title, element("p", { class: "question" }, question), this.#body, this.#status);
   }
 
   /** @param {RunEvent | ConnectionEvent} event */
@@ -122,13 +124,29 @@ export class AnswerView {
     );
   }
 
-  /** Shows an answer whose steps nobody keeps any more.
+  /** Shows an answer whose events nobody keeps any more, as its conversation has it.
    * @param {string} answer
+   * @param {import("./threads.js").Call[]} calls
+   * @param {string} status of the run
    */
-  recall(answer) {
+  recall(answer, calls, status) {
     this.answer = answer;
+    for (const call of calls) {
+      const view = this.#add(new CallView(/** @type {any} */ ({ ...call, type: "tool_call_start" }), this.#page.load, () => Promise.resolve()));
+      view.apply(/** @type {any} */ ({ ...call, type: "tool_call" }));
+      if (call.error !== undefined) view.apply(/** @type {any} */ ({ ...call, type: "tool_error", payload: call.error }));
+      else if (call.payload !== undefined) view.apply(/** @type {any} */ ({ ...call, type: "tool_result" }));
+      this.#calls.set(call.call_id, { view, step: 0 });
+    }
     this.#grow(this.#add(textPart(0, false)), answer);
-    this.note("The steps of this answer are no longer kept.");
+    const how = status === "cancelled" ? "This run was cancelled. " : status === "failed" ? "This run failed. " : "";
+    this.note(`${how}Its steps are no longer kept.`);
+    if (answer !== "") this.#body.append(element("p", {}, copyButton("Copy", "the answer", () => answer)));
+  }
+
+  /** @param {number} number of the question in the conversation */
+  number(number) {
+    this.#title.textContent = `Question ${number}`;
   }
 
   /** Shows what is left to show. Nothing comes after it. */

@@ -82,12 +82,13 @@ export class CallView {
         this.#answered(event, event.action === "accept" ? "Answered" : event.action === "decline" ? "Declined" : "Not answered", "");
         break;
       case "tool_result":
-        this.#finish("done", duration(event.duration_ms));
+        this.#finish("done", duration(event.duration_ms) || "done");
         if (this.#asked) this.#showArguments(event.args); // a person may have changed them
         this.#showEnd("Result", event);
         break;
       case "tool_error":
-        this.#finish("failed", "failed: ", element("span", { class: "kind" }, event.kind), ` · ${duration(event.duration_ms)}`);
+        if (event.kind) this.#finish("failed", "failed: ", element("span", { class: "kind" }, event.kind), ` · ${duration(event.duration_ms)}`);
+        else this.#finish("failed", "failed"); // as a conversation has it
         this.#showEnd("Error", event);
         this.root.open = true;
         break;

@@ -65,10 +65,9 @@ export class Choices {
     return this.#agents.find((a) => a.id === this.#agent.select.value)?.examples ?? [];
   }
 
-  /** Chooses the agent and the model of an earlier question, as far as they exist. @param {{agent?: string, model?: string}} question */
-  choose({ agent, model }) {
-    this.#agent.choose(agent ?? this.#agents.find((a) => a.default)?.id ?? "");
-    this.#model.choose(model ?? "");
+  /** Chooses the agent of a conversation, if the menu has it. @param {{agent: string}} conversation */
+  choose({ agent }) {
+    this.#agent.choose(agent);
     this.#nameDefault();
     this.#changed();
   }

@@ -94,11 +94,6 @@ export class Client {
     return this.json(`runs/${encodeURIComponent(run)}/input`, { method: "POST", body: JSON.stringify(answer), headers: { "Content-Type": "application/json" } });
   }
 
-  /** Deletes a run from the service. @param {string} run */
-  forget(run) {
-    return this.send(`runs/${encodeURIComponent(run)}`, { method: "DELETE" });
-  }
-
   /** @param {string} server */
   refresh(server) {
     return this.json(`servers/${encodeURIComponent(server)}/refresh`, { method: "POST" });

@@ -2,13 +2,15 @@
 // The conversation on the page: its questions in order, and the run that may be in progress.
 import { AnswerView } from "./answer.js";
 import { Problem } from "./client.js";
+import { element } from "./element.js";
 import { asking, follow, following } from "./run.js";
-import { full, newThread, random, requestOf } from "./threads.js";
+import { newThread, random, titleOf } from "./threads.js";
 
 /** @typedef {import("./threads.js").Thread} Thread */
 /** @typedef {import("./threads.js").Turn} Turn */
+/** @typedef {import("./threads.js").Pending} Pending */
 /** A run in progress. left is aborted when the page stops following it.
- * @typedef {{thread: Thread, view: AnswerView, left: AbortController}} Run
+ * @typedef {{thread: Thread, turn: Turn, view: AnswerView, left: AbortController}} Run
  */
 
 const stillOnItsWay = 60_000; // ms; an older question without a run was not received
@@ -27,16 +29,17 @@ export class Conversation {
   #threads;
   #page;
   #changed;
-
-  /** @type {WeakMap<Turn, import("./attach.js").Attachment[]>} the files of questions that this page has asked */
-  #files = new WeakMap();
+  /** @type {WeakMap<Turn, AnswerView>} */
+  #views = new WeakMap();
+  #older = element("button", { type: "button", class: "quiet older" }, "Show earlier questions");
 
   /**
    * @param {HTMLElement} root
    * @param {import("./client.js").Client} client
    * @param {import("./threads.js").Threads} threads
    * @param {import("./answer.js").Page} page
-   * @param {() => void} changed is called when a run begins or ends, or another thread is opened
+   * @param {() => void} changed is called when a run begins, is received or ends, and when a thread is
+   *   opened or has been read
    */
   constructor(root, client, threads, page, changed) {
     this.#root = root;
@@ -44,6 +47,7 @@ export class Conversation {
     this.#threads = threads;
     this.#page = page;
     this.#changed = changed;
+    this.#older.addEventListener("click", () => void this.#showOlder());
   }
 
   /** The run in progress in this conversation; undefined if a question can be asked. */
@@ -58,107 +62,224 @@ export class Conversation {
    */
   async ask(question, { files, agent, model }) {
     if (this.current || question.trim() === "") return;
-    if (full(this.thread)) this.open(newThread());
-    // This browser does not store files. A question with files is not sent again after a reload, hence
-    // its time.
-    const at = files.length ? 0 : Date.now();
-    const turn = { question, key: random(), at, run: "", answer: "", ...(agent && { agent }), ...(model && { model }) };
-    if (files.length) this.#files.set(turn, files);
-    this.thread.turns.push(turn);
-    await this.#run(this.thread, turn);
+    const { thread } = this;
+    const request = { question, thread_id: thread.id, ...(agent && { agent }), ...(model && { model }), ...(files.length && { attachments: files }) };
+    const key = random();
+    // This browser does not store files. A question with files is not sent again after a reload.
+    this.#threads.keep(files.length ? null : { thread: thread.id, key, at: Date.now(), request });
+    await this.#send(thread, request, key, files.map((f) => f.name));
   }
 
   /**
-   * Shows another conversation. A run of the current one continues. The questions appear at once and in
-   * order; their steps are read from the service.
+   * Shows another conversation. A run of the current one continues. The questions and answers come from
+   * the service, and the steps of their runs as long as it has them.
    *
-   * @param {Thread} thread
+   * @param {string} id "" for a new one
    */
-  open(thread) {
+  async open(id) {
     this.#opened.abort(new DOMException("another conversation was opened", "AbortError"));
     this.#opened = new AbortController();
-    const running = this.running.get(thread.id);
-    this.thread = thread = running?.thread ?? thread;
+    const { signal } = this.#opened;
+    const running = this.running.get(id);
+    this.thread = running?.thread ?? newThread(id || undefined);
     this.#root.replaceChildren();
-    const last = thread.turns.at(-1);
-    for (const turn of thread.turns) {
-      if (turn === last && running) this.#root.append(running.view.root);
-      else if (turn === last && this.#mayGoOn(turn)) void this.#run(thread, turn);
-      else void this.#again(turn);
+    if (running) this.#root.append(running.view.root);
+    this.#changed();
+    if (!id) return;
+    const status = element("p", { class: "status" }, "Loading");
+    if (!running) this.#root.append(status);
+    try {
+      const read = await this.#threads.read(id, "", signal);
+      status.remove();
+      this.#show(read, running);
+    } catch (error) {
+      if (signal.aborted) return;
+      status.remove();
+      this.#failed(id, error, running);
     }
     this.#changed();
   }
 
-  /** @param {Turn} turn without an answer yet, that may get one */
-  #mayGoOn(turn) {
-    return turn.answer === "" && (turn.run !== "" || (turn.key !== "" && Date.now() - turn.at < stillOnItsWay));
+  /**
+   * Shows what was read of the current conversation, around the run that this page follows already.
+   *
+   * @param {Thread} read
+   * @param {Run | undefined} running
+   */
+  #show(read, running) {
+    const { thread } = this;
+    const turns = running ? read.turns.filter((t) => t.run !== running.turn.run) : read.turns;
+    const count = Math.max(read.count, turns.length);
+    Object.assign(thread, read, { turns: running ? [...turns, running.turn] : turns, count: count + (running && turns.length === read.turns.length ? 1 : 0) });
+    const first = thread.count - thread.turns.length + 1;
+    const pending = this.#threads.pending(thread.id);
+    const again = pending && !running && Date.now() - pending.at < stillOnItsWay;
+    const views = turns.map((turn, i) => this.#turn(thread, turn, first + i, turn === turns.at(-1) && !running && !again));
+    this.#root.prepend(...(thread.before ? [this.#older] : []), ...views);
+    running?.view.number(thread.count);
+    if (pending && !running) this.#sendAgain(thread, pending);
   }
 
   /**
-   * Asks a question, or resumes its run, and shows the run until it ends.
+   * @param {string} id of the conversation that could not be read
+   * @param {unknown} error
+   * @param {Run | undefined} running
+   */
+  #failed(id, error, running) {
+    const missing = error instanceof Problem && error.status === 404;
+    const pending = this.#threads.pending(id);
+    if (running) return; // its run is on the page; it may not have been received yet
+    if (missing && pending) return this.#sendAgain(this.thread, pending);
+    if (missing) {
+      this.thread = newThread();
+      this.#root.append(element("p", { class: "notice", role: "status" }, "This conversation does not exist, or is no longer kept."));
+      return;
+    }
+    const again = element("button", { type: "button", class: "link" }, "Try again");
+    again.addEventListener("click", () => void this.open(id));
+    this.#root.append(element("p", { class: "problem", role: "alert" }, "The conversation cannot be loaded. ", error instanceof Problem ? error.message : "The service cannot be reached.", " ", again));
+  }
+
+  /** Puts the questions before the first one on the page. What the reader looks at stays where it is. */
+  async #showOlder() {
+    const { thread } = this;
+    const { signal } = this.#opened;
+    this.#older.disabled = true;
+    try {
+      const read = await this.#threads.read(thread.id, thread.before, signal);
+      thread.before = read.before;
+      const first = thread.count - thread.turns.length - read.turns.length + 1;
+      thread.turns.unshift(...read.turns);
+      const views = read.turns.map((turn, i) => this.#turn(thread, turn, Math.max(first + i, 1), false));
+      this.#older.after(...views);
+      if (!thread.before) this.#older.remove();
+      views[0]?.querySelector("h2")?.focus();
+      this.#page.announce(`${views.length} earlier questions are shown`);
+    } catch (error) {
+      if (!signal.aborted) this.#page.announce(error instanceof Problem ? error.message : "The service cannot be reached.");
+    }
+    this.#older.disabled = false;
+  }
+
+  /**
+   * Returns the view of a turn of the thread and begins to fill it.
    *
    * @param {Thread} thread
    * @param {Turn} turn
+   * @param {number} number
+   * @param {boolean} newest whether its run may be in progress
    */
-  async #run(thread, turn) {
-    const view = this.#add(turn, true);
+  #turn(thread, turn, number, newest) {
+    const live = newest && (turn.status === "running" || turn.status === "suspended");
+    const view = new AnswerView(turn.question, number, this.#page, live);
+    this.#views.set(turn, view);
+    if (turn.files.length) view.note(`Attached: ${turn.files.join(", ")}`);
+    if (live) void this.#run(thread, turn, view, following(turn.run));
+    else void this.#again(turn, view);
+    return view.root;
+  }
+
+  /**
+   * Sends a question that was asked before the page was loaded. If the service has it already, the key
+   * attaches to its run.
+   *
+   * @param {Thread} thread
+   * @param {Pending} pending
+   */
+  #sendAgain(thread, { key, at, request }) {
+    if (Date.now() - at < stillOnItsWay) return void this.#send(thread, request, key, []);
+    this.#threads.keep(null);
+    const view = this.#add(request.question, ++thread.count, false);
+    view.note("This question was not sent.");
+    view.close();
+  }
+
+  /**
+   * @param {Thread} thread
+   * @param {{question: string}} request
+   * @param {string} key
+   * @param {string[]} files their names
+   */
+  async #send(thread, request, key, files) {
+    /** @type {Turn} */
+    const turn = { question: request.question, run: "", status: "running", content: "", calls: [], files };
+    if (this.thread === thread && thread.turns.length === 0) this.#root.replaceChildren(); // what was said about another one
+    thread.turns.push(turn);
+    thread.title ||= titleOf(turn.question);
+    const view = this.#add(turn.question, ++thread.count, true);
+    if (files.length) view.note(`Attached: ${files.join(", ")}`);
+    this.#threads.asked(thread);
+    await this.#run(thread, turn, view, asking(request, key));
+  }
+
+  /**
+   * Shows a run until it ends.
+   *
+   * @param {Thread} thread
+   * @param {Turn} turn
+   * @param {AnswerView} view
+   * @param {import("./run.js").Source} source
+   */
+  async #run(thread, turn, view, source) {
     const left = new AbortController();
-    this.running.set(thread.id, { thread, view, left });
-    this.#keep(thread);
+    this.running.set(thread.id, { thread, turn, view, left });
     this.#changed();
-    const files = this.#files.get(turn);
-    if (files) view.note(`Attached: ${files.map((f) => f.name).join(", ")}`);
-    const request = requestOf(thread, thread.turns.indexOf(turn));
-    const source = turn.run ? following(turn.run) : asking(files ? { ...request, attachments: files } : request, turn.key);
     try {
       for await (const event of follow(this.#client, source, left.signal)) {
         view.apply(event);
         if (event.type !== "start") continue;
-        [turn.run, thread.threadID] = [view.runID, view.threadID];
-        this.#keep(thread);
+        turn.run = view.runID;
+        this.#removeTwin(thread, turn);
+        this.#received(thread);
       }
     } catch (error) {
       view.fail(left.signal.aborted ? left.signal.reason : error);
-      if (!turn.run) turn.key = ""; // it was refused or stopped, so do not send it again
+      if (!turn.run) this.#received(thread); // it was refused or stopped, so it is not sent again
     }
     view.close();
-    turn.answer = view.answer;
-    if (!this.running.delete(thread.id)) return; // drop was called
-    this.#keep(thread);
+    turn.content = view.answer;
+    if (this.running.delete(thread.id)) this.#changed();
+  }
+
+  /** Removes what was read of a run that a question, sent again, has turned out to be.
+   * @param {Thread} thread @param {Turn} turn */
+  #removeTwin(thread, turn) {
+    const twin = thread.turns.find((t) => t !== turn && t.run === turn.run);
+    if (!twin) return;
+    this.#views.get(twin)?.root.remove();
+    thread.turns = thread.turns.filter((t) => t !== twin);
+    this.running.get(thread.id)?.view.number(--thread.count);
+  }
+
+  /** Forgets the question that was kept for a thread. @param {Thread} thread */
+  #received(thread) {
+    if (this.#threads.pending(thread.id)) this.#threads.keep(null);
     this.#changed();
   }
 
-  /** Shows a turn whose run has ended. @param {Turn} turn */
-  async #again(turn) {
-    const view = this.#add(turn, false);
+  /** Shows a turn whose run has ended. @param {Turn} turn @param {AnswerView} view */
+  async #again(turn, view) {
     const opened = this.#opened.signal;
     try {
-      if (!turn.run) throw new Problem(404, {});
       for await (const event of follow(this.#client, following(turn.run), opened)) view.apply(event);
     } catch (error) {
       if (opened.aborted) return;
-      // The service no longer has the run or cannot be reached. This browser has the answer.
+      // The service no longer has the events, or cannot be reached. The thread has the answer.
       if (view.runID) view.fail(error);
-      else if (turn.answer) view.recall(turn.answer);
-      else view.note(turn.run ? "This run is no longer kept." : "This question was not sent.");
+      else view.recall(turn.content, turn.calls, turn.status);
     }
     view.close();
   }
 
   /**
-   * @param {Turn} turn
+   * @param {string} question
+   * @param {number} number
    * @param {boolean} live
    */
-  #add(turn, live) {
-    const view = new AnswerView(turn.question, this.#root.childElementCount + 1, this.#page, live);
+  #add(question, number, live) {
+    const view = new AnswerView(question, number, this.#page, live);
     this.#root.append(view.root);
     return view;
-  }
-
-  /** Stores the thread. @param {Thread} thread */
-  #keep(thread) {
-    thread.at = Date.now();
-    this.#threads.put(thread);
   }
 
   /** Cancels the run. The stream then has its terminal event. If the service cannot be reached, the page
@@ -174,13 +295,12 @@ export class Conversation {
     }
   }
 
-  /** Cancels the run of a conversation that is deleted, so that nothing of it is stored.
-   * @param {Thread} thread */
-  async drop(thread) {
-    const run = this.running.get(thread.id);
+  /** Stops following the run of a conversation that is deleted, which cancels it. @param {string} id */
+  drop(id) {
+    const run = this.running.get(id);
     if (!run) return;
-    this.running.delete(thread.id);
-    await this.stop(run);
+    this.running.delete(id);
+    if (this.#threads.pending(id)) this.#threads.keep(null);
     run.left.abort(new Problem(0, { code: "deleted", detail: "The conversation was deleted." }));
   }
 }

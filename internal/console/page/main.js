@@ -2,7 +2,7 @@
 // The entry point of the page: it creates the parts and connects them.
 import { Attachments } from "./attach.js";
 import { Choices } from "./choices.js";
-import { Client } from "./client.js";
+import { Client, Problem } from "./client.js";
 import { Conversation } from "./conversation.js";
 import { drawer } from "./drawer.js";
 import { showExamples } from "./examples.js";
@@ -10,7 +10,7 @@ import { NotSent } from "./notsent.js";
 import { Panel } from "./panel.js";
 import { stickToEnd } from "./scroll.js";
 import { ThreadList } from "./threadlist.js";
-import { newThread, Threads, titleOf } from "./threads.js";
+import { Threads } from "./threads.js";
 import { Token } from "./token.js";
 
 /**
@@ -31,7 +31,7 @@ const announce = (text) => void (byID("announcer").textContent = text);
 
 const notSent = new NotSent();
 const client = new Client(new Token());
-const threads = new Threads();
+const threads = new Threads(client);
 /** @type {Set<string>} */
 let knownTools = new Set();
 const choices = new Choices(client, () => showExamples(knownTools, ask, choices.examples));
@@ -53,27 +53,29 @@ const toEnd = stickToEnd(root);
 const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.json(path), send }, show);
 const files = /** @type {HTMLInputElement} */ (byID("files"));
 const attachments = new Attachments(byID("attached"), files, document.body, announce);
-const list = new ThreadList((thread) => void forget(thread));
-
-const drawList = () => list.show(threads.all(), conversation.thread.id, conversation.running);
+const list = new ThreadList(threads, announce, renamed, forget);
 
 let ran = false; // whether a run was in progress when show was called last
+let listed = ""; // what the list depends on, when it was read last
 
 /** Updates everything that depends on the current conversation and on whether its run is in progress. */
 function show() {
   const { current, thread } = conversation;
-  const empty = thread.turns.length === 0;
+  const empty = thread.count === 0;
   byID("welcome").hidden = !empty;
-  document.title = empty ? "answerd" : `${titleOf(thread)} · answerd`;
-  byID("title").textContent = empty ? "New conversation" : titleOf(thread);
-  if (!empty && location.hash !== `#thread-${thread.id}`) history.replaceState(null, "", `#thread-${thread.id}`);
-  drawList();
+  document.title = empty ? "answerd" : `${thread.title} · answerd`;
+  byID("title").textContent = empty ? "New conversation" : thread.title;
+  if (!empty && location.hash !== addressOf(thread.id)) history.replaceState(null, "", addressOf(thread.id));
+  list.show(thread.id, conversation.running);
+  const runs = JSON.stringify([...conversation.running.values()].map((r) => r.turn.run));
+  if (runs !== listed) void list.load();
+  listed = runs;
   sendButton.hidden = current !== undefined;
   stopButton.hidden = current === undefined;
   stopButton.disabled = false;
   if (ran && !current) {
     const last = thread.turns.at(-1);
-    if (last && !last.answer && field.value === "") field.value = last.question; // to ask it again or to change it
+    if (last && !last.content && field.value === "") field.value = last.question; // to ask it again or to change it
     void panel.load(); // the state of a server may have changed during a call
   }
   // At the end of a run, move the focus only if it is on a button that is now hidden: the person may be
@@ -92,21 +94,36 @@ function ask(question, files = []) {
   toEnd();
 }
 
-/** Lets the agent and the model of the last question answer the next one. */
+/** Lets the agent that answered last answer the next question. */
 function chooseLast() {
-  const last = conversation.thread.turns.at(-1);
-  if (last) choices.choose(last);
+  if (conversation.thread.agent) choices.choose(conversation.thread);
+}
+
+/** @param {string} id of a conversation */
+function addressOf(id) {
+  return `#thread-${encodeURIComponent(id)}`;
 }
 
 /** Opens the conversation in the URL's fragment, or a new one if there is none. */
 function openAddress() {
-  const id = location.hash.startsWith("#thread-") ? location.hash.slice("#thread-".length) : "";
+  const id = idOf(location.hash);
   if (id !== "" && id === conversation.thread.id) return;
   ran = false;
-  conversation.open(threads.get(id) ?? newThread());
-  chooseLast();
-  toEnd();
+  void conversation.open(id).then(() => {
+    chooseLast();
+    toEnd();
+  });
   side.close();
+}
+
+/** @param {string} hash @returns {string} the conversation's id; "" if the fragment is none */
+function idOf(hash) {
+  if (!hash.startsWith("#thread-")) return "";
+  try {
+    return decodeURIComponent(hash.slice("#thread-".length));
+  } catch {
+    return "";
+  }
 }
 
 function startAfresh() {
@@ -116,16 +133,30 @@ function startAfresh() {
   field.focus();
 }
 
-/** Deletes a conversation from this browser, and its runs from the service.
- * @param {import("./threads.js").Thread} thread */
-async function forget(thread) {
-  threads.remove(thread.id);
-  const dropped = conversation.drop(thread);
-  if (thread.id === conversation.thread.id) startAfresh();
-  else show();
-  announce("The conversation is deleted");
-  await dropped;
-  await Promise.allSettled(thread.turns.filter((t) => t.run).map((t) => client.forget(t.run)));
+/** Deletes a conversation, with its runs. One that the service no longer has is gone already.
+ * @param {string} id */
+async function forget(id) {
+  const current = id === conversation.thread.id;
+  conversation.drop(id);
+  try {
+    await threads.remove(id);
+  } catch (error) {
+    if (!(error instanceof Problem && error.status === 404)) {
+      if (current) void conversation.open(id);
+      throw error;
+    }
+  }
+  if (current) {
+    startAfresh();
+    side.close();
+  }
+}
+
+/** @param {string} id @param {string} title */
+function renamed(id, title) {
+  if (id !== conversation.thread.id) return;
+  conversation.thread.title = title;
+  show();
 }
 
 composer.addEventListener("submit", (event) => {
@@ -158,9 +189,11 @@ byID("skip").addEventListener("click", (event) => {
 });
 window.addEventListener("hashchange", openAddress);
 window.addEventListener("popstate", openAddress);
-window.addEventListener("storage", drawList);
+window.addEventListener("storage", () => void list.load());
 document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible" && !conversation.current) void panel.load();
+  if (document.visibilityState !== "visible") return;
+  if (!conversation.current) void panel.load();
+  void list.load();
 });
 
 openAddress();

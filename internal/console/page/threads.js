@@ -1,130 +1,182 @@
 // @ts-check
-// The conversations of this browser. It stores questions and answers, because the service deletes runs
-// after a while. The steps of a run are only in the service.
+// The caller's conversations. The service keeps them; without authentication all callers are one, so
+// this browser keeps the ids of those that were started in it, and lists no others.
 
-/** One question. Without a run, the service may not have received it.
- * @typedef {{question: string, key: string, at: number, run: string, answer: string, agent?: string, model?: string}} Turn
+/** A conversation in the list.
+ * @typedef {{thread_id: string, title: string, updated_at: string, status: string}} Listed
  *
- * id identifies the thread in this browser, threadID in the service; the first run has it.
- * @typedef {{id: string, threadID: string, at: number, turns: Turn[]}} Thread
+ * One question of a conversation. run is "" until the service has received it; content and calls are
+ * what the thread has of the answer.
+ * @typedef {{question: string, run: string, status: string, content: string, calls: Call[], files: string[]}} Turn
+ *
+ * @typedef {{call_id: string, tool: string, server?: string, args?: object, args_text?: string, payload?: unknown, error?: string}} Call
+ *
+ * What the page has of one conversation. turns are the newest ones; before leads to older ones, "" if
+ * there are none.
+ * @typedef {{id: string, title: string, agent: string, count: number, turns: Turn[], before: string}} Thread
+ *
+ * A question that the service may not have received, with what is needed to send it again.
+ * @typedef {{thread: string, key: string, at: number, request: {question: string}}} Pending
  */
 
-const storageKey = "answerd.threads";
-const mostThreads = 60;
-const mostTurns = 100; // of one conversation
-const mostText = 2_000_000; // characters of all threads; browsers store about five million
-const mostMessages = 16; // the default of MAX_HISTORY
-const mostHistory = 200_000; // characters; the service accepts 1 MiB for a whole request
+const pageLength = 50; // of the list
+const messagesLength = 20; // two for each question
+const idsKey = "answerd.threads";
+const pendingKey = "answerd.pending";
+const mostKept = 500; // ids in this browser
+const titleLength = 120;
 
 /** @returns {string} that cannot be guessed; randomUUID exists only in secure contexts, not on plain HTTP in a LAN */
 export function random() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
-/** All conversations, newest first. Other tabs change them too, so each change reads what is stored,
- * changes one conversation, and writes it back. */
+/** @param {string} [id] @returns {Thread} without questions */
+export function newThread(id = `thr_${random()}`) {
+  return { id, title: "", agent: "", count: 0, turns: [], before: "" };
+}
+
+/** The title of a conversation until it gets another one. @param {string} question */
+export function titleOf(question) {
+  return question.trim().split("\n")[0].slice(0, titleLength) || "Conversation";
+}
+
 export class Threads {
-  /** The conversations while storage is disabled: they last as long as the page.
-   * @type {Thread[]} */
+  #client;
+  #browser = document.querySelector('meta[name="threads"]')?.getAttribute("content") === "browser" ? new BrowserThreads() : null;
+
+  /** @param {import("./client.js").Client} client */
+  constructor(client) {
+    this.#client = client;
+  }
+
+  /**
+   * Returns a page of the list, the conversation that was continued last first.
+   *
+   * @param {string} words of the title; "" for all
+   * @param {string} after the next of the page before; "" for the first page
+   * @returns {Promise<{threads: Listed[], next?: string}>}
+   */
+  async list(words, after) {
+    if (this.#browser) return { threads: this.#browser.all().filter((t) => t.title.toLowerCase().includes(words.toLowerCase())) };
+    const query = new URLSearchParams({ limit: String(pageLength), ...(words && { q: words }), ...(after && { after }) });
+    return this.#client.json(`threads?${query}`);
+  }
+
+  /**
+   * Returns a conversation with its newest questions, or with those before.
+   *
+   * @param {string} id
+   * @param {string} before of what is on the page; "" for the newest
+   * @param {AbortSignal} signal
+   * @returns {Promise<Thread>}
+   */
+  async read(id, before, signal) {
+    const query = new URLSearchParams({ limit: String(messagesLength), ...(before && { before }) });
+    const { title, agent, runs, messages, next = "" } = await this.#client.json(`${path(id)}?${query}`, { signal });
+    /** @type {Turn[]} */
+    const turns = [];
+    for (const m of messages) {
+      if (m.role === "user") {
+        const files = (m.attachments ?? []).map((/** @type {{name?: string, media_type?: string}} */ a) => a.name || a.media_type || "a file");
+        turns.push({ question: m.content, run: m.run_id, status: "running", content: "", calls: [], files });
+      } else Object.assign(turns.at(-1) ?? {}, { status: m.status, content: m.content, calls: m.calls ?? [] });
+    }
+    return { id, title, agent, count: runs, turns, before: next };
+  }
+
+  /** @param {string} id @param {string} title */
+  async rename(id, title) {
+    const thread = await this.#client.json(path(id), { method: "PATCH", body: JSON.stringify({ title }), headers: { "Content-Type": "application/json" } });
+    this.#browser?.put(id, thread.title);
+    return thread.title;
+  }
+
+  /** Deletes a conversation with its runs. @param {string} id */
+  async remove(id) {
+    this.#browser?.remove(id);
+    await this.#client.send(path(id), { method: "DELETE" });
+  }
+
+  /** Notes that a question of this conversation was asked here. @param {Thread} thread */
+  asked(thread) {
+    this.#browser?.put(thread.id, thread.title);
+  }
+
+  /** Keeps a question until the service has received it. @param {Pending | null} pending */
+  keep(pending) {
+    try {
+      if (pending) sessionStorage.setItem(pendingKey, JSON.stringify(pending));
+      else sessionStorage.removeItem(pendingKey);
+    } catch {
+      // Storage is switched off or full: a reload before the first event loses the question.
+    }
+  }
+
+  /** @param {string} id of a conversation @returns {Pending | null} the question that was kept for it */
+  pending(id) {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(pendingKey) ?? "null");
+      return kept?.thread === id && typeof kept.key === "string" && typeof kept.request?.question === "string" ? kept : null;
+    } catch {
+      return null;
+    }
+  }
+}
+
+/** @param {string} id */
+function path(id) {
+  return `threads/${encodeURIComponent(id)}`;
+}
+
+/** The conversations that were started in this browser. Other tabs change them too, so each change reads
+ * what is stored, changes one conversation, and writes it back. */
+class BrowserThreads {
+  /** What lasts as long as the page, while storage is disabled.
+   * @type {Listed[]} */
   #kept = [];
   #stored = true;
 
-  /** @returns {Thread[]} */
+  /** @returns {Listed[]} newest first */
   all() {
     if (!this.#stored) return this.#kept;
     try {
-      return checked(JSON.parse(localStorage.getItem(storageKey) ?? "[]"));
+      return checked(JSON.parse(localStorage.getItem(idsKey) ?? "[]"));
     } catch {
       return this.#kept;
     }
   }
 
-  /**
-   * @param {string} id
-   * @returns {Thread | undefined}
-   */
-  get(id) {
-    return this.all().find((t) => t.id === id);
-  }
-
-  /** Stores a conversation as the newest one. @param {Thread} thread */
-  put(thread) {
-    this.#write([thread, ...this.all().filter((t) => t.id !== thread.id)]);
+  /** @param {string} id @param {string} title */
+  put(id, title) {
+    this.#write([{ thread_id: id, title, updated_at: new Date().toISOString(), status: "" }, ...this.all().filter((t) => t.thread_id !== id)]);
   }
 
   /** @param {string} id */
   remove(id) {
-    this.#write(this.all().filter((t) => t.id !== id));
+    this.#write(this.all().filter((t) => t.thread_id !== id));
   }
 
-  clear() {
-    this.#write([]);
-  }
-
-  /** @param {Thread[]} threads */
+  /** @param {Listed[]} threads */
   #write(threads) {
-    let rest = mostText;
-    threads = threads.slice(0, mostThreads).filter((t, i) => {
-      rest -= t.turns.reduce((n, turn) => n + turn.question.length + turn.answer.length + 200, 0);
-      return i === 0 || rest > 0; // the oldest ones are dropped first
-    });
-    this.#kept = threads;
+    this.#kept = threads.slice(0, mostKept);
     try {
-      localStorage.setItem(storageKey, JSON.stringify(threads));
+      localStorage.setItem(idsKey, JSON.stringify(this.#kept));
       this.#stored = true;
     } catch {
-      this.#stored = false; // storage is disabled, or full
+      this.#stored = false;
     }
   }
 }
 
-/** @returns {Thread} */
-export function newThread() {
-  return { id: random(), threadID: "", at: Date.now(), turns: [] };
-}
-
-/** Returns the title of a conversation: its first question. @param {Thread} thread */
-export function titleOf(thread) {
-  return thread.turns[0]?.question.replace(/\s+/g, " ").trim().slice(0, 120) || "Conversation";
-}
-
 /**
- * Returns the request body for the question of the turn at that index. Its history has the newest
- * answered turns that fit. It is always the same for the same turn, so that a repeated request with the
- * turn's key attaches to the same run.
- *
- * @param {Thread} thread
- * @param {number} index
- */
-export function requestOf(thread, index) {
-  const past = thread.turns.slice(0, index).filter((t) => t.answer !== "").slice(-mostMessages / 2);
-  let size = past.reduce((n, t) => n + t.question.length + t.answer.length, 0);
-  // Drop question and answer together, so that no answer lacks its question.
-  while (size > mostHistory) {
-    const oldest = /** @type {Turn} */ (past.shift());
-    size -= oldest.question.length + oldest.answer.length;
-  }
-  const history = past.flatMap((t) => [{ role: "user", content: t.question }, { role: "assistant", content: t.answer }]);
-  const { question, agent, model } = thread.turns[index];
-  return { question, ...(agent && { agent }), ...(model && { model }), ...(history.length && { history }), ...(index > 0 && thread.threadID && { thread_id: thread.threadID }) };
-}
-
-/**
- * Returns the valid threads of what was stored, which another version or another page may have written.
+ * Returns the valid entries of what was stored, which another version or another page may have written.
  *
  * @param {unknown} stored
- * @returns {Thread[]}
+ * @returns {Listed[]}
  */
 function checked(stored) {
-  /** @param {any} o @param {string[]} names */
-  const texts = (o, ...names) => typeof o === "object" && o !== null && names.every((name) => typeof o[name] === "string");
   if (!Array.isArray(stored)) return [];
-  return stored.filter((t) => texts(t, "id", "threadID") && Number.isFinite(t.at) && Array.isArray(t.turns) && t.turns.length <= mostTurns
-    && t.turns.every((/** @type {any} */ turn) => texts(turn, "question", "key", "run", "answer") && Number.isFinite(turn.at)
-    && [turn.agent, turn.model].every((id) => id === undefined || typeof id === "string")));
-}
-
-/** @param {Thread} thread */
-export function full(thread) {
-  return thread.turns.length >= mostTurns;
+  return stored.filter((t) => typeof t === "object" && t !== null && ["thread_id", "title", "updated_at", "status"].every((name) => typeof t[name] === "string")
+    && t.thread_id !== "" && !Number.isNaN(Date.parse(t.updated_at)));
 }
