@@ -162,7 +162,7 @@ describe("the conversations of a browser", { skip: missing }, () => {
     await answered(page);
     await page.route("**/runs/*/events", (route) => route.fulfill(problem(410, "gone", "This run is no longer kept.")));
     await page.reload();
-    await page.getByText("Its steps are no longer kept.").nth(1).waitFor();
+    await page.getByText("The steps of this answer are no longer kept.").nth(1).waitFor();
     assert.match(await page.locator(".text").first().innerText(), /2 \+ 3 = 5/);
     const call = page.locator(".call").first();
     assert.equal(await call.getAttribute("data-state"), "done");

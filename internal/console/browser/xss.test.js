@@ -101,7 +101,7 @@ describe("hostile text", { skip: missing }, () => {
     await page.route("**/runs/*/events", (route) => route.fulfill(problem(410, "gone", all)));
     await keepThread(page, { run: "run_script", question: all, answer: all, calls: [...corpus.map((text) => ({ call_id: text, tool: text, server: text, args: { [text]: text }, payload: { [text]: text } })), { call_id: "e", tool: all, args_text: all, error: all }] });
     await page.reload();
-    await page.getByText("Its steps are no longer kept.").waitFor();
+    await page.getByText("The steps of this answer are no longer kept.").waitFor();
     await openAll(page);
     await harmless(page);
     await ask(page, "again");

@@ -140,7 +140,7 @@ export class AnswerView {
     }
     this.#grow(this.#add(textPart(0, false)), answer);
     const how = status === "cancelled" ? "This run was cancelled. " : status === "failed" ? "This run failed. " : "";
-    this.note(`${how}Its steps are no longer kept.`);
+    this.note(`${how}The steps of this answer are no longer kept.`);
     if (answer !== "") this.#body.append(element("p", {}, copyButton("Copy", "the answer", () => answer)));
   }
 
