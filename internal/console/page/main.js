@@ -159,6 +159,14 @@ function renamed(id, title) {
   show();
 }
 
+/** Leaves nothing of the person on the page who is signed out, or whose token is forgotten. */
+function signedOut() {
+  threads.keep(null);
+  for (const id of conversation.running.keys()) conversation.drop(id);
+  list.clear();
+  startAfresh();
+}
+
 composer.addEventListener("submit", (event) => {
   event.preventDefault();
   if (conversation.current) return notSent.show(conversation.current.view);
@@ -187,6 +195,7 @@ byID("skip").addEventListener("click", (event) => {
   event.preventDefault(); // the fragment of the URL identifies the conversation
   field.focus();
 });
+byID("token-forget").addEventListener("click", signedOut);
 window.addEventListener("hashchange", openAddress);
 window.addEventListener("popstate", openAddress);
 window.addEventListener("storage", () => void list.load());

@@ -78,6 +78,13 @@ export class ThreadList {
     this.#draw();
   }
 
+  /** Forgets the list. */
+  clear() {
+    this.#asked++;
+    [this.#listed, this.#next, this.#search.value] = [[], "", ""];
+    this.#draw();
+  }
+
   async #loadMore() {
     const asked = ++this.#asked;
     this.#more.disabled = true;
