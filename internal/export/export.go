@@ -1,0 +1,285 @@
+// Package export defines the document that GET /runs/{run_id}/export returns: one run with everything
+// that is needed to read it, and to run it again without a model and without tools.
+//
+//	doc, err := export.Decode(data)
+//	fmt.Println(doc.Request.Question, doc.Agent().ID)
+//	events, err := doc.DecodeEvents()
+//
+// api/export.schema.json is its JSON Schema. A document contains no token and no key. A Document is a
+// value; nothing here blocks.
+package export
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"answerd/internal/event"
+	"answerd/internal/llm"
+)
+
+// Version is the version of the document's schema. It changes when an older answerd cannot read a
+// newer document; members may be added without a change.
+const Version = 1
+
+// MaxSize bounds a document that Decode accepts, in bytes.
+const MaxSize = 256 << 20
+
+// Document is a run with its child runs.
+type Document struct {
+	Version  int      `json:"version"`
+	Service  string   `json:"answerd_version,omitempty"` // of the service that wrote the document
+	Run      Run      `json:"run"`
+	Request  Request  `json:"request"`
+	Settings Settings `json:"settings"`
+	// SystemPrompt is the text that the run began with.
+	SystemPrompt *Prompt `json:"system_prompt,omitempty"`
+	// Messages are those that the run began with, after the system prompt: what the model got of the
+	// conversation before the question, and the question. History counts those before the question.
+	Messages []Message `json:"messages"`
+	History  int       `json:"history,omitempty"`
+	Tools    []Tool    `json:"tools"`
+	// Events are the events of the run as the API sends them, in order.
+	Events []json.RawMessage `json:"events"`
+	// Results has the whole results of calls whose events have only a part of them, by call id.
+	Results map[string]json.RawMessage `json:"results,omitempty"`
+	// Inputs are the answers to interrupts.
+	Inputs   []Input    `json:"inputs,omitempty"`
+	Children []Document `json:"children,omitempty"` // the runs that its calls started
+	// ModelRequests are there with RECORD_MODEL_REQUESTS.
+	ModelRequests []ModelRequest `json:"model_requests,omitempty"`
+	// Missing says what is no longer kept. A run without missing parts can be run again.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// Run identifies the run.
+type Run struct {
+	ID       string `json:"run_id"`
+	ThreadID string `json:"thread_id"`
+	TraceID  string `json:"trace_id,omitempty"`
+	ParentID string `json:"parent_run_id,omitempty"`
+	Agent    string `json:"agent,omitempty"`
+	Subject  string `json:"subject,omitempty"` // of the caller who started it
+	Created  int64  `json:"created_at"`        // milliseconds since the Unix epoch
+	Status   string `json:"status"`
+}
+
+// Request is the question as the agent answered it: with the defaults and limits that it set.
+type Request struct {
+	Question     string            `json:"question"`
+	Instructions string            `json:"instructions,omitempty"`
+	Model        string            `json:"model"`
+	OutputSchema json.RawMessage   `json:"output_schema,omitempty"`
+	Sampling     llm.Sampling      `json:"sampling,omitzero"`
+	MaxTokens    int64             `json:"max_tokens,omitempty"`
+	ToolChoice   llm.ToolChoice    `json:"tool_choice,omitempty"`
+	ForcedTool   string            `json:"forced_tool,omitempty"`
+	Servers      []string          `json:"servers,omitzero"` // an empty list allows none
+	Tools        []string          `json:"tools,omitzero"`   // likewise
+	ClientTools  []ClientTool      `json:"client_tools,omitempty"`
+	MaxTurns     int               `json:"max_turns,omitempty"`
+	Budget       Budget            `json:"budget,omitzero"`
+	AskAtLimit   bool              `json:"ask_at_limit,omitempty"`
+	Context      map[string]string `json:"context,omitempty"`
+	Metadata     map[string]string `json:"metadata,omitempty"`
+	Prompt       *ServerPrompt     `json:"prompt,omitempty"`
+	// Who can be asked during the run.
+	Interactive       bool `json:"interactive,omitempty"`
+	FormsDeclined     bool `json:"forms_declined,omitempty"`
+	ApprovalsDeclined bool `json:"approvals_declined,omitempty"`
+	Level             int  `json:"level,omitempty"` // of a child run: how many runs are above it
+	Hops              int  `json:"hops,omitempty"`
+}
+
+// Budget limits a run; what is 0 is not limited.
+type Budget struct {
+	ToolCalls    int     `json:"tool_calls,omitempty"`
+	InputTokens  int64   `json:"input_tokens,omitempty"`
+	OutputTokens int64   `json:"output_tokens,omitempty"`
+	TotalTokens  int64   `json:"total_tokens,omitempty"`
+	Seconds      float64 `json:"seconds,omitempty"`
+	ResultBytes  int64   `json:"result_bytes,omitempty"`
+	Cost         float64 `json:"cost,omitempty"`
+}
+
+// ServerPrompt names a prompt of an MCP server.
+type ServerPrompt struct {
+	Server    string            `json:"server"`
+	Name      string            `json:"name"`
+	Arguments map[string]string `json:"arguments,omitempty"`
+}
+
+// ClientTool is a tool that the caller executes.
+type ClientTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"input_schema,omitempty"`
+}
+
+// Settings are the settings of the service that the run depended on.
+type Settings struct {
+	Agent  json.RawMessage `json:"agent,omitempty"` // the definition of the agent (AGENTS_FILE)
+	Prompt Template        `json:"prompt,omitzero"` // of the system prompt
+	Budget Budget          `json:"budget,omitzero"` // that no question can raise
+	Model  Model           `json:"model,omitzero"`  // what was known of the model
+	Search Search          `json:"search,omitzero"` // when the model must search for tools
+	Output int64           `json:"max_output_tokens,omitempty"`
+}
+
+// Template is a system prompt before it is rendered.
+type Template struct {
+	Template     string `json:"template"`
+	Username     string `json:"username"`
+	Timezone     string `json:"timezone"`
+	Instructions string `json:"server_instructions,omitempty"` // that follow it
+}
+
+// Model is the profile of a model, without its endpoint.
+type Model struct {
+	ID              string     `json:"id"`
+	ContextTokens   int64      `json:"context_tokens,omitempty"`
+	MaxOutputTokens int64      `json:"max_output_tokens,omitempty"`
+	Images          bool       `json:"images,omitempty"`
+	Audio           bool       `json:"audio,omitempty"`
+	PDF             bool       `json:"pdf,omitempty"`
+	Price           *llm.Price `json:"price,omitempty"`
+}
+
+// Search has the limits of TOOL_SEARCH_MIN_TOOLS and TOOL_SEARCH_MIN_BYTES.
+type Search struct {
+	MinTools int `json:"min_tools,omitempty"`
+	MinBytes int `json:"min_bytes,omitempty"`
+}
+
+// Prompt is a rendered system prompt, and its SHA-256 in hex.
+type Prompt struct {
+	Text   string `json:"text"`
+	SHA256 string `json:"sha256"`
+}
+
+// Message is a message of the conversation.
+type Message struct {
+	Role   string  `json:"role"`
+	Text   string  `json:"text"`
+	Calls  []Call  `json:"calls,omitempty"`
+	CallID string  `json:"call_id,omitempty"`
+	Tool   string  `json:"tool,omitempty"`
+	Failed bool    `json:"failed,omitempty"`
+	Media  []Media `json:"media,omitempty"`
+}
+
+// Call is a call in a message of the model.
+type Call struct {
+	ID        string `json:"call_id"`
+	Name      string `json:"tool"`
+	Arguments string `json:"arguments"`
+}
+
+// Media is an image, audio or a document.
+type Media struct {
+	Label string `json:"label,omitempty"`
+	Name  string `json:"name,omitempty"`
+	MIME  string `json:"media_type,omitempty"`
+	Data  string `json:"data,omitempty"` // base64
+	URL   string `json:"url,omitempty"`
+}
+
+// Tool is the definition of a tool that the run could call.
+type Tool struct {
+	Name          string          `json:"name"`
+	Server        string          `json:"server,omitempty"` // "" of a tool of answerd itself
+	Original      string          `json:"original_name,omitempty"`
+	Title         string          `json:"title,omitempty"`
+	Description   string          `json:"description,omitempty"`
+	InputSchema   json.RawMessage `json:"input_schema,omitempty"`
+	OutputSchema  json.RawMessage `json:"output_schema,omitempty"`
+	Annotations   json.RawMessage `json:"annotations,omitempty"`
+	NeedsApproval bool            `json:"needs_approval,omitempty"`
+	// Version is the tool_version of approvals; "" of a tool of answerd itself.
+	Version string `json:"version,omitempty"`
+	// SHA256 is the hash of this object without the member sha256, as Hash returns it.
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Hash returns the SHA-256 of the definition, in hex: of its JSON without the member sha256.
+func (t Tool) Hash() string {
+	t.SHA256 = ""
+	data, _ := json.Marshal(t) // raw members were valid JSON when they were read
+	return Digest(data)
+}
+
+// Digest returns the SHA-256 of data, in hex.
+func Digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Input is the answer to an interrupt, or a request to cancel the run.
+type Input struct {
+	ID   string          `json:"interrupt_id"`
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// ModelRequest is one request to a model, in the order in which they were made.
+type ModelRequest struct {
+	Step         int             `json:"step"`
+	Model        string          `json:"model"`
+	Messages     []Message       `json:"messages"`
+	Tools        []string        `json:"tools,omitempty"` // the names of the tools that the model was offered
+	ToolChoice   llm.ToolChoice  `json:"tool_choice,omitempty"`
+	MaxTokens    int64           `json:"max_tokens,omitempty"`
+	Sampling     llm.Sampling    `json:"sampling,omitzero"`
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+}
+
+// ErrVersion means that a document is of another version than this answerd reads.
+var ErrVersion = errors.New("its version is not one that this answerd reads")
+
+// Decode decodes a document. It checks the version and that there are events; it does not check that
+// the run can be run again.
+func Decode(data []byte) (*Document, error) {
+	var d Document
+	if len(data) > MaxSize {
+		return nil, fmt.Errorf("an export is at most %d bytes", MaxSize)
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		return nil, fmt.Errorf("decode an export: %w", err)
+	}
+	switch {
+	case d.Version == 0:
+		return nil, errors.New("decode an export: it has no version")
+	case d.Version != Version:
+		return nil, fmt.Errorf("decode an export of version %d: %w", d.Version, ErrVersion)
+	case len(d.Events) == 0:
+		return nil, errors.New("decode an export: it has no events")
+	}
+	return &d, nil
+}
+
+// Encode returns the document as JSON, one event per line.
+func (d *Document) Encode() ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(d); err != nil {
+		return nil, fmt.Errorf("encode an export: %w", err)
+	}
+	return buf.Bytes(), nil
+}
+
+// DecodeEvents returns the events.
+func (d *Document) DecodeEvents() ([]event.Event, error) {
+	out := make([]event.Event, len(d.Events))
+	for i, line := range d.Events {
+		e, err := event.Decode(line)
+		if err != nil {
+			return nil, fmt.Errorf("event %d: %w", i+1, err)
+		}
+		out[i] = e
+	}
+	return out, nil
+}
