@@ -30,7 +30,7 @@ const (
 
 // askFlags holds the flags of ask and chat.
 type askFlags struct {
-	url, tokenFile, thread, agent string
+	url, tokenFile, thread, agent, export string
 
 	json, yes bool
 }
@@ -38,7 +38,7 @@ type askFlags struct {
 // askCommand runs `answerd ask`, which asks one question. Without an argument it reads the
 // question from stdin, unless stdin is a terminal.
 func askCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-yes] "question"`
+	const usage = `usage: answerd ask [-url U] [-token-file F] [-agent A] [-thread T] [-json] [-export FILE] [-yes] "question"`
 	flags, words, err := parseAskFlags("ask", args, true)
 	if err != nil {
 		return &usageError{usage}
@@ -76,6 +76,7 @@ func parseAskFlags(command string, args []string, withJSON bool) (askFlags, []st
 	flags.StringVar(&f.thread, "thread", "", "thread that the question continues")
 	flags.BoolVar(&f.yes, "yes", false, "approve every call")
 	if withJSON {
+		flags.StringVar(&f.export, "export", "", "file for the export of the run")
 		flags.BoolVar(&f.json, "json", false, "print the answer as JSON")
 	}
 	words, err := parseFlags(flags, args)
@@ -112,7 +113,7 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 		}
 	}
 	session := terminal.New(terminal.Options{
-		URL: url, Token: readToken(flags.tokenFile), Agent: flags.agent, Thread: flags.thread, JSON: flags.json, ApproveAll: flags.yes,
+		URL: url, Token: readToken(flags.tokenFile), Agent: flags.agent, Thread: flags.thread, JSON: flags.json, Export: flags.export, ApproveAll: flags.yes,
 		// The writer of the log writes later, and a prompt must be visible before its answer.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -123,7 +124,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 		"gone":{"type":"http","url":"`+gone.URL+`"},
 		"iam":{"type":"http","url":"`+failing.URL+`/iam","auth":{"type":"client_credentials","tokenUrl":"`+iam.URL+`","clientId":"answerd","clientSecret":"canary-iam-secret"}},
 		"child":{"type":"stdio","command":"/no/such/program","args":["canary-child-arg"],"env":{"TOKEN":"canary-child-env"}}}}`)
-	s := startAnswerd(t, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true",
+	s := startAnswerd(t, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true", "RECORD_MODEL_REQUESTS", "true",
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath, "CONSOLE_OIDC_CLIENT_ID", "console",
 		"TRACE_CONTENT", content, "TRACE_USERS", "true", "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal()))
@@ -162,6 +163,17 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	}
 	call("GET", "/servers/failing/prompts", "")
 	call("GET", "/?code=canary-code&state=canary-state&iss=canary-url", "") // as a sign-in of the console ends
+	exported := 0
+	for _, run := range regexp.MustCompile(`"run_id":"(run_\w+)"`).FindAllStringSubmatch(read.String(), -1)[:2] {
+		before := read.Len()
+		call("GET", "/runs/"+run[1]+"/export", "")
+		if text := read.String()[before:]; strings.Contains(text, "canary-question") && strings.Contains(text, `"model_requests"`) {
+			exported++
+		}
+	}
+	if exported != 2 {
+		t.Errorf("exports with a question and model requests = %d, want 2", exported)
+	}
 	for _, path := range []string{"/servers", "/readyz", "/metrics", "/openapi.yaml"} {
 		call("GET", path, "")
 	}

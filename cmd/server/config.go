@@ -276,6 +276,9 @@ type config struct {
 	Debug bool `env:"DEBUG" envDefault:"false"`
 	// Write the arguments of tool calls to the log. Otherwise the log has a hash of them.
 	AuditArguments bool `env:"AUDIT_ARGUMENTS" envDefault:"false"`
+	// Store every request to the model with its run, for `GET /runs/{run_id}/export`. Each request has the
+	// conversation so far, so this multiplies what a run stores.
+	RecordModelRequests bool `env:"RECORD_MODEL_REQUESTS" envDefault:"false"`
 
 	eventsMaxBytesSet bool // if false, the event log may choose a smaller bound
 	portDecides       bool // Addr is from PORT

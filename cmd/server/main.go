@@ -60,7 +60,7 @@ func commands() []command {
 			return serve(ctx, c, stderr, func(string) {})
 		}},
 		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
-		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -yes: approve every call", true, askCommand},
+		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -export FILE: write the run into this file; -yes: approve every call", true, askCommand},
 		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
 		{"eval", "SUITE.yaml [flags]", "ask the questions of a suite and check the answers, in this process;\n-url U: of the answerd there; -token-file F: send the token in this file; -parallel N: questions at a time;\n-out F: write the report as JSON; -junit F: as JUnit XML;\n-against F: compare with the settings in this environment file", true, evalCommand},
 		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},

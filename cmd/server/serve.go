@@ -115,6 +115,7 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
 		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
 		CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
+		Retention: c.EventsRetention, Version: version, RecordModelRequests: c.RecordModelRequests,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {

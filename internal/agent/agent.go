@@ -38,6 +38,7 @@ import (
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/prompt"
+	"answerd/internal/agent/record"
 	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
@@ -80,6 +81,11 @@ type Options struct {
 	// a process that dies shortly after every start would claim runs each time, and so interrupt
 	// them.
 	ClaimDelay time.Duration
+	// Retention is how long the log keeps the events of a run, and Version the version of answerd: both for
+	// the exports of runs. RecordModelRequests adds every request to the model to them.
+	Retention           time.Duration
+	Version             string
+	RecordModelRequests bool
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
 	// TraceUsers adds the caller to spans, TraceContent the questions, answers, arguments and results.
@@ -153,6 +159,7 @@ type Agent struct {
 	models      atomic.Pointer[servedModels]
 	agents      atomic.Pointer[servedAgents]
 	windowSizes window.Sizes // of models by their id, as their endpoints named them
+	recorder    *record.Recorder
 
 	stop context.CancelCauseFunc // ends all runs
 	ctx  context.Context         // the parent of every run
@@ -215,6 +222,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
 	}
 	a := &Agent{Options: o, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
+	a.recorder = record.New(record.Options{Log: o.Log, Retention: o.Retention, Service: o.Version})
 	a.ReplaceModels(o.DefaultModel, o.Profiles)
 	if err := a.ReplaceAgents(o.Agents); err != nil {
 		return nil, err

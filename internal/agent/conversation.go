@@ -187,7 +187,8 @@ func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, 
 	if err != nil {
 		return "", err
 	}
-	system += l.serverInstructions(ctx)
+	l.instructions = l.serverInstructions(ctx)
+	system += l.instructions
 	if l.run.req.Instructions != "" {
 		system = strings.TrimSpace(system) + "\n\n" + l.run.req.Instructions
 	}

@@ -33,6 +33,7 @@ type loop struct {
 	askTools    []askTool               // tools that ask other agents; the model is offered them too
 	offered     []llm.Tool              // tools that the model is offered
 
+	instructions   string // of the servers, in the system prompt
 	messages       []llm.Message
 	historyLen     int             // messages after the first one that are older than the question
 	requestCallIDs map[string]bool // ids of the calls that came with the request
@@ -160,6 +161,9 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	l.media = mediaBudget{profile: profile, budget: l.budget}
 	l.metadata = event.Metadata{ToolNames: []string{}, ToolParams: []jsonText{}, ToolResults: []jsonText{}, Model: req.Model, UnavailableServers: l.agent.unavailableServers(l.run.caller, req, true)}
 	l.restoreLoop()
+	if err == nil && l.replayed == nil {
+		l.recordBeginning(ctx)
+	}
 	return err
 }
 

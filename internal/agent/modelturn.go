@@ -78,6 +78,7 @@ type modelStream struct {
 	*loop
 	modelReply
 	finalTurn bool // tools can no longer be called
+	tries     int  // requests of this step
 	usageSeen bool
 	part      event.Body // the event that closes the open text or reasoning part; nil if no part is open
 	partID    string
@@ -181,6 +182,7 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 	if request.Messages, err = s.extend(ctx, request.Messages); err != nil {
 		return err
 	}
+	s.recordRequest(ctx, request)
 	s.output, s.unparsed = budget.NewOutput(request.MaxTokens), make(map[int]*strings.Builder)
 	for part, err := range s.agent.Model.Stream(ctx, request) {
 		if err == nil {

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
@@ -14,8 +15,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/definition"
+	"answerd/internal/agent/record"
 	"answerd/internal/agent/usage"
 	"answerd/internal/event"
+	"answerd/internal/export"
 	"answerd/internal/llm"
 	"answerd/internal/llm/genai"
 	"answerd/internal/mcp"
@@ -300,3 +303,77 @@ func (a *Agent) recordCallContent(span trace.Span, x *toolExecution, o callOutco
 		span.SetAttributes(genai.Result(string(o.resultEvent.Payload)))
 	}
 }
+
+// recordBeginning stores what the export of the run needs and its events do not have. If that fails the
+// run continues, and its export says what is missing.
+func (l *loop) recordBeginning(ctx context.Context) {
+	r := &l.run.req
+	b := record.Beginning{
+		Request: r.forExport(), Settings: l.settingsForExport(), System: l.messages[0].Text, History: l.historyLen, Tools: l.catalog.tools,
+		Requests: l.agent.RecordModelRequests,
+	}
+	if m := l.messages[1:]; len(m) != 1 || m[0].Text != r.questionText() || len(m[0].Media) > 0 {
+		b.Messages = m
+	}
+	for _, t := range l.askTools {
+		b.Offered = append(b.Offered, t.Tool)
+	}
+	if l.search != nil {
+		t := l.search.tool
+		b.Offered = append(b.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+	}
+	if err := l.agent.recorder.Begin(ctx, l.run.ID, b); err != nil && ctx.Err() == nil {
+		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete", slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
+	}
+}
+
+// recordRequest stores a request to the model, if RecordModelRequests is set.
+func (s *modelStream) recordRequest(ctx context.Context, q llm.Request) {
+	if s.tries++; !s.agent.RecordModelRequests {
+		return
+	}
+	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, q); err != nil && ctx.Err() == nil {
+		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded", slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
+	}
+}
+
+// forExport returns the request without what the start event of its run has.
+func (r *Request) forExport() export.Request {
+	out := export.Request{
+		Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling, MaxTokens: r.MaxTokens, ToolChoice: r.ToolChoice,
+		ForcedTool: r.ForcedTool, Servers: r.Servers, Tools: r.Tools, MaxTurns: r.MaxTurns, Budget: export.Budget(r.Budget), AskAtLimit: r.AskAtLimit,
+		Context: r.Context, Interactive: r.Interactive, FormsDeclined: r.FormsDeclined, ApprovalsDeclined: r.ApprovalsDeclined,
+		Level: r.parent.Level, Hops: r.Hops,
+	}
+	for _, t := range r.ClientTools {
+		out.ClientTools = append(out.ClientTools, export.ClientTool(t))
+	}
+	if r.Prompt != nil {
+		p := export.ServerPrompt(*r.Prompt)
+		out.Prompt = &p
+	}
+	return out
+}
+
+// settingsForExport returns the settings that the run depends on.
+func (l *loop) settingsForExport() export.Settings {
+	a, as, p := l.agent, l.run.req.as, l.profile
+	source := as.prompt.Options()
+	s := export.Settings{
+		Prompt: export.Template{Template: source.Template, Username: source.Username, Timezone: source.Location.String(), Instructions: l.instructions},
+		Budget: export.Budget(a.budgetLimits(as)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
+		Model: export.Model{ID: p.ID, ContextTokens: l.window.Size(), MaxOutputTokens: p.MaxOutputTokens, Images: p.Images, Audio: p.Audio, PDF: p.PDF, Price: p.Price},
+	}
+	d := as.Agent
+	d.Prompt = ""                // the template has it
+	s.Agent, _ = json.Marshal(d) // raw members were valid JSON when they were read
+	return s
+}
+
+// Export returns the document of a run that has ended. Errors: ErrNotEnded, or those of the log.
+func (a *Agent) Export(ctx context.Context, run string) (*export.Document, error) {
+	return a.recorder.Export(ctx, run)
+}
+
+// ErrNotEnded means that a run has not ended and cannot be exported yet.
+var ErrNotEnded = record.ErrNotEnded

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"answerd/internal/agent/record"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/content"
@@ -126,6 +127,9 @@ type Result struct {
 // event.ErrNotFound if the run has no such call, or it has not ended; event.ErrGone if the result
 // is no longer stored.
 func (a *Agent) Result(ctx context.Context, run, callID string) (Result, error) {
+	if record.IsReserved(callID) {
+		return Result{}, event.ErrNotFound
+	}
 	kept, err := a.Log.Result(ctx, run, callID)
 	if errors.Is(err, event.ErrNotFound) {
 		return a.resultFromEvents(ctx, run, callID)

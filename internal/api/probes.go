@@ -38,7 +38,7 @@ func (h *Handler) getReadiness(w http.ResponseWriter, r *http.Request) error {
 }
 
 // getOpenAPI serves GET /openapi.yaml, the document of the native API, and GET /openapi/{file},
-// those of the other API formats.
+// those of the other API formats and JSON Schemas.
 func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	if h.OpenAPI == nil {
 		return notFound(w, r)
@@ -51,6 +51,9 @@ func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/yaml")
+	if strings.HasSuffix(r.URL.Path, ".json") {
+		w.Header().Set("Content-Type", "application/schema+json")
+	}
 	_, err = w.Write(document)
 	return err
 }

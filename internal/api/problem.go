@@ -159,6 +159,7 @@ var sentinelProblems = []struct {
 	{agent.ErrNoTurn, "not_found", "The thread does not have this turn, or not any more."},
 	{agent.ErrUnknownAgent, "not_found", "There is no agent with this id."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
+	{agent.ErrNotEnded, "conflict", "The run has not ended. Wait for its end, or cancel it."},
 	{event.ErrNotFound, "not_found", "There is no such run."},
 	{event.ErrLost, "gone", "The run was lost when the process that executed it ended. Ask again."},
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},

@@ -52,6 +52,7 @@ func (h *Handler) newRouter() chi.Router {
 		r.Get("/runs/{run_id}", h.withProblems(h.getRun))
 		r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
 		r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
+		r.Get("/runs/{run_id}/export", h.withProblems(h.exportRun))
 		r.Get("/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
 		r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
 		r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))

@@ -88,6 +88,29 @@ func resumePosition(r *http.Request, id string, pos int64) (int64, error) {
 	return seq, nil
 }
 
+// exportRun serves GET /runs/{run_id}/export: the run as one document (api/openapi/export.schema.json).
+func (h *Handler) exportRun(w http.ResponseWriter, r *http.Request) error {
+	if err := requireAcceptable(r, "application/json"); err != nil {
+		return err
+	}
+	id := chi.URLParam(r, "run_id")
+	if _, err := h.ownedRun(r, id); err != nil {
+		return err
+	}
+	doc, err := h.Agent.Export(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	body, err := doc.Encode()
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+id+`.json"`)
+	_, err = w.Write(body)
+	return err
+}
+
 // noResult returns the problem of a tool call that has no result.
 func noResult() error {
 	return newProblem("not_found", "The run has no finished tool call with this id.")

@@ -93,7 +93,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/limiter": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/replay", "agent/thread", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/record", "agent/replay", "agent/thread", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai", "export"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
@@ -105,6 +105,10 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},
 
 	"answerd/internal/agent/admission": {},
+
+	"answerd/internal/agent/record": {ours: []string{"agent/prompt", "event", "export", "llm", "mcp/catalog", "values"}},
+
+	"answerd/internal/export": {ours: []string{"event", "llm"}},
 
 	"answerd/internal/agent/prompt": {ours: []string{"mcp/catalog"}},
 

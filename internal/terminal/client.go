@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -90,6 +91,24 @@ func (c *client) send(ctx context.Context, method, path string, body []byte, hea
 	}
 	p.Status = resp.StatusCode
 	return nil, p
+}
+
+// exportRun writes the export of a run that has ended into a file, also if the run failed.
+func (s *Session) exportRun(ctx context.Context, run string) error {
+	resp, err := s.client.send(ctx, http.MethodGet, "/runs/"+url.PathEscape(run)+"/export", nil, nil)
+	if err != nil {
+		return fmt.Errorf("export the run: %w", err)
+	}
+	defer resp.Body.Close()
+	file, err := os.OpenFile(s.options.Export, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // it has what the tools returned
+	if err != nil {
+		return fmt.Errorf("write -export: %w", err)
+	}
+	_, err = io.Copy(file, resp.Body)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write -export: %w", err)
+	}
+	return nil
 }
 
 // follow starts a run with the body of a question and handles its events until it ends. It answers

@@ -33,8 +33,9 @@ type Options struct {
 	Agent  string // named agent that answers; "" means the default one
 	Thread string // thread that the questions continue; "" starts a new one
 
-	JSON       bool // print the answer as a JSON document instead of its text
-	ApproveAll bool // approve every call without a question to the person
+	JSON       bool   // print the answer as a JSON document instead of its text
+	Export     string // file for the export of the run; "" writes none
+	ApproveAll bool   // approve every call without a question to the person
 
 	In          io.Reader
 	Out, Err    io.Writer
@@ -100,6 +101,9 @@ func (s *Session) Ask(ctx context.Context, question string) error {
 	s.status.set("")
 	if r.start.ThreadID != "" { // a failed run is a turn too
 		s.thread = r.start.ThreadID
+	}
+	if ctx.Err() == nil && r.start.runID != "" && s.options.Export != "" {
+		err = errors.Join(err, s.exportRun(ctx, r.start.runID))
 	}
 	if ctx.Err() != nil && err != nil {
 		s.cancelRun(r)

@@ -43,6 +43,7 @@ type Options struct {
 // Prompt renders the system prompt. It does so once for each run, so that the text has the
 // current date and tools.
 type Prompt struct {
+	options  Options
 	template *template.Template
 	username string
 	location *time.Location
@@ -71,7 +72,7 @@ func New(o Options) (*Prompt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the system prompt: %w", err)
 	}
-	p := &Prompt{template: t, username: o.Username, location: o.Location}
+	p := &Prompt{options: o, template: t, username: o.Username, location: o.Location}
 	if _, err := p.Render(nil, time.Time{}); err != nil {
 		return nil, err
 	}
@@ -86,6 +87,9 @@ func (p *Prompt) WithTemplate(text string) (*Prompt, error) {
 	}
 	return New(Options{Template: text, Username: p.username, Location: p.location})
 }
+
+// Options returns what the prompt was made from, with the defaults for what was left out.
+func (p *Prompt) Options() Options { return p.options }
 
 // toolLines is the template's value for the tools. Printing it gives one line per tool; a range
 // over it gives .Name and .Description of each tool.

@@ -1,0 +1,280 @@
+package record
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"answerd/internal/agent/prompt"
+	"answerd/internal/event"
+	"answerd/internal/export"
+	"answerd/internal/mcp/catalog"
+)
+
+// ErrNotEnded means that a run has not ended, so that its export would not be complete.
+var ErrNotEnded = errors.New("the run has not ended")
+
+// maxLevels bounds how deep child runs are followed; the agent allows fewer.
+const maxLevels = 8
+
+// Export returns the document of a run that has ended. Its Missing lists what is no longer kept. Errors:
+// ErrNotEnded, or those of the log.
+func (r *Recorder) Export(ctx context.Context, id string) (*export.Document, error) {
+	return r.exportRun(ctx, id, 0)
+}
+
+func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export.Document, error) {
+	run, err := r.Log.Run(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("read a run: %w", err)
+	}
+	if !run.Last.Terminal() {
+		return nil, ErrNotEnded
+	}
+	doc := &export.Document{Version: export.Version, Service: r.Service, Messages: []export.Message{}, Tools: []export.Tool{}, Run: export.Run{
+		ID: run.ID, ThreadID: run.ThreadID, TraceID: run.TraceID, ParentID: run.ParentID, Agent: run.Agent, Subject: run.Owner.Subject,
+		Created: run.Created.UnixMilli(), Status: string(run.Status()),
+	}}
+	events, err := r.readEvents(ctx, doc)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.addBeginning(ctx, doc, events, run.Created); err != nil {
+		return nil, err
+	}
+	if err := r.addCalls(ctx, doc, events, level); err != nil {
+		return nil, err
+	}
+	return doc, r.addInputs(ctx, doc)
+}
+
+// readEvents reads all events of the run into doc.
+func (r *Recorder) readEvents(ctx context.Context, doc *export.Document) (events []event.Event, _ error) {
+	for {
+		page, err := r.Log.After(ctx, doc.Run.ID, int64(len(events)))
+		if err != nil {
+			return nil, fmt.Errorf("read the events of a run: %w", err)
+		}
+		events = append(events, page.Events...)
+		for _, e := range page.Events {
+			doc.Events = append(doc.Events, e.AppendJSON(nil))
+		}
+		if page.Ended || len(page.Events) == 0 {
+			return events, nil
+		}
+	}
+}
+
+// read decodes what is stored under a name of the run. It reports false if that is not kept.
+func (r *Recorder) read(ctx context.Context, run, name string, into any) (bool, error) {
+	data, err := r.Log.Result(ctx, run, name)
+	if errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrGone) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read what is stored with a run: %w", err)
+	}
+	return true, nil
+}
+
+// readDefinition decodes a definition. It reports false if that is not kept.
+func (r *Recorder) readDefinition(ctx context.Context, hash string, into any) (bool, error) {
+	data, _, err := r.Log.Value(ctx, definitionKey(hash))
+	if err != nil {
+		return false, fmt.Errorf("read a definition: %w", err)
+	}
+	if len(data) == 0 || export.Digest(data) != hash {
+		return false, nil
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return false, fmt.Errorf("decode a definition: %w", err)
+	}
+	return true, nil
+}
+
+// addBeginning adds what the run began with.
+func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, events []event.Event, created time.Time) error {
+	start, _ := events[0].Body.(event.Start)
+	doc.Request = export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata}
+	var b beginning
+	found, err := r.read(ctx, doc.Run.ID, beginningName, &b)
+	if err != nil {
+		return err
+	}
+	if !found {
+		doc.Missing = append(doc.Missing, "what the run began with")
+		return nil
+	}
+	doc.Request, doc.History = b.Request, b.History
+	doc.Request.Question, doc.Request.Model, doc.Request.Metadata = start.Question, start.Model, start.Metadata
+	if doc.Messages = b.Messages; b.Messages == nil {
+		doc.Messages = []export.Message{{Role: "user", Text: start.Question}}
+	}
+	var shared sharedContext
+	if found, err = r.readDefinition(ctx, b.Context, &shared); err != nil {
+		return err
+	}
+	if !found {
+		doc.Missing = append(doc.Missing, "the settings of the agent, and the tools")
+		return nil
+	}
+	doc.Settings = shared.Settings
+	for _, hash := range shared.Tools {
+		var t export.Tool
+		if found, err = r.readDefinition(ctx, hash, &t); err != nil {
+			return err
+		}
+		if !found {
+			doc.Missing = append(doc.Missing, "the definition of a tool, "+hash)
+			continue
+		}
+		t.SHA256 = hash
+		doc.Tools = append(doc.Tools, t)
+	}
+	if text, ok := renderPrompt(doc, created, b.System); ok {
+		doc.SystemPrompt = &export.Prompt{Text: text, SHA256: export.Digest([]byte(text))}
+	} else {
+		doc.Missing = append(doc.Missing, "the system prompt")
+	}
+	return r.addRequests(ctx, doc, b, events)
+}
+
+// renderPrompt renders the system prompt of a run again. ok is false if it is not the text of that
+// checksum.
+func renderPrompt(doc *export.Document, created time.Time, checksum string) (text string, ok bool) {
+	var listed, own []catalog.Tool
+	for _, t := range doc.Tools {
+		c := catalog.Tool{Name: t.Name, Server: t.Server, Description: t.Description}
+		if t.Server == "" {
+			own = append(own, c)
+		} else {
+			listed = append(listed, c)
+		}
+	}
+	// A model that has to search is told of the search tool alone, the last one of answerd's own.
+	candidates := [][]catalog.Tool{listed}
+	if len(own) > 0 {
+		candidates = append(candidates, own[len(own)-1:])
+	}
+	for _, tools := range candidates {
+		text, err := Render(doc.Settings.Prompt, doc.Request.Instructions, tools, created)
+		if err == nil && export.Digest([]byte(text))[:checksumBytes] == checksum {
+			return text, true
+		}
+	}
+	return "", false
+}
+
+// Render renders a system prompt as the agent does.
+func Render(t export.Template, instructions string, tools []catalog.Tool, created time.Time) (string, error) {
+	zone, err := time.LoadLocation(cmp.Or(t.Timezone, "UTC"))
+	if err != nil {
+		return "", fmt.Errorf("render a system prompt: %w", err)
+	}
+	p, err := prompt.New(prompt.Options{Template: t.Template, Username: t.Username, Location: zone})
+	if err != nil {
+		return "", err
+	}
+	text, err := p.Render(tools, created)
+	text += t.Instructions
+	if instructions != "" {
+		text = strings.TrimSpace(text) + "\n\n" + instructions
+	}
+	return text, err
+}
+
+// addRequests adds the requests to the model, if they were recorded.
+func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b beginning, events []event.Event) error {
+	for _, e := range events {
+		started, ok := e.Body.(event.StepStart)
+		for try := 1; ok && b.Requests; try++ {
+			var q export.ModelRequest
+			found, err := r.read(ctx, doc.Run.ID, requestKey(started.Step, try), &q)
+			if err != nil {
+				return err
+			}
+			if !found {
+				break
+			}
+			doc.ModelRequests = append(doc.ModelRequests, q)
+		}
+	}
+	return nil
+}
+
+// addCalls adds the whole results of the calls, and the child runs.
+func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []event.Event, level int) error {
+	for _, e := range events {
+		id, child, cut := "", "", false
+		switch b := e.Body.(type) {
+		case event.ToolResult:
+			id, child, cut = b.CallID, b.ChildRunID, b.Truncated != nil
+		case event.ToolError:
+			id, child, cut = b.CallID, b.ChildRunID, b.Truncated != nil
+		}
+		if cut {
+			if err := r.addResult(ctx, doc, id); err != nil {
+				return err
+			}
+		}
+		if child == "" || level == maxLevels {
+			continue
+		}
+		c, err := r.exportRun(ctx, child, level+1)
+		switch {
+		case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost), errors.Is(err, ErrNotEnded):
+			doc.Missing = append(doc.Missing, "the child run "+child)
+		case err != nil:
+			return err
+		default:
+			doc.Children = append(doc.Children, *c)
+		}
+	}
+	return nil
+}
+
+func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID string) error {
+	var result json.RawMessage
+	found, err := r.read(ctx, doc.Run.ID, callID, &result)
+	if err != nil {
+		return err
+	}
+	if !found {
+		doc.Missing = append(doc.Missing, "the whole result of the call "+callID)
+		return nil
+	}
+	if doc.Results == nil {
+		doc.Results = make(map[string]json.RawMessage)
+	}
+	doc.Results[callID] = result
+	return nil
+}
+
+// addInputs adds the answers of people. The run closes a question itself when nobody has answered it, which
+// its events say.
+func (r *Recorder) addInputs(ctx context.Context, doc *export.Document) error {
+	for pos := int64(0); ; {
+		page, err := r.Log.Inputs(ctx, doc.Run.ID, pos)
+		if err != nil {
+			return fmt.Errorf("read the inputs of a run: %w", err)
+		}
+		if len(page.Inputs) == 0 {
+			return nil
+		}
+		for _, in := range page.Inputs {
+			pos = in.Pos
+			var closed struct{ Closed bool }
+			if json.Unmarshal(in.Data, &closed) == nil && closed.Closed {
+				continue
+			}
+			doc.Inputs = append(doc.Inputs, export.Input{ID: in.ID, Data: in.Data})
+		}
+	}
+}

@@ -1,0 +1,312 @@
+// Package record stores with each run what its events do not have and its export needs, and builds the
+// export from both.
+//
+//	r := record.New(record.Options{Log: log, Retention: time.Hour})
+//	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: tools}) // once, before the first step
+//	doc, err := r.Export(ctx, run)
+//
+// Tools, agents and prompts are stored once, under their hash, and runs refer to them. So a run costs
+// some 200 bytes more than its events. A Recorder may be used concurrently.
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/export"
+	"answerd/internal/llm"
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/values"
+)
+
+// Options configure a Recorder. Log is required.
+type Options struct {
+	Log       event.Log
+	Retention time.Duration // of the events of a run; 0 means event.DefaultRetention
+	Service   string        // the version of answerd
+}
+
+// Recorder stores the beginnings of runs.
+type Recorder struct {
+	Options
+
+	mu    sync.Mutex           // protects what follows
+	known map[string]time.Time // when a definition was stored, by its hash
+	bytes int                  // of the known definitions
+	tools map[string]string    // the hash of a tool's definition, by its version
+}
+
+// Bounds of what one process stores.
+const (
+	maxDefinitions = 4 << 20   // bytes of definitions in one retention; a log in memory has 16 MiB for all values
+	maxHashes      = 10_000    // tools whose hashes are cached
+	maxDefinition  = 100 << 10 // bytes of one definition
+	storeWorkers   = 8         // definitions that are stored at the same time
+)
+
+// Names under which a log stores what belongs to a run. They begin with a character that ids of calls
+// do not have.
+const (
+	beginningName = "\x00beginning"
+	requestName   = "\x00request"
+)
+
+// IsReserved reports whether the id of a call is a name of this package.
+func IsReserved(callID string) bool { return len(callID) > 0 && callID[0] == 0 }
+
+// New returns a Recorder.
+func New(o Options) *Recorder {
+	if o.Retention <= 0 {
+		o.Retention = event.DefaultRetention
+	}
+	return &Recorder{Options: o, known: make(map[string]time.Time), tools: make(map[string]string)}
+}
+
+// Beginning is what a run begins with.
+type Beginning struct {
+	Request  export.Request // without the question, if the run's start event has it
+	Settings export.Settings
+	System   string        // the system prompt
+	Messages []llm.Message // the others; nil if they are the question alone
+	History  int
+	Tools    []catalog.Tool // that the run may call
+	Offered  []llm.Tool     // tools of answerd itself that the model is offered
+	// Requests says that the requests to the model are recorded too.
+	Requests bool
+}
+
+// beginning is the stored form of Beginning.
+type beginning struct {
+	Request  export.Request   `json:"request"`
+	Context  string           `json:"context"` // the hash of a sharedContext
+	System   string           `json:"system"`  // the beginning of the hash of the system prompt
+	Messages []export.Message `json:"messages,omitempty"`
+	History  int              `json:"history,omitempty"`
+	Requests bool             `json:"requests,omitempty"`
+}
+
+// sharedContext is what runs of the same agent, model and tools have in common.
+type sharedContext struct {
+	Settings export.Settings `json:"settings"`
+	Tools    []string        `json:"tools"` // hashes of definitions
+}
+
+// checksumBytes is how much of the hash of the system prompt is stored. It only tells whether the export
+// renders the same text.
+const checksumBytes = 16
+
+// Begin stores what a run begins with. An error means that the run cannot be exported in full.
+func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
+	definitions := make(map[string][]byte)
+	shared := sharedContext{Settings: b.Settings, Tools: make([]string, 0, len(b.Tools)+len(b.Offered))}
+	for _, t := range b.Tools {
+		hash, data := r.hashTool(t)
+		shared.Tools, definitions[hash] = append(shared.Tools, hash), data
+	}
+	for _, t := range b.Offered {
+		own := export.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
+		data, err := json.Marshal(own)
+		if err != nil {
+			return fmt.Errorf("encode the definition of a tool: %w", err)
+		}
+		hash := export.Digest(data)
+		shared.Tools, definitions[hash] = append(shared.Tools, hash), data
+	}
+	encoded, err := json.Marshal(shared)
+	if err != nil {
+		return fmt.Errorf("encode the settings of a run: %w", err)
+	}
+	stored := beginning{
+		Request: b.Request, Context: export.Digest(encoded), System: export.Digest([]byte(b.System))[:checksumBytes], History: b.History, Requests: b.Requests,
+	}
+	if b.Messages != nil {
+		stored.Messages = messages(b.Messages)
+	}
+	definitions[stored.Context] = encoded
+	defined := r.define(ctx, definitions)
+	data, err := json.Marshal(stored)
+	if err == nil {
+		err = r.Log.SaveResult(ctx, run, beginningName, data)
+	}
+	if err != nil {
+		err = fmt.Errorf("store what a run begins with: %w", err)
+	}
+	return errors.Join(err, defined)
+}
+
+// hashTool returns the hash of a tool's definition, and the definition unless the hash was cached.
+func (r *Recorder) hashTool(t catalog.Tool) (hash string, data []byte) {
+	version := t.Version()
+	key := version + " " + t.Name + " " + t.Server
+	if t.NeedsApproval {
+		key += " approve"
+	}
+	r.mu.Lock()
+	hash, cached := r.tools[key]
+	cached = cached && version != "" && r.isFreshLocked(hash)
+	r.mu.Unlock()
+	if cached {
+		return hash, nil
+	}
+	annotations, _ := json.Marshal(t.Annotations) // booleans always marshal
+	if t.Annotations == nil {
+		annotations = nil
+	}
+	// Schemas and annotations are valid JSON, so that the definition always marshals.
+	data, _ = json.Marshal(export.Tool{
+		Name: t.Name, Server: t.Server, Original: t.Original, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,
+		OutputSchema: t.OutputSchema, Annotations: annotations, NeedsApproval: t.NeedsApproval, Version: version,
+	})
+	hash = export.Digest(data)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.tools) >= maxHashes {
+		clear(r.tools)
+	}
+	r.tools[key] = hash
+	return hash, data
+}
+
+// isFreshLocked reports whether a definition is stored for long enough for a run that begins now.
+func (r *Recorder) isFreshLocked(hash string) bool {
+	at, ok := r.known[hash]
+	return ok && time.Since(at) < r.Retention
+}
+
+// define stores the definitions that are not stored yet, or not for long enough. A definition is kept for
+// twice the retention, and so for the retention of every run that refers to it while it is fresh.
+func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) error {
+	var missing []string
+	r.mu.Lock()
+	for hash, data := range definitions {
+		if data != nil && !r.isFreshLocked(hash) {
+			missing = append(missing, hash)
+		}
+	}
+	r.mu.Unlock()
+	if len(missing) == 0 {
+		return nil
+	}
+	errs := make([]error, storeWorkers)
+	var wg sync.WaitGroup
+	for w := range storeWorkers {
+		wg.Go(func() {
+			for i := w; i < len(missing); i += storeWorkers {
+				errs[w] = errors.Join(errs[w], r.defineOne(ctx, missing[i], definitions[missing[i]]))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// errTooMany means that the process has stored as many bytes of definitions as it may.
+var errTooMany = errors.New("too many definitions of tools and agents are stored")
+
+func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) error {
+	if len(data) > maxDefinition {
+		return fmt.Errorf("a definition of %d bytes is too large to be stored", len(data))
+	}
+	r.mu.Lock()
+	_, again := r.known[hash]
+	if !again && r.bytes+len(data) > maxDefinitions {
+		r.forgetOldLocked()
+		if r.bytes+len(data) > maxDefinitions {
+			r.mu.Unlock()
+			return errTooMany
+		}
+	}
+	if !again {
+		r.bytes += len(data)
+	}
+	// Concurrent runs need not store it too.
+	r.known[hash] = time.Now()
+	r.mu.Unlock()
+	key := definitionKey(hash)
+	_, revision, err := r.Log.Value(ctx, key)
+	if err == nil {
+		_, err = r.Log.SetValue(ctx, key, data, revision, 2*r.Retention)
+	}
+	if err != nil {
+		r.mu.Lock()
+		delete(r.known, hash)
+		r.bytes -= len(data)
+		r.mu.Unlock()
+		return fmt.Errorf("store a definition: %w", err)
+	}
+	return nil
+}
+
+// forgetOldLocked forgets definitions that the log has dropped. Their sizes are not known any more, so
+// the count starts again when none is left.
+func (r *Recorder) forgetOldLocked() {
+	for hash, at := range r.known {
+		if time.Since(at) >= 2*r.Retention {
+			delete(r.known, hash)
+		}
+	}
+	if len(r.known) == 0 {
+		r.bytes = 0
+	}
+}
+
+func definitionKey(hash string) values.Key { return values.NewKey("definition", hash) }
+
+// AddRequest stores a request to the model: of a step, and which try it is in that step, both from 1.
+func (r *Recorder) AddRequest(ctx context.Context, run string, step, try int, q llm.Request) error {
+	out := export.ModelRequest{
+		Step: step, Model: q.Model, Messages: messages(q.Messages), ToolChoice: q.ToolChoice, MaxTokens: q.MaxTokens, Sampling: q.Sampling, OutputSchema: q.OutputSchema,
+	}
+	for _, t := range q.Tools {
+		out.Tools = append(out.Tools, t.Name)
+	}
+	data, err := json.Marshal(out)
+	if err == nil {
+		err = r.Log.SaveResult(ctx, run, requestKey(step, try), data)
+	}
+	if err != nil {
+		return fmt.Errorf("store a model request: %w", err)
+	}
+	return nil
+}
+
+func requestKey(step, try int) string { return fmt.Sprintf("%s %d %d", requestName, step, try) }
+
+// messages returns messages in the form of an export. What a provider wants back with a message is left
+// out: it is for the provider alone.
+func messages(all []llm.Message) []export.Message {
+	out := make([]export.Message, len(all))
+	for i, m := range all {
+		x := export.Message{Role: string(m.Role), Text: m.Text, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed}
+		for _, c := range m.Calls {
+			x.Calls = append(x.Calls, export.Call{ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		}
+		for _, f := range m.Media {
+			x.Media = append(x.Media, export.Media(f))
+		}
+		out[i] = x
+	}
+	return out
+}
+
+// Messages returns the messages of an export in the form of package llm.
+func Messages(all []export.Message) []llm.Message {
+	out := make([]llm.Message, len(all))
+	for i, m := range all {
+		x := llm.Message{Role: llm.Role(m.Role), Text: m.Text, CallID: m.CallID, Tool: m.Tool, Failed: m.Failed}
+		for n, c := range m.Calls {
+			x.Calls = append(x.Calls, llm.ToolCall{Index: n, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		}
+		for _, f := range m.Media {
+			x.Media = append(x.Media, llm.Media(f))
+		}
+		out[i] = x
+	}
+	return slices.Clip(out)
+}

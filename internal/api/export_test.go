@@ -1,0 +1,140 @@
+package api_test
+
+import (
+	"encoding/json"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	contract "answerd/api"
+	"answerd/internal/agent"
+	"answerd/internal/event"
+	"answerd/internal/export"
+	"answerd/internal/llm/llmtest"
+)
+
+// exported returns the export of a run, which must conform to the schema that the service serves.
+func exported(t *testing.T, s *service, run string) *export.Document {
+	t.Helper()
+	resp := s.do(t, "GET", "/runs/"+run+"/export", "")
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("GET export = %d %v %s, want %d", resp.StatusCode, err, body, http.StatusOK)
+	}
+	text, err := fs.ReadFile(contract.OpenAPI, "openapi/export.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	validator, err := schema.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var value any
+	if err := json.Unmarshal(body, &value); err != nil {
+		t.Fatal(err)
+	}
+	if err := validator.Validate(value); err != nil {
+		t.Errorf("the export violates its schema: %v, want a document that conforms to it\n%s", err, body)
+	}
+	doc, err := export.Decode(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func TestExportHasTheWholeRun(t *testing.T) {
+	s := serve(t, adds(), func(o *agent.Options) { o.RecordModelRequests = true }, nil)
+	run := s.StartRun(t, agent.Request{Question: "What is 1 + 2?", History: []agent.Message{{Role: "user", Content: "Hello"}, {Role: "assistant", Content: "Hello."}}})
+	events := s.Events(t, run.ID)
+	doc := exported(t, s, run.ID)
+	if len(doc.Missing) > 0 {
+		t.Errorf("missing = %q, want nothing", doc.Missing)
+	}
+	if len(doc.Events) != len(events) {
+		t.Errorf("events = %d, want %d", len(doc.Events), len(events))
+	}
+	if doc.Request.Question != "What is 1 + 2?" || doc.Request.Model != "scripted" || doc.Run.Status != "completed" {
+		t.Errorf("request = %+v, run = %+v, want the question, the model and completed", doc.Request, doc.Run)
+	}
+	if len(doc.Messages) != 3 || doc.History != 2 || doc.Messages[2].Text != "What is 1 + 2?" {
+		t.Errorf("messages = %+v, history = %d, want two of the history and the question", doc.Messages, doc.History)
+	}
+	if doc.SystemPrompt == nil || !strings.Contains(doc.SystemPrompt.Text, "assistant") {
+		t.Errorf("system prompt = %+v, want the rendered text", doc.SystemPrompt)
+	}
+	var add *export.Tool
+	for i, tool := range doc.Tools {
+		if tool.Name == "add" {
+			add = &doc.Tools[i]
+		}
+		if tool.Hash() != tool.SHA256 {
+			t.Errorf("the hash of %s = %s, want %s", tool.Name, tool.Hash(), tool.SHA256)
+		}
+	}
+	if add == nil || add.Version == "" || !strings.Contains(string(add.InputSchema), `"a"`) {
+		t.Errorf("tool add = %+v, want its definition and its version", add)
+	}
+	if n := len(doc.ModelRequests); n != 2 || len(doc.ModelRequests[1].Messages) != 6 {
+		t.Errorf("model requests = %+v, want two, the second one with six messages", doc.ModelRequests)
+	}
+}
+
+func TestExportOfARunThatGoesOnIsAConflict(t *testing.T) {
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
+	run := s.StartRun(t, agent.Request{})
+	<-s.Tools.Entered
+	refused(t, s.do(t, "GET", "/runs/"+run.ID+"/export", ""), http.StatusConflict, "conflict")
+	refused(t, s.do(t, "GET", "/runs/run_none/export", ""), http.StatusNotFound, "not_found")
+}
+
+// A run that cost much before costs little more: tools and prompts are stored once for all runs.
+func TestRunsStoreLittleMoreThanTheirEvents(t *testing.T) {
+	s := serve(t, adds(), nil, nil)
+	var events, more int
+	for range 5 {
+		run := s.StartRun(t, agent.Request{Question: "What is 1 + 2?"})
+		for _, e := range s.Events(t, run.ID) {
+			events += len(e.AppendJSON(nil))
+		}
+		stored, err := s.Log.Result(t.Context(), run.ID, "\x00beginning")
+		if err != nil {
+			t.Fatal(err)
+		}
+		more += len(stored)
+	}
+	t.Logf("events: %d bytes a run; for exports: %d bytes a run", events/5, more/5)
+	if more/5 > 300 {
+		t.Errorf("%d bytes a run are stored for exports, want at most 300", more/5)
+	}
+}
+
+func TestExportHasChildRuns(t *testing.T) {
+	s := serve(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[0].Content == "You are b." && r.Messages[len(r.Messages)-1].Role == "user" {
+			return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"Why?"}`})
+		}
+		return llmtest.Says("{}")
+	}, func(o *agent.Options) {
+		withAgents(o)
+		o.Agents[1].Tools = nil
+	}, nil)
+	run := s.StartRun(t, agent.Request{Agent: "b"})
+	agentEvents := s.Events(t, run.ID)
+	doc := exported(t, s, run.ID)
+	if _, ok := agentEvents[len(agentEvents)-1].Body.(event.FinalAnswer); !ok || len(doc.Children) != 1 || doc.Children[0].Request.Question != "Why?" {
+		t.Fatalf("children = %+v, want one, which was asked Why?", doc.Children)
+	}
+	if c := doc.Children[0]; c.Run.ParentID != run.ID || len(c.Missing) > 0 || c.Request.Level != 1 {
+		t.Errorf("child = %+v, missing %q, want a run at level 1 with the parent %s", c.Run, c.Missing, run.ID)
+	}
+}
