@@ -51,7 +51,7 @@ import (
 // Options configure an Agent. Model, Tools and Log are required.
 type Options struct {
 	Model llm.Model
-	Tools *mcp.Client
+	Tools Tools
 	Log   event.Log
 
 	// BasePath precedes the paths of the API in the URLs of results; "" if the API is at the root.
@@ -86,6 +86,10 @@ type Options struct {
 	Retention           time.Duration
 	Version             string
 	RecordModelRequests bool
+	// Order, if set, is called before each call of a run, which may wait in it; ManualClock lets the time of
+	// runs pass only with AdvanceClock. A run that is executed again gets its order and its time from them.
+	Order       func(ctx context.Context, run, callID string)
+	ManualClock bool
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
 	// TraceUsers adds the caller to spans, TraceContent the questions, answers, arguments and results.

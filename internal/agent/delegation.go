@@ -53,6 +53,7 @@ const (
 // parentCall says which run a child run works for.
 type parentCall struct {
 	Run   string `json:"run,omitempty"` // "" of a run that a caller asked for
+	Call  string `json:"call,omitempty"`
 	Level int    `json:"level,omitempty"`
 }
 
@@ -218,7 +219,7 @@ func (c *childRun) start(ctx context.Context, question string) error {
 	r := Request{
 		Question: question, Agent: x.asks, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
 		Budget: limits, Background: true, Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
-		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Level: parent.parent.Level + 1},
+		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Call: x.CallID, Level: parent.parent.Level + 1},
 	}
 	if !callsLeft {
 		r.ToolChoice = ToolNone

@@ -5,15 +5,41 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/content"
 )
+
+// Tools are the tools that an agent calls. A *mcp.Client calls those of MCP servers; package rerun returns
+// what a run recorded. The methods are described there.
+type Tools interface {
+	ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool
+	Tool(name string) (catalog.Tool, bool)
+	NameOf(server, name string) string
+	CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error)
+	Call(ctx context.Context, call mcp.Call) (*content.Result, error)
+	Repeatable(tool string) bool
+
+	Servers() []mcp.ServerStatus
+	Unavailable(waited bool) []string
+	InstructionsFor(ctx context.Context, caller auth.Identity, isUsed func(server string) bool) []mcp.Instructions
+	Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error)
+	Prompt(ctx context.Context, caller auth.Identity, server, name string, args map[string]string) ([]mcp.PromptMessage, error)
+	RefreshFor(ctx context.Context, caller auth.Identity, server string) error
+	Ready() bool
+
+	AwaitSignIn(ctx context.Context, call mcp.Call, action string) error
+	Callback(ctx context.Context, query url.Values) (waiters []string, found bool, err error)
+	SignOut(ctx context.Context, caller auth.Identity, server string) (bool, error)
+}
 
 // ToolsFor returns the tools that the rules let a caller use. The slice is shared: do not change
 // it.

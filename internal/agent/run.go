@@ -59,7 +59,33 @@ type run struct {
 	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
 }
 
+// Executing says for which run a context is.
+type Executing struct {
+	Run string
+	// Parent is the run, and Call the call of it, that started the run; "" if a caller did.
+	Parent, Call string
+}
+
+type executingKey struct{}
+
+// ExecutingRun returns the run that calls a Model or Tools with ctx.
+func ExecutingRun(ctx context.Context) (e Executing, ok bool) {
+	e, ok = ctx.Value(executingKey{}).(Executing)
+	return e, ok
+}
+
+// AdvanceClock lets the time of a run that is executed here reach used (Options.ManualClock).
+func (a *Agent) AdvanceClock(run string, used time.Duration) {
+	a.mu.Lock()
+	r := a.active[run]
+	a.mu.Unlock()
+	if r != nil {
+		r.clock.Advance(used)
+	}
+}
+
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
+	parent = context.WithValue(parent, executingKey{}, Executing{rec.ID, r.parent.Run, r.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	run.textHeld.Store(int64(run.req.size()))
@@ -187,6 +213,9 @@ func (a *Agent) executeRun(r *run, lost error) {
 	if r.replayed != nil {
 		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
 		seconds = cmp.Or(r.replayed.Raised["seconds"], seconds)
+	}
+	if a.ManualClock {
+		r.clock.SetManual()
 	}
 	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)
 	defer r.clock.Stop()

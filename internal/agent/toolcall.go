@@ -90,6 +90,9 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 	if x.pending != nil || x.replayed.HasChild() { // another process took the other steps, and sent the call
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
+	if a.Order != nil && x.loop != nil {
+		a.Order(ctx, x.runID, x.CallID)
+	}
 	err := a.refuseRepetition(&x)
 	for _, step := range steps {
 		if err != nil || x.hookResult != nil {

@@ -245,7 +245,11 @@ func Decode(data []byte) (*Document, error) {
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("an export is at most %d bytes", MaxSize)
 	}
-	if err := json.Unmarshal(data, &d); err != nil {
+	var compact bytes.Buffer // schemas are compared by their bytes, and tools may have formatted the file
+	if err := json.Compact(&compact, data); err != nil {
+		return nil, fmt.Errorf("decode an export: %w", err)
+	}
+	if err := json.Unmarshal(compact.Bytes(), &d); err != nil {
 		return nil, fmt.Errorf("decode an export: %w", err)
 	}
 	switch {
@@ -259,12 +263,11 @@ func Decode(data []byte) (*Document, error) {
 	return &d, nil
 }
 
-// Encode returns the document as JSON, one event per line.
+// Encode returns the document as JSON on one line.
 func (d *Document) Encode() ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent("", " ")
 	if err := enc.Encode(d); err != nil {
 		return nil, fmt.Errorf("encode an export: %w", err)
 	}

@@ -21,11 +21,14 @@ func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, 
 	}
 	coerced, wrong := b.CheckArgs(args)
 	if wrong != nil {
-		return args, &CallError{
-			Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: b.Server, Message: problemsText(wrong), Fields: wrong,
-		}
+		return args, ArgumentsError(tool, b.Server, wrong)
 	}
 	return coerced, nil
+}
+
+// ArgumentsError returns the error of CheckArgs for arguments that do not fit a tool.
+func ArgumentsError(tool, server string, wrong []ContentField) *CallError {
+	return &CallError{Kind: InvalidArguments, Tool: wire.Printable(tool, 80), Server: server, Message: problemsText(wrong), Fields: wrong}
 }
 
 // checkArguments returns a failure if the arguments do not fit the tool as it is listed right

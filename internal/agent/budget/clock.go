@@ -36,6 +36,7 @@ type Clock struct {
 	paused     int         // pauses without a resume; the clock runs while it is 0
 	timer      *time.Timer // fires at the next milestone; nil if there is none
 	stopped    bool
+	manual     bool // time passes only with Advance
 }
 
 // milestone is what happens once so much time is used.
@@ -50,6 +51,27 @@ func (c *Clock) Restore(used time.Duration, reported int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.used, c.reported = used, reported
+}
+
+// SetManual lets the time pass only with Advance. Call it before Start.
+func (c *Clock) SetManual() { c.manual = true }
+
+// Advance lets a manual clock reach used.
+func (c *Clock) Advance(used time.Duration) {
+	c.mu.Lock()
+	c.used = max(c.used, used)
+	c.mu.Unlock()
+	if c.guard != nil {
+		c.guard(c.reachMilestones)
+	}
+}
+
+// sinceLocked returns the time since the clock was last started.
+func (c *Clock) sinceLocked() time.Duration {
+	if c.manual {
+		return 0
+	}
+	return time.Since(c.since)
 }
 
 // Start starts the clock and returns the context of the run, which ends with the time; call it
@@ -88,7 +110,7 @@ func (c *Clock) Elapsed() time.Duration {
 	if c.paused > 0 {
 		return c.used
 	}
-	return c.used + time.Since(c.since)
+	return c.used + c.sinceLocked()
 }
 
 func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
@@ -116,7 +138,7 @@ func (c *Clock) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.paused++; c.paused == 1 {
-		c.used += time.Since(c.since)
+		c.used += c.sinceLocked()
 		c.stopTimerLocked()
 	}
 }
@@ -147,7 +169,7 @@ func (c *Clock) reachMilestones() {
 	if c.stopped || c.paused > 0 {
 		return // the timer had fired already
 	}
-	for now := c.used + time.Since(c.since); len(c.milestones) > 0 && c.milestones[0].at <= now; {
+	for now := c.used + c.sinceLocked(); len(c.milestones) > 0 && c.milestones[0].at <= now; {
 		due := c.milestones[0]
 		c.milestones = c.milestones[1:]
 		due.reached()
@@ -157,8 +179,8 @@ func (c *Clock) reachMilestones() {
 
 func (c *Clock) startTimerLocked() {
 	c.stopTimerLocked()
-	if len(c.milestones) > 0 && !c.stopped {
-		wait := c.milestones[0].at - c.used - time.Since(c.since)
+	if len(c.milestones) > 0 && !c.stopped && !c.manual {
+		wait := c.milestones[0].at - c.used - c.sinceLocked()
 		c.timer = time.AfterFunc(wait, func() { c.guard(c.reachMilestones) })
 	}
 }

@@ -220,6 +220,22 @@ type lazyDigest struct {
 	digest string
 }
 
+// Restore returns a tool that was stored with its version, ready to check arguments and results.
+func Restore(t Tool, version string) Tool {
+	t.inputSchema, t.outputSchema = nil, nil
+	if s, err := schema.Compile(t.InputSchema); err == nil {
+		t.inputSchema = s
+	}
+	if t.OutputSchema != nil {
+		if s, err := schema.Compile(t.OutputSchema); err == nil {
+			t.outputSchema = s
+		}
+	}
+	t.lazyVersion = &lazyDigest{digest: version}
+	t.lazyVersion.once.Do(func() {})
+	return t
+}
+
 // Version returns the SHA-256 of the tool's definition, in hex, as in the file of pins. It returns
 // "" for a Tool that does not come from a Catalog.
 func (t Tool) Version() string {

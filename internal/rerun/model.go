@@ -1,0 +1,93 @@
+package rerun
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/llm"
+)
+
+// modelFunc is a llm.Model.
+type modelFunc func(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error]
+
+// Stream implements llm.Model.
+func (f modelFunc) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+	return f(ctx, r)
+}
+
+// model returns the model that the runs ask: the recorded one, or Options.Model.
+func (s *session) model() llm.Model {
+	if s.options.Model == nil {
+		return modelFunc(s.recordedAnswer)
+	}
+	return modelFunc(func(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+		r.Model, r.Preferred = s.options.ModelID, ""
+		return s.options.Model.Stream(ctx, r)
+	})
+}
+
+// recordedAnswer gives the next recorded answer of the run that ctx belongs to. An answer that did not end
+// lasts until the run is cancelled or taken over, or fails as it did.
+func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
+	return func(yield func(llm.Part, error) bool) {
+		r := s.of(ctx)
+		if r == nil {
+			yield(nil, &llm.Error{Kind: "internal", Public: "A request of no run was recorded."})
+			return
+		}
+		s.mu.Lock()
+		n := r.turn
+		r.turn++
+		s.mu.Unlock()
+		var t turn
+		if n < len(r.rec.turns) {
+			t = *r.rec.turns[n]
+		} else if _, cancelled := r.rec.last().(event.FinalAnswer); cancelled {
+			yield(nil, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."})
+			return
+		}
+		for _, p := range t.parts {
+			if r.await(ctx, p.after); ctx.Err() != nil {
+				break
+			}
+			if !yield(p.Part, nil) {
+				return
+			}
+		}
+		r.await(ctx, t.after)
+		switch end, failed := r.rec.last().(event.RunError); {
+		case ctx.Err() != nil:
+			yield(nil, context.Cause(ctx))
+		case t.end != nil:
+			r.endTurn(t, yield)
+		case failed && n >= len(r.rec.turns)-1 && !endsByItself(end):
+			failure := &llm.Error{
+				Kind: llm.Kind(end.Code), Public: end.Message, Retryable: end.Retryable, RetryAfter: time.Duration(end.RetryAfter) * time.Second,
+				UnknownModel: end.Reason == event.ModelNotFound, Err: errRecorded,
+			}
+			yield(nil, failure)
+		default:
+			<-ctx.Done()
+			yield(nil, context.Cause(ctx))
+		}
+	}
+}
+
+// endTurn gives the end of an answer.
+func (r *runState) endTurn(t turn, yield func(llm.Part, error) bool) {
+	if u := t.end.Usage; u != nil && !yield(llm.Usage{Input: u.InputTokens, Output: u.OutputTokens, Total: u.TotalTokens}, nil) {
+		return
+	}
+	upstream := ""
+	if end, ok := r.rec.last().(event.FinalAnswer); ok {
+		upstream = end.Metadata.UpstreamModel
+	}
+	yield(llm.Finish{Reason: cmp.Or(t.end.FinishReason, "stop"), Model: upstream}, nil)
+}
+
+// endsByItself reports whether a run failed for a reason that is not the model's: its time was used up, or
+// its process ended.
+func endsByItself(b event.RunError) bool { return b.Code == "budget_exceeded" || isShutdown(b) }

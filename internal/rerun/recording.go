@@ -1,0 +1,235 @@
+package rerun
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"answerd/internal/event"
+	"answerd/internal/export"
+	"answerd/internal/llm"
+)
+
+// recording is a document in the form in which it is run again.
+type recording struct {
+	doc      *export.Document
+	events   []event.Event
+	turns    []*turn
+	calls    map[string]*recordedCall // by call id
+	children map[string]*recording    // by the id of the call that started them
+	inputs   map[string][]byte        // by interrupt
+}
+
+// turn is one answer of the model.
+type turn struct {
+	parts []timedPart
+	after int64 // an event from elsewhere that the end of the turn follows; 0 for none
+	end   *event.StepEnd
+}
+
+// timedPart is a part of an answer.
+type timedPart struct {
+	llm.Part
+	after int64 // an event from elsewhere that it follows; 0 for none
+}
+
+// recordedCall has the events of a call from the moment when it was complete.
+type recordedCall struct {
+	name   string
+	args   []byte
+	events []event.Event
+}
+
+func newRecording(doc *export.Document) (*recording, error) {
+	events, err := doc.DecodeEvents()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	r := &recording{doc: doc, events: events, calls: make(map[string]*recordedCall), children: make(map[string]*recording), inputs: make(map[string][]byte)}
+	switch {
+	case len(doc.Missing) > 0:
+		return nil, fmt.Errorf("%w: it does not have %s", ErrUnusable, strings.Join(doc.Missing, ", "))
+	case len(events) == 0 || !events[len(events)-1].Terminal():
+		return nil, fmt.Errorf("%w: its last event does not end a run", ErrUnusable)
+	}
+	for _, in := range doc.Inputs {
+		r.inputs[in.ID] = in.Data
+	}
+	b := &turnReader{recording: r, index: make(map[string]int), text: make(map[string]string)}
+	children := make(map[string]*export.Document)
+	for i := range doc.Children {
+		children[doc.Children[i].Run.ID] = &doc.Children[i]
+	}
+	for i, e := range events {
+		if e.Seq != int64(i+1) {
+			return nil, fmt.Errorf("%w: event %d has the number %d", ErrUnusable, i+1, e.Seq)
+		}
+		b.read(e)
+		call, child := endOf(e)
+		if child == "" || children[child] == nil {
+			continue
+		}
+		if r.children[call], err = newRecording(children[child]); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// endOf returns the call that an event ends, and its child run; "" for none.
+func endOf(e event.Event) (call, child string) {
+	switch b := e.Body.(type) {
+	case event.ToolResult:
+		return b.CallID, b.ChildRunID
+	case event.ToolError:
+		return b.CallID, b.ChildRunID
+	}
+	return "", ""
+}
+
+// turnReader reads the turns of a recording out of its events.
+type turnReader struct {
+	*recording
+	turn  *turn // that is open; nil between steps
+	index map[string]int
+	text  map[string]string // the arguments of calls, as they came
+	after int64
+}
+
+func (r *turnReader) add(p llm.Part) {
+	if r.turn != nil {
+		r.turn.parts = append(r.turn.parts, timedPart{p, r.after})
+	}
+}
+
+func (r *turnReader) open() {
+	r.turn, r.after = &turn{}, 0
+	clear(r.index)
+	r.turns = append(r.turns, r.turn)
+}
+
+func (r *turnReader) read(e event.Event) {
+	switch b := e.Body.(type) {
+	case event.StepStart:
+		r.open()
+	case event.StepReset:
+		r.open()
+	case event.StepEnd:
+		if r.turn != nil && b.FinishReason != "error" && b.FinishReason != "cancelled" {
+			r.turn.end, r.turn.after = &b, r.after
+		}
+		r.turn = nil
+	case event.TextDelta:
+		r.add(llm.Text{Delta: b.Delta})
+	case event.ReasoningDelta:
+		r.add(llm.Reasoning{Delta: b.Delta})
+	case event.ToolCallStart:
+		r.index[b.CallID] = len(r.index)
+		r.add(llm.ToolCallStart{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool})
+	case event.ToolCallArgs:
+		r.text[b.CallID] += b.Delta
+		r.add(llm.ToolCallArgs{Index: r.index[b.CallID], Delta: b.Delta})
+	case event.ToolCall:
+		r.readCall(b)
+	case event.Budget:
+		if b.Limit == "seconds" {
+			r.after = e.Seq
+		}
+	default:
+		if id := callOf(e); id != "" && r.calls[id] != nil && r.turn == nil {
+			r.calls[id].events = append(r.calls[id].events, e)
+		}
+	}
+}
+
+// readCall reads a complete call. A call without arguments was cut off, and the writer has completed it.
+func (r *turnReader) readCall(b event.ToolCall) {
+	text := b.ArgsText
+	if b.Args != nil {
+		text = string(b.Args)
+	} else if all := r.text[b.CallID]; strings.HasPrefix(all, text) {
+		text = all // an event has only the beginning of very long arguments
+	}
+	if b.Args != nil || b.ArgsText != "" {
+		r.add(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: text})
+	}
+	r.calls[b.CallID] = &recordedCall{name: b.Tool, args: []byte(text)}
+}
+
+// callOf returns the call that an event belongs to; "" for none.
+func callOf(e event.Event) string {
+	switch b := e.Body.(type) {
+	case event.ToolCallStart:
+		return b.CallID
+	case event.ToolCallArgs:
+		return b.CallID
+	case event.ToolCall:
+		return b.CallID
+	case event.ApprovalRequired:
+		return b.CallID
+	case event.ApprovalResolved:
+		return b.CallID
+	case event.Elicitation:
+		return b.CallID
+	case event.ElicitationResolved:
+		return b.CallID
+	case event.ToolProgress:
+		return b.CallID
+	case event.LogMessage:
+		return b.CallID
+	}
+	call, _ := endOf(e)
+	return call
+}
+
+// isTakenOver reports whether another process repeated a step.
+func (r *recording) isTakenOver() bool {
+	return slices.ContainsFunc(r.events, func(e event.Event) bool {
+		_, reset := e.Body.(event.StepReset)
+		return reset
+	})
+}
+
+// last returns the terminal event.
+func (r *recording) last() event.Body { return r.events[len(r.events)-1].Body }
+
+// firstCloser returns the number of the first of the events before the event at index i that were appended
+// because of it: they close what was open.
+func (r *recording) firstCloser(i int) int64 {
+	for i > 0 && r.closes(r.events[i-1]) {
+		i--
+	}
+	return r.events[i].Seq
+}
+
+// closes reports whether an event may close something before a step is reset or the run ends.
+func (r *recording) closes(e event.Event) bool {
+	switch b := e.Body.(type) {
+	case event.StepEnd:
+		return b.FinishReason == "error" || b.FinishReason == "cancelled"
+	case event.TextEnd, event.ReasoningEnd:
+		return true
+	case event.ToolError:
+		return b.Kind == "cancelled"
+	case event.ToolCall:
+		return b.Args == nil && b.ArgsText == r.textOf(b.CallID)
+	case event.ApprovalResolved:
+		return r.inputs[b.InterruptID] == nil
+	case event.ElicitationResolved:
+		return r.inputs[b.InterruptID] == nil
+	case event.BudgetResolved:
+		return r.inputs[b.InterruptID] == nil
+	}
+	return false
+}
+
+// textOf returns the arguments of a call as they came.
+func (r *recording) textOf(callID string) string {
+	var b strings.Builder
+	for _, e := range r.events {
+		if a, ok := e.Body.(event.ToolCallArgs); ok && a.CallID == callID {
+			b.WriteString(a.Delta)
+		}
+	}
+	return b.String()
+}

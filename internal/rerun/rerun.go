@@ -1,0 +1,201 @@
+// Package rerun runs an exported run again, through the run loop of package agent: with the recorded
+// answers of the model and the recorded results of the tools, and without a connection.
+//
+//	result, err := rerun.Run(ctx, doc, rerun.Options{})
+//	for _, d := range result.Differences {
+//		fmt.Println(d)
+//	}
+//
+// Time, ids and the order of calls that are made at the same time are inputs, taken from the recording. So
+// are the answers of people, cancellations and takeovers by other processes. Events are compared without
+// ids and times. With Options.Model another model is asked, and the calls that match get the recorded
+// results. Runs are independent of each other, and any number may be run at the same time.
+package rerun
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/definition"
+	"answerd/internal/agent/prompt"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/event/memory"
+	"answerd/internal/export"
+	"answerd/internal/llm"
+)
+
+// Options configure Run. The zero value replays the recorded answers.
+type Options struct {
+	// Model is asked in place of the recorded answers, as ModelID. Calls get recorded results then, if tool
+	// and arguments match, and nothing is compared.
+	Model   llm.Model
+	ModelID string
+	// Stall is how long a run may do nothing before it is given up; 0 means 2 s.
+	Stall time.Duration
+}
+
+// Result is what came of a run.
+type Result struct {
+	Differences []Difference
+	// Events are those of the run, without those of its children.
+	Events []event.Event
+}
+
+// ErrUnusable means that a document does not have what running it again needs.
+var ErrUnusable = errors.New("the export cannot be run again")
+
+// Run runs a document again. Errors: ErrUnusable, or ctx's.
+func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) {
+	rec, err := newRecording(doc)
+	if err != nil {
+		return nil, err
+	}
+	if o.Stall <= 0 {
+		o.Stall = 2 * time.Second
+	}
+	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState)}
+	a, err := s.newAgent()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	s.agents = []*agent.Agent{a}
+	defer s.close()
+	request, err := newRequest(doc)
+	if err != nil {
+		return nil, err
+	}
+	if o.Model != nil {
+		request.Model, request.ApprovalsDeclined, request.Budget.Cost = o.ModelID, true, 0
+	}
+	run, err := a.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	root := s.attach(agent.Executing{Run: run.ID})
+	events, err := root.drive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.drivers.Wait()
+	return &Result{Differences: s.differences(), Events: events}, nil
+}
+
+// newAgent returns an agent with the settings of the recording.
+func (s *session) newAgent() (*agent.Agent, error) {
+	doc := s.root.doc
+	o := agent.Options{
+		Model: s.model(), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
+		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
+		InputTimeout: 24 * time.Hour, Order: s.awaitTurn, ManualClock: s.options.Model == nil, Durable: s.root.isTakenOver(),
+	}
+	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
+	if err != nil {
+		return nil, fmt.Errorf("its time zone: %w", err)
+	}
+	unnamed := doc.Run.Agent == ""
+	p := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
+	if unnamed {
+		p.Template, o.Budget = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget)
+	}
+	if o.Prompt, err = prompt.New(p); err != nil {
+		return nil, err
+	}
+	if !unnamed {
+		if o.Agents, err = definitions(doc); err != nil {
+			return nil, err
+		}
+	}
+	addProfiles(doc, o.Profiles)
+	if s.options.Model != nil {
+		o.Profiles[s.options.ModelID] = llm.Profile{ID: s.options.ModelID, Images: llm.AcceptsImages(s.options.ModelID)}
+	}
+	return agent.New(o)
+}
+
+// addProfiles adds what was known of the models of a run and its children.
+func addProfiles(doc *export.Document, to map[string]llm.Profile) {
+	m := doc.Settings.Model
+	to[doc.Request.Model] = llm.Profile{
+		ID: doc.Request.Model, ContextTokens: m.ContextTokens, MaxOutputTokens: m.MaxOutputTokens, Images: m.Images, Audio: m.Audio, PDF: m.PDF, Price: m.Price,
+	}
+	for i := range doc.Children {
+		addProfiles(&doc.Children[i], to)
+	}
+}
+
+// definitions returns the agents of a run and its children, the run's own first. Agents that could be asked
+// and were not have no definition but their id.
+func definitions(doc *export.Document) ([]definition.Agent, error) {
+	var out []definition.Agent
+	known := make(map[string]bool)
+	var add func(doc *export.Document) error
+	add = func(doc *export.Document) error {
+		var d definition.Agent
+		if err := json.Unmarshal(doc.Settings.Agent, &d); err != nil {
+			return fmt.Errorf("the definition of its agent: %w", err)
+		}
+		d.Prompt, d.Budget, d.Model = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget), doc.Request.Model
+		if !known[d.ID] {
+			known[d.ID] = true
+			out = append(out, d)
+		}
+		for i := range doc.Children {
+			if err := add(&doc.Children[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := add(doc); err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(out); i++ {
+		for _, id := range out[i].Agents {
+			if !known[id] {
+				known[id] = true
+				out = append(out, definition.Agent{ID: id})
+			}
+		}
+	}
+	return out, nil
+}
+
+// newRequest returns the request of a run. The messages that the run began with are its history.
+func newRequest(doc *export.Document) (agent.Request, error) {
+	r := &doc.Request
+	out := agent.Request{
+		Question: r.Question, Agent: doc.Run.Agent, Model: r.Model, Instructions: r.Instructions, OutputSchema: r.OutputSchema, Sampling: r.Sampling,
+		MaxTokens: r.MaxTokens, ToolChoice: r.ToolChoice, ForcedTool: r.ForcedTool, Servers: r.Servers, Tools: r.Tools, MaxTurns: r.MaxTurns,
+		Budget: agent.Budget(r.Budget), AskAtLimit: r.AskAtLimit, Context: r.Context, Metadata: r.Metadata, Background: true,
+		Interactive: r.Interactive, FormsDeclined: r.FormsDeclined, ApprovalsDeclined: r.ApprovalsDeclined, Hops: r.Hops,
+	}
+	for _, t := range r.ClientTools {
+		out.ClientTools = append(out.ClientTools, llm.Tool(t))
+	}
+	history := doc.Messages
+	if n := len(history); n > 0 && history[n-1].Role == string(llm.User) {
+		out.Media, history = media(history[n-1].Media), history[:n-1]
+	} else if n > 0 { // results of the caller's own tools, for which there is no question
+		out.Question = ""
+	}
+	for _, m := range history {
+		h := agent.Message{Role: m.Role, Content: m.Text, CallID: m.CallID, Media: media(m.Media)}
+		for n, c := range m.Calls {
+			h.Calls = append(h.Calls, llm.ToolCall{Index: n, ID: c.ID, Name: c.Name, Arguments: c.Arguments})
+		}
+		out.History = append(out.History, h)
+	}
+	return out, nil
+}
+
+func media(all []export.Media) (out []llm.Media) {
+	for _, m := range all {
+		out = append(out, llm.Media(m))
+	}
+	return out
+}

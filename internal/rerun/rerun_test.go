@@ -1,0 +1,252 @@
+package rerun_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/definition"
+	"answerd/internal/agent/replay"
+	"answerd/internal/api/scenario"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/export"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp/config"
+	"answerd/internal/rerun"
+)
+
+// documentOf returns the export of a scenario, which has events only: what the run began with follows from
+// them.
+func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
+	t.Helper()
+	start, ok := s.Events[0].Body.(event.Start)
+	if !ok {
+		t.Fatalf("%s begins with %T, want a start event", s.Name, s.Events[0].Body)
+	}
+	doc := &export.Document{
+		Version: export.Version, Run: export.Run{ID: scenario.RunID, ThreadID: scenario.ThreadID, Agent: start.Agent, Status: "completed"},
+		Request:  export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata, Interactive: true, MaxTurns: 100},
+		Messages: []export.Message{{Role: "user", Text: start.Question}}, Settings: export.Settings{Prompt: export.Template{Timezone: "UTC"}},
+	}
+	if start.StructuredOutput {
+		doc.Request.OutputSchema = json.RawMessage(`{"type":"object","properties":{"city":{"type":"string"},"degrees":{"type":"number"}},"required":["city","degrees"]}`)
+	}
+	if start.Agent != "" {
+		doc.Settings.Agent = json.RawMessage(`{"id":"` + start.Agent + `"}`)
+	}
+	tools := make(map[string]*export.Tool)
+	for _, e := range s.Events {
+		doc.Events = append(doc.Events, e.AppendJSON(nil))
+		switch b := e.Body.(type) {
+		case event.ToolCallStart:
+			if b.Executor == event.Client {
+				doc.Request.ClientTools = append(doc.Request.ClientTools, export.ClientTool{Name: b.Tool, Schema: json.RawMessage(`{"type":"object"}`)})
+			} else if b.Server != "" && tools[b.Tool] == nil {
+				tools[b.Tool] = &export.Tool{Name: b.Tool, Server: b.Server, InputSchema: json.RawMessage(`{"type":"object"}`), NeedsApproval: b.NeedsApproval}
+			}
+		case event.ApprovalRequired:
+			if tools[b.Tool] != nil {
+				tools[b.Tool].Version = b.ToolVersion
+			}
+		case event.ApprovalResolved:
+			doc.Inputs = append(doc.Inputs, input(t, b.InterruptID, map[string]any{"approved": b.Approved, "reason": b.Reason, "subject": b.By}))
+		case event.ElicitationResolved:
+			doc.Inputs = append(doc.Inputs, input(t, b.InterruptID, map[string]any{"action": b.Action}))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(tools)) {
+		doc.Tools = append(doc.Tools, *tools[name])
+	}
+	return doc
+}
+
+func input(t *testing.T, id string, data map[string]any) export.Input {
+	t.Helper()
+	encoded, err := json.Marshal(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return export.Input{ID: id, Data: encoded}
+}
+
+// Scenarios are written by hand, so that texts differ from those of the run loop. What matters is that each of
+// them can be run again to its end, and which differences are reported.
+func TestScenariosAreRunAgain(t *testing.T) {
+	for _, s := range scenario.All(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			doc := documentOf(t, s)
+			data, err := doc.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Golden(t, "export.golden", data)
+			if doc, err = export.Decode(data); err != nil {
+				t.Fatal(err)
+			}
+			result, err := rerun.Run(t.Context(), doc, rerun.Options{Stall: 300 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var report strings.Builder
+			for _, d := range result.Differences {
+				fmt.Fprintln(&report, d)
+			}
+			s.Golden(t, "replay.golden", []byte(report.String()))
+		})
+	}
+}
+
+// exported returns the export of a run, as it is read from a file.
+func exported(t testing.TB, h *agenttest.Fixture, id string) *export.Document {
+	t.Helper()
+	doc, err := h.Export(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := doc.Encode()
+	if err == nil {
+		doc, err = export.Decode(data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// requireSame runs a document again and requires the same events.
+func requireSame(t testing.TB, doc *export.Document) {
+	t.Helper()
+	result, err := rerun.Run(t.Context(), doc, rerun.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range result.Differences {
+		t.Errorf("%v, want no difference", d)
+	}
+	if t.Failed() {
+		for _, line := range doc.Events {
+			t.Logf("recorded: %s", line)
+		}
+		for _, e := range result.Events {
+			t.Logf("new: %s", e.AppendJSON(nil))
+		}
+	}
+}
+
+func TestRunsRunAgainAsRecorded(t *testing.T) {
+	call := func(name, args string) llmtest.Call { return llmtest.Call{Name: name, Args: args} }
+	guarded := func(s *config.Server) { s.ApproveTools = []string{"add"} }
+	for _, c := range []struct {
+		name      string
+		script    llmtest.Script
+		request   agent.Request
+		set       func(*agent.Options)
+		configure []func(*config.Server)
+		answers   []agent.Input // of the interrupts, in order
+	}{
+		{name: "plain", script: llmtest.Turns(llmtest.Says("Yes", ".", " No."))},
+		{name: "history", script: llmtest.Turns(llmtest.Says("Yes.")), request: agent.Request{History: []agent.Message{{Role: "user", Content: "?"}, {Role: "assistant", Content: "!"}}}},
+		{name: "parallel calls", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`), call("echo", `{"text":"x"}`), call("fail", `{}`), call("steps", `{}`), call("none", `{}`), call("add", `{"a":"x"}`), call("add", `{`)), llmtest.Says("Done."))},
+		{name: "budget of calls", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`), call("echo", `{"text":"x"}`)), llmtest.Says("Done.")), request: agent.Request{Budget: agent.Budget{ToolCalls: 1}}},
+		{name: "turns", script: func(r llmtest.Request) llmtest.Answer {
+			if len(r.Tools) == 0 {
+				return llmtest.Says("That is all.")
+			}
+			return llmtest.Calls(call("add", `{"a":1,"b":2}`))
+		}, request: agent.Request{MaxTurns: 2}},
+		{name: "approval", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`), call("echo", `{"text":"x"}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){guarded}, answers: []agent.Input{{Approved: new(true)}}},
+		{name: "changed arguments", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){guarded}, answers: []agent.Input{{Approved: new(true), Args: json.RawMessage(`{"a":3,"b":4}`)}}},
+		{name: "refusal", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){guarded}, answers: []agent.Input{{Approved: new(false), Reason: "No."}}},
+		{name: "nobody to ask", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), configure: []func(*config.Server){guarded}},
+		{name: "elicitation", script: llmtest.Turns(llmtest.Calls(call("ask", `{}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){agenttest.Stateless}, answers: []agent.Input{{Action: "accept", Content: json.RawMessage(`{"people":3}`)}}},
+		{name: "held elicitation", script: llmtest.Turns(llmtest.Calls(call("ask", `{}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, answers: []agent.Input{{Action: "decline"}}},
+		{name: "model failure", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Fails(400, "no"))},
+		{name: "client tool", script: llmtest.Turns(llmtest.Calls(call("mine", `{}`), call("add", `{"a":1,"b":2}`))), request: agent.Request{ClientTools: []agent.ClientTool{{Name: "mine", Schema: json.RawMessage(`{"type":"object"}`)}}}},
+		{name: "schema", script: llmtest.Turns(llmtest.Says("no"), llmtest.Says(`{"a":1}`)), request: agent.Request{OutputSchema: json.RawMessage(`{"type":"object","required":["a"]}`)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := agenttest.NewFixture(t, c.script, c.set, c.configure...)
+			run := h.StartRun(t, c.request)
+			for _, in := range c.answers {
+				asked := ""
+				h.EventsUntil(t, run.ID, func(e event.Event) bool {
+					i, _ := replay.InterruptOf(e)
+					_, waits := e.Body.(event.Suspended)
+					if i.ID != "" {
+						asked = i.ID
+					}
+					return waits
+				})
+				in.ID = asked
+				if err := h.Answer(t.Context(), auth.Identity{}, run.ID, in); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.Events(t, run.ID)
+			requireSame(t, exported(t, h, run.ID))
+		})
+	}
+}
+
+func TestCancelledRunRunsAgain(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}, llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")), nil)
+	run := h.StartRun(t, agent.Request{})
+	<-h.Tools.Entered
+	if err := h.Cancel(t.Context(), run.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.Events(t, run.ID)
+	requireSame(t, exported(t, h, run.ID))
+}
+
+func TestDelegationRunsAgain(t *testing.T) {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+		last := r.Messages[len(r.Messages)-1]
+		switch {
+		case last.Role == "tool":
+			return llmtest.Says("Done: " + last.Content)
+		case r.Messages[0].Content == "You are a.":
+			return llmtest.Calls(llmtest.Call{Name: "ask_b", Args: `{"question":"One?"}`}, llmtest.Call{Name: "ask_b", Args: `{"question":"Two?"}`}, llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`})
+		}
+		return llmtest.Calls(llmtest.Call{Name: "echo", Args: fmt.Sprintf(`{"text":%q}`, last.Content)})
+	}, func(o *agent.Options) {
+		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
+	})
+	run := h.StartRun(t, agent.Request{})
+	h.Events(t, run.ID)
+	doc := exported(t, h, run.ID)
+	if len(doc.Children) != 2 {
+		t.Fatalf("children = %d, want 2", len(doc.Children))
+	}
+	requireSame(t, doc)
+}
+
+func TestChangedRecordingIsADifference(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Three.")), nil)
+	run := h.StartRun(t, agent.Request{})
+	h.Events(t, run.ID)
+	doc := exported(t, h, run.ID)
+	for i, tool := range doc.Tools {
+		if tool.Name == "add" {
+			doc.Tools[i].InputSchema = json.RawMessage(`{"type":"object","required":["c"]}`)
+		}
+	}
+	result, err := rerun.Run(t.Context(), doc, rerun.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, d := range result.Differences {
+		all = append(all, d.String())
+	}
+	if text := strings.Join(all, "\n"); !strings.Contains(text, "tool_result /type: was tool_result, is tool_error") {
+		t.Errorf("differences:\n%s\nwant that the call fails with the changed schema", text)
+	}
+}

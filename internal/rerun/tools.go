@@ -1,0 +1,298 @@
+package rerun
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"answerd/internal/auth"
+	"answerd/internal/event"
+	"answerd/internal/export"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/content"
+)
+
+// errRecorded is the cause of failures that were recorded: their own causes are not in an export.
+var errRecorded = errors.New("recorded")
+
+// tools are the recorded tools.
+type tools struct{ session *session }
+
+// ToolsFor implements agent.Tools.
+func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
+	rec := t.session.root
+	if r := t.session.of(ctx); r != nil {
+		rec = r.rec
+	}
+	var out []catalog.Tool
+	for _, d := range rec.doc.Tools {
+		if d.Server != "" {
+			out = append(out, t.restore(d))
+		}
+	}
+	return out
+}
+
+// restore returns a tool of the catalog for a recorded definition.
+func (t *tools) restore(d export.Tool) catalog.Tool {
+	c := catalog.Tool{
+		Name: d.Name, Server: d.Server, Original: d.Original, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, OutputSchema: d.OutputSchema,
+		NeedsApproval: d.NeedsApproval && t.session.options.Model == nil,
+	}
+	if d.Annotations != nil {
+		var a catalog.Annotations
+		if json.Unmarshal(d.Annotations, &a) == nil {
+			c.Annotations = &a
+		}
+	}
+	return catalog.Restore(c, d.Version)
+}
+
+// Tool implements agent.Tools.
+func (t *tools) Tool(name string) (catalog.Tool, bool) {
+	var find func(doc *export.Document) (export.Tool, bool)
+	find = func(doc *export.Document) (export.Tool, bool) {
+		for _, d := range doc.Tools {
+			if d.Name == name && d.Server != "" {
+				return d, true
+			}
+		}
+		for i := range doc.Children {
+			if d, ok := find(&doc.Children[i]); ok {
+				return d, true
+			}
+		}
+		return export.Tool{}, false
+	}
+	d, ok := find(t.session.root.doc)
+	if !ok {
+		return catalog.Tool{}, false
+	}
+	return t.restore(d), true
+}
+
+// NameOf implements agent.Tools.
+func (t *tools) NameOf(_, name string) string { return name }
+
+// CheckArgs implements agent.Tools. It checks against the recorded definition.
+func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, error) {
+	tool, ok := t.Tool(name)
+	if !ok {
+		return args, nil
+	}
+	coerced, wrong := tool.CheckArgs(args)
+	if wrong != nil {
+		return args, mcp.ArgumentsError(tool.Name, tool.Server, wrong)
+	}
+	return coerced, nil
+}
+
+// Call implements agent.Tools.
+func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
+	r := t.session.byID(call.RunID)
+	failure := &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
+	if r == nil {
+		return nil, failure
+	}
+	if t.session.options.Model != nil {
+		if rec, c := t.session.root.match(call.Tool, call.Args); c != nil {
+			return rec.outcome(ctx, call, c.events[len(c.events)-1])
+		}
+		return nil, failure
+	}
+	c := r.rec.calls[call.CallID]
+	if c == nil {
+		return nil, failure
+	}
+	return r.repeat(ctx, call, c)
+}
+
+// match returns a recorded call of a tool with these arguments, in this run or one of its children.
+func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
+	for _, c := range r.calls {
+		if len(c.events) == 0 || c.name != tool {
+			continue
+		}
+		end, recorded := c.events[len(c.events)-1], c.args
+		if b, ok := end.Body.(event.ToolResult); ok {
+			recorded = b.Args
+		}
+		if call, _ := endOf(end); call != "" && (sameJSON(recorded, args) || sameJSON(c.args, args)) {
+			return r, c
+		}
+	}
+	for _, child := range r.children {
+		if rec, c := child.match(tool, args); c != nil {
+			return rec, c
+		}
+	}
+	return nil, nil
+}
+
+// sameJSON reports whether two JSON values are equal.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	p, _ := json.Marshal(x) // both were decoded from JSON
+	q, _ := json.Marshal(y)
+	return bytes.Equal(p, q)
+}
+
+// repeat does what the server did during a call, and returns its outcome.
+func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (*content.Result, error) {
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	withdraw := make(map[string]context.CancelFunc)
+	defer func() {
+		for _, f := range withdraw {
+			f()
+		}
+	}()
+	for _, e := range c.events {
+		switch b := e.Body.(type) {
+		case event.ApprovalRequired, event.ApprovalResolved:
+			continue // the agent asked
+		case event.ToolProgress:
+			if r.await(ctx, e.Seq-1); call.Progress != nil && ctx.Err() == nil {
+				call.Progress(mcp.Progress{Progress: b.Progress, Total: b.Total, Message: b.Message})
+			}
+		case event.LogMessage:
+			if r.await(ctx, e.Seq-1); call.Log != nil && ctx.Err() == nil {
+				call.Log(mcp.LogMessage{Level: b.Level, Logger: b.Logger, Data: b.Data})
+			}
+		case event.Elicitation:
+			if r.await(ctx, e.Seq-1); ctx.Err() != nil {
+				break
+			}
+			asking, stop := context.WithCancel(ctx)
+			withdraw[b.InterruptID] = stop
+			asked.Go(func() {
+				_, _ = call.Elicit(asking, mcp.Elicitation{Mode: b.Mode, Message: b.Message, Schema: b.Schema, URL: b.URL}) // the recording has what came of it
+			})
+		case event.ElicitationResolved:
+			r.await(ctx, e.Seq-1)
+			if r.rec.inputs[b.InterruptID] == nil && withdraw[b.InterruptID] != nil {
+				withdraw[b.InterruptID]() // its server did not wait any longer
+			}
+		default:
+			r.await(ctx, e.Seq-1)
+			return r.rec.outcome(ctx, call, e)
+		}
+	}
+	<-ctx.Done()
+	return nil, &mcp.CallError{Kind: mcp.Cancelled, Tool: call.Tool, Server: call.Server, Message: "The call was cancelled.", Err: errRecorded}
+}
+
+// schemaHint begins what the agent adds to an error about arguments.
+const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
+
+// outcome returns the recorded outcome of a call.
+func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
+	switch b := e.Body.(type) {
+	case event.ToolResult:
+		out := &content.Result{Content: b.Content, Structured: b.Structured}
+		for _, v := range b.SchemaViolations {
+			out.Violations = append(out.Violations, mcp.ContentField(v))
+		}
+		if whole, ok := r.wholeResult(b.CallID); ok {
+			out.Content, out.Structured = whole.Content, whole.Structured
+		}
+		return out, nil
+	case event.ToolError:
+		if whole, ok := r.wholeResult(b.CallID); ok && whole.IsError {
+			return &content.Result{Content: whole.Content, Structured: whole.Structured, IsError: true}, nil
+		}
+		failure := &mcp.CallError{Kind: mcp.ErrorKind(b.Kind), Tool: call.Tool, Server: call.Server, Message: b.Payload, Err: errRecorded}
+		if failure.Kind == mcp.InvalidArguments {
+			failure.Message, _, _ = strings.Cut(b.Payload, schemaHint)
+		}
+		for _, f := range b.Errors {
+			failure.Fields = append(failure.Fields, mcp.ContentField(f))
+		}
+		if failure.Kind == mcp.Cancelled {
+			<-ctx.Done()
+		}
+		return nil, failure
+	}
+	return nil, &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
+}
+
+// storedResult is a whole result of an export.
+type storedResult struct {
+	IsError    bool              `json:"is_error"`
+	Content    []json.RawMessage `json:"content"`
+	Structured json.RawMessage   `json:"structured"`
+}
+
+func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
+	data, ok := r.doc.Results[callID]
+	return out, ok && json.Unmarshal(data, &out) == nil
+}
+
+// Repeatable implements agent.Tools.
+func (t *tools) Repeatable(string) bool { return true }
+
+// Servers implements agent.Tools.
+func (t *tools) Servers() []mcp.ServerStatus {
+	names := slices.Clone(t.session.root.doc.Request.Servers)
+	for _, d := range t.session.root.doc.Tools {
+		names = append(names, d.Server)
+	}
+	names = append(names, t.Unavailable(true)...)
+	slices.Sort(names)
+	var out []mcp.ServerStatus
+	for _, name := range slices.Compact(names) {
+		if name != "" {
+			out = append(out, mcp.ServerStatus{Name: name})
+		}
+	}
+	return out
+}
+
+// Unavailable implements agent.Tools.
+func (t *tools) Unavailable(waited bool) []string {
+	rec := t.session.root
+	if end, ok := rec.last().(event.FinalAnswer); ok && waited {
+		return slices.Clone(end.Metadata.UnavailableServers)
+	}
+	start, _ := rec.events[0].Body.(event.Start)
+	return slices.Clone(start.UnavailableServers)
+}
+
+// InstructionsFor implements agent.Tools. The instructions of servers concern the model alone.
+func (t *tools) InstructionsFor(context.Context, auth.Identity, func(string) bool) []mcp.Instructions {
+	return nil
+}
+
+// Prompts implements agent.Tools.
+func (t *tools) Prompts(context.Context, auth.Identity, string) ([]mcp.Prompt, error) {
+	return nil, mcp.ErrBadPrompt
+}
+
+// Prompt implements agent.Tools. The messages of a prompt are among those that the run began with.
+func (t *tools) Prompt(context.Context, auth.Identity, string, string, map[string]string) ([]mcp.PromptMessage, error) {
+	return nil, mcp.ErrBadPrompt
+}
+
+// RefreshFor implements agent.Tools.
+func (t *tools) RefreshFor(context.Context, auth.Identity, string) error { return nil }
+
+// Ready implements agent.Tools.
+func (t *tools) Ready() bool { return true }
+
+// AwaitSignIn implements agent.Tools.
+func (t *tools) AwaitSignIn(context.Context, mcp.Call, string) error { return nil }
+
+// Callback implements agent.Tools.
+func (t *tools) Callback(context.Context, url.Values) ([]string, bool, error) { return nil, false, nil }
+
+// SignOut implements agent.Tools.
+func (t *tools) SignOut(context.Context, auth.Identity, string) (bool, error) { return false, nil }
