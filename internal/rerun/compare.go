@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 )
 
@@ -42,17 +43,34 @@ const maxDifferences = 50
 // in theirs.
 type comparison struct {
 	rec         *recording
-	queues      map[string][]event.Event // recorded events that have not come yet, by call
+	queues      map[string][]event.Event // recorded events that have not come yet, by streamOf
+	questions   map[string]string        // of child runs in the new run, for streamOf
 	differences []Difference
 }
 
 func newComparison(rec *recording) comparison {
-	c := comparison{rec: rec, queues: make(map[string][]event.Event)}
+	c := comparison{rec: rec, queues: make(map[string][]event.Event), questions: make(map[string]string)}
+	questions := make(map[string]string)
 	for _, e := range rec.events {
-		id := callOf(e)
+		id := streamOf(e, questions)
 		c.queues[id] = append(c.queues[id], e)
 	}
 	return c
+}
+
+// streamOf returns a name for the events whose order counts: those of one call, or of one question of its child
+// run, since several of these are asked and answered at the same time. Others have the name "". questions has
+// the names of the questions so far, by interrupt.
+func streamOf(e event.Event, questions map[string]string) string {
+	asked, resolved := replay.InterruptOf(e)
+	if asked.ChildRunID != "" {
+		questions[asked.ID] = fmt.Sprintf("%s %s %s %s", asked.CallID, asked.Tool, asked.Args, asked.Message)
+		return questions[asked.ID]
+	}
+	if name := questions[resolved]; name != "" {
+		return name
+	}
+	return callOf(e)
 }
 
 func (c *comparison) report(d Difference) {
@@ -63,7 +81,7 @@ func (c *comparison) report(d Difference) {
 
 // add compares the next event of the new run, and returns the recorded one; nil if there is none.
 func (c *comparison) add(e event.Event, renamed func(string) string) *event.Event {
-	id := callOf(e)
+	id := streamOf(e, c.questions)
 	if len(c.queues[id]) == 0 {
 		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + show(comparable(e, []byte(renamed(string(e.AppendJSON(nil))))))})
 		return nil

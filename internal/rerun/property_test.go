@@ -93,6 +93,9 @@ func answerAll(ctx context.Context, h *agenttest.Fixture, id string, rnd *rand.R
 			}
 			i := waits.Interrupts[0]
 			in := agent.Input{ID: i.ID, Approved: new(rnd.IntN(3) > 0)}
+			if i.Kind == event.KindBudget && *in.Approved {
+				in.Args = json.RawMessage(fmt.Sprintf(`{"max":%v}`, i.Used+5))
+			}
 			if i.Kind == event.KindElicitation {
 				in = agent.Input{ID: i.ID, Action: "accept", Content: json.RawMessage(`{"people":3}`)}
 			}

@@ -196,10 +196,20 @@ func (r *recording) last() event.Body { return r.events[len(r.events)-1].Body }
 // firstCloser returns the number of the first of the events before the event at index i that were appended
 // because of it: they close what was open.
 func (r *recording) firstCloser(i int) int64 {
-	for i > 0 && r.closes(r.events[i-1]) {
+	for i > 0 && (r.closes(r.events[i-1]) || r.chargesChild(i-1)) {
 		i--
 	}
 	return r.events[i].Seq
+}
+
+// chargesChild reports whether the event at index i says that a limit is reached, because of what a child
+// run had used that was cancelled.
+func (r *recording) chargesChild(i int) bool {
+	if _, ok := r.events[i].Body.(event.Budget); !ok {
+		return false
+	}
+	end, ok := r.events[i+1].Body.(event.ToolError)
+	return ok && end.Kind == "cancelled" && end.ChildRunID != ""
 }
 
 // closes reports whether an event may close something before a step is reset or the run ends.

@@ -133,13 +133,18 @@ func (s *session) awaitTurn(ctx context.Context, run, callID string) {
 	}
 }
 
-// isSent reports whether the first event of a call after it was complete comes from its server.
+// outOfBudget begins the failure of a call that no budget was left for. The agent makes such a call wait for
+// earlier ones itself.
+const outOfBudget = "The run's budget is used up"
+
+// isSent reports whether the first event of a call after it was complete comes from its server, or from a
+// decision that follows those about earlier calls anyway.
 func isSent(e event.Event) bool {
 	switch b := e.Body.(type) {
 	case event.ApprovalRequired:
 		return false
 	case event.ToolError:
-		return b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
+		return strings.HasPrefix(b.Payload, outOfBudget) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
 	}
 	return true
 }
