@@ -108,7 +108,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/agent/record": {ours: []string{"agent/prompt", "event", "export", "llm", "mcp/catalog", "values"}},
 
-	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}},
+	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/record", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}},
 
 	"answerd/internal/export": {ours: []string{"event", "llm"}},
 

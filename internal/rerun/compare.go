@@ -32,6 +32,9 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s %s: was %s, is %s", at, d.Path, d.Was, d.Is)
 }
 
+// startEvent stands for the event of differences that are in none.
+var startEvent = event.Event{Body: event.Start{}}
+
 // maxShown bounds a value in a difference, in bytes.
 const maxShown = 200
 
@@ -124,6 +127,12 @@ var omitted = []string{
 	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id", "held_open",
 }
 
+// How a call ends that is in flight while its run ends.
+const (
+	calledOff = "The call was cancelled."
+	runEnded  = "The run ended before this call did."
+)
+
 // comparable returns the members of an event that are compared.
 func comparable(e event.Event, line []byte) map[string]any {
 	var out map[string]any
@@ -137,6 +146,11 @@ func comparable(e event.Event, line []byte) map[string]any {
 	case event.Budget:
 		if b.Limit == "seconds" {
 			delete(out, "used")
+		}
+	case event.ToolError:
+		if b.Payload == calledOff || b.Payload == runEnded { // whichever of the two came first
+			out["payload"] = calledOff
+			delete(out, "args")
 		}
 	case event.Suspended:
 		all, _ := out["interrupts"].([]any)

@@ -172,8 +172,10 @@ func TestRandomRunsRunAgain(t *testing.T) {
 			t.Errorf("run %d: %v, want no difference", i, d)
 		}
 		var lines []string
-		for _, line := range docs[i].Events {
-			lines = append(lines, string(line))
+		for _, doc := range append([]export.Document{*docs[i]}, docs[i].Children...) {
+			for _, line := range doc.Events {
+				lines = append(lines, string(line))
+			}
 		}
 		t.Logf("recorded:\n%s", strings.Join(lines, "\n"))
 	}

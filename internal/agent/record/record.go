@@ -154,15 +154,7 @@ func (r *Recorder) hashTool(t catalog.Tool) (hash string, data []byte) {
 	if cached {
 		return hash, nil
 	}
-	annotations, _ := json.Marshal(t.Annotations) // booleans always marshal
-	if t.Annotations == nil {
-		annotations = nil
-	}
-	// Schemas and annotations are valid JSON, so that the definition always marshals.
-	data, _ = json.Marshal(export.Tool{
-		Name: t.Name, Server: t.Server, Original: t.Original, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,
-		OutputSchema: t.OutputSchema, Annotations: annotations, NeedsApproval: t.NeedsApproval, Version: version,
-	})
+	data, _ = json.Marshal(Definition(t)) // schemas are valid JSON, so that the definition always marshals
 	hash = export.Digest(data)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,6 +163,18 @@ func (r *Recorder) hashTool(t catalog.Tool) (hash string, data []byte) {
 	}
 	r.tools[key] = hash
 	return hash, data
+}
+
+// Definition returns a tool of the catalog in the form of an export, without its hash.
+func Definition(t catalog.Tool) export.Tool {
+	var annotations json.RawMessage
+	if t.Annotations != nil {
+		annotations, _ = json.Marshal(t.Annotations) // booleans always marshal
+	}
+	return export.Tool{
+		Name: t.Name, Server: t.Server, Original: t.Original, Title: t.Title, Description: t.Description, InputSchema: t.InputSchema,
+		OutputSchema: t.OutputSchema, Annotations: annotations, NeedsApproval: t.NeedsApproval, Version: t.Version(),
+	}
 }
 
 // isFreshLocked reports whether a definition is stored for long enough for a run that begins now.
