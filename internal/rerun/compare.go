@@ -85,6 +85,9 @@ func (c *comparison) report(d Difference) {
 // add compares the next event of the new run, and returns the recorded one; nil if there is none.
 func (c *comparison) add(e event.Event, renamed func(string) string) *event.Event {
 	id := streamOf(e, c.questions)
+	if c.skipsSuspended(e, id) {
+		return nil
+	}
 	if len(c.queues[id]) == 0 {
 		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + show(comparable(e, []byte(renamed(string(e.AppendJSON(nil))))))})
 		return nil
@@ -97,6 +100,25 @@ func (c *comparison) add(e event.Event, renamed func(string) string) *event.Even
 	}
 	c.compareValues(was, "", comparable(was, was.AppendJSON(nil)), comparable(e, []byte(renamed(string(e.AppendJSON(nil))))))
 	return &was
+}
+
+// skipsSuspended reports whether e says that the run is suspended where the recorded one was not, and drops a
+// recorded event that says so where the new run is not suspended. A run whose last question is answered while
+// another call ends is suspended for a moment or not at all; only time decides. The questions and their answers
+// are compared all the same.
+func (c *comparison) skipsSuspended(e event.Event, id string) bool {
+	_, suspended := e.Body.(event.Suspended)
+	queue := c.queues[id]
+	if len(queue) == 0 {
+		return suspended
+	}
+	if _, was := queue[0].Body.(event.Suspended); was && !suspended && id == "" {
+		c.queues[id] = queue[1:]
+		return false
+	} else if suspended && !was {
+		return true
+	}
+	return false
 }
 
 // finish reports the recorded events that did not come.

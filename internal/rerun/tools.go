@@ -179,8 +179,8 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 			})
 		case event.ElicitationResolved:
 			r.await(ctx, e.Seq-1)
-			if r.rec.inputs[b.InterruptID] == nil && withdraw[b.InterruptID] != nil {
-				withdraw[b.InterruptID]() // its server did not wait any longer
+			if stop := withdraw[b.InterruptID]; stop != nil && r.rec.inputs[b.InterruptID] == nil && e.Seq < r.rec.firstCloser(len(r.rec.events)-1) {
+				stop() // its server did not wait any longer
 			}
 		default:
 			r.await(ctx, e.Seq-1)

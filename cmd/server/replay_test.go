@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// exportDemo asks the demo a question and returns the file with the export of the run.
+func exportDemo(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "run.json")
+	cmd := newAskCommand(t.Context(), nil, "ask", "-url", startDemo(t), "-export", file, "What is 12.5 * 8?")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ask -export: got %v, %s, want exit code 0", err, out)
+	}
+	return file
+}
+
+// replayed runs `answerd replay` with settings, and returns what it prints.
+func replayed(t *testing.T, settings []string, args ...string) (string, error) {
+	t.Helper()
+	var out, log bytes.Buffer
+	err := run(t.Context(), append([]string{"replay"}, args...), newEnvironment(settings), &out, &log)
+	return out.String(), err
+}
+
+func TestReplayRunsAnExportAgain(t *testing.T) {
+	t.Parallel()
+	file := exportDemo(t)
+	if out, err := replayed(t, nil, file); err != nil || !strings.Contains(out, "no difference") {
+		t.Errorf("replay = %q, %v, want no difference", out, err)
+	}
+	if out, err := replayed(t, nil, filepath.Dir(file)); err != nil || !strings.Contains(out, "no difference") {
+		t.Errorf("replay of a directory = %q, %v, want no difference", out, err)
+	}
+
+	prompt := filepath.Join(t.TempDir(), "prompt.txt")
+	writeFile(t, prompt, "You are a new assistant of {{.username}}.\n")
+	out, err := replayed(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, file)
+	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "system prompt + You are a new assistant of user.") || !strings.Contains(out, "system prompt - You are a helpful assistant") {
+		t.Errorf("replay with another prompt = %q, %v, want the lines that differ and exit code 1", out, err)
+	}
+
+	recorded, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(t.TempDir(), "changed.json")
+	writeFile(t, changed, strings.Replace(string(recorded), `"description":"`, `"description":"New: `, 1))
+	out, err = replayed(t, nil, changed)
+	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "is not the recorded one") {
+		t.Errorf("replay with a changed tool = %q, %v, want the tool and exit code 1", out, err)
+	}
+	writeFile(t, changed, strings.Replace(string(recorded), "1250", "1260", 1)+" ")
+	for name, text := range map[string]string{"no JSON": "{", "no version": "{}", "another version": `{"version":99}`, "no end": `{"version":1,"events":[{"type":"start","run_id":"r","seq":1,"ts":1}]}`} {
+		writeFile(t, changed, text)
+		if _, err := replayed(t, nil, changed); exitCode(err, &bytes.Buffer{}) != 2 {
+			t.Errorf("replay of %s = %v, want exit code 2", name, err)
+		}
+	}
+	if _, err := replayed(t, nil); exitCode(err, &bytes.Buffer{}) != 2 {
+		t.Errorf("replay without a file = %v, want exit code 2", err)
+	}
+}
+
+func TestReplayAsksAnotherModel(t *testing.T) {
+	t.Parallel()
+	file := exportDemo(t)
+	model := llmtest.New(t, llmtest.Turns(
+		llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}, llmtest.Call{Name: "calculate", Args: `{"expression":"1 + 1"}`}),
+		llmtest.Says("A hundred."),
+	))
+	out, err := replayed(t, []string{"LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=m"}, "-model", "other", file)
+	if err != nil || !strings.Contains(out, "now: other") || !strings.Contains(out, "| A hundred.") || !strings.Contains(out, "12.5 * 8 = 100") {
+		t.Errorf("replay -model = %q, %v, want both answers", out, err)
+	}
+	var results []string
+	for _, r := range model.Requests() {
+		for _, m := range r.Messages {
+			if m.Role == "tool" {
+				results = append(results, m.Content)
+			}
+		}
+	}
+	if len(results) != 2 || !strings.Contains(results[0], "100") || !strings.Contains(results[1], "The recording has no result of this call.") {
+		t.Errorf("results = %q, want the recorded one and a failure", results)
+	}
+}
