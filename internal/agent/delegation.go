@@ -224,6 +224,11 @@ func (c *childRun) start(ctx context.Context, question string) error {
 	if !callsLeft {
 		r.ToolChoice = ToolNone
 	}
+	if a.ChildBudget != nil {
+		if recorded, choice, ok := a.ChildBudget(l.run.ID, x.CallID); ok {
+			r.Budget, r.ToolChoice = recorded, choice
+		}
+	}
 	if err := a.validateRequest(l.run.caller, &r); err != nil {
 		return x.failure(mcp.Denied, "The agent "+x.asks+" cannot be asked: "+err.Error()+".")
 	}

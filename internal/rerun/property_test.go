@@ -112,12 +112,12 @@ func answerAll(ctx context.Context, h *agenttest.Fixture, id string, rnd *rand.R
 	}
 }
 
-// randomRuns returns the number of runs of TestRandomRunsRunAgain. The make target replay asks for a
+// randomRuns returns the number of runs of TestRandomRunsRunAgain. make durable asks for a
 // thousand.
 func randomRuns(t *testing.T) int {
 	t.Helper()
 	n := 100
-	if text := os.Getenv("REPLAY_RUNS"); text != "" {
+	if text := os.Getenv("ANSWERD_TEST_REPLAYS"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)

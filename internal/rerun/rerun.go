@@ -91,7 +91,7 @@ func (s *session) newAgent() (*agent.Agent, error) {
 	o := agent.Options{
 		Model: s.model(), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
 		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
-		InputTimeout: 24 * time.Hour, Order: s.awaitTurn, ManualClock: s.options.Model == nil, Durable: s.root.isTakenOver(),
+		InputTimeout: 24 * time.Hour, Order: s.awaitTurn, ChildBudget: s.childBudget, ManualClock: s.options.Model == nil, Durable: s.root.isTakenOver(),
 	}
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
 	if err != nil {
@@ -140,6 +140,7 @@ func definitions(doc *export.Document) ([]definition.Agent, error) {
 			return fmt.Errorf("the definition of its agent: %w", err)
 		}
 		d.Prompt, d.Budget, d.Model = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget), doc.Request.Model
+		d.MaxTurns = doc.Request.MaxTurns
 		if !known[d.ID] {
 			known[d.ID] = true
 			out = append(out, d)

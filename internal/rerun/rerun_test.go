@@ -206,6 +206,24 @@ func TestCancelledRunRunsAgain(t *testing.T) {
 	requireSame(t, exported(t, h, run.ID))
 }
 
+func TestTimeIsTakenFromTheRecording(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}, llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")), nil)
+	run := h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 0.3}})
+	events := h.Events(t, run.ID)
+	if len(agenttest.EventsOf[event.Budget](events)) == 0 {
+		t.Fatalf("events = %s, want one about the time", agenttest.TypesOf(events))
+	}
+	requireSame(t, exported(t, h, run.ID))
+}
+
+func TestTakeoverRunsAgain(t *testing.T) {
+	for _, s := range scenario.All(t) {
+		if s.Name == "takeover" {
+			requireSame(t, documentOf(t, s))
+		}
+	}
+}
+
 func TestDelegationRunsAgain(t *testing.T) {
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		last := r.Messages[len(r.Messages)-1]

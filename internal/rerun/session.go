@@ -137,6 +137,16 @@ func (s *session) awaitTurn(ctx context.Context, run, callID string) {
 // earlier ones itself.
 const outOfBudget = "The run's budget is used up"
 
+// childBudget returns what was left for a child run when it was started.
+func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
+	r := s.byID(run)
+	if r == nil || s.options.Model != nil || r.rec.children[callID] == nil {
+		return agent.Budget{}, "", false
+	}
+	recorded := r.rec.children[callID].doc.Request
+	return agent.Budget(recorded.Budget), recorded.ToolChoice, true
+}
+
 // isSent reports whether the first event of a call after it was complete comes from its server, or from a
 // decision that follows those about earlier calls anyway.
 func isSent(e event.Event) bool {
