@@ -279,6 +279,9 @@ type config struct {
 	// Store every request to the model with its run, for `GET /runs/{run_id}/export`. Each request has the
 	// conversation so far, so this multiplies what a run stores.
 	RecordModelRequests bool `env:"RECORD_MODEL_REQUESTS" envDefault:"false"`
+	// File with the Ed25519 key that signs receipts of runs (`GET /runs/{run_id}/receipt`): PEM (PKCS #8), or a
+	// JWK. With several keys in it, the first one signs, and all are published at `/.well-known/jwks.json`.
+	ReceiptKeyFile string `env:"RECEIPT_KEY_FILE"`
 
 	eventsMaxBytesSet bool // if false, the event log may choose a smaller bound
 	portDecides       bool // Addr is from PORT

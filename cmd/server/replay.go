@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/export"
 	"answerd/internal/mcp"
+	"answerd/internal/receipt"
 	"answerd/internal/rerun"
 	"answerd/internal/telemetry"
 )
@@ -283,4 +285,72 @@ func wrap(text string) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// verifyCommand runs `answerd verify`: it checks an export against the receipt of its run.
+func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ io.Writer) error {
+	const usage = "usage: answerd verify -jwks URL|FILE [-receipt FILE] FILE"
+	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	receiptFile, jwks := flags.String("receipt", "", ""), flags.String("jwks", "", "")
+	var files []string
+	for len(args) > 0 { // flags may stand before and after the file
+		if err := flags.Parse(args); err != nil {
+			return &usageError{usage}
+		}
+		if args = flags.Args(); len(args) > 0 {
+			files, args = append(files, args[0]), args[1:]
+		}
+	}
+	if len(files) != 1 || *jwks == "" {
+		return &usageError{usage}
+	}
+	if *receiptFile == "" {
+		*receiptFile = strings.TrimSuffix(files[0], ".json") + ".jws"
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil {
+		return &usageError{"the export cannot be read: " + err.Error()}
+	}
+	signed, err := os.ReadFile(*receiptFile)
+	if err != nil {
+		return &usageError{"the receipt cannot be read: " + err.Error()}
+	}
+	set, err := readKeys(ctx, *jwks)
+	if err != nil {
+		return &usageError{"the keys cannot be read: " + err.Error()}
+	}
+	keys, err := receipt.ParseJWKS(set)
+	if err != nil {
+		return &usageError{"the keys cannot be read: " + err.Error()}
+	}
+	s, err := receipt.Verify(string(signed), data, keys)
+	if err != nil {
+		return fmt.Errorf("verify %s: %w", files[0], err)
+	}
+	_, err = fmt.Fprintf(stdout, "%s is the run %s as it was signed: %d events, %d tool calls, %d approvals\n", files[0], s.Run, s.Events, len(s.Calls), len(s.Approvals))
+	return err
+}
+
+// maxKeys bounds a JWK Set, in bytes.
+const maxKeys = 1 << 20
+
+// readKeys reads a JWK Set from a URL or a file.
+func readKeys(ctx context.Context, from string) ([]byte, error) {
+	if !strings.HasPrefix(from, "https://") && !strings.HasPrefix(from, "http://") {
+		return os.ReadFile(from)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered with %s", from, resp.Status)
+	}
+	return io.ReadAll(io.LimitReader(resp.Body, maxKeys))
 }

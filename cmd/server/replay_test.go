@@ -2,8 +2,13 @@ package main
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -89,5 +94,47 @@ func TestReplayAsksAnotherModel(t *testing.T) {
 	}
 	if len(results) != 2 || !strings.Contains(results[0], "100") || !strings.Contains(results[1], "The recording has no result of this call.") {
 		t.Errorf("results = %q, want the recorded one and a failure", results)
+	}
+}
+
+// TestDebuggingPage runs the commands of docs/tasks/debugging-a-run.md.
+func TestDebuggingPage(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"sh", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	page, err := os.ReadFile("../../docs/tasks/debugging-a-run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	key := filepath.Join(dir, "receipt.pem")
+	writeFile(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "RECEIPT_KEY_FILE=" + key}, "demo")
+	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
+
+	blocks := regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 3 {
+		t.Fatalf("blocks = %d, want 3", len(blocks))
+	}
+	script := "set -e\nanswerd() { TEST_AS_ANSWERD=1 \"$ANSWERD\" \"$@\"; }\n"
+	for _, b := range blocks {
+		script += b[1]
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "ANSWERD="+os.Args[0], "ADDR="+strings.TrimPrefix(url, "http://"))
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "no difference") || !strings.Contains(string(out), "as it was signed: ") {
+		t.Errorf("the page's commands: %v\n%s\nwant no difference and a verified receipt", err, out)
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"answerd/internal/llm/genai"
 	"answerd/internal/llm/openai"
 	"answerd/internal/mcp"
+	"answerd/internal/receipt"
 	"answerd/internal/telemetry"
 	"answerd/internal/tlsconfig"
 )
@@ -134,8 +135,12 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	signIn, endSignIn := newConsoleSignIn(c, logger)
 	defer endSignIn()
+	receipts, err := c.receipts()
+	if err != nil {
+		return err
+	}
 	handler := api.New(api.Options{
-		Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
+		Receipts: receipts, Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
 		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
 		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
@@ -311,6 +316,22 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 		return nil, fmt.Errorf("set up deliveries: %w", err)
 	}
 	return d, nil
+}
+
+// receipts returns the signer of receipts, or nil without a key.
+func (c config) receipts() (*receipt.Signer, error) {
+	if c.ReceiptKeyFile == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(c.ReceiptKeyFile)
+	if err != nil {
+		return nil, &configError{"RECEIPT_KEY_FILE", "cannot be read: " + fileReason(err)}
+	}
+	signer, err := receipt.ParseKeys(data)
+	if err != nil {
+		return nil, &configError{"RECEIPT_KEY_FILE", err.Error()}
+	}
+	return signer, nil
 }
 
 // newPrompt returns the template of the system prompt: the operator's or the built-in one.

@@ -30,6 +30,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp/mcpserver"
+	"answerd/internal/receipt"
 )
 
 // Bounds of the http.Server that serves the API. WriteTimeout must stay 0, because it would end
@@ -68,12 +69,13 @@ type Options struct {
 	// one caller, 0 means no bound.
 	MaxStreams, MaxStreamsPerCaller int
 
-	Version string       // of this service
-	Metrics http.Handler // needs a token if Verifier is set; nil serves no metrics
-	OpenAPI fs.FS        // the OpenAPI documents: openapi.yaml, and openapi/*.yaml; nil serves none
-	Console http.Handler // the page at /; nil serves none
-	Logger  *slog.Logger
-	TraceID func(context.Context) string // returns the trace id of a request, for its problems
+	Version  string          // of this service
+	Metrics  http.Handler    // needs a token if Verifier is set; nil serves no metrics
+	OpenAPI  fs.FS           // the OpenAPI documents: openapi.yaml, and openapi/*.yaml; nil serves none
+	Receipts *receipt.Signer // signs receipts of runs; nil signs none
+	Console  http.Handler    // the page at /; nil serves none
+	Logger   *slog.Logger
+	TraceID  func(context.Context) string // returns the trace id of a request, for its problems
 }
 
 // Handler serves the API. Its fields are set by New and do not change.

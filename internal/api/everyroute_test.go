@@ -46,7 +46,7 @@ var goodBodies = map[string]string{
 
 // entrances are all routes that there are.
 func entrances(t *testing.T, h *Handler) (out []entrance) {
-	open := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/", "/console/*", "/oauth/callback"}
+	open := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/.well-known/jwks.json", "/", "/console/*", "/oauth/callback"}
 	err := chi.Walk(h.routes, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		path := strings.NewReplacer("{run_id}", "run_00000000000000000000000000", "{thread_id}", "thr_none", "{response_id}", "resp_none", "{name}", "add", "{id}", "chat", "{call_id}", "call_1", "{file}", "aisdk.yaml", "*", "none.js").Replace(route)
 		out = append(out, entrance{method, path, "", !slices.Contains(open, route)})

@@ -1,7 +1,10 @@
 package api_test
 
 import (
+	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"io"
 	"io/fs"
 	"net/http"
@@ -12,9 +15,11 @@ import (
 
 	contract "answerd/api"
 	"answerd/internal/agent"
+	"answerd/internal/api"
 	"answerd/internal/event"
 	"answerd/internal/export"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/receipt"
 )
 
 // exported returns the export of a run, which must conform to the schema that the service serves.
@@ -137,4 +142,46 @@ func TestExportHasChildRuns(t *testing.T) {
 	if c := doc.Children[0]; c.Run.ParentID != run.ID || len(c.Missing) > 0 || c.Request.Level != 1 {
 		t.Errorf("child = %+v, missing %q, want a run at level 1 with the parent %s", c.Run, c.Missing, run.ID)
 	}
+}
+
+func TestReceiptIsAboutTheExport(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := receipt.ParseKeys(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Receipts = signer })
+	run := s.StartRun(t, agent.Request{})
+	s.Events(t, run.ID)
+	read := func(path string) []byte {
+		resp := s.do(t, "GET", path, "")
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("GET %s = %d %v %s, want %d", path, resp.StatusCode, err, body, http.StatusOK)
+		}
+		return body
+	}
+	keys, err := receipt.ParseJWKS(read("/.well-known/jwks.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := read("/runs/" + run.ID + "/export")
+	statement, err := receipt.Verify(string(read("/runs/"+run.ID+"/receipt")), data, keys)
+	if err != nil || statement.Run != run.ID || len(statement.Calls) != 1 {
+		t.Errorf("statement = %+v, %v, want one about the run with its call", statement, err)
+	}
+
+	without := serve(t, adds(), nil, nil)
+	run = without.StartRun(t, agent.Request{})
+	without.Events(t, run.ID)
+	refused(t, without.do(t, "GET", "/runs/"+run.ID+"/receipt", ""), http.StatusNotFound, "not_found")
+	refused(t, without.do(t, "GET", "/.well-known/jwks.json", ""), http.StatusNotFound, "not_found")
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"answerd/internal/api"
+	"answerd/internal/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/agent"
@@ -127,7 +128,7 @@ func signInService(t *testing.T) (*service, *interruptedStore) {
 // signInPage starts a sign-in of the caller and returns the page that they open.
 func (s *service) signInPage(t *testing.T) string {
 	t.Helper()
-	s.Agent.Tools.Tools(t.Context())
+	s.Agent.ToolsFor(t.Context(), auth.Identity{})
 	res, err := s.Agent.Tools.Call(t.Context(), mcp.Call{Tool: "crm_sign_in", Waiter: "run_1 int_1"})
 	if err != nil || res.SignIn == nil {
 		t.Fatalf("Call = %+v, %v, want SignIn", res, err)

@@ -50,6 +50,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"GET /runs/{run_id}/events":                   {{"/runs/ID/events", "", "", run, "run_none"}, {"/runs/ID/events?after=99", "", "", run, "run_none"}, {"/runs/ID/events", "", "ID:1", run, "run_none"}},
 		"GET /runs/{run_id}/results/{call_id}":        {{"/runs/ID/results/" + waits.CallID, "", "", run, "run_none"}},
 		"GET /runs/{run_id}/export":                   {{"/runs/ID/export", "", "", run, "run_none"}},
+		"GET /runs/{run_id}/receipt":                  {{"/runs/ID/receipt", "", "", run, "run_none"}},
 		"POST /runs/{run_id}/input":                   {{"/runs/ID/input", approval, "", run, "run_none"}},
 		"POST /runs/{run_id}/cancel":                  {{"/runs/ID/cancel", "", "", run, "run_none"}},
 		"POST /answer/stream":                         {{"/answer/stream", question, "ID:1", run, "run_none"}},

@@ -23,6 +23,7 @@ func (h *Handler) newRouter() chi.Router {
 	getOrHead(r, "/readyz", h.withProblems(h.getReadiness))
 	getOrHead(r, "/openapi.yaml", h.withProblems(h.getOpenAPI))
 	getOrHead(r, "/openapi/{file}", h.withProblems(h.getOpenAPI))
+	getOrHead(r, "/.well-known/jwks.json", h.withProblems(h.getReceiptKeys))
 	getOrHead(r, resourceMetadataPath, h.withProblems(h.getResourceMetadata))
 	getOrHead(r, resourceMetadataPath+"/mcp", h.withProblems(h.getResourceMetadata))
 	if h.Console != nil {
@@ -53,6 +54,7 @@ func (h *Handler) newRouter() chi.Router {
 		r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
 		r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
 		r.Get("/runs/{run_id}/export", h.withProblems(h.exportRun))
+		r.Get("/runs/{run_id}/receipt", h.withProblems(h.getReceipt))
 		r.Get("/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
 		r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
 		r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))

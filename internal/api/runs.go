@@ -111,6 +111,46 @@ func (h *Handler) exportRun(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
+// noReceipts returns the problem of a service without RECEIPT_KEY_FILE.
+func noReceipts() error {
+	return newProblem("not_found", "This service signs no receipts: its operator has not set RECEIPT_KEY_FILE.")
+}
+
+// getReceipt serves GET /runs/{run_id}/receipt: a signed statement about the run.
+func (h *Handler) getReceipt(w http.ResponseWriter, r *http.Request) error {
+	id := chi.URLParam(r, "run_id")
+	if _, err := h.ownedRun(r, id); err != nil {
+		return err
+	}
+	if h.Receipts == nil {
+		return noReceipts()
+	}
+	if err := requireAcceptable(r, "application/jose"); err != nil {
+		return err
+	}
+	doc, err := h.Agent.Export(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	signed, err := h.Receipts.Sign(doc)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/jose")
+	_, err = w.Write([]byte(signed))
+	return err
+}
+
+// getReceiptKeys serves GET /.well-known/jwks.json: the public keys of receipts.
+func (h *Handler) getReceiptKeys(w http.ResponseWriter, _ *http.Request) error {
+	if h.Receipts == nil {
+		return noReceipts()
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	_, err := w.Write(h.Receipts.JWKS())
+	return err
+}
+
 // noResult returns the problem of a tool call that has no result.
 func noResult() error {
 	return newProblem("not_found", "The run has no finished tool call with this id.")

@@ -108,6 +108,8 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/agent/record": {ours: []string{"agent/prompt", "event", "export", "llm", "mcp/catalog", "values"}},
 
+	"answerd/internal/receipt": {ours: []string{"event", "export"}, outside: []string{"github.com/golang-jwt/jwt/v5"}},
+
 	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/record", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}},
 
 	"answerd/internal/export": {ours: []string{"event", "llm"}},
@@ -133,7 +135,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool": {ours: []string{"event", "agent", "api/native"}},
 
-	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "agent/thread", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool"}, outside: []string{"github.com/go-chi/chi/v5"}},
+	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "agent/thread", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool", "receipt"}, outside: []string{"github.com/go-chi/chi/v5"}},
 
 	"answerd/internal/demo": {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
 
