@@ -18,6 +18,7 @@ import (
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/definition"
+	"answerd/internal/agent/record"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
 	"answerd/internal/agent/usage"
@@ -59,21 +60,6 @@ type run struct {
 	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
 }
 
-// Executing says for which run a context is.
-type Executing struct {
-	Run string
-	// Parent is the run, and Call the call of it, that started the run; "" if a caller did.
-	Parent, Call string
-}
-
-type executingKey struct{}
-
-// ExecutingRun returns the run that calls a Model or Tools with ctx.
-func ExecutingRun(ctx context.Context) (e Executing, ok bool) {
-	e, ok = ctx.Value(executingKey{}).(Executing)
-	return e, ok
-}
-
 // AdvanceClock lets the time of a run that is executed here reach used (Options.ManualClock).
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	a.mu.Lock()
@@ -85,7 +71,7 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 }
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
-	parent = context.WithValue(parent, executingKey{}, Executing{rec.ID, r.parent.Run, r.parent.Call})
+	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: r.parent.Run, Call: r.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
 	run := &run{Run: rec, caller: caller, req: r, ctx: ctx, cancel: cancel, out: event.NewWriter(a.Log, rec.ID), agent: a}
 	run.textHeld.Store(int64(run.req.size()))

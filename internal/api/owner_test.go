@@ -125,7 +125,7 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
 	})
-	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/oauth/callback", "/", "/console/*", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
+	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/oauth/callback", "/", "/console/*", "/.well-known/jwks.json", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
 	open := make(map[string]bool)
 	for _, path := range public {
 		open["GET "+path] = true

@@ -22,6 +22,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/prompt"
+	"answerd/internal/agent/record"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -76,7 +77,7 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	root := s.attach(agent.Executing{Run: run.ID})
+	root := s.attach(record.Executing{Run: run.ID})
 	events, err := root.drive(ctx)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/record"
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 )
@@ -46,7 +47,7 @@ type action struct {
 }
 
 // attach returns the state of a run. It starts to observe a child run when that run first needs something.
-func (s *session) attach(e agent.Executing) *runState {
+func (s *session) attach(e record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[e.Run]; r != nil {
@@ -71,7 +72,7 @@ func (s *session) attach(e agent.Executing) *runState {
 
 // of returns the state of the run that ctx belongs to.
 func (s *session) of(ctx context.Context) *runState {
-	e, ok := agent.ExecutingRun(ctx)
+	e, ok := record.RunOf(ctx)
 	if !ok {
 		return nil
 	}

@@ -314,3 +314,23 @@ func Messages(all []export.Message) []llm.Message {
 	}
 	return slices.Clip(out)
 }
+
+// Executing says for which run a context is.
+type Executing struct {
+	Run string
+	// Parent is the run, and Call the call of it, that started the run; "" if a caller did.
+	Parent, Call string
+}
+
+type executingKey struct{}
+
+// WithRun returns the context of a run, with which the agent calls the model and the tools.
+func WithRun(ctx context.Context, e Executing) context.Context {
+	return context.WithValue(ctx, executingKey{}, e)
+}
+
+// RunOf returns the run that ctx belongs to.
+func RunOf(ctx context.Context) (e Executing, ok bool) {
+	e, ok = ctx.Value(executingKey{}).(Executing)
+	return e, ok
+}
