@@ -254,7 +254,7 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 		if err != nil {
 			return &usageError{fmt.Sprintf("-against %s: %v", f.against, err)}
 		}
-		maps.Copy(other, settings)
+		other.override(settings)
 	}
 	reports, err := openReports(f.out, f.junit)
 	if err != nil {
@@ -295,7 +295,9 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 	configuration := url
 	if url == "" {
 		environ = maps.Clone(environ)
-		environ["EVENTS_URL"] = ""
+		for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "TOKENS_KEY_FILE"} { // the last one needs a log that is kept
+			environ[name] = ""
+		}
 		service, err := startLocalService(ctx, environ, stderr)
 		if err != nil {
 			return eval.Report{}, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -27,6 +28,15 @@ func newEnvironment(list []string) environment {
 
 // get returns the value of a variable, or "" if it is not set.
 func (e environment) get(name string) string { return e[name] }
+
+// override sets variables. A secret and the file that it is read from replace each other.
+func (e environment) override(settings map[string]string) {
+	for name := range settings {
+		delete(e, name+"_FILE")
+		delete(e, strings.TrimSuffix(name, "_FILE"))
+	}
+	maps.Copy(e, settings)
+}
 
 // readSettings returns the settings that are set, by the names in the tags of config. An empty
 // variable counts as unset, because compose files set variables that way. Secrets with _FILE are

@@ -8,6 +8,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,7 +90,9 @@ func answersByQuestion(answers map[string]llmtest.Answer) llmtest.Script {
 
 func TestEvalExitsWithOneBelowThePassRate(t *testing.T) {
 	w := newTestWorld(t, answersByQuestion(map[string]llmtest.Answer{"capital": llmtest.Says("Paris."), "broken": llmtest.Fails(400, "no")}))
-	out, report, code := evaluate(t, w.environment(), `
+	// The event log of the service is not used: it would fail here.
+	log := file(t, t.TempDir(), "events", "file:/dev/null/events")
+	out, report, code := evaluate(t, w.environment("EVENTS_URL_FILE", log, "TOKENS_KEY_FILE", "/nonexistent"), `
 cases:
   - {name: right, question: The capital of France, runs: 2, expect: {contains: Paris}}
   - {name: wrong, question: The capital of France, runs: 2, pass: 0.5, expect: {contains: Lyon}}
@@ -104,6 +107,24 @@ cases:
 	if broken := report.Cases[2]; broken.Results[0].Failures[0].Expect != "run" || !strings.Contains(out, "(model_error)") {
 		t.Errorf("got %+v, want a run that failed with model_error:\n%s", broken, out)
 	}
+}
+
+// A run that takes longer than max_seconds is cancelled, so its suite does not wait for it.
+func TestEvalCancelsARunAtItsLimit(t *testing.T) {
+	cancelled := make(chan struct{})
+	w := newTestWorld(t, func(llmtest.Request) llmtest.Answer {
+		return func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			close(cancelled)
+		}
+	})
+	_, report, code := evaluate(t, w.environment("LLM_MAX_RETRIES", "0"), `
+cases: [{name: slow, question: Hi, expect: {contains: a, max_seconds: 0.2}}]
+`)
+	if code != 1 || len(report.Cases) != 1 || report.Cases[0].Results[0].Failures[0].Expect != "max_seconds" {
+		t.Fatalf("got exit code %d, %+v, want 1 and a run that was too long", code, report)
+	}
+	<-cancelled
 }
 
 func TestEvalRefusesWhatItCannotUse(t *testing.T) {
@@ -174,8 +195,10 @@ func TestEvalComparesTwoConfigurations(t *testing.T) {
 		}
 		return llmtest.Says("no")
 	})
-	other := file(t, t.TempDir(), "other.env", "# another model\nexport DEFAULT_MODEL_ID='other'\n")
-	out, report, code := evaluate(t, w.environment(), `
+	other := file(t, t.TempDir(), "other.env", "# another model\nexport DEFAULT_MODEL_ID='other'\nLLM_API_KEY=key\n")
+	// The key of the file replaces the one that is read from another file.
+	environ := w.environment("LLM_API_KEY", "", "LLM_API_KEY_FILE", file(t, t.TempDir(), "key", "canary-api-key"))
+	out, report, code := evaluate(t, environ, `
 runs: 10
 cases:
   - {name: better, question: first, expect: {contains: "yes"}}
@@ -183,6 +206,11 @@ cases:
 `, "-against", other, "-parallel", "10")
 	if code != 1 || report.Against == nil || len(report.Comparison) != 2 {
 		t.Fatalf("got exit code %d, %+v, want 1 and a comparison:\n%s", code, report, out)
+	}
+	for _, r := range w.model.Requests() {
+		if got, want := r.Header.Get("Authorization"), map[string]string{"scripted": "Bearer canary-api-key", "other": "Bearer key"}[r.Model]; got != want {
+			t.Errorf("%s was asked with %q, want %q", r.Model, got, want)
+		}
 	}
 	if c := report.Comparison[0]; c.Change != "improved" || !c.Significant || c.Difference != 1 || c.Interval[0] <= 0 {
 		t.Errorf("got %+v, want the case improved, and not by chance", c)

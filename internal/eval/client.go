@@ -78,6 +78,7 @@ type outcome struct {
 	elapsed  time.Duration
 	declined []string // what the run asked a person for and did not get
 	failure  error    // the run has no answer
+	tooLong  bool     // because it was cancelled at its limit
 }
 
 // reply is the answer of POST /answer: of 200 the first part, of 202 the second.
@@ -159,6 +160,7 @@ func (c *client) ask(ctx context.Context, q question, approve bool, limit time.D
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case asking.Err() != nil:
+		r.tooLong = true
 		r.failure = fmt.Errorf("the run took more than %g s and was cancelled", limit.Seconds())
 	case err != nil:
 		r.failure = err

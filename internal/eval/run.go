@@ -126,6 +126,9 @@ func (c *client) run(ctx context.Context, s Suite, one Case) (RunReport, error) 
 	}
 	if r.failure != nil {
 		report.Failures = []Failure{{"run", r.failure.Error()}}
+		if r.tooLong && one.Expect.MaxSeconds > 0 {
+			report.Failures[0].Expect = "max_seconds"
+		}
 		return report, nil
 	}
 	report.Failures = one.Expect.check(r)
