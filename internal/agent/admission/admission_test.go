@@ -127,7 +127,7 @@ func TestQueueHoldsAThousandCallers(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range 1024 {
 					all.Go(func() {
-						for range 20 {
+						for range 5 {
 							p, err := g.Acquire(t.Context(), fmt.Sprint(i%callers), 0)
 							if err != nil {
 								t.Errorf("Acquire: %v, want a slot", err)

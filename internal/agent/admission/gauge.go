@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,38 +24,43 @@ const (
 // MemoryGauge reports whether the process is near its GOMEMLIMIT. The zero value is ready for
 // use.
 type MemoryGauge struct {
-	mu        sync.Mutex // protects what follows
+	short atomic.Bool // what was measured last
+
+	mu        sync.Mutex // held while it measures, which may take a collection; protects what follows
 	looked    time.Time
-	short     bool
 	cycles    uint64    // collections so far
 	collected time.Time // when that number was new
 }
 
 // Short reports whether memory is short, for Limits.MemoryShort. It measures at most every
-// memoryInterval, and does nothing without a GOMEMLIMIT.
+// memoryInterval, and does nothing without a GOMEMLIMIT. While another goroutine measures, what was
+// measured before stands: a refusal must not wait for a collection.
 func (m *MemoryGauge) Short() bool {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
 		return false
 	}
-	m.mu.Lock()
+	if !m.mu.TryLock() {
+		return m.short.Load()
+	}
 	defer m.mu.Unlock()
 	now := time.Now()
 	if now.Sub(m.looked) < memoryInterval {
-		return m.short
+		return m.short.Load()
 	}
 	used, cycles := m.readUsage()
 	if cycles != m.cycles {
 		m.cycles, m.collected = cycles, now
 	}
-	m.short = float64(used) > memoryShare*float64(limit)
-	if m.short && now.Sub(m.collected) > memoryStale {
+	short := float64(used) > memoryShare*float64(limit)
+	if short && now.Sub(m.collected) > memoryStale {
 		runtime.GC()
 		used, m.cycles = m.readUsage()
-		m.collected, m.short = time.Now(), float64(used) > memoryShare*float64(limit)
+		m.collected, short = time.Now(), float64(used) > memoryShare*float64(limit)
 	}
+	m.short.Store(short)
 	m.looked = time.Now()
-	return m.short
+	return short
 }
 
 // readUsage returns the bytes that cannot be collected: what the last collection found alive, and

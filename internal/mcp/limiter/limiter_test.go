@@ -97,10 +97,10 @@ func TestLimitStaysWhereLatencyRises(t *testing.T) {
 			t.Run(fmt.Sprint(name, capacity), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := limiter.New(0)
-					d := load{limiter: l, capacity: capacity, callers: 600, took: took, outcome: limiter.Answered}
-					d.run(t, 30*time.Second)
-					for range 20 {
-						d.run(t, time.Minute/20)
+					d := load{limiter: l, capacity: capacity, callers: 300, took: took, outcome: limiter.Answered}
+					d.run(t, 15*time.Second)
+					for range 4 {
+						d.run(t, 3*time.Second)
 						if got, least, most := l.Limit(), min(capacity, 80)/2, max(capacity, limiter.Min)*7/2; got < least || got > most {
 							t.Errorf("Limit() of a server with %d calls at a time = %d, want %d to %d", capacity, got, least, most)
 						}
