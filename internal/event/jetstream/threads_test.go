@@ -111,6 +111,25 @@ func TestThreadsOfTwoInstancesAreOne(t *testing.T) {
 	}
 }
 
+// A process that does not know of a deletion stores a turn, and removes it when it learns of it.
+func TestTurnOfADeletedThreadIsRemoved(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
+	_, turns := openStreams(t, url)
+	addTurn(t, b, ada, "thr_a", "run_1", []byte("x"))
+	beginTurn(t, b, ada, "thr_a", "run_2")
+	if err := a.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.EndTurn(t.Context(), ada, "thr_a", "run_2", []byte("late")); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("EndTurn after the deletion = %v, want %v", err, event.ErrNotFound)
+	}
+	if left := subjectsOf(t, turns); len(left) > 0 {
+		t.Errorf("the turns %v are left, want none", left)
+	}
+}
+
 // The servers of a cluster lag behind each other, and any of them answers.
 func TestThreadsOnCluster(t *testing.T) {
 	t.Parallel()
