@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { AgentCapabilitiesSchema } from "@ag-ui/core/schemas";
-import { cutting, goOn, heldQuestion, ran, ranCut, slowQuestion, url } from "./service.js";
+import { begunThread, cutting, goOn, heldQuestion, ran, ranCut, recalled, slowQuestion, url } from "./service.js";
 
 const versions = { "0.0.59": await import("@ag-ui/client-0.0"), "1.0.0": await import("@ag-ui/client") };
 const colour = { name: "colour", description: "the colour of a thing", parameters: { type: "object", properties: { of: { type: "string" } } } };
@@ -161,6 +161,12 @@ for (const [version, sdk] of Object.entries(versions)) {
       ranCut(t, client, { plain: "plain", tool: "tool", parallel: "parallel tools", failing: "failing tool" }[about]);
     });
   }
+
+  test(`AG-UI ${version}: a thread that another format began`, async (t) => {
+    const agent = new sdk.HttpAgent({ url: `${url}/agui`, threadId: await begunThread(), initialMessages: [{ id: "u", role: "user", content: "recall" }] });
+    assert.equal((await run(agent)).result.answer, recalled);
+    ran(t, client, "thread");
+  });
 
   test(`AG-UI ${version}: progress and log messages`, async (t) => {
     const agent = open(t, "steps");

@@ -129,14 +129,17 @@ func script(gates *gates) llmtest.Script {
 		"late":     {llmtest.Calls(add), llmtest.Fails(http.StatusBadRequest, "no")},
 	}
 	return func(r llmtest.Request) llmtest.Answer {
-		about, turn := "", 0
+		before, about, turn := "", "", 0
 		for _, m := range r.Messages {
 			switch {
 			case m.Role == "user":
-				about, turn = m.Content, 0
+				before, about, turn = about, m.Content, 0
 			case m.Role == "assistant" && len(m.ToolCalls) > 0:
 				turn++
 			}
+		}
+		if about == "recall" {
+			return llmtest.Says("You asked: " + before)
 		}
 		if strings.HasPrefix(about, "slow ") {
 			return slow(gates.of(about))

@@ -5,7 +5,7 @@ import { describe, test } from "node:test";
 import { fetchEventSource } from "@microsoft/fetch-event-source";
 import { EventSource } from "eventsource";
 import { createEventSource } from "eventsource-client";
-import { cutting, goOn, ran, ranCut, slowQuestion, url } from "./service.js";
+import { begunThread, cutting, goOn, ran, ranCut, recalled, slowQuestion, url } from "./service.js";
 
 const ends = ["final_answer", "run_error", "cancelled"];
 const types = [
@@ -25,10 +25,10 @@ function told(events) {
  * when the run has ended.
  */
 const readers = {
-  "eventsource": (base, question, see) =>
+  "eventsource": (base, question, see, thread) =>
     new Promise((resolve, reject) => {
       const events = [];
-      const source = new EventSource(`${base}/answer/stream?${new URLSearchParams({ question })}`);
+      const source = new EventSource(`${base}/answer/stream?${new URLSearchParams({ question, ...thread })}`);
       source.onmessage = (event) => reject(new Error(`an event without a type: ${event.data}`));
       for (const type of types) {
         source.addEventListener(type, (event) => {
@@ -40,9 +40,9 @@ const readers = {
         });
       }
     }),
-  "eventsource-client": async (base, question, see) => {
+  "eventsource-client": async (base, question, see, thread) => {
     const events = [];
-    const source = createEventSource({ url: `${base}/answer/stream`, method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ question }) });
+    const source = createEventSource({ url: `${base}/answer/stream`, method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ question, ...thread }) });
     for await (const { event, data } of source) {
       events.push(JSON.parse(data));
       see?.(events.at(-1));
@@ -51,7 +51,7 @@ const readers = {
     source.close();
     return events;
   },
-  "fetch-event-source": async (base, question, see) => {
+  "fetch-event-source": async (base, question, see, thread) => {
     // It is made for browsers: it looks whether the page is hidden.
     globalThis.window ??= globalThis;
     globalThis.document ??= { hidden: false, addEventListener() {}, removeEventListener() {} };
@@ -59,7 +59,7 @@ const readers = {
     await fetchEventSource(`${base}/answer/stream`, {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify({ question }),
+      body: JSON.stringify({ question, ...thread }),
       openWhenHidden: true,
       onopen: async (response) => assert.equal(response.status, 200),
       onmessage: ({ data }) => {
@@ -113,6 +113,11 @@ describe("clients of Server-Sent Events", { concurrency: true, timeout: 60_000 }
         });
       }
     }
+
+    test(`${name}: a thread that another format began`, async (t) => {
+      assert.equal(told(await read(url, "recall", undefined, { thread_id: await begunThread() })).answer, recalled);
+      ran(t, name, "thread");
+    });
 
     test(`${name}: cut while the answer is on its way`, async (t) => {
       const question = slowQuestion();

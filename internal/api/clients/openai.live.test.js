@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI, { APIError } from "openai";
-import { begun, cutting, endOf, goOn, heldQuestion, ran, ranCut, slowQuestion, url } from "./service.js";
+import { begun, begunThread, cutting, endOf, goOn, heldQuestion, ran, ranCut, recalled, slowQuestion, url } from "./service.js";
 
 const clientOf = (base) => new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0 });
 const client = clientOf(url);
@@ -40,6 +40,24 @@ test("models", async () => {
   assert.equal((await client.models.retrieve("scripted:no-tools")).id, "scripted:no-tools");
   await assert.rejects(client.models.retrieve("other"), (error) => error.status === 404 && error.code === "model_not_found");
   assert.deepEqual((await all(client.models.list())).map((one) => one.id), ["scripted", "scripted:no-tools"]);
+});
+
+test("chat: a thread that another format began", async (t) => {
+  const answer = await client.chat.completions.create({ model, messages: ask("recall"), answerd: { thread_id: await begunThread() } });
+  assert.equal(answer.choices[0].message.content, recalled);
+  ran(t, "openai chat", "thread");
+});
+
+test("responses: a thread that another format began, and a response that is no longer there", async (t) => {
+  const conversation = await begunThread();
+  const first = await client.responses.create({ model, input: "recall", conversation });
+  assert.equal(first.output_text, recalled);
+  assert.equal(first.conversation.id, conversation);
+  const next = await client.responses.create({ model, input: "recall", previous_response_id: first.id });
+  assert.equal(next.output_text, "You asked: recall");
+  assert.equal((await fetch(`${url}/threads/${conversation}`, { method: "DELETE" })).status, 204);
+  await assert.rejects(client.responses.create({ model, input: "recall", previous_response_id: first.id }), (error) => error.status === 404 && error.param === "previous_response_id");
+  ran(t, "openai responses", "thread");
 });
 
 for (const [about, answer] of Object.entries({ plain: "Hello there.", tool: "It is 3.", parallel: "Done.", failing: "It failed.", form: "Well.", approval: "Well." })) {

@@ -25,6 +25,15 @@ export const ran = (t, client, scenario) => t.diagnostic(`ran: ${client} | ${sce
 /** The same for a scenario whose streams were cut, and that was gone on with to its end. */
 export const ranCut = (t, client, scenario) => ran(t, client, `${scenario}, cut`);
 
+/** Begins a thread in the native format, with the question "plain", and returns its id. */
+export async function begunThread() {
+  const body = JSON.stringify({ question: "plain" });
+  return (await (await fetch(`${url}/answer`, { method: "POST", headers: { "content-type": "application/json" }, body })).json()).thread_id;
+}
+
+/** What the model says to the question "recall" in that thread. */
+export const recalled = "You asked: plain";
+
 /** The type of the last event of the newest run of a thread, once there is one. */
 export async function endOf(thread) {
   const { runs } = await (await fetch(`${url}/runs?limit=1&thread_id=${thread}`)).json();

@@ -10,7 +10,7 @@ import (
 
 // scenarios are what can happen in a run, and clients what people have.
 var (
-	scenarios = []string{"plain", "tool", "parallel tools", "failing tool", "approval yes", "approval no", "elicitation", "client tool", "model failure", "cancel", "truncated", "cut", "resume"}
+	scenarios = []string{"plain", "tool", "parallel tools", "failing tool", "approval yes", "approval no", "elicitation", "client tool", "model failure", "cancel", "truncated", "cut", "resume", "thread"}
 	clients   = []string{
 		"openai chat", "openai responses", "ai-sdk openai chat", "ai-sdk openai responses", "ai-sdk openai-compatible", "ai-sdk open-responses",
 		"ai 5", "ai 6", "ai 7", "ag-ui 0.0.59", "ag-ui 1.0.0", "eventsource", "eventsource-client", "fetch-event-source",
@@ -20,6 +20,7 @@ var (
 const (
 	cannotAsk = "the format cannot ask: declined"
 	noResume  = "the format cannot go on with a stream"
+	sendsAll  = "the client sends the whole conversation itself"
 	ownTools  = "the native face has no tools of the caller's"
 	cutMark   = ", cut" // behind the name of a scenario that was gone through with cuts
 )
@@ -28,18 +29,19 @@ const (
 var notThere = map[string]map[string]string{
 	"openai chat":              {"approval yes": cannotAsk, "resume": noResume},
 	"openai responses":         {},
-	"ai-sdk openai chat":       {"approval yes": cannotAsk, "resume": noResume},
-	"ai-sdk openai responses":  {"resume": noResume},
-	"ai-sdk openai-compatible": {"approval yes": cannotAsk, "resume": noResume},
-	"ai-sdk open-responses":    {"approval yes": "the client passes over mcp items", "approval no": "the client passes over mcp items", "resume": noResume},
+	"ai-sdk openai chat":       {"approval yes": cannotAsk, "resume": noResume, "thread": sendsAll},
+	"ai-sdk openai responses":  {"resume": noResume, "thread": sendsAll},
+	"ai-sdk openai-compatible": {"approval yes": cannotAsk, "resume": noResume, "thread": sendsAll},
+	"ai-sdk open-responses":    {"approval yes": "the client passes over mcp items", "approval no": "the client passes over mcp items", "resume": noResume, "thread": sendsAll},
 	"ai 5":                     {"approval yes": "version 5 has no approvals: declined"},
 	"eventsource":              {"client tool": ownTools},
 	"eventsource-client":       {"client tool": ownTools},
 	"fetch-event-source":       {"client tool": ownTools},
 }
 
-// uncut are the scenarios that have no form of their own with a cut: they are about one.
-var uncut = []string{"cut", "resume"}
+// uncut are the scenarios that have no form of their own with a cut: they are about one, or about what the model
+// gets.
+var uncut = []string{"cut", "resume", "thread"}
 
 // table is which scenarios were gone through with which clients: "ran" is whole only,
 // "cut" with its streams cut in the middle as well. One that was not, and is not known to

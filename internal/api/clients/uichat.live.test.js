@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { newChat, settled, textOf, toolsOf, versions } from "./chat.js";
-import { cutting, goOn, haltingQuestion, heldQuestion, ran, ranCut, slowQuestion, url } from "./service.js";
+import { begunThread, cutting, goOn, haltingQuestion, heldQuestion, ran, ranCut, recalled, slowQuestion, url } from "./service.js";
 
 const colour = { name: "colour", description: "the colour of a thing", parameters: { type: "object", properties: { of: { type: "string" } } } };
 
@@ -16,6 +16,13 @@ for (const [major, sdk] of Object.entries(versions)) {
   const client = `ai ${major}`;
   const approves = major !== "5"; // which has no chunks for it
   const open = ({ body, ...options } = {}) => newChat(sdk, { id: crypto.randomUUID(), api: `${url}/api/chat`, body: { approvals: approves, ...body }, ...options });
+
+  test(`ai ${major}: a thread that another format began`, async (t) => {
+    const chat = newChat(sdk, { id: await begunThread(), api: `${url}/api/chat` });
+    await chat.sendMessage({ text: "recall" });
+    assert.equal(textOf(chat), recalled);
+    ran(t, client, "thread");
+  });
 
   for (const [about, end] of Object.entries({
     plain: ["Hello there."],
