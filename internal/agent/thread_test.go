@@ -237,6 +237,40 @@ func TestKeyOfAnActiveRunAttachesToIt(t *testing.T) {
 	}
 }
 
+// Questions that are asked at the same time are answered one after the other: each model request has one
+// turn more than the one before.
+func TestQueuedQuestionsAreAnsweredOneByOne(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	const questions = 8
+	done := make(chan error, questions)
+	for i := range questions {
+		go func() {
+			_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: fmt.Sprint("question ", i), ThreadID: "t", OnBusy: agent.BusyQueue, Background: true})
+			done <- err
+		}()
+	}
+	for range questions {
+		if err := <-done; err != nil {
+			t.Errorf("Start: got %v, want nil", err)
+		}
+	}
+	runs, err := h.Log.Runs(t.Context(), event.Filter{ThreadID: "t"})
+	if err != nil || len(runs.Runs) != questions {
+		t.Fatalf("%d runs, %v, want %d", len(runs.Runs), err, questions)
+	}
+	for _, run := range runs.Runs {
+		h.Events(t, run.ID)
+	}
+	for i, r := range h.Model.Requests() {
+		if got, want := len(r.Messages), 2+2*i; got != want {
+			t.Errorf("request %d has %d messages, want %d", i, got, want)
+		}
+	}
+	if got := len(turnsOf(t, h.Log)); got != questions {
+		t.Errorf("%d turns, want %d", got, questions)
+	}
+}
+
 // What a failed and a cancelled run contribute: the question, the calls that ended, and the partial text.
 func TestFailedRunContributesWhatItDid(t *testing.T) {
 	script := func(r llmtest.Request) llmtest.Answer {
