@@ -93,6 +93,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	erring := newRecordingServer(t, http.StatusOK, `{"jsonrpc":"2.0","id":$id,"error":{"code":-32603,"message":"canary-rpc-error"}}`)
 	gone := newRecordingServer(t, http.StatusNotFound, `{"jsonrpc":"2.0","error":{"code":-32001,"message":"canary-gone-body"}}`)
 	iam := newRecordingServer(t, http.StatusBadRequest, `{"error":"canary-iam-code","error_description":"canary-iam-body"}`)
+	ends := newRecordingServer(t, http.StatusOK, "canary-receiver-body")
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if q.Hook == "tool_result" {
 			return `{"canary-hook-body":1}` // not a reply: it is logged and treated as {}
@@ -127,7 +128,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	s := startAnswerd(t, w.environment("MCP_URL", "", "MCP_CONFIG_PATH", path, "CANARY", "canary-mcp-header", "DEBUG", "true", "RECORD_MODEL_REQUESTS", "true",
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url+demo.JWKSPath, "CONSOLE_OIDC_CLIENT_ID", "console",
 		"TRACE_CONTENT", content, "TRACE_USERS", "true", "ENABLE_TRACING", "true", "OCI_APM_TRACES_URL", otlp.URL, "OCI_APM_DATA_KEY", "canary-data-key",
-		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal()))
+		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "RUN_WEBHOOK_URL", ends.URL+"/?key=canary-ends-key"))
 
 	var read bytes.Buffer // everything that a caller was sent
 	call := func(method, path, body string, header ...string) {
@@ -186,8 +187,8 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 
 	signature := token[strings.LastIndexByte(token, '.')+1:]
 	secrets := []string{signature, clientSecret, "canary-api-key", "canary-demo-query", "canary-demo-header", "canary-mcp-bearer", "canary-mcp-query", "canary-mcp-header",
-		"canary-child-arg", "canary-child-env", "canary-data-key", "canary-iam-secret", webhooktest.Secret.Reveal(), "canary-token"}
-	bodies := []string{"canary-mcp-body", "canary-rpc-error", "canary-gone-body", "canary-iam-code", "canary-iam-body", "canary-hook-body", "canary-model-body", "canary-collector-body"}
+		"canary-child-arg", "canary-child-env", "canary-data-key", "canary-iam-secret", webhooktest.Secret.Reveal(), "canary-token", "canary-ends-key"}
+	bodies := []string{"canary-mcp-body", "canary-rpc-error", "canary-gone-body", "canary-iam-code", "canary-iam-body", "canary-hook-body", "canary-model-body", "canary-collector-body", "canary-receiver-body"}
 	callers := []string{"canary-args", "canary-question", "canary-context", "canary-metadata", "canary-key", "canary-cookie", "canary-url", "canary token", "canary-code", "canary-state"}
 	page := read.String()
 	metrics := page[strings.Index(page, "GET /metrics"):strings.Index(page, "GET /openapi.yaml")]
@@ -219,6 +220,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	checkForeign(t, "the failing MCP server", failing.receivedText(), "canary-mcp-", slices.Concat(secrets, callers))
 	checkForeign(t, "the MCP server that errs", erring.receivedText(), "", secrets)
 	checkForeign(t, "the IAM", strings.ReplaceAll(iam.receivedText(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
+	checkForeign(t, "the receiver of the ends of runs", ends.receivedText(), "canary-ends-", secrets)
 	for _, r := range w.model.Requests() {
 		if got := fmt.Sprint(r.Header); strings.Contains(strings.ReplaceAll(got, "canary-api-key", ""), "canary") || strings.Contains(got, signature) {
 			t.Errorf("the model got %s, want no canary but its API key", got)

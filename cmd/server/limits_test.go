@@ -309,3 +309,21 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 		serving.Wait()
 	})
 }
+
+// What a caller has used at one replica counts at the other one, also after both have started again.
+func TestReplicasShareTheBudgetOfACaller(t *testing.T) {
+	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
+	env := []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=scripted", "EVENTS_URL=" + newNATS(t), "BUDGET_PER_CALLER=total_tokens=20/24h"}
+	c := newClient(t)
+	ask := func(p *process, want int) {
+		t.Helper()
+		resp := post(t, c, p.url(t)+"/answer", `{"question":"?"}`)
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != want {
+			t.Errorf("got %d %s, %v, want %d", resp.StatusCode, body, err, want)
+		}
+	}
+	ask(spawnAnswerd(t, env), http.StatusOK) // 15 tokens
+	ask(spawnAnswerd(t, env), http.StatusOK)
+	ask(spawnAnswerd(t, env), http.StatusTooManyRequests)
+}

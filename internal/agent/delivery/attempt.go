@@ -68,17 +68,21 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 			d.park(job, maxDelay)
 		}
 	}()
+	age := d.Log.Now().Sub(time.UnixMilli(rec.Created))
 	if job.Attempt() > 1 {
 		switch ended, same := d.compareEnd(rec); {
-		case !ended:
+		case !ended && age < lifetime:
 			d.park(job, endDelay)
+			return
+		case !ended:
+			d.giveUp(d.ctx, rec, "the run has not ended, or its log cannot be read")
+			d.remove(job, rec)
 			return
 		case !same: // the process that took the run over has stored another delivery
 			d.remove(job, rec)
 			return
 		}
 	}
-	age := d.Log.Now().Sub(time.UnixMilli(rec.Created))
 	err := d.sender.send(d.ctx, d.urlOf(rec), rec, time.Now())
 	switch {
 	case err == nil:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"sync"
 	"testing"
@@ -145,8 +144,6 @@ func (p *process) endRun(callback string, end event.Body) event.Run {
 }
 
 func newLog() event.Log { return memory.New(memory.Options{}) }
-
-func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
 
 var answered = event.FinalAnswer{Answer: "Yes.", Metadata: event.Metadata{ToolNames: []string{"add"}, Model: "m"}, FinishReason: "stop"}
 
