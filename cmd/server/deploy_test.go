@@ -81,7 +81,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		return llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"1/0"}`})
 	})
 	p := spawnAnswerd(t, append(w.environ(), "HOOKS_URL="+hooks.URL, "HOOKS_SECRET="+webhooktest.Secret.Reveal(),
-		"ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))
+		"RUN_WEBHOOK_URL="+collector.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL))
 	url := p.url(t)
 	for _, question := range []string{"?", "Fail."} {
 		resp := post(t, newClient(t), url+"/answer", `{"question":"`+question+`"}`)

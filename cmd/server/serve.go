@@ -98,11 +98,11 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if hooks != nil {
 		defer hooks.Close()
 	}
-	deliveries, err := newDeliveries(c, log, tel, logger)
+	prompt, err := newPrompt(c)
 	if err != nil {
 		return err
 	}
-	prompt, err := newPrompt(c)
+	deliveries, err := newDeliveries(c, log, tel, logger)
 	if err != nil {
 		return err
 	}
