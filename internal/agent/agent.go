@@ -219,7 +219,7 @@ func New(o Options) (*Agent, error) {
 		}
 		o.Prompt = p
 	}
-	m, err := newMetrics(o.Meter)
+	m, err := newMetrics(o.Meter, o.CostClaim != "")
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}

@@ -37,16 +37,20 @@ type metrics struct {
 }
 
 // Bounds of the time series of mcp.client.operation.duration that name their tool, of one server and
-// of all. A series is a server, a tool and a kind of failure or none, and 20 lines of /metrics.
+// of all. A series is a server, a tool and a kind of failure or none, and 20 lines of /metrics. With
+// Options.CostClaim there are fewer, since the metrics of package usage need up to 3,000 lines then, and
+// all metrics together stay below 5,000.
 const (
 	maxToolSeriesOfServer = 100
 	maxToolSeries         = 150
+	maxToolSeriesByClaim  = 100
 )
 
 // toolSeries remembers which series name their tool: servers choose the names of tools and may
 // change them at any time. The first ones do, until there are too many.
 type toolSeries struct {
 	mu     sync.Mutex // protects the fields below
+	most   int
 	named  map[[3]string]bool
 	counts map[string]int // by server
 }
@@ -57,7 +61,7 @@ func (s *toolSeries) label(server, tool, kind string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.named[key] {
-		if len(s.named) >= maxToolSeries || s.counts[server] >= maxToolSeriesOfServer {
+		if len(s.named) >= s.most || s.counts[server] >= maxToolSeriesOfServer {
 			return "_other"
 		}
 		s.named[key] = true
@@ -66,8 +70,12 @@ func (s *toolSeries) label(server, tool, kind string) string {
 	return tool
 }
 
-func newMetrics(m metric.Meter) (metrics, error) {
-	out := metrics{toolNames: &toolSeries{named: make(map[[3]string]bool), counts: make(map[string]int)}}
+func newMetrics(m metric.Meter, byClaim bool) (metrics, error) {
+	most := maxToolSeries
+	if byClaim {
+		most = maxToolSeriesByClaim
+	}
+	out := metrics{toolNames: &toolSeries{most: most, named: make(map[[3]string]bool), counts: make(map[string]int)}}
 	var errs [7]error
 	out.runs, errs[0] = m.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
 	out.duration, errs[1] = m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))

@@ -30,7 +30,7 @@ import (
 // model. So there are at most maxSets + maxClaims + 2 sets.
 const (
 	maxClaims = 1000
-	maxSets   = 800
+	maxSets   = 480
 	// maxValue bounds the value of a claim, in bytes.
 	maxValue = 128
 )

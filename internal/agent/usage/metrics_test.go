@@ -51,8 +51,8 @@ func TestMeterBoundsItsLabelSets(t *testing.T) {
 			}
 		}
 	})
-	if len(sets) > 1802 {
-		t.Errorf("label sets = %d, want at most 1802", len(sets))
+	if len(sets) > 1482 {
+		t.Errorf("label sets = %d, want at most 1482", len(sets))
 	}
 	byClaim := make(map[string]int64)
 	for set, tokens := range sets {
