@@ -68,6 +68,7 @@ describe("the console behind authentication", { skip: missing }, () => {
     assert.deepEqual(others.filter((f) => !f.includes("401")), []);
     await page.getByRole("button", { name: "Forget it" }).click();
     assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+    assert.deepEqual(await Promise.all([".thread", ".turn"].map((part) => page.locator(part).count())), [0, 0]);
     await close();
   });
 });
