@@ -108,6 +108,9 @@ func (x *Index) Page(f event.ThreadFilter, kept func(event.Thread) bool) (page e
 		end, _ = o.search(after)
 	}
 	query, last := strings.ToLower(f.Query), uint64(0)
+	if query == "" {
+		page.Threads = make([]event.Thread, 0, min(end, f.PageSize()))
+	}
 	for _, e := range slices.Backward(o.sorted[:end]) {
 		if !kept(e.Thread) || query != "" && !strings.Contains(strings.ToLower(e.Title), query) {
 			continue
