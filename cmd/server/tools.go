@@ -51,7 +51,10 @@ func connectTools(c config, o mcp.Options) (toolset, error) {
 	logWarnings(warnings, o.Logger)
 	warnAboutCallers(c, servers, o.Logger)
 	t.warnAboutSignIns(c, servers, o.Logger)
-	o.Timeout, o.MaxConcurrentCalls, o.Version, o.Pins = c.Timeout, c.MaxConcurrentCalls, version, c.pinsPath()
+	o.Timeout, o.Version, o.Pins = c.Timeout, version, c.pinsPath()
+	if c.MaxConcurrentCalls != nil {
+		o.MaxConcurrentCalls = *c.MaxConcurrentCalls
+	}
 	o.MaxToolBytes = maxToolBytes()
 	o.RedirectURL, o.TokenTLS = c.redirectURL(), c.certificates.iam
 	if c.EnableJWTToken {

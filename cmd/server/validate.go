@@ -36,7 +36,7 @@ func (c *config) validate(modelSet bool) error {
 		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
 		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
 		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
-		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls < 0, "must not be negative"},
+		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls != nil && *c.MaxConcurrentCalls < 1, "must be at least 1"},
 		{"MCP_APPROVAL", !slices.Contains([]string{"never", "destructive", "always"}, c.MCPApproval), "must be never, destructive or always"},
 		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},

@@ -143,9 +143,6 @@ var (
 	ErrTooFast     = admission.ErrTooFast
 )
 
-// SpentError refuses a run of a caller who has used up one of Options.CallerBudgets.
-type SpentError = usage.SpentError
-
 // InvalidError names the invalid field of a request, and the reason.
 type InvalidError struct {
 	Pointer string // the field, as a JSON pointer (RFC 6901) into the native request
@@ -252,7 +249,7 @@ func New(o Options) (*Agent, error) {
 // While too many runs are active, Start waits for at most ten seconds, and for the active run of its thread
 // if OnBusy wants that.
 //
-// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *SpentError,
+// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
 // ErrKeyReused, ErrKeyElsewhere, ErrNoTurn, *event.BusyError, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	busy, err := a.openThread(ctx, owner, &r)

@@ -378,10 +378,7 @@ func (l *loop) settingsForExport() export.Settings {
 	return s
 }
 
-// Export returns the document of a run that has ended. Errors: ErrNotEnded, or those of the log.
+// Export returns the document of a run that has ended. Errors: record.ErrNotEnded, or those of the log.
 func (a *Agent) Export(ctx context.Context, run string) (*export.Document, error) {
 	return a.recorder.Export(ctx, run)
 }
-
-// ErrNotEnded means that a run has not ended and cannot be exported yet.
-var ErrNotEnded = record.ErrNotEnded

@@ -200,7 +200,7 @@ func TestRunSumsUpWhenTheBudgetOfItsCallerEnds(t *testing.T) {
 	if got, want := told(events), "caller_total_tokens 30/20"; got != want {
 		t.Errorf("budget events = %q, want %q", got, want)
 	}
-	var spent *agent.SpentError
+	var spent *usage.SpentError
 	if _, err := h.Start(t.Context(), tenant("red"), agent.Request{Question: "?"}); !errors.As(err, &spent) || spent.Used != 45 {
 		t.Errorf("Start after that = %v, want *SpentError of 45", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 )
 
@@ -193,7 +194,7 @@ func refusalProblem(r *agent.Refusal) *problem {
 }
 
 // spentProblem returns the problem of a run whose caller has used up a budget.
-func spentProblem(e *agent.SpentError) *problem {
+func spentProblem(e *usage.SpentError) *problem {
 	p := newProblem("rate_limited", fmt.Sprintf("The budget of this caller is used up (%s). The period ends at %s.", e.Limit, e.Until.UTC().Format(time.RFC3339)))
 	p.header.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))
 	p.header.Set("X-Should-Retry", "false") // OpenAI's clients would retry at once: the period may last for days

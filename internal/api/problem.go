@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/record"
+	"answerd/internal/agent/usage"
 	"answerd/internal/api/agui"
 	"answerd/internal/api/aisdk"
 	"answerd/internal/api/chat"
@@ -114,7 +116,7 @@ func problemFor(err error) (p *problem, known bool) {
 	if refusal, ok := errors.AsType[*agent.Refusal](err); ok {
 		return refusalProblem(refusal), true
 	}
-	if spent, ok := errors.AsType[*agent.SpentError](err); ok {
+	if spent, ok := errors.AsType[*usage.SpentError](err); ok {
 		return spentProblem(spent), true
 	}
 	if busy, ok := errors.AsType[*event.BusyError](err); ok {
@@ -159,7 +161,7 @@ var sentinelProblems = []struct {
 	{agent.ErrNoTurn, "not_found", "The thread does not have this turn, or not any more."},
 	{agent.ErrUnknownAgent, "not_found", "There is no agent with this id."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
-	{agent.ErrNotEnded, "conflict", "The run has not ended. Wait for its end, or cancel it."},
+	{record.ErrNotEnded, "conflict", "The run has not ended. Wait for its end, or cancel it."},
 	{event.ErrNotFound, "not_found", "There is no such run."},
 	{event.ErrLost, "gone", "The run was lost when the process that executed it ended. Ask again."},
 	{event.ErrTooLarge, "too_large", "The request is too large for the event log."},

@@ -135,7 +135,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool": {ours: []string{"event", "agent", "api/native"}},
 
-	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "agent/thread", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool", "receipt"}, outside: []string{"github.com/go-chi/chi/v5"}},
+	"answerd/internal/api": {ours: []string{"agent", "agent/definition", "agent/record", "agent/thread", "agent/usage", "event", "auth", "sse", "mcp/mcpserver", "api/native", "api/chat", "api/responses", "api/aisdk", "api/agui", "api/mcptool", "receipt"}, outside: []string{"github.com/go-chi/chi/v5"}},
 
 	"answerd/internal/demo": {ours: []string{"auth"}, outside: []string{"github.com/golang-jwt/jwt/v5", "github.com/modelcontextprotocol/go-sdk"}},
 
@@ -159,7 +159,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/threadindex": {ours: []string{"event"}},
 
 	"answerd/cmd/server": {
-		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/delivery", "agent/prompt", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/token", "console", "demo", "event", "event/jetstream", "event/memory", "llm", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "telemetry", "terminal", "tlsconfig", "values"},
+		ours:    []string{"agent", "agent/admission", "agent/definition", "agent/delivery", "agent/prompt", "agent/record", "agent/usage", "agent/webhook", "api", "auth", "auth/fetch", "auth/sealed", "auth/signin", "auth/token", "console", "demo", "eval", "event", "event/jetstream", "event/memory", "export", "llm", "llm/genai", "llm/openai", "llm/texttool", "mcp", "mcp/catalog", "mcp/config", "receipt", "rerun", "telemetry", "terminal", "tlsconfig", "values"},
 		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 
