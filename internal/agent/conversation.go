@@ -346,6 +346,14 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 
 func (a *Agent) threads() thread.Store { return thread.Store{Log: a.Log, Logger: a.Logger} }
 
+// title returns the title of a thread that begins with the request.
+func (r *Request) title() string {
+	if title := thread.Title(r.questionText()); title != "" || len(r.Media) == 0 {
+		return title
+	}
+	return thread.Title(r.Media[0].Name)
+}
+
 // beginTurn makes the run the active one of its thread, and reads the earlier turns if the question
 // continues the thread. began is false for a child run, and for one that runs beside the active run.
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
@@ -355,7 +363,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	a := r.agent
 	var t event.Thread
 	for {
-		t, err = a.threads().Begin(ctx, r.Run, thread.Title(r.req.questionText()))
+		t, err = a.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
 		if !isBusy || !r.req.runsBeside() {
 			break

@@ -5,7 +5,7 @@ import { describe, test } from "node:test";
 import { fetchEventSource } from "@microsoft/fetch-event-source";
 import { EventSource } from "eventsource";
 import { createEventSource } from "eventsource-client";
-import { begunThread, cutting, goOn, ran, ranCut, continued, slowQuestion, url } from "./service.js";
+import { begunThread, cutting, goOn, ran, ranCut, askedBefore, slowQuestion, url } from "./service.js";
 
 const ends = ["final_answer", "run_error", "cancelled"];
 const types = [
@@ -115,7 +115,7 @@ describe("clients of Server-Sent Events", { concurrency: true, timeout: 60_000 }
     }
 
     test(`${name}: a thread that another format began`, async (t) => {
-      assert.equal(told(await read(url, "recall", undefined, { thread_id: await begunThread() })).answer, continued);
+      assert.equal(told(await read(url, "recall", undefined, { thread_id: await begunThread() })).answer, askedBefore);
       ran(t, name, "thread");
     });
 

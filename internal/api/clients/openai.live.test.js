@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI, { APIError } from "openai";
-import { begun, begunThread, cutting, endOf, goOn, heldQuestion, ran, ranCut, continued, slowQuestion, url } from "./service.js";
+import { begun, begunThread, cutting, endOf, goOn, heldQuestion, ran, ranCut, askedBefore, slowQuestion, url } from "./service.js";
 
 const clientOf = (base) => new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0 });
 const client = clientOf(url);
@@ -44,14 +44,14 @@ test("models", async () => {
 
 test("chat: a thread that another format began", async (t) => {
   const answer = await client.chat.completions.create({ model, messages: ask("recall"), answerd: { thread_id: await begunThread() } });
-  assert.equal(answer.choices[0].message.content, continued);
+  assert.equal(answer.choices[0].message.content, askedBefore);
   ran(t, "openai chat", "thread");
 });
 
 test("responses: a thread that another format began, and a response that is no longer there", async (t) => {
   const conversation = await begunThread();
   const first = await client.responses.create({ model, input: "recall", conversation });
-  assert.equal(first.output_text, continued);
+  assert.equal(first.output_text, askedBefore);
   assert.equal(first.conversation.id, conversation);
   const next = await client.responses.create({ model, input: "recall", previous_response_id: first.id });
   assert.equal(next.output_text, "You asked: recall");

@@ -32,7 +32,7 @@ export async function begunThread() {
 }
 
 /** What the model says to the question "recall" in that thread. */
-export const continued = "You asked: plain";
+export const askedBefore = "You asked: plain";
 
 /** The type of the last event of the newest run of a thread, once there is one. */
 export async function endOf(thread) {
