@@ -104,6 +104,7 @@ describe("the conversations of a caller", { skip: missing }, () => {
     await page.keyboard.press("Enter");
     assert.equal(await remove.getAttribute("aria-label"), "Really delete: What is 2 + 3?");
     await accessible(page);
+    await shoot(page, "17-delete");
     await page.keyboard.press("Enter");
     await page.getByRole("status").filter({ hasText: "The conversation is deleted" }).waitFor({ state: "attached" });
     assert.equal((await call("threads/sum", undefined, "GET")).status, 404);
