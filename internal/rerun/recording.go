@@ -35,9 +35,10 @@ type timedPart struct {
 
 // recordedCall has the events of a call from the moment when it was complete.
 type recordedCall struct {
-	name   string
-	args   []byte
-	events []event.Event
+	name     string
+	args     []byte
+	complete int64 // the number of its tool_call event
+	events   []event.Event
 }
 
 func newRecording(doc *export.Document) (*recording, error) {
@@ -130,7 +131,7 @@ func (r *turnReader) read(e event.Event) {
 		r.text[b.CallID] += b.Delta
 		r.add(llm.ToolCallArgs{Index: r.index[b.CallID], Delta: b.Delta})
 	case event.ToolCall:
-		r.readCall(b)
+		r.readCall(b, e.Seq)
 	case event.Budget:
 		if b.Limit == "seconds" {
 			r.after = e.Seq
@@ -143,7 +144,7 @@ func (r *turnReader) read(e event.Event) {
 }
 
 // readCall reads a complete call. A call without arguments was cut off, and the writer has completed it.
-func (r *turnReader) readCall(b event.ToolCall) {
+func (r *turnReader) readCall(b event.ToolCall, seq int64) {
 	text := b.ArgsText
 	if b.Args != nil {
 		text = string(b.Args)
@@ -153,7 +154,7 @@ func (r *turnReader) readCall(b event.ToolCall) {
 	if b.Args != nil || b.ArgsText != "" {
 		r.add(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: text})
 	}
-	r.calls[b.CallID] = &recordedCall{name: b.Tool, args: []byte(text)}
+	r.calls[b.CallID] = &recordedCall{name: b.Tool, args: []byte(text), complete: seq}
 }
 
 // callOf returns the call that an event belongs to; "" for none.

@@ -35,9 +35,10 @@ type runState struct {
 
 	turn       int // answers of the model that were given; the session's mutex protects it
 	comparison comparison
-	interrupts map[string]string // the id of a question in the new run, by that in the recording
-	actions    []action          // to come, in order
-	unordered  chan struct{}     // closed when the recorded order cannot be kept
+	interrupts map[string]string        // the id of a question in the new run, by that in the recording
+	actions    []action                 // to come, in order
+	sent       map[string]chan struct{} // by call; closed when the call is sent; the session's mutex protects the map
+	unordered  chan struct{}            // closed when the recorded order cannot be kept
 }
 
 // action is something that came from outside of the run.
@@ -59,7 +60,7 @@ func (s *session) attach(e record.Executing) *runState {
 			rec = &recording{doc: s.root.doc, calls: map[string]*recordedCall{}, children: map[string]*recording{}, inputs: map[string][]byte{}}
 		}
 	}
-	r := &runState{session: s, rec: rec, id: e.Run, interrupts: make(map[string]string), unordered: make(chan struct{})}
+	r := &runState{session: s, rec: rec, id: e.Run, interrupts: make(map[string]string), sent: make(map[string]chan struct{}), unordered: make(chan struct{})}
 	r.comparison = newComparison(rec)
 	r.planActions(e.Parent == "")
 	s.runs[e.Run] = r
@@ -292,12 +293,12 @@ func (r *runState) planActions(root bool) {
 		case event.Budget:
 			if b.Limit == "seconds" {
 				limit = b.Max
-				plan(e.Seq-1, func(context.Context) { r.advance(b.Used) })
+				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, b.Used) })
 			}
 		case event.ToolError:
 			if strings.HasPrefix(b.Payload, timeForTools) {
 				at := max(limit*4/5, limit-15)
-				plan(e.Seq-1, func(context.Context) { r.advance(at) })
+				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, at) })
 			}
 		case event.StepReset:
 			if root {
@@ -305,7 +306,11 @@ func (r *runState) planActions(root bool) {
 			}
 		case event.Cancelled:
 			if root {
-				plan(r.rec.firstCloser(i)-1, func(ctx context.Context) { _ = r.current().Cancel(ctx, r.id) }) // an error shows as a stalled run
+				first := r.rec.firstCloser(i)
+				plan(first-1, func(ctx context.Context) {
+					r.awaitSent(ctx, first)
+					_ = r.current().Cancel(ctx, r.id) // an error shows as a stalled run
+				})
 			}
 		case event.RunError:
 			if root && isShutdown(b) {
@@ -340,8 +345,37 @@ func isExpired(e event.Event) bool {
 // isShutdown reports whether a run ended because its process did.
 func isShutdown(b event.RunError) bool { return b.Code == "server_shutdown" }
 
-func (r *runState) advance(seconds float64) {
+// advance lets the time of the run reach that many seconds, before the event with the number seq.
+func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
+	r.awaitSent(ctx, seq)
 	r.current().AdvanceClock(r.id, time.Duration(seconds*float64(time.Second)))
+}
+
+// awaitSent waits until the calls are sent that were in flight at the event with the number seq. Once the run is
+// cancelled or its time is used up, they would be refused.
+func (r *runState) awaitSent(ctx context.Context, seq int64) {
+	over := time.NewTimer(r.options.Stall)
+	defer over.Stop()
+	for id, c := range r.rec.calls {
+		if len(c.events) == 0 || c.complete > seq || c.events[len(c.events)-1].Seq < seq || !isSent(c.events[0]) || r.rec.children[id] != nil {
+			continue
+		}
+		select {
+		case <-r.sentSignal(id):
+		case <-over.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// sentSignal returns the channel that is closed when a call is sent.
+func (r *runState) sentSignal(callID string) chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sent[callID] == nil {
+		r.sent[callID] = make(chan struct{})
+	}
+	return r.sent[callID]
 }
 
 // takeOver lets another agent continue the runs, as another process did.

@@ -110,6 +110,9 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 	if c == nil {
 		return nil, failure
 	}
+	if sent := r.sentSignal(call.CallID); !isClosed(sent) {
+		close(sent) // a call is sent by one goroutine
+	}
 	return r.repeat(ctx, call, c)
 }
 
