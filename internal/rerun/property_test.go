@@ -112,8 +112,8 @@ func answerAll(ctx context.Context, h *agenttest.Fixture, id string, rnd *rand.R
 	}
 }
 
-// randomRuns returns the number of runs of TestRandomRunsRunAgain. make durable asks for a
-// thousand.
+// randomRuns returns the number of runs of TestRandomRunsRunAgain. a larger one is for
+// a machine that has time.
 func randomRuns(t *testing.T) int {
 	t.Helper()
 	n := 100
