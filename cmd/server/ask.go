@@ -290,12 +290,13 @@ func evalCommand(ctx context.Context, args []string, environ environment, stdout
 }
 
 // evaluate runs a suite with the answerd at url, or with one in this process. The latter keeps its
-// events in memory: the runs of an evaluation are not the runs of the service.
+// events in memory and sends no webhooks about them: the runs of an evaluation are not the runs of the
+// service.
 func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, environ environment, stdout, stderr io.Writer) (eval.Report, error) {
 	configuration := url
 	if url == "" {
 		environ = maps.Clone(environ)
-		for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "TOKENS_KEY_FILE"} { // the last one needs a log that is kept
+		for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "TOKENS_KEY_FILE", "RUN_WEBHOOK_URL"} { // TOKENS_KEY_FILE needs a log that is kept
 			environ[name] = ""
 		}
 		service, err := startLocalService(ctx, environ, stderr)

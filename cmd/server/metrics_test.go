@@ -178,7 +178,7 @@ func TestSpanAttributesAreBounded(t *testing.T) {
 	}
 	otlp.mu.Lock()
 	defer otlp.mu.Unlock()
-	if i := slices.IndexFunc(otlp.spans, func(sp otlptest.Span) bool { return strings.HasPrefix(sp.Name, "execute_tool") }); i < 0 {
+	if i := slices.IndexFunc(otlp.spans, func(sp otlptest.Span) bool { return sp.Name == "tool_call" }); i < 0 {
 		t.Errorf("got %d spans, want one of a tool call among them", len(otlp.spans))
 	}
 	for _, sp := range otlp.spans {

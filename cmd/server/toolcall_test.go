@@ -42,7 +42,7 @@ func TestToolCallWithoutAModelHasATrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := otlp.spanTree(traceID)
-	for _, branch := range []string{"? > POST /tools/{name}/call", "POST /tools/{name}/call > execute_tool calculate", "execute_tool calculate > POST"} {
+	for _, branch := range []string{"? > POST /tools/{name}/call", "POST /tools/{name}/call > tool_call", "tool_call > POST"} {
 		if tree[branch] != 1 {
 			t.Errorf("%d of %q in %v, want 1", tree[branch], branch, tree)
 		}
@@ -122,8 +122,8 @@ func TestHooksAreCalledInTheTraceOfTheRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := otlp.spanTree(traceID)
-	if tree["execute_tool calculate > hook"] != 2 || tree["execute_tool convert > hook"] != 2 || tree["hook > POST"] != 4 {
-		t.Errorf(`spans %v, want two hooks below each of two calls, and ["hook > POST"] 4`, tree)
+	if tree["tool_call > hook"] != 4 || tree["hook > POST"] != 4 {
+		t.Errorf(`spans %v, want ["tool_call > hook"] 4, ["hook > POST"] 4`, tree)
 	}
 	if strings.Contains(s.log.String(), webhooktest.Secret.Reveal()) {
 		t.Errorf("log %s, want it without the hook's secret", s.log.String())

@@ -95,21 +95,20 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 	}
 	tree := otlp.spanTree(traceID)
 	for branch, n := range map[string]int{
-		"? > POST /answer":                           1,
-		"POST /answer > tool_calling_loop":           1,
-		"tool_calling_loop > chat scripted":          2,
-		"tool_calling_loop > execute_tool calculate": 1,
-		"tool_calling_loop > execute_tool convert":   1,
-		"chat scripted > POST":                       2, // the HTTP request to the model
-		"execute_tool calculate > POST":              1, // and to the MCP server
+		"? > POST /answer":                 1,
+		"POST /answer > tool_calling_loop": 1,
+		"tool_calling_loop > llm_invoke":   2,
+		"tool_calling_loop > tool_call":    2,
+		"llm_invoke > POST":                2, // the HTTP request to the model
+		"tool_call > POST":                 2, // and to the MCP server
 	} {
 		if tree[branch] != n {
 			t.Errorf("got %d of %q, want %d in %v", tree[branch], branch, n, tree)
 		}
 	}
 	for span, wanted := range map[string][]string{
-		"chat scripted":          {"model", "gen_ai.operation.name", "gen_ai.request.model", "gen_ai.usage.input_tokens"},
-		"execute_tool calculate": {"tool", "gen_ai.tool.name", "gen_ai.tool.call.id", "mcp.method.name"},
+		"llm_invoke": {"model", "gen_ai.operation.name", "gen_ai.request.model", "gen_ai.usage.input_tokens"},
+		"tool_call":  {"tool", "gen_ai.tool.name", "gen_ai.tool.call.id", "mcp.method.name"},
 	} {
 		got := otlp.attributes(span)
 		for _, key := range wanted {

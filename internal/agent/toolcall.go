@@ -118,13 +118,10 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 }
 
 // startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
-// conventions for generative AI define for the operation execute_tool.
+// conventions for generative AI define for the operation execute_tool. The name is the
+// predecessor's, which people's queries know.
 func (a *Agent) startCallSpan(ctx context.Context, x *toolExecution) (context.Context, trace.Span) {
-	name := "execute_tool"
-	if IsToolName(x.Tool) { // otherwise the model has invented it
-		name += " " + x.Tool
-	}
-	return a.Tracer.Start(ctx, name, trace.WithAttributes(
+	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
 		attribute.String("tool", x.Tool), // the predecessor's attribute, in addition to that of the conventions
 		attribute.String("gen_ai.operation.name", "execute_tool"),
 		attribute.String("gen_ai.tool.name", x.Tool),

@@ -348,6 +348,7 @@ func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
 }
 
 func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
+	t.Parallel() // the question waits ten seconds for a place
 	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	s.StartRun(t, agent.Request{})
 	resp := s.do(t, "POST", "/answer", question)

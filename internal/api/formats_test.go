@@ -153,6 +153,7 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 	for _, d := range doors {
 		t.Run(d.name, func(t *testing.T) {
+			t.Parallel() // each waits ten seconds for a place
 			open := make(chan struct{})
 			s := serve(t, holds(open), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 			begun := s.doContext(bounded(t), t, "POST", "/answer/stream", question)

@@ -136,6 +136,7 @@ func TestToolCallEndsWithItsCaller(t *testing.T) {
 
 // A call under way holds a place of MaxRuns, keeps a drain waiting, and is ended by it.
 func TestToolCallCountsAsARun(t *testing.T) {
+	t.Parallel() // a call waits ten seconds for a place
 	s := serve(t, adds(), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	first := make(chan *http.Response, 1)
 	held := calling(t.Context(), t, s, "wait")

@@ -100,19 +100,13 @@ type callRecorder struct {
 	calls     []llm.ToolCall
 }
 
-// maxSpanModel bounds the model in the name of a span, in bytes: callers may ask for any model.
-const maxSpanModel = 100
-
 var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 
-// startCall starts the span of one call. The requests of the call must use the context that it
+// startCall starts the span of one call, with the attributes that the OpenTelemetry conventions for
+// generative AI define for the operation chat. The name is the predecessor's. The requests of the call must use the context that it
 // returns.
 func (t *instruments) startCall(ctx context.Context, r *llm.Request) (context.Context, *callRecorder) {
-	name := "chat"
-	if r.Model != "" && len(r.Model) <= maxSpanModel {
-		name += " " + r.Model
-	}
-	ctx, span := t.tracer.Start(ctx, name, clientSpan)
+	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
 	o := &callRecorder{telemetry: t, span: span, model: r.Model, start: time.Now()}
 	if !span.IsRecording() {
 		return ctx, o

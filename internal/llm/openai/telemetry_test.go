@@ -79,8 +79,8 @@ func TestSpanIsAChildOfTheCallers(t *testing.T) {
 		t.Fatalf("got %d spans, want 1", len(ended))
 	}
 	span := ended[0]
-	if span.Name() != "chat m" || span.Parent().SpanID() != parent.SpanContext().SpanID() || span.SpanKind() != oteltrace.SpanKindClient || span.Status().Code != codes.Unset {
-		t.Errorf("got span %s under %v of kind %v with status %v, want chat m, a client span under the caller's", span.Name(), span.Parent(), span.SpanKind(), span.Status())
+	if span.Name() != "llm_invoke" || span.Parent().SpanID() != parent.SpanContext().SpanID() || span.SpanKind() != oteltrace.SpanKindClient || span.Status().Code != codes.Unset {
+		t.Errorf("got span %s under %v of kind %v with status %v, want llm_invoke, a client span under the caller's", span.Name(), span.Parent(), span.SpanKind(), span.Status())
 	}
 	u, _ := url.Parse(s.URL)
 	where := "server.address=" + u.Hostname() + ",server.port=" + u.Port()
