@@ -244,7 +244,7 @@ func TestRulesAreReloaded(t *testing.T) {
 	}
 }
 
-// Who guards a door has to see that somebody tries it.
+// Operators must see failed attempts to log in.
 func TestAuthFailuresAreCountedByReason(t *testing.T) {
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := startAnswerd(t, w.environment(w.withInboundAuth()...))

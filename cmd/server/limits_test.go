@@ -249,10 +249,10 @@ func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0
 // F30: whoever sends slowly has 5 s for the headers and 15 s for all of the request, and
 // keeps nobody else from anything.
 func TestSlowRequestsAreCutOff(t *testing.T) {
-	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	fixture := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	synctest.Test(t, func(t *testing.T) {
 		p := &pipeListener{conns: make(chan net.Conn), over: make(chan struct{})}
-		server := newServer(api.New(api.Options{Agent: house.Agent, Log: house.Log}))
+		server := newServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log}))
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = server.Serve(p) })
 		// sent writes a byte a second and returns what came back, and when the end did.

@@ -69,7 +69,7 @@ func TestAttachmentsThatTheModelDoesNotTakeAreRefused(t *testing.T) {
 
 // The attachments are stored with the run, for the process that takes it over.
 func TestAttachmentsSurviveATakeover(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	start := func(log event.Log) *agenttest.Fixture {
 		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) {
 			o.Log, o.Durable = log, true

@@ -201,7 +201,7 @@ func TestRaisedLimitOutlivesItsProcess(t *testing.T) {
 
 func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 	once := float64(max(budget.ToolCalls, int(budget.TotalTokens)))
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, whileOffered(echoTen), durable(origin))
 	run := first.StartRun(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
 	whole := generous(t, first, run.ID, once)

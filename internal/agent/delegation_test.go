@@ -326,9 +326,9 @@ func TestTurnAsksFewAgents(t *testing.T) {
 	}
 }
 
-// familyChronicle is a chronicle of a run and its children.
-type familyChronicle struct {
-	*chronicle
+// familyRecordingLog is a recordingLog of a run and its children.
+type familyRecordingLog struct {
+	*recordingLog
 }
 
 // replayedJobs collects the jobs that a replayed history creates.
@@ -337,11 +337,11 @@ type replayedJobs struct {
 	jobs []event.Job
 }
 
-func (c familyChronicle) Create(ctx context.Context, r event.Run) error {
+func (c familyRecordingLog) Create(ctx context.Context, r event.Run) error {
 	return c.did("create", func() error { return c.Log.Create(ctx, r) }, func(ctx context.Context, log event.Log) error { return log.Create(ctx, r) })
 }
 
-func (c familyChronicle) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (t event.Thread, err error) {
+func (c familyRecordingLog) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (t event.Thread, err error) {
 	begin := func(ctx context.Context, log event.Log) error {
 		t, err = log.BeginTurn(ctx, owner, thread, run, agent, title)
 		return err
@@ -350,7 +350,7 @@ func (c familyChronicle) BeginTurn(ctx context.Context, owner event.Owner, threa
 	return t, err
 }
 
-func (c familyChronicle) CreateJob(ctx context.Context, run string, request []byte) (job event.Job, err error) {
+func (c familyRecordingLog) CreateJob(ctx context.Context, run string, request []byte) (job event.Job, err error) {
 	err = c.did("job", func() error { job, err = c.Log.CreateJob(ctx, run, request); return err }, func(ctx context.Context, log event.Log) error {
 		job, err := log.CreateJob(ctx, run, request)
 		if r := log.(*replayedJobs); err == nil {
@@ -365,7 +365,7 @@ func (c familyChronicle) CreateJob(ctx context.Context, run string, request []by
 // as they would have ended: with one child that counts, and no question and no call repeated.
 func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 	url := "" // the same for all processes, because a person approves the call of a tool at its address
-	house := func(log event.Log) *agenttest.Fixture {
+	newFixture := func(log event.Log) *agenttest.Fixture {
 		return agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
 			"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
 			"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
@@ -390,24 +390,24 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 			return false
 		})
 	}
-	origin := familyChronicle{&chronicle{Log: memory.New(memory.Options{})}}
-	first := house(origin)
+	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
+	first := newFixture(origin)
 	url = first.Tools.URL
 	run := first.StartRun(t, agent.Request{Question: "?", Background: true, Interactive: true})
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, approve(t, first, run.ID))
-	acts := origin.history()
+	operations := origin.history()
 	last := 0
-	for n, a := range acts {
+	for n, a := range operations {
 		if a.what == "final_answer" {
 			last = n
 		}
 	}
 	for n := 3; n <= last; n++ { // a run without a job cannot be taken over, and the last answer ends the parent
-		t.Run(fmt.Sprintf("%02d_%s", n, acts[n-1].what), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%02d_%s", n, operations[n-1].what), func(t *testing.T) {
 			callsBefore := first.Tools.CallCounts()["add"]
 			log := &replayedJobs{Log: memory.New(memory.Options{})}
 			made := 0
-			for _, a := range acts[:n] {
+			for _, a := range operations[:n] {
 				if err := a.do(t.Context(), log); err != nil {
 					t.Fatalf("%s: %v", a.what, err)
 				}
@@ -432,7 +432,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			h := house(log.Log)
+			h := newFixture(log.Log)
 			events := approve(t, h, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			oneEndingPerCall(t, events)

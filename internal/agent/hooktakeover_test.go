@@ -20,7 +20,7 @@ import (
 // Whenever a process dies, the hooks about the run are asked at least once: about the open question,
 // under its one id, and about the end. A question that was answered meanwhile is not told again.
 func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))
 	first, asked := watched(t, script, silent, durable(origin), guarded("add"))
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
@@ -31,7 +31,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 	if got := strings.Count(hooksOf(asked), "interrupt"); got != 1 {
 		t.Fatalf("got %d questions interrupt without a death, want 1: %s", got, hooksOf(asked))
 	}
-	for n, a := range origin.history() { // before each act; the last one is the terminal event
+	for n, a := range origin.history() { // before each operation; the last one is the terminal event
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			kept, told := make(map[string]bool), false
@@ -80,14 +80,14 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 
 // processes executes a run and calls continueRun for each moment at which its process may have died:
 // with the run's log up to there, and what the log has by then.
-func processes(t *testing.T, first *agenttest.Fixture, origin *chronicle, run event.Run, continueRun func(t *testing.T, log event.Log, kept map[string]int)) {
+func processes(t *testing.T, first *agenttest.Fixture, origin *recordingLog, run event.Run, continueRun func(t *testing.T, log event.Log, kept map[string]int)) {
 	t.Helper()
 	first.Events(t, run.ID)
 	first.Drain(t.Context()) // the hook interrupt is called while the run continues
-	acts := origin.history()
-	for n, a := range acts {
+	operations := origin.history()
+	for n, a := range operations {
 		kept := make(map[string]int)
-		for _, before := range acts[:n] {
+		for _, before := range operations[:n] {
 			kept[before.what]++
 		}
 		t.Run(fmt.Sprintf("%02d_before_%s", n, strings.ReplaceAll(a.what, " ", "_")), func(t *testing.T) {
@@ -100,7 +100,7 @@ func processes(t *testing.T, first *agenttest.Fixture, origin *chronicle, run ev
 }
 
 // count returns how often something was done.
-func (c *chronicle) count(what string) (n int) {
+func (c *recordingLog) count(what string) (n int) {
 	for _, a := range c.history() {
 		if a.what == what {
 			n++
@@ -131,7 +131,7 @@ func TestPreModelCallExtensionIsTheSameAfterATakeover(t *testing.T) {
 	if stored < 2 {
 		t.Fatalf("got an extension of %d notes, want several", stored)
 	}
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))
 	first, _ := watched(t, script, extend("Latin"), durable(origin))
 	run := first.StartRun(t, agent.Request{Background: true})
@@ -163,7 +163,7 @@ func TestPreModelCallExtensionIsTheSameAfterATakeover(t *testing.T) {
 func TestHookAbortIsTheSameAfterATakeover(t *testing.T) {
 	for _, hook := range []string{"pre_tool_call", "tool_result", "pre_model_call", "model_result", "interrupt"} {
 		t.Run(hook, func(t *testing.T) {
-			origin := &chronicle{Log: memory.New(memory.Options{})}
+			origin := &recordingLog{Log: memory.New(memory.Options{})}
 			script := llmtest.Turns(llmtest.SaysAndCalls("Let me see.", onePlusTwo), llmtest.Says("Done."))
 			var configure []func(*config.Server)
 			if hook == "interrupt" {
@@ -208,7 +208,7 @@ func TestHookAbortIsTheSameAfterATakeover(t *testing.T) {
 func TestRunEndIsTheSameAfterATakeover(t *testing.T) {
 	for name, answer := range map[string]llmtest.Answer{"failed": llmtest.Fails(http.StatusBadRequest, "no"), "completed": llmtest.Says("Done.")} {
 		t.Run(name, func(t *testing.T) {
-			origin := &chronicle{Log: memory.New(memory.Options{})}
+			origin := &recordingLog{Log: memory.New(memory.Options{})}
 			first, asked := watched(t, llmtest.Turns(answer), silent, durable(origin))
 			run := first.StartRun(t, agent.Request{Background: true})
 			first.Events(t, run.ID)

@@ -172,7 +172,7 @@ func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 
 // The process may die at any moment. Then the call is made once, or nobody knows what became of it.
 func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, askScript(), durable(origin), agenttest.Stateless)
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
 	answer := func(h *agenttest.Fixture, i event.Interrupt) {
@@ -181,8 +181,8 @@ func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 	answer(first, suspended(t, first, run.ID, 1)[0])
 	first.Events(t, run.ID)
 	sent, required := 0, 0
-	for n, act := range origin.history() {
-		t.Run(fmt.Sprintf("%02d_%s", n, act.what), func(t *testing.T) {
+	for n, operation := range origin.history() {
+		t.Run(fmt.Sprintf("%02d_%s", n, operation.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			ended, _ := stateOf(t, log, run.ID)
 			h := agenttest.NewFixture(t, askScript(), durable(log), agenttest.Stateless)
@@ -220,7 +220,7 @@ func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 				t.Errorf("the person was asked %d times, want once", len(isOpen))
 			}
 		})
-		switch act.what {
+		switch operation.what {
 		case "note sent":
 			sent++
 		case "note input":

@@ -77,15 +77,15 @@ func TestMetaIsTheSameAfterATakeover(t *testing.T) {
 		t.Errorf("got %v, want %s of %s twice", metas, waits[0].CallID, run)
 	}
 
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3."))
 	repeatable := func(s *config.Server) { s.IdempotentTools = []string{"add"} }
 	first := agenttest.NewFixture(t, script, durable(origin), repeatable)
 	begun := first.StartRun(t, agent.Request{Background: true})
 	want := agenttest.EventsOf[event.ToolResult](first.Events(t, begun.ID))[0].CallID
 	sent := 0
-	for n, act := range origin.history() {
-		if act.what == "note sent" {
+	for n, operation := range origin.history() {
+		if operation.what == "note sent" {
 			sent = n + 1
 		}
 	}

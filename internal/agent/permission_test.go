@@ -150,7 +150,7 @@ func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 			o.Rules = rules(t, clerksAdd)
 		}
 	}
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, script, with(origin))
 	token := clerk
 	token.Token = auth.NewSecret("canary")

@@ -168,7 +168,7 @@ func TestParkedRunIsCancelled(t *testing.T) {
 
 // A run that kills whoever executes it must not kill everybody.
 func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
 	run := first.StartRun(t, agent.Request{})
 	first.Events(t, run.ID)
@@ -240,7 +240,7 @@ func TestAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 // An approval may be lost, asked for and given at any moment of a process' death; the call
 // is made once, and only if and as it was approved.
 func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
 	build := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {
 		more = append(more, guarded("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })

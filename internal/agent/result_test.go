@@ -66,9 +66,9 @@ var kinds = []struct{ name, result string }{
 // of result stands in testdata/results.golden.
 func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 	takes := map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, Audio: true}}
-	houses := []struct {
-		name  string
-		house *agenttest.Fixture
+	fixtures := []struct {
+		name    string
+		fixture *agenttest.Fixture
 	}{
 		{"native", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} })},
 		{"native, takes images and audio", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = takes })},
@@ -77,14 +77,14 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 	var out bytes.Buffer
 	for _, k := range kinds {
 		fmt.Fprintf(&out, "== %s\nresult\n\t%s\n", k.name, short(k.result))
-		for i, h := range houses {
-			h.house.Tools.SetResult("it", k.result)
-			before := len(h.house.Model.Requests())
-			run := h.house.StartRun(t, agent.Request{})
-			events := h.house.Events(t, run.ID)
+		for i, h := range fixtures {
+			h.fixture.Tools.SetResult("it", k.result)
+			before := len(h.fixture.Model.Requests())
+			run := h.fixture.StartRun(t, agent.Request{})
+			events := h.fixture.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			hide := strings.NewReplacer(run.ID, "RUN")
-			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(Conversation(h.house.Model.Requests()[before:])), "CALL"))
+			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(Conversation(h.fixture.Model.Requests()[before:])), "CALL"))
 			if i > 0 {
 				continue
 			}
@@ -99,7 +99,7 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 				}
 			}
 			fmt.Fprintf(&out, "metadata\n\t%s\n", hide.Replace(short(string(end.Metadata.ToolResults[0]))))
-			whole(t, h.house, run.ID, k.name, k.result)
+			whole(t, h.fixture, run.ID, k.name, k.result)
 		}
 	}
 	golden(t, "testdata/results.golden", out.Bytes())

@@ -259,19 +259,19 @@ func TestSignInInMemoryIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestSignInWhereverItsProcessDied ends the process after each of its acts. Then the call is made once,
+// TestSignInWhereverItsProcessDied ends the process after each of its operations. Then the call is made once,
 // or nobody knows what became of it.
 func TestSignInWhereverItsProcessDied(t *testing.T) {
 	crm, signIns := newCRM(t), newSignIns(t)
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := crm.newProcess(t, whoScript(), signIns, durable(origin))
 	crm.listTools(t, first)
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
 	crm.visit(t, first, suspended(t, first, run.ID, 1)[0].URL)
 	first.Events(t, run.ID)
 	sent, required := 0, 0
-	for n, act := range origin.history() {
-		t.Run(fmt.Sprintf("%02d_%s", n, act.what), func(t *testing.T) {
+	for n, operation := range origin.history() {
+		t.Run(fmt.Sprintf("%02d_%s", n, operation.what), func(t *testing.T) {
 			log, before := origin.diedAfter(t, run, n), crm.made.Load()
 			ended, _ := stateOf(t, log, run.ID)
 			h := crm.newProcess(t, whoScript(), signIns, durable(log))
@@ -307,7 +307,7 @@ func TestSignInWhereverItsProcessDied(t *testing.T) {
 				t.Errorf("the person was asked %d times, want at most once", len(asked))
 			}
 		})
-		switch act.what {
+		switch operation.what {
 		case "note sent":
 			sent++
 		case "note input":

@@ -296,7 +296,7 @@ func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
 // A process that takes a run over does not know the window. If the model has searched, it goes on
 // with the search, and what it found is offered.
 func TestToolSearchOfASmallWindowGoesOnAfterATakeover(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	tools := manyTools(t, 30)
 	start := func(log event.Log) *agenttest.Fixture {
 		script := smallEndpoint(map[string]int{"scripted": 2000}, llmtest.Turns(
@@ -311,20 +311,20 @@ func TestToolSearchOfASmallWindowGoesOnAfterATakeover(t *testing.T) {
 	first := start(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
-	acts := origin.history()
-	for n := range acts {
+	operations := origin.history()
+	for n := range operations {
 		h := start(origin.diedAfter(t, run, n))
 		events := h.Events(t, run.ID)
 		if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Filed." {
-			t.Errorf("after %d of %d acts: got %q, want Filed.", n, len(acts), end.Answer)
+			t.Errorf("after %d of %d operations: got %q, want Filed.", n, len(operations), end.Answer)
 		}
 		for _, failed := range agenttest.EventsOf[event.ToolError](events) {
 			if failed.Kind != "unknown_outcome" && failed.Kind != "cancelled" { // of a call that was sent, or of a step that runs again
-				t.Errorf("after %d of %d acts: got %+v, want no failed call", n, len(acts), failed)
+				t.Errorf("after %d of %d operations: got %+v, want no failed call", n, len(operations), failed)
 			}
 		}
 		if requests := h.Model.Requests(); len(requests) > 0 && !strings.HasPrefix(offered(requests[len(requests)-1]), "search_tools file_invoice") {
-			t.Errorf("after %d of %d acts: got the tools %s, want search_tools and file_invoice first", n, len(acts), offered(requests[len(requests)-1]))
+			t.Errorf("after %d of %d operations: got the tools %s, want search_tools and file_invoice first", n, len(operations), offered(requests[len(requests)-1]))
 		}
 	}
 }

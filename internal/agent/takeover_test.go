@@ -20,52 +20,52 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// chronicle is a log that remembers what was done to a run, step by step, so that a
+// recordingLog is a log that records the operations on a run, so that a
 // process can be made to have died after any of them.
-type chronicle struct {
+type recordingLog struct {
 	*memory.Log
 
 	seed func(event.Log) // prepares a log before the run; nil for nothing
 
-	mu      sync.Mutex // protects what follows
-	request []byte
-	begin   func(context.Context, event.Log) error // begins the turn of the run
-	acts    []act
+	mu         sync.Mutex // protects what follows
+	request    []byte
+	begin      func(context.Context, event.Log) error // begins the turn of the run
+	operations []operation
 }
 
-// act is one thing that was kept of a run.
-type act struct {
+// operation is one change of the log.
+type operation struct {
 	what string
 	do   func(context.Context, event.Log) error
 }
 
-// did does something to the log and remembers it in the same moment: whoever reads of it
-// finds it remembered.
-func (c *chronicle) did(what string, now func() error, do func(context.Context, event.Log) error) error {
+// did changes the log and records that at the same moment: a reader of the change finds it
+// recorded.
+func (c *recordingLog) did(what string, now func() error, do func(context.Context, event.Log) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	err := now()
 	if err == nil {
-		c.acts = append(c.acts, act{what, do})
+		c.operations = append(c.operations, operation{what, do})
 	}
 	return err
 }
 
 // history returns what was done so far.
-func (c *chronicle) history() []act {
+func (c *recordingLog) history() []operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.acts)
+	return slices.Clone(c.operations)
 }
 
-func (c *chronicle) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
+func (c *recordingLog) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.request = request
 	return c.Log.CreateJob(ctx, run, request)
 }
 
-func (c *chronicle) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (event.Thread, error) {
+func (c *recordingLog) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (event.Thread, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begin = func(ctx context.Context, log event.Log) error {
@@ -75,40 +75,40 @@ func (c *chronicle) BeginTurn(ctx context.Context, owner event.Owner, thread, ru
 	return c.Log.BeginTurn(ctx, owner, thread, run, agent, title)
 }
 
-func (c *chronicle) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
+func (c *recordingLog) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
 	return c.did("end turn",
 		func() error { return c.Log.EndTurn(ctx, owner, thread, run, data) },
 		func(ctx context.Context, log event.Log) error { return log.EndTurn(ctx, owner, thread, run, data) })
 }
 
-func (c *chronicle) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
+func (c *recordingLog) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
 	err = c.did(string(b.Type()),
 		func() error { seq, err = c.Log.Append(ctx, run, b); return err },
 		func(ctx context.Context, log event.Log) error { _, err := log.Append(ctx, run, b); return err })
 	return seq, err
 }
 
-func (c *chronicle) AddNote(ctx context.Context, run string, note []byte) error {
+func (c *recordingLog) AddNote(ctx context.Context, run string, note []byte) error {
 	word, _, _ := strings.Cut(string(note), " ")
 	return c.did("note "+word,
 		func() error { return c.Log.AddNote(ctx, run, note) },
 		func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run, note) })
 }
 
-func (c *chronicle) AddInput(ctx context.Context, run, id string, data []byte) error {
+func (c *recordingLog) AddInput(ctx context.Context, run, id string, data []byte) error {
 	return c.did("give",
 		func() error { return c.Log.AddInput(ctx, run, id, data) },
 		func(ctx context.Context, log event.Log) error { return log.AddInput(ctx, run, id, data) })
 }
 
-func (c *chronicle) SaveResult(ctx context.Context, run, call string, result []byte) error {
+func (c *recordingLog) SaveResult(ctx context.Context, run, call string, result []byte) error {
 	return c.did("keep",
 		func() error { return c.Log.SaveResult(ctx, run, call, result) },
 		func(ctx context.Context, log event.Log) error { return log.SaveResult(ctx, run, call, result) })
 }
 
-// diedAfter returns the log of a process that died after so many acts.
-func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
+// diedAfter returns the log of a process that died after so many operations.
+func (c *recordingLog) diedAfter(t *testing.T, r event.Run, operations int) event.Log {
 	t.Helper()
 	log := memory.New(memory.Options{})
 	if c.seed != nil {
@@ -126,7 +126,7 @@ func (c *chronicle) diedAfter(t *testing.T, r event.Run, acts int) event.Log {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range c.history()[:acts] {
+	for _, a := range c.history()[:operations] {
 		if err := a.do(t.Context(), log); err != nil {
 			t.Fatalf("%s: %v", a.what, err)
 		}
@@ -172,9 +172,9 @@ var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 // Only of a call that was under way nobody knows what became of it. The call journal of
 // issue 5, S2.8, S3.3.
 func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
-	origin := &chronicle{Log: memory.New(memory.Options{})}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
-	house := func(log event.Log) *agenttest.Fixture {
+	newFixture := func(log event.Log) *agenttest.Fixture {
 		var args string
 		ready := make(chan struct{}) // closed once args is set: a run may be claimed, and the model asked, before
 		script := func(r llmtest.Request) llmtest.Answer {
@@ -190,22 +190,22 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 		close(ready)
 		return h
 	}
-	first := house(origin)
+	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", Background: true})
 	whole := first.Events(t, run.ID)
 	want, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, whole), lastSaid(first)
 
-	acts := origin.history()
-	for n := range acts { // the last one is the terminal event
+	operations := origin.history()
+	for n := range operations { // the last one is the terminal event
 		what := "nothing"
 		if n > 0 {
-			what = acts[n-1].what
+			what = operations[n-1].what
 		}
 		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
 			t.Parallel()
 			log := origin.diedAfter(t, run, n)
 			before, sent := stateOf(t, log, run.ID)
-			h := house(log)
+			h := newFixture(log)
 			events := h.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {

@@ -76,9 +76,9 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 		addTurn(t, log, "run_1", answered("What is it?", "A number."))
 		addTurn(t, log, "run_2", thread.Turn{Question: "Which?", Status: event.StatusFailed, Steps: []thread.Step{{Calls: []thread.Call{{CallID: "call_1", Tool: "echo", Args: []byte(`{}`), Payload: []byte(`"one"`)}}}}})
 	}
-	origin := &chronicle{Log: memory.New(memory.Options{}), seed: seed}
+	origin := &recordingLog{Log: memory.New(memory.Options{}), seed: seed}
 	seed(origin.Log)
-	house := func(log event.Log) *agenttest.Fixture {
+	newFixture := func(log event.Log) *agenttest.Fixture {
 		script := func(r llmtest.Request) llmtest.Answer {
 			if r.Messages[len(r.Messages)-1].Role == "user" {
 				return llmtest.SaysAndCalls("Let me see. ", llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
@@ -87,23 +87,23 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 		}
 		return agenttest.NewFixture(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 	}
-	first := house(origin)
+	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", ThreadID: "t", Background: true})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
 	wantSaid, wantTurns := lastSaid(first), turnsOf(t, origin)
 	if want := 3; len(wantTurns) != want || !strings.Contains(wantSaid, "A number.") || !strings.HasSuffix(wantTurns[2], "assistant:It is 3.") {
 		t.Fatalf("turns %q, the model got %s, want %d turns and the earlier answer", wantTurns, wantSaid, want)
 	}
-	acts := origin.history()
-	for n := range acts {
+	operations := origin.history()
+	for n := range operations {
 		what := "nothing"
 		if n > 0 {
-			what = acts[n-1].what
+			what = operations[n-1].what
 		}
 		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
 			t.Parallel()
 			log := origin.diedAfter(t, run, n)
-			h := house(log)
+			h := newFixture(log)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 			if got := lastSaid(h); got != "" && got != wantSaid {
 				t.Errorf("the model got\n%s, want\n%s", got, wantSaid)

@@ -86,13 +86,13 @@ func (c *connections) state(_ net.Conn, s http.ConnState) {
 func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 	const readers = 1000
 	open := make(chan struct{})
-	house := agenttest.NewFixture(t, holds(open), nil)
+	fixture := agenttest.NewFixture(t, holds(open), nil)
 	gone := &connections{target: readers, done: make(chan struct{})}
-	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour}))
+	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour}))
 	server.Config.ConnState = gone.state
 	server.Start()
 	t.Cleanup(server.Close)
-	s := &service{Fixture: house, Server: server}
+	s := &service{Fixture: fixture, Server: server}
 	stays := s.do(t, "POST", "/answer/stream", question)
 	seen := frames(t, stays, "text_delta")
 	run, _, _ := strings.Cut(seen[0].ID, ":")

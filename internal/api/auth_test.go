@@ -29,8 +29,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// Nothing but a token in its one header opens a door, whatever somebody in front of us
-// or a probe might say; and every door says the same (RFC 6750 section 3.1).
+// Only a token in the Authorization header authenticates a request, whatever a proxy in front of us
+// or a probe adds, and every route answers the same (RFC 6750 section 3.1).
 func TestRoutesNeedAToken(t *testing.T) {
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
@@ -43,13 +43,13 @@ func TestRoutesNeedAToken(t *testing.T) {
 		"a user by header": {"X-Forwarded-User", "ada"}, "an address by header": {"X-Forwarded-For", "127.0.0.1"}, "a path by header": {"X-Original-URL", "/healthz"},
 		"a rewritten path": {"X-Rewrite-URL", "/healthz"}, "a probe": {"User-Agent", "kube-probe/1.34"}, "an inner call": {"X-Internal", "true"},
 	} {
-		for _, door := range []string{
+		for _, route := range []string{
 			"POST /answer", "POST /answer/stream", "GET /answer/stream?question=a", "GET /answer/stream?question=a&access_token=" + bare, "POST /answer?access_token=" + bare,
 			"GET /runs/run_a", "GET /runs/run_a/events", "GET /runs/run_a/results/c", "POST /runs/run_a/input", "POST /runs/run_a/cancel",
 			"GET /tools", "POST /tools/meet/call", "GET /servers", "POST /servers/default/refresh", "GET /servers/default/prompts",
 			"POST /mcp", "DELETE /mcp",
 		} {
-			method, path, _ := strings.Cut(door, " ")
+			method, path, _ := strings.Cut(route, " ")
 			resp := s.do(t, method, path, question, header...)
 			p := refused(t, resp, 401, "unauthenticated")
 			about := s.URL + "/.well-known/oauth-protected-resource"
@@ -57,10 +57,10 @@ func TestRoutesNeedAToken(t *testing.T) {
 				about += path // which is a resource of its own (RFC 9728 section 3.1)
 			}
 			if got := resp.Header.Get("WWW-Authenticate"); got != `Bearer realm="answerd", resource_metadata="`+about+`"` {
-				t.Errorf("%s, %s: challenge %s, want %s", door, name, got, `Bearer realm="answerd", resource_metadata="`+about+`"`)
+				t.Errorf("%s, %s: challenge %s, want %s", route, name, got, `Bearer realm="answerd", resource_metadata="`+about+`"`)
 			}
 			if said, _ := json.Marshal(p); strings.Contains(string(said), bare) {
-				t.Errorf("%s, %s: the problem repeats the token, said %q, want no %s", door, name, string(said), bare)
+				t.Errorf("%s, %s: the problem repeats the token, said %q, want no %s", route, name, string(said), bare)
 			}
 		}
 	}

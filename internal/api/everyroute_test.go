@@ -185,10 +185,10 @@ func allocated() uint64 {
 // problem, nothing is started, nothing panics, and it costs little. What net/http refuses
 // by itself is a line of text.
 func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
-	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
+	fixture := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	var faults bytes.Buffer
 	h := New(Options{
-		Agent: house.Agent, Log: house.Log, AllowedHosts: []string{"127.0.0.1"}, MaxBody: surfaceBody,
+		Agent: fixture.Agent, Log: fixture.Log, AllowedHosts: []string{"127.0.0.1"}, MaxBody: surfaceBody,
 		Metrics: http.NotFoundHandler(), Console: http.NotFoundHandler(),
 		Logger: slog.New(slog.NewTextHandler(&faults, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
@@ -240,8 +240,8 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 	if faults.Len() > 0 {
 		t.Errorf("faults of ours: %s, want len 0", faults.String())
 	}
-	if n := len(house.Model.Requests()); n != 0 || len(house.Tools.Entered) != 0 {
-		t.Errorf("%d model requests, %d tool calls, want 0 and 0", n, len(house.Tools.Entered))
+	if n := len(fixture.Model.Requests()); n != 0 || len(fixture.Tools.Entered) != 0 {
+		t.Errorf("%d model requests, %d tool calls, want 0 and 0", n, len(fixture.Tools.Entered))
 	}
 }
 

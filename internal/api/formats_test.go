@@ -17,24 +17,24 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// door is one way to ask a question.
-type door struct {
+// apiFormat is one way to ask a question.
+type apiFormat struct {
 	name, path string
 	body       string // asks the question QUESTION with the native fields OPTIONS
 	stream     bool
 }
 
-// ask is the body that asks question, with native fields as members of an object, each
+// ask returns the body that asks question, with native fields as members of an object, each
 // with a comma before it.
-func (d door) ask(question, options string) string {
+func (d apiFormat) ask(question, options string) string {
 	if d.path == "/answer" || d.path == "/answer/stream" {
 		return strings.NewReplacer("QUESTION", question, "OPTIONS", options).Replace(d.body)
 	}
 	return strings.NewReplacer("QUESTION", question, "OPTIONS", strings.TrimPrefix(options, ",")).Replace(d.body)
 }
 
-// doors are all that there are. What stands before them is the same for each.
-var doors = []door{
+// formats has all API formats. The middleware before them is the same.
+var formats = []apiFormat{
 	{"native", "/answer", `{"question":"QUESTION"OPTIONS}`, false},
 	{"native stream", "/answer/stream", `{"question":"QUESTION"OPTIONS}`, true},
 	{"chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":"QUESTION"}],"answerd":{OPTIONS}}`, false},
@@ -45,8 +45,8 @@ var doors = []door{
 	{"AG-UI", "/agui", `{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"QUESTION"}],"forwardedProps":{"answerd":{OPTIONS}}}`, true},
 }
 
-// turnedAway checks that resp refuses in the words of the door's format.
-func (d door) turnedAway(t *testing.T, resp *http.Response, status int, code string) {
+// wantRefusal checks that resp refuses in the error shape of the format.
+func (d apiFormat) wantRefusal(t *testing.T, resp *http.Response, status int, code string) {
 	t.Helper()
 	if !strings.HasPrefix(d.path, "/v1/") {
 		refused(t, resp, status, code)
@@ -94,21 +94,21 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 	const page = "https://ui.example"
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier, o.CORSOrigins, o.MaxBody = v, []string{page}, 4<<10 })
 	ada, eve := iam.bearer("ada"), iam.bearer("eve")
-	for _, d := range doors {
+	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			body := d.ask("What is 1 + 2?", "")
 			before := len(s.Model.Requests())
 			resp := s.do(t, "POST", d.path, body)
-			d.turnedAway(t, resp, 401, "unauthenticated")
+			d.wantRefusal(t, resp, 401, "unauthenticated")
 			if resp.Header.Get("WWW-Authenticate") == "" {
 				t.Errorf("WWW-Authenticate %q, want non-empty", resp.Header.Get("WWW-Authenticate"))
 			}
-			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", "Bearer x.y.z"), 401, "unauthenticated")
-			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Origin", "https://evil.example"), 403, "forbidden")
-			d.turnedAway(t, s.do(t, "POST", d.path, d.ask(strings.Repeat("x", 5<<10), ""), "Authorization", ada), 413, "too_large")
-			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Content-Type", "text/plain"), 415, "unsupported_media")
-			d.turnedAway(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
-			d.turnedAway(t, s.do(t, "DELETE", d.path, "", "Authorization", ada), 405, "method_not_allowed")
+			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", "Bearer x.y.z"), 401, "unauthenticated")
+			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Origin", "https://evil.example"), 403, "forbidden")
+			d.wantRefusal(t, s.do(t, "POST", d.path, d.ask(strings.Repeat("x", 5<<10), ""), "Authorization", ada), 413, "too_large")
+			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Content-Type", "text/plain"), 415, "unsupported_media")
+			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
+			d.wantRefusal(t, s.do(t, "DELETE", d.path, "", "Authorization", ada), 405, "method_not_allowed")
 			if n := len(s.Model.Requests()); n != before {
 				t.Errorf("%d model requests of those that were turned away, want 0", n-before)
 			}
@@ -118,7 +118,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 			if h := resp.Header; resp.StatusCode != 204 || h.Get("Access-Control-Allow-Origin") != page || !strings.Contains(h.Get("Access-Control-Allow-Headers"), "Idempotency-Key") {
 				t.Errorf("preflight: %s %v, want status 204, Access-Control-Allow-Origin %s, Access-Control-Allow-Headers containing Idempotency-Key", resp.Status, h, page)
 			}
-			d.turnedAway(t, s.do(t, "OPTIONS", d.path, "", append(preflight, "Origin", "https://evil.example")...), 403, "forbidden")
+			d.wantRefusal(t, s.do(t, "OPTIONS", d.path, "", append(preflight, "Origin", "https://evil.example")...), 403, "forbidden")
 			resp = s.doContext(bounded(t), t, "POST", d.path, body, "Authorization", ada, "Origin", page)
 			if read(t, resp); resp.Header.Get("Access-Control-Allow-Origin") != page {
 				t.Errorf(`header %v, want Get("Access-Control-Allow-Origin") %q`, resp.Header, page)
@@ -134,7 +134,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 
 // F38: a request that is repeated is answered again, and not run again.
 func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
-	for _, d := range doors {
+	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil)
 			first := read(t, s.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
@@ -142,7 +142,7 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 			if first != again {
 				t.Errorf("first\n%s\nagain\n%s, want %s", first, again, again)
 			}
-			d.turnedAway(t, s.do(t, "POST", d.path, d.ask("What is 2 + 2?", ""), "Idempotency-Key", "k"), 422, "unprocessable")
+			d.wantRefusal(t, s.do(t, "POST", d.path, d.ask("What is 2 + 2?", ""), "Idempotency-Key", "k"), 422, "unprocessable")
 			if n := len(s.Model.Requests()); n != 2 {
 				t.Errorf("%d model requests, want 2", n)
 			}
@@ -151,7 +151,7 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 }
 
 func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
-	for _, d := range doors {
+	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel() // each waits ten seconds for a place
 			open := make(chan struct{})
@@ -159,7 +159,7 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 			begun := s.doContext(bounded(t), t, "POST", "/answer/stream", question)
 			frames(t, begun, "text_delta")
 			resp := s.do(t, "POST", d.path, d.ask("And?", ""))
-			if d.turnedAway(t, resp, 503, "overloaded"); resp.Header.Get("Retry-After") == "" {
+			if d.wantRefusal(t, resp, 503, "overloaded"); resp.Header.Get("Retry-After") == "" {
 				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 			}
 
@@ -167,16 +167,16 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 			stop()
 			s.Drain(over)
 			resp = s.do(t, "POST", d.path, d.ask("And?", ""))
-			if d.turnedAway(t, resp, 503, "draining"); resp.Header.Get("Retry-After") == "" {
+			if d.wantRefusal(t, resp, 503, "draining"); resp.Header.Get("Retry-After") == "" {
 				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 			}
 		})
 	}
 }
 
-// One way to end a run, and one to read it again, for the runs of every door.
+// One way to end a run, and one to read it again, for the runs of every apiFormat.
 func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
-	for _, d := range doors {
+	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
 			told := make(chan string, 1)
@@ -219,7 +219,7 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 }
 
 func TestFormatsApplyTheBudget(t *testing.T) {
-	for _, d := range doors {
+	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
 			s := serve(t, llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("So far.")), nil, nil)
@@ -233,7 +233,7 @@ func TestFormatsApplyTheBudget(t *testing.T) {
 				t.Errorf(`nothing says that the budget is used up: all %q, want it to contain "event: budget"`, all)
 			}
 			bad := s.do(t, "POST", d.path, d.ask("Add.", `,"budget":{"tool_calls":-1}`))
-			d.turnedAway(t, bad, 400, "invalid_request")
+			d.wantRefusal(t, bad, 400, "invalid_request")
 		})
 	}
 }

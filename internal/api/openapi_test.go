@@ -389,11 +389,11 @@ func TestQueryHasTheParametersThatAreRead(t *testing.T) {
 
 // What the service says to real requests is one of the responses of the document.
 func TestServiceAnswersAsDocumented(t *testing.T) {
-	house := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3.")), nil)
-	web := httptest.NewServer(New(Options{Agent: house.Agent, Log: house.Log, AllowedHosts: []string{"127.0.0.1"}, OpenAPI: contract.OpenAPI}))
+	fixture := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3.")), nil)
+	web := httptest.NewServer(New(Options{Agent: fixture.Agent, Log: fixture.Log, AllowedHosts: []string{"127.0.0.1"}, OpenAPI: contract.OpenAPI}))
 	t.Cleanup(web.Close)
-	run := house.StartRun(t, agent.Request{})
-	house.Events(t, run.ID)
+	run := fixture.StartRun(t, agent.Request{})
+	fixture.Events(t, run.ID)
 	const ask = `{"question":"What is 1 + 2?"}`
 	for _, c := range []struct {
 		route, path, body, header, value string

@@ -44,7 +44,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	noRun := run[:len("run_")] + "aaaaaaaa" + run[len("run_aaaaaaaa"):] // of this process, which its last characters name
 
 	// What of the path, the header or the body is the id, by route; none stands for it.
-	doors := map[string][]struct{ path, body, header, id, none string }{
+	formats := map[string][]struct{ path, body, header, id, none string }{
 		"GET /runs/{run_id}":                          {{"/runs/ID", "", "", run, "run_none"}},
 		"DELETE /runs/{run_id}":                       {{"/runs/ID", "", "", run, "run_none"}},
 		"GET /runs/{run_id}/events":                   {{"/runs/ID/events", "", "", run, "run_none"}, {"/runs/ID/events?after=99", "", "", run, "run_none"}, {"/runs/ID/events", "", "ID:1", run, "run_none"}},
@@ -77,11 +77,11 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		for _, id := range shared {
 			named = named && !strings.Contains(route, id)
 		}
-		if named && doors[route] == nil {
+		if named && formats[route] == nil {
 			t.Errorf("%s is not in the table, want one", route)
 		}
 	}
-	for route, ways := range doors {
+	for route, ways := range formats {
 		method, _, _ := strings.Cut(route, " ")
 		for _, way := range ways {
 			told := func(id string) (int, string) {

@@ -120,7 +120,7 @@ func TestReplicaResumesAnAGUIRun(t *testing.T) {
 
 // The key of a request that is repeated means the same at every replica.
 func TestReplicaKnowsARepeatedRequest(t *testing.T) {
-	for _, d := range doors {
+	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			one, other := replicas(t, adds())
 			first := read(t, one.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))

@@ -164,10 +164,10 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
 	defer cancel()
 	open := make(chan struct{})
-	house := agenttest.NewFixture(t, thinks(open, 30, 8<<10, interval), nil)
+	fixture := agenttest.NewFixture(t, thinks(open, 30, 8<<10, interval), nil)
 	var atBegin sync.Map // connections that are not the readers'
 	waits := make(chan time.Duration, stalled)
-	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
+	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
 	server.Listener = patients{server.Listener, func(remote string, waited time.Duration) {
 		if _, ok := atBegin.LoadAndDelete(remote); ok {
 			waits <- waited
@@ -175,7 +175,7 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 	}}
 	server.Start()
 	t.Cleanup(server.Close)
-	s := &service{Fixture: house, Server: server}
+	s := &service{Fixture: fixture, Server: server}
 	run := s.reading(t)
 
 	connect := func() *bufio.Reader {

@@ -128,12 +128,12 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			words := make(chan int)
-			house := agenttest.NewFixture(t, speaks(words), nil)
-			server := httptest.NewUnstartedServer(api.New(api.Options{Agent: house.Agent, Log: house.Log, Heartbeat: time.Hour, WriteTimeout: time.Hour}))
+			fixture := agenttest.NewFixture(t, speaks(words), nil)
+			server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour, WriteTimeout: time.Hour}))
 			server.Listener = patients{server.Listener, func(string, time.Duration) {}} // who takes nothing stalls: no room for all of it
 			server.Start()
 			t.Cleanup(server.Close)
-			s := &service{Fixture: house, Server: server}
+			s := &service{Fixture: fixture, Server: server}
 			read := func(ctx context.Context) *http.Response {
 				return s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k")
 			}

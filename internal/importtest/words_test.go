@@ -73,6 +73,12 @@ var replacedWords = map[string]string{
 	"keephouse": "expireLoop: it applies the retention",
 	"parking":   "parkRecord",
 
+	// Tests.
+	"chronicle": "recordingLog: it records the operations on a log",
+	"house":     "fixture",
+	"houses":    "fixtures",
+	"doors":     "API formats",
+
 	// The process.
 	"givebackbinary": "nothing: returning memory is the operator's choice with GOMEMLIMIT",
 	"haste":          "shutdownStages",

@@ -42,10 +42,10 @@ func TestClients(t *testing.T) {
 		t.Skip("Node is missing")
 	}
 	gates := &gates{all: make(map[string]*gate)}
-	house := agenttest.NewFixture(t, script(gates), func(o *agent.Options) {
+	fixture := agenttest.NewFixture(t, script(gates), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, func(s *config.Server) { s.ApproveTools = []string{"echo"} })
-	handler := api.New(api.Options{Agent: house.Agent, Log: house.Log})
+	handler := api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log})
 	web := httptest.NewUnstartedServer(handler)
 	web.Config.ConnState = func(conn net.Conn, state http.ConnState) {
 		_, port, _ := net.SplitHostPort(conn.RemoteAddr().String())
@@ -79,7 +79,7 @@ func TestClients(t *testing.T) {
 		control.Close()
 		over, stop := context.WithCancel(context.Background())
 		stop()
-		house.Drain(over)
+		fixture.Drain(over)
 		handler.Close(over)
 		web.Close()
 	})
