@@ -187,6 +187,7 @@ func TestLegacySSERefusesAnUnknownCertificate(t *testing.T) {
 // A stream that is lost between two calls is opened again, without a call and with the tools that
 // the server has by then; a change that it announces on the new stream is noticed.
 func TestLegacySSEOpensALostStreamAgain(t *testing.T) {
+	t.Parallel()
 	server := tools(nil)
 	web := serve(t, sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})

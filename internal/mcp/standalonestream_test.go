@@ -98,6 +98,7 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 // The standing stream comes back when it breaks, in the same session; when its server
 // has forgotten the session, a new one is made without waiting for a call.
 func TestStandaloneStreamReconnects(t *testing.T) {
+	t.Parallel()
 	gets := make(chan string, 8)
 	w := standalone(t, gets, nil)
 	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})

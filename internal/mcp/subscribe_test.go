@@ -16,6 +16,7 @@ import (
 // that of subscriptions/listen. A change that is announced while the stream is broken is found
 // when the stream is back.
 func TestSubscriptionReportsChangesOfTools(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(protocol, func(t *testing.T) {
 			lists, streams := make(chan struct{}, 100), make(chan string, 100)

@@ -147,7 +147,7 @@ func TestMetricsNameConfiguredModelsOnly(t *testing.T) {
 		_, _ = llmtest.Collect(t.Context(), m, llm.Request{Model: model})
 	}
 	points := strings.Join(r.points(t), "\n")
-	for _, bad := range []string{"random-", "m-1", "599"} {
+	for _, bad := range []string{"random-", "m-1", "error.type=599"} {
 		if strings.Contains(points, bad) {
 			t.Errorf("got %q in the points, want it replaced by _other:\n%s", bad, points)
 		}
