@@ -32,7 +32,8 @@ while ! grep -q '"msg":"listening"' "$work/log"; do
 	sleep 0.1
 done
 addr=$(sed -n 's/.*"msg":"listening","addr":"\([^"]*\)".*/\1/p' "$work/log" | head -n 1)
-for document in ../openapi.yaml ../openapi/*.yaml; do
+# webhooks.yaml has no operations of the service.
+for document in ../openapi.yaml ../openapi/agui.yaml ../openapi/aisdk.yaml ../openapi/mcp.yaml ../openapi/openai.yaml; do
 	.venv/bin/schemathesis --config-file schemathesis.toml run "$document" -u "http://$addr" -n "${EXAMPLES:-8}"
 done
 # A fault of ours would be here, whatever was answered.

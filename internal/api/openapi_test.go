@@ -73,8 +73,8 @@ func TestNativeDocumentStandsAlone(t *testing.T) {
 			}
 		}
 	}
-	if len(documents()) != 5 {
-		t.Errorf("%d documents, want the native one and 4 others", len(documents()))
+	if len(documents()) != 6 {
+		t.Errorf("%d documents, want the native one, 4 of other formats and the webhooks", len(documents()))
 	}
 }
 

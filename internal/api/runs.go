@@ -271,7 +271,7 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 		Owner:    ownerOf(r),
 		ThreadID: query.Get("thread_id"), Status: event.Status(query.Get("status")), Before: query.Get("before"),
 	}
-	if f.Status != "" && !slices.Contains(listStatuses, f.Status) {
+	if query.Has("status") && !slices.Contains(listStatuses, f.Status) {
 		return newProblem("invalid_request", "The parameter status must be the status of a run.")
 	}
 	var err error

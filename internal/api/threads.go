@@ -115,8 +115,8 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var before int64
-	if text := query.Get("before"); text != "" {
-		if before, err = strconv.ParseInt(text, 10, 64); err != nil || before < 1 {
+	if query.Has("before") {
+		if before, err = strconv.ParseInt(query.Get("before"), 10, 64); err != nil || before < 1 || strconv.FormatInt(before, 10) != query.Get("before") {
 			return newProblem("invalid_request", "The parameter before must be the next of an earlier page.")
 		}
 	}
