@@ -36,6 +36,7 @@ type timedPart struct {
 // recordedCall has the events of a call from the moment when it was complete.
 type recordedCall struct {
 	name     string
+	server   string // "" for a tool that is not a server's
 	args     []byte
 	complete int64 // the number of its tool_call event
 	events   []event.Event
@@ -154,7 +155,36 @@ func (r *turnReader) readCall(b event.ToolCall, seq int64) {
 	if b.Args != nil || b.ArgsText != "" {
 		r.add(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: text})
 	}
-	r.calls[b.CallID] = &recordedCall{name: b.Tool, args: []byte(text), complete: seq}
+	r.calls[b.CallID] = &recordedCall{name: b.Tool, server: b.Server, args: []byte(text), complete: seq}
+}
+
+// inFlight reports whether a call was complete and had not ended at the event with the number seq.
+func (r *recording) inFlight(c *recordedCall, seq int64) bool {
+	return len(c.events) > 0 && c.complete <= seq && c.events[len(c.events)-1].Seq >= seq
+}
+
+// awaitsEarlier reports whether a call may not be sent at the event with the number seq, because an earlier one
+// of its turn waits for an approval and may take what is left of the calls.
+func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
+	if r.doc.Request.Budget.ToolCalls == 0 && r.doc.Settings.Budget.ToolCalls == 0 {
+		return false
+	}
+	for _, earlier := range r.calls {
+		if earlier.complete >= c.complete || !r.inFlight(earlier, seq) {
+			continue
+		}
+		waits := false
+		for _, e := range earlier.events {
+			if e.Seq >= seq {
+				break
+			}
+			_, waits = e.Body.(event.ApprovalRequired)
+		}
+		if waits {
+			return true
+		}
+	}
+	return false
 }
 
 // callOf returns the call that an event belongs to; "" for none.

@@ -50,7 +50,10 @@ type Result struct {
 // ErrUnusable means that a document does not have what running it again needs.
 var ErrUnusable = errors.New("the export cannot be run again")
 
-// Run runs a document again. Errors: ErrUnusable, or ctx's.
+// ErrStalled means that a run did nothing any more, and did not end when it was cancelled.
+var ErrStalled = errors.New("the run does not go on, and does not end")
+
+// Run runs a document again. Errors: ErrUnusable, ErrStalled, or ctx's.
 func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) {
 	rec, err := newRecording(doc)
 	if err != nil {
@@ -60,6 +63,8 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 		o.Stall = 2 * time.Second
 	}
 	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState)}
+	s.ctx, s.end = context.WithCancel(ctx)
+	defer s.end()
 	a, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)

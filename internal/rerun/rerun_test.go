@@ -1,12 +1,15 @@
 package rerun_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"answerd/internal/agent"
@@ -267,4 +270,71 @@ func TestChangedRecordingIsADifference(t *testing.T) {
 	if text := strings.Join(all, "\n"); !strings.Contains(text, "tool_result /type: was tool_result, is tool_error") {
 		t.Errorf("differences:\n%s\nwant that the call fails with the changed schema", text)
 	}
+}
+
+// stuck is a run that was taken over and then ended by a shutdown. The agent of the rerun keeps its runs for
+// another process, so it hands this one over instead, and nobody ends it.
+func stuck(t *testing.T) *export.Document {
+	t.Helper()
+	for _, s := range scenario.All(t) {
+		if s.Name != "takeover" {
+			continue
+		}
+		doc := documentOf(t, s)
+		n := len(doc.Events) - 2 // the end of the step, and of the run
+		for i, end := range []string{
+			`{"type":"step_end","run_id":%q,"seq":%d,"ts":1,"step":1,"finish_reason":"error"}`,
+			`{"type":"run_error","run_id":%q,"seq":%d,"ts":1,"code":"server_shutdown","message":"The server stopped.","retryable":true}`,
+		} {
+			doc.Events[n+i] = fmt.Appendf(nil, end, doc.Run.ID, n+i+1)
+		}
+		return doc
+	}
+	t.Fatal("there is no scenario takeover")
+	return nil
+}
+
+// A bubble does not end before its goroutines.
+func TestRunThatDoesNotEndIsGivenUp(t *testing.T) {
+	doc := stuck(t)
+	synctest.Test(t, func(t *testing.T) {
+		if _, err := rerun.Run(t.Context(), doc, rerun.Options{}); !errors.Is(err, rerun.ErrStalled) {
+			t.Errorf("error = %v, want %v", err, rerun.ErrStalled)
+		}
+	})
+}
+
+func TestContextEndsARunThatDoesNotEnd(t *testing.T) {
+	doc := stuck(t)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := rerun.Run(ctx, doc, rerun.Options{Stall: time.Hour}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error = %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
+}
+
+// A call that waits until an earlier one is approved, because it may not be allowed otherwise, was never sent. Neither
+// was a call of an agent whose run has not started.
+func TestRunThatIsCancelledWhileCallsWaitRunsAgain(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(
+		llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "ask_b", Args: `{"question":"?"}`},
+	)), func(o *agent.Options) {
+		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
+	}, func(s *config.Server) { s.ApproveTools = []string{"add"} })
+	run := h.StartRun(t, agent.Request{Interactive: true, Budget: agent.Budget{ToolCalls: 1}})
+	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, waits := e.Body.(event.Suspended); return waits })
+	if err := h.Cancel(t.Context(), run.ID); err != nil {
+		t.Fatal(err)
+	}
+	h.Events(t, run.ID)
+	doc := exported(t, h, run.ID)
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		requireSame(t, doc)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the rerun waited %v, want that it waits for no call", took)
+		}
+	})
 }

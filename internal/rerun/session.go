@@ -19,7 +19,9 @@ type session struct {
 	options Options
 	root    *recording
 	log     event.Log
-	drivers sync.WaitGroup
+	ctx     context.Context // ends with Run
+	end     context.CancelFunc
+	drivers sync.WaitGroup // everything that observes runs or acts on them, in goroutines of its own
 
 	mu     sync.Mutex // protects what follows
 	agents []*agent.Agent
@@ -66,7 +68,7 @@ func (s *session) attach(e record.Executing) *runState {
 	s.runs[e.Run] = r
 	s.order = append(s.order, r)
 	if e.Parent != "" {
-		s.drivers.Go(func() { _, _ = r.drive(context.Background()) }) // it ends with the run, which its parent waits for
+		s.drivers.Go(func() { _, _ = r.drive(r.ctx) }) // its parent, which waits for it, has the error too
 	}
 	return r
 }
@@ -97,7 +99,15 @@ func (s *session) current() *agent.Agent {
 	return s.agents[len(s.agents)-1]
 }
 
+// close ends the runs that have not ended, and waits for all goroutines.
 func (s *session) close() {
+	s.drain()
+	s.end() // runs of a durable agent are handed over, so that they never end in the log
+	s.drivers.Wait()
+}
+
+// drain ends the agents.
+func (s *session) drain() {
 	over, stop := context.WithCancel(context.Background())
 	stop()
 	s.mu.Lock()
@@ -106,7 +116,6 @@ func (s *session) close() {
 	for _, a := range agents {
 		a.Drain(over)
 	}
-	s.drivers.Wait()
 }
 
 // differences returns those of all runs, the first run first.
@@ -201,11 +210,13 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// drive observes the run to its end, compares its events, and does what came from outside.
+// drive observes the run to its end, compares its events, and does what came from outside. A run that does nothing
+// goes on without the recorded order; one that still does nothing is cancelled, and given up if that does not
+// end it. Another model takes its time, which only ctx bounds.
 func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 	timer := time.NewTimer(r.options.Stall)
 	defer timer.Stop()
-	stalled := r.options.Model != nil // another model takes its time
+	cancelled := false
 	for {
 		page, err := r.log.After(ctx, r.id, int64(len(events)))
 		if err != nil {
@@ -227,22 +238,21 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 		if page.More == nil {
 			continue
 		}
-		if !stalled {
-			timer.Reset(r.options.Stall)
-		}
+		timer.Reset(r.options.Stall)
 		select {
 		case <-page.More:
 		case <-timer.C:
-			if stalled {
-				continue
-			}
-			if !isClosed(r.unordered) { // the run has taken another way, so its calls do not wait for each other any more
+			switch {
+			case r.options.Model != nil:
+			case !isClosed(r.unordered): // the run has taken another way, so its calls do not wait for each other any more
 				close(r.unordered)
-				continue
+			case !cancelled:
+				cancelled = true
+				r.comparison.stall()
+				_ = r.current().Cancel(ctx, r.id) // an error shows as a run that does not end
+			default:
+				return nil, ErrStalled
 			}
-			stalled = true
-			r.comparison.stall()
-			_ = r.current().Cancel(context.WithoutCancel(ctx), r.id) // the end of the run is awaited
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -314,7 +324,7 @@ func (r *runState) planActions(root bool) {
 			}
 		case event.RunError:
 			if root && isShutdown(b) {
-				plan(r.rec.firstCloser(i)-1, func(context.Context) { go r.close() })
+				plan(r.rec.firstCloser(i)-1, func(context.Context) { r.drivers.Go(r.drain) })
 			}
 		}
 		if resolved == "" || !root {
@@ -352,18 +362,21 @@ func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 }
 
 // awaitSent waits until the calls are sent that were in flight at the event with the number seq. Once the run is
-// cancelled or its time is used up, they would be refused.
+// cancelled or its time is used up, they would be refused. It waits no longer than a run may do nothing.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
-	over := time.NewTimer(r.options.Stall)
-	defer over.Stop()
+	if _, suspended := r.rec.events[max(seq-2, 0)].Body.(event.Suspended); suspended {
+		return // every call waited for a person, or for an earlier call
+	}
+	ctx, stop := context.WithTimeout(ctx, r.options.Stall)
+	defer stop()
 	for id, c := range r.rec.calls {
-		if len(c.events) == 0 || c.complete > seq || c.events[len(c.events)-1].Seq < seq || !isSent(c.events[0]) || r.rec.children[id] != nil {
+		if !r.rec.inFlight(c, seq) || !isSent(c.events[0]) || c.server == "" || r.rec.awaitsEarlier(c, seq) {
 			continue
 		}
 		select {
 		case <-r.sentSignal(id):
-		case <-over.C:
 		case <-ctx.Done():
+			return
 		}
 	}
 }
