@@ -109,8 +109,8 @@ func TestReceiptSaysWhatTheRunDid(t *testing.T) {
 	}
 }
 
-// Every byte of an export that is not white space between tokens is covered: each of its 255 other values is
-// tried for every byte of a short export.
+// Every byte of an export that is not white space between tokens is covered: 7 other values are tried for each
+// byte of a short export.
 func TestEveryChangedByteIsFound(t *testing.T) {
 	doc, data := newExport(t)
 	s := newSigner(t, newKey(t))
