@@ -167,7 +167,7 @@ func (d *Deliverer) remove(job event.Job, rec record) {
 	if err = errors.Join(err, job.Done(ctx)); err != nil {
 		d.Logger.Warn("a delivery could not be removed; it may be sent again", "run_id", rec.Body.RunID, "error", err)
 	}
-	d.count(-1, -int64(len(job.Request())))
+	d.removed(int64(len(job.Request())))
 	d.forget(job, false)
 }
 

@@ -115,6 +115,9 @@ type Deliverer struct {
 	counting sync.WaitGroup
 
 	waiting, bytes atomic.Int64 // in the log, as counted last, and what has changed here since
+	countMu        sync.Mutex   // guards changes of waiting and bytes, and the next two lines
+	storing        [2]int64     // deliveries that are being stored, and their bytes
+	added          [2]int64     // deliveries that were stored here, ever, and their bytes
 
 	mu       sync.Mutex // protects the fields below
 	closed   bool
@@ -243,7 +246,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		return nil, fmt.Errorf("encode a delivery: %w", err)
 	}
 	size := int64(len(text))
-	if d.waiting.Load() >= maxWaiting || d.bytes.Load()+size > d.MaxBytes {
+	if !d.reserve(size) {
 		return nil, errTooMany
 	}
 	id := idPrefix + strings.ToLower(rand.Text())
@@ -252,6 +255,8 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
 	})
 	if err != nil {
+		d.stored(size)
+		d.removed(size)
 		return nil, fmt.Errorf("create a delivery: %w", err)
 	}
 	job, err := d.Log.CreateJob(ctx, id, text)
@@ -259,10 +264,12 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
 	}
 	if err != nil {
+		d.stored(size)
+		d.removed(size)
 		_ = d.Log.Delete(context.WithoutCancel(ctx), id)
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}
-	d.count(1, size)
+	d.stored(size)
 	d.mu.Lock()
 	d.local[id] = true
 	d.mu.Unlock()

@@ -8,10 +8,36 @@ import (
 	"answerd/internal/event"
 )
 
-// count adjusts what is known of the deliveries that wait.
-func (d *Deliverer) count(n, bytes int64) {
-	d.waiting.Add(n)
-	d.bytes.Add(bytes)
+// reserve counts a delivery that is about to be stored. It returns false if too many wait.
+func (d *Deliverer) reserve(size int64) bool {
+	d.countMu.Lock()
+	defer d.countMu.Unlock()
+	if d.waiting.Load() >= maxWaiting || d.bytes.Load()+size > d.MaxBytes {
+		return false
+	}
+	d.waiting.Add(1)
+	d.bytes.Add(size)
+	d.storing[0]++
+	d.storing[1] += size
+	return true
+}
+
+// stored is called when a delivery is in the log, or could not be stored.
+func (d *Deliverer) stored(size int64) {
+	d.countMu.Lock()
+	defer d.countMu.Unlock()
+	d.storing[0]--
+	d.storing[1] -= size
+	d.added[0]++
+	d.added[1] += size
+}
+
+// removed counts a delivery less.
+func (d *Deliverer) removed(size int64) {
+	d.countMu.Lock()
+	defer d.countMu.Unlock()
+	d.waiting.Add(-1)
+	d.bytes.Add(-size)
 }
 
 // countLoop counts the deliveries of all processes from time to time.
@@ -28,10 +54,14 @@ func (d *Deliverer) countLoop() {
 	}
 }
 
-// countStored counts the deliveries in the log.
+// countStored counts the deliveries in the log. Deliveries that are stored or removed meanwhile may count
+// too often until the next time, but are never left out.
 func (d *Deliverer) countStored() {
 	ctx, cancel := context.WithTimeout(d.draining, logTimeout)
 	defer cancel()
+	d.countMu.Lock()
+	before := d.added
+	d.countMu.Unlock()
 	var n, bytes int64
 	for f := (event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}); n < maxWaiting; {
 		page, err := d.Log.Runs(ctx, f)
@@ -46,8 +76,10 @@ func (d *Deliverer) countStored() {
 			break
 		}
 	}
-	d.waiting.Store(n)
-	d.bytes.Store(bytes)
+	d.countMu.Lock()
+	defer d.countMu.Unlock()
+	d.waiting.Store(n + d.storing[0] + d.added[0] - before[0])
+	d.bytes.Store(bytes + d.storing[1] + d.added[1] - before[1])
 }
 
 // Drain lets attempts end, but not longer than ctx. If the log ends with the process, it also waits for
