@@ -29,6 +29,22 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 	}
 	cluster.AwaitReplicas(t)
 	cluster.Isolate(lagging, false)
+	for n := 0; ; n++ { // streams that the isolated server led elect another leader
+		probe := fmt.Sprintf("run_probe_%d", n)
+		err := a.Create(t.Context(), event.Run{ID: probe})
+		if err == nil {
+			_, err = a.Append(t.Context(), probe, event.Start{})
+		}
+		if err == nil {
+			_, err = a.CreateJob(t.Context(), probe, nil)
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, event.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
 	text := strings.Repeat("x", 64<<10)
 	for i := range runs {
 		if i >= runs/2 { // the lagging server does not know these at all
