@@ -42,7 +42,7 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 			break
 		}
 		if !errors.Is(err, event.ErrUnavailable) {
-			t.Fatal(err)
+			t.Fatalf("create a run: %v, want no error but %v", err, event.ErrUnavailable)
 		}
 	}
 	text := strings.Repeat("x", 64<<10)
