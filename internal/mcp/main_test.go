@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,10 +35,6 @@ const (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "child" {
 		os.Exit(childMain(os.Args[2], os.Args[3:]))
-	}
-	// The tests that run in parallel wait for servers and child processes most of the time.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
