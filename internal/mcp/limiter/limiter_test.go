@@ -104,7 +104,7 @@ func TestLimitStaysWhereLatencyRises(t *testing.T) {
 						d.run(t, 3*time.Second)
 						sum += l.Limit()
 					}
-					if got, least, most := sum/4, min(capacity, 80)/3, max(capacity, limiter.Min)*7/2; got < least || got > most {
+					if got, least, most := sum/4, min(capacity, 80)/2, max(capacity, limiter.Min)*7/2; got < least || got > most {
 						t.Errorf("mean Limit() of a server with %d calls at a time = %d, want %d to %d", capacity, got, least, most)
 					}
 				})
