@@ -26,7 +26,7 @@ type runReceiver struct {
 	mu   sync.Mutex // protects the fields below
 	down bool
 	got  []deliveredRun
-	more chan struct{} // closed and made anew with each attempt
+	more chan struct{} // closed and replaced with each attempt
 }
 
 // deliveredRun is one attempt.
@@ -99,7 +99,7 @@ func (r *runReceiver) await(t *testing.T, enough func([]deliveredRun) bool) []de
 	}
 }
 
-// Every run that a caller asked for is told to RUN_WEBHOOK_URL, and one with a callback there too.
+// RUN_WEBHOOK_URL gets every run that a caller started, and a callback gets its own run as well.
 func TestRunsAreDelivered(t *testing.T) {
 	r := newRunReceiver(t)
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {

@@ -297,7 +297,7 @@ func newHooks(c config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook
 	return hooks, nil
 }
 
-// newDeliveries returns what tells other services that a run has ended, or nil if nobody is told. The
+// newDeliveries returns the deliverer of webhooks about ended runs, or nil if no receiver is configured. The
 // agent drains it.
 func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *slog.Logger) (*delivery.Deliverer, error) {
 	if c.RunWebhookURL == "" && c.CallbackOrigins == nil {
