@@ -31,6 +31,8 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/sse": {},
 
+	"answerd/internal/compute": {},
+
 	"answerd/internal/console": {},
 
 	"answerd/internal/terminal": {ours: []string{"event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term"}},
@@ -66,7 +68,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	// Spans have content only if the operator wants it.
 	"answerd/internal/llm/genai": {ours: []string{"llm"}, outside: otelAPI},
 
-	"answerd/internal/llm/openai": {ours: []string{"llm", "llm/genai", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
+	"answerd/internal/llm/openai": {ours: []string{"compute", "llm", "llm/genai", "sse", "tlsconfig"}, outside: append(append(otelAPI, jsonv2...), "github.com/openai/openai-go/v3")},
 
 	"answerd/internal/llm/texttool": {ours: []string{"llm"}, outside: jsonv2},
 
@@ -81,7 +83,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/catalog": {ours: []string{"mcp/config", "mcp/schema", "mcp/wire"}},
 
-	"answerd/internal/mcp/content": {ours: []string{"mcp/schema", "mcp/wire"}, outside: jsonv2},
+	"answerd/internal/mcp/content": {ours: []string{"compute", "mcp/schema", "mcp/wire"}, outside: jsonv2},
 
 	"answerd/internal/mcp/schema": {ours: []string{"mcp/wire"}, outside: jsonv2},
 
@@ -99,7 +101,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
-	"answerd/internal/agent/thread":     {ours: []string{"event", "llm", "agent/attachment", "mcp/content"}},
+	"answerd/internal/agent/thread":     {ours: []string{"compute", "event", "llm", "agent/attachment", "mcp/content"}},
 	"answerd/internal/agent/toolsearch": {},
 	"answerd/internal/agent/usage":      {ours: []string{"auth", "event", "values"}, outside: otelAPI},
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},
@@ -163,7 +165,7 @@ var packages = map[string]struct{ ours, outside []string }{
 		outside: append(otelAPI, "golang.org/x/term", "github.com/caarlos0/env/v11", "github.com/KimMachineGun/automemlimit/memlimit"),
 	},
 
-	"answerd/internal/mcp/transport":               {ours: []string{"auth", "auth/token", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
+	"answerd/internal/mcp/transport":               {ours: []string{"auth", "auth/token", "compute", "mcp/wire", "sse"}, outside: append(jsonv2, "github.com/modelcontextprotocol/go-sdk", "github.com/coder/websocket")},
 	"answerd/internal/mcp/transport/transporttest": {},
 
 	"answerd/internal/mcp/wire": {outside: jsonv2},

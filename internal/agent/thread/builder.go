@@ -18,8 +18,13 @@ type Builder struct {
 	size  int             // bytes of results so far
 }
 
-// minResult is the length down to which results are kept that come after event.MaxTurn bytes of others.
-const minResult = 4 << 10
+const (
+	// maxResults bounds the results of a run in bytes, so that nearly every turn has room for its texts
+	// and arguments besides, and need not be shortened again.
+	maxResults = event.MaxTurn - event.MaxTurn/8
+	// minResult is the length down to which results are kept that come after maxResults bytes of others.
+	minResult = 4 << 10
+)
 
 // Add adds one event. Events must come in order.
 func (b *Builder) Add(body event.Body) {
@@ -44,12 +49,12 @@ func (b *Builder) Add(body event.Body) {
 		step.Calls = append(step.Calls, Call{CallID: e.CallID, Tool: e.Tool, Server: e.Server, Args: e.Args, ArgsText: e.ArgsText, byClient: e.Executor == event.Client})
 	case event.ToolResult:
 		if c := b.callLocked(e.CallID); c != nil {
-			c.Args, c.ArgsText, c.Payload = e.Args, "", content.TruncateValue(e.Payload, max(event.MaxTurn-b.size, minResult), "")
+			c.Args, c.ArgsText, c.Payload = e.Args, "", content.TruncateValue(e.Payload, max(maxResults-b.size, minResult), "")
 			b.size += len(c.Payload)
 		}
 	case event.ToolError:
 		if c := b.callLocked(e.CallID); c != nil {
-			text, _ := content.TruncateText(e.Payload, max(event.MaxTurn-b.size, minResult), "")
+			text, _ := content.TruncateText(e.Payload, max(maxResults-b.size, minResult), "")
 			c.Error, c.cancelled = &text, e.Kind == "cancelled"
 			b.size += len(text)
 		}

@@ -21,6 +21,7 @@ import (
 	"strings"
 
 	"answerd/internal/agent/attachment"
+	"answerd/internal/compute"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp/content"
@@ -89,13 +90,13 @@ func Decode(data []byte) (t Turn, err error) {
 // first, of which a line of text remains, then parts of results, then parts of texts.
 func (t Turn) Encode() []byte {
 	t.Version = version
-	data := t.encode()
-	if len(data) <= event.MaxTurn {
+	defer compute.Begin(t.contentSize())()
+	if data, ok := t.encodeWithin(event.MaxTurn); ok {
 		return data
 	}
 	t = t.withoutMedia()
 	for limit := event.MaxTurn / 4; ; limit /= 4 {
-		if data = t.encode(); len(data) <= event.MaxTurn {
+		if data, ok := t.encodeWithin(event.MaxTurn); ok {
 			return data
 		}
 		t = t.shorten(limit)
@@ -111,6 +112,37 @@ func (t Turn) Encode() []byte {
 
 // minText is the length down to which Encode shortens each text before it leaves out whole calls.
 const minText = 256
+
+// encodeWithin returns t as JSON if that has at most limit bytes. What certainly has more is not encoded,
+// since a run with large results would otherwise occupy a processor for milliseconds.
+func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
+	if t.contentSize() > limit {
+		return nil, false
+	}
+	data = t.encode()
+	return data, len(data) <= limit
+}
+
+// contentSize returns the bytes of the texts, files and results. Their JSON is rarely shorter.
+func (t Turn) contentSize() int {
+	n := len(t.Question)
+	for _, m := range t.Media {
+		n += len(m.Data)
+	}
+	for _, g := range t.Given {
+		n += len(g.Content)
+		for _, m := range g.Media {
+			n += len(m.Data)
+		}
+	}
+	for _, s := range t.Steps {
+		n += len(s.Text)
+		for _, c := range s.Calls {
+			n += len(c.Args) + len(c.ArgsText) + len(c.Payload)
+		}
+	}
+	return n
+}
 
 func (t Turn) encode() []byte {
 	data, err := json.Marshal(t)

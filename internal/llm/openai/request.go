@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"answerd/internal/compute"
 	"answerd/internal/llm"
 )
 
@@ -101,6 +102,7 @@ func encodeRequest(r *llm.Request, cache *toolCache, endpoint string, d dialect)
 	for i := range messages {
 		size += messages[i].encodedSize()
 	}
+	defer compute.Begin(size)()
 	b := append(make([]byte, 0, size), first[:len(first)-len("}")]...)
 	b = append(b, `,"messages":[`...)
 	for i := range messages {

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"answerd/internal/compute"
 	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/wire"
 
@@ -50,6 +51,7 @@ type Result struct {
 // which turn large integers into floats and refuse content of unknown types. The result keeps raw,
 // which must not change. The error is a *DecodeError, a *DepthError or ErrInputRequired.
 func Decode(raw json.RawMessage) (*Result, error) {
+	defer compute.Begin(len(raw))()
 	// The decoder accepts invalid UTF-8 in strings, but events and requests must not contain it.
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))

@@ -6,6 +6,7 @@ import (
 	"math"
 	"unicode/utf8"
 
+	"answerd/internal/compute"
 	"answerd/internal/mcp/wire"
 )
 
@@ -29,6 +30,7 @@ type Truncated struct {
 // enough, it truncates texts, and then it omits blocks from the end. The payload repeats the
 // structured content or the content, so both get a share of the bytes.
 func (r *Result) Truncate(o TruncateOptions) Truncated {
+	defer compute.Begin(r.Size())()
 	content, truncated := r.truncateContent(o, math.MaxInt)
 	b := Truncated{Content: content, Structured: r.Structured, Incomplete: truncated}
 	// share is what remains for the content. The structured content counts twice, once in the payload;

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"answerd/internal/compute"
 	"answerd/internal/mcp/wire"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,6 +20,7 @@ import (
 // response if data names the request that it would have answered, else nil. jsonrpc.DecodeMessage
 // copies large results several times, and refuses deep results that limitDepth makes acceptable.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
+	defer compute.Begin(len(data))()
 	var version, rawID, method, params, result, rawError json.RawMessage
 	err := wire.Members(data, func(name string, value json.RawMessage) {
 		switch name {
