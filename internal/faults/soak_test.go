@@ -11,12 +11,14 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"answerd/internal/event/eventtest"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -31,9 +33,8 @@ var mishaps = []string{
 
 // Words of a run: two turns with a tool call each, and one that answers.
 const (
-	soakWords   = 20
-	soakClients = 40
-	soakAnswer  = "word word word word word word word word word word word word word word word word word word word word "
+	soakWords  = 20
+	soakAnswer = "word word word word word word word word word word word word word word word word word word word word "
 )
 
 // soakModel follows the question, which says what is to go wrong.
@@ -106,6 +107,8 @@ func soakTool(t testing.TB) *peer {
 
 // soak is what came of it.
 type soak struct {
+	clients int
+
 	runs, sound, events atomic.Int64
 
 	mu     sync.Mutex // guards the fields below
@@ -193,7 +196,7 @@ func (k *soak) load(t testing.TB, s *service, d time.Duration, auth func() []str
 	defer cancel()
 	until := time.Now().Add(d)
 	var all sync.WaitGroup
-	for range soakClients {
+	for range k.clients {
 		all.Go(func() {
 			for time.Now().Before(until) {
 				k.run(ctx, s, auth())
@@ -203,22 +206,42 @@ func (k *soak) load(t testing.TB, s *service, d time.Duration, auth func() []str
 	all.Wait()
 }
 
+// soakLog returns the settings of the event log: in memory, on disk, or on three NATS servers.
+func soakLog(t *testing.T, kind string) []string {
+	switch kind {
+	case "memory":
+		return []string{"EVENTS_MAX_BYTES=4MiB"}
+	case "file":
+		return []string{"EVENTS_URL=file:" + t.TempDir(), "EVENTS_MAX_BYTES=64MiB"}
+	case "nats":
+		c := eventtest.StartCluster(t)
+		return []string{"EVENTS_URL=" + c.URL(), "EVENTS_MAX_BYTES=64MiB"}
+	}
+	t.Fatalf("SOAK_LOG=%s, want memory, file or nats", kind)
+	return nil
+}
+
 // Facts 4.1, L5, on two cores: a twentieth of the runs meets a fault, the others
-// must not notice. SOAK is how long it takes.
+// must not notice. SOAK is how long it takes, SOAK_CLIENTS how many clients ask, and SOAK_LOG the event
+// log: memory, file or nats.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "3s"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	clients, err := strconv.Atoi(cmp.Or(os.Getenv("SOAK_CLIENTS"), "40"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := cmp.Or(os.Getenv("SOAK_LOG"), "memory")
 	skipUnlessLong(t)
 	model := llmtest.New(t, soakModel)
 	model.Forget()
 	tool := soakTool(t)
 	keys := newIssuer(t)
 	iamURL, fetches := iam(t, "2")
-	s := start(t, slices.Concat(keys.settings(), jwtSettings(iamURL), []string{
-		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=5s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64",
-		"EVENTS_MAX_BYTES=4MiB", "GOGC=50",
+	s := start(t, slices.Concat(keys.settings(), jwtSettings(iamURL), soakLog(t, log), []string{
+		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=5s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64", "GOGC=50",
 	})...)
 	s.bearer = keys.header(t, "k1", "the operator", 2*length+time.Hour)
 	var header atomic.Pointer[string]
@@ -229,8 +252,8 @@ func TestSoak(t *testing.T) {
 		}
 		return []string{"Authorization", *header.Load()}
 	}
-	k := &soak{ends: map[string]map[string]int{}}
-	(&soak{ends: map[string]map[string]int{}}).load(t, s, max(length/10, time.Second), auth)
+	k := &soak{clients: clients, ends: map[string]map[string]int{}}
+	(&soak{clients: clients, ends: map[string]map[string]int{}}).load(t, s, max(length/10, time.Second), auth)
 	before := s.atRest(t, nil)
 	began := time.Now()
 	k.load(t, s, length, auth)
@@ -245,7 +268,7 @@ func TestSoak(t *testing.T) {
 	if k.sound.Load() == 0 {
 		t.Errorf("no run was sound: sound %d, want non-zero", k.sound.Load())
 	}
-	text := k.report(d, before, after, fetches.Load(), s.metric(t, "process_resident_memory_bytes"))
+	text := k.report(log, d, before, after, fetches.Load(), s.metric(t, "process_resident_memory_bytes"))
 	t.Log("\n" + text)
 	if *soakReport != "" {
 		if err := os.WriteFile(*soakReport, []byte(text), 0o644); err != nil {
@@ -257,7 +280,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func (k *soak) report(d time.Duration, before, after holdings, tokens int64, resident float64) string {
+func (k *soak) report(log string, d time.Duration, before, after holdings, tokens int64, resident float64) string {
 	slices.Sort(k.delays)
 	at := func(q float64) time.Duration {
 		if len(k.delays) == 0 {
@@ -270,7 +293,7 @@ func (k *soak) report(d time.Duration, before, after holdings, tokens int64, res
 	}
 	var out strings.Builder
 	fmt.Fprintf(&out, "# Soak\n\nMade by `make soak`: %d clients, each one run after the other, three model turns and two tool calls each;\n"+
-		"every twentieth run meets a fault. Model, MCP server, IAM and clients are on the same %d cores.\n\n", soakClients, runtime.NumCPU())
+		"every twentieth run meets a fault. Model, MCP server, IAM and clients are on the same %d cores. Event log: %s.\n\n", k.clients, runtime.NumCPU(), log)
 	fmt.Fprintf(&out, "| | |\n|---|---|\n| time | %s |\n| runs | %d, %.0f a second |\n| events read | %d, %.0f a second |\n", d.Round(time.Second),
 		k.runs.Load(), float64(k.runs.Load())/d.Seconds(), k.events.Load(), float64(k.events.Load())/d.Seconds())
 	fmt.Fprintf(&out, "| runs that had to be whole | %d |\n| lost, doubled, out of order, without one end | %d |\n", k.sound.Load(), len(k.flaws))
