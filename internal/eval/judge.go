@@ -27,7 +27,7 @@ type Verdict struct {
 
 // judge asks the judge's model about an answer. The model is asked through answerd, with the same
 // endpoints and keys, and without tools.
-func (c *client) judge(ctx context.Context, j Judge, one Case, r *outcome, metadata map[string]string) (*Verdict, error) {
+func (e *evaluator) judge(ctx context.Context, j Judge, one Case, r *outcome, metadata map[string]string) (*Verdict, error) {
 	material, err := json.Marshal(struct {
 		Question string   `json:"question"`
 		Answer   string   `json:"answer"`
@@ -37,7 +37,7 @@ func (c *client) judge(ctx context.Context, j Judge, one Case, r *outcome, metad
 	if err != nil {
 		return nil, fmt.Errorf("encode what the judge is asked: %w", err)
 	}
-	judged, err := c.ask(ctx, question{
+	judged, err := e.ask(ctx, question{
 		Question: string(material), Agent: j.Agent, Model: j.Model, ToolChoice: "none",
 		Instructions: judgeInstructions, OutputSchema: verdictSchema, Metadata: metadata,
 	}, false, maxRun)

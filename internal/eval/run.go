@@ -2,10 +2,11 @@ package eval
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"answerd/internal/client"
 )
 
 // Options say where Run asks, and how.
@@ -18,6 +19,9 @@ type Options struct {
 	Progress func(done, total int)
 	Done     func(CaseReport)
 }
+
+// evaluator asks the questions of a suite.
+type evaluator struct{ client *client.Client }
 
 // job is one run of a case.
 type job struct{ number int } // of the case
@@ -33,15 +37,13 @@ type finished struct {
 // Interrupted is true. An error means that no question could be asked; it is an *Error if the suite names
 // an agent that the service does not have.
 func Run(ctx context.Context, s Suite, o Options) (Report, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = max(o.Parallel, 1)
-	defer transport.CloseIdleConnections()
-	c := &client{url: o.URL, token: o.Token, http: &http.Client{Transport: transport}}
+	e := &evaluator{client.New(o.URL, o.Token, max(o.Parallel, 1))}
+	defer e.client.Close()
 	report := Report{Suite: s.Name, StartedAt: time.Now().UTC().Truncate(time.Millisecond)}
-	if err := c.checkAgents(ctx, s); err != nil {
+	if err := e.checkAgents(ctx, s); err != nil {
 		return Report{}, err
 	}
-	results, total := startRuns(ctx, c, s, o), 0
+	results, total := e.startRuns(ctx, s, o), 0
 	cases := make([]CaseReport, len(s.Cases))
 	for i, one := range s.Cases {
 		cases[i] = newCaseReport(one)
@@ -81,13 +83,13 @@ func Run(ctx context.Context, s Suite, o Options) (Report, error) {
 
 // startRuns starts the goroutines that ask, and returns their results. The channel is closed when all of
 // them have ended.
-func startRuns(ctx context.Context, c *client, s Suite, o Options) <-chan finished {
+func (e *evaluator) startRuns(ctx context.Context, s Suite, o Options) <-chan finished {
 	jobs, results := make(chan job), make(chan finished)
 	var workers sync.WaitGroup
 	for range max(o.Parallel, 1) {
 		workers.Go(func() {
 			for j := range jobs {
-				result, err := c.run(ctx, s, s.Cases[j.number])
+				result, err := e.run(ctx, s, s.Cases[j.number])
 				results <- finished{j, result, err}
 			}
 		})
@@ -110,13 +112,13 @@ func startRuns(ctx context.Context, c *client, s Suite, o Options) <-chan finish
 }
 
 // run asks the question of a case once and compares the answer with what is expected.
-func (c *client) run(ctx context.Context, s Suite, one Case) (RunReport, error) {
+func (e *evaluator) run(ctx context.Context, s Suite, one Case) (RunReport, error) {
 	limit := maxRun
 	if one.Expect.MaxSeconds > 0 {
 		limit = time.Duration(one.Expect.MaxSeconds * float64(time.Second))
 	}
 	metadata := map[string]string{"eval_suite": printable(s.Name, 128), "eval_case": printable(one.Name, 128)}
-	r, err := c.ask(ctx, question{Question: one.Question, Agent: one.Agent, Metadata: metadata}, one.Approve, limit)
+	r, err := e.ask(ctx, question{Question: one.Question, Agent: one.Agent, Metadata: metadata}, one.Approve, limit)
 	if err != nil {
 		return RunReport{}, err
 	}
@@ -133,7 +135,7 @@ func (c *client) run(ctx context.Context, s Suite, one Case) (RunReport, error) 
 	}
 	report.Failures = one.Expect.check(r)
 	if one.Expect.Rubric != "" && len(report.Failures) == 0 {
-		if report.Judge, err = c.judge(ctx, *s.Judge, one, r, metadata); err != nil {
+		if report.Judge, err = e.judge(ctx, *s.Judge, one, r, metadata); err != nil {
 			return RunReport{}, err
 		}
 		if !report.Judge.Pass {

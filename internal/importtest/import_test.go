@@ -35,10 +35,11 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/console": {},
 
-	"answerd/internal/terminal": {ours: []string{"event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term"}},
+	"answerd/internal/client": {ours: []string{"sse"}},
 
-	// A client of the native API, which knows the kinds of interrupts.
-	"answerd/internal/eval": {ours: []string{"event", "mcp/schema"}, outside: []string{"go.yaml.in/yaml/v3"}},
+	"answerd/internal/terminal": {ours: []string{"client", "event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term"}},
+
+	"answerd/internal/eval": {ours: []string{"client", "event", "mcp/schema"}, outside: []string{"go.yaml.in/yaml/v3"}},
 
 	"answerd/internal/lru": {},
 

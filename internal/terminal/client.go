@@ -1,101 +1,29 @@
 package terminal
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"answerd/internal/client"
 	"answerd/internal/event"
-	"answerd/internal/sse"
 )
 
 const (
-	maxEventBytes  = 8 << 20          // of one event of a stream
-	maxAnswerBytes = 1 << 20          // of an answer that is not a stream
 	cancelTimeout  = 3 * time.Second  // of the request that cancels a run
 	resumeTimeout  = 30 * time.Second // of all attempts to resume a stream; DISCONNECT_GRACE is as long by default
 	serversTimeout = time.Minute      // npx and uvx may download a server first
 )
 
-// client sends requests to the native API.
-type client struct {
-	url   string
-	token func() (string, error)
-	http  *http.Client
-}
-
-// problem is an error of the API (RFC 9457).
-type problem struct {
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Code   string `json:"code"`
-	Errors []struct {
-		Pointer string `json:"pointer"`
-		Detail  string `json:"detail"`
-	} `json:"errors"`
-}
-
-// Error implements error. It names the wrong fields, and what to do where that is known.
-func (p *problem) Error() string {
-	text := p.Detail
-	for _, field := range p.Errors {
-		text += fmt.Sprintf(" %s: %s.", field.Pointer, field.Detail)
-	}
-	if p.Code == "unauthenticated" {
-		text += " Pass a token with -token-file."
-	}
-	return fmt.Sprintf("%s (%s)", text, p.Code)
-}
-
-// send sends a request and returns its response, whose body the caller must close. A status of
-// 400 or more is returned as a *problem.
-func (c *client) send(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("build a request to answerd: %w", err)
-	}
-	if header != nil {
-		req.Header = header.Clone()
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if c.token != nil {
-		token, err := c.token()
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("ask answerd at %s: %w", c.url, err)
-	}
-	if resp.StatusCode < http.StatusBadRequest {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	p := &problem{}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
-	if err != nil || json.Unmarshal(text, p) != nil || p.Code == "" {
-		return nil, fmt.Errorf("%s answered with HTTP status %s, which is not an answer of answerd", c.url, resp.Status)
-	}
-	p.Status = resp.StatusCode
-	return nil, p
-}
-
 // exportRun writes the export of a run that has ended into a file, also if the run failed.
 func (s *Session) exportRun(ctx context.Context, run string) error {
-	resp, err := s.client.send(ctx, http.MethodGet, "/runs/"+url.PathEscape(run)+"/export", nil, nil)
+	resp, err := s.client.Open(ctx, http.MethodGet, client.RunPath(run, "/export"), nil, nil)
 	if err != nil {
 		return fmt.Errorf("export the run: %w", err)
 	}
@@ -111,17 +39,16 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 	return nil
 }
 
-// follow starts a run with the body of a question and handles its events until it ends. It answers
-// interrupts of the run, and resumes the stream after a lost connection.
-func (s *Session) follow(ctx context.Context, r *runView, body []byte) (event.FinalAnswer, error) {
-	r.question, r.key = body, rand.Text()
-	resp, err := s.ask(ctx, r)
+// follow asks the question of a run and handles the run's events until it ends. It answers interrupts of
+// the run, and resumes the stream after a lost connection.
+func (s *Session) follow(ctx context.Context, r *runView) (event.FinalAnswer, error) {
+	stream, err := s.ask(ctx, r)
 	if err != nil {
 		return event.FinalAnswer{}, err
 	}
 	for {
-		end, err := s.readStream(r, resp.Body)
-		resp.Body.Close()
+		end, err := s.readStream(r, stream)
+		stream.Close()
 		switch {
 		case end.final != nil:
 			return *end.final, nil
@@ -136,7 +63,7 @@ func (s *Session) follow(ctx context.Context, r *runView, body []byte) (event.Fi
 				return event.FinalAnswer{}, err
 			}
 		}
-		if resp, err = s.resume(ctx, r); err != nil {
+		if stream, err = s.resume(ctx, r); err != nil {
 			return event.FinalAnswer{}, err
 		}
 	}
@@ -144,23 +71,15 @@ func (s *Session) follow(ctx context.Context, r *runView, body []byte) (event.Fi
 
 // resume opens the events of the run after the last one that was read. It tries again while
 // answerd cannot be reached.
-func (s *Session) resume(ctx context.Context, r *runView) (*http.Response, error) {
-	ctx, stop := context.WithCancel(ctx) // the stream outlives this function, so no time-out here
+func (s *Session) resume(ctx context.Context, r *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
-	path := "/runs/" + url.PathEscape(r.start.runID) + "/events"
 	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		resp, err := s.client.send(ctx, http.MethodGet, path, nil, http.Header{"Accept": {"text/event-stream"}, "Last-Event-ID": {r.lastID}})
-		if err == nil && resp.StatusCode == http.StatusNoContent {
-			resp.Body.Close()
-			err = errors.New("the run ended, and its last event was lost")
-		}
+		stream, err := s.client.Stream(ctx, http.MethodGet, client.RunPath(r.start.runID, "/events"), nil, http.Header{"Last-Event-ID": {r.lastID}})
 		if err == nil {
-			resp.Body = &stoppedBody{resp.Body, stop}
-			return resp, nil
+			return stream, nil
 		}
-		var p *problem
+		var p *client.Problem
 		if errors.As(err, &p) && p.Status < http.StatusInternalServerError || time.Now().Add(wait).After(deadline) || ctx.Err() != nil {
-			stop()
 			return nil, err
 		}
 		s.status.set("no connection to answerd; trying again")
@@ -169,17 +88,6 @@ func (s *Session) resume(ctx context.Context, r *runView) (*http.Response, error
 		case <-ctx.Done():
 		}
 	}
-}
-
-// stoppedBody ends the context of its request when it is closed.
-type stoppedBody struct {
-	io.ReadCloser
-	stop context.CancelFunc
-}
-
-func (b *stoppedBody) Close() error {
-	defer b.stop()
-	return b.ReadCloser.Close()
 }
 
 // streamEnd says how a stream ended; all fields are nil if the connection was lost.
@@ -191,10 +99,9 @@ type streamEnd struct {
 
 // readStream handles the events of a stream until the run ends, is suspended, or the stream
 // breaks. err says why it broke.
-func (s *Session) readStream(r *runView, body io.Reader) (end streamEnd, err error) {
-	events := sse.NewReader(body, maxEventBytes)
+func (s *Session) readStream(r *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
-		frame, err := events.Next()
+		frame, err := stream.Next()
 		if err != nil {
 			return streamEnd{}, err
 		}
@@ -234,9 +141,8 @@ func (s *Session) readStream(r *runView, body io.Reader) (end streamEnd, err err
 }
 
 // ask sends the question of a run. Repeated, it attaches to the same run, because of its key.
-func (s *Session) ask(ctx context.Context, r *runView) (*http.Response, error) {
-	header := http.Header{"Accept": {"text/event-stream"}, "Idempotency-Key": {r.key}}
-	return s.client.send(ctx, http.MethodPost, "/answer/stream", r.question, header)
+func (s *Session) ask(ctx context.Context, r *runView) (*client.Stream, error) {
+	return s.client.Stream(ctx, http.MethodPost, "/answer/stream", r.question, http.Header{"Idempotency-Key": {r.key}})
 }
 
 // cancelRun cancels a run whose caller has interrupted it. It has a context of its own, because
@@ -246,10 +152,7 @@ func (s *Session) cancelRun(r *runView) {
 	defer stop()
 	err := s.findRun(ctx, r)
 	if err == nil {
-		var resp *http.Response
-		if resp, err = s.client.send(ctx, http.MethodPost, "/runs/"+url.PathEscape(r.start.runID)+"/cancel", nil, nil); err == nil {
-			resp.Body.Close()
-		}
+		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(r.start.runID, "/cancel"), nil, nil, nil)
 	}
 	if err != nil {
 		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", plainText(err.Error()))
@@ -261,12 +164,12 @@ func (s *Session) findRun(ctx context.Context, r *runView) error {
 	if r.start.runID != "" {
 		return nil
 	}
-	resp, err := s.ask(ctx, r)
+	stream, err := s.ask(ctx, r)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	first, err := sse.NewReader(resp.Body, maxEventBytes).Next()
+	defer stream.Close()
+	first, err := stream.Next()
 	if err != nil {
 		return fmt.Errorf("read the first event: %w", err)
 	}
@@ -296,19 +199,14 @@ func (s *Session) WaitForServers(ctx context.Context) error {
 // connectingServers returns the names of the servers that have never been connected and are
 // being tried.
 func (s *Session) connectingServers(ctx context.Context) (names []string, _ error) {
-	resp, err := s.client.send(ctx, http.MethodGet, "/servers", nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
 	var list struct {
 		Servers []struct {
 			Name  string `json:"name"`
 			State string `json:"state"`
 		} `json:"servers"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswerBytes)).Decode(&list); err != nil {
-		return nil, fmt.Errorf("read the MCP servers: %w", err)
+	if _, err := s.client.Send(ctx, http.MethodGet, "/servers", nil, nil, &list); err != nil {
+		return nil, err
 	}
 	for _, server := range list.Servers {
 		if server.State == "connecting" {

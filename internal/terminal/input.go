@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -17,8 +16,11 @@ import (
 
 	"golang.org/x/term"
 
+	"answerd/internal/client"
 	"answerd/internal/event"
 )
+
+const maxLineBytes = 1 << 20 // of the input, if it is not a terminal
 
 // lineReader prints a prompt and reads one line, without its line feed. It returns io.EOF at the
 // end of the input, and the context's error if ctx ends first.
@@ -31,7 +33,7 @@ func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineRea
 		return newTerminalReader(file, prompts), newTerminalReader(file, prompts)
 	}
 	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxAnswerBytes)
+	lines.Buffer(nil, maxLineBytes)
 	read := func(ctx context.Context, prompt string) (string, error) {
 		if err := ctx.Err(); err != nil {
 			return "", err
@@ -102,24 +104,17 @@ func (s *Session) answerInterrupts(ctx context.Context, r *runView, interrupts [
 // example those of a form that do not fit its schema; the person can then answer again.
 func (s *Session) sendInput(ctx context.Context, run, interrupt string, input map[string]any) (accepted bool, _ error) {
 	input["id"] = interrupt
-	body, err := json.Marshal(input)
-	if err != nil {
-		return false, fmt.Errorf("encode the input: %w", err)
-	}
-	resp, err := s.client.send(ctx, http.MethodPost, "/runs/"+url.PathEscape(run)+"/input", body, nil)
+	err := s.client.SendInput(ctx, run, input)
 	if err == nil {
-		resp.Body.Close()
 		return true, nil
 	}
-	var p *problem
-	if !errors.As(err, &p) {
-		return false, err
-	}
-	switch p.Status {
-	case http.StatusConflict, http.StatusNotFound, http.StatusGone:
+	var p *client.Problem
+	switch {
+	case !errors.As(err, &p):
+	case p.IsTooLate():
 		s.printLine("! too late, or already answered: %s", p)
 		return true, nil
-	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+	case p.Status == http.StatusBadRequest || p.Status == http.StatusUnprocessableEntity:
 		s.printLine("! %s", p)
 		if s.options.Interactive {
 			return false, nil

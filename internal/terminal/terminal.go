@@ -16,9 +16,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 
+	"answerd/internal/client"
 	"answerd/internal/event"
 )
 
@@ -48,7 +48,7 @@ type Options struct {
 // Session asks questions, each of which continues the conversation of those before it.
 type Session struct {
 	options Options
-	client  client
+	client  *client.Client
 	status  *statusLine
 	read    lineReader // for answers to questions of a run
 	readAsk lineReader // for questions of the person, with a history of its own
@@ -62,7 +62,7 @@ func New(o Options) *Session {
 	read, readAsk := newLineReaders(o.In, o.Err)
 	return &Session{
 		options: o,
-		client:  client{url: strings.TrimSuffix(o.URL, "/"), token: o.Token, http: &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}},
+		client:  client.New(o.URL, o.Token, 2),
 		status:  newStatusLine(o.Err, o.ErrTerminal),
 		read:    read, readAsk: readAsk,
 		thread: o.Thread, agent: o.Agent,
@@ -72,7 +72,14 @@ func New(o Options) *Session {
 // Close releases the connections and the spinner of the session.
 func (s *Session) Close() {
 	s.status.close()
-	s.client.http.CloseIdleConnections()
+	s.client.Close()
+}
+
+// question is the body of POST /answer/stream.
+type question struct {
+	Question string `json:"question"`
+	ThreadID string `json:"thread_id,omitempty"`
+	Agent    string `json:"agent,omitempty"`
 }
 
 // answer is the JSON document of an answer (the 200 of POST /answer).
@@ -87,17 +94,9 @@ type answer struct {
 
 // Ask asks one question and returns when the run has ended. It returns an error unless the run
 // ended with an answer: ErrInterrupted if ctx ended first, otherwise what the API or the run said.
-func (s *Session) Ask(ctx context.Context, question string) error {
-	body, err := json.Marshal(struct {
-		Question string `json:"question"`
-		ThreadID string `json:"thread_id,omitempty"`
-		Agent    string `json:"agent,omitempty"`
-	}{question, s.thread, s.agent})
-	if err != nil {
-		return fmt.Errorf("encode the question: %w", err)
-	}
-	r := s.newRunView()
-	final, err := s.follow(ctx, r, body)
+func (s *Session) Ask(ctx context.Context, text string) error {
+	r := s.newRunView(question{text, s.thread, s.agent})
+	final, err := s.follow(ctx, r)
 	s.status.set("")
 	if r.start.ThreadID != "" { // a failed run is a turn too
 		s.thread = r.start.ThreadID

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,8 +20,8 @@ const maxArguments = 80
 // runView shows the events of one run.
 type runView struct {
 	session  *Session
-	question []byte // body of the request
-	key      string // its idempotency key
+	question question
+	key      string // the idempotency key of the question
 	lastID   string // position to resume from
 	start    startEvent
 	text     textWriter
@@ -38,8 +39,8 @@ type textWriter interface {
 	end() error
 }
 
-func (s *Session) newRunView() *runView {
-	r := &runView{session: s}
+func (s *Session) newRunView(q question) *runView {
+	r := &runView{session: s, question: q, key: rand.Text()}
 	switch {
 	case s.options.JSON:
 		r.text = noText{}

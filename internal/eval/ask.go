@@ -1,61 +1,24 @@
 package eval
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
+	"answerd/internal/client"
 	"answerd/internal/event"
 )
 
 const (
-	maxReply      = 64 << 20         // bytes of an answer, whose metadata has the results of all calls
-	maxInterrupts = 100              // of one run
-	maxRun        = 10 * time.Minute // of a run without max_seconds
-	maxRetries    = 5                // of a question that is refused because the service is busy
-	maxRetryAfter = time.Minute
+	maxInterrupts = 100                    // of one run
+	maxRun        = 10 * time.Minute       // of a run without max_seconds
+	maxRetries    = 5                      // of a question that is refused because the service is busy
 	inputWait     = 100 * time.Millisecond // until a suspended run that has its answers is looked at again
 )
-
-// client sends requests to the native API of one answerd.
-type client struct {
-	url   string
-	token func() (string, error)
-	http  *http.Client
-}
-
-// problem is an error of the API (RFC 9457).
-type problem struct {
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Code   string `json:"code"`
-	Errors []struct {
-		Pointer string `json:"pointer"`
-		Detail  string `json:"detail"`
-	} `json:"errors"`
-
-	retryAfter time.Duration
-}
-
-// Error implements error. It names the wrong fields, and what to do where that is known.
-func (p *problem) Error() string {
-	text := p.Detail
-	for _, field := range p.Errors {
-		text += fmt.Sprintf(" %s: %s.", field.Pointer, field.Detail)
-	}
-	if p.Code == "unauthenticated" {
-		text += " Pass a token with -token-file."
-	}
-	return fmt.Sprintf("%s (%s)", text, p.Code)
-}
 
 // question is the body of POST /answer.
 type question struct {
@@ -94,67 +57,14 @@ type reply struct {
 	Interrupts []event.Interrupt `json:"interrupts"`
 }
 
-// send sends a request and decodes the reply. A status of 400 or more is returned as a *problem.
-func (c *client) send(ctx context.Context, method, path string, body any, header http.Header, into any) (status int, _ error) {
-	var raw []byte
-	if body != nil {
-		var err error
-		if raw, err = json.Marshal(body); err != nil {
-			return 0, fmt.Errorf("encode a request to answerd: %w", err)
-		}
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(raw))
-	if err != nil {
-		return 0, fmt.Errorf("build a request to answerd: %w", err)
-	}
-	if header != nil {
-		req.Header = header
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if c.token != nil {
-		token, err := c.token()
-		if err != nil {
-			return 0, err
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return 0, fmt.Errorf("ask answerd at %s: %w", c.url, err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("read the answer of answerd at %s: %w", c.url, err)
-	case len(text) > maxReply:
-		return 0, fmt.Errorf("the answer of answerd at %s has more than %d bytes", c.url, maxReply)
-	case resp.StatusCode >= http.StatusBadRequest:
-		p := &problem{}
-		if json.Unmarshal(text, p) != nil || p.Code == "" {
-			return 0, fmt.Errorf("%s answered with HTTP status %s, which is not an answer of answerd", c.url, resp.Status)
-		}
-		p.Status = resp.StatusCode
-		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-		p.retryAfter = min(time.Duration(seconds)*time.Second, maxRetryAfter)
-		return p.Status, p
-	case into == nil:
-		return resp.StatusCode, nil
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return 0, fmt.Errorf("decode the answer of answerd at %s: %w", c.url, err)
-	}
-	return resp.StatusCode, nil
-}
-
 // ask asks a question and waits for the end of the run, limit at most. If ctx ends, answerd cancels the
 // run, because the connection of POST /answer is closed. The error is that of ctx.
-func (c *client) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
+func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()
 	asking, stop := context.WithTimeout(ctx, limit)
 	defer stop()
-	reply, err := c.awaitAnswer(asking, q, approve, r, &began)
+	reply, err := e.awaitAnswer(asking, q, approve, r, &began)
 	r.elapsed = time.Since(began)
 	switch {
 	case ctx.Err() != nil:
@@ -174,15 +84,15 @@ func (c *client) ask(ctx context.Context, q question, approve bool, limit time.D
 // awaitAnswer sends the question until the run has an answer: each time that the run is suspended, it
 // answers the interrupts and sends the question again, which attaches to the same run because of its key.
 // began is set when a question that the service was too busy for is asked again.
-func (c *client) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, began *time.Time) (*reply, error) {
+func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, began *time.Time) (*reply, error) {
 	key := rand.Text()
 	answered := make(map[string]bool)
 	for retries := 0; ; {
 		var got reply
-		status, err := c.send(ctx, http.MethodPost, "/answer", q, http.Header{"Idempotency-Key": {key}}, &got)
-		if p, ok := errors.AsType[*problem](err); ok && p.retryAfter > 0 && isBusy(p) && retries < maxRetries {
+		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, http.Header{"Idempotency-Key": {key}}, &got)
+		if p, ok := errors.AsType[*client.Problem](err); ok && p.RetryAfter > 0 && p.IsBusy() && retries < maxRetries {
 			retries++
-			if err := wait(ctx, p.retryAfter); err != nil {
+			if err := wait(ctx, p.RetryAfter); err != nil {
 				return nil, err
 			}
 			*began = time.Now()
@@ -204,7 +114,7 @@ func (c *client) awaitAnswer(ctx context.Context, q question, approve bool, r *o
 				return nil, fmt.Errorf("the run asked a person more than %d times", maxInterrupts)
 			}
 			answered[interrupt.ID] = true
-			if err := c.decide(ctx, r, interrupt, approve); err != nil {
+			if err := e.decide(ctx, r, interrupt, approve); err != nil {
 				return nil, err
 			}
 		}
@@ -214,11 +124,6 @@ func (c *client) awaitAnswer(ctx context.Context, q question, approve bool, r *o
 			}
 		}
 	}
-}
-
-// isBusy reports whether a question that was refused may be asked again: no run has started.
-func isBusy(p *problem) bool {
-	return p.Code == "rate_limited" || p.Code == "overloaded" || p.Code == "draining"
 }
 
 // wait waits for d, or returns the error of ctx.
@@ -235,7 +140,7 @@ func wait(ctx context.Context, d time.Duration) error {
 
 // decide answers an interrupt: approvals as the case says. Nobody is there to fill in a form or to raise
 // a limit.
-func (c *client) decide(ctx context.Context, r *outcome, i event.Interrupt, approve bool) error {
+func (e *evaluator) decide(ctx context.Context, r *outcome, i event.Interrupt, approve bool) error {
 	input := map[string]any{"id": i.ID}
 	switch {
 	case i.Kind == event.KindElicitation:
@@ -251,8 +156,8 @@ func (c *client) decide(ctx context.Context, r *outcome, i event.Interrupt, appr
 			r.declined = append(r.declined, "more of "+i.Limit)
 		}
 	}
-	_, err := c.send(ctx, http.MethodPost, "/runs/"+url.PathEscape(r.runID)+"/input", input, nil, nil)
-	if p, ok := errors.AsType[*problem](err); ok && (p.Status == http.StatusConflict || p.Status == http.StatusGone || p.Status == http.StatusNotFound) {
+	err := e.client.SendInput(ctx, r.runID, input)
+	if p, ok := errors.AsType[*client.Problem](err); ok && p.IsTooLate() {
 		return nil // too late; how the run went on is in its answer
 	}
 	return err
@@ -260,13 +165,13 @@ func (c *client) decide(ctx context.Context, r *outcome, i event.Interrupt, appr
 
 // checkAgents asks the service for its agents, so that a wrong address, a missing token and an unknown
 // agent are reported before a question is asked.
-func (c *client) checkAgents(ctx context.Context, s Suite) error {
+func (e *evaluator) checkAgents(ctx context.Context, s Suite) error {
 	var got struct {
 		Agents []struct {
 			ID string `json:"id"`
 		} `json:"agents"`
 	}
-	if _, err := c.send(ctx, http.MethodGet, "/agents", nil, nil, &got); err != nil {
+	if _, err := e.client.Send(ctx, http.MethodGet, "/agents", nil, nil, &got); err != nil {
 		return err
 	}
 	known := make(map[string]bool)
@@ -275,11 +180,11 @@ func (c *client) checkAgents(ctx context.Context, s Suite) error {
 	}
 	for _, one := range s.Cases {
 		if one.Agent != "" && !known[one.Agent] {
-			return &Error{Case: printable(one.Name, 64), Line: one.Line, Detail: fmt.Sprintf("%s has no agent %s", c.url, one.Agent)}
+			return &Error{Case: printable(one.Name, 64), Line: one.Line, Detail: fmt.Sprintf("%s has no agent %s", e.client.URL(), one.Agent)}
 		}
 	}
 	if s.Judge != nil && s.Judge.Agent != "" && !known[s.Judge.Agent] {
-		return &Error{Detail: fmt.Sprintf("judge.agent: %s has no agent %s", c.url, s.Judge.Agent)}
+		return &Error{Detail: fmt.Sprintf("judge.agent: %s has no agent %s", e.client.URL(), s.Judge.Agent)}
 	}
 	return nil
 }
