@@ -12,7 +12,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"answerd/internal/auth/fetch"
-	"answerd/internal/auth/strictjson"
+	"answerd/internal/auth/issuer"
 )
 
 const (
@@ -141,8 +141,6 @@ func (k *keyCache) requestKeys(ctx context.Context) ([]publicKey, error) {
 	return keys, nil
 }
 
-const issuerMetadata = "the metadata of AUTH_ISSUER"
-
 // keySetURL returns the URL of the key set. If it is not configured, keySetURL reads it in the
 // issuer's metadata each time, since it may change.
 func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
@@ -161,26 +159,19 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	return found, nil
 }
 
-// discoverURL returns the jwks_uri of the issuer's metadata (RFC 8414, OpenID Connect Discovery 1.0).
-// The document must name exactly the configured issuer (RFC 8414 section 3.3): another one's keys
-// must not verify tokens.
+// discoverURL returns the jwks_uri of the issuer's metadata.
 func (k *keyCache) discoverURL(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetch.Timeout)
-	defer cancel()
-	body, err := fetch.Metadata(ctx, k.client, k.issuer, issuerMetadata)
+	source := issuer.Source{
+		Issuer: k.issuer, Name: "the metadata of AUTH_ISSUER", Client: k.client,
+		OtherIssuer: "; if the tokens have the configured one, set AUTH_JWKS_URL",
+	}
+	document, err := source.Read(ctx)
 	if err != nil {
 		return "", err
 	}
-	document, err := strictjson.Parse(body)
-	if err != nil {
-		return "", &fetch.Error{Public: issuerMetadata + " is not the JSON of RFC 8414"}
-	}
-	if issuer, err := document.String("issuer"); err != nil || issuer != k.issuer {
-		return "", &fetch.Error{Public: issuerMetadata + " names another issuer; if the tokens have the configured one, set AUTH_JWKS_URL"}
-	}
-	found, err := document.String("jwks_uri")
-	if err != nil || fetch.CheckEndpoint("", found) != nil || !fetch.EndpointAllowed(k.issuer, found) {
-		return "", &fetch.Error{Public: issuerMetadata + " names no https address of a key set"}
+	found, ok := document.Endpoint("jwks_uri")
+	if !ok {
+		return "", source.Unusable("names no https address of a key set")
 	}
 	return found, nil
 }

@@ -47,16 +47,18 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/tlsconfig/tlstest": {ours: []string{"tlsconfig"}},
 
-	"answerd/internal/auth": {ours: []string{"auth/fetch", "auth/strictjson"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5")},
+	"answerd/internal/auth": {ours: []string{"auth/fetch", "auth/issuer", "auth/strictjson"}, outside: append(jsonv2, "github.com/golang-jwt/jwt/v5")},
 
 	// token may import auth, for Identity and Secret; auth must not import token.
-	"answerd/internal/auth/token": {ours: []string{"auth", "auth/fetch", "auth/strictjson", "lru"}, outside: []string{"github.com/oracle/oci-go-sdk/v65"}},
+	"answerd/internal/auth/token": {ours: []string{"auth", "auth/fetch", "auth/issuer", "auth/strictjson", "lru"}, outside: []string{"github.com/oracle/oci-go-sdk/v65"}},
 
 	"answerd/internal/auth/fetch": {},
 
 	"answerd/internal/auth/sealed": {ours: []string{"values"}},
 
-	"answerd/internal/auth/signin": {ours: []string{"auth/fetch", "auth/strictjson"}},
+	"answerd/internal/auth/issuer": {ours: []string{"auth/fetch", "auth/strictjson"}},
+
+	"answerd/internal/auth/signin": {ours: []string{"auth/issuer"}},
 
 	"answerd/internal/auth/strictjson": {outside: jsonv2},
 

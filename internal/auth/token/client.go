@@ -12,6 +12,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/auth/issuer"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 type endpointClient struct {
 	cfg      ClientCredentialsConfig
 	client   *http.Client
-	metadata *issuerMetadata // nil if the token URL is configured
+	metadata *issuer.Cache[string] // the token endpoint of the issuer; nil if the token URL is configured
 
 	mu     sync.Mutex  // protects secret
 	secret auth.Secret // the last result of cfg.Secret
@@ -43,15 +44,32 @@ func newEndpointClient(cfg ClientCredentialsConfig) (*endpointClient, error) {
 	}
 	c := &endpointClient{cfg: cfg, client: fetch.NewClient(cfg.HTTPClient)}
 	if cfg.Issuer != "" {
-		c.metadata = newIssuerMetadata(cfg.Issuer, c.client)
+		c.metadata = newTokenEndpoint(cfg.Issuer, c.client)
 	}
 	return c, nil
+}
+
+// newTokenEndpoint returns the token endpoint of an issuer that the configuration names (RFC 8414), as its
+// metadata names it.
+func newTokenEndpoint(name string, client *http.Client) *issuer.Cache[string] {
+	source := issuer.Source{Issuer: name, Name: "the issuer's metadata", Client: client}
+	return issuer.NewCache(source.Name, func(ctx context.Context) (string, error) {
+		document, err := source.Read(ctx)
+		if err != nil {
+			return "", err
+		}
+		found, ok := document.Endpoint("token_endpoint")
+		if !ok {
+			return "", source.Unusable("names no token endpoint that a secret may be sent to")
+		}
+		return found, nil
+	})
 }
 
 // close cancels the request for metadata. The caller must have ended all token requests.
 func (c *endpointClient) close() {
 	if c.metadata != nil {
-		c.metadata.endpoints.Close()
+		c.metadata.Close()
 	}
 	if c.cfg.HTTPClient == nil {
 		c.client.CloseIdleConnections()
@@ -154,7 +172,7 @@ func (c *endpointClient) sendRequest(ctx context.Context, form url.Values, secre
 	tokenURL := c.cfg.TokenURL
 	if c.metadata != nil {
 		var err error
-		if tokenURL, err = c.metadata.tokenEndpoint(ctx); err != nil {
+		if tokenURL, err = c.metadata.Get(ctx); err != nil {
 			return Token{}, err
 		}
 	}

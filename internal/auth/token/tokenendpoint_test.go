@@ -125,10 +125,10 @@ func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 			}
 			return authtest.Response(http.StatusOK, `{"issuer":"https://iam.example","token_endpoint":"`+at.Load().(string)+`"}`), nil
 		})}
-		m := newIssuerMetadata("https://iam.example", client)
-		defer m.endpoints.Close()
+		m := newTokenEndpoint("https://iam.example", client)
+		defer m.Close()
 		ask := func() string {
-			got, err := m.tokenEndpoint(t.Context())
+			got, err := m.Get(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 		}
 		ask()
 		at.Store("https://iam.example/new")
-		authtest.Advance(metadataRefresh - time.Second)
+		authtest.Advance(time.Hour - time.Second)
 		if got := ask(); got != "https://iam.example/old" {
 			t.Errorf("asked at %s, want %q", got, "https://iam.example/old")
 		}
