@@ -15,8 +15,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"answerd/internal/mcp/schema"
@@ -55,69 +53,11 @@ func compile(raw json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	var tree any
-	if err := json.Unmarshal(raw, &tree); err != nil {
-		return nil, errors.New("it is not JSON")
-	}
-	if err := checkTypes(tree, ""); err != nil {
-		return nil, err
+	if wrong := schema.CheckTypes(raw); wrong != nil {
+		return nil, &InvalidError{wrong.Pointer, "it " + wrong.Detail}
 	}
 	return &Schema{compiled}, nil
 }
-
-// Keywords whose value is a schema, a list of schemas, or an object of schemas (draft 2020-12 Core,
-// section 10).
-var (
-	schemaKeywords = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"}
-	listKeywords   = []string{"allOf", "anyOf", "oneOf", "prefixItems", "items"}
-	mapKeywords    = []string{"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
-)
-
-// typeNames lists the types of JSON Schema.
-var typeNames = []string{"null", "boolean", "integer", "number", "string", "array", "object"}
-
-// checkTypes refuses types that do not exist. Package schema takes them for types without values, so
-// that no answer would conform.
-func checkTypes(tree any, at string) error {
-	object, ok := tree.(map[string]any)
-	if !ok {
-		return nil
-	}
-	named, isList := object["type"].([]any)
-	if !isList && object["type"] != nil {
-		named = []any{object["type"]}
-	}
-	for _, name := range named {
-		if text, ok := name.(string); !ok || !slices.Contains(typeNames, text) {
-			return &InvalidError{at + "/type", fmt.Sprintf("it is not one of %s", strings.Join(typeNames, ", "))}
-		}
-	}
-	for _, keyword := range schemaKeywords {
-		if err := checkTypes(object[keyword], at+"/"+keyword); err != nil {
-			return err
-		}
-	}
-	for _, keyword := range listKeywords {
-		list, _ := object[keyword].([]any)
-		for i, part := range list {
-			if err := checkTypes(part, fmt.Sprintf("%s/%s/%d", at, keyword, i)); err != nil {
-				return err
-			}
-		}
-	}
-	for _, keyword := range mapKeywords {
-		parts, _ := object[keyword].(map[string]any)
-		for _, name := range slices.Sorted(maps.Keys(parts)) {
-			if err := checkTypes(parts[name], at+"/"+keyword+"/"+pointerEscaper.Replace(name)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// pointerEscaper escapes a name for a JSON pointer (RFC 6901, section 3).
-var pointerEscaper = strings.NewReplacer("~", "~0", "/", "~1")
 
 // Check returns the value of an answer on one line, or all violations of the schema.
 func (s *Schema) Check(text string) (value json.RawMessage, problems []Problem) {

@@ -1,0 +1,29 @@
+package schema_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"answerd/internal/mcp/schema"
+)
+
+func TestCheckTypesNamesThePlaceOfTheFirstUnknownType(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"type":"object","properties":{"type":{"type":["null","string"]}}}`: "",
+		`{"enum":[{"type":"text"}],"default":{"type":"text"}}`:               "", // values, not schemas
+		`true`:                         "",
+		`{"type":"text"}`:              "/type",
+		`{"type":["string",1]}`:        "/type",
+		`{"items":{"type":"text"}}`:    "/items/type",
+		`{"anyOf":[true,{"type":""}]}`: "/anyOf/1/type",
+		`{"properties":{"b":{"type":"x"},"a/b~":{"type":"x"}}}`: "/properties/a~1b~0/type",
+	} {
+		got := ""
+		if wrong := schema.CheckTypes(json.RawMessage(raw)); wrong != nil {
+			got = wrong.Pointer
+		}
+		if got != want {
+			t.Errorf("CheckTypes(%s) = %q, want %q", raw, got, want)
+		}
+	}
+}
