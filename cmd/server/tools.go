@@ -15,6 +15,7 @@ import (
 	"answerd/internal/auth/sealed"
 	"answerd/internal/auth/token"
 	"answerd/internal/event"
+	"answerd/internal/help"
 	"answerd/internal/mcp"
 	mcpconfig "answerd/internal/mcp/config"
 	"answerd/internal/telemetry"
@@ -152,7 +153,7 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 		switch {
 		case s.Disabled:
 		case s.Auth.NeedsCallerToken():
-			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name)
+			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name, help.Delegation.Attr())
 		case s.Auth.IsDelegated() && !isLoopback(host):
 			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
 		}
@@ -168,7 +169,7 @@ func (t *toolset) warnAboutSignIns(c config, servers []mcpconfig.Server, logger 
 	for i := range servers {
 		if s := &servers[i]; !s.Disabled && s.Auth == mcpconfig.AuthAuthorizationCode {
 			t.saidInMemory = true
-			logger.Warn("users' sign-ins to MCP servers are in memory and end with the process: TOKENS_KEY_FILE is not set", "mcp_server", s.Name)
+			logger.Warn("users' sign-ins to MCP servers are in memory and end with the process: TOKENS_KEY_FILE is not set", "mcp_server", s.Name, help.StoredSignIns.Attr())
 			return
 		}
 	}

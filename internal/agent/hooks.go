@@ -13,6 +13,7 @@ import (
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/event"
+	"answerd/internal/help"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/content"
@@ -191,7 +192,7 @@ func contentList(res *content.Result) []jsonText {
 
 // logHookFailure logs that a hook sent no usable reply.
 func (a *Agent) logHookFailure(ctx context.Context, x *toolExecution, about webhook.Event, err error) {
-	a.logHook(ctx, slog.LevelWarn, "hook failed", x, about, slog.String("error", err.Error()))
+	a.logHook(ctx, slog.LevelWarn, "hook failed", x, about, slog.String("error", err.Error()), help.Hooks.Attr())
 }
 
 func (a *Agent) logHookReply(ctx context.Context, x *toolExecution, about webhook.Event, r webhook.Reply) {
@@ -200,9 +201,9 @@ func (a *Agent) logHookReply(ctx context.Context, x *toolExecution, about webhoo
 	}
 }
 
-func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, x *toolExecution, about webhook.Event, more slog.Attr) {
-	a.Logger.LogAttrs(ctx, level, what, slog.String("run_id", x.runID), slog.String("call_id", x.CallID),
-		slog.String("tool", x.Tool), slog.String("server", x.Server), slog.String("hook", string(about)), more)
+func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, x *toolExecution, about webhook.Event, more ...slog.Attr) {
+	a.Logger.LogAttrs(ctx, level, what, append([]slog.Attr{slog.String("run_id", x.runID), slog.String("call_id", x.CallID),
+		slog.String("tool", x.Tool), slog.String("server", x.Server), slog.String("hook", string(about))}, more...)...)
 }
 
 // askAboutRun asks a hook about the run. A reply that cannot be used counts as {} (docs/hooks.md).
@@ -218,7 +219,7 @@ func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, 
 	case ctx.Err() != nil:
 		return webhook.Reply{}, context.Cause(ctx)
 	case err != nil:
-		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()))...)
+		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "hook failed", append(attrs, slog.String("error", err.Error()), help.Hooks.Attr())...)
 		return webhook.Reply{}, nil
 	case reply.String() != (webhook.Reply{}).String():
 		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "hook decided", append(attrs, slog.String("reply", reply.String()))...)
@@ -406,7 +407,7 @@ func (l *loop) callRunEndHook(ctx context.Context, end event.Body) {
 		e.Error, err = json.Marshal(event.RunError{Code: "cancelled", Message: b.Reason, PartialAnswer: b.PartialAnswer})
 	}
 	if err != nil {
-		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed", slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()))
+		l.agent.Logger.LogAttrs(ctx, slog.LevelError, "hook failed", slog.String("run_id", l.run.ID), slog.String("hook", string(webhook.RunEnd)), slog.String("error", err.Error()), help.Hooks.Attr())
 		return
 	}
 	_, _ = l.askAboutRun(ctx, webhook.Call{Hook: webhook.RunEnd, End: &e}) // the reply cannot change the end

@@ -16,6 +16,7 @@ import (
 	"answerd/internal/agent/output"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
+	"answerd/internal/help"
 	"answerd/internal/llm"
 )
 
@@ -202,7 +203,7 @@ func (s *modelStream) readAnswer(ctx context.Context, turn int) error {
 // usage only at the end of an answer.
 func (s *modelStream) finishCut(ctx context.Context) error {
 	s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "model answer cut: it exceeds its limit or repeats itself",
-		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()))
+		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()), help.CutAnswer.Attr())
 	s.finish = "length"
 	if !s.usageSeen {
 		s.countUsage(ctx, llm.Usage{Input: s.lastPrompt, Output: s.output.Tokens(), Total: s.lastPrompt + s.output.Tokens()})

@@ -24,6 +24,7 @@ import (
 	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/event"
+	"answerd/internal/help"
 	"answerd/internal/llm"
 )
 
@@ -316,11 +317,11 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
 	}
 	if errors.Is(err, errJobLost) {
-		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err)
+		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err, help.Scaling.Attr())
 		return event.RunError{Code: "server_shutdown", Message: "The service ended before the run did. Ask again.", Retryable: true, PartialAnswer: partial}
 	}
 	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
-		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err)
+		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
 		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
 	}
 	abort, aborted := errors.AsType[*abortError](err)
@@ -335,7 +336,7 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	}
 	var model *llm.Error
 	if errors.As(err, &model) {
-		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err)
+		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err, help.Model.Attr())
 		end := event.RunError{
 			Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable,
 			RetryAfter: int64(math.Ceil(model.RetryAfter.Seconds())), PartialAnswer: partial,

@@ -16,6 +16,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
+	"answerd/internal/help"
 )
 
 // maxReaders bounds the streams that read one run at a time.
@@ -256,7 +257,7 @@ func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, key string,
 	if omitted > 0 {
 		attrs = append(attrs, "omitted_lines", omitted)
 	}
-	logger.WarnContext(ctx, "request rejected", attrs...)
+	logger.WarnContext(ctx, "request rejected", append(attrs, help.RefusedRuns.Attr())...)
 }
 
 // logRateLimited logs who was refused with rate_limited, so that operators can find the caller

@@ -10,6 +10,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/agent/definition"
 	"answerd/internal/api/native"
+	"answerd/internal/help"
 )
 
 // listTools serves GET /tools: the tools that the agent may call for this caller.
@@ -96,7 +97,7 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 		}
 		if refreshErr != nil {
 			reason := cmp.Or(s.Reason, "The MCP server did not answer.")
-			h.Logger.WarnContext(r.Context(), "refresh failed", "server", name, "reason", reason)
+			h.Logger.WarnContext(r.Context(), "refresh failed", "server", name, "reason", reason, help.Servers.Attr())
 			return newProblem("unavailable", reason)
 		}
 		writeJSON(w, http.StatusOK, "application/json", s)
@@ -112,7 +113,7 @@ func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err != nil {
-		h.Logger.WarnContext(r.Context(), "cannot list prompts", "server", name, "error", err)
+		h.Logger.WarnContext(r.Context(), "cannot list prompts", "server", name, "error", err, help.Servers.Attr())
 		return newProblem("unavailable", "The MCP server did not answer.")
 	}
 	writeJSON(w, http.StatusOK, "application/json", map[string]any{"prompts": list})

@@ -13,6 +13,7 @@ import (
 
 	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/issuer"
+	"answerd/internal/help"
 )
 
 const (
@@ -106,7 +107,7 @@ func (k *keyCache) newerThan(ctx context.Context, seen keySet) (set keySet, ok b
 func (k *keyCache) fetchKeys(ctx context.Context) (keySet, error) {
 	keys, err := k.requestKeys(ctx)
 	if err != nil {
-		k.logger.WarnContext(ctx, "signing keys fetch failed", "error", err.Error())
+		k.logger.WarnContext(ctx, "signing keys fetch failed", "error", err.Error(), help.CallerTokens.Attr())
 		return keySet{}, err
 	}
 	k.logger.DebugContext(ctx, "signing keys fetched", "keys", len(keys))
@@ -149,7 +150,7 @@ func (k *keyCache) keySetURL(ctx context.Context) (string, error) {
 	}
 	found, err := k.discoverURL(ctx)
 	if last := k.discovered.Load(); err != nil && last != nil {
-		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used", "error", err.Error())
+		k.logger.WarnContext(ctx, "issuer metadata fetch failed; the last URL of the signing keys is used", "error", err.Error(), help.CallerTokens.Attr())
 		return *last, nil
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
@@ -374,7 +375,7 @@ func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on
 			}
 			if res.Violations = b.ResultViolations(res.Structured, res.IsError); res.Violations != nil {
 				// The violations quote the result, which must not be logged.
-				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations))
+				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations), help.ToolSchemas.Attr())
 			}
 			return res, true, nil
 		}

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/session"
@@ -47,7 +48,7 @@ func (c *Client) ReloadTLS() {
 	defer c.reload.Unlock()
 	for _, source := range c.opts.tls.all {
 		if err := source.Reload(); err != nil {
-			c.log.Error("TLS files of an MCP server refused; those in use stay", "error", err)
+			c.log.Error("TLS files of an MCP server refused; those in use stay", "error", err, help.SecretFiles.Attr())
 		}
 	}
 }

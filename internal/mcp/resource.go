@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
@@ -37,7 +38,7 @@ func (s *server) withResources(tools []catalog.Tool, used *session.Session) ([]c
 	case f != nil && (f.Lost || f.Kind == Unavailable || f.Kind == UnknownOutcome):
 		return nil, f
 	case f != nil:
-		s.log.Warn("MCP resources could not be listed", "reason", f.StateReason())
+		s.log.Warn("MCP resources could not be listed", "reason", f.StateReason(), help.Servers.Attr())
 		return tools, nil
 	case len(offered) == 0:
 		return tools, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/help"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
@@ -92,7 +93,7 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 		return s
 	case dial == nil:
 		s.state, s.reason = Failed, "type "+cfg.Type+" is not supported by this build"
-		s.log.Warn("MCP server cannot be used", "reason", s.reason)
+		s.log.Warn("MCP server cannot be used", "reason", s.reason, help.Servers.Attr())
 		return s
 	}
 	var err error
@@ -289,7 +290,7 @@ func (s *server) setFailed(f *transport.Failure) bool {
 		s.since = time.Now()
 	}
 	s.state, s.reason = state, reason
-	s.log.Warn("MCP server is down", "state", state, "reason", reason)
+	s.log.Warn("MCP server is down", "state", state, "reason", reason, help.Servers.Attr())
 	return news
 }
 

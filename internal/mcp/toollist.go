@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
@@ -69,7 +70,7 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 			err = errors.New("an earlier tool has the same name")
 		}
 		if err != nil {
-			s.log.Warn("MCP tool left out", "tool", wire.Printable(t.Original, 80), "reason", err.Error())
+			s.log.Warn("MCP tool left out", "tool", wire.Printable(t.Original, 80), "reason", err.Error(), help.ToolLists.Attr())
 			list.omitted++
 			return true
 		}
@@ -80,7 +81,7 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 	})
 	list.ttl, list.cut = pages.TTL, pages.Cut
 	if left < 0 || list.cut {
-		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut, "max_bytes", s.c.opts.MaxToolBytes)
+		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut, "max_bytes", s.c.opts.MaxToolBytes, help.ToolLists.Attr())
 	}
 	return list, f
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/help"
 )
 
 // redacted replaces the values of secrets.
@@ -19,7 +21,7 @@ const redacted = "[redacted]"
 // error, in any case. debug means level debug, whatever level says. The error names LOG_LEVEL.
 //
 // A line that is logged with the context of a request or run has its trace_id. A warning or an error
-// has help, the page of docs that says what to do about it. Values whose key
+// has help, the page of docs that says what to do about it (package help). Values whose key
 // names a secret are replaced, also in maps and headers. That is a safeguard; callers must not
 // rely on it. If w is a *LogWriter whose buffer is nearly full, lines below warn are dropped
 // first.
@@ -60,8 +62,8 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
 		added = append(added, slog.String("trace_id", sc.TraceID().String()))
 	}
-	if help, ok := helpAttr(r); ok {
-		added = append(added, help)
+	if needsHelp(r) {
+		added = append(added, help.Troubleshooting.Attr())
 	}
 	if len(added) == 0 {
 		return h.Handler.Handle(ctx, r)
@@ -76,6 +78,16 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 		next = step(next)
 	}
 	return next.Handle(ctx, r)
+}
+
+// needsHelp reports whether a line is a warning or an error that names no page to read.
+func needsHelp(r slog.Record) bool {
+	needs := r.Level >= slog.LevelWarn
+	r.Attrs(func(a slog.Attr) bool {
+		needs = needs && a.Key != help.Key
+		return needs
+	})
+	return needs
 }
 
 // WithAttrs implements slog.Handler. Before the first group, attributes move the root.

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"answerd/internal/help"
 )
 
 // Bounds of the lines that wait to be written, in bytes. The space above maxInfoBytes is
@@ -181,6 +183,6 @@ func (l *LogWriter) countUnwritten(rest []byte, reported int64) {
 // droppedLine returns the log line that reports dropped lines.
 func droppedLine(lines int64) []byte {
 	var out bytes.Buffer
-	slog.New(slog.NewJSONHandler(&out, nil)).Warn("log lines dropped", "lines", lines)
+	slog.New(slog.NewJSONHandler(&out, nil)).Warn("log lines dropped", "lines", lines, help.DroppedLines.Attr())
 	return out.Bytes()
 }

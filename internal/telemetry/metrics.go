@@ -14,6 +14,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
+
+	"answerd/internal/help"
 )
 
 // maxLabelSets bounds the label sets of one instrument. Further measurements are counted together,
@@ -85,7 +87,7 @@ func newMetricSender(ctx context.Context, c Config) (*metricSender, error) {
 	}
 	canceled, cancel := context.WithCancel(context.Background())
 	return &metricSender{Exporter: exporter, canceled: canceled, cancelExport: cancel, outage: outage{
-		logger: c.Logger, begins: "metrics do not reach the collector", ends: "metrics reach the collector again",
+		logger: c.Logger, begins: "metrics do not reach the collector", ends: "metrics reach the collector again", help: help.Metrics,
 	}}, nil
 }
 

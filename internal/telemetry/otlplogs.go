@@ -17,6 +17,8 @@ import (
 	sdklog "go.opentelemetry.io/otel/sdk/log"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/help"
 )
 
 // lineWriter passes the lines of a logger to its writer, and to the collector once there is one. So the
@@ -60,7 +62,7 @@ func newLogPipeline(ctx context.Context, c Config, res *resource.Resource) (*log
 		return nil, fmt.Errorf("setting up the OTLP exporter of logs (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
 	abandoned, abandon := context.WithCancel(context.Background())
-	sender := &logSender{Exporter: exporter, canceled: abandoned, outage: outage{logger: c.Logger, begins: "logs do not reach the collector", ends: "logs reach the collector again"}}
+	sender := &logSender{Exporter: exporter, canceled: abandoned, outage: outage{logger: c.Logger, begins: "logs do not reach the collector", ends: "logs reach the collector again", help: help.ExportedLog}}
 	provider := sdklog.NewLoggerProvider(
 		sdklog.WithResource(res),
 		sdklog.WithProcessor(sdklog.NewBatchProcessor(sender)),
@@ -135,6 +137,7 @@ func logAttribute(key string, v any) attribute.KeyValue {
 type outage struct {
 	logger       *slog.Logger
 	begins, ends string
+	help         help.Page
 	failing      bool
 }
 
@@ -142,7 +145,7 @@ type outage struct {
 func (o *outage) record(err error) {
 	switch {
 	case err != nil && !o.failing:
-		o.logger.Warn(o.begins, "error", withoutResponse(err))
+		o.logger.Warn(o.begins, "error", withoutResponse(err), o.help.Attr())
 	case err == nil && o.failing:
 		o.logger.Info(o.ends)
 	}

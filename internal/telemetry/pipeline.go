@@ -18,6 +18,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"answerd/internal/help"
 )
 
 const (
@@ -73,7 +75,7 @@ func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m m
 	waiting := new(atomic.Int64)
 	sender := &spanSender{
 		SpanExporter: exporter, canceled: abandoned, waiting: waiting, countFailed: failed,
-		outage: outage{logger: c.Logger, begins: "traces do not reach the collector", ends: "traces reach the collector again"},
+		outage: outage{logger: c.Logger, begins: "traces do not reach the collector", ends: "traces reach the collector again", help: help.Traces},
 	}
 	queue := &spanQueue{
 		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(c.QueueSize)),

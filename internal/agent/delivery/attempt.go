@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/help"
 )
 
 // begin makes an attempt in its own goroutine, unless too many go on.
@@ -129,7 +130,7 @@ func (d *Deliverer) compareEnd(rec record) (ended, same bool) {
 func (d *Deliverer) giveUp(ctx context.Context, rec record, why string) {
 	origin, _ := originOf(d.urlOf(rec))
 	d.results.Add(context.WithoutCancel(ctx), 1, outcomeAttribute("given_up"))
-	d.Logger.ErrorContext(ctx, "delivery given up", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why)
+	d.Logger.ErrorContext(ctx, "delivery given up", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "receiver", origin, "error", why, help.Webhooks.Attr())
 }
 
 // park leaves the next attempt to whoever claims the delivery after that time.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/help"
 )
 
 // reserve counts a delivery that is about to be stored. It returns false if too many wait.
@@ -109,7 +110,7 @@ func (d *Deliverer) Drain(ctx context.Context) {
 	lost := len(d.local)
 	d.mu.Unlock()
 	if d.Local && lost > 0 {
-		d.Logger.Error("deliveries lost: the event log is in memory, and the process ends", "deliveries", lost)
+		d.Logger.Error("deliveries lost: the event log is in memory, and the process ends", "deliveries", lost, help.Webhooks.Attr())
 	}
 	d.sender.close()
 }

@@ -14,6 +14,8 @@ import (
 	"os"
 	"strings"
 	"sync"
+
+	"answerd/internal/help"
 )
 
 const (
@@ -142,7 +144,7 @@ func (k *Keys) current(logger *slog.Logger) []key {
 		all, err = readFile(k.path)
 	}
 	if err != nil {
-		logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err)
+		logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
 		return k.all
 	}
 	logger.Info("the keys of TOKENS_KEY_FILE were read again", "keys", len(all))

@@ -13,6 +13,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/issuer"
+	"answerd/internal/help"
 )
 
 const (
@@ -95,7 +96,7 @@ func (c *endpointClient) requestToken(ctx context.Context, form url.Values) (Tok
 	started := time.Now()
 	t, err := c.requestWithSecret(ctx, form)
 	if err != nil {
-		c.cfg.Logger.WarnContext(ctx, "token fetch failed", "client_id", c.cfg.ClientID, "error", err.Error())
+		c.cfg.Logger.WarnContext(ctx, "token fetch failed", "client_id", c.cfg.ClientID, "error", err.Error(), help.ServerTokens.Attr())
 		return Token{}, err
 	}
 	c.cfg.Logger.DebugContext(ctx, "token fetched", "client_id", c.cfg.ClientID,

@@ -14,6 +14,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/event/jetstream/threads"
+	"answerd/internal/help"
 )
 
 // How an embedded log recovers from a full disk
@@ -157,7 +158,7 @@ func (l *Log) diskFailed() bool {
 		return false
 	}
 	if !l.diskFull.Swap(true) {
-		l.logger.Error("event log disk not writable, refusing new runs", "error", err)
+		l.logger.Error("event log disk not writable, refusing new runs", "error", err, help.EventLogSpace.Attr())
 	}
 	return true
 }

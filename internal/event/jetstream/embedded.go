@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"answerd/internal/help"
 )
 
 const (
@@ -54,7 +56,7 @@ func startEmbedded(dir string, maxBytes, byDefault int64, logger *slog.Logger) (
 		MaxPayload: embeddedPayload, MaxPending: 64 << 20, NoSystemAccount: false,
 	}}
 	if e.diskFull = !e.prepareDisk(); e.diskFull {
-		logger.Error("event log disk full, refusing new runs")
+		logger.Error("event log disk full, refusing new runs", help.EventLogSpace.Attr())
 	}
 	e.server, err = server.NewServer(e.options)
 	if err != nil {

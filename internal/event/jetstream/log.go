@@ -55,6 +55,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/event/jetstream/threads"
+	"answerd/internal/help"
 )
 
 const (
@@ -231,7 +232,7 @@ func (l *Log) connectOptions() []nats.Option {
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if l.ctx.Err() == nil {
-				l.logger.Warn("event log disconnected", "error", err)
+				l.logger.Warn("event log disconnected", "error", err, help.Scaling.Attr())
 			}
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/help"
 )
 
 // repairTimeout bounds repairRuns.
@@ -68,7 +70,7 @@ func (l *Log) repairRuns(ctx context.Context) error {
 		}
 	}
 	if deleted+released > 0 {
-		l.logger.Warn("the event log has lost messages", "runs_without_events", deleted, "runs_without_end", released)
+		l.logger.Warn("the event log has lost messages", "runs_without_events", deleted, "runs_without_end", released, help.Scaling.Attr())
 	}
 	return nil
 }

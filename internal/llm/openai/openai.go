@@ -30,6 +30,7 @@ import (
 	"slices"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/llm"
 	"answerd/internal/tlsconfig"
 
@@ -255,7 +256,7 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	if d.noImages && !m.images.has(model) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
-			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime))
+			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime), help.Images.Attr())
 	}
 	if d.noFormat && !d.schemaRefused && !m.formats.has(model) {
 		m.formats.add(model)
@@ -281,7 +282,7 @@ func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retr
 		return f.err
 	}
 	m.log.LogAttrs(ctx, slog.LevelWarn, "model call failed, trying again",
-		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay))
+		slog.String("model", model), slog.Int("status", f.err.Status), slog.Int("try", try+1), slog.Duration("delay", delay), help.Model.Attr())
 	return sleepContext(ctx, delay)
 }
 
@@ -293,7 +294,7 @@ func (m *Model) reportError(ctx context.Context, model string, e *llm.Error, sec
 	}
 	e.Message = redactMessage(e.Message, secrets)
 	m.log.LogAttrs(ctx, slog.LevelWarn, "the model endpoint returned an error",
-		slog.String("model", model), slog.Int("status", e.Status), slog.String("message", e.Message))
+		slog.String("model", model), slog.Int("status", e.Status), slog.String("message", e.Message), help.Model.Attr())
 	if m.showErrors {
 		e.Public += " It said: " + e.Message
 	}

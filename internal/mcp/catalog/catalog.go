@@ -25,6 +25,7 @@ import (
 	"strings"
 	"sync"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/schema"
 	"answerd/internal/mcp/wire"
@@ -136,11 +137,11 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 		}
 		if lines++; lines <= maxBlockedLogged {
 			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", wire.Printable(b.Original, 80),
-				"reason", b.reason, "sha256", b.digest, "accepted_sha256", b.accepted)
+				"reason", b.reason, "sha256", b.digest, "accepted_sha256", b.accepted, help.Pins.Attr())
 		}
 	}
 	if lines > maxBlockedLogged {
-		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", lines)
+		c.log.Warn("MCP tools disabled", "mcp_server", server, "tools", lines, help.Pins.Attr())
 	}
 	for _, b := range before {
 		if !slices.ContainsFunc(now, func(n blockedTool) bool { return n.Original == b.Original }) {
@@ -292,7 +293,7 @@ func (c *Catalog) rebuildLocked() {
 			name, clash := n.nameTool(t.Original)
 			if clash != "" && c.reservedNames[name] != (toolID{t.Server, t.Original}) { // log it once
 				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80),
-					"name", name, "reason", clash)
+					"name", name, "reason", clash, help.ToolLists.Attr())
 			}
 			t.Name, t.cfg, t.lazyVersion = name, e.cfg, &lazyDigest{}
 			t.NeedsApproval = needsApproval(e.cfg, t)
@@ -432,7 +433,7 @@ func (c *Catalog) compileSchema(t *Tool, which string, raw json.RawMessage) (*sc
 		return s, ""
 	}
 	reason := "the " + which + " schema cannot be used: " + err.Error()
-	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80), "reason", reason)
+	c.log.Warn("MCP tool not checked", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80), "reason", reason, help.ToolSchemas.Attr())
 	return nil, reason
 }
 

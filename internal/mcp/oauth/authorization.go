@@ -14,6 +14,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"answerd/internal/auth"
+	"answerd/internal/help"
 	"answerd/internal/values"
 )
 
@@ -74,7 +75,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	server, client, err := c.discovery.discover(ctx, ch, challengedAt)
 	if err != nil {
 		u.clearChallenge()
-		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error())
+		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
 		return nil, asError(err)
 	}
 	fresh := &storedAuthorization{
@@ -300,7 +301,7 @@ func (c *Client) Callback(ctx context.Context, q url.Values) (waiters []string, 
 	a.Status, a.Verifier = statusGranted, ""
 	if err != nil {
 		a.Status = statusFailed
-		c.log.WarnContext(ctx, "authorization failed", "error", err.Error())
+		c.log.WarnContext(ctx, "authorization failed", "error", err.Error(), help.SignIns.Attr())
 	} else {
 		c.log.InfoContext(ctx, "authorized", "subject", a.Subject)
 	}

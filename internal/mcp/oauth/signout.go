@@ -6,6 +6,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/help"
 )
 
 const revocationEndpoint = "the revocation endpoint"
@@ -62,6 +63,6 @@ func (c *Client) revoke(ctx context.Context, g *grant) {
 		}
 	}
 	if err != nil {
-		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error())
+		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error(), help.SignIns.Attr())
 	}
 }

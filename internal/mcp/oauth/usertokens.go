@@ -10,6 +10,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/token"
+	"answerd/internal/help"
 	"answerd/internal/lru"
 )
 
@@ -129,7 +130,7 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	switch {
 	case err == ErrConsent: // nothing was sent
 	case err != nil:
-		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error())
+		u.c.log.WarnContext(ctx, "token fetch failed", "grant", string(u.c.cfg.Kind), "error", err.Error(), help.ServerTokens.Attr())
 	default:
 		u.c.log.DebugContext(ctx, "token fetched", "grant", string(u.c.cfg.Kind),
 			"life_s", int(fresh.Lifetime.Seconds()), "took_ms", time.Since(started).Milliseconds())

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/transport"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -58,7 +59,7 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 		if method != methodSample {
 			return next(ctx, method, req)
 		}
-		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`)
+		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`, help.ServerRequests.Attr())
 		return nil, errSamplingDisabled
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/transport"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -46,7 +47,7 @@ func (s *Session) ListTools(deadline time.Time, maxBytes int, add func(tool json
 			return list, nil
 		}
 		if used[page.NextCursor] { // it can only lead to the same pages again
-			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(used))
+			s.pool.Logger.Warn("MCP tools/list has a pagination loop", "pages", len(used), help.ToolLists.Attr())
 			return list, nil
 		}
 		used[page.NextCursor] = true

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"answerd/internal/help"
 	"answerd/internal/mcp/wire"
 )
 
@@ -43,7 +44,7 @@ func (p *process) readMessages() (err error) {
 		if !isMessage(line) {
 			if len(line) > 0 && !noise {
 				noise = true
-				p.log.Warn("MCP server prints lines that are not MCP", "first", wire.Printable(string(line), maxTailLine))
+				p.log.Warn("MCP server prints lines that are not MCP", "first", wire.Printable(string(line), maxTailLine), help.ChildProcesses.Attr())
 			}
 			continue
 		}

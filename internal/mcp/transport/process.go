@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"answerd/internal/help"
 )
 
 const (
@@ -228,7 +230,7 @@ func (p *process) logExit() {
 		p.log.Debug("MCP server process ended", "pid", p.cmd.Process.Pid, "state", p.cmd.ProcessState.String())
 		return
 	}
-	p.log.Warn("MCP server process ended", "reason", p.cmd.ProcessState.String(), "stderr", p.tail.lastLines())
+	p.log.Warn("MCP server process ended", "reason", p.cmd.ProcessState.String(), "stderr", p.tail.lastLines(), help.ChildProcesses.Attr())
 }
 
 // terminate ends the process: its stdin is closed already; then it is signalled.
