@@ -36,7 +36,7 @@ const (
 	CallerTokens  Page = "docs/auth.md"
 	SecretFiles   Page = "docs/tasks/rotate-secrets.md"
 	EventLogSpace Page = "docs/operations.md#space-for-the-event-log"
-	Scaling       Page = "docs/scaling.md#when-something-dies"
+	Scaling       Page = "docs/scaling.md#when-something-fails"
 	Hooks         Page = "docs/hooks.md"
 	Webhooks      Page = "docs/tasks/webhooks.md"
 	RefusedRuns   Page = "docs/operations.md#answerdrunsrefused"
