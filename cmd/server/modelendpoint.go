@@ -99,7 +99,7 @@ func (f *secretFile) read() string {
 		err = errors.New("it is empty")
 	}
 	if err != nil {
-		f.logger.Warn("the file of a secret cannot be used; the last secret is", "for", f.what, "error", fileReason(err), help.SecretFiles.Attr())
+		f.logger.Warn("the file of a secret cannot be used; the last secret stays in use", "for", f.what, "error", fileReason(err), help.SecretFiles.Attr())
 		return f.secret
 	}
 	f.changed, f.secret = info.ModTime(), text

@@ -153,9 +153,9 @@ func warnAboutCallers(c config, servers []mcpconfig.Server, logger *slog.Logger)
 		switch {
 		case s.Disabled:
 		case s.Auth.NeedsCallerToken():
-			logger.Warn("MCP server is used on behalf of callers, who bring no token: AUTH_ISSUER is not set", "mcp_server", s.Name, help.Delegation.Attr())
+			logger.Warn("MCP server is used on behalf of callers, but they have no token: AUTH_ISSUER is not set", "mcp_server", s.Name, help.Delegation.Attr())
 		case s.Auth.IsDelegated() && !isLoopback(host):
-			logger.Warn("MCP server is used on behalf of whoever signs in first, for all: AUTH_ISSUER is not set, so that callers are not told apart", "mcp_server", s.Name)
+			logger.Warn("the first sign-in to an MCP server is used for all callers: without AUTH_ISSUER they cannot be told apart", "mcp_server", s.Name, help.Delegation.Attr())
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.
 		err = a.Log.SaveResult(context.WithoutCancel(ctx), x.runID, x.CallID, whole.Bytes())
 	}
 	if err != nil {
-		a.Logger.WarnContext(ctx, "a result is not kept whole", "run_id", x.runID, "call_id", x.CallID, "bytes", res.Size(), "error", err)
+		a.Logger.WarnContext(ctx, "the whole result of a call could not be stored", "run_id", x.runID, "call_id", x.CallID, "bytes", res.Size(), "error", err)
 	}
 	return err == nil
 }

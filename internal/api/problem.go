@@ -251,7 +251,7 @@ func authProblem(err error, metadata string) error {
 	var p *problem
 	switch status {
 	case http.StatusUnauthorized:
-		p = newProblem("unauthenticated", "A valid bearer token is required. Get one from the issuer that resource_metadata in the WWW-Authenticate header leads to.")
+		p = newProblem("unauthenticated", "A valid bearer token is required. Get one from the issuer in the document that the WWW-Authenticate header names as resource_metadata.")
 	case http.StatusBadRequest:
 		p = newProblem("invalid_request", "The Authorization header must be exactly one bearer token.")
 	case http.StatusForbidden:

@@ -118,7 +118,7 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 		return nil, profileError(err)
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the list")
+		return nil, errors.New("there is more text after the list")
 	}
 	if len(profiles) == 0 || len(profiles) > maxProfiles {
 		return nil, fmt.Errorf("%d models listed; the limit is 1 to %d", len(profiles), maxProfiles)

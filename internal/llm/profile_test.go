@@ -50,7 +50,7 @@ func TestParseProfilesNamesThePlaceOfAMistake(t *testing.T) {
 		`[]`:                         "0 models listed; the limit is 1 to 1000",
 		`{}`:                         "not a list of models",
 		`null`:                       "not a list of models",
-		`[{"id":"a"}] x`:             "something follows the list",
+		`[{"id":"a"}] x`:             "there is more text after the list",
 		`[{"id":"a"}`:                "the JSON ends too early",
 		``:                           "the JSON ends too early",
 		`[{"id":"a",}]`:              "/0: invalid character",

@@ -255,7 +255,7 @@ func ParseKeys(data []byte) (*Signer, error) {
 		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		key, ok := parsed.(ed25519.PrivateKey)
 		if err != nil || !ok {
-			return nil, errors.New("a PEM block is no PKCS #8 key of Ed25519")
+			return nil, errors.New("a PEM block is not a PKCS #8 key of Ed25519")
 		}
 		all = append(all, key)
 	}

@@ -109,7 +109,7 @@ describe("Enter while a run is in progress", { skip: missing }, () => {
     await look(page, "14-not-sent");
     await page.setViewportSize({ width: 1280, height: 800 });
     await page.locator(".call > summary").click(); // closes it
-    await page.getByRole("button", { name: "Go to what it asks" }).press("Enter");
+    await page.getByRole("button", { name: "Go to the question" }).press("Enter");
     assert.equal(await page.evaluate(() => document.activeElement.textContent), "Approve");
     assert.equal(await why.count(), 0);
     await page.keyboard.press("Enter");

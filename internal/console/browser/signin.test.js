@@ -160,7 +160,7 @@ describe("sign-in", { skip: missing }, () => {
     ["another state", { respond: (r) => ({ ...r, state: "x" }) }, /not started in this tab/],
     ["another issuer", { respond: (r) => ({ ...r, iss: "https://other.example" }) }, /not of the issuer/],
     ["no issuer although it says that there is one", { respond: ({ iss: _, ...r }) => r }, /not of the issuer/],
-    ["a refusal", { respond: ({ state, iss }) => ({ state, iss, error: "access_denied" }) }, /refused or given up/],
+    ["a refusal", { respond: ({ state, iss }) => ({ state, iss, error: "access_denied" }) }, /refused or cancelled/],
     ["an error that is markup", { respond: ({ state, iss }) => ({ state, iss, error: hostile, error_description: hostile }) }, /The issuer says: <img src=x onerror=alert\(1\)>\\u\{202e\}/],
     ["an error at the token endpoint", { answer: { status: 400, body: { error: "invalid_grant", error_description: "The code has expired." } } }, /The code has expired\. \(invalid_grant\)/],
     ["something else than a token", { answer: { status: 200, body: { access_token: "a b", token_type: "Bearer" } } }, /not a bearer token/],

@@ -104,7 +104,7 @@ describe("a token that ends before the run", { skip: missing }, () => {
     await field.waitFor();
     await use(6);
     await page.getByRole("progressbar").waitFor();
-    await page.getByText("Your token has expired. With a new one you see the rest of the run, which goes on for a while without you.").waitFor();
+    await page.getByText("Your token has expired. The run continues for a while. With a new token you see the rest of it.").waitFor();
     assert.equal(await page.locator(".status").textContent(), "Waiting for a new token");
     assert.equal(await field.evaluate((node) => node === document.activeElement), true);
     assert.equal(await page.locator('.call[data-state="running"]').count(), 1);

@@ -116,7 +116,7 @@ export class AnswerView {
    * @param {unknown} error
    */
   fail(error) {
-    const problem = error instanceof Problem ? error : new Problem(0, { code: "page", detail: "This page made a mistake and stopped showing the run." });
+    const problem = error instanceof Problem ? error : new Problem(0, { code: "page", detail: "This page has a defect and stopped showing the run. Load it again." });
     if (problem !== error) console.error(error);
     const trace = problem.traceID && !/^0+$/.test(problem.traceID) ? [element("span", { class: "small" }, `trace ${problem.traceID}`)] : [];
     this.#body.append(
@@ -219,7 +219,7 @@ export class AnswerView {
     }
     this.#limits.get(event.interrupt_id)?.resolve(event);
     const running = this.#running;
-    this.#now(running === 0 ? "Going on" : running === 1 ? "Running a tool" : `Running ${running} tools`);
+    this.#now(running === 0 ? "Continuing" : running === 1 ? "Running a tool" : `Running ${running} tools`);
   }
 
   /** How many calls go on and wait for nobody. */

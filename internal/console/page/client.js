@@ -66,7 +66,7 @@ export class Client {
    */
   async renew(response, signal) {
     if (this.#token.value !== this.#sent.get(response)) return;
-    await this.#token.ask("Your token has expired. With a new one you see the rest of the run, which goes on for a while without you.", signal);
+    await this.#token.ask("Your token has expired. The run continues for a while. With a new token you see the rest of it.", signal);
   }
 
   /**
@@ -106,7 +106,7 @@ export class Client {
  */
 async function readProblem(response) {
   if (response.type === "opaqueredirect") {
-    return new Problem(0, { code: "redirect", detail: "Something in front of the service redirects elsewhere. If it wants you to sign in, load this page again." });
+    return new Problem(0, { code: "redirect", detail: "A proxy in front of the service redirects this request. If it wants you to sign in, load this page again." });
   }
   const retryAfter = Number(response.headers.get("Retry-After")) || 0;
   const type = response.headers.get("Content-Type") ?? "";

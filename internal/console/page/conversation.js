@@ -291,7 +291,7 @@ export class Conversation {
       if (!view.runID) throw new Problem(0, { code: "stopped", detail: "Stopped before the run had begun." });
       await this.#client.cancel(view.runID);
     } catch (error) {
-      left.abort(error instanceof Problem ? error : new Problem(0, { detail: "The service cannot be reached. It ends a run that nobody follows." }));
+      left.abort(error instanceof Problem ? error : new Problem(0, { detail: "The service cannot be reached. It cancels a run that nobody reads." }));
     }
   }
 

@@ -12,7 +12,7 @@ export class NotSent {
     if (!form) {
       this.#root.replaceChildren("Not sent: the answer to the last question is not complete. Wait for it, or stop it.");
     } else {
-      const go = element("button", { type: "button", class: "link" }, "Go to what it asks");
+      const go = element("button", { type: "button", class: "link" }, "Go to the question");
       go.addEventListener("click", () => {
         for (let card = form.closest("details"); card; card = card.parentElement?.closest("details") ?? null) card.open = true;
         form.scrollIntoView({ block: "center" });

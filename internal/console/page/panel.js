@@ -165,7 +165,7 @@ function toolItem(tool) {
   return element("li", { class: "tool" },
     element("details", {},
       element("summary", {}, element("span", { class: "tool-name" }, tool.name), ...badges),
-      element("p", { class: "small tool-description" }, tool.description ?? tool.title ?? "It says nothing about itself."),
+      element("p", { class: "small tool-description" }, tool.description ?? tool.title ?? "This tool has no description."),
       ...schemaView(tool.name, tool.input_schema)));
 }
 

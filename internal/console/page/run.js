@@ -100,7 +100,7 @@ export async function* follow(client, source, signal) {
     if (Date.now() - up > steady) lost = attempt = 0;
     lost ||= Date.now();
     if (Date.now() - lost > patience) {
-      throw new Problem(0, { detail: "The connection to the service was lost and did not come back." });
+      throw new Problem(0, { detail: "The connection to the service was lost and could not be restored." });
     }
     // The random part keeps clients that were cut off together from reconnecting together.
     const backoff = Math.min(longestWait, firstWait * 2 ** attempt) * (0.75 + Math.random() / 2);

@@ -78,12 +78,12 @@ export class SignIn {
     history.replaceState(null, "", location.pathname + (pending?.hash ?? ""));
     const { issuer, iss_in_response: hasIssuer } = this.#configuration;
     if (!pending || response.getAll("state").length !== 1 || response.get("state") !== pending.state) {
-      throw new SignInError("This sign-in was not started in this tab, or is used up. Please sign in again.");
+      throw new SignInError("This sign-in was not started in this tab, or was already completed. Please sign in again.");
     }
     // RFC 9207: a response of another issuer is no response to this request.
     const iss = response.getAll("iss");
     if (pending.issuer !== issuer || iss.length > 1 || (iss.length === 1 ? iss[0] !== issuer : hasIssuer)) {
-      throw new SignInError("The response to this sign-in is not of the issuer that was asked.");
+      throw new SignInError("The response to this sign-in comes from another issuer.");
     }
     const code = response.get("code");
     if (response.has("error") || !code) throw new SignInError(said(response.get("error"), response.get("error_description")));
@@ -170,7 +170,7 @@ function takePending() {
  * @param {unknown} description
  */
 function said(error, description) {
-  if (error === "access_denied" && !description) return "You were not signed in: the sign-in was refused or given up.";
+  if (error === "access_denied" && !description) return "You were not signed in: the sign-in was refused or cancelled.";
   const code = typeof error === "string" ? error : "unknown error";
   const text = typeof description === "string" && description !== "" ? `${description} (${code})` : code;
   return `You were not signed in. The issuer says: ${visible(text.slice(0, mostText))}`;

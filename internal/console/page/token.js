@@ -188,7 +188,7 @@ export class Token {
 function reasonOf(error) {
   if (error instanceof SignInError) return error.message;
   console.error(error);
-  return "This page made a mistake, and you are not signed in.";
+  return "This page has a defect, and you are not signed in.";
 }
 
 /** @param {string} key */

@@ -38,7 +38,7 @@ export function waterfall(timeline) {
     return sum > 0 ? [element("li", {}, element("span", { class: "swatch", "data-kind": kind, "aria-hidden": "true" }), `${name} ${duration(sum)}`)] : [];
   });
   const axis = element("p", { class: "fall-axis", "aria-hidden": "true" }, ...[0, 1 / 2, 1].map((part) => element("span", {}, duration(part * timeline.length))));
-  return element("div", { class: "fall" }, element("ul", { class: "legend", "aria-label": "Where the time went" }, ...legend), element("ol", { class: "fall-rows", "aria-label": "Timeline" }, ...rows), axis);
+  return element("div", { class: "fall" }, element("ul", { class: "legend", "aria-label": "Time of each kind of step" }, ...legend), element("ol", { class: "fall-rows", "aria-label": "Timeline" }, ...rows), axis);
 }
 
 /**

@@ -74,7 +74,7 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 			at := len(data) - len(bytes.TrimLeft(data, " \t\r\n"))
 			return jsonValue{file: data, raw: data, nameOffset: at, path: "the file", reader: reader}, nil
 		case complete:
-			return jsonValue{}, fmt.Errorf("line %d: something follows the JSON", lineNumber(data, int(dec.InputOffset())))
+			return jsonValue{}, fmt.Errorf("line %d: there is more text after the JSON", lineNumber(data, int(dec.InputOffset())))
 		case err != nil:
 			return jsonValue{}, syntaxError(data, err)
 		case dec.StackDepth() > maxFileDepth:
@@ -132,7 +132,7 @@ func syntaxError(file []byte, err error) error {
 	}
 	at := lineNumber(file, int(bad.ByteOffset))
 	if errors.Is(bad, jsontext.ErrDuplicateName) {
-		return fmt.Errorf("line %d: %.80q is there twice", at, bad.JSONPointer.LastToken())
+		return fmt.Errorf("line %d: %.80q appears twice", at, bad.JSONPointer.LastToken())
 	}
 	what, _, _ := strings.Cut(bad.Err.Error(), " `") // the library quotes the file in one of two ways
 	what, _, _ = strings.Cut(what, ` "`)

@@ -253,7 +253,7 @@ func Recover(log *slog.Logger, end func(*Failure)) {
 	if v == nil {
 		return
 	}
-	log.Error("panic over what an MCP server sent", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	log.Error("panic while a message of an MCP server was handled", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	end(&Failure{Kind: Protocol, Public: "what it sent could not be processed"})
 }
 

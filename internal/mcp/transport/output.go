@@ -145,7 +145,7 @@ func (t *stderrTail) logLines(b []byte) {
 			t.second, t.lines = now, 0
 		}
 		if t.lines++; t.lines <= maxTailRate {
-			t.log.Debug("MCP server says", "stderr", wire.Printable(string(t.line), maxTailLine))
+			t.log.Debug("MCP server wrote to stderr", "stderr", wire.Printable(string(t.line), maxTailLine))
 		}
 		t.line = t.line[:0]
 	}

@@ -52,7 +52,7 @@ func TestStderrTailBoundsDebugLog(t *testing.T) {
 			<-time.After(time.Second) // fake
 		}
 		s := log.String()
-		if n := strings.Count(s, "MCP server says"); n != 3*maxTailRate || !strings.Contains(s, "line 0xx") || len(s) > 3*maxTailRate*(maxTailLine+200) {
+		if n := strings.Count(s, "MCP server wrote to stderr"); n != 3*maxTailRate || !strings.Contains(s, "line 0xx") || len(s) > 3*maxTailRate*(maxTailLine+200) {
 			t.Errorf("got %d lines in %d bytes, want %d lines", n, len(s), 3*maxTailRate)
 		}
 	})
