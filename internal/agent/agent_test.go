@@ -324,13 +324,27 @@ func TestDrainEndsRunsThatTakeTooLongWithTheirOwnLastEvent(t *testing.T) {
 	}
 }
 
+// A hundred callers wait for a place. The next is refused at once, and the others when they leave.
 func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 	g := newGate()
 	defer close(g.open)
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.MaxRuns = 1 })
 	h.StartRun(t, agent.Request{})
-	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrOverloaded) {
-		t.Errorf("error %v, want ErrOverloaded", err)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	const callers = 101
+	refusals := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := h.Start(ctx, auth.Identity{}, agent.Request{Question: "?"})
+			refusals <- err
+		}()
+	}
+	for n := range callers {
+		if err := <-refusals; !errors.Is(err, agent.ErrOverloaded) {
+			t.Errorf("refusal %d: error %v, want ErrOverloaded", n, err)
+		}
+		leave() // after the first
 	}
 }
 

@@ -348,9 +348,9 @@ func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
 }
 
 func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
-	t.Parallel() // the question waits ten seconds for a place
 	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	s.StartRun(t, agent.Request{})
+	s.fillQueue(t)
 	resp := s.do(t, "POST", "/answer", question)
 	refused(t, resp, 503, "overloaded")
 	if resp.Header.Get("Retry-After") == "" {

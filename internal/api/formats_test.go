@@ -153,11 +153,11 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
-			t.Parallel() // each waits ten seconds for a place
 			open := make(chan struct{})
 			s := serve(t, holds(open), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 			begun := s.doContext(bounded(t), t, "POST", "/answer/stream", question)
 			frames(t, begun, "text_delta")
+			s.fillQueue(t)
 			resp := s.do(t, "POST", d.path, d.ask("And?", ""))
 			if d.wantRefusal(t, resp, 503, "overloaded"); resp.Header.Get("Retry-After") == "" {
 				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))

@@ -5,12 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,13 +24,7 @@ import (
 	"answerd/internal/sse"
 )
 
-func TestMain(m *testing.M) {
-	// The tests that run in parallel wait for a place most of the time.
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		panic(err)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // service is the API over a whole agent, on a socket.
 type service struct {
@@ -124,6 +118,44 @@ func refused(t *testing.T, resp *http.Response, status int, code string) problem
 		t.Errorf("problem %+v, want Code %q, Status %d, Detail non-empty, Title non-empty, Instance non-empty", p, code, status)
 	}
 	return p
+}
+
+// fillQueue fills the queue of a service whose places are taken: a hundred questions wait until the test
+// ends. Who comes later is refused at once, instead of after ten seconds.
+func (s *service) fillQueue(t *testing.T) {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	const questions = 101
+	answers := make(chan *http.Response, questions)
+	var asking sync.WaitGroup
+	t.Cleanup(func() {
+		leave()
+		asking.Wait()
+	})
+	for range questions {
+		asking.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/answer", strings.NewReader(question))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := s.Client().Do(req)
+			if err != nil {
+				return // the test has ended
+			}
+			resp.Body.Close()
+			answers <- resp
+		})
+	}
+	select {
+	case resp := <-answers:
+		if resp.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("the first of %d questions was answered with %s, want 503", questions, resp.Status)
+		}
+	case <-bounded(t).Done():
+		t.Fatalf("none of %d questions was answered, want one refused", questions)
+	}
 }
 
 // frames reads a stream to its end, or to the frame that is wanted.

@@ -136,7 +136,6 @@ func TestToolCallEndsWithItsCaller(t *testing.T) {
 
 // A call under way holds a place of MaxRuns, keeps a drain waiting, and is ended by it.
 func TestToolCallCountsAsARun(t *testing.T) {
-	t.Parallel() // a call waits ten seconds for a place
 	s := serve(t, adds(), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	first := make(chan *http.Response, 1)
 	held := calling(t.Context(), t, s, "wait")
@@ -148,6 +147,7 @@ func TestToolCallCountsAsARun(t *testing.T) {
 		first <- resp
 	}()
 	<-s.Tools.Entered
+	s.fillQueue(t)
 	refused(t, s.do(t, "POST", "/tools/add/call", `{}`), 503, "overloaded")
 	refused(t, s.do(t, "POST", "/answer", question), 503, "overloaded")
 	over, stop := context.WithCancel(t.Context())
