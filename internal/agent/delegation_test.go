@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -404,6 +405,9 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 	}
 	for n := 3; n <= last; n++ { // a run without a job cannot be taken over, and the last answer ends the parent
 		t.Run(fmt.Sprintf("%02d_%s", n, operations[n-1].what), func(t *testing.T) {
+			if operations[n-1].what == "create" && os.Getenv("ANSWERD_TEST_LONG") == "" {
+				t.Skip("the second process waits 15 s for a child that was created and never began; make durable runs it")
+			}
 			callsBefore := first.Tools.CallCounts()["add"]
 			log := &replayedJobs{Log: memory.New(memory.Options{})}
 			made := 0
