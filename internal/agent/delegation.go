@@ -476,6 +476,6 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spen
 			children = children.Plus(a.spentBy(ctx, child, level+1))
 		}
 	}
-	s.Cost = a.profileOf(model).Price.CostOf(s.Usage.InputTokens, s.Usage.OutputTokens)
+	s.Cost = a.priceOf(model).CostOf(s.Usage.InputTokens, s.Usage.OutputTokens)
 	return s.Plus(children)
 }

@@ -168,6 +168,12 @@ func (a *Agent) profileOf(model string) llm.Profile {
 	return profiles[model]
 }
 
+// priceOf returns the price of a model; nil if the operator has set none.
+func (a *Agent) priceOf(model string) *llm.Price {
+	_, profiles := a.Models()
+	return profiles[model].Price
+}
+
 // size returns the bytes of the request's texts, images and audio.
 func (r *Request) size() int {
 	n := len(r.Question) + len(r.Instructions) + len(r.OutputSchema) + mediaSize(r.Media)
@@ -370,9 +376,12 @@ func NewMedia(name, address string) (Media, error) { return attachment.FromURL(n
 
 // validateAttachments refuses attachments that the model does not take.
 func (a *Agent) validateAttachments(r Request) error {
+	if !r.OnlyAcceptedMedia || len(r.Media) == 0 {
+		return nil
+	}
 	profile := a.profileOf(r.Model)
 	for i, m := range r.Media {
-		if r.OnlyAcceptedMedia && !attachment.Accepts(profile, m) {
+		if !attachment.Accepts(profile, m) {
 			return &InvalidError{fmt.Sprintf("/attachments/%d", i), fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))}
 		}
 	}
@@ -428,7 +437,7 @@ func ContinueTrace(ctx context.Context, carrier map[string]string) context.Conte
 // never be reached.
 func (a *Agent) validateCostLimit(r Request) error {
 	switch {
-	case a.profileOf(r.Model).Price != nil:
+	case a.priceOf(r.Model) != nil:
 		return nil
 	case r.Budget.Cost > 0:
 		return &InvalidError{"/budget/cost", "no price is configured for this model"}

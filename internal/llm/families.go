@@ -1,10 +1,9 @@
 package llm
 
 import (
-	"regexp"
 	"slices"
 	"strings"
-	"unicode"
+	"unicode/utf8"
 )
 
 // AcceptsImages reports whether a model takes images, as far as its id tells: for models of which
@@ -75,26 +74,32 @@ func newFamilies(images bool, names []string) (out []family) {
 	return out
 }
 
-// decimalP is the point in ids of Fireworks, such as llama-v3p1-8b-instruct.
-var decimalP = regexp.MustCompile(`(\d)p(\d)`)
-
-// idWords divides an id into its words and numbers, in lower case.
+// idWords divides an id into its words and numbers, in lower case. A "p" between two digits is the point
+// in ids of Fireworks, such as llama-v3p1-8b-instruct.
 func idWords(id string) (words []string) {
-	id = decimalP.ReplaceAllString(strings.ToLower(id), "$1.$2")
-	var last rune // of the word so far; 0 starts a new word
-	for _, r := range id {
-		switch isWord := unicode.IsLetter(r) || unicode.IsDigit(r); {
-		case !isWord:
-			last = 0
+	id = strings.ToLower(id)
+	start := 0 // of the word so far
+	for i := 1; i <= len(id); i++ {
+		if i < len(id) && isWordByte(id, i) && isWordByte(id, start) && isDigit(id[i]) == isDigit(id[start]) {
 			continue
-		case last == 0 || unicode.IsDigit(r) != unicode.IsDigit(last):
-			words = append(words, "")
 		}
-		words[len(words)-1] += string(r)
-		last = r
+		if isWordByte(id, start) {
+			words = append(words, id[start:i])
+		}
+		start = i
 	}
 	return words
 }
+
+// isWordByte reports whether the byte at i belongs to a word or a number. Bytes beyond ASCII do, as letters.
+func isWordByte(id string, i int) bool {
+	if id[i] == 'p' && i > 0 && i+1 < len(id) && isDigit(id[i-1]) && isDigit(id[i+1]) {
+		return false
+	}
+	return isDigit(id[i]) || id[i] >= 'a' && id[i] <= 'z' || id[i] >= utf8.RuneSelf
+}
+
+func isDigit(b byte) bool { return b >= '0' && b <= '9' }
 
 // containsWords reports whether id contains name without a gap.
 func containsWords(id, name []string) bool {
