@@ -259,8 +259,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	if err != nil {
 		return event.Run{}, err
 	}
-	waiting, stop := context.WithTimeoutCause(ctx, a.InputTimeout, errQueuedTooLong)
-	defer stop()
+	deadline := time.Now().Add(a.InputTimeout)
 	for {
 		// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
 		run, key, err := a.runByKey(ctx, owner, r)
@@ -268,7 +267,10 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 			return run, err
 		}
 		if busy != "" && !r.runsBeside() {
-			if err := a.freeThread(waiting, ownerOf(owner), r.ThreadID, busy, r.OnBusy); err != nil {
+			waiting, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
+			err := a.freeThread(waiting, ownerOf(owner), r.ThreadID, busy, r.OnBusy)
+			stop()
+			if err != nil {
 				return event.Run{}, err
 			}
 			busy = ""

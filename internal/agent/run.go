@@ -219,17 +219,17 @@ func (a *Agent) executeRun(r *run, lost error) {
 
 // concludeRun appends the terminal event, unless the run was relinquished, and removes the run.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
-	r, span := l.run, trace.SpanFromContext(ctx)
+	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, l, err)
 		}
-		a.cancelChildren(context.WithoutCancel(ctx), l)
-		l.callRunEndHook(context.WithoutCancel(ctx), end)
+		a.cancelChildren(lasting, l)
+		l.callRunEndHook(lasting, end)
 		// Release the slot first: a client that reads the end may ask its next question at once.
 		r.slot.Release()
 		// The terminal event is appended even if the run's context has ended.
-		if err = a.appendTerminal(context.WithoutCancel(ctx), r, end, lost); err != nil && r.relinquished() == nil {
+		if err = a.appendTerminal(lasting, r, end, lost); err != nil && r.relinquished() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 		}
 	}

@@ -54,16 +54,15 @@ func (s Store) Begin(ctx context.Context, run event.Run, title string) (t event.
 // await repeats f for a moment while the log does not answer, as it does when a run is created. A log
 // that starts again may have its runs before it has its threads.
 func await(ctx context.Context, f func() error) error {
-	waiting, stop := context.WithTimeout(ctx, startWait)
-	defer stop()
+	deadline := time.Now().Add(startWait)
 	for {
 		err := f()
-		if !errors.Is(err, event.ErrUnavailable) {
+		if !errors.Is(err, event.ErrUnavailable) || !time.Now().Before(deadline) {
 			return err
 		}
 		select {
 		case <-time.After(retryPause):
-		case <-waiting.Done():
+		case <-ctx.Done():
 			return err
 		}
 	}
