@@ -65,12 +65,12 @@ type Meter struct {
 
 	mu     sync.Mutex // protects the fields below
 	claims map[string]bool
-	sets   map[[3]string]bool
+	sets   map[[3]string]metric.AddOption // by agent, model and claim
 }
 
 // New returns a Meter that has counted nothing.
 func New(o Options) (*Meter, error) {
-	m := &Meter{claim: o.Claim, claims: make(map[string]bool), sets: make(map[[3]string]bool)}
+	m := &Meter{claim: o.Claim, claims: make(map[string]bool), sets: make(map[[3]string]metric.AddOption)}
 	if len(o.Limits) > 0 {
 		m.budgets = &budgets{limits: o.Limits, store: o.Store, logger: o.Logger, pending: make(map[string]*pendingUse)}
 	}
@@ -147,16 +147,16 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 		}
 		m.claims[claim] = true
 	}
-	if set := [3]string{agent, model, claim}; !m.sets[set] {
-		if len(m.sets) >= maxSets {
-			agent, model = Other, Other
-		} else {
-			m.sets[set] = true
+	key := [3]string{agent, model, claim}
+	if m.sets[key] == nil && len(m.sets) >= maxSets {
+		key = [3]string{Other, Other, claim}
+	}
+	if m.sets[key] == nil {
+		labels := []attribute.KeyValue{attribute.String("agent", key[0]), attribute.String("model", key[1])}
+		if m.claim != "" {
+			labels = append(labels, attribute.String("claim", claim))
 		}
+		m.sets[key] = metric.WithAttributeSet(attribute.NewSet(labels...))
 	}
-	labels := []attribute.KeyValue{attribute.String("agent", agent), attribute.String("model", model)}
-	if m.claim != "" {
-		labels = append(labels, attribute.String("claim", claim))
-	}
-	return metric.WithAttributeSet(attribute.NewSet(labels...))
+	return m.sets[key]
 }
