@@ -32,6 +32,7 @@ type extractor struct {
 	reminders int // how often the conversation already explained the form of a call to the model
 
 	pending      string          // text that is not decided yet
+	received     llm.Part        // the last part of the text
 	leadingSpace string          // white space before the first emitted part
 	spoken       strings.Builder // the text so far, for callMentioned
 	started      bool            // text or a call was emitted
@@ -58,10 +59,18 @@ func (x *extractor) sendPart(p llm.Part) error {
 	return nil
 }
 
+// sendText emits text, as the part that was received if it is the same.
+func (x *extractor) sendText(text string) error {
+	if p, ok := x.received.(llm.Text); ok && p.Delta == text {
+		return x.sendPart(x.received)
+	}
+	return x.sendPart(llm.Text{Delta: text})
+}
+
 // readText reads the next piece of the text.
 func (x *extractor) readText(delta string) error {
 	if x.disabled {
-		return x.sendPart(llm.Text{Delta: delta})
+		return x.sendText(delta)
 	}
 	if x.discarding {
 		return nil
@@ -292,7 +301,7 @@ func (x *extractor) emitText(n int) error {
 	if len(x.calls) == 0 && x.spoken.Len() <= maxMentionText {
 		x.spoken.WriteString(text)
 	}
-	return x.sendPart(llm.Text{Delta: text})
+	return x.sendText(text)
 }
 
 // beginCall starts a call from the header at the beginning of the pending text.

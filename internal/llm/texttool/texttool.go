@@ -85,15 +85,16 @@ func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.P
 // readAnswer asks the underlying model and passes its answer to x.
 func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) error {
 	var usage []llm.Part
-	for p, err := range m.model.Stream(ctx, r) {
+	for received, err := range m.model.Stream(ctx, r) {
 		if err != nil {
 			return err
 		}
-		switch p := p.(type) {
+		switch p := received.(type) {
 		case llm.Text:
+			x.received = received
 			err = x.readText(p.Delta)
 		case llm.Reasoning:
-			err = x.sendPart(p)
+			err = x.sendPart(received)
 		case llm.ToolCallStart, llm.ToolCallArgs, llm.ToolCall:
 			if m.native {
 				err = x.passNativeCall(p)
