@@ -73,6 +73,7 @@ type Catalog struct {
 	byName        map[string]Resolved // all names, including aliases and those of blocked tools
 	offered       []Tool              // callers read it without the lock: replaced, never changed
 	isStale       bool                // byName and offered must be rebuilt
+	isReserved    bool                // the names of offered are reserved
 }
 
 // LoadPins reads the accepted definitions from the file at path and applies them.
@@ -245,6 +246,10 @@ func (c *Catalog) Offered() []Tool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rebuildLocked()
+	if c.isReserved {
+		return c.offered
+	}
+	c.isReserved = true
 	if len(c.reservedNames) > maxReservedNames {
 		c.reservedNames = map[string]toolID{} // a server keeps listing new tools, so start again
 	}
@@ -275,7 +280,7 @@ func (c *Catalog) rebuildLocked() {
 	if !c.isStale {
 		return
 	}
-	c.isStale = false
+	c.isStale, c.isReserved = false, false
 	c.byName = map[string]Resolved{}
 	c.offered = []Tool{} // not nil, so that JSON has an array
 	pending := map[string]bool{}
