@@ -47,7 +47,6 @@ type thread struct {
 	turns      []event.Turn // without a gap; pages share parts of it
 	lastNumber int64        // of the turns, ever
 	unfinished []string     // runs that began and have no turn, the newest last; the active run is one of them
-	ended      map[string]bool
 	bytes      int64
 	place      *list.Element // in byUpdate
 }
@@ -101,7 +100,7 @@ func (l *Log) addThreadLocked(owner event.Owner, id, title string) (*thread, thr
 	if ts.byKey == nil {
 		ts.byKey, ts.usage = make(map[threadKey]*thread), make(map[event.Owner]int64)
 	}
-	t := &thread{key: threadKey{owner, id}, ended: make(map[string]bool)}
+	t := &thread{key: threadKey{owner, id}}
 	t.place = ts.byUpdate.PushBack(t)
 	ts.byKey[t.key] = t
 	l.countThreadBytesLocked(t, threadOverhead+int64(len(id)+event.MaxTitle))
@@ -139,7 +138,7 @@ func (l *Log) endLocked(owner event.Owner, id, run string, data []byte) error {
 	}
 	began := slices.Contains(t.unfinished, run)
 	switch {
-	case !began && t.ended[run]:
+	case !began && slices.ContainsFunc(t.turns, func(t event.Turn) bool { return t.Run == run }):
 		return nil
 	case !began:
 		return event.ErrNotFound
@@ -156,7 +155,7 @@ func (l *Log) endLocked(owner event.Owner, id, run string, data []byte) error {
 	t.unfinished = slices.DeleteFunc(t.unfinished, func(r string) bool { return r == run })
 	t.lastNumber++
 	turn := event.Turn{Run: run, Number: t.lastNumber, Time: time.Now(), Data: data}
-	t.turns, t.ended[run] = append(t.turns, turn), true
+	t.turns = append(t.turns, turn)
 	e.Turns, e.LastRun = e.Turns+1, run
 	l.updateLocked(t, e, turnSize(turn))
 	return nil
@@ -331,7 +330,6 @@ func (l *Log) cutTurnsLocked(t *thread, want int64, keep int) {
 	n, freed := 0, int64(0)
 	for ; freed < want && n < len(t.turns)-keep; n++ {
 		freed += turnSize(t.turns[n])
-		delete(t.ended, t.turns[n].Run)
 	}
 	if n == 0 {
 		return
