@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,6 +27,7 @@ var ErrUnknownAgent = errors.New("no such agent")
 type namedAgent struct {
 	definition.Agent
 	prompt   *prompt.Prompt
+	exported json.RawMessage  // the definition without its prompt, for exports of runs
 	catalogs toolCatalogCache // of all the tools that the agent may use
 }
 
@@ -34,7 +36,12 @@ func (a *Agent) newNamedAgent(d definition.Agent) (*namedAgent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", d.ID, err)
 	}
-	return &namedAgent{Agent: d, prompt: p}, nil
+	n := &namedAgent{Agent: d, prompt: p}
+	d.Prompt = "" // an export has the template
+	if n.exported, err = json.Marshal(d); err != nil {
+		return nil, fmt.Errorf("encode the agent %s: %w", d.ID, err)
+	}
+	return n, nil
 }
 
 // servedAgents are the agents that questions can select; the first one is the default.

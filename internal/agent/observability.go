@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync"
@@ -367,15 +366,12 @@ func (r *Request) forExport() export.Request {
 func (l *loop) settingsForExport() export.Settings {
 	a, as, p := l.agent, l.run.req.as, l.profile
 	source := as.prompt.Options()
-	s := export.Settings{
+	return export.Settings{
+		Agent:  as.exported,
 		Prompt: export.Template{Template: source.Template, Username: source.Username, Timezone: source.Location.String(), Instructions: l.instructions},
 		Budget: export.Budget(a.budgetLimits(as)), Search: export.Search(a.ToolSearch), Output: a.MaxOutputTokens,
 		Model: export.Model{ID: p.ID, ContextTokens: l.window.Size(), MaxOutputTokens: p.MaxOutputTokens, Images: p.Images, Audio: p.Audio, PDF: p.PDF, Price: p.Price},
 	}
-	d := as.Agent
-	d.Prompt = ""                // the template has it
-	s.Agent, _ = json.Marshal(d) // raw members were valid JSON when they were read
-	return s
 }
 
 // Export returns the document of a run that has ended. Errors: record.ErrNotEnded, or those of the log.

@@ -39,7 +39,13 @@ type Recorder struct {
 	mu    sync.Mutex           // protects what follows
 	known map[string]time.Time // when a definition was stored, by its hash
 	bytes int                  // of the known definitions
-	tools map[string]string    // the hash of a tool's definition, by its version
+	tools map[toolKey]string   // the hash of a tool's definition
+}
+
+// toolKey identifies the definition of a tool.
+type toolKey struct {
+	version, name, server string
+	needsApproval         bool
 }
 
 // Bounds of what one process stores.
@@ -65,7 +71,7 @@ func New(o Options) *Recorder {
 	if o.Retention <= 0 {
 		o.Retention = event.DefaultRetention
 	}
-	return &Recorder{Options: o, known: make(map[string]time.Time), tools: make(map[string]string)}
+	return &Recorder{Options: o, known: make(map[string]time.Time), tools: make(map[toolKey]string)}
 }
 
 // Beginning is what a run begins with.
@@ -107,7 +113,9 @@ func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
 	shared := sharedContext{Settings: b.Settings, Tools: make([]string, 0, len(b.Tools)+len(b.Offered))}
 	for _, t := range b.Tools {
 		hash, data := r.hashTool(t)
-		shared.Tools, definitions[hash] = append(shared.Tools, hash), data
+		if shared.Tools = append(shared.Tools, hash); data != nil {
+			definitions[hash] = data
+		}
 	}
 	for _, t := range b.Offered {
 		own := export.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
@@ -142,14 +150,10 @@ func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
 
 // hashTool returns the hash of a tool's definition, and the definition unless the hash was cached.
 func (r *Recorder) hashTool(t catalog.Tool) (hash string, data []byte) {
-	version := t.Version()
-	key := version + " " + t.Name + " " + t.Server
-	if t.NeedsApproval {
-		key += " approve"
-	}
+	key := toolKey{t.Version(), t.Name, t.Server, t.NeedsApproval}
 	r.mu.Lock()
 	hash, cached := r.tools[key]
-	cached = cached && version != "" && r.isFreshLocked(hash)
+	cached = cached && key.version != "" && r.isFreshLocked(hash)
 	r.mu.Unlock()
 	if cached {
 		return hash, nil
@@ -188,8 +192,8 @@ func (r *Recorder) isFreshLocked(hash string) bool {
 func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) error {
 	var missing []string
 	r.mu.Lock()
-	for hash, data := range definitions {
-		if data != nil && !r.isFreshLocked(hash) {
+	for hash := range definitions {
+		if !r.isFreshLocked(hash) {
 			missing = append(missing, hash)
 		}
 	}
