@@ -86,12 +86,8 @@ type Options struct {
 	Retention           time.Duration
 	Version             string
 	RecordModelRequests bool
-	// What depends on time is an input of a run that is executed again. Order, if set, is called before each call of a
-	// run, which may wait in it. ChildBudget, if set, returns what the child run of a call may use, and how it may use
-	// tools. ManualClock lets the time of runs pass only with AdvanceClock.
-	Order       func(ctx context.Context, run, callID string)
-	ChildBudget func(run, callID string) (limits Budget, tools ToolChoice, ok bool)
-	ManualClock bool
+	// Repeat makes the runs repeat recorded ones; nil for runs that are not executed again.
+	Repeat *Repetition
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
 	// TraceUsers adds the caller to spans, TraceContent the questions, answers, arguments and results.

@@ -224,8 +224,8 @@ func (c *childRun) start(ctx context.Context, question string) error {
 	if !callsLeft {
 		r.ToolChoice = ToolNone
 	}
-	if a.ChildBudget != nil {
-		if recorded, choice, ok := a.ChildBudget(l.run.ID, x.CallID); ok {
+	if a.Repeat != nil {
+		if recorded, choice, ok := a.Repeat.ChildBudget(l.run.ID, x.CallID); ok {
 			r.Budget, r.ToolChoice = recorded, choice
 		}
 	}
@@ -353,7 +353,7 @@ func (c *childRun) observe(ctx context.Context, e event.Event, known bool) error
 	return c.x.notifications.err
 }
 
-// relay asks the owner of the parent what the child waits for, and passes the answers on.
+// relay asks the owner of the parent what the child waits for and was not asked before.
 func (c *childRun) relay(ctx context.Context) {
 	var recs []event.Interrupt
 	for _, i := range c.waiting {
@@ -364,9 +364,17 @@ func (c *childRun) relay(ctx context.Context) {
 		i.CallID, i.ChildRunID = c.x.CallID, cmp.Or(i.ChildRunID, c.id)
 		recs = append(recs, i)
 	}
-	if len(recs) == 0 {
-		return
+	if c.loop.agent.Repeat != nil { // the recording has the order of the questions
+		for _, rec := range recs {
+			c.ask(ctx, []event.Interrupt{rec})
+		}
+	} else if len(recs) > 0 {
+		c.ask(ctx, recs)
 	}
+}
+
+// ask asks the owner of the parent questions of the child, and passes the answers on.
+func (c *childRun) ask(ctx context.Context, recs []event.Interrupt) {
 	c.asking.Go(func() {
 		err := func() (err error) {
 			defer recoverTo(&err)
@@ -431,6 +439,9 @@ func (c *childRun) spend(ctx context.Context, end event.Event) error {
 		c.x.spent = known.Spent
 		return nil
 	}
+	if err := l.run.awaitCharge(c.x.CallID, c.id); err != nil {
+		return err
+	}
 	spent := l.agent.spentBy(ctx, c.id, 0)
 	data, err := json.Marshal(spent)
 	if err != nil {
@@ -440,7 +451,10 @@ func (c *childRun) spend(ctx context.Context, end event.Event) error {
 		return err
 	}
 	c.x.spent = &spent
-	return l.budget.SpendChild(ctx, l.run.out, spent)
+	if err := l.budget.SpendChild(ctx, l.run.out, spent); err != nil {
+		return err
+	}
+	return l.run.suspension.recheck()
 }
 
 // spentBy returns what a run has used, with its children, as far as its log still says.

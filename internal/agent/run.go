@@ -61,14 +61,69 @@ type run struct {
 	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
 }
 
-// AdvanceClock lets the time of a run that is executed here reach used (Options.ManualClock).
+// Repetition has what depends on time, which is an input of runs that are executed again (package rerun).
+type Repetition struct {
+	// Order waits until the run has come to the event b, which a call is about to append. It is not called for
+	// the event suspended. An error means that the event must not be appended. Most events are appended even if
+	// ctx has ended, so Order may go on waiting until kept ends: another process continues the run then.
+	Order func(ctx, kept context.Context, run string, b event.Body) error
+	// Charge waits until a call is charged to the budget of its run, or until what the child run of the call has
+	// used is; child is "" in the first case.
+	Charge func(kept context.Context, run, callID, child string)
+	// Suspends reports whether the next event of the run is suspended; ok is false if the run itself decides.
+	Suspends func(run string) (suspends, ok bool)
+	// ChildBudget returns what the child run of a call may use, and how it may use tools; ok is false if that
+	// follows from the budget of its parent.
+	ChildBudget func(run, callID string) (limits Budget, tools ToolChoice, ok bool)
+	// ManualClock lets the time of runs pass only with AdvanceClock.
+	ManualClock bool
+}
+
+// AdvanceClock lets the time of a run that is executed here reach used (Repetition.ManualClock).
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	a.mu.Lock()
 	r := a.active[run]
 	a.mu.Unlock()
 	if r != nil {
 		r.clock.Advance(used)
+		_ = r.suspension.recheck() // an error of the log ends the run at its next event
 	}
+}
+
+// keptContext returns a context that ends when another process continues the run, or with stop.
+func (r *run) keptContext() (kept context.Context, stop func()) {
+	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
+	unhook := context.AfterFunc(r.ctx, func() {
+		if r.relinquished() != nil {
+			cancel()
+		}
+	})
+	return kept, func() { unhook(); cancel() }
+}
+
+// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
+func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
+}
+
+// awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
+// waiting, so that the run can be suspended.
+func (r *run) awaitCharge(callID, child string) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	if err := r.suspension.hold(callID, true); err != nil {
+		return err
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	r.agent.Repeat.Charge(kept, r.ID, callID, child)
+	return r.suspension.hold(callID, false)
 }
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
@@ -201,7 +256,7 @@ func (a *Agent) executeRun(r *run, lost error) {
 		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
 		seconds = cmp.Or(r.replayed.Raised["seconds"], seconds)
 	}
-	if a.ManualClock {
+	if a.Repeat != nil && a.Repeat.ManualClock {
 		r.clock.SetManual()
 	}
 	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)

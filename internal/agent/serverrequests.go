@@ -287,7 +287,13 @@ func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
 	err := func() (err error) {
 		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-		return s.run.appendWhenResumed(ctx, b)
+		if err := s.run.awaitOrder(ctx, b); err != nil {
+			return err
+		}
+		if err := s.run.appendWhenResumed(ctx, b); err != nil {
+			return err
+		}
+		return s.run.suspension.recheck()
 	}()
 	if err != nil && s.err == nil {
 		s.err = err

@@ -40,6 +40,7 @@ type suspension struct {
 	open     []*interrupt    // in the order in which they were asked
 	resumed  chan struct{}   // closed when the run continues; nil unless it is suspended
 	children map[string]bool // the child runs of calls in flight
+	held     map[string]bool // the calls that wait in Repetition.Charge
 }
 
 // beginTurn marks the calls of a turn as in flight. It must precede all of them: otherwise the
@@ -85,6 +86,31 @@ func (s *suspension) waitTurn(ctx context.Context, callID string, changed <-chan
 	}
 }
 
+// recheck suspends the run if it is due. Only the runs that repeat a recorded one need it: the recording may
+// have the event only after one that changes nothing here.
+func (s *suspension) recheck() error {
+	if s.run.agent.Repeat == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.suspendIfBlockedLocked()
+}
+
+// hold notes that a call waits in Repetition.Charge, or that it does no more.
+func (s *suspension) hold(callID string, waits bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held == nil {
+		s.held = make(map[string]bool)
+	}
+	if delete(s.held, callID); waits {
+		s.held[callID] = true
+		return s.suspendIfBlockedLocked()
+	}
+	return nil
+}
+
 // releaseTurn closes changed, which wakes the calls in waitTurn. In the same critical section it
 // marks all calls as not blocked. A call that is about to continue must not count as waiting,
 // because the run would be suspended while it continues.
@@ -101,6 +127,27 @@ func (s *suspension) releaseTurn(changed chan struct{}) {
 // counts all as open. Nil ones are left out, and so are elicitations beyond maxElicitations, which
 // stay unasked. The error is the log's.
 func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error {
+	if s.run.agent.Repeat == nil {
+		return s.openTogether(ctx, all)
+	}
+	for _, i := range all { // the recording says when the run is suspended
+		if i == nil {
+			continue
+		}
+		if !i.isAsked {
+			if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
+				return err
+			}
+		}
+		if err := s.openTogether(ctx, []*interrupt{i}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openTogether is openInterrupts without a recording.
+func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	elicitations := 0
@@ -138,6 +185,9 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 // recordUnanswered appends a question together with its resolution, since no person can answer
 // it.
 func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resolution) error {
+	if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
@@ -152,7 +202,10 @@ func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resol
 // the question stays open: the run may have been parked at this moment, and must get the answer
 // when it continues.
 func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resolution) error {
-	err := s.appendResolution(ctx, i, v)
+	err := s.run.awaitOrder(ctx, i.resolvedEvent(v))
+	if err == nil {
+		err = s.appendResolution(ctx, i, v)
+	}
 	if err == nil {
 		s.run.agent.wakeParent(s.run, i.ID) // which may ask the same question
 	}
@@ -202,7 +255,12 @@ func (s *suspension) suspendIfBlockedLocked() error {
 		waiting[i.CallID], all[n] = true, i.Interrupt
 	}
 	for id, blocked := range s.inFlight {
-		if !blocked && !waiting[id] {
+		if !blocked && !waiting[id] && !s.held[id] {
+			return nil
+		}
+	}
+	if repeat := s.run.agent.Repeat; repeat != nil {
+		if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
 			return nil
 		}
 	}

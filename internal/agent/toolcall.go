@@ -90,9 +90,6 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 	if x.pending != nil || x.replayed.HasChild() { // another process took the other steps, and sent the call
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
-	if a.Order != nil && x.loop != nil {
-		a.Order(ctx, x.runID, x.CallID)
-	}
 	err := a.refuseRepetition(&x)
 	for _, step := range steps {
 		if err != nil || x.hookResult != nil {
@@ -226,6 +223,9 @@ func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
 func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
 	if x.loop == nil || x.replayed != nil && x.replayed.Sent || x.replayed.HasChild() {
 		return nil // a direct call has no budget; a call that was sent is already charged
+	}
+	if err := x.loop.run.awaitCharge(x.CallID, ""); err != nil {
+		return err
 	}
 	for {
 		limit, charged, changed := x.loop.budget.TryCall(x.index)

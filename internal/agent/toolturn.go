@@ -214,6 +214,9 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if outcome.abort != nil {
 		l.run.writeAbort(ctx, outcome.abort) // before the event: afterwards the call is not executed again
 	}
+	if err := l.run.awaitOrder(ctx, ended); err != nil {
+		return callOutcome{}, err
+	}
 	err = l.run.out.Append(context.WithoutCancel(ctx), ended)
 	if err == nil && outcome.abort != nil {
 		err = outcome.abort

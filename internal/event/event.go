@@ -66,6 +66,25 @@ func (e Event) AppendJSON(b []byte) []byte {
 // Terminal reports whether e ends its run.
 func (e Event) Terminal() bool { return isTerminal(e.Body) }
 
+// CallID returns the id of the call that e belongs to; "" if it belongs to none.
+func (e Event) CallID() string {
+	if b, ok := e.Body.(interface{ call() Call }); ok {
+		return b.call().CallID
+	}
+	return ""
+}
+
+// EndsCall reports whether e has the outcome of a call, and which run the call started; "" for none.
+func (e Event) EndsCall() (childRunID string, ok bool) {
+	switch b := e.Body.(type) {
+	case ToolResult:
+		return b.ChildRunID, true
+	case ToolError:
+		return b.ChildRunID, true
+	}
+	return "", false
+}
+
 func isTerminal(b Body) bool {
 	switch b.(type) {
 	case FinalAnswer, RunError, Cancelled:

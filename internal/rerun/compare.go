@@ -73,7 +73,7 @@ func streamOf(e event.Event, questions map[string]string) string {
 	if name := questions[resolved]; name != "" {
 		return name
 	}
-	return callOf(e)
+	return e.CallID()
 }
 
 func (c *comparison) report(d Difference) {
@@ -148,12 +148,6 @@ func (c *comparison) stall() {
 var omitted = []string{
 	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id", "held_open",
 }
-
-// How a call ends that is in flight while its run ends.
-const (
-	calledOff = "The call was cancelled."
-	runEnded  = "The run ended before this call did."
-)
 
 // comparable returns the members of an event that are compared.
 func comparable(e event.Event, line []byte) map[string]any {

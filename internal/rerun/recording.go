@@ -18,6 +18,7 @@ type recording struct {
 	calls    map[string]*recordedCall // by call id
 	children map[string]*recording    // by the id of the call that started them
 	inputs   map[string][]byte        // by interrupt
+	asked    []event.Event            // the questions about limits, and their answers
 }
 
 // turn is one answer of the model.
@@ -40,6 +41,8 @@ type recordedCall struct {
 	args     []byte
 	complete int64 // the number of its tool_call event
 	events   []event.Event
+	end      *event.Event // its outcome; nil for none
+	charge   int64        // the number of the first event that follows from what its child run has used; 0 for none
 }
 
 func newRecording(doc *export.Document) (*recording, error) {
@@ -67,26 +70,42 @@ func newRecording(doc *export.Document) (*recording, error) {
 			return nil, fmt.Errorf("%w: event %d has the number %d", ErrUnusable, i+1, e.Seq)
 		}
 		b.read(e)
-		call, child := endOf(e)
+		child, ended := e.EndsCall()
+		if c := r.calls[e.CallID()]; ended && c != nil {
+			c.end = &events[i]
+		}
 		if child == "" || children[child] == nil {
 			continue
 		}
-		if r.children[call], err = newRecording(children[child]); err != nil {
+		if r.children[e.CallID()], err = newRecording(children[child]); err != nil {
 			return nil, err
 		}
 	}
+	r.readCharges()
 	return r, nil
 }
 
-// endOf returns the call that an event ends, and its child run; "" for none.
-func endOf(e event.Event) (call, child string) {
-	switch b := e.Body.(type) {
-	case event.ToolResult:
-		return b.CallID, b.ChildRunID
-	case event.ToolError:
-		return b.CallID, b.ChildRunID
+// readCharges notes where what child runs have used was charged. The event that says that a limit is reached
+// comes between the first event of such a call and its end.
+func (r *recording) readCharges() {
+	for _, e := range r.events {
+		b, ok := e.Body.(event.Budget)
+		if !ok || b.Limit == "seconds" {
+			continue
+		}
+		var charged *recordedCall
+		for _, c := range r.calls {
+			if c.end == nil || c.events[0].Seq > e.Seq || c.end.Seq < e.Seq || charged != nil && charged.end.Seq < c.end.Seq {
+				continue
+			}
+			if child, _ := c.end.EndsCall(); child != "" {
+				charged = c
+			}
+		}
+		if charged != nil && charged.charge == 0 {
+			charged.charge = e.Seq
+		}
 	}
-	return "", ""
 }
 
 // turnReader reads the turns of a recording out of its events.
@@ -137,9 +156,11 @@ func (r *turnReader) read(e event.Event) {
 		if b.Limit == "seconds" {
 			r.after = e.Seq
 		}
+	case event.BudgetRequired, event.BudgetResolved:
+		r.asked = append(r.asked, e)
 	default:
-		if id := callOf(e); id != "" && r.calls[id] != nil && r.turn == nil {
-			r.calls[id].events = append(r.calls[id].events, e)
+		if c := r.calls[e.CallID()]; c != nil && r.turn == nil {
+			c.events = append(c.events, e)
 		}
 	}
 }
@@ -185,32 +206,6 @@ func (r *recording) awaitsEarlier(c *recordedCall, seq int64) bool {
 		}
 	}
 	return false
-}
-
-// callOf returns the call that an event belongs to; "" for none.
-func callOf(e event.Event) string {
-	switch b := e.Body.(type) {
-	case event.ToolCallStart:
-		return b.CallID
-	case event.ToolCallArgs:
-		return b.CallID
-	case event.ToolCall:
-		return b.CallID
-	case event.ApprovalRequired:
-		return b.CallID
-	case event.ApprovalResolved:
-		return b.CallID
-	case event.Elicitation:
-		return b.CallID
-	case event.ElicitationResolved:
-		return b.CallID
-	case event.ToolProgress:
-		return b.CallID
-	case event.LogMessage:
-		return b.CallID
-	}
-	call, _ := endOf(e)
-	return call
 }
 
 // isTakenOver reports whether another process repeated a step.

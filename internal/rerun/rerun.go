@@ -17,6 +17,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"answerd/internal/agent"
@@ -62,7 +63,8 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	if o.Stall <= 0 {
 		o.Stall = 2 * time.Second
 	}
-	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState)}
+	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), unordered: make(chan struct{})}
+	s.giveUp = sync.OnceFunc(func() { close(s.unordered) })
 	s.ctx, s.end = context.WithCancel(ctx)
 	defer s.end()
 	a, err := s.newAgent()
@@ -97,7 +99,10 @@ func (s *session) newAgent() (*agent.Agent, error) {
 	o := agent.Options{
 		Model: s.model(), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
 		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
-		InputTimeout: 24 * time.Hour, Order: s.awaitTurn, ChildBudget: s.childBudget, ManualClock: s.options.Model == nil, Durable: s.root.isTakenOver(),
+		InputTimeout: 24 * time.Hour, Durable: s.root.isTakenOver(),
+	}
+	if s.options.Model == nil {
+		o.Repeat = s.repetition()
 	}
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
 	if err != nil {

@@ -23,7 +23,11 @@ type session struct {
 	end     context.CancelFunc
 	drivers sync.WaitGroup // everything that observes runs or acts on them, in goroutines of its own
 
-	mu     sync.Mutex // protects what follows
+	unordered chan struct{} // closed when the recorded order cannot be kept, or need not be
+	giveUp    func()        // closes it, once
+
+	mu       sync.Mutex    // protects what follows
+	attached chan struct{} // closed and made anew when there is one more run
 	agents []*agent.Agent
 	runs   map[string]*runState // by the id of the new run
 	order  []*runState
@@ -35,12 +39,17 @@ type runState struct {
 	rec *recording
 	id  string
 
-	turn       int // answers of the model that were given; the session's mutex protects it
+	parent     *runState // nil for the first run
 	comparison comparison
+	actions    []action // to come, in order
+
+	// The session's mutex protects what follows.
+	turn       int                      // answers of the model that were given
+	claimed    map[int64]bool           // by the number of a recorded event: a new one repeats it
 	interrupts map[string]string        // the id of a question in the new run, by that in the recording
-	actions    []action                 // to come, in order
-	sent       map[string]chan struct{} // by call; closed when the call is sent; the session's mutex protects the map
-	unordered  chan struct{}            // closed when the recorded order cannot be kept
+	recordedID map[string]string        // the reverse
+	sent       map[string]chan struct{} // by call; closed when the call is sent
+	childOf    map[string]*runState     // the child runs so far, by call
 }
 
 // action is something that came from outside of the run.
@@ -56,17 +65,25 @@ func (s *session) attach(e record.Executing) *runState {
 	if r := s.runs[e.Run]; r != nil {
 		return r
 	}
-	rec := s.root
-	if parent := s.runs[e.Parent]; parent != nil {
+	rec, parent := s.root, s.runs[e.Parent]
+	if parent != nil {
 		if rec = parent.rec.children[e.Call]; rec == nil {
 			rec = &recording{doc: s.root.doc, calls: map[string]*recordedCall{}, children: map[string]*recording{}, inputs: map[string][]byte{}}
 		}
 	}
-	r := &runState{session: s, rec: rec, id: e.Run, interrupts: make(map[string]string), sent: make(map[string]chan struct{}), unordered: make(chan struct{})}
+	r := &runState{
+		session: s, rec: rec, id: e.Run, parent: parent, childOf: make(map[string]*runState), claimed: make(map[int64]bool),
+		interrupts: make(map[string]string), recordedID: make(map[string]string), sent: make(map[string]chan struct{}),
+	}
 	r.comparison = newComparison(rec)
 	r.planActions(e.Parent == "")
 	s.runs[e.Run] = r
 	s.order = append(s.order, r)
+	if parent != nil {
+		parent.childOf[e.Call] = r
+	}
+	close(s.attached)
+	s.attached = make(chan struct{})
 	if e.Parent != "" {
 		s.drivers.Go(func() { _, _ = r.drive(r.ctx) }) // its parent, which waits for it, has the error too
 	}
@@ -101,6 +118,7 @@ func (s *session) current() *agent.Agent {
 
 // close ends the runs that have not ended, and waits for all goroutines.
 func (s *session) close() {
+	s.giveUp()
 	s.drain()
 	s.end() // runs of a durable agent are handed over, so that they never end in the log
 	s.drivers.Wait()
@@ -129,45 +147,6 @@ func (s *session) differences() (out []Difference) {
 		out = append(out, r.comparison.differences...)
 	}
 	return out
-}
-
-// awaitTurn waits until everything has happened that happened before a call went on, so that calls that are
-// made at the same time go on in the recorded order.
-func (s *session) awaitTurn(ctx context.Context, run, callID string) {
-	r := s.byID(run)
-	if r == nil || s.options.Model != nil {
-		return
-	}
-	// Calls that are sent wait there, because they have to be charged in call order first.
-	if c := r.rec.calls[callID]; c != nil && len(c.events) > 0 && !isSent(c.events[0]) {
-		r.await(ctx, c.events[0].Seq-1)
-	}
-}
-
-// outOfBudget begins the failure of a call that no budget was left for. The agent makes such a call wait for
-// earlier ones itself.
-const outOfBudget = "The run's budget is used up"
-
-// childBudget returns what was left for a child run when it was started.
-func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
-	r := s.byID(run)
-	if r == nil || s.options.Model != nil || r.rec.children[callID] == nil {
-		return agent.Budget{}, "", false
-	}
-	recorded := r.rec.children[callID].doc.Request
-	return agent.Budget(recorded.Budget), recorded.ToolChoice, true
-}
-
-// isSent reports whether the first event of a call after it was complete comes from its server, or from a
-// decision that follows those about earlier calls anyway.
-func isSent(e event.Event) bool {
-	switch b := e.Body.(type) {
-	case event.ApprovalRequired:
-		return false
-	case event.ToolError:
-		return strings.HasPrefix(b.Payload, outOfBudget) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
-	}
-	return true
 }
 
 // await waits until the run has n events, or until ctx ends.
@@ -216,7 +195,7 @@ func isClosed(c <-chan struct{}) bool {
 func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 	timer := time.NewTimer(r.options.Stall)
 	defer timer.Stop()
-	cancelled := false
+	stalled, cancelled := false, false
 	for {
 		page, err := r.log.After(ctx, r.id, int64(len(events)))
 		if err != nil {
@@ -244,8 +223,9 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 		case <-timer.C:
 			switch {
 			case r.options.Model != nil:
-			case !isClosed(r.unordered): // the run has taken another way, so its calls do not wait for each other any more
-				close(r.unordered)
+			case !stalled: // the run has taken another way, so that nothing waits for the recorded order any more
+				stalled = true
+				r.giveUp()
 			case !cancelled:
 				cancelled = true
 				r.comparison.stall()
@@ -259,20 +239,12 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 	}
 }
 
-// observe compares an event, and notes which question of the recording it asks.
+// observe compares an event.
 func (r *runState) observe(e event.Event) {
 	if r.options.Model != nil {
 		return
 	}
-	recorded := r.comparison.add(e, r.renamed)
-	if recorded == nil {
-		return
-	}
-	if asked, _ := replay.InterruptOf(e); asked.ID != "" {
-		if before, _ := replay.InterruptOf(*recorded); before.ID != "" {
-			r.interrupts[before.ID] = asked.ID
-		}
-	}
+	r.comparison.add(e, r.renamed)
 }
 
 // renamed returns text with the ids of the recorded runs in place of the new ones.
@@ -316,7 +288,7 @@ func (r *runState) planActions(root bool) {
 			}
 		case event.Cancelled:
 			if root {
-				first := r.rec.firstCloser(i)
+				first := r.rec.firstCancelled()
 				plan(first-1, func(ctx context.Context) {
 					r.awaitSent(ctx, first)
 					_ = r.current().Cancel(ctx, r.id) // an error shows as a stalled run
@@ -331,14 +303,20 @@ func (r *runState) planActions(root bool) {
 			continue
 		}
 		if data := r.rec.inputs[resolved]; data != nil {
-			plan(e.Seq-1, func(ctx context.Context) { _ = r.log.AddInput(ctx, r.id, r.interrupts[resolved], data) }) // likewise
+			plan(e.Seq-1, func(ctx context.Context) { r.answer(ctx, resolved, data) })
 		} else if isExpired(e) {
-			plan(e.Seq-1, func(ctx context.Context) {
-				_ = r.log.AddInput(ctx, r.id, r.interrupts[resolved], []byte(`{"closed":true}`))
-			})
+			plan(e.Seq-1, func(ctx context.Context) { r.answer(ctx, resolved, []byte(`{"closed":true}`)) })
 		}
 	}
 	slices.SortStableFunc(r.actions, func(a, b action) int { return int(a.after - b.after) })
+}
+
+// answer stores the answer to a question of the recording. An error shows as a stalled run.
+func (r *runState) answer(ctx context.Context, recordedID string, data []byte) {
+	r.mu.Lock()
+	id := r.interrupts[recordedID]
+	r.mu.Unlock()
+	_ = r.log.AddInput(ctx, r.id, id, data)
 }
 
 // isExpired reports whether a question was closed because nobody answered it in time.
@@ -379,6 +357,46 @@ func (r *runState) awaitSent(ctx context.Context, seq int64) {
 			return
 		}
 	}
+	r.awaitChildren(ctx, seq)
+}
+
+// awaitChildren waits until the child runs whose calls were in flight at the event with the number seq, and that
+// were cancelled with it, have come to where they were cancelled.
+func (r *runState) awaitChildren(ctx context.Context, seq int64) {
+	for id, rec := range r.rec.children {
+		if c := r.rec.calls[id]; c == nil || !r.rec.inFlight(c, seq) {
+			continue
+		}
+		if _, cancelled := rec.last().(event.Cancelled); !cancelled {
+			continue
+		}
+		child := r.awaitChild(ctx, id)
+		if child == nil {
+			return
+		}
+		first := rec.firstCancelled()
+		child.await(ctx, first-1)
+		child.awaitSent(ctx, first)
+	}
+}
+
+// awaitChild waits until a call has started its child run; nil if ctx ends before.
+func (r *runState) awaitChild(ctx context.Context, callID string) *runState {
+	for {
+		r.mu.Lock()
+		child, more := r.childOf[callID], r.attached
+		r.mu.Unlock()
+		if child != nil {
+			return child
+		}
+		select {
+		case <-more:
+		case <-r.unordered:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // sentSignal returns the channel that is closed when a call is sent.
@@ -396,6 +414,7 @@ func (r *runState) takeOver() {
 	over, stop := context.WithCancel(context.Background())
 	stop()
 	r.current().Drain(over)
+	r.unclaim(context.Background())
 	next, err := r.newAgent()
 	if err != nil {
 		return // the run stalls, which is reported

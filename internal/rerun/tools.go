@@ -126,7 +126,7 @@ func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) 
 		if b, ok := end.Body.(event.ToolResult); ok {
 			recorded = b.Args
 		}
-		if call, _ := endOf(end); call != "" && (sameJSON(recorded, args) || sameJSON(c.args, args)) {
+		if _, ok := end.EndsCall(); ok && (sameJSON(recorded, args) || sameJSON(c.args, args)) {
 			return r, c
 		}
 	}
@@ -164,11 +164,11 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 		case event.ApprovalRequired, event.ApprovalResolved:
 			continue // the agent asked
 		case event.ToolProgress:
-			if r.await(ctx, e.Seq-1); call.Progress != nil && ctx.Err() == nil {
+			if r.await(ctx, e.Seq-1); call.Progress != nil {
 				call.Progress(mcp.Progress{Progress: b.Progress, Total: b.Total, Message: b.Message})
 			}
 		case event.LogMessage:
-			if r.await(ctx, e.Seq-1); call.Log != nil && ctx.Err() == nil {
+			if r.await(ctx, e.Seq-1); call.Log != nil {
 				call.Log(mcp.LogMessage{Level: b.Level, Logger: b.Logger, Data: b.Data})
 			}
 		case event.Elicitation:

@@ -1,0 +1,240 @@
+package rerun
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/replay"
+	"answerd/internal/event"
+)
+
+// errLeftOpen means that a call has no outcome of its own in the recording: the end of the run closed it.
+var errLeftOpen = errors.New("the recorded call was closed by the end of its run")
+
+// How a call ends that is in flight while its run ends: by itself, or closed by the event writer.
+const (
+	calledOff = "The call was cancelled."
+	runEnded  = "The run ended before this call did."
+)
+
+// repetition returns what makes the runs repeat the recording.
+func (s *session) repetition() *agent.Repetition {
+	return &agent.Repetition{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, ManualClock: true}
+}
+
+// awaitOrder implements agent.Repetition.Order.
+func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) error {
+	r := s.of(ctx)
+	if r == nil {
+		return nil
+	}
+	e := event.Event{Body: b}
+	recorded := r.claim(e)
+	switch {
+	case recorded == nil && childOf(b) != "" && len(r.rec.events) > 0:
+		// The recorded run ended before it came to this. What differs otherwise does so without an order.
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-r.unordered:
+		}
+		return nil
+	case recorded == nil:
+		return nil
+	}
+	if _, resolved := replay.InterruptOf(*recorded); resolved != "" {
+		r.awaitRelayed(kept, resolved)
+	}
+	r.await(kept, recorded.Seq-1)
+	was, isError := recorded.Body.(event.ToolError)
+	is, stillError := b.(event.ToolError)
+	if isError && stillError && was.Payload == runEnded && is.Payload == calledOff && !isClosed(r.unordered) {
+		return errLeftOpen
+	}
+	return nil
+}
+
+// childOf returns the child run that an event tells of, whose events decide whether it comes; "" for none.
+func childOf(b event.Body) string {
+	if p, ok := b.(event.ToolProgress); ok {
+		return p.ChildRunID
+	}
+	asked, _ := replay.InterruptOf(event.Event{Body: b})
+	return asked.ChildRunID
+}
+
+// claim returns the recorded event that a new one repeats, nil if there is none. Each is returned once.
+func (r *runState) claim(e event.Event) *event.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asked, resolved := replay.InterruptOf(e)
+	_, ends := e.EndsCall()
+	list := r.rec.asked
+	if id := e.CallID(); id != "" {
+		if r.rec.calls[id] == nil {
+			return nil
+		}
+		list = r.rec.calls[id].events
+	}
+	var found *event.Event
+	for i := range list {
+		was := &list[i]
+		if r.claimed[was.Seq] {
+			continue
+		}
+		wasAsked, wasResolved := replay.InterruptOf(*was)
+		_, ended := was.EndsCall()
+		if ends != ended || !ends && was.Body.Type() != e.Body.Type() || resolved != "" && r.recordedID[resolved] != wasResolved {
+			continue
+		}
+		if asked.ChildRunID != "" && len(r.rec.children) > 0 { // the ids of both runs are the same
+			if child := r.runs[asked.ChildRunID]; child == nil || child.recordedID[asked.ID] != wasAsked.ID {
+				continue
+			}
+		}
+		if found == nil {
+			found = was
+		}
+		if asked.Message == wasAsked.Message {
+			found = was
+			break
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	r.claimed[found.Seq] = true
+	if asked.ID != "" {
+		was, _ := replay.InterruptOf(*found)
+		r.recordedID[asked.ID], r.interrupts[was.ID] = was.ID, asked.ID
+	}
+	return found
+}
+
+// unclaim makes claim return again what was not appended, because another process continues the runs.
+func (s *session) unclaim(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.order {
+		n := r.position(ctx)
+		for seq := range r.claimed {
+			if seq > n {
+				delete(r.claimed, seq)
+			}
+		}
+	}
+}
+
+// awaitRelayed waits until the parent of a run has asked a question of the run, if it did so in the recording. If
+// the question was resolved before, it would not be asked any more.
+func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
+	if r.parent == nil {
+		return
+	}
+	for i := range r.parent.rec.events {
+		e := &r.parent.rec.events[i]
+		if asked, _ := replay.InterruptOf(*e); asked.ID == recordedID {
+			r.parent.await(kept, e.Seq)
+			return
+		}
+	}
+}
+
+// outOfBudget begins the failure of a call that no budget was left for.
+const outOfBudget = "The run's budget is used up"
+
+// awaitCharge implements agent.Repetition.Charge.
+func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
+	r := s.byID(run)
+	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {
+		return
+	}
+	c := r.rec.calls[callID]
+	failed, isError := c.end.Body.(event.ToolError)
+	switch {
+	case child == "" && isError && strings.HasPrefix(failed.Payload, outOfBudget):
+		r.await(kept, c.end.Seq-1)
+	case child != "" && c.charge != 0:
+		r.awaitSent(kept, c.charge)
+		r.await(kept, c.charge-1)
+	case child != "":
+		r.await(kept, c.end.Seq-1)
+	}
+}
+
+// suspends implements agent.Repetition.Suspends.
+func (s *session) suspends(run string) (suspends, ok bool) {
+	r := s.byID(run)
+	if r == nil || isClosed(s.unordered) {
+		return false, false
+	}
+	n := r.position(s.ctx)
+	if n >= int64(len(r.rec.events)) {
+		return false, false
+	}
+	_, suspends = r.rec.events[n].Body.(event.Suspended)
+	return suspends, true
+}
+
+// position returns how many events the run has.
+func (r *runState) position(ctx context.Context) int64 {
+	run, err := r.log.Run(ctx, r.id)
+	if err != nil {
+		return 0
+	}
+	return run.Last.Seq
+}
+
+// childBudget implements agent.Repetition.ChildBudget.
+func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
+	r := s.byID(run)
+	if r == nil || r.rec.children[callID] == nil {
+		return agent.Budget{}, "", false
+	}
+	recorded := r.rec.children[callID].doc.Request
+	return agent.Budget(recorded.Budget), recorded.ToolChoice, true
+}
+
+// isSent reports whether the first event of a call after it was complete comes from its server, or from a
+// decision that follows those about earlier calls anyway.
+func isSent(e event.Event) bool {
+	switch b := e.Body.(type) {
+	case event.ApprovalRequired:
+		return false
+	case event.ToolError:
+		return strings.HasPrefix(b.Payload, outOfBudget) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
+	}
+	return true
+}
+
+// withdrawn is the reason why a question was not answered whose call was cancelled.
+const withdrawn = "the question was withdrawn"
+
+// firstCancelled returns the number of the first event that a run has because it was cancelled.
+func (r *recording) firstCancelled() int64 {
+	first := r.firstCloser(len(r.events) - 1)
+	relayed := make(map[string]bool) // by their children, which may withdraw them
+	for _, e := range r.events {
+		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
+			relayed[asked.ID] = true
+		}
+	}
+	for _, e := range slices.Backward(r.events) {
+		switch b := e.Body.(type) {
+		case event.StepStart, event.StepReset:
+			return first
+		case event.ToolError:
+			if b.Kind == "cancelled" && b.Payload == calledOff {
+				first = min(first, e.Seq)
+			}
+		case event.ApprovalResolved:
+			if b.Reason == withdrawn && !relayed[b.InterruptID] && r.inputs[b.InterruptID] == nil {
+				first = min(first, e.Seq)
+			}
+		}
+	}
+	return first
+}
