@@ -39,7 +39,7 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) 
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-r.unordered:
+		case <-r.watch.unordered:
 		}
 		return nil
 	case recorded == nil:
@@ -48,12 +48,10 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) 
 	if _, resolved := replay.InterruptOf(*recorded); resolved != "" {
 		r.awaitRelayed(kept, resolved)
 	}
-	r.await(kept, recorded.Seq-1)
-	was, isError := recorded.Body.(event.ToolError)
-	is, stillError := b.(event.ToolError)
-	if isError && stillError && was.Payload == runEnded && is.Payload == calledOff && !isClosed(r.unordered) {
-		return errLeftOpen
+	if was, ok := recorded.Body.(event.ToolError); ok && was.Payload == runEnded && ctx.Err() != nil && !isClosed(r.watch.unordered) {
+		return errLeftOpen // the end of the run, which closes it, waits for all calls
 	}
+	r.await(kept, recorded.Seq-1)
 	return nil
 }
 
@@ -168,7 +166,7 @@ func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 // suspends implements agent.Repetition.Suspends.
 func (s *session) suspends(run string) (suspends, ok bool) {
 	r := s.byID(run)
-	if r == nil || isClosed(s.unordered) {
+	if r == nil || isClosed(s.watch.unordered) {
 		return false, false
 	}
 	n := r.position(s.ctx)

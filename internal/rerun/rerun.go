@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"answerd/internal/agent"
@@ -63,10 +62,9 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	if o.Stall <= 0 {
 		o.Stall = 2 * time.Second
 	}
-	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), unordered: make(chan struct{})}
-	s.giveUp = sync.OnceFunc(func() { close(s.unordered) })
-	s.ctx, s.end = context.WithCancel(ctx)
-	defer s.end()
+	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), watch: newWatch()}
+	s.ctx, s.end = context.WithCancelCause(ctx)
+	defer s.end(nil)
 	a, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -85,8 +83,13 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	root := s.attach(record.Executing{Run: run.ID})
-	events, err := root.drive(ctx)
-	if err != nil {
+	watching, stop := context.WithCancel(s.ctx)
+	defer stop()
+	if o.Model == nil {
+		s.drivers.Go(func() { s.watch.run(watching, o.Stall, s.end) })
+	}
+	events, err := root.drive(s.ctx)
+	if stop(); err != nil {
 		return nil, err
 	}
 	s.drivers.Wait()

@@ -20,17 +20,15 @@ type session struct {
 	root    *recording
 	log     event.Log
 	ctx     context.Context // ends with Run
-	end     context.CancelFunc
+	end     context.CancelCauseFunc
 	drivers sync.WaitGroup // everything that observes runs or acts on them, in goroutines of its own
-
-	unordered chan struct{} // closed when the recorded order cannot be kept, or need not be
-	giveUp    func()        // closes it, once
+	watch   *watch
 
 	mu       sync.Mutex    // protects what follows
 	attached chan struct{} // closed and made anew when there is one more run
-	agents []*agent.Agent
-	runs   map[string]*runState // by the id of the new run
-	order  []*runState
+	agents   []*agent.Agent
+	runs     map[string]*runState // by the id of the new run
+	order    []*runState
 }
 
 // runState is a run that is run again.
@@ -118,9 +116,9 @@ func (s *session) current() *agent.Agent {
 
 // close ends the runs that have not ended, and waits for all goroutines.
 func (s *session) close() {
-	s.giveUp()
+	s.watch.giveUp()
 	s.drain()
-	s.end() // runs of a durable agent are handed over, so that they never end in the log
+	s.end(nil) // runs of a durable agent are handed over, so that they never end in the log
 	s.drivers.Wait()
 }
 
@@ -151,7 +149,7 @@ func (s *session) differences() (out []Difference) {
 
 // await waits until the run has n events, or until ctx ends.
 func (r *runState) await(ctx context.Context, n int64) {
-	for n > 0 && ctx.Err() == nil && !isClosed(r.unordered) {
+	for n > 0 && ctx.Err() == nil && !isClosed(r.watch.unordered) {
 		page, err := r.log.After(ctx, r.id, n-1)
 		if err == nil && (len(page.Events) > 0 || page.Ended) {
 			return
@@ -174,7 +172,7 @@ func (r *runState) await(ctx context.Context, n int64) {
 		}
 		select {
 		case <-more:
-		case <-r.unordered:
+		case <-r.watch.unordered:
 		case <-ctx.Done():
 		}
 	}
@@ -189,13 +187,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// drive observes the run to its end, compares its events, and does what came from outside. A run that does nothing
-// goes on without the recorded order; one that still does nothing is cancelled, and given up if that does not
-// end it. Another model takes its time, which only ctx bounds.
+// drive observes the run to its end, compares its events, and does what came from outside.
 func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
-	timer := time.NewTimer(r.options.Stall)
-	defer timer.Stop()
-	stalled, cancelled := false, false
+	stuck := r.watch.stuck
 	for {
 		page, err := r.log.After(ctx, r.id, int64(len(events)))
 		if err != nil {
@@ -203,6 +197,7 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 		}
 		for _, e := range page.Events {
 			events = append(events, e)
+			r.watch.events.Add(1)
 			r.observe(e)
 		}
 		if page.Ended {
@@ -217,21 +212,13 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 		if page.More == nil {
 			continue
 		}
-		timer.Reset(r.options.Stall)
 		select {
 		case <-page.More:
-		case <-timer.C:
-			switch {
-			case r.options.Model != nil:
-			case !stalled: // the run has taken another way, so that nothing waits for the recorded order any more
-				stalled = true
-				r.giveUp()
-			case !cancelled:
-				cancelled = true
+		case <-stuck:
+			stuck = nil
+			if r.parent == nil {
 				r.comparison.stall()
 				_ = r.current().Cancel(ctx, r.id) // an error shows as a run that does not end
-			default:
-				return nil, ErrStalled
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -340,24 +327,25 @@ func (r *runState) advance(ctx context.Context, seq int64, seconds float64) {
 }
 
 // awaitSent waits until the calls are sent that were in flight at the event with the number seq. Once the run is
-// cancelled or its time is used up, they would be refused. It waits no longer than a run may do nothing.
+// cancelled or its time is used up, they would be refused.
 func (r *runState) awaitSent(ctx context.Context, seq int64) {
+	r.awaitChildren(ctx, seq)
 	if _, suspended := r.rec.events[max(seq-2, 0)].Body.(event.Suspended); suspended {
 		return // every call waited for a person, or for an earlier call
 	}
-	ctx, stop := context.WithTimeout(ctx, r.options.Stall)
-	defer stop()
+	idle := r.watch.idleSignal()
 	for id, c := range r.rec.calls {
 		if !r.rec.inFlight(c, seq) || !isSent(c.events[0]) || c.server == "" || r.rec.awaitsEarlier(c, seq) {
 			continue
 		}
 		select {
 		case <-r.sentSignal(id):
+		case <-idle: // it waited for something that the recording does not show
+			return
 		case <-ctx.Done():
 			return
 		}
 	}
-	r.awaitChildren(ctx, seq)
 }
 
 // awaitChildren waits until the child runs whose calls were in flight at the event with the number seq, and that
@@ -391,7 +379,7 @@ func (r *runState) awaitChild(ctx context.Context, callID string) *runState {
 		}
 		select {
 		case <-more:
-		case <-r.unordered:
+		case <-r.watch.unordered:
 			return nil
 		case <-ctx.Done():
 			return nil
