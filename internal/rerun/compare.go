@@ -1,6 +1,7 @@
 package rerun
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -41,37 +42,31 @@ const maxShown = 200
 // maxDifferences bounds the differences of one run that are listed.
 const maxDifferences = 50
 
-// comparison compares the events of a run with the recorded ones. Calls that are made at the same time may
-// interleave in another way, so the events of each call are compared in their order, and all other events
-// in theirs.
+// comparison compares the events of a run with the recorded ones. The events of each call, those of each question
+// and all others are compared in their order. Then the order of all of them is: an event that comes too early or
+// too late is one difference, and not one of each event after it.
 type comparison struct {
 	rec         *recording
 	queues      map[string][]event.Event // recorded events that have not come yet, by streamOf
-	questions   map[string]string        // of child runs in the new run, for streamOf
+	newest      int64                    // the highest number of the recorded events that have come
 	differences []Difference
 }
 
 func newComparison(rec *recording) comparison {
-	c := comparison{rec: rec, queues: make(map[string][]event.Event), questions: make(map[string]string)}
-	questions := make(map[string]string)
+	c := comparison{rec: rec, queues: make(map[string][]event.Event)}
 	for _, e := range rec.events {
-		id := streamOf(e, questions)
+		id := streamOf(e, nil)
 		c.queues[id] = append(c.queues[id], e)
 	}
 	return c
 }
 
-// streamOf returns a name for the events whose order counts: those of one call, or of one question of its child
-// run, since several of these are asked and answered at the same time. Others have the name "". questions has
-// the names of the questions so far, by interrupt.
-func streamOf(e event.Event, questions map[string]string) string {
+// streamOf returns a name for the events that an event is compared with: those of the same question or call.
+// Others have the name "". recordedID has the recorded ids of the questions of a new run.
+func streamOf(e event.Event, recordedID map[string]string) string {
 	asked, resolved := replay.InterruptOf(e)
-	if asked.ChildRunID != "" {
-		questions[asked.ID] = fmt.Sprintf("%s %s %s %s", asked.CallID, asked.Tool, asked.Args, asked.Message)
-		return questions[asked.ID]
-	}
-	if name := questions[resolved]; name != "" {
-		return name
+	if id := cmp.Or(asked.ID, resolved); id != "" {
+		return "question " + cmp.Or(recordedID[id], id)
 	}
 	return e.CallID()
 }
@@ -82,43 +77,35 @@ func (c *comparison) report(d Difference) {
 	}
 }
 
-// add compares the next event of the new run, and returns the recorded one; nil if there is none.
-func (c *comparison) add(e event.Event, renamed func(string) string) *event.Event {
-	id := streamOf(e, c.questions)
-	if c.skipsSuspended(e, id) {
-		return nil
+// add compares the next event of the new run. recordedID has the recorded ids of its questions so far, and renamed
+// returns a text with the recorded ids of runs.
+func (c *comparison) add(e event.Event, recordedID map[string]string, renamed func(string) string) {
+	id := streamOf(e, recordedID)
+	is := comparable(e, []byte(renamed(string(e.AppendJSON(nil)))))
+	_, suspended := e.Body.(event.Suspended)
+	if queue := c.queues[id]; len(queue) > 0 && id == "" {
+		if _, was := queue[0].Body.(event.Suspended); was && !suspended { // compare the next one with e
+			c.queues[id] = queue[1:]
+			c.reportMissing(queue[0])
+		} else if suspended && !was {
+			id = "extra"
+		}
 	}
 	if len(c.queues[id]) == 0 {
-		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + show(comparable(e, []byte(renamed(string(e.AppendJSON(nil))))))})
-		return nil
+		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "was not recorded: " + show(is)})
+		return
 	}
 	was := c.queues[id][0]
 	c.queues[id] = c.queues[id][1:]
+	if was.Seq < c.newest {
+		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Notes: fmt.Sprintf("comes after event %d", c.newest)})
+	}
+	c.newest = max(c.newest, was.Seq)
 	if was.Body.Type() != e.Body.Type() {
 		c.report(Difference{Seq: was.Seq, Type: was.Body.Type(), Path: "/type", Was: string(was.Body.Type()), Is: string(e.Body.Type())})
-		return &was
+		return
 	}
-	c.compareValues(was, "", comparable(was, was.AppendJSON(nil)), comparable(e, []byte(renamed(string(e.AppendJSON(nil))))))
-	return &was
-}
-
-// skipsSuspended reports whether e says that the run is suspended where the recorded one was not, and drops a
-// recorded event that says so where the new run is not suspended. A run whose last question is answered while
-// another call ends is suspended for a moment or not at all; only time decides. The questions and their answers
-// are compared all the same.
-func (c *comparison) skipsSuspended(e event.Event, id string) bool {
-	_, suspended := e.Body.(event.Suspended)
-	queue := c.queues[id]
-	if len(queue) == 0 {
-		return suspended
-	}
-	if _, was := queue[0].Body.(event.Suspended); was && !suspended && id == "" {
-		c.queues[id] = queue[1:]
-		return false
-	} else if suspended && !was {
-		return true
-	}
-	return false
+	c.compareValues(was, "", comparable(was, was.AppendJSON(nil)), is)
 }
 
 // finish reports the recorded events that did not come.
@@ -129,8 +116,12 @@ func (c *comparison) finish() {
 	}
 	slices.SortFunc(left, func(a, b event.Event) int { return int(a.Seq - b.Seq) })
 	for _, e := range left {
-		c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + show(comparable(e, e.AppendJSON(nil)))})
+		c.reportMissing(e)
 	}
+}
+
+func (c *comparison) reportMissing(e event.Event) {
+	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + show(comparable(e, e.AppendJSON(nil)))})
 }
 
 // stall reports that the run does not go on.
@@ -144,9 +135,9 @@ func (c *comparison) stall() {
 	c.report(Difference{Seq: next.Seq, Type: next.Body.Type(), Notes: "the run does not come to this event; it was cancelled"})
 }
 
-// omitted are the members that are ids, times, or a fact of the connection to a server.
+// omitted are the members that are ids or times.
 var omitted = []string{
-	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id", "held_open",
+	"run_id", "seq", "ts", "thread_id", "trace_id", "interrupt_id", "part_id", "expires_at", "created_at", "duration_ms", "parent_run_id", "child_run_id",
 }
 
 // comparable returns the members of an event that are compared.
@@ -163,11 +154,6 @@ func comparable(e event.Event, line []byte) map[string]any {
 		if b.Limit == "seconds" {
 			delete(out, "used")
 		}
-	case event.ToolError:
-		if b.Payload == calledOff || b.Payload == runEnded { // whichever of the two came first
-			out["payload"] = calledOff
-			delete(out, "args")
-		}
 	case event.Suspended:
 		all, _ := out["interrupts"].([]any)
 		for _, one := range all {
@@ -178,19 +164,8 @@ func comparable(e event.Event, line []byte) map[string]any {
 				}
 			}
 		}
-		slices.SortFunc(all, func(a, b any) int { return compareText(fmt.Sprint(a), fmt.Sprint(b)) })
 	}
 	return out
-}
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // compareValues reports where two values differ.

@@ -3,6 +3,7 @@ package rerun
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -48,6 +49,7 @@ type runState struct {
 	recordedID map[string]string        // the reverse
 	sent       map[string]chan struct{} // by call; closed when the call is sent
 	childOf    map[string]*runState     // the child runs so far, by call
+	repeated   map[string]int           // by call: the number of its events that need not be repeated, because it is sent again
 }
 
 // action is something that came from outside of the run.
@@ -71,7 +73,7 @@ func (s *session) attach(e record.Executing) *runState {
 	}
 	r := &runState{
 		session: s, rec: rec, id: e.Run, parent: parent, childOf: make(map[string]*runState), claimed: make(map[int64]bool),
-		interrupts: make(map[string]string), recordedID: make(map[string]string), sent: make(map[string]chan struct{}),
+		interrupts: make(map[string]string), recordedID: make(map[string]string), sent: make(map[string]chan struct{}), repeated: make(map[string]int),
 	}
 	r.comparison = newComparison(rec)
 	r.planActions(e.Parent == "")
@@ -231,7 +233,10 @@ func (r *runState) observe(e event.Event) {
 	if r.options.Model != nil {
 		return
 	}
-	r.comparison.add(e, r.renamed)
+	r.mu.Lock()
+	recordedID := maps.Clone(r.recordedID)
+	r.mu.Unlock()
+	r.comparison.add(e, recordedID, r.renamed)
 }
 
 // renamed returns text with the ids of the recorded runs in place of the new ones.

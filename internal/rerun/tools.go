@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -159,7 +160,10 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 			f()
 		}
 	}()
-	for _, e := range c.events {
+	r.mu.Lock()
+	done := r.repeated[call.CallID]
+	r.mu.Unlock()
+	for i, e := range c.events[done:] {
 		switch b := e.Body.(type) {
 		case event.ApprovalRequired, event.ApprovalResolved:
 			continue // the agent asked
@@ -174,6 +178,12 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 		case event.Elicitation:
 			if r.await(ctx, e.Seq-1); ctx.Err() != nil {
 				break
+			}
+			if required, n := inputRequired(c.events[done+i:]); required != nil {
+				r.mu.Lock()
+				r.repeated[call.CallID] = done + i + n
+				r.mu.Unlock()
+				return &content.Result{InputRequired: required}, nil
 			}
 			asking, stop := context.WithCancel(ctx)
 			withdraw[b.InterruptID] = stop
@@ -192,6 +202,36 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 	}
 	<-ctx.Done()
 	return nil, &mcp.CallError{Kind: mcp.Cancelled, Tool: call.Tool, Server: call.Server, Message: "The call was cancelled.", Err: errRecorded}
+}
+
+// inputRequired returns the result that asked the first n of the events, which are questions; nil if the server kept
+// the request open. The call is sent again with the answers then.
+func inputRequired(events []event.Event) (required *content.InputRequired, n int) {
+	required = &content.InputRequired{Requests: make(map[string]content.InputRequest)}
+	for _, e := range events {
+		b, ok := e.Body.(event.Elicitation)
+		if !ok || b.HeldOpen || b.ChildRunID != "" {
+			break
+		}
+		params, err := json.Marshal(elicitParams{b.Mode, b.Message, b.Schema, b.URL})
+		if err != nil {
+			return nil, 0
+		}
+		required.Requests[fmt.Sprintf("%03d", n)] = content.InputRequest{Method: "elicitation/create", Params: params} // they are asked in this order
+		n++
+	}
+	if asked, err := mcp.Elicitations(required); err != nil || len(asked) == 0 || len(asked) != n {
+		return nil, 0
+	}
+	return required, n
+}
+
+// elicitParams are the parameters of elicitation/create (MCP).
+type elicitParams struct {
+	Mode            string          `json:"mode,omitempty"`
+	Message         string          `json:"message"`
+	RequestedSchema json.RawMessage `json:"requestedSchema,omitempty"`
+	URL             string          `json:"url,omitempty"`
 }
 
 // schemaHint begins what the agent adds to an error about arguments.
