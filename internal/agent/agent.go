@@ -246,7 +246,7 @@ func New(o Options) (*Agent, error) {
 // if OnBusy wants that.
 //
 // Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
-// ErrKeyReused, ErrKeyElsewhere, ErrNoTurn, *event.BusyError, or the log's.
+// ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
 func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
 	busy, err := a.openThread(ctx, owner, &r)
 	if err == nil {

@@ -286,9 +286,6 @@ const (
 	BusyCancel OnBusy = "cancel" // cancel it
 )
 
-// ErrNoTurn means that the thread does not have the turn that Request.AfterRun names, or not any more.
-var ErrNoTurn = thread.ErrNoTurn
-
 var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
 
 // turnTimeout bounds how long the end of a run waits until its turn is stored.
@@ -307,7 +304,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, r *Request)
 	t, err := a.threads().Get(ctx, ownerOf(owner), r.ThreadID)
 	switch {
 	case errors.Is(err, event.ErrNotFound) && r.AfterRun != "":
-		return "", ErrNoTurn
+		return "", thread.ErrNoTurn
 	case errors.Is(err, event.ErrNotFound):
 		return "", nil
 	case err != nil:

@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/record"
+	"answerd/internal/agent/thread"
 	"answerd/internal/agent/usage"
 	"answerd/internal/api/agui"
 	"answerd/internal/api/aisdk"
@@ -158,7 +159,7 @@ var sentinelProblems = []struct {
 	{agent.ErrForbidden, "forbidden", "The access rules of this service do not allow this."},
 	{agent.ErrKeyReused, "unprocessable", "This Idempotency-Key was used with another body."},
 	{agent.ErrKeyElsewhere, "unprocessable", "This Idempotency-Key was used for a request to another path."},
-	{agent.ErrNoTurn, "not_found", "The thread does not have this turn, or not any more."},
+	{thread.ErrNoTurn, "not_found", "The thread does not have this turn, or not any more."},
 	{agent.ErrUnknownAgent, "not_found", "There is no agent with this id."},
 	{agent.ErrUnknownServer, "not_found", "There is no MCP server with this name."},
 	{record.ErrNotEnded, "conflict", "The run has not ended. Wait for its end, or cancel it."},

@@ -12,6 +12,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/thread"
 	"answerd/internal/api/native"
 	"answerd/internal/api/responses"
 	"answerd/internal/event"
@@ -94,7 +95,7 @@ func (h *Handler) continueThread(r *http.Request, q *responses.Request) error {
 func startProblem(err error, q responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
 	switch {
-	case errors.Is(err, agent.ErrNoTurn):
+	case errors.Is(err, thread.ErrNoTurn):
 		p := newProblem("not_found", "Previous response with id '"+q.PreviousID+"' not found.")
 		p.param = "previous_response_id"
 		return p
