@@ -1,0 +1,151 @@
+package delivery
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"answerd/internal/event"
+)
+
+// Prepared are the deliveries about the end of one run, which are stored.
+type Prepared struct {
+	d    *Deliverer
+	jobs []pending
+}
+
+type pending struct {
+	job event.Job
+	rec record
+}
+
+// Prepare stores the deliveries about the end of a run, before its terminal event. callback is "" if
+// the question has none. The error is the log's, and wraps event.ErrUnavailable: the run must not end
+// yet. A delivery that cannot be stored for another reason is given up.
+func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback string, end event.Body) (*Prepared, error) {
+	if d == nil || run.ParentID != "" { // a caller did not ask for a child run
+		return nil, nil
+	}
+	p := &Prepared{d: d}
+	for _, to := range []struct {
+		url        string
+		isCallback bool
+	}{{d.URL, false}, {callback, true}} {
+		if to.url == "" {
+			continue
+		}
+		rec := record{
+			Version: recordVersion, ID: webhookID(run.ID, to.isCallback),
+			Created: d.Log.Now().UnixMilli(), End: fingerprint(end), Body: newBody(run, agent, end),
+		}
+		if to.isCallback {
+			rec.Callback = to.url
+		}
+		job, err := d.storeDelivery(ctx, run, rec)
+		switch {
+		case errors.Is(err, event.ErrUnavailable):
+			p.Release()
+			return nil, fmt.Errorf("store a delivery: %w", err)
+		case err != nil:
+			d.giveUp(ctx, rec, err.Error())
+		default:
+			p.jobs = append(p.jobs, pending{job, rec})
+		}
+	}
+	return p, nil
+}
+
+// errTooMany means that too many deliveries wait.
+var errTooMany = errors.New("too many deliveries wait")
+
+// storeDelivery stores a delivery and returns its job, which this process has.
+func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
+	text, err := json.Marshal(rec)
+	if err != nil {
+		return nil, fmt.Errorf("encode a delivery: %w", err)
+	}
+	size := int64(len(text))
+	if !d.reserve(size) {
+		return nil, errTooMany
+	}
+	id := idPrefix + strings.ToLower(rand.Text())
+	err = d.Log.Create(ctx, event.Run{
+		ID: id, Owner: deliveryOwner, Created: d.Log.Now(), Background: true, TraceID: run.TraceID,
+		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
+	})
+	if err != nil {
+		d.stored(size)
+		d.removed(size)
+		return nil, fmt.Errorf("create a delivery: %w", err)
+	}
+	job, err := d.Log.CreateJob(ctx, id, text)
+	if err == nil {
+		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
+	}
+	if err != nil {
+		d.stored(size)
+		d.removed(size)
+		_ = d.Log.Delete(context.WithoutCancel(ctx), id)
+		return nil, fmt.Errorf("create the job of a delivery: %w", err)
+	}
+	d.stored(size)
+	d.mu.Lock()
+	d.local[id] = true
+	d.mu.Unlock()
+	return job, nil
+}
+
+// webhookID returns the id that all attempts about a run at one receiver have.
+func webhookID(run string, callback bool) string {
+	sum := sha256.Sum256([]byte(fmt.Sprintf("run %t %s", callback, run)))
+	return idPrefix + hex.EncodeToString(sum[:16])
+}
+
+// Send makes the first attempts, and returns at once.
+func (p *Prepared) Send() {
+	if p == nil {
+		return
+	}
+	for _, x := range p.jobs {
+		p.d.begin(x.job, x.rec)
+	}
+}
+
+// Release leaves the deliveries to whoever claims them, because it is unknown whether the run has
+// ended.
+func (p *Prepared) Release() {
+	if p == nil {
+		return
+	}
+	for _, x := range p.jobs {
+		p.d.release(x.job)
+	}
+}
+
+// Resume makes the next attempt of a delivery that was claimed, and returns at once. Without a
+// Deliverer the delivery waits for a process that has one.
+func (d *Deliverer) Resume(job event.Job) {
+	if d == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
+		defer cancel()
+		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // otherwise its lease ends, with the same effect
+		return
+	}
+	var rec record
+	if err := json.Unmarshal(job.Request(), &rec); err != nil || rec.Version != recordVersion {
+		d.giveUp(d.ctx, rec, "its record cannot be read")
+		d.remove(job, rec)
+		return
+	}
+	d.mu.Lock()
+	d.local[job.Run()] = true
+	d.mu.Unlock()
+	d.begin(job, rec)
+}
