@@ -50,7 +50,6 @@ const (
 	k1 = 1.2
 	b  = 0.75
 
-	maxWords  = 2000
 	partMatch = 0.4 // what a word counts that begins like the one asked for, or it like that
 )
 

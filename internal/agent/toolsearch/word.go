@@ -6,6 +6,9 @@ import (
 	"unicode/utf8"
 )
 
+// maxWords bounds the words of a text.
+const maxWords = 2000
+
 // stopWords are words that say nothing about a tool.
 var stopWords = map[string]bool{
 	"a": true, "an": true, "and": true, "any": true, "are": true, "as": true, "at": true, "be": true, "by": true, "can": true,
