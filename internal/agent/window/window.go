@@ -41,10 +41,6 @@ const (
 	pdfBytesPerToken = 64
 )
 
-// retryTrimRatio is the share of a request that the provider refused as too long which the
-// second try may have.
-const retryTrimRatio = 0.6
-
 // Window estimates what a conversation costs and trims it to the model's context window. The
 // estimate follows what the provider counts, see Observe.
 type Window struct {
@@ -114,79 +110,6 @@ func (w *Window) Observe(u event.Usage) {
 		// The bounds keep a provider that counts wrongly from emptying the conversation.
 		w.factor, w.counted = min(max(float64(u.InputTokens)/float64(w.sent), 0.25), 4), true
 	}
-}
-
-// Result tells what trimming did. All figures are estimates in tokens.
-type Result struct {
-	Before, After int64 // of the conversation
-	Limit         int64 // that the prompt may have
-	Trimmed       bool  // the conversation was above Limit
-	TooLarge      bool  // what cannot be left out does not fit the window
-}
-
-// Trim shortens c where its estimate is above the limit, before a request is made with it.
-func (w *Window) Trim(c *Conversation) Result {
-	w.sent = w.estimatePlain(c)
-	r := Result{Before: w.conversationTokens(c), Limit: w.promptLimit()}
-	r.After = r.Before
-	if w.size == 0 || r.Before <= r.Limit {
-		return r
-	}
-	r.Trimmed, r.After = true, w.fit(c, r.Limit)
-	least := r.After
-	if !w.counted {
-		least /= 2 // the estimate may be too high by as much; the provider decides
-	}
-	r.TooLarge = least > r.Limit && !w.guessed
-	w.sent = w.estimatePlain(c)
-	return r
-}
-
-// Refusal holds what a provider named when it refused a conversation as too long, in tokens. 0
-// means that it did not name it.
-type Refusal struct {
-	Window int64 // prompt and answer together
-	Prompt int64 // as the provider counted it
-}
-
-// TrimRefused shortens c after the provider refused it as too long. It learns from that: the sizes
-// of the window and the prompt if the provider named them, otherwise a size for an unknown window,
-// or a higher estimate. Trimmed is false if nothing was left out. Then another try may only
-// succeed with a shorter answer, and with TooLarge not even then.
-func (w *Window) TrimRefused(c *Conversation, refused Refusal) Result {
-	w.Observe(event.Usage{InputTokens: refused.Prompt})
-	w.LearnSize(refused.Window)
-	counted := refused.Prompt > 0 && w.Size() > 0
-	if !counted {
-		w.learnRefused(w.sentTokens())
-	}
-	r := Result{Before: w.conversationTokens(c), Limit: w.promptLimit()}
-	target := r.Limit
-	if !counted {
-		target = min(target, int64(float64(w.sentTokens())*retryTrimRatio))
-	}
-	r.After = w.fit(c, target)
-	r.Trimmed = r.After != r.Before
-	r.TooLarge = counted && r.After >= w.size
-	w.sent = w.estimatePlain(c)
-	return r
-}
-
-// learnRefused corrects the window by a request of that many estimated tokens that the
-// provider refused as too long.
-func (w *Window) learnRefused(tokens int64) {
-	if w.size == 0 {
-		w.size, w.guessed = tokens, true
-		w.reserve = min(w.size/8, maxAnswerReserve)
-		return
-	}
-	w.factor = min(max(w.factor, w.factor*float64(w.size)/float64(max(tokens, 1))), 4)
-}
-
-// estimatePlain returns the estimate for c by bytes alone, without the provider's correction.
-func (w *Window) estimatePlain(c *Conversation) int64 {
-	byBytes := Window{factor: 1}
-	return byBytes.conversationTokens(c)
 }
 
 // PromptTokens returns an estimate of the last prompt.
