@@ -117,56 +117,6 @@ func (c *callRegistry) refuseNew() {
 	c.closed = true
 }
 
-// handleCall is the SDK's handler of the tool. Its failures are results, not errors: an error of
-// the protocol does not reach the client's model.
-func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res *sdk.CallToolResult, _ error) {
-	defer h.recoverCall(ctx, &res)
-	cr, ok := req.Extra.TokenInfo.Extra[callRequestKey].(callRequest)
-	if !ok {
-		return nil, errors.New("a call without a request")
-	}
-	cr.stream.openStream()
-	c := &Call{
-		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: cr.request, RequestState: req.Params.RequestState,
-		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(cr.request),
-	}
-	if len(c.Arguments) == 0 {
-		c.Arguments = json.RawMessage("{}")
-	}
-	c.OpenStream = c.session != ""
-	if caps := req.ClientCapabilities(); caps != nil && caps.Elicitation != nil {
-		c.SupportsURL = caps.Elicitation.URL != nil
-		c.SupportsForm = caps.Elicitation.Form != nil || !c.SupportsURL // before URL mode existed, clients declared no mode
-	}
-	for id, given := range req.Params.InputResponses {
-		if r, ok := given.(*sdk.ElicitResult); ok {
-			if c.InputResponses == nil {
-				c.InputResponses = make(map[string]ElicitResult)
-			}
-			c.InputResponses[id] = newElicitResult(r)
-		}
-	}
-	// The call ends with its request. In 2026-07-28 that is how a client cancels. In older
-	// versions, too, nobody could receive the result without the request.
-	callCtx, cancel := context.WithCancelCause(cr.request.Context())
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(nil) })()
-	if !h.calls.add(c, cancel) {
-		return sdkResult(Result{Text: ErrClosed.Error(), IsError: true}), nil
-	}
-	defer h.calls.remove(c)
-	return sdkResult(h.CallTool(callCtx, c)), nil
-}
-
-// recoverCall, when deferred, recovers a panic of a call and makes it a result. The call executes
-// on a goroutine of the SDK, where a panic would end the process.
-func (h *Handler) recoverCall(ctx context.Context, res **sdk.CallToolResult) {
-	if v := recover(); v != nil {
-		h.Logger.ErrorContext(ctx, "panic in a tool call", "panic", v)
-		*res = sdkResult(Result{Text: "Something went wrong inside the service.", IsError: true})
-	}
-}
-
 // sdkResult returns r as the SDK has it.
 func sdkResult(r Result) *sdk.CallToolResult {
 	if len(r.InputRequests) == 0 {
