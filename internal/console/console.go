@@ -17,11 +17,7 @@ package console
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"embed"
-	"encoding/base64"
 	"fmt"
-	"html"
 	"io/fs"
 	"net/http"
 	"path"
@@ -29,40 +25,12 @@ import (
 	"time"
 )
 
-// page has the files of the page.
-//
-//go:embed page/*.html page/*.css page/*.js page/*.svg
-var page embed.FS
-
 // policy returns the Content Security Policy (CSP Level 3). It lets the page load its own files and send
 // requests to its own origin, and to tokenOrigin if that is not "". It forbids inline scripts and styles,
 // to show the page in a frame, and forms that are sent elsewhere.
 func policy(tokenOrigin string) string {
 	return "default-src 'none'; script-src 'self'; style-src 'self'; connect-src " + strings.TrimSpace("'self' "+tokenOrigin) + "; " +
 		"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-}
-
-// contentTypes has the content types of the files. They are fixed here because the MIME tables of
-// machines differ, and a browser refuses a script that has another type.
-var contentTypes = map[string]string{
-	".html": "text/html; charset=utf-8",
-	".css":  "text/css; charset=utf-8",
-	".js":   "text/javascript; charset=utf-8",
-	".svg":  "image/svg+xml",
-}
-
-// The attributes of the page's meta tags that the options replace.
-var (
-	noTraceURL = []byte(`content="trace url"`)
-	noSignIn   = []byte(`content="sign in"`)
-	noThreads  = []byte(`content="threads"`)
-)
-
-// file is one embedded file, ready to be served.
-type file struct {
-	content     []byte
-	contentType string
-	etag        string
 }
 
 // Options holds settings that the page cannot get from the API.
@@ -94,7 +62,7 @@ func Handler(o Options) http.Handler {
 		f, ok := files[r.URL.Path]
 		if ok && r.URL.Path == "/" && o.SignIn != nil {
 			var tokenOrigin string
-			f, tokenOrigin = o.withSignIn(r.Context(), f)
+			f, tokenOrigin = withSignIn(r.Context(), o.SignIn, f)
 			h.Set("Content-Security-Policy", policy(tokenOrigin))
 		}
 		if !ok {
@@ -109,17 +77,6 @@ func Handler(o Options) http.Handler {
 		h.Set("ETag", f.etag)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 	})
-}
-
-// newFile returns a file with the ETag of its content.
-func newFile(content []byte, kind string) file {
-	sum := sha256.Sum256(content)
-	return file{content, kind, `"` + base64.RawURLEncoding.EncodeToString(sum[:16]) + `"`}
-}
-
-// setContent replaces an attribute of the page by one with this value.
-func setContent(page, attribute []byte, value string) []byte {
-	return bytes.Replace(page, attribute, fmt.Appendf(nil, `content="%s"`, html.EscapeString(value)), 1)
 }
 
 // loadFiles returns the embedded files by the paths that they are served at. The page itself is only

@@ -30,11 +30,11 @@ const noEndpoints = `{"problem":"You cannot sign in at this time, because the se
 
 // withSignIn returns the page f with what it needs to sign in, and the origin that it must be able to
 // send requests to.
-func (o Options) withSignIn(ctx context.Context, f file) (_ file, tokenOrigin string) {
+func withSignIn(ctx context.Context, signIn func(context.Context) (SignIn, error), f file) (_ file, tokenOrigin string) {
 	ctx, cancel := context.WithTimeout(ctx, signInWait)
 	defer cancel()
 	configuration := []byte(noEndpoints)
-	if s, err := o.SignIn(ctx); err == nil {
+	if s, err := signIn(ctx); err == nil {
 		if origin, ok := originOf(s.TokenEndpoint); ok {
 			tokenOrigin = origin
 			configuration, _ = json.Marshal(s) // strings and a bool: it cannot fail
