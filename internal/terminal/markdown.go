@@ -17,19 +17,6 @@ import (
 // markdown parses CommonMark with the tables of GitHub.
 var markdown = goldmark.New(goldmark.WithExtensions(extension.Table, extension.Strikethrough))
 
-// Styles of a terminal (ECMA-48, Select Graphic Rendition).
-const (
-	styleReset  = "\x1b[0m"
-	styleBold   = "\x1b[1m"
-	styleDim    = "\x1b[2m"
-	styleItalic = "\x1b[3m"
-	styleCode   = "\x1b[36m"
-	styleStrike = "\x1b[9m"
-	styleGreen  = "\x1b[32m"
-	styleRed    = "\x1b[31m"
-	styleYellow = "\x1b[33m"
-)
-
 // markdownWriter renders Markdown block by block, so that an answer still appears as it streams. A
 // block ends at a blank line outside of fenced code.
 type markdownWriter struct {

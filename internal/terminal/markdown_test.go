@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"answerd/internal/sse"
-
 	"go.uber.org/goleak"
+
+	"answerd/internal/sse"
 )
 
 // TestToolLinesHaveColorsOnATerminal shows the events of calls with and without colours.

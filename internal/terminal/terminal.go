@@ -18,69 +18,11 @@ import (
 	"io"
 	"strings"
 
-	"answerd/internal/client"
 	"answerd/internal/event"
 )
 
 // ErrInterrupted says that the context ended before the run did. The run was cancelled.
 var ErrInterrupted = errors.New("interrupted; the run was cancelled")
-
-// Options configures a Session. In, Out and Err are required.
-type Options struct {
-	URL string // base URL of the answerd to ask
-	// Token returns the bearer token of each request; nil sends none.
-	Token  func() (string, error)
-	Agent  string // named agent that answers; "" means the default one
-	Thread string // thread that the questions continue; "" starts a new one
-
-	JSON       bool   // print the answer as a JSON document instead of its text
-	Export     string // file for the export of the run; "" writes none
-	ApproveAll bool   // approve every call without a question to the person
-
-	In          io.Reader
-	Out, Err    io.Writer
-	Interactive bool // a person at In answers approvals and forms; otherwise they are declined
-	OutTerminal bool // Out is a terminal: Markdown is rendered, with colours
-	ErrTerminal bool // Err is a terminal: a spinner runs during tool calls
-	ErrColors   bool // the lines of tool calls have colours
-}
-
-// Session asks questions, each of which continues the conversation of those before it.
-type Session struct {
-	options Options
-	client  *client.Client
-	status  *statusLine
-	read    lineReader // for answers to questions of a run
-	readAsk lineReader // for questions of the person, with a history of its own
-
-	thread string // of the conversation, which the server keeps; "" before the first question
-	agent  string
-}
-
-// New returns a session. The caller must Close it.
-func New(o Options) *Session {
-	read, readAsk := newLineReaders(o.In, o.Err)
-	return &Session{
-		options: o,
-		client:  client.New(o.URL, o.Token, 2),
-		status:  newStatusLine(o.Err, o.ErrTerminal),
-		read:    read, readAsk: readAsk,
-		thread: o.Thread, agent: o.Agent,
-	}
-}
-
-// Close releases the connections and the spinner of the session.
-func (s *Session) Close() {
-	s.status.close()
-	s.client.Close()
-}
-
-// question is the body of POST /answer/stream.
-type question struct {
-	Question string `json:"question"`
-	ThreadID string `json:"thread_id,omitempty"`
-	Agent    string `json:"agent,omitempty"`
-}
 
 // answer is the JSON document of an answer (the 200 of POST /answer).
 type answer struct {

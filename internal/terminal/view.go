@@ -6,13 +6,18 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
-	"unicode"
 
 	"answerd/internal/event"
 	"answerd/internal/sse"
 )
+
+// question is the body of POST /answer/stream.
+type question struct {
+	Question string `json:"question"`
+	ThreadID string `json:"thread_id,omitempty"`
+	Agent    string `json:"agent,omitempty"`
+}
 
 // maxArguments is how many characters of a call's arguments its line shows.
 const maxArguments = 80
@@ -178,129 +183,4 @@ func shorten(text string) string {
 		return string(line[:maxArguments-1]) + "…"
 	}
 	return string(line)
-}
-
-// plainText removes control characters and characters that change the direction of text. What
-// models and MCP servers send must not control the terminal.
-func plainText(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
-			return -1
-		}
-		return r
-	}, text)
-}
-
-// printLine prints a line to Err, above the status line.
-func (s *Session) printLine(format string, args ...any) {
-	line := plainText(fmt.Sprintf(format, args...))
-	if s.options.ErrColors {
-		line = colorLine(line)
-	}
-	s.status.println(line)
-}
-
-// lineStyles has the style of a line's first word, by that word.
-var lineStyles = map[string]string{"✓": styleGreen, "✗": styleRed, "!": styleYellow}
-
-// colorLine returns a line with colours: its mark by its meaning, the name of the tool in bold, and
-// what follows a tool that has answered dim. Lines without a mark stay as they are.
-func colorLine(line string) string {
-	mark, text, _ := strings.Cut(line, " ")
-	style := lineStyles[mark]
-	if style == "" {
-		return line
-	}
-	mark = style + mark + styleReset + " "
-	if style == styleYellow {
-		return mark + text
-	}
-	name, rest, _ := strings.Cut(text, " ")
-	if style == styleGreen {
-		rest = styleDim + rest + styleReset
-	}
-	return mark + styleBold + name + styleReset + " " + rest
-}
-
-// statusLine is the last line of a terminal, with a spinner, while something is in progress.
-type statusLine struct {
-	w       io.Writer
-	enabled bool
-	done    chan struct{}  // closed by close
-	drawing sync.WaitGroup // the goroutine that draws
-
-	mu    sync.Mutex // protects what follows, and the order of writes
-	text  string     // "": no status line
-	frame int        // of the spinner
-}
-
-const (
-	spinnerFrames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-	spinnerTick   = 100 * time.Millisecond
-	eraseLine     = "\r\x1b[K"
-)
-
-// newStatusLine returns a status line on w, or one that never draws. The caller must close it.
-func newStatusLine(w io.Writer, enabled bool) *statusLine {
-	l := &statusLine{w: w, enabled: enabled, done: make(chan struct{})}
-	if enabled {
-		l.drawing.Go(l.animate)
-	}
-	return l
-}
-
-// animate redraws the spinner until the line is closed.
-func (l *statusLine) animate() {
-	ticker := time.NewTicker(spinnerTick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-l.done:
-			return
-		case <-ticker.C:
-			l.mu.Lock()
-			l.frame++
-			l.drawLocked()
-			l.mu.Unlock()
-		}
-	}
-}
-
-// set replaces the text of the status line; "" removes the line.
-func (l *statusLine) set(text string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text = plainText(text)
-	if l.enabled && l.text != "" && text == "" {
-		io.WriteString(l.w, eraseLine)
-	}
-	l.text = text
-	l.drawLocked()
-}
-
-// drawLocked draws the line. The caller holds mu.
-func (l *statusLine) drawLocked() {
-	if !l.enabled || l.text == "" {
-		return
-	}
-	spinner := []rune(spinnerFrames)
-	fmt.Fprintf(l.w, "%s%c %s", eraseLine, spinner[l.frame%len(spinner)], l.text)
-}
-
-// println prints a line above the status line.
-func (l *statusLine) println(line string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.enabled && l.text != "" {
-		io.WriteString(l.w, eraseLine)
-	}
-	fmt.Fprintln(l.w, line)
-	l.drawLocked()
-}
-
-// close removes the line and waits for the goroutine that draws it.
-func (l *statusLine) close() {
-	l.set("")
-	close(l.done)
-	l.drawing.Wait()
 }

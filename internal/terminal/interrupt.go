@@ -1,7 +1,6 @@
 package terminal
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,76 +8,13 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"golang.org/x/term"
-
 	"answerd/internal/client"
 	"answerd/internal/event"
 )
-
-const maxLineBytes = 1 << 20 // of the input, if it is not a terminal
-
-// lineReader prints a prompt and reads one line, without its line feed. It returns io.EOF at the
-// end of the input, and the context's error if ctx ends first.
-type lineReader func(ctx context.Context, prompt string) (string, error)
-
-// newLineReaders returns two readers of in. On a terminal each has line editing and a history of
-// its own, so that answers to approvals are not among the questions.
-func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineReader) {
-	if file, ok := in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		return newTerminalReader(file, prompts), newTerminalReader(file, prompts)
-	}
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxLineBytes)
-	read := func(ctx context.Context, prompt string) (string, error) {
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
-		fmt.Fprint(prompts, prompt)
-		if !lines.Scan() {
-			return "", errors.Join(lines.Err(), io.EOF)
-		}
-		return lines.Text(), nil
-	}
-	return read, read
-}
-
-// newTerminalReader returns a reader with line editing. The terminal is in raw mode only during a
-// read, so that Ctrl-C interrupts a run as usual. In raw mode Ctrl-C is the end of the input.
-func newTerminalReader(file *os.File, prompts io.Writer) lineReader {
-	terminal := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{file, prompts}, "")
-	return func(ctx context.Context, prompt string) (string, error) {
-		state, err := term.MakeRaw(int(file.Fd()))
-		if err != nil {
-			return "", fmt.Errorf("prepare the terminal: %w", err)
-		}
-		defer term.Restore(int(file.Fd()), state)
-		terminal.SetPrompt(prompt)
-		type line struct {
-			text string
-			err  error
-		}
-		read := make(chan line, 1)
-		// The goroutine ends with its read. If ctx ends first, the process is about to exit.
-		go func() {
-			text, err := terminal.ReadLine()
-			read <- line{text, err}
-		}()
-		select {
-		case l := <-read:
-			return l.text, l.err
-		case <-ctx.Done():
-			return "", ctx.Err()
-		}
-	}
-}
 
 // answerInterrupts asks the person about each interrupt of a suspended run and sends the answers.
 func (s *Session) answerInterrupts(ctx context.Context, r *runView, interrupts []event.Interrupt) error {
