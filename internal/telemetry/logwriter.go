@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"go.opentelemetry.io/otel/metric"
-
 	"answerd/internal/help"
 )
 
@@ -41,21 +39,6 @@ type LogWriter struct {
 	unreported int64      // dropped lines that no line has reported yet
 	dropped    int64      // all dropped lines
 	closed     bool
-}
-
-// observeDropped adds a counter of dropped lines to m if logger writes to a LogWriter.
-func observeDropped(logger *slog.Logger, m metric.Meter) error {
-	h, ok := logger.Handler().(*logHandler)
-	if !ok || h.lines == nil {
-		return nil
-	}
-	_, err := m.Int64ObservableCounter("answerd.log.lines.dropped", metric.WithUnit("{line}"),
-		metric.WithDescription("Log lines that could not be written."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(h.lines.Dropped())
-			return nil
-		}))
-	return err
 }
 
 // NewLogWriter returns a LogWriter for w and starts its goroutine, which ends after Close.

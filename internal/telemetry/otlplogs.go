@@ -132,22 +132,3 @@ func logAttribute(key string, v any) attribute.KeyValue {
 	text, _ := json.Marshal(v) // cannot fail for what was decoded from JSON
 	return attribute.String(key, string(text))
 }
-
-// outage logs when exports begin to fail, and when they work again: once each, not for each batch.
-type outage struct {
-	logger       *slog.Logger
-	begins, ends string
-	help         help.Page
-	failing      bool
-}
-
-// record records the result of an export.
-func (o *outage) record(err error) {
-	switch {
-	case err != nil && !o.failing:
-		o.logger.Warn(o.begins, "error", withoutResponse(err), o.help.Attr())
-	case err == nil && o.failing:
-		o.logger.Info(o.ends)
-	}
-	o.failing = err != nil
-}

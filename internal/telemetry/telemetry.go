@@ -47,31 +47,6 @@ const flushTime = 5 * time.Second
 // Trace Context).
 var propagator = propagation.TraceContext{}
 
-// Config selects what is exported. The zero Config is valid: metrics and no tracing. It does not
-// have the sampler, batch sizes, timeouts, TLS files and resource attributes, because the SDK
-// reads the standard OTEL_* settings itself.
-type Config struct {
-	ServiceName string // service.name; "" means OTEL_RESOURCE_ATTRIBUTES', else "answerd"
-	Version     string // service.version and the version of our spans
-	Tracing     bool   // ENABLE_TRACING
-	// Endpoint is the whole URL that traces are posted to, path included.
-	// Required with Tracing.
-	Endpoint string
-	// MetricsEndpoint and LogsEndpoint are the whole URLs that metrics and lines of the log are posted to,
-	// besides the page and the writer of Logger; "" exports none.
-	MetricsEndpoint, LogsEndpoint string
-	// Headers are sent with every export of traces and replace OTEL_EXPORTER_OTLP_HEADERS unless they are
-	// empty. They hold credentials (OCIHeaders) and are never printed.
-	Headers map[string]string
-	// QueueSize is the number of ended spans that may wait for the collector. It replaces
-	// OTEL_BSP_MAX_QUEUE_SIZE; 0 means the default of that, 2048.
-	QueueSize int
-	// MaxAttribute is how long the text of an attribute may be; 0 means 4096. It replaces
-	// OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT only if that is not set.
-	MaxAttribute int
-	Logger       *slog.Logger // nil means none
-}
-
 // Telemetry holds the providers of one process.
 type Telemetry struct {
 	version string
@@ -197,4 +172,19 @@ func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	return res, nil
+}
+
+// observeDropped adds a counter of dropped lines to m if logger writes to a LogWriter.
+func observeDropped(logger *slog.Logger, m metric.Meter) error {
+	h, ok := logger.Handler().(*logHandler)
+	if !ok || h.lines == nil {
+		return nil
+	}
+	_, err := m.Int64ObservableCounter("answerd.log.lines.dropped", metric.WithUnit("{line}"),
+		metric.WithDescription("Log lines that could not be written."),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(h.lines.Dropped())
+			return nil
+		}))
+	return err
 }
