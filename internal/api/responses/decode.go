@@ -12,67 +12,6 @@ import (
 	"answerd/internal/agent/output"
 )
 
-// Bounds of a request, below the bound of the whole body.
-const (
-	maxItems = 1024
-	maxMedia = 32
-
-	maxIdentifier = 512 // bytes of what identifies a user or a cache
-	maxPairs      = 32
-
-	maxConversationID = 128
-	maxPairKey        = 64
-	maxPairText       = 1024
-)
-
-// withoutTools is the suffix of a model's id that turns tools off, as in Chat Completions.
-const withoutTools = ":no-tools"
-
-// Request holds a decoded body.
-type Request struct {
-	agent.Request
-	Model      string // as in the request, for the response
-	Stream     bool
-	PreviousID string // previous_response_id; "" if none
-	// ConversationID is the member conversation, a thread; "" if none.
-	ConversationID string
-	Echo           Echo
-	// Approvals are answers to the approval requests of an earlier response. If there are any, the
-	// request resumes the run of that response and starts no other.
-	Approvals     []Approval
-	ListedServers []string // the MCP servers that the request names
-	// Options is the member "answerd", which has native fields that this format lacks; nil if it
-	// is missing.
-	Options json.RawMessage
-}
-
-// IsStored reports whether the response can be retrieved and continued later. The default is true.
-func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store }
-
-// Approval is a person's answer to an mcp_approval_request.
-type Approval struct {
-	Run       string
-	Interrupt string // its id in the run
-	Approve   bool
-	Reason    string
-}
-
-// body has the members of a request that Decode reads. It ignores others, because clients send
-// many and new ones appear often.
-type body struct {
-	Echo
-	Model        string             `json:"model"`
-	Input        json.RawMessage    `json:"input"`
-	Stream       bool               `json:"stream"`
-	PreviousID   string             `json:"previous_response_id"`
-	Conversation json.RawMessage    `json:"conversation"`
-	Prompt       json.RawMessage    `json:"prompt"`
-	Include      []string           `json:"include"`
-	TopLogprobs  *agent.JSONInteger `json:"top_logprobs"`
-	StreamOpts   *struct{}          `json:"stream_options"` // only about padding, which is not supported
-	Answerd      json.RawMessage    `json:"answerd"`
-}
-
 // Decode decodes a request. The error is an *Invalid about a member that cannot be used.
 func Decode(data []byte) (Request, error) {
 	var in body

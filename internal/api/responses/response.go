@@ -247,13 +247,6 @@ type functionItem struct {
 	Arguments string `json:"arguments"`
 }
 
-// ListedTool is a tool in an mcp_list_tools item.
-type ListedTool struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"` // absent rather than null: clients refuse null
-	InputSchema json.RawMessage `json:"input_schema"`
-}
-
 // listItem lists the tools of an MCP server that the request names.
 type listItem struct {
 	ID          string       `json:"id"`
@@ -287,4 +280,14 @@ func callError(kind, message string) any {
 		code = -32602 // Invalid params
 	}
 	return protocolError{"mcp_protocol_error", code, message}
+}
+
+// plainText returns a payload as text: a JSON string as its value, anything else as JSON.
+func plainText(payload json.RawMessage) *string {
+	text := string(payload)
+	var s string
+	if json.Unmarshal(payload, &s) == nil {
+		text = s
+	}
+	return &text
 }

@@ -261,3 +261,10 @@ func parseItemID(id string) (kind, run, name string, ok bool) {
 	}
 	return parts[0], runPrefix + parts[1], parts[2], true
 }
+
+// ListedTool is a tool in an mcp_list_tools item.
+type ListedTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"` // absent rather than null: clients refuse null
+	InputSchema json.RawMessage `json:"input_schema"`
+}

@@ -134,13 +134,3 @@ func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string
 
 // serverLabel returns the name of a server, or "answerd" for tools that belong to no server.
 func serverLabel(server string) string { return cmp.Or(server, "answerd") }
-
-// plainText returns a payload as text: a JSON string as its value, anything else as JSON.
-func plainText(payload json.RawMessage) *string {
-	text := string(payload)
-	var s string
-	if json.Unmarshal(payload, &s) == nil {
-		text = s
-	}
-	return &text
-}
