@@ -271,9 +271,6 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 	}
 }
 
-// asFailed returns the error of an authorization that gave no access.
-func asFailed(err error) *Error { return &Error{Public: "signing in failed", Err: err} }
-
 // Callback handles the authorization response that a browser brought back (OAuth 2.1 section
 // 4.1.2), wherever the authorization was started. found is false if the state is not ours, was used
 // before, or has expired; then nothing happened. An error with found false is the store's: the same

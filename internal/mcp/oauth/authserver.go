@@ -10,22 +10,6 @@ import (
 
 const issuerMetadata = "the authorization server's metadata"
 
-// authServer is an authorization server as its metadata (RFC 8414) describes it, and what
-// tokens are requested for. It is not changed once discovery has returned it.
-type authServer struct {
-	issuer   string   // "" where only the token endpoint is configured
-	trusted  bool     // the configuration names it
-	resource string   // the server that tokens are for (RFC 8707)
-	wanted   []string // scopes_supported of that server (RFC 9728)
-
-	tokenURL, authorizeURL, registerURL, revokeURL string // all but the first may be ""
-
-	authMethods     []string // token_endpoint_auth_methods_supported; nil: not stated
-	scopes          []string // scopes_supported
-	returnsIssuer   bool     // its authorization responses have an iss (RFC 9207)
-	acceptsMetadata bool     // the client id may be the URL of our metadata document
-}
-
 // fetchAuthServer reads the metadata of an issuer.
 func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted bool) (*authServer, error) {
 	body, err := fetch.Metadata(ctx, c.egress.clientFor(issuer, trusted), issuer, issuerMetadata)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
-	"answerd/internal/auth"
 	"answerd/internal/auth/fetch"
 )
 
@@ -27,14 +26,6 @@ const (
 	methodNone  = "none"
 	methodKey   = "private_key_jwt"
 )
-
-// clientIdentity is our client at one authorization server. It is sent to that one only.
-type clientIdentity struct {
-	id      string
-	secret  auth.Secret
-	method  string
-	expires time.Time // from then on it is registered again; zero: it is configured
-}
 
 // configuredClient returns the client that the configuration names.
 func (c *Client) configuredClient(a *authServer) clientIdentity {

@@ -15,20 +15,6 @@ const (
 	maxIssuers          = 8                // whose registrations are stored at a time
 )
 
-// discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and our
-// client there. It stores both for all users, and runs one search at a time.
-type discovery struct {
-	c    *Client
-	turn chan struct{} // semaphore of one; its owner may use what follows
-
-	metadataURL string                    // the resource_metadata of the challenge that led to server
-	server      *authServer               // the outcome of the last search
-	err         error                     // why the last search failed
-	searchedAt  time.Time                 // when the last search began
-	boundIssuer string                    // the issuer that the configured credentials belong to
-	registered  map[string]clientIdentity // by issuer
-}
-
 // newDiscovery sends nothing yet.
 func newDiscovery(c *Client) *discovery {
 	return &discovery{c: c, turn: make(chan struct{}, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}

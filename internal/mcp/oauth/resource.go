@@ -16,13 +16,6 @@ const (
 	wellKnown        = "/.well-known/oauth-protected-resource"
 )
 
-// resource has what we use of a server's protected resource metadata (RFC 9728 section 2).
-type resource struct {
-	name   string // the resource of tokens (RFC 8707), exactly as published
-	issuer string
-	scopes []string // scopes_supported
-}
-
 // metadataLocation is a URL where metadata may be, and the resources that it may describe.
 type metadataLocation struct {
 	url       string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"sync"
 	"time"
 
 	"answerd/internal/auth"
@@ -19,41 +18,6 @@ const (
 	exchangeIdleTimeout = 30 * time.Minute    // after which tokens that need no sign-in are dropped
 	signInIdleTimeout   = 30 * 24 * time.Hour // after which tokens of a sign-in are dropped
 )
-
-// userKey identifies the user of cached tokens. Where the user's own token is exchanged, the
-// key includes the hash of that whole token: one person may come with tokens of different
-// rights (CVE-2026-35030).
-type userKey struct {
-	issuer, subject string
-	token           [sha256.Size]byte
-}
-
-// userTokens has the tokens of one user, and what the next token is requested with.
-type userTokens struct {
-	c      *Client
-	id     auth.Identity
-	key    userKey
-	source *token.CachedSource
-	turn   chan struct{} // semaphore of one: an authorization is being started
-
-	mu           sync.Mutex // protects everything below
-	challenge    challenge  // the latest one
-	challengedAt time.Time  // when it came; zero: never
-	grant        grant      // of a sign-in: a copy of the stored one
-	revision     uint64     // of the stored grant that it is a copy of
-	unsaved      bool       // it is newer than the stored grant of that revision
-	comparedAt   time.Time  // when it was compared with the store; zero: never
-}
-
-// grant is the latest token of a user, and how it was requested.
-type grant struct {
-	server  *authServer // nil: none yet
-	client  clientIdentity
-	scopes  []string    // that were requested
-	refresh auth.Secret // the refresh token, valid at that server for that client; zero: none
-	token   token.Token
-	key     *proofKey // that the tokens are bound to; nil for bearer tokens
-}
 
 // acquireUser returns the tokens of id, and creates an entry for id if there is none. The
 // caller must call releaseUser.

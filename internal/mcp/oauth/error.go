@@ -1,0 +1,48 @@
+package oauth
+
+import (
+	"errors"
+	"fmt"
+
+	"answerd/internal/auth/fetch"
+)
+
+// ErrConsent is in the chain of an error that Authorize can resolve: the user must sign in
+// with a browser, for the first time or for more scopes.
+var ErrConsent = errors.New("the user has not authorized access")
+
+// errClosed is returned after Close.
+var errClosed = errors.New("the service is shutting down")
+
+// Error says why a request was not sent, or was refused for good. The server did not carry
+// it out.
+type Error struct {
+	Public string // may be shown to the caller: contains neither hosts nor values
+	Err    error  // the cause, for the log; may be nil
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Public
+	}
+	return e.Public + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// asError returns err as an Error with a text for the caller.
+func asError(err error) *Error {
+	if errors.Is(err, ErrConsent) {
+		return &Error{Public: "sign-in required: the user has not authorized access to this server", Err: err}
+	}
+	return &Error{Public: "no token could be obtained for this server", Err: err}
+}
+
+// fetchErrorf returns a fetch.Error with a text of ours. It must not quote what the other side
+// sent.
+func fetchErrorf(format string, args ...any) error {
+	return &fetch.Error{Public: fmt.Sprintf(format, args...)}
+}
+
+// asFailed returns the error of an authorization that gave no access.
+func asFailed(err error) *Error { return &Error{Public: "signing in failed", Err: err} }
