@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // forecast is a tool whose schema asks for something.

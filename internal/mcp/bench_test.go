@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // BenchmarkCall compares a call through this room with one on the SDK's bare

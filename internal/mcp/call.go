@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/help"
 	"answerd/internal/mcp/catalog"
@@ -19,8 +21,6 @@ import (
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // Call is one tool call.
@@ -305,14 +305,6 @@ func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time)
 	return b, checkApproval(b, call)
 }
 
-// contextFailure returns the failure of a call whose context ended before it was sent.
-func contextFailure(ctx context.Context) *transport.Failure {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
-	}
-	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
-}
-
 // isRepeatable reports whether a call whose outcome is unknown may be sent again: if the
 // configuration says so, or if it reads a resource, which changes nothing. The server's own
 // annotations do not count, since the server may be wrong about them.
@@ -475,4 +467,15 @@ func checkApproval(b catalog.Resolved, call Call) *transport.Failure {
 		return &transport.Failure{Kind: Denied, Public: "the call needs a person's approval", NotRun: true}
 	}
 	return &transport.Failure{Kind: Denied, Public: "the tool has changed since a person approved the call", NotRun: true}
+}
+
+// Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: it
+// changes nothing, or the configuration says so.
+func (c *Client) Repeatable(tool string) bool {
+	b, ok := c.catalog.Resolve(tool)
+	if !ok {
+		return false
+	}
+	s := c.serverByID(b.ServerID)
+	return s != nil && s.isRepeatable(b)
 }

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // A tool's own failure is a result (S1.6), of every flavour of server.

@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"errors"
-	"sync"
 
 	"answerd/internal/mcp/transport"
 )
@@ -13,21 +12,6 @@ var errRemoved = errors.New("the server was removed from the configuration")
 // errReconfigured is the failure of a call whose server was removed, or whose tool moved to another
 // server, before the call was sent. Client.Call then looks the tool up again.
 var errReconfigured = &transport.Failure{Kind: Unavailable, Public: "it is no longer configured", NotRun: true, Err: errRemoved}
-
-// callDrain counts the calls of a server. After the server has been removed from the configuration,
-// calls in flight may finish, and no new one starts.
-type callDrain struct {
-	leaving chan struct{} // closed when no more calls may start
-	empty   chan struct{} // closed when leaving is closed and no call is in flight
-
-	mu    sync.Mutex // protects what follows
-	calls int
-	left  bool
-}
-
-func newCallDrain() *callDrain {
-	return &callDrain{leaving: make(chan struct{}), empty: make(chan struct{})}
-}
 
 // beginCall counts a call, or returns false if the server is being removed. Call endCall for each
 // counted call.

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,4 +131,12 @@ func ResultErrorKind(r *content.Result) ErrorKind {
 func recoverFunc(log *slog.Logger, f func()) {
 	defer transport.Recover(log, func(*transport.Failure) {})
 	f()
+}
+
+// contextFailure returns the failure of a call whose context ended before it was sent.
+func contextFailure(ctx context.Context) *transport.Failure {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
+	}
+	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
 }

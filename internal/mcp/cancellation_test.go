@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // reached waits until there says so.

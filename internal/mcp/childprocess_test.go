@@ -15,10 +15,10 @@ import (
 	"syscall"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // childMain is what the test binary does as a child. The first argument of each kind is

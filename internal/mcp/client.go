@@ -32,10 +32,8 @@ package mcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -43,86 +41,11 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/sealed"
-	"answerd/internal/auth/token"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
-	"answerd/internal/tlsconfig"
-	"answerd/internal/values"
 )
-
-// Options are the settings of a Client. The zero value works.
-type Options struct {
-	// Service is the source of the token for servers with auth type jwt. With nil, requests to
-	// those servers carry no token.
-	Service token.Source
-	// Transport, if set, wraps the http.Transport of every server, such as with
-	// otelhttp. Redirects are not followed.
-	Transport func(http.RoundTripper) http.RoundTripper
-	Logger    *slog.Logger // nil: slog.Default()
-	// Timeout bounds how long a server may be silent during a call, counted from the moment when
-	// the call has its permit; 0: 60 s. A server's own Timeout wins.
-	Timeout time.Duration
-	// MaxConcurrentCalls bounds the concurrent calls of one server; 0: the bound adapts to the server
-	// (package limiter). A server's own MaxConcurrentCalls wins.
-	MaxConcurrentCalls int
-	// MaxToolBytes bounds the definitions of one server's tools together, as received; 0: 64 MiB. Tools
-	// beyond that are left out.
-	MaxToolBytes int
-	// StartWait bounds how long Tools waits for servers that have not been connected before; 0: 3
-	// s.
-	StartWait time.Duration
-	// Version is the version in the client info that servers receive; "": "dev".
-	Version string
-	// RedirectURL is the OAuth redirect URI for servers of AuthAuthorizationCode that configure
-	// none of their own. The handler of that URL calls Client.Callback.
-	RedirectURL string
-	// SignIns keeps the tokens of users who have signed in, and the sign-ins that have not ended, for
-	// all processes that share it; nil: in memory, until the Client is closed.
-	SignIns *sealed.Store
-	// ToolNames keeps the names of the servers' tools across restarts, so that a server that is down keeps
-	// them; nil: until the Client is closed.
-	ToolNames values.Store
-	// Pins is the path of the file of accepted tool definitions, for servers with
-	// Pin. It is read by New and Reload, and written by AcceptPins.
-	Pins string
-
-	// TokenTLS has the roots and the client certificate for the token endpoints of servers with
-	// AuthExchange that have no TLS of their own; nil means the system's roots alone.
-	TokenTLS *tlsconfig.Source
-
-	grants   *sharedGrants // shared by all servers; New sets it
-	inMemory bool          // SignIns ends with the Client
-	tls      *tlsSources   // the same
-}
-
-// ErrUnknownServer is returned by Refresh, Prompts and Prompt for a name that is not configured.
-var ErrUnknownServer = errors.New("no such MCP server")
-
-// Client connects to many MCP servers and calls their tools. New makes one.
-type Client struct {
-	opts    Options
-	log     *slog.Logger
-	catalog *catalog.Catalog
-	names   storedNames
-
-	life      context.Context // ends with Close
-	cancel    context.CancelCauseFunc
-	ready     chan struct{} // closed when the servers of New have been tried
-	createdAt time.Time
-	drains    sync.WaitGroup // removed servers
-
-	reload sync.Mutex // held by Reload and Close; protects closed and lastID
-	closed bool
-	lastID int
-
-	mu        sync.Mutex    // protects what follows
-	servers   []*server     // in the configuration's order
-	untried   int           // servers whose first attempt has not ended
-	allTried  chan struct{} // closed when untried is 0
-	waitUntil time.Time     // callers wait for them no longer than this
-}
 
 // New makes a client of servers, in that order, and starts to connect to them in the background. An
 // error means that the configuration is not valid.
@@ -171,25 +94,6 @@ func New(servers []config.Server, o Options) (*Client, error) {
 	defer c.reload.Unlock()
 	c.applyServers(servers)
 	return c, nil
-}
-
-// markTried records that one server's first attempt to connect is over.
-func (c *Client) markTried() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.untried--
-	c.signalTriedLocked()
-}
-
-// signalTriedLocked wakes those who wait for first attempts if all are over.
-func (c *Client) signalTriedLocked() {
-	if c.untried > 0 {
-		return
-	}
-	if !isClosed(c.ready) {
-		close(c.ready) // first: those who wait for allTried may check ready next
-	}
-	close(c.allTried)
 }
 
 // Ready reports whether the first attempt to connect to every enabled server of New has ended,
@@ -267,23 +171,6 @@ func (c *Client) unlistedServers(who auth.Identity) []*userSessions {
 	return out
 }
 
-// allServers returns the servers in the configuration's order. The slice must not be changed.
-func (c *Client) allServers() []*server {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.servers
-}
-
-// serverByID returns the server with that id, or nil if it was removed.
-func (c *Client) serverByID(id int) *server {
-	for _, s := range c.allServers() {
-		if s.id == id {
-			return s
-		}
-	}
-	return nil
-}
-
 // Servers returns the states of all configured servers, in the configuration's order.
 func (c *Client) Servers() []ServerStatus {
 	servers := c.allServers()
@@ -323,16 +210,6 @@ func (c *Client) RefreshFor(ctx context.Context, who auth.Identity, name string)
 	return s.refreshNow(ctx, who)
 }
 
-// serverByName returns the configured server of that name, or nil.
-func (c *Client) serverByName(name string) *server {
-	for _, s := range c.allServers() {
-		if s.cfg.Name == name {
-			return s
-		}
-	}
-	return nil
-}
-
 // Close ends all calls and the sessions at the servers. It returns when every goroutine has ended,
 // after about 5 s at most. It may be called more than once.
 func (c *Client) Close() error {
@@ -367,48 +244,6 @@ func (c *Client) AcceptPins() error { return c.catalog.AcceptPins(c.opts.Pins) }
 // are those of the SDK, which negotiates one with each server.
 func ProtocolVersions() []string { return sdk.SupportedProtocolVersions() }
 
-// Repeatable reports whether a call of the tool may be sent again when its outcome is unknown: it
-// changes nothing, or the configuration says so.
-func (c *Client) Repeatable(tool string) bool {
-	b, ok := c.catalog.Resolve(tool)
-	if !ok {
-		return false
-	}
-	s := c.serverByID(b.ServerID)
-	return s != nil && s.isRepeatable(b)
-}
-
-// State is the state of a server's connection.
-type State string
-
-// The states of a server.
-const (
-	Connecting State = "connecting"
-	Connected  State = "connected"
-	Degraded   State = "degraded" // connected before; now the connection or its calls fail. Its last tools are still offered
-	Failed     State = "failed"
-	Disabled   State = "disabled"
-)
-
-// ServerStatus describes one server for GET /servers.
-type ServerStatus struct {
-	Name     string    `json:"name"`
-	Type     string    `json:"type"`
-	State    State     `json:"state"`
-	Reason   string    `json:"reason,omitempty"` // may be shown to the caller
-	Since    time.Time `json:"since"`
-	Protocol string    `json:"protocol_version,omitempty"`
-	Tools    int       `json:"tools"`
-	// DisabledTools holds the server's own names of the tools whose definitions the operator has
-	// not accepted (pin), sorted.
-	DisabledTools []string `json:"disabled_tools,omitempty"`
-	// OmittedTools is how many of the server's tools were left out, at least: their definitions are not
-	// valid, or the list is too large.
-	OmittedTools int `json:"omitted_tools,omitempty"`
-	// ConcurrencyLimit is how many calls of its tools may be in flight at present.
-	ConcurrencyLimit int `json:"concurrency_limit"`
-}
-
 // Certificate is a certificate of a connection to an MCP server.
 type Certificate struct {
 	Server  string // its configured name
@@ -432,15 +267,3 @@ func (c *Client) Certificates() []Certificate {
 	}
 	return out
 }
-
-// ServerError says why a server cannot be used now. Its text may be shown to the caller. Err is the
-// cause, for the log only; it may be nil.
-type ServerError struct {
-	Server string
-	Reason string
-	Err    error
-}
-
-func (e *ServerError) Error() string { return fmt.Sprintf("MCP server %s: %s", e.Server, e.Reason) }
-
-func (e *ServerError) Unwrap() error { return e.Err }

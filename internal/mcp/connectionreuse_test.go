@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"answerd/internal/mcp/config"
 )
 
 // serveEndingLate returns a server that ends the reply to each tools/call that long after its answer,

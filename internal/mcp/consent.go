@@ -9,21 +9,15 @@ import (
 	"strings"
 
 	"answerd/internal/auth"
-	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/oauth"
 	"answerd/internal/mcp/transport"
 )
 
-const (
-	// maxConsents bounds how often one call asks its user to sign in: the first time, for a larger
-	// scope, and after the server has moved to another authorization server. The bound ends the
-	// loop with a server that always refuses the token.
-	maxConsents = 3
-	// awaitConsent is the reason that a server's status gives until the first user has signed in.
-	awaitConsent = "its tools are listed after the first user has signed in"
-	signInTool   = "sign_in"
-)
+// maxConsents bounds how often one call asks its user to sign in: the first time, for a larger
+// scope, and after the server has moved to another authorization server. The bound ends the
+// loop with a server that always refuses the token.
+const maxConsents = 3
 
 // callWithConsent makes a call. If the server requires the user to sign in first, the call ends with a
 // Result that says where.
@@ -109,24 +103,6 @@ func publicText(err error) string {
 		return e.Public
 	}
 	return "there is no token for it"
-}
-
-// offerSignIn offers one tool that asks the user to sign in. The server's own tools cannot be
-// listed before that, and without any tool the model would have no reason to call the server.
-func (c *userSessions) offerSignIn(f *transport.Failure) {
-	c.mu.Lock()
-	known := c.known
-	c.mu.Unlock()
-	if known || c.consents == nil || !errors.Is(f, oauth.ErrConsent) {
-		return
-	}
-	c.s.c.catalog.SetTools(c.s.id, &c.s.cfg, []catalog.Tool{{
-		Server: c.s.cfg.Name, Original: signInTool, SignsIn: true,
-		Title:       "Sign in to " + c.s.cfg.Name,
-		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on their behalf. Call it when the question needs that server.",
-		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
-		Annotations: &catalog.Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
-	}})
 }
 
 // callSignIn lists the tools with the principal's token. If the user has not signed in yet, that

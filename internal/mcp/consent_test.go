@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/oauth/oauthtest"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // consented is a real MCP server whose callers have to agree, and a Client for it.

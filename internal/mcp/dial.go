@@ -11,25 +11,14 @@ import (
 	"sync"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/tlsconfig"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
-
-// dialer opens sessions with one server. dialers has a constructor for each transport type.
-type dialer struct {
-	connect func(context.Context) (*sdk.ClientSession, error)
-	// useInitialize has later sessions begin with the last version that has requests of the server.
-	useInitialize func()
-	close         func()               // frees what sessions shared, after the last one
-	time          time.Duration        // limit of one handshake; 0: session.HandshakeTimeout
-	delegation    *delegation          // of servers that are used on behalf of their callers
-	tls           *tlsconfig.Transport // of servers over HTTP and WebSocket, otherwise nil
-}
 
 // dialers maps the type of a server to the function that makes its dialer.
 var dialers = map[string]func(config.Server, Options) (dialer, error){
@@ -227,4 +216,12 @@ func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper
 			secured.CloseIdleConnections()
 		},
 	}, nil
+}
+
+// orElse returns v if it is positive, otherwise other.
+func orElse[T int | time.Duration](v, other T) T {
+	if v > 0 {
+		return v
+	}
+	return other
 }

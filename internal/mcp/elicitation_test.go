@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/schema"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 const bookingForm = `{"type":"object","properties":{"people":{"type":"integer","minimum":1},"area":{"type":"string","enum":["in","out"]}},"required":["people"]}`

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // Tools must be left out whose x-mcp-header is not allowed (2026-07-28 server/tools).

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"answerd/internal/auth"
-	"answerd/internal/mcp/config"
-
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 // iam is an issuer that publishes its metadata and gives out tokens which say whom they

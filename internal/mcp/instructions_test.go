@@ -6,10 +6,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // instructionsOf returns the instructions that a question of who would get from server a.

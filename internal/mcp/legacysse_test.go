@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // legacyServer is an SSE server of the go-sdk with a tool that reports progress and asks the user.

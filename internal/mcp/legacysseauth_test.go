@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"answerd/internal/auth"
-	"answerd/internal/mcp/config"
-
 	sdkauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/auth"
+	"answerd/internal/mcp/config"
 )
 
 // endpointRewriter is a server over HTTP+SSE whose endpoint event has another URL than that of the

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"testing/synctest"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // listing returns a server whose list of tools is that JSON.

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // logLevels are the levels of RFC 5424.

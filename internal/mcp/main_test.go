@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"answerd/internal/mcp/config"
-	"answerd/internal/mcp/content"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
+
+	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/content"
 )
 
 // Methods that test servers treat in a way of their own.

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // addMetaTool adds a tool that returns the _meta of its call.

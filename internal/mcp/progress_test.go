@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // Progress that came before the result is delivered, in order, before Call returns.

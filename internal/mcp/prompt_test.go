@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 func TestPromptsAreListedAndFilledIn(t *testing.T) {

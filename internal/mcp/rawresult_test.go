@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"answerd/internal/mcp/config"
 )
 
 // lossy is a result of which the SDK's own types would keep less, or nothing.

@@ -116,12 +116,3 @@ func (c *Client) startServersLocked(added map[int]*server) {
 	c.untried--
 	c.signalTriedLocked()
 }
-
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}

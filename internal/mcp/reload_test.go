@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	"go.uber.org/goleak"
+
+	"answerd/internal/mcp/config"
 )
 
 // answering is a script whose calls are answered at once.

@@ -14,15 +14,6 @@ const (
 	renewalGap = time.Second
 )
 
-// listExpiry says when a server's tools are listed again: when the server announces a change, when
-// the list's time to live is over, and for pinned tools after a minute. Any other list is valid
-// until Refresh is called or the session is replaced. It is protected by its server's mutex.
-type listExpiry struct {
-	listed  time.Time // time of the last list
-	due     time.Time // zero: no expiry
-	changes int       // change notifications so far
-}
-
 // recordList records a new list that is valid for ttl; 0 if the server gave none. changes is the
 // number of change notifications when the list was requested. A change announced since then may be
 // missing from the list, so the list is requested again.

@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // inProcess is a real server without a socket, for tests in fake time.

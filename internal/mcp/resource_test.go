@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // library returns a server with resources and a template of resources. It sends the URI of

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // news is the URI of a resource that changes.

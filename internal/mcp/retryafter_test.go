@@ -11,11 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // F12: a server that says for how long it is busy is left alone for that time, by calls

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // samples returns a server whose tool has the client's model answer its own argument.

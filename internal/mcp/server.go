@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"answerd/internal/auth"
@@ -20,52 +18,6 @@ import (
 
 // tooLargeDelay is the time after which tools are listed again if their list was too large.
 const tooLargeDelay = 10 * time.Minute
-
-// server is one configured server: its sessions, the limit on its calls, its state, and the supervisor
-// goroutine. The supervisor connects, lists the tools, and retries with backoff while the server is
-// down.
-type server struct {
-	c       *Client
-	id      int           // in the catalog; never reused
-	given   config.Server // as configured
-	cfg     config.Server // with the defaults filled in
-	log     *slog.Logger
-	pool    *session.Pool // the sessions of the service itself
-	callers *userSessions // nil unless each caller has sessions of their own
-	dialer  dialer
-	breaker breaker
-	calls   *limiter.Limiter
-	wake    chan struct{} // of capacity 1: wakes the supervisor
-	gone    chan struct{} // closed when the supervisor has ended
-	drain   *callDrain
-
-	life context.Context // ends with the Client's, or when a removed server's calls have ended
-	end  context.CancelCauseFunc
-
-	mu      sync.Mutex // protects what follows
-	state   State
-	reason  string
-	since   time.Time
-	version string           // protocol version of the session listed last
-	listed  *session.Session // the session listed last; nil while down
-	renewal listExpiry       // when its tools are listed again
-	// instructions are those of the session listed last; they stay while the server is down, as its
-	// tools do.
-	instructions string
-	omitted      int             // tools that the latest list left out
-	cut          bool            // the server has more tools, which were not requested
-	waiters      []refreshWaiter // answered by the supervisor's next round
-
-	away     bool // the latest attempt could not reach it
-	tooLarge bool // the latest list of its tools was too large
-	down     bool // the latest attempt to list its tools failed, and what was listed before may not work
-}
-
-// refreshWaiter waits for the supervisor to list the tools.
-type refreshWaiter struct {
-	done  chan error // of capacity 1
-	fresh bool       // list again even if the list is up to date
-}
 
 // newServer returns a server with the defaults filled in. If it is disabled or cannot be used, it
 // has no session pool (isLive is false) and only its status is reported.
@@ -114,14 +66,6 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 		}
 	}
 	return s
-}
-
-// orElse returns v if it is positive, otherwise other.
-func orElse[T int | time.Duration](v, other T) T {
-	if v > 0 {
-		return v
-	}
-	return other
 }
 
 // isLive reports whether the server is enabled and its type supported.

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // The newest protocol version and older ones, with both kinds of response.

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // standalone is a server of before 2026-07-28 that asks on its standing stream alone:

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"answerd/internal/mcp/config"
-
 	"go.uber.org/goleak"
+
+	"answerd/internal/mcp/config"
 )
 
 // F24: when we are killed our children die, also one that hears neither the end of its

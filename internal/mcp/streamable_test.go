@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // wiretap notes what requests to a server look like, without their bodies: each kind once.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // S0.6 over one connection for all calls: a call that is alone is asked and gets its

@@ -11,11 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // pipedServer is a client of a real server at the other end of a pipe, connected.

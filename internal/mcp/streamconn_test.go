@@ -16,12 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // S3.9, S4.1: a real server of each protocol over a message transport, 200 callers at

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // A change of the tools is noticed without a call in flight, on the standalone stream or on

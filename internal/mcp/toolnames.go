@@ -23,12 +23,6 @@ const (
 	toolNamesTries   = 3                    // to store a list while other processes store theirs
 )
 
-// storedNames has what is stored of the tools of the servers. The zero value works.
-type storedNames struct {
-	mu   sync.Mutex // protects what follows
-	last map[string][]string
-}
-
 // toolNamesKey returns the key under which the names of a server's tools are stored.
 func toolNamesKey(server string) values.Key { return values.NewKey("tool names", server) }
 

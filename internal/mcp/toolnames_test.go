@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/values"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // namesStore is a store of values that a test makes fail.

@@ -2,13 +2,15 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	"answerd/internal/auth"
 	"answerd/internal/lru"
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/oauth"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 )
@@ -21,38 +23,6 @@ const (
 // awaitCaller is the reason that a server's status gives until the first caller's token has
 // arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
-
-// userSessions holds the sessions of a server that is used on behalf of its callers (AuthExchange).
-// Such a server may bind a session to a user and refuse it to others (go-sdk servers do, by
-// TokenInfo.UserID), and may keep a user's data in the session. So each principal has a pool of
-// their own, and every request in it carries a token that was exchanged for the principal's token.
-//
-// The service itself has no token for such a server. The tools are listed with the first caller's
-// token, and all callers share the list; the server refuses what a principal may not do. Nothing
-// happens without a caller: neither listing nor reconnecting is retried in the background.
-type userSessions struct {
-	delegation
-	s        *server
-	turn     chan struct{} // of capacity 1: held while the tools are listed
-	sessions *lru.Cache[userKey, *userSession]
-
-	mu       sync.Mutex // protects what follows, and the identities in sessions
-	work     sync.WaitGroup
-	closed   bool
-	known    bool      // the tools have been listed at least once
-	failures int       // consecutive lists that failed because of the server
-	next     time.Time // earliest time of the next attempt, except for Refresh
-}
-
-// userKey identifies a user with sessions of their own.
-type userKey struct{ issuer, subject string }
-
-// userSession holds the sessions of one user at one server.
-type userSession struct {
-	pool *session.Pool
-	who  userKey
-	now  auth.Identity // the latest identity; its token is for requests outside of calls
-}
 
 func newUserSessions(s *server, b delegation) *userSessions {
 	c := &userSessions{s: s, delegation: b, turn: make(chan struct{}, 1)}
@@ -268,4 +238,28 @@ func (c *userSessions) noteFailure(f *transport.Failure) {
 	}
 	c.next = time.Now().Add(max(transport.Backoff(c.failures), f.RetryAfter()))
 	c.failures++
+}
+
+// awaitConsent is the reason that a server's status gives until the first user has signed in.
+const awaitConsent = "its tools are listed after the first user has signed in"
+
+// signInTool names the only tool of a server before its first user has signed in.
+const signInTool = "sign_in"
+
+// offerSignIn offers one tool that asks the user to sign in. The server's own tools cannot be
+// listed before that, and without any tool the model would have no reason to call the server.
+func (c *userSessions) offerSignIn(f *transport.Failure) {
+	c.mu.Lock()
+	known := c.known
+	c.mu.Unlock()
+	if known || c.consents == nil || !errors.Is(f, oauth.ErrConsent) {
+		return
+	}
+	c.s.c.catalog.SetTools(c.s.id, &c.s.cfg, []catalog.Tool{{
+		Server: c.s.cfg.Name, Original: signInTool, SignsIn: true,
+		Title:       "Sign in to " + c.s.cfg.Name,
+		Description: "Asks the user to sign in to the MCP server " + c.s.cfg.Name + ", so that its tools can be used on their behalf. Call it when the question needs that server.",
+		InputSchema: json.RawMessage(`{"type":"object","properties":{}}`),
+		Annotations: &catalog.Annotations{ReadOnly: true}, // it changes nothing, and the user is asked anyway
+	}})
 }

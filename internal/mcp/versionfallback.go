@@ -4,13 +4,13 @@ import (
 	"errors"
 	"regexp"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
-
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
 // cannotAsk is how servers say that a tool wanted to send us a request during its call, which 2026-07-28

@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
-
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // serveBothVersions returns a server whose tools "look" and "book" ask the user. With 2026-07-28 they

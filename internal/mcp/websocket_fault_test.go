@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/transport/transporttest"
-
-	"github.com/coder/websocket"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // wsServer is a server of type websocket that s answers.

@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
-
-	"github.com/coder/websocket"
 )
 
 // echoing is a scripted server whose tool says ok.

@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"answerd/internal/mcp/config"
-
 	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/mcp/config"
 )
 
 // wsURL is the address of a test server for type websocket.
