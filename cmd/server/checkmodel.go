@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"answerd/internal/auth"
-	"answerd/internal/llm"
 	"answerd/internal/tlsconfig"
 )
 
@@ -59,14 +58,6 @@ func (c *config) modelEndpoints() []modelEndpoint {
 		return own // every model has an endpoint of its own
 	}
 	return append([]modelEndpoint{e}, own...)
-}
-
-// servedModels returns the models of MODELS_FILE, or the default model without such a file.
-func (c *config) servedModels() []llm.Profile {
-	if len(c.models) > 0 {
-		return c.models
-	}
-	return []llm.Profile{{ID: c.DefaultModelID, Images: llm.AcceptsImages(c.DefaultModelID)}}
 }
 
 // endpointState describes what a probe found out about an endpoint.

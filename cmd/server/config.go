@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caarlos0/env/v11"
-
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/usage"
@@ -314,83 +312,6 @@ type configError struct {
 // Error returns the line, which begins with the name of the setting.
 func (e *configError) Error() string { return e.name + ": " + e.reason }
 
-// loadConfig reads the settings and checks what can be checked without the network. The error is a
-// *configError about the first setting that is wrong.
-func loadConfig(environ environment) (config, error) {
-	settings, err := environ.readSettings()
-	if err != nil {
-		return config{}, err
-	}
-	c := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
-	if err := env.ParseWithOptions(&c, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
-		return config{}, parseError(err)
-	}
-	if c.portDecides = settings["ADDR"] == "" && c.Port != ""; c.portDecides {
-		c.Addr = ":" + c.Port
-	}
-	if c.LLMBaseURL == "" {
-		c.LLMBaseURL = environ.get("OPENAI_BASE_URL")
-	}
-	if c.LLMBaseURL == "" {
-		c.LLMBaseURL = "https://" + openAIHost + "/v1"
-	}
-	if c.LLMAPIKey.IsZero() {
-		c.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
-	}
-	if err := c.readModels(); err != nil {
-		return config{}, err
-	}
-	c.warnings = c.findWarnings(environ)
-	if err := c.validate(c.modelSet || len(c.models) > 0); err != nil {
-		return c, err
-	}
-	if err := c.readModelCertificates(); err != nil {
-		return c, err
-	}
-	if err := c.readAgents(); err != nil {
-		return c, err
-	}
-	if err := c.readTokenKeys(); err != nil {
-		return c, err
-	}
-	return c, c.readCertificates()
-}
-
-// readTokenKeys reads TOKENS_KEY_FILE.
-func (c *config) readTokenKeys() (err error) {
-	if c.TokensKeyFile == "" {
-		return nil
-	}
-	c.tokenKeys, err = sealed.ReadKeys(c.TokensKeyFile)
-	if _, ok := errors.AsType[*os.PathError](err); ok {
-		return &configError{"TOKENS_KEY_FILE", "cannot be read: " + fileReason(err)}
-	}
-	if err != nil {
-		return &configError{"TOKENS_KEY_FILE", err.Error()}
-	}
-	return nil
-}
-
-// settingParsers accept more spellings than strconv and time: yes and on for true, and a number
-// without a unit for seconds.
-var settingParsers = map[reflect.Type]env.ParserFunc{
-	reflect.TypeFor[bool](): func(s string) (any, error) {
-		switch strings.ToLower(s) {
-		case "yes", "y", "on":
-			return true, nil
-		case "no", "n", "off":
-			return false, nil
-		}
-		return strconv.ParseBool(s)
-	},
-	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
-		if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
-			return time.Duration(seconds) * time.Second, nil
-		}
-		return time.ParseDuration(s)
-	},
-}
-
 // fileReason returns the reason why a file cannot be read, without its path: the message names the
 // setting.
 func fileReason(err error) string {
@@ -399,48 +320,6 @@ func fileReason(err error) string {
 		return p.Err.Error()
 	}
 	return err.Error()
-}
-
-// parseError returns an error that names the setting instead of the struct's field.
-func parseError(err error) error {
-	var parse env.ParseError
-	if errors.As(err, &parse) {
-		f, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
-		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parse.Type), parseReason(parse.Err))}
-	}
-	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
-}
-
-// parseReason returns the reason without the value, which may be secret.
-func parseReason(err error) error {
-	var number *strconv.NumError
-	if errors.As(err, &number) {
-		return number.Err
-	}
-	return err
-}
-
-// typeName returns the name of a setting's type in words, with an example.
-func typeName(t reflect.Type) string {
-	switch t {
-	case reflect.TypeFor[time.Duration]():
-		return "duration like 30s"
-	case reflect.TypeFor[rateLimit]():
-		return "rate like 10/s"
-	case reflect.TypeFor[limitBy]():
-		return "kind of caller"
-	case reflect.TypeFor[callerBudgets]():
-		return "budget like cost=5/24h"
-	case reflect.TypeFor[byteSize]():
-		return "size like 1MiB"
-	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
-		return "whole number"
-	case reflect.TypeFor[float64]():
-		return "number"
-	case reflect.TypeFor[bool]():
-		return "truth value"
-	}
-	return t.String()
 }
 
 // limitBy is subject, or claim: and the name of a claim.
@@ -494,4 +373,78 @@ func (r *rateLimit) UnmarshalText(text []byte) error {
 	}
 	*r = rateLimit{N: int(n), Per: per}
 	return nil
+}
+
+// byteSize is a number of bytes, written with or without a unit: 1048576, 1MiB.
+type byteSize int64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *byteSize) UnmarshalText(text []byte) error {
+	units := []struct {
+		suffix string
+		size   int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}}
+	for _, u := range units {
+		number, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 0 || n > (1<<62)/u.size {
+			return errSize
+		}
+		*b = byteSize(n * u.size)
+		return nil
+	}
+	return errSize
+}
+
+// errSize is the reason why a text is not a byteSize.
+var errSize = errors.New("want a whole number with B, KiB, MiB, GiB or no unit")
+
+// usageError is the error for arguments that cannot be used: one line, exit code 2.
+type usageError struct{ text string }
+
+// Error returns the line.
+func (e *usageError) Error() string { return e.text }
+
+// sharesLog reports whether other processes use the same log.
+func (c *config) sharesLog() bool {
+	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
+}
+
+// exportsMetrics reports whether metrics are exported by OTLP.
+func (c *config) exportsMetrics() bool {
+	return slices.Contains(trimElements(c.OTelMetricsExporter), "otlp")
+}
+
+// trimElements returns the elements of a list without surrounding white space, or nil if it is
+// empty.
+func trimElements(list []string) (out []string) {
+	for _, s := range list {
+		out = append(out, strings.TrimSpace(s))
+	}
+	return out
+}
+
+// version and commit are set by the linker for releases.
+var (
+	version = "dev"
+	commit  = ""
+)
+
+// settingNames returns the names of all settings, those of secrets also with _FILE.
+func settingNames() []string {
+	names := []string{"OPENAI_API_KEY", "OPENAI_BASE_URL"}
+	for f := range reflect.TypeFor[config]().Fields() {
+		name := f.Tag.Get("env")
+		if name == "" {
+			continue
+		}
+		names = append(names, name)
+		if f.Type == reflect.TypeFor[auth.Secret]() {
+			names = append(names, name+"_FILE")
+		}
+	}
+	return names
 }

@@ -1,15 +1,22 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/sealed"
 )
 
 // environment holds the variables of a process by name. Only main reads the real ones, so tests
@@ -64,22 +71,6 @@ func (e environment) readSettings() (map[string]string, error) {
 		}
 	}
 	return out, nil
-}
-
-// settingNames returns the names of all settings, those of secrets also with _FILE.
-func settingNames() []string {
-	names := []string{"OPENAI_API_KEY", "OPENAI_BASE_URL"}
-	for f := range reflect.TypeFor[config]().Fields() {
-		name := f.Tag.Get("env")
-		if name == "" {
-			continue
-		}
-		names = append(names, name)
-		if f.Type == reflect.TypeFor[auth.Secret]() {
-			names = append(names, name+"_FILE")
-		}
-	}
-	return names
 }
 
 const (
@@ -171,4 +162,123 @@ func (c *config) logSettingWarnings(logger *slog.Logger) {
 	for _, w := range c.warnings {
 		logger.Warn("setting needs attention", "setting", w.name, "reason", w.reason, "help", helpPage(w))
 	}
+}
+
+// loadConfig reads the settings and checks what can be checked without the network. The error is a
+// *configError about the first setting that is wrong.
+func loadConfig(environ environment) (config, error) {
+	settings, err := environ.readSettings()
+	if err != nil {
+		return config{}, err
+	}
+	c := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
+	if err := env.ParseWithOptions(&c, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
+		return config{}, parseError(err)
+	}
+	if c.portDecides = settings["ADDR"] == "" && c.Port != ""; c.portDecides {
+		c.Addr = ":" + c.Port
+	}
+	if c.LLMBaseURL == "" {
+		c.LLMBaseURL = environ.get("OPENAI_BASE_URL")
+	}
+	if c.LLMBaseURL == "" {
+		c.LLMBaseURL = "https://" + openAIHost + "/v1"
+	}
+	if c.LLMAPIKey.IsZero() {
+		c.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
+	}
+	if err := c.readModels(); err != nil {
+		return config{}, err
+	}
+	c.warnings = c.findWarnings(environ)
+	if err := c.validate(c.modelSet || len(c.models) > 0); err != nil {
+		return c, err
+	}
+	if err := c.readModelCertificates(); err != nil {
+		return c, err
+	}
+	if err := c.readAgents(); err != nil {
+		return c, err
+	}
+	if err := c.readTokenKeys(); err != nil {
+		return c, err
+	}
+	return c, c.readCertificates()
+}
+
+// readTokenKeys reads TOKENS_KEY_FILE.
+func (c *config) readTokenKeys() (err error) {
+	if c.TokensKeyFile == "" {
+		return nil
+	}
+	c.tokenKeys, err = sealed.ReadKeys(c.TokensKeyFile)
+	if _, ok := errors.AsType[*os.PathError](err); ok {
+		return &configError{"TOKENS_KEY_FILE", "cannot be read: " + fileReason(err)}
+	}
+	if err != nil {
+		return &configError{"TOKENS_KEY_FILE", err.Error()}
+	}
+	return nil
+}
+
+// settingParsers accept more spellings than strconv and time: yes and on for true, and a number
+// without a unit for seconds.
+var settingParsers = map[reflect.Type]env.ParserFunc{
+	reflect.TypeFor[bool](): func(s string) (any, error) {
+		switch strings.ToLower(s) {
+		case "yes", "y", "on":
+			return true, nil
+		case "no", "n", "off":
+			return false, nil
+		}
+		return strconv.ParseBool(s)
+	},
+	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
+		if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
+			return time.Duration(seconds) * time.Second, nil
+		}
+		return time.ParseDuration(s)
+	},
+}
+
+// parseError returns an error that names the setting instead of the struct's field.
+func parseError(err error) error {
+	var parse env.ParseError
+	if errors.As(err, &parse) {
+		f, _ := reflect.TypeFor[config]().FieldByName(parse.Name)
+		return &configError{f.Tag.Get("env"), fmt.Sprintf("not a %s: %v", typeName(parse.Type), parseReason(parse.Err))}
+	}
+	return &configError{"environment", strings.ReplaceAll(err.Error(), "\n", " ")}
+}
+
+// parseReason returns the reason without the value, which may be secret.
+func parseReason(err error) error {
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		return number.Err
+	}
+	return err
+}
+
+// typeName returns the name of a setting's type in words, with an example.
+func typeName(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "duration like 30s"
+	case reflect.TypeFor[rateLimit]():
+		return "rate like 10/s"
+	case reflect.TypeFor[limitBy]():
+		return "kind of caller"
+	case reflect.TypeFor[callerBudgets]():
+		return "budget like cost=5/24h"
+	case reflect.TypeFor[byteSize]():
+		return "size like 1MiB"
+	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
+		return "whole number"
+	case reflect.TypeFor[float64]():
+		return "number"
+	case reflect.TypeFor[bool]():
+		return "truth value"
+	}
+	return t.String()
 }

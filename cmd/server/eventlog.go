@@ -33,11 +33,6 @@ func (c *config) claimDelay() time.Duration {
 	return 0
 }
 
-// sharesLog reports whether other processes use the same log.
-func (c *config) sharesLog() bool {
-	return !c.EventsURL.IsZero() && !strings.HasPrefix(c.EventsURL.Reveal(), "file:")
-}
-
 // checkEventDirectory returns an error if EVENTS_URL names a directory that cannot be created or
 // written. It opens the lock file without taking the lock, so that it does not disturb a running
 // answerd that uses the directory.

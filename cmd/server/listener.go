@@ -162,3 +162,16 @@ func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason str
 	}
 	return func(ctx context.Context, reason string) { counter.Add(ctx, 1, by[reason]) }, nil
 }
+
+// newServer returns a server with the bounds of package api. It has no WriteTimeout, which would
+// end streams.
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: api.ReadHeaderTimeout,
+		ReadTimeout:       api.ReadTimeout,
+		IdleTimeout:       api.IdleTimeout,
+		MaxHeaderBytes:    api.MaxHeaderBytes,
+		ConnContext:       markOverLimit,
+	}
+}

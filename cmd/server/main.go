@@ -171,12 +171,6 @@ func run(ctx context.Context, args []string, environ environment, stdout, stderr
 // isHelpFlag reports whether an argument asks for help.
 func isHelpFlag(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
-// usageError is the error for arguments that cannot be used: one line, exit code 2.
-type usageError struct{ text string }
-
-// Error returns the line.
-func (e *usageError) Error() string { return e.text }
-
 // exitCode prints err on one line and returns the exit code for it.
 func exitCode(err error, stderr io.Writer) int {
 	if err == nil {
@@ -195,63 +189,6 @@ func exitCode(err error, stderr io.Writer) int {
 	}
 	return 1
 }
-
-// settingPages has the page that explains a setting, by the beginning of its name. The first match
-// counts.
-var settingPages = []struct{ prefix, page string }{
-	{"MODELS_FILE", "docs/providers.md#several-models"},
-	{"LLM_", "docs/providers.md"},
-	{"DEFAULT_MODEL_ID", "docs/providers.md"},
-	{"MCP_", "docs/mcp-servers.md"},
-	{"IAM_", "docs/mcp-auth.md#jwt"},
-	{"OCI_AUTH_TYPE", "docs/mcp-auth.md#jwt"},
-	{"TOKENS_KEY_FILE", "docs/mcp-auth.md#sign-ins-that-survive-a-restart"},
-	{"AUTH_RULES_FILE", "docs/rules.md"},
-	{"AUTH_", "docs/auth.md"},
-	{"HOOKS_", "docs/hooks.md"},
-	{"EVENTS_", "docs/events.md#where-events-are-stored"},
-	{"SYSTEM_PROMPT_FILE", "docs/tasks/system-prompt.md"},
-	{"BUDGET_", "docs/tasks/limit-cost.md"},
-	{"ENABLE_TRACING", "docs/observability.md#traces"},
-	{"OCI_APM_", "docs/observability.md#traces"},
-	{"TRACE_", "docs/observability.md#traces"},
-	{"OTEL_METRICS_", "docs/observability.md#metrics"},
-	{"OTEL_LOGS_", "docs/observability.md#log"},
-	{"TLS_", "docs/deploy/reverse-proxy.md"},
-	{"PUBLIC_URL", "docs/deploy/reverse-proxy.md"},
-	{"ADDR", "docs/troubleshooting.md#at-start"},
-	{"PORT", "docs/troubleshooting.md#at-start"},
-}
-
-// helpPage returns where to read more about an error that ends the process: the page of the setting
-// that it names.
-func helpPage(err error) string {
-	if _, ok := errors.AsType[*usageError](err); ok {
-		return "answerd help"
-	}
-	name, _, _ := strings.Cut(err.Error(), ":")
-	if _, ok := errors.AsType[*eval.Error](err); ok || name == "eval" {
-		return "docs/tasks/evaluation-in-ci.md"
-	}
-	if c, ok := errors.AsType[*configError](err); ok {
-		name = c.name
-	}
-	for _, p := range settingPages {
-		if strings.HasPrefix(name, p.prefix) {
-			return p.page
-		}
-	}
-	if slices.Contains(settingNames(), name) {
-		return "docs/configuration.md"
-	}
-	return "docs/troubleshooting.md"
-}
-
-// version and commit are set by the linker for releases.
-var (
-	version = "dev"
-	commit  = ""
-)
 
 // printVersion prints the versions that a bug report needs.
 func printVersion(stdout io.Writer) error {

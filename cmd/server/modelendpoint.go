@@ -143,3 +143,23 @@ func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger
 		}
 	}
 }
+
+// newModel returns the model at LLM_BASE_URL.
+func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.Model {
+	return openai.New(openAIConfig(c, tel, logger))
+}
+
+// openAIConfig returns the configuration of LLM_BASE_URL, from which addEndpoints derives those of
+// other endpoints.
+func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
+	cfg := openai.Config{
+		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,
+		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries, ShowErrors: c.LLMShowErrors,
+		Transport: tel.Transport, MetricModels: c.metricModels(), Price: c.prices(), TraceContent: c.TraceContent,
+		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
+	}
+	if file := c.newSecretFile("LLM_API_KEY", c.LLMAPIKey, logger); file != nil {
+		cfg.Key = file.read
+	}
+	return cfg
+}

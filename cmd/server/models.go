@@ -190,3 +190,11 @@ func formatTokens(n int64) string {
 	}
 	return fmt.Sprint(n)
 }
+
+// servedModels returns the models of MODELS_FILE, or the default model without such a file.
+func (c *config) servedModels() []llm.Profile {
+	if len(c.models) > 0 {
+		return c.models
+	}
+	return []llm.Profile{{ID: c.DefaultModelID, Images: llm.AcceptsImages(c.DefaultModelID)}}
+}

@@ -28,7 +28,6 @@ import (
 	"answerd/internal/console"
 	"answerd/internal/event"
 	"answerd/internal/llm/genai"
-	"answerd/internal/llm/openai"
 	"answerd/internal/mcp"
 	"answerd/internal/receipt"
 	"answerd/internal/telemetry"
@@ -181,19 +180,6 @@ func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfi
 	return server.ServeTLS(l, "", "")
 }
 
-// newServer returns a server with the bounds of package api. It has no WriteTimeout, which would
-// end streams.
-func newServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: api.ReadHeaderTimeout,
-		ReadTimeout:       api.ReadTimeout,
-		IdleTimeout:       api.IdleTimeout,
-		MaxHeaderBytes:    api.MaxHeaderBytes,
-		ConnContext:       markOverLimit,
-	}
-}
-
 // newVerifier returns the verifier of callers' tokens, or nil if there is no inbound
 // authentication.
 func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
@@ -243,35 +229,6 @@ func newConsoleSignIn(c config, logger *slog.Logger) (func(context.Context) (con
 			EndSessionEndpoint: e.EndSession, IssuerInResponse: e.IssuerInResponse, Scope: scope, Audience: c.AuthAudience,
 		}, err
 	}, end
-}
-
-// trimElements returns the elements of a list without surrounding white space, or nil if it is
-// empty.
-func trimElements(list []string) (out []string) {
-	for _, s := range list {
-		out = append(out, strings.TrimSpace(s))
-	}
-	return out
-}
-
-// newModel returns the model at LLM_BASE_URL.
-func newModel(c config, tel *telemetry.Telemetry, logger *slog.Logger) *openai.Model {
-	return openai.New(openAIConfig(c, tel, logger))
-}
-
-// openAIConfig returns the configuration of LLM_BASE_URL, from which addEndpoints derives those of
-// other endpoints.
-func openAIConfig(c config, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
-	cfg := openai.Config{
-		BaseURL: c.LLMBaseURL, APIKey: c.LLMAPIKey.Reveal(), TLS: c.certificates.llm,
-		FirstByteTimeout: c.LLMFirstByteTimeout, IdleTimeout: c.LLMIdleTimeout, MaxRetries: c.LLMMaxRetries, ShowErrors: c.LLMShowErrors,
-		Transport: tel.Transport, MetricModels: c.metricModels(), Price: c.prices(), TraceContent: c.TraceContent,
-		Tracer: tel.Tracer("answerd/llm"), Meter: tel.Meter("answerd/llm"), Logger: logger,
-	}
-	if file := c.newSecretFile("LLM_API_KEY", c.LLMAPIKey, logger); file != nil {
-		cfg.Key = file.read
-	}
-	return cfg
 }
 
 // newHooks returns the client of the operator's webhook service, or nil if none is configured.
@@ -383,9 +340,4 @@ func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetr
 		return nil, &configError{"ENABLE_TRACING", err.Error()}
 	}
 	return tel, nil
-}
-
-// exportsMetrics reports whether metrics are exported by OTLP.
-func (c *config) exportsMetrics() bool {
-	return slices.Contains(trimElements(c.OTelMetricsExporter), "otlp")
 }

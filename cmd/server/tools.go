@@ -221,3 +221,24 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 	}
 	return nil
 }
+
+// startReloading reloads the configuration of the MCP servers when mcp.json, the accepted
+// definitions or a TLS file of a server changes, until end is called. It also runs without these
+// files, so that SIGHUP does not end the process.
+func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
+	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
+		t.client.ReloadTLS() // even if the configuration is refused
+		servers, warnings, err := mcpServers(c)
+		if err == nil {
+			t.watchFiles(c, servers)
+			err = t.client.Reload(servers)
+		}
+		if err != nil {
+			return slog.Attr{}, err
+		}
+		logWarnings(warnings, logger)
+		warnAboutCallers(c, servers, logger)
+		t.warnAboutSignIns(c, servers, logger)
+		return slog.Int("servers", len(servers)), nil
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/auth/fetch"
+	"answerd/internal/eval"
 	"answerd/internal/event/jetstream"
 )
 
@@ -244,33 +245,6 @@ func isURL(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// byteSize is a number of bytes, written with or without a unit: 1048576, 1MiB.
-type byteSize int64
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (b *byteSize) UnmarshalText(text []byte) error {
-	units := []struct {
-		suffix string
-		size   int64
-	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}, {"", 1}}
-	for _, u := range units {
-		number, ok := strings.CutSuffix(string(text), u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 0 || n > (1<<62)/u.size {
-			return errSize
-		}
-		*b = byteSize(n * u.size)
-		return nil
-	}
-	return errSize
-}
-
-// errSize is the reason why a text is not a byteSize.
-var errSize = errors.New("want a whole number with B, KiB, MiB, GiB or no unit")
-
 // unauthenticatedError refuses to serve beyond loopback without authentication, unless the operator
 // has allowed that: any program in the network could use the tools.
 func (c *config) unauthenticatedError() error {
@@ -344,3 +318,54 @@ func (c *config) budget() agent.Budget {
 
 // inRange reports whether n is between 0 and limit. It is false for NaN.
 func inRange(n, limit float64) bool { return n >= 0 && n <= limit }
+
+// settingPages has the page that explains a setting, by the beginning of its name. The first match
+// counts.
+var settingPages = []struct{ prefix, page string }{
+	{"MODELS_FILE", "docs/providers.md#several-models"},
+	{"LLM_", "docs/providers.md"},
+	{"DEFAULT_MODEL_ID", "docs/providers.md"},
+	{"MCP_", "docs/mcp-servers.md"},
+	{"IAM_", "docs/mcp-auth.md#jwt"},
+	{"OCI_AUTH_TYPE", "docs/mcp-auth.md#jwt"},
+	{"TOKENS_KEY_FILE", "docs/mcp-auth.md#sign-ins-that-survive-a-restart"},
+	{"AUTH_RULES_FILE", "docs/rules.md"},
+	{"AUTH_", "docs/auth.md"},
+	{"HOOKS_", "docs/hooks.md"},
+	{"EVENTS_", "docs/events.md#where-events-are-stored"},
+	{"SYSTEM_PROMPT_FILE", "docs/tasks/system-prompt.md"},
+	{"BUDGET_", "docs/tasks/limit-cost.md"},
+	{"ENABLE_TRACING", "docs/observability.md#traces"},
+	{"OCI_APM_", "docs/observability.md#traces"},
+	{"TRACE_", "docs/observability.md#traces"},
+	{"OTEL_METRICS_", "docs/observability.md#metrics"},
+	{"OTEL_LOGS_", "docs/observability.md#log"},
+	{"TLS_", "docs/deploy/reverse-proxy.md"},
+	{"PUBLIC_URL", "docs/deploy/reverse-proxy.md"},
+	{"ADDR", "docs/troubleshooting.md#at-start"},
+	{"PORT", "docs/troubleshooting.md#at-start"},
+}
+
+// helpPage returns where to read more about an error that ends the process: the page of the setting
+// that it names.
+func helpPage(err error) string {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return "answerd help"
+	}
+	name, _, _ := strings.Cut(err.Error(), ":")
+	if _, ok := errors.AsType[*eval.Error](err); ok || name == "eval" {
+		return "docs/tasks/evaluation-in-ci.md"
+	}
+	if c, ok := errors.AsType[*configError](err); ok {
+		name = c.name
+	}
+	for _, p := range settingPages {
+		if strings.HasPrefix(name, p.prefix) {
+			return p.page
+		}
+	}
+	if slices.Contains(settingNames(), name) {
+		return "docs/configuration.md"
+	}
+	return "docs/troubleshooting.md"
+}
