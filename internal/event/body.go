@@ -271,10 +271,6 @@ type (
 		Reason      string  `json:"reason,omitempty"`
 		By          string  `json:"by,omitempty"`
 	}
-	// Suspended says that everything in the run waits for a person.
-	Suspended struct {
-		Interrupts []Interrupt `json:"interrupts"`
-	}
 
 	// FinalAnswer ends a run that completed. Output is the answer as a value, if it must be JSON of
 	// a schema.

@@ -5,6 +5,11 @@ import (
 	"errors"
 )
 
+// Suspended says that everything in the run waits for a person.
+type Suspended struct {
+	Interrupts []Interrupt `json:"interrupts"`
+}
+
 // The kinds of an Interrupt.
 const (
 	KindApproval    = "approval"
