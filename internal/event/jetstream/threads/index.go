@@ -5,18 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"answerd/internal/event"
 	"answerd/internal/event/threadindex"
 )
-
-// pollInterval separates two reads of what other processes changed.
-const pollInterval = 500 * time.Millisecond
-
-// maxPause bounds the time without a successful read, after which all heads are read again: tombstones
-// may have been removed meanwhile.
-const maxPause = tombstoneTTL / 2
 
 // ListThreads implements event.Threads.
 func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.ThreadPage, error) {
@@ -24,17 +16,6 @@ func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.Thre
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
-}
-
-// Load reads all heads into the index.
-func (s *Store) Load(ctx context.Context) error {
-	s.mu.Lock()
-	s.index, s.heads, s.read = threadindex.Index{}, make(map[string]head), 0
-	s.mu.Unlock()
-	if _, _, err := s.usage(ctx, TurnsStream); err != nil {
-		return err
-	}
-	return s.poll(ctx)
 }
 
 // poll reads the heads that were written after the last one that was read.
@@ -124,36 +105,4 @@ func (s *Store) cachedHead(owner event.Owner, id string) (head, bool) {
 	h, ok := s.heads[keyOf(owner, id)]
 	s.mu.Unlock()
 	return h, ok && !h.thread().Expired(s.server.Now(), s.retention)
-}
-
-// Follow keeps the index up to date and removes threads that have expired, until ctx ends.
-func (s *Store) Follow(ctx context.Context) {
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
-	expire := time.NewTicker(min(max(s.retention/10, time.Second), time.Minute))
-	defer expire.Stop()
-	polled := time.Now()
-	for {
-		select {
-		case <-poll.C:
-			if time.Since(polled) > maxPause {
-				if s.Load(ctx) == nil {
-					polled = time.Now()
-				}
-			} else if s.poll(ctx) == nil {
-				polled = time.Now()
-			}
-			continue
-		case <-expire.C:
-		case <-s.spaceNow:
-		case <-ctx.Done():
-			return
-		}
-		if s.server.DiskFull() {
-			continue
-		}
-		if err := s.Expire(ctx); err != nil && ctx.Err() == nil {
-			s.logger.Warn("expired threads could not be deleted from the event log", "error", err)
-		}
-	}
 }

@@ -25,15 +25,6 @@ const (
 	maxParts = 1 << 12
 )
 
-// turnSubject returns the subject of a turn of a thread, or of its part.
-func turnSubject(key, incarnation, token string) string {
-	return turnPrefix + key + "." + incarnation + "." + token
-}
-
-func (h *head) turnSubject(number int) string {
-	return turnSubject(h.key(), h.Incarnation, strconv.Itoa(number))
-}
-
 // EndTurn implements event.Threads.
 func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
