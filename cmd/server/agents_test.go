@@ -123,6 +123,7 @@ func TestAgentsFileIsReloaded(t *testing.T) {
 // A process is killed while a child run waits for an approval, and again right after the answer. The
 // next process continues with the same child: one question, one call of the tool.
 func TestKilledProcessContinuesItsChildRun(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		last := r.Messages[len(r.Messages)-1]
 		switch {

@@ -157,6 +157,7 @@ func TestRunsAreDelivered(t *testing.T) {
 
 // A process that is killed while a receiver is down leaves its deliveries to the next one.
 func TestDeliveriesSurviveAKill(t *testing.T) {
+	t.Parallel()
 	r := newRunReceiver(t)
 	r.setDown(true)
 	model := llmtest.New(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("Yes.") })
@@ -194,6 +195,7 @@ func TestDeliveriesSurviveAKill(t *testing.T) {
 // Replicas share their deliveries: each run comes once, or again with the same id, also if the replica
 // that executed it dies.
 func TestReplicasShareDeliveries(t *testing.T) {
+	t.Parallel()
 	r := newRunReceiver(t)
 	r.setDown(true)
 	model := llmtest.New(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("Yes.") })

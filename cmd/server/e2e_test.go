@@ -272,6 +272,7 @@ func TestRunRefusesUnknownCommandsAndArguments(t *testing.T) {
 
 // The demo as a newcomer meets it, from its printed line to the answer.
 func TestDemoAnswersItsOwnQuestion(t *testing.T) {
+	t.Parallel()
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
 	frames := readStream(t, post(t, newClient(t), url+"/answer/stream", `{"question":"`+demoQuestion+`"}`))

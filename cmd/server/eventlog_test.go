@@ -31,6 +31,7 @@ func requireSameFrames(t *testing.T, got, want []sse.Frame) {
 }
 
 func TestFileLogKeepsRunsAcrossARestart(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	settings := w.environment("EVENTS_URL", "file:"+t.TempDir())
 	c := newClient(t)

@@ -159,6 +159,7 @@ func TestInvalidRepliesOfHooksAreLoggedAndIgnored(t *testing.T) {
 // A process is killed while it asks run_end. The next one asks again, with the same delivery id, so
 // that a service which remembers ids takes it once, and then appends the terminal event.
 func TestHookRunEndIsAskedAgainAfterAKilledProcess(t *testing.T) {
+	t.Parallel()
 	asked, release := make(chan struct{}, 1), make(chan struct{})
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if q.Hook == "run_end" {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	// The tests that run in parallel wait for processes most of the time.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -63,6 +63,7 @@ func fillLog(t *testing.T, c *http.Client, url string) {
 
 // A collector of logs that hangs is no reason to stop answering.
 func TestServiceContinuesWhenNobodyReadsItsLog(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	cmd, url, _ := spawnWithFullPipe(t, append(w.environ(), "DEBUG=true")...)
 	fillLog(t, newClient(t), url)

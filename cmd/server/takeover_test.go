@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -221,8 +222,8 @@ func (f *replicas) requireComplete(t *testing.T, what string, journeys []*runRea
 // event once and in order, and no call is made twice. ANSWERD_TEST_KILLS, and
 // ANSWERD_TEST_CALLS at least.
 func TestTakeoverOfKilledReplicasLosesNoRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it kills processes for a while, which make durable does at length")
+	if os.Getenv("ANSWERD_TEST_LONG") == "" {
+		t.Skip("kills processes for a while; make durable runs it")
 	}
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		createUntilKilled(url) // this process is one that TestKeyOfAKilledCreatorIsFreeAfterALease kills
 	}
 	// The tests that run in parallel wait for servers and leases most of the time.
-	if err := flag.Set("test.parallel", "3"); err != nil {
+	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
