@@ -62,6 +62,7 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 // agent does, cancels the call's context. The connection is kept for the next call all the same, and
 // the request counts as successful.
 func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
+	places := make(chan struct{}, 2) // more at a time would end streams late
 	for flavour, options := range flavours {
 		lates := []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond}
 		if options.JSONResponse {
@@ -71,6 +72,8 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 			for _, secure := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %s late, TLS %t", flavour, late, secure), func(t *testing.T) {
 					t.Parallel()
+					places <- struct{}{}
+					defer func() { <-places }()
 					w, slow, listening := serveEndingLate(t, handler(tools(nil), options), late, secure)
 					spans := tracetest.NewSpanRecorder()
 					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
