@@ -54,7 +54,7 @@ durable: ## runs that outlive processes, at length: 200 cut readers, 50 and 100 
 	ANSWERD_TEST_LONG=1 ANSWERD_TEST_RUNS=200 ANSWERD_TEST_KILLS=50 ANSWERD_TEST_CALLS=1000 ANSWERD_TEST_DISK_KILLS=100 \
 		go test ./cmd/server -count=1 -parallel 2 -timeout 5m -v -run 'Replica|Killed|Partition'
 	ANSWERD_TEST_KEY_KILLS=1000 go test ./internal/event/jetstream -count=1 -timeout 5m -v -run KeyOfAKilledCreator
-	ANSWERD_TEST_LONG=1 go test ./internal/event/jetstream ./internal/agent -count=1 -timeout 5m -v -run 'LaggingReplica|FullDisk|DelegationContinues'
+	ANSWERD_TEST_LONG=1 go test ./internal/event/jetstream ./internal/agent ./internal/mcp -count=1 -timeout 5m -v -run 'LaggingReplica|FullDisk|DelegationContinues|Thousand'
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck

@@ -95,10 +95,10 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					call()
 					<-listening
 					// A busy machine ends streams so late that calls open connections, as they should.
-					// Such 40 calls show nothing and are made again.
+					// Such 20 calls show nothing and are made again.
 					for attempt := 1; ; attempt++ {
 						opened, ended := w.conns.Load(), slow.Load()
-						for range 40 {
+						for range 20 {
 							call()
 						}
 						opened, ended = w.conns.Load()-opened, slow.Load()-ended
@@ -106,7 +106,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 							break
 						}
 						if ended == 0 || attempt == 5 {
-							t.Errorf("got %d new connections for 40 calls (%d streams ended late), want 0", opened, ended)
+							t.Errorf("got %d new connections for 20 calls (%d streams ended late), want 0", opened, ended)
 							break
 						}
 					}
@@ -118,7 +118,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 						}
 					}
 					if failed > 0 {
-						t.Errorf("got %d failed spans of 41 calls, want 0", failed)
+						t.Errorf("got %d failed spans of at least 21 calls, want 0", failed)
 					}
 				})
 			}

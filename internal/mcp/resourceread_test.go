@@ -72,6 +72,7 @@ func (p *paper) until(t *testing.T, c *Client, asked bool) string {
 // us of a change, and only while a notification would reach us: not after its stream broke.
 // When the stream is back, and in a new session, so is the subscription.
 func TestResourceIsCachedUntilItChanges(t *testing.T) {
+	t.Parallel()
 	for name, way := range map[string]struct{ protocol, flavour string }{
 		"http 2025-11-25":      {"2025-11-25", "stateful sse"},
 		"http 2025-11-25 json": {"2025-11-25", "stateful json"},

@@ -155,6 +155,7 @@ func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 // A server without a standing stream, or that leaves the GET without a reply, serves
 // calls all the same.
 func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]func(http.ResponseWriter, *http.Request){
 		"405":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) },
 		"404":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
