@@ -32,6 +32,7 @@ func agentsOfPage(t *testing.T) (page, file string) {
 
 // The examples of docs/tasks/several-agents.md run against a service with the agents of that page.
 func TestPageOfSeveralAgentsRuns(t *testing.T) {
+	t.Parallel()
 	page, file := agentsOfPage(t)
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		return llmtest.Says("I was told: " + strings.SplitN(r.Messages[0].Content, ".", 2)[0])
@@ -65,6 +66,7 @@ func TestPageOfSeveralAgentsRuns(t *testing.T) {
 }
 
 func TestCheckPrintsWhatEachAgentMayUse(t *testing.T) {
+	t.Parallel()
 	_, file := agentsOfPage(t)
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "agents.yaml")
@@ -79,6 +81,7 @@ func TestCheckPrintsWhatEachAgentMayUse(t *testing.T) {
 }
 
 func TestMistakeInAgentsFileIsNamed(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "agents.yaml")
 	for text, want := range map[string]string{
@@ -95,6 +98,7 @@ func TestMistakeInAgentsFileIsNamed(t *testing.T) {
 }
 
 func TestAgentsFileIsReloaded(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer { return llmtest.Says(r.Messages[0].Content) })
 	path := filepath.Join(t.TempDir(), "agents.yaml")
 	writeFile(t, path, "agents:\n- {id: a, prompt: One.}")

@@ -84,6 +84,7 @@ func TestAskReadsTheQuestionFromStdin(t *testing.T) {
 
 // Nothing listens at ADDR, so the command serves itself, with the settings of the environment.
 func TestAskRunsInItsOwnProcessWithoutAServer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	env := w.environ()
 	for i, variable := range env {

@@ -68,6 +68,7 @@ func TestCheckAsksTheModelEndpointForItsModels(t *testing.T) {
 }
 
 func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	out := &syncBuffer{}
 	err := run(t.Context(), []string{"check"}, w.environment(w.withInboundAuth("MCP_URL", closedAddress(t), "LLM_APIKEY", "canary")...), out, out)
@@ -90,6 +91,7 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 }
 
 func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {
 			return llmtest.Says("It works.")
@@ -111,6 +113,7 @@ func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 }
 
 func TestCheckAskFailsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "wrong key")))
 	out := &syncBuffer{}
 	err := run(t.Context(), []string{"check", "-ask"}, w.environment(), out, io.Discard)
@@ -120,6 +123,7 @@ func TestCheckAskFailsWithoutAnAnswer(t *testing.T) {
 }
 
 func TestCheckAsksEveryEndpointOfTheModelsFile(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	second := llmtest.New(t, newTwoCallScript())
 	file := modelsFile(t, fmt.Sprintf(`[{"id":"scripted"},{"id":"other","base_url":%q,"api_key":"key-of-other","headers":{"X-Team":"a"}}]`, second.URL))

@@ -150,6 +150,7 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 }
 
 func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		settings []string
 		want     string // "" for no warning

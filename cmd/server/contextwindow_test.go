@@ -94,6 +94,7 @@ func TestProviderContextWindowIsLearnedFromItsError(t *testing.T) {
 
 // A window in which the definitions of the tools take more than a third: the model searches them.
 func TestProviderWithASmallWindowSearchesTools(t *testing.T) {
+	t.Parallel()
 	found := false
 	var refused atomic.Int64
 	w := newTestWorld(t, windowed(llmtest.Turns(
@@ -122,6 +123,7 @@ func TestProviderWithASmallWindowSearchesTools(t *testing.T) {
 // The endpoint closes each connection when a second request comes in on it. That is neither a
 // failure nor a retry.
 func TestProviderThatClosesIdleConnectionsCausesNoWarning(t *testing.T) {
+	t.Parallel()
 	var closed atomic.Int64
 	var used sync.Map // addresses of connections
 	script := newTwoCallScript()

@@ -101,6 +101,7 @@ func (r *runReceiver) await(t *testing.T, enough func([]deliveredRun) bool) []de
 
 // RUN_WEBHOOK_URL gets every run that a caller started, and a callback gets its own run as well.
 func TestRunsAreDelivered(t *testing.T) {
+	t.Parallel()
 	r := newRunReceiver(t)
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
 		switch q.Messages[len(q.Messages)-1].Content {

@@ -69,6 +69,7 @@ func TestAlertsMatchTheRunbooksSections(t *testing.T) {
 
 // A metric that is renamed would leave an alert that never fires, and an empty panel.
 func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
+	t.Parallel()
 	hooks := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	collector := newRecordingServer(t, http.StatusOK, "")
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
@@ -172,6 +173,7 @@ func TestManifestsUseExistingSettings(t *testing.T) {
 // TestManifestsStartAndAnswer runs the binary with the environment of the manifests, placeholder
 // secrets included. Only addresses of other services are replaced, by services of the test.
 func TestManifestsStartAndAnswer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	settings, mcp := readManifestSettings(t)
 	for name, example := range map[string]string{

@@ -107,6 +107,7 @@ func TestModelsOfTheCostPageHaveAPrice(t *testing.T) {
 // TestTeamsOfTheCostPageHaveABudget starts with the models and the settings of
 // docs/tasks/cost-per-team.md, spends a team's budget, and reads the metric of the page.
 func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/tasks/cost-per-team.md")
 	if err != nil {
 		t.Fatal(err)

@@ -78,6 +78,7 @@ var volatile = []struct{ pattern, with string }{
 
 // The whole job, as it stands on the wire: S2.1, S2.2, S2.5, S2.8, S0.7, S1.9.
 func TestAnswerdAnswersWithToolsOverEveryPart(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment())
 	c := newClient(t)
@@ -173,6 +174,7 @@ func TestHundredQuestionsShareOneTokenAndOneSession(t *testing.T) {
 
 // S4.2, F12: a server that is down is reported, and keeps nothing from working.
 func TestServerThatIsDownDoesNotStopTheService(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Without tools.")))
 	s := startAnswerd(t, w.environment("MCP_URL", closedAddress(t)))
 	c := newClient(t)
@@ -196,6 +198,7 @@ func closedAddress(t *testing.T) string {
 }
 
 func TestServeFailsOnAPortInUse(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -209,6 +212,7 @@ func TestServeFailsOnAPortInUse(t *testing.T) {
 }
 
 func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	out := &syncBuffer{}
 	if err := run(t.Context(), []string{"check"}, w.environment(), out, io.Discard); err != nil {
@@ -296,6 +300,7 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 
 // SIGTERM lets an open stream end in its own time.
 func TestSignalStartsTheDrain(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	w := newTestWorld(t, newWaitingScript(release))
 	p := spawnAnswerd(t, w.environ())
@@ -314,6 +319,7 @@ func TestSignalStartsTheDrain(t *testing.T) {
 
 // The second signal stops at once, and still every run says how it ended.
 func TestSignalDuringTheDrainEndsItAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newWaitingScript(nil))
 	p := spawnAnswerd(t, w.environ())
 	resp := post(t, newClient(t), p.url(t)+"/answer/stream", `{"question":"?"}`)

@@ -89,6 +89,7 @@ func answersByQuestion(answers map[string]llmtest.Answer) llmtest.Script {
 }
 
 func TestEvalExitsWithOneBelowThePassRate(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, answersByQuestion(map[string]llmtest.Answer{"capital": llmtest.Says("Paris."), "broken": llmtest.Fails(400, "no")}))
 	// The event log of the service is not used: it would fail here.
 	log := file(t, t.TempDir(), "events", "file:/dev/null/events")
@@ -111,6 +112,7 @@ cases:
 
 // A run that takes longer than max_seconds is cancelled, so its suite does not wait for it.
 func TestEvalCancelsARunAtItsLimit(t *testing.T) {
+	t.Parallel()
 	cancelled := make(chan struct{})
 	w := newTestWorld(t, func(llmtest.Request) llmtest.Answer {
 		return func(_ http.ResponseWriter, r *http.Request) {
@@ -128,6 +130,7 @@ cases: [{name: slow, question: Hi, expect: {contains: a, max_seconds: 0.2}}]
 }
 
 func TestEvalRefusesWhatItCannotUse(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("never asked")))
 	good := "cases: [{name: one, question: Hi, expect: {contains: a}}]"
 	for name, c := range map[string]struct {
@@ -153,6 +156,7 @@ func TestEvalRefusesWhatItCannotUse(t *testing.T) {
 }
 
 func TestEvalJudgesAnswersByARubric(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, answersByQuestion(map[string]llmtest.Answer{
 		`"answer":"Good day."`: llmtest.Says(`{"reason": "It greets.", "pass": true}`),
 		`"answer":"Go away."`:  llmtest.Says(`{"reason": "It is rude.", "pass": false}`),
@@ -189,6 +193,7 @@ cases:
 }
 
 func TestEvalComparesTwoConfigurations(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		if good := strings.Contains(r.Messages[len(r.Messages)-1].Content, "first"); good == (r.Model == "scripted") {
 			return llmtest.Says("yes")
@@ -252,6 +257,7 @@ cases:
 
 // The exit code of a run that is interrupted before its first answer is the same.
 func TestEvalIsInterruptedBeforeItsFirstAnswer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("never asked")))
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

@@ -141,6 +141,7 @@ func startNATS(t testing.TB, o *server.Options) *server.Server {
 }
 
 func TestServeRefusesAnUnusableEventDirectory(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ func hooksOf(s *webhooktest.Service) string {
 // S0.2, S0.5: a service that checks signatures is asked about everything that happens in a run, and
 // its replies reach the model, the events and the answer.
 func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
+	t.Parallel()
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		switch {
 		case q.Hook == "pre_model_call" && q.Step == 1:
@@ -102,6 +103,7 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 
 // A hook refuses a model request: the caller learns the reason, and no model is asked.
 func TestHookRefusesAModelRequest(t *testing.T) {
+	t.Parallel()
 	hooks := webhooktest.New(t, func(q webhooktest.Question) string {
 		if q.Hook == "pre_model_call" {
 			return `{"abort":true,"reason":"no questions about people"}`
@@ -127,6 +129,7 @@ func TestHookRefusesAModelRequest(t *testing.T) {
 // A reply that cannot be used is logged with its defect, and nothing of it is in the log; the run goes
 // on as after {}.
 func TestInvalidRepliesOfHooksAreLoggedAndIgnored(t *testing.T) {
+	t.Parallel()
 	replies := map[string]string{
 		"pre_model_call": `{"instructions":7,"x":"canary"}`, "model_result": `{"content":"canary"}`, "run_end": `{"abort":true,"reason":"canary"}`,
 		"tool_result": `{"content":[{"type":"image","data":"canary!","mimeType":"image/png"}]}`,

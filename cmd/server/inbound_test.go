@@ -71,6 +71,7 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 
 // Without AUTH_JWKS_URL the keys are those that the metadata of AUTH_ISSUER names.
 func TestServeDiscoversTheKeysOfTheIssuer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment(w.withInboundAuth("AUTH_JWKS_URL", "")...))
 	for authorization, want := range map[string]int{w.callerToken(t): http.StatusOK, "Bearer x.y.z": http.StatusUnauthorized} {
@@ -103,6 +104,7 @@ func TestPortIsUsedWithoutAnAddress(t *testing.T) {
 // The health check asks where the server listens; the demo, which has no authentication, stays on
 // loopback.
 func TestPortIsUsedByTheHealthCheckAndTheDemo(t *testing.T) {
+	t.Parallel()
 	port := freePort(t)
 	p := spawnAnswerd(t, []string{"PORT=" + port}, "demo")
 	if line := p.waitForLine(t, "curl -N"); !strings.Contains(line, "http://127.0.0.1:"+port+"/") {
@@ -171,6 +173,7 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 
 // RFC 9728, RFC 6750, and the matrix's line on metrics, over the whole service.
 func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment(w.withInboundAuth("AUTH_SCOPE", demo.Scope, "METRICS_ADDR", "127.0.0.1:0")...))
 	c := newClient(t)
@@ -246,6 +249,7 @@ func TestRulesAreReloaded(t *testing.T) {
 
 // Operators must see failed attempts to log in.
 func TestAuthFailuresAreCountedByReason(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := startAnswerd(t, w.environment(w.withInboundAuth()...))
 	c := newClient(t)

@@ -31,6 +31,7 @@ func startInstructingServer(t *testing.T, instructions string) string {
 // mcp.json decides, per server, whether its instructions are in the prompt and which ids it gets; the
 // callers of a service with authentication have a subject.
 func TestServersGetTheirIDsAndGiveTheirInstructions(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "crm_meta"}, llmtest.Call{Name: "wiki_meta"}), llmtest.Says("Done.")))
 	file := filepath.Join(t.TempDir(), "mcp.json")
 	text := fmt.Sprintf(`{"mcpServers":{

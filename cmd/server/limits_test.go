@@ -71,6 +71,7 @@ func (c rawConn) get(path string) (status int, closes bool, _ error) {
 // Beyond its connections the service answers probes, refuses the rest, and is there again
 // when somebody has left.
 func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := startAnswerd(t, w.environment("MAX_CONNECTIONS", "3"))
 	var held []rawConn
@@ -135,6 +136,7 @@ func spawnWithFiles(t *testing.T, files int, env []string) *process {
 // F34: more connections than the process may open are refused and not suffered, and a run
 // that goes on meanwhile is not disturbed.
 func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	w := newTestWorld(t, newWaitingScript(release))
 	p := spawnWithFiles(t, 256, w.environ())
@@ -312,6 +314,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 
 // What a caller has used at one replica counts at the other one, also after both have started again.
 func TestReplicasShareTheBudgetOfACaller(t *testing.T) {
+	t.Parallel()
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	env := []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=scripted", "EVENTS_URL=" + newNATS(t), "BUDGET_PER_CALLER=total_tokens=20/24h"}
 	c := newClient(t)

@@ -122,6 +122,7 @@ func TestTLSFilesOfTheListenerAreChecked(t *testing.T) {
 
 // Connections over the limit are refused over TLS as they are without.
 func TestConnectionsOverTLSAreBounded(t *testing.T) {
+	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
 	w := newTestWorld(t, newTwoCallScript())
@@ -144,6 +145,7 @@ func TestConnectionsOverTLSAreBounded(t *testing.T) {
 
 // A reader that takes nothing for WRITE_TIMEOUT is let go over HTTP/2 too.
 func TestStalledReaderOverHTTP2IsLetGo(t *testing.T) {
+	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
 	text := make([]string, 64)

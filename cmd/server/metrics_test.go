@@ -67,6 +67,7 @@ func readSeries(t *testing.T, page string) (series []string) {
 
 // Callers, models and an MCP server that make up a name or a status each time make no series of it.
 func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
+	t.Parallel()
 	const attempts = 150
 	var turn atomic.Int64
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {

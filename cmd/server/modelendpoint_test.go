@@ -14,6 +14,7 @@ import (
 
 // A key that is rotated in its file is sent with the next request, without a restart.
 func TestModelKeyFileIsReadAgainWhenItChanges(t *testing.T) {
+	t.Parallel()
 	key := filepath.Join(t.TempDir(), "key")
 	writeKey := func(text string, modified time.Time) {
 		t.Helper()

@@ -57,6 +57,7 @@ func TestModelsFileErrorNamesThePlace(t *testing.T) {
 // The file from the environment to the endpoint: the model's own id and way of calling
 // tools, and no model but those of the file.
 func TestModelsFileIsServed(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"scripted","upstream":"vendor/scripted-1"},{"id":"wordy","tool_calling":"text","max_output_tokens":99}]`)
 	s := startAnswerd(t, w.environment("MODELS_FILE", file))
@@ -96,6 +97,7 @@ func TestModelsFileIsServed(t *testing.T) {
 }
 
 func TestCheckPrintsTheModels(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"a","context_tokens":8192},{"id":"scripted","upstream":"v/s","tool_calling":"text","images":true,"price":{"input_per_million":0.25,"output_per_million":2}}]`)
 	out := &syncBuffer{}
@@ -195,6 +197,7 @@ func TestModelsFileReloadIsChecked(t *testing.T) {
 
 // The log says why another model was asked, and which.
 func TestFallbackIsLogged(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	file := modelsFile(t, `[{"id":"down","base_url":"http://`+strings.TrimPrefix(strings.TrimSuffix(closedAddress(t), "/mcp"), "http://")+`/v1","fallback":["scripted"]},{"id":"scripted"}]`)
 	s := startAnswerd(t, w.environment("MODELS_FILE", file, "DEFAULT_MODEL_ID", "down", "LLM_MAX_RETRIES", "0"))

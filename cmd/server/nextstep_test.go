@@ -73,6 +73,7 @@ func hasHeading(t *testing.T, page string) bool {
 // TestConfigurationIsLoggedOnOneLine starts the service with secrets in many settings, and reads the
 // line that summarises the configuration.
 func TestConfigurationIsLoggedOnOneLine(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, says)
 	s := startAnswerd(t, w.environment(
 		"LLM_API_KEY", "canary-key", "DEFAULT_MODEL_ID", "m", "RATE_LIMIT", "60/m",

@@ -273,6 +273,7 @@ func TestProviderAnswersAfterTwoRoundsOfCalls(t *testing.T) {
 // Calls that an earlier run made come without the members of the provider, which are asked for in
 // this one: a client of Chat Completions that executes its own tools has never seen them.
 func TestProviderAcceptsCallsOfAnEarlierRun(t *testing.T) {
+	t.Parallel()
 	for name, refuse := range map[string]func(*http.Request, string, wireMessages) string{
 		"Gemini 3": func(_ *http.Request, _ string, calls wireMessages) string {
 			for _, m := range calls {
@@ -303,6 +304,7 @@ func TestProviderAcceptsCallsOfAnEarlierRun(t *testing.T) {
 
 // A model that is down is replaced by its fallback, which gets its own key and no other.
 func TestFallbackAnswersWithItsOwnKey(t *testing.T) {
+	t.Parallel()
 	var keys atomic.Value
 	backup := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys.Store(r.Header.Get("Authorization") + r.URL.RawQuery)
@@ -334,6 +336,7 @@ func reasoningOf(frames []sse.Frame) (text string) {
 
 // The errors of local servers, of which each has a next step.
 func TestProviderErrorHasANextStep(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		status int
 		body   string

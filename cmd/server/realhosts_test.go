@@ -26,6 +26,7 @@ var claudeDesktop = map[string]struct{ server, tool, args, want string }{
 // answerd itself, a process with a container's PATH and nothing but HOME beside it, starts servers by
 // the files of Claude Desktop: npx and uvx are found, and so is what they start.
 func TestRealServerOfClaudeDesktop(t *testing.T) {
+	t.Parallel()
 	modules := realServersDir(t)
 	for name, c := range claudeDesktop {
 		t.Run(name, func(t *testing.T) {

@@ -57,6 +57,7 @@ var realModelQuestions = []struct{ question, tool string }{
 // TestRealModelAnswersTheDemosQuestions asks a model with 135 million parameters. Such a model often answers wrongly,
 // so the test only requires that every run ends with an answer or by its budget; it prints what became of each question.
 func TestRealModelAnswersTheDemosQuestions(t *testing.T) {
+	t.Parallel()
 	baseURL := startRealModel(t)
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("The scripted model is not asked.")))
 	for _, mode := range []string{"native", "text", "auto"} {

@@ -148,6 +148,7 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 // F22: check shows what waits for acceptance, fails until it is accepted, and the
 // file of accepted definitions is beside mcp.json.
 func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, path, fmt.Sprintf(`{"mcpServers": {"crm": {"url": %q, "auth": {"type": "jwt"}, "pin": true}}}`, w.tools.url+demo.MCPPath))
@@ -182,6 +183,7 @@ func TestCheckShowsAndAcceptsDefinitions(t *testing.T) {
 
 // An unknown member is logged with its name and line; only check -strict refuses it.
 func TestCheckStrictRefusesUnknownMembers(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, path, fmt.Sprintf("{\"mcpServers\": {\"crm\": {\"url\": %q,\n\"auth\": {\"type\": \"jwt\"}, \"colour\": 1}}}", w.tools.url+demo.MCPPath))

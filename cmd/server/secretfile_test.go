@@ -39,6 +39,7 @@ func newSecretInFile(t *testing.T, secret string) (path string, replace func(str
 // Hooks are signed with the secret that is in HOOKS_SECRET_FILE now. A file that is empty or missing
 // for a moment changes nothing.
 func TestHooksSecretFileIsReadAgainWhenItChanges(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex // protects signedWith
 	var signedWith []string
 	hooks := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

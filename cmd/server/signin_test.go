@@ -79,6 +79,7 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 // S4.9: OAuth. A person is asked in the stream of his question, signs in with his
 // browser, and the run goes on by itself; the next question has the server's tools.
 func TestSignInDuringARun(t *testing.T) {
+	t.Parallel()
 	as, config := newSignInServer(t)
 	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer { // it calls the one tool that it is offered
 		for _, m := range r.Messages {
@@ -122,6 +123,7 @@ func TestSignInDuringARun(t *testing.T) {
 
 // Where nobody can be asked, the caller is told where he can.
 func TestSignInURLIsInTheErrorOfACallWithoutAStream(t *testing.T) {
+	t.Parallel()
 	_, config := newSignInServer(t)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("No.")))
 	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))

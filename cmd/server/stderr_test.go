@@ -78,6 +78,7 @@ func TestServiceContinuesWhenNobodyReadsItsLog(t *testing.T) {
 // One that has died is none either: a write to a pipe without a reader ends a program
 // that does not say otherwise (SIGPIPE).
 func TestServiceContinuesWhenItsLogReaderDies(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	cmd, url, stderr := spawnWithFullPipe(t, append(w.environ(), "DEBUG=true")...)
 	stderr.Close()
@@ -125,6 +126,7 @@ func newLoggingMCPServer(t *testing.T) (url string) {
 
 // Every line on stderr is JSON, those of the libraries too.
 func TestLibrariesLogJSONLines(t *testing.T) {
+	t.Parallel()
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=" + newLoggingMCPServer(t)})
 	if a := postQuestion(t, newClient(t), p.url(t), `{"question":"?"}`); a.Answer != "Yes." {
 		t.Errorf("answer %q, want Yes.", a.Answer)

@@ -52,6 +52,7 @@ func TestToolCallWithoutAModelHasATrace(t *testing.T) {
 // An answerd that has itself for a tool, and a model that always asks it, come to an end:
 // the fourth question does not get through, and each of the others has its answer.
 func TestLoopOfAnAgentThatAsksItselfEnds(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex // protects what follows
 	asked, refused := 0, false
 	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer {

@@ -131,6 +131,7 @@ func TestTraceSpansFromTheCallerToTheTools(t *testing.T) {
 }
 
 func TestTracingWithoutAnEndpointIsAStartUpError(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	err := run(t.Context(), nil, w.environment("ENABLE_TRACING", "true"), io.Discard, io.Discard)
 	if exitCode(err, io.Discard) != 2 || !strings.HasPrefix(err.Error(), "ENABLE_TRACING: ") {
@@ -139,6 +140,7 @@ func TestTracingWithoutAnEndpointIsAStartUpError(t *testing.T) {
 }
 
 func TestTraceIDIsInAnswersWithoutTracing(t *testing.T) {
+	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	s := startAnswerd(t, w.environment())
 	a := postQuestion(t, newClient(t), s.url, e2eQuestion)

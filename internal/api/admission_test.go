@@ -26,6 +26,7 @@ import (
 
 // F38
 func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	var all sync.WaitGroup
 	runs := make([]string, 100)
@@ -160,6 +161,7 @@ func withTokens(t *testing.T) (set func(*api.Options), bearer func(subject strin
 }
 
 func TestRunsAreBoundedPerCaller(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	set, bearer := withTokens(t)
 	var log bytes.Buffer
@@ -187,6 +189,7 @@ func TestRunsAreBoundedPerCaller(t *testing.T) {
 
 // A face has its own shape for it, and the same status.
 func TestOpenAIFormatsReportRateLimits(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)
 	body := `{"model":"m","messages":[{"role":"user","content":"?"}]}`
 	if resp := s.do(t, "POST", "/v1/chat/completions", body); resp.StatusCode != 200 {
@@ -206,6 +209,7 @@ func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 // Who repeats a request by its key is no new load, and the one who is refused has not
 // used his key up.
 func TestIdempotencyKeyRepeatNeedsNoAdmission(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, nil)
 	run := s.reading(t, "Idempotency-Key", "k")
@@ -246,6 +250,7 @@ func TestAdmissionRefusesABodyForWhichNoMemoryIsLeft(t *testing.T) {
 }
 
 func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
 	s := serve(t, holds(open), nil, func(o *api.Options) {
@@ -268,6 +273,7 @@ func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
 }
 
 func TestOpenRequestsOfOneCallerAreBounded(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
 	set, bearer := withTokens(t)
@@ -283,6 +289,7 @@ func TestOpenRequestsOfOneCallerAreBounded(t *testing.T) {
 
 // A caller who has used up a budget learns in every format when its period ends.
 func TestEveryFormatReportsASpentBudget(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) {
 		o.CallerBudgets = []usage.Limit{{Name: "total_tokens", Max: 1, Period: 24 * time.Hour}}
 	}, nil)

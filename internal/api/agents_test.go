@@ -32,6 +32,7 @@ func saysItsPrompt(r llmtest.Request) llmtest.Answer {
 }
 
 func TestEveryFormatSelectsAnAgent(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysItsPrompt, withAgents, nil)
 	for _, f := range []struct{ name, path, body string }{
 		{"native", "/answer", `{"question":"?","agent":"ID"}`},
@@ -72,6 +73,7 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 }
 
 func TestAgentsAreListed(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysItsPrompt, withAgents, nil)
 	resp := s.do(t, "GET", "/agents", "")
 	got, err := io.ReadAll(resp.Body)
@@ -104,6 +106,7 @@ func TestAgentsAreListed(t *testing.T) {
 }
 
 func TestEachAgentIsAnMCPTool(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(version, func(t *testing.T) {
 			s := serve(t, saysItsPrompt, withAgents, nil)
@@ -141,6 +144,7 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 
 // TestDeletedRunTakesItsChildrenWithIt deletes a run whose agent has asked another one.
 func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
+	t.Parallel()
 	for path, body := range map[string]string{"/runs/": `{"question":"?","agent":"b"}`, "/v1/responses/": `{"model":"b","input":"?"}`} {
 		s := serve(t, func(r llmtest.Request) llmtest.Answer {
 			if r.Messages[0].Content == "You are b." && r.Messages[len(r.Messages)-1].Role == "user" {
@@ -169,6 +173,7 @@ func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
 
 // The path of AG-UI's capabilities is not that of an agent.
 func TestPathOfCapabilitiesSelectsNoAgent(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysItsPrompt, withAgents, nil)
 	for _, method := range []string{"POST", "OPTIONS", "DELETE"} {
 		resp := s.do(t, method, "/agui/capabilities", `{}`)

@@ -39,6 +39,7 @@ func aguiInput(run, members string) string {
 // Two calls wait, one for an approval and one for a form: the next AG-UI run answers both,
 // or neither.
 func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
+	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "ask"}), llmtest.Says("Done."))
 	s := serve(t, script, nil, nil, func(c *config.Server) { c.ApproveTools = []string{"echo"} })
 	first, types := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
@@ -70,6 +71,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 }
 
 func TestRunAgentInputIsValidated(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	for body, pointer := range map[string]string{
 		`{"threadId":"t"}`: "/runId",

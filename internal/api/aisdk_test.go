@@ -68,6 +68,7 @@ func asked(t *testing.T, list []uiChunk) string {
 }
 
 func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/api/chat", says("c", "1 + 2?"))
 	if resp.Header.Get("X-Vercel-Ai-Ui-Message-Stream") != "v1" {
@@ -98,6 +99,7 @@ func TestUIChatIsAThreadAndItsMessageARun(t *testing.T) {
 }
 
 func TestUIChatMessageContinuesAfterTheAnswer(t *testing.T) {
+	t.Parallel()
 	s := serve(t, asks(), nil, nil)
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book.")), ""))
 	id, message := asked(t, first), first[0].MessageID
@@ -125,6 +127,7 @@ func TestUIChatMessageContinuesAfterTheAnswer(t *testing.T) {
 
 // Pages put what they are told in the place of the message that has its id.
 func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Says("Before."), llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), nil, nil)
 	result := `{"id":"c","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"Book."}]},` +
 		`{"id":"m1","role":"assistant","parts":[{"type":"tool-colour","toolCallId":"c1","state":"output-available","input":{},"output":"blue"}]}]}`
@@ -143,6 +146,7 @@ func TestUIChatResumeKeepsTheCallBeforeTheRun(t *testing.T) {
 // A page whose stream broke off comes back to a run that has ended meanwhile: it gets the
 // rest, once.
 func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	left := make(chan string, 8)
@@ -193,6 +197,7 @@ func TestUIChatRepeatsAMessageWhoseEndWasLost(t *testing.T) {
 }
 
 func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
 	resp := s.do(t, "POST", "/api/chat", says("c", "And?"))
 	<-s.Tools.Entered
@@ -211,6 +216,7 @@ func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
 
 // The id of a chat is no secret: whoever knows it learns nothing by it, and ends nothing.
 func TestUIChatBelongsToItsOwner(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, asks(), nil, func(o *api.Options) { o.Verifier = v })
@@ -233,6 +239,7 @@ func TestUIChatBelongsToItsOwner(t *testing.T) {
 }
 
 func TestUIChatTakesNativeFieldsInAnswerd(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.MaxTurns = 5 }, nil)
 	with := func(answerd string) string {
 		return strings.TrimSuffix(says("c", "1 + 2?"), "}") + `,"answerd":` + answerd + `}`
@@ -258,6 +265,7 @@ func TestUIChatTakesNativeFieldsInAnswerd(t *testing.T) {
 }
 
 func TestUIChatRepeatsAMessageForTheSameKey(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	key := []string{"Idempotency-Key", "k"}
 	one := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), key...), ""))
@@ -271,6 +279,7 @@ func TestUIChatRepeatsAMessageForTheSameKey(t *testing.T) {
 // Where the run waited once, and goes on or has ended since, a stream from its beginning
 // does not end.
 func TestStreamIgnoresSuspensionsThatAreOver(t *testing.T) {
+	t.Parallel()
 	s := serve(t, asks(), nil, nil)
 	key := []string{"Idempotency-Key", "k"}
 	first := chunks(t, frames(t, s.do(t, "POST", "/api/chat", says("c", "Book."), key...), ""))

@@ -31,6 +31,7 @@ type answer struct {
 
 // S2.1, S2.11: both ways to ask are the same run.
 func TestStreamAndAnswerAgree(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	whole := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 	if whole.Answer != "It is 3." || len(whole.Metadata.ToolNames) != 1 || !strings.HasPrefix(whole.ThreadID, "thr_") {
@@ -58,6 +59,7 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 }
 
 func TestEventSourceCanAsk(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	got := frames(t, s.do(t, "GET", "/answer/stream?question="+url.QueryEscape("What is 1 + 2?"), ""), "")
 	if got[0].Event != "start" || got[len(got)-1].Event != "final_answer" {
@@ -68,6 +70,7 @@ func TestEventSourceCanAsk(t *testing.T) {
 // Whatever the position, on each of the three streams, the rest comes and nothing
 // else, and the question is asked once.
 func TestStreamsResumeAfterLastEventID(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	all := frames(t, s.do(t, "POST", "/answer/stream", question), "")
 	run, _, _ := strings.Cut(all[0].ID, ":")
@@ -104,6 +107,7 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 }
 
 func TestStreamRefusesInvalidPositionsAndUnknownRuns(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
 	for _, last := range []string{"x", "run:", a.RunID, a.RunID + ":-1", a.RunID + ":999", a.RunID + ":1:1"} {
@@ -121,6 +125,7 @@ func TestStreamRefusesInvalidPositionsAndUnknownRuns(t *testing.T) {
 }
 
 func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
+	t.Parallel()
 	log := memory.New(memory.Options{MaxBytes: 16 << 10})
 	long := make([]string, 100)
 	for i := range long {
@@ -136,6 +141,7 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 }
 
 func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	ctx, leave := context.WithCancel(t.Context())
@@ -151,6 +157,7 @@ func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 
 // F29
 func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
+	t.Parallel()
 	asked, gone := make(chan struct{}), make(chan struct{})
 	s := serve(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		close(asked)
@@ -177,6 +184,7 @@ func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 }
 
 func TestCancelEndsTheRunAndItsStream(t *testing.T) {
+	t.Parallel()
 	s := serve(t, holds(nil), nil, nil)
 	resp := s.do(t, "POST", "/answer/stream", question)
 	first := frames(t, resp, "text_delta")
@@ -196,6 +204,7 @@ func TestCancelEndsTheRunAndItsStream(t *testing.T) {
 }
 
 func TestBackgroundRunIsReadAtItsLocation(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	resp := s.do(t, "POST", "/answer", `{"question":"?","background":true}`)
@@ -212,6 +221,7 @@ func TestBackgroundRunIsReadAtItsLocation(t *testing.T) {
 }
 
 func TestFailedRunIsAProblem(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusForbidden, "canary")), nil, nil)
 	p := refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
 	if strings.Contains(fmt.Sprint(p), "canary") {
@@ -224,6 +234,7 @@ func TestFailedRunIsAProblem(t *testing.T) {
 }
 
 func TestIdempotencyKeyAndBodyIdentifyARun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
 	again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
@@ -235,6 +246,7 @@ func TestIdempotencyKeyAndBodyIdentifyARun(t *testing.T) {
 }
 
 func TestIdempotencyKeyAttachesAtEveryNativeRoute(t *testing.T) {
+	t.Parallel()
 	query := "/answer/stream?question=" + url.QueryEscape("What is 1 + 2?")
 	start := map[string]func(s *service) string{
 		"POST /answer": func(s *service) string {
@@ -267,6 +279,7 @@ func (s *service) firstRun(t *testing.T, method, path, body string) string {
 }
 
 func TestIdempotencyKeyOfAnotherFormatIsRefusedAsSuch(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
 	e := decode[openAIError](t, s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?"), "Idempotency-Key", "k"), 422)
@@ -280,6 +293,7 @@ func TestIdempotencyKeyOfAnotherFormatIsRefusedAsSuch(t *testing.T) {
 
 // A caller who lost the connection has no answer, and the run that was cancelled for it has none either.
 func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
+	t.Parallel()
 	asked, cancelled := make(chan struct{}), make(chan struct{})
 	waits := func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Wait"})
@@ -322,6 +336,7 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 }
 
 func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		path, body string
 		tools      int
@@ -348,6 +363,7 @@ func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
 }
 
 func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
+	t.Parallel()
 	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	s.StartRun(t, agent.Request{})
 	s.fillQueue(t)
@@ -359,6 +375,7 @@ func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
 }
 
 func TestDrainingServiceRefusesQuestions(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	decode[map[string]any](t, s.do(t, "GET", "/tools", ""), 200) // waits for the first list
 	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
@@ -379,6 +396,7 @@ func TestDrainingServiceRefusesQuestions(t *testing.T) {
 // A silent stream is kept open by comments of one line feed, which no client takes
 // for an event.
 func TestStreamSendsHeartbeats(t *testing.T) {
+	t.Parallel()
 	s := serve(t, holds(nil), nil, func(o *api.Options) { o.Heartbeat = 1 })
 	resp := s.do(t, "POST", "/answer/stream", question)
 	var got strings.Builder
@@ -395,6 +413,7 @@ func TestStreamSendsHeartbeats(t *testing.T) {
 }
 
 func TestToolsAndServersAreListed(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	tools := decode[struct {
 		Tools []struct {
@@ -421,6 +440,7 @@ func TestToolsAndServersAreListed(t *testing.T) {
 }
 
 func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
+	t.Parallel()
 	s := serve(t, holds(nil), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
@@ -433,6 +453,7 @@ func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
 }
 
 func TestUnknownPathOfTheConsoleIsAProblemDocument(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Console = console.Handler(console.Options{}) })
 	for _, path := range []string{"/console/none.js", "/console/", "/console/../x"} {
 		refused(t, s.do(t, "GET", path, ""), 404, "not_found")

@@ -32,6 +32,7 @@ import (
 // Only a token in the Authorization header authenticates a request, whatever a proxy in front of us
 // or a probe adds, and every route answers the same (RFC 6750 section 3.1).
 func TestRoutesNeedAToken(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })
@@ -78,6 +79,7 @@ func TestRoutesNeedAToken(t *testing.T) {
 // header over real HTTP, through the whole handler, with the keys of a real endpoint. What
 // is refused learns one of four fixed things and no more.
 func TestAuthenticationMatrix(t *testing.T) {
+	t.Parallel()
 	m := newMint(t)
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Verifier = m.verifier(t, func(c *auth.VerifierConfig) { c.Clients, c.MaxLifetime = []string{"web"}, time.Hour })
@@ -194,6 +196,7 @@ func merge(base, change fields) fields {
 // What the client of net/http cannot send: two headers, control characters, and more
 // header than there may be.
 func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
+	t.Parallel()
 	m := newMint(t)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) })
 	web := httptest.NewUnstartedServer(s.handler)
@@ -232,6 +235,7 @@ func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 // F28: without keys nobody can be judged, which is 503 and no verdict; and who was let in
 // by keys that are there goes on.
 func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
+	t.Parallel()
 	m := newMint(t)
 	down := httptest.NewServer(http.NotFoundHandler())
 	down.Close()
@@ -247,6 +251,7 @@ func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
 
 // What is refused for another reason than its token, and what needs none.
 func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
+	t.Parallel()
 	m := newMint(t)
 	parsed, err := auth.ParseRules([]byte(`{"rules": [{"subjects": ["ada"], "tools": ["add"]}]}`))
 	if err != nil {
@@ -364,6 +369,7 @@ func newExchanging(t *testing.T) *exchanging {
 // he brought goes to the IAM and nowhere else: not to the MCP server, and not into what
 // the run says.
 func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	e := newExchanging(t)
@@ -401,6 +407,7 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 // Without inbound authentication nobody brings a token: such a server has no tools, and
 // says why.
 func TestDelegationNeedsAToken(t *testing.T) {
+	t.Parallel()
 	e := newExchanging(t)
 	s := serve(t, adds(), func(o *agent.Options) { o.Tools = e.tools }, nil)
 	decode[answer](t, s.do(t, "POST", "/answer", question), 200)

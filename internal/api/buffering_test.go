@@ -9,6 +9,7 @@ import (
 
 // Proxies neither buffer nor transform the streams of any format.
 func TestStreamsAskProxiesNotToBuffer(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		path, body string
 		header     []string

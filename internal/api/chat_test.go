@@ -47,6 +47,7 @@ func ask(content string, more ...string) string {
 
 // S2.11: the blocking and the streaming way of the same face.
 func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?"), "Accept", "text/event-stream")
 	c := decode[completion](t, resp, 200)
@@ -64,6 +65,7 @@ func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 }
 
 func TestChatChunksSatisfyStrictClients(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	resp := s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?", `,"stream":true,"stream_options":{"include_usage":true}`), "Accept", "application/json")
 	all := frames(t, resp, "")
@@ -105,6 +107,7 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 
 // The tools of the caller, there and back.
 func TestChatClientToolCallAndResult(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`}), llmtest.Says("Blue.")), nil, nil)
 	tools := `,"tools":[{"type":"function","function":{"name":"colour","parameters":{"type":"object"}}}]`
 	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("The sky?", tools)), 200)
@@ -130,6 +133,7 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 }
 
 func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} },
 		func(o *api.Options) { o.MaxBody = 2000 })
 	for _, c := range []struct {
@@ -170,6 +174,7 @@ func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 
 // OpenAI's clients repeat what failed; what ran tools must not be repeated unasked.
 func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
+	t.Parallel()
 	bad := llmtest.Fails(http.StatusServiceUnavailable, "no") // which a retry may cure
 	for _, acted := range []bool{false, true} {
 		answers := []llmtest.Answer{bad}
@@ -192,6 +197,7 @@ func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
 
 // OpenAI's clients repeat what is 409, 429 or 5xx twice on their own, unless x-should-retry says no.
 func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fails  llmtest.Answer
 		body   string
@@ -229,6 +235,7 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 }
 
 func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	first := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
 	again := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
@@ -248,6 +255,7 @@ func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
 
 // Titles and follow-ups, which chat UIs ask for by themselves, call no tools.
 func TestModelsHaveAVariantWithoutTools(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Says("A title")), nil, nil)
 	list := decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
 	if len(list.Data) != 2 || list.Data[0].ID != "scripted" || list.Data[1].ID != "scripted:no-tools" {
@@ -260,6 +268,7 @@ func TestModelsHaveAVariantWithoutTools(t *testing.T) {
 }
 
 func TestCORSAllowsTheHeadersOfOpenAIsClient(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{"https://ui.example"} })
 	resp := s.do(t, "OPTIONS", "/v1/chat/completions", "", "Origin", "https://ui.example",
 		"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-stainless-os,x-evil,authorization")
@@ -271,6 +280,7 @@ func TestCORSAllowsTheHeadersOfOpenAIsClient(t *testing.T) {
 // The requests of chat UIs that cannot be run here, as they are known from their source,
 // their documents and their issues: what each asks for by itself, and what comes of it.
 func TestChatAnswersWhatChatUIsSend(t *testing.T) {
+	t.Parallel()
 	const drawn = `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`
 	for _, c := range []struct {
 		name, body string

@@ -175,6 +175,7 @@ func expect(t *testing.T, got, want reading) {
 
 // Issue 20, criterion 11: a run is read in every format that can represent it.
 func TestRunsAreReadInEveryFormat(t *testing.T) {
+	t.Parallel()
 	for _, f := range startFormats {
 		body := strings.Replace(f.body, "OPTIONS", "", 1)
 		t.Run(f.name+", completed", func(t *testing.T) {
@@ -217,6 +218,7 @@ func TestRunsAreReadInEveryFormat(t *testing.T) {
 // A run that waits for an approval is read everywhere, and completed there after it. Chat
 // Completions has no person to ask.
 func TestRunsThatWaitForAnApprovalAreReadInEveryFormat(t *testing.T) {
+	t.Parallel()
 	for _, f := range startFormats {
 		if f.name == "Chat Completions" {
 			continue
@@ -247,6 +249,7 @@ func TestRunsThatWaitForAnApprovalAreReadInEveryFormat(t *testing.T) {
 // A response has no item for a form, and neither a response nor a message of the AI SDK has one
 // for a limit.
 func TestRunsThatAFormatCannotRepresentAreNotFoundWithTheReason(t *testing.T) {
+	t.Parallel()
 	const noItem, noPart = "404 The run waits for input that a response has no item for", "404 The run waits for a person to raise one of its limits"
 	add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
 	limited := llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("It is 3."))
@@ -292,6 +295,7 @@ func (s *service) answers(t *testing.T, run, answer string) {
 
 // A reader that is there already gets the rest of the run after a question that its format lacks.
 func TestStreamsContinueAfterAQuestionThatTheFormatLacks(t *testing.T) {
+	t.Parallel()
 	add, open := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, make(chan struct{})
 	script := llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("It is ", "3."))
 	s := serve(t, func(r llmtest.Request) llmtest.Answer {
@@ -327,6 +331,7 @@ func TestStreamsContinueAfterAQuestionThatTheFormatLacks(t *testing.T) {
 
 // What a response cannot say of a run, it says the reason for.
 func TestResponsesSayWhyARunIsNotReadable(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	run := decode[output](t, s.do(t, "POST", "/answer", question), 200).RunID
 	unkept := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"store":false`)), 200).ID
@@ -354,6 +359,7 @@ func TestResponsesSayWhyARunIsNotReadable(t *testing.T) {
 
 // An approval that a native run asks for is answered in the input of a response, and in a chat.
 func TestApprovalsAreAnsweredInAnotherFormat(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, guarded)
 	path, _, _ := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
 	first := decode[resource](t, s.do(t, "GET", "/v1/responses"+strings.TrimPrefix(path, "/runs"), ""), 200)
@@ -386,6 +392,7 @@ func TestApprovalsAreAnsweredInAnotherFormat(t *testing.T) {
 }
 
 func TestStopOfAChatWithARunsIDCancelsTheRun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, asks(), nil, nil)
 	path, _, _ := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
 	if resp := s.do(t, "POST", "/api/chat"+strings.TrimPrefix(path, "/runs")+"/stop", ""); resp.StatusCode != http.StatusNoContent {
@@ -399,6 +406,7 @@ func TestStopOfAChatWithARunsIDCancelsTheRun(t *testing.T) {
 // A reader that lost its connection asks for the rest by the number of the last event, so the
 // numbers are the same however often the run was suspended when it was read.
 func TestResponseOfANativeRunIsTheSameStreamEachTime(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, guarded)
 	path, _, _ := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
 	stream := "/v1/responses" + strings.TrimPrefix(path, "/runs") + "?stream=true"

@@ -58,6 +58,7 @@ func exported(t *testing.T, s *service, run string) *export.Document {
 }
 
 func TestExportHasTheWholeRun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.RecordModelRequests = true }, nil)
 	run := s.StartRun(t, agent.Request{Question: "What is 1 + 2?", History: []agent.Message{{Role: "user", Content: "Hello"}, {Role: "assistant", Content: "Hello."}}})
 	events := s.Events(t, run.ID)
@@ -95,6 +96,7 @@ func TestExportHasTheWholeRun(t *testing.T) {
 }
 
 func TestExportOfARunThatGoesOnIsAConflict(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	run := s.StartRun(t, agent.Request{})
 	<-s.Tools.Entered
@@ -104,6 +106,7 @@ func TestExportOfARunThatGoesOnIsAConflict(t *testing.T) {
 
 // A run that cost much before costs little more: tools and prompts are stored once for all runs.
 func TestRunsStoreLittleMoreThanTheirEvents(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	var events, more int
 	for range 5 {
@@ -124,6 +127,7 @@ func TestRunsStoreLittleMoreThanTheirEvents(t *testing.T) {
 }
 
 func TestExportHasChildRuns(t *testing.T) {
+	t.Parallel()
 	s := serve(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[0].Content == "You are b." && r.Messages[len(r.Messages)-1].Role == "user" {
 			return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"Why?"}`})
@@ -145,6 +149,7 @@ func TestExportHasChildRuns(t *testing.T) {
 }
 
 func TestReceiptIsAboutTheExport(t *testing.T) {
+	t.Parallel()
 	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -89,6 +89,7 @@ func newestRun(t *testing.T, s *service, header ...string) string {
 }
 
 func TestFormatsRequireATokenAlike(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	const page = "https://ui.example"
@@ -134,6 +135,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 
 // F38: a request that is repeated is answered again, and not run again.
 func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
+	t.Parallel()
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil)
@@ -151,6 +153,7 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 }
 
 func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
+	t.Parallel()
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			open := make(chan struct{})
@@ -176,6 +179,7 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 
 // One way to end a run, and one to read it again, for the runs of every apiFormat.
 func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
+	t.Parallel()
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
@@ -219,6 +223,7 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 }
 
 func TestFormatsApplyTheBudget(t *testing.T) {
+	t.Parallel()
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
@@ -390,6 +395,7 @@ func faceCorpus(t *testing.T, f facing) map[string]string {
 // Every bad body is the caller's mistake, said in the words of the face; none is a fault
 // of ours, and none starts a run.
 func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
 	for _, f := range facings {
 		t.Run(f.path, func(t *testing.T) {
@@ -426,6 +432,7 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 
 // What the corpus makes bad is good as it stands.
 func TestFormatsAcceptCompleteRequests(t *testing.T) {
+	t.Parallel()
 	for _, f := range facings {
 		s := serve(t, adds(), nil, nil)
 		read(t, s.doContext(bounded(t), t, "POST", f.path, f.whole))

@@ -37,6 +37,7 @@ func waitsIn(t *testing.T, resp *http.Response) (path, position string, i event.
 func guarded(s *config.Server) { s.ApproveTools = []string{"add"} }
 
 func TestInputAnswersTheQuestionOfARun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, asks(), nil, nil)
 	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
 	in := func(body string) *http.Response { return s.do(t, "POST", run+"/input", body) }
@@ -76,6 +77,7 @@ func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 // suspended ends a stretch of the stream. The next one is the answer to
 // the input, or comes with Last-Event-ID, whichever the reader likes.
 func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, header string }{{"where it was", ""}, {"from the reader's position", "Last-Event-ID"}} {
 		t.Run(c.name, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil, guarded)
@@ -111,6 +113,7 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 }
 
 func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, guarded)
 	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
 	id := `{"id":"` + i.ID + `",`
@@ -131,6 +134,7 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 }
 
 func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("7.")), nil, nil)
 	const limited = `{"question":"?","budget":{"tool_calls":1,"on_limit":"ask"}}`
 	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", limited))
@@ -153,6 +157,7 @@ func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
 }
 
 func TestInputThatComesTooLateIsGone(t *testing.T) {
+	t.Parallel()
 	s := serve(t, asks(), func(o *agent.Options) { o.InputTimeout = time.Millisecond }, nil)
 	// Whether the stream sees the wait end is a matter of the machine's speed.
 	run, _, _ := strings.Cut(frames(t, s.do(t, "POST", "/answer/stream", question), "")[0].ID, ":")
@@ -170,6 +175,7 @@ type suspension struct {
 // A caller who waits for the whole answer learns that a person must decide, and may
 // come back for it without reading on the way.
 func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil, guarded)
 	keyed := func() *http.Response { return s.do(t, "POST", "/answer", question, "Idempotency-Key", "k") }
 	resp := keyed()
@@ -188,6 +194,7 @@ func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 
 // RFC 7240: the caller would rather wait.
 func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, guarded)
 	type reply struct {
 		resp *http.Response
@@ -220,6 +227,7 @@ func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 }
 
 func TestInputReachesABackgroundRun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, asks(), nil, nil)
 	location := s.do(t, "POST", "/answer", `{"question":"?","background":true}`).Header.Get("Location")
 	run, position, i := waitsIn(t, s.do(t, "GET", location+"/events", ""))
@@ -230,6 +238,7 @@ func TestInputReachesABackgroundRun(t *testing.T) {
 }
 
 func TestToolCallNeedsApproved(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, guarded)
 	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`), 403, "forbidden")
 	if !strings.Contains(p.Detail, `"approved": true`) {
@@ -242,6 +251,7 @@ func TestToolCallNeedsApproved(t *testing.T) {
 // To a stranger a run that waits is no run, whatever he sends: nothing that he is told
 // depends on what there is.
 func TestInputRevealsNothingToOtherCallers(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, guarded)

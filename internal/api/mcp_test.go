@@ -150,6 +150,7 @@ func textOf(res *sdk.CallToolResult) string {
 
 // S0.8: the agent can itself be called as an MCP tool.
 func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			s := serve(t, adds(), nil, nil)
@@ -187,6 +188,7 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 
 // A person agrees, refuses, fills in and dismisses before the host as before the console.
 func TestMCPElicitsInput(t *testing.T) {
+	t.Parallel()
 	approve := func(s *config.Server) { s.ApproveTools = []string{"echo"} }
 	echo := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
 	form := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well."))
@@ -226,6 +228,7 @@ func TestMCPElicitsInput(t *testing.T) {
 // What the model of a host gets wrong it must be able to read; a JSON-RPC error it
 // does not see.
 func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	for arguments, pointer := range map[string]string{
 		`{}`: "/question", `{"question":" "}`: "/question", `{"question":"?","max_turns":0}`: "/max_turns", `{"question":"?","nope":1}`: "/nope",
@@ -244,6 +247,7 @@ func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 }
 
 func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "secret upstream text")), nil, nil)
 	m := s.asks(t, callOf(`{"question":"?"}`, ""))
 	out := m.Result.StructuredContent
@@ -255,6 +259,7 @@ func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 // Whatever is no message of the protocol is refused before the SDK sees it, or by it, and
 // starts nothing.
 func TestMCPRefusesInvalidMessages(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	const accept = "application/json, text/event-stream"
 	many := "[" + strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/initialized"},`, 32) + `{"jsonrpc":"2.0","method":"notifications/initialized"}]`
@@ -292,6 +297,7 @@ func TestMCPRefusesInvalidMessages(t *testing.T) {
 // A run is its caller's here as everywhere: neither its state nor a session's id lets
 // another go on with it.
 func TestMCPRunBelongsToItsCaller(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, echoes(), nil, func(o *api.Options) { o.Verifier = v }, approvesEcho)
@@ -348,6 +354,7 @@ func paying(t *testing.T) *httptest.Server {
 // What a server wants its person to visit is asked of the host that called, and his answer
 // goes back to the server.
 func TestMCPElicitsAVisitToAURL(t *testing.T) {
+	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "pay", Args: `{}`}), llmtest.Says("Well."))
 	for _, version := range versions[:2] {
 		for action, p := range map[string]person{"accept": accepts(nil), "decline": chooses("decline"), "cancel": chooses("cancel")} {

@@ -153,6 +153,7 @@ func echoes() llmtest.Script {
 // A stream that is closed is a call whose result nobody can take; the newest protocol has
 // no other cancellation, and the older ones have notifications/cancelled.
 func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
+	t.Parallel()
 	for name, giveUp := range map[string]func(*testing.T, *service, context.CancelFunc, []string){
 		"closed": func(_ *testing.T, _ *service, leave context.CancelFunc, _ []string) { leave() },
 		"cancelled": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
@@ -189,6 +190,7 @@ func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
 // A host that cannot ask its person is told where the person can answer, and the run
 // waits for that.
 func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
+	t.Parallel()
 	for _, version := range versions[:2] {
 		s := serve(t, echoes(), func(o *agent.Options) { o.DisconnectGrace = 1 }, nil, approvesEcho)
 		h := s.joins(t, version, nil, nil)
@@ -204,6 +206,7 @@ func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
 // Whoever repeats a call because its result was lost goes on with the same run, and gives
 // no answer twice (SEP-2322: the state is all that a server may count on).
 func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	s := serve(t, echoes(), nil, nil, approvesEcho)
 	first := s.asks(t, callOf(`{"question":"Do it."}`, ""))
 	if first.Result.ResultType != "input_required" || len(first.Result.InputRequests) != 1 {
@@ -233,6 +236,7 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 }
 
 func TestMCPAsksAgainAfterInvalidContent(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well.")), nil, nil)
 	m := s.asks(t, callOf(`{"question":"Book."}`, ""))
 	for _, content := range []string{`{"people":"many"}`, `{"people":3}`} {
@@ -252,6 +256,7 @@ func TestMCPAsksAgainAfterInvalidContent(t *testing.T) {
 
 // A call that goes on is as much its caller's as the first one was.
 func TestMCPContinuedCallIsCancelledWithItsStream(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`})), nil, nil, approvesEcho)
 	m := s.asks(t, callOf(`{"question":"Do it."}`, ""))
 	ctx, leave := context.WithCancel(bounded(t))
@@ -267,6 +272,7 @@ func TestMCPContinuedCallIsCancelledWithItsStream(t *testing.T) {
 
 // What somebody answers in the console meanwhile, the host need not ask any more.
 func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), func(w http.ResponseWriter, r *http.Request) {
 		select { // or the result is there before the SDK has told the host
@@ -297,6 +303,7 @@ func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 // Two agents that have each other for tools end: the hop count of _meta goes up with every
 // agent, and is refused beyond three.
 func TestMCPRefusesTooManyHops(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	for hops, want := range map[string]string{"0": "", "3": "", "4": "unprocessable", "1e300": "unprocessable", "-1": "invalid_request", "1.5": "invalid_request", `"4"`: "invalid_request", "null": "invalid_request"} {
 		params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"io.answerd/hops":`+hops+`,"progressToken"`, 1)
@@ -307,6 +314,7 @@ func TestMCPRefusesTooManyHops(t *testing.T) {
 }
 
 func TestMCPCallContinuesItsTrace(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"traceparent":"00-`+trace+`-00f067aa0ba902b7-01","progressToken"`, 1)
@@ -316,6 +324,7 @@ func TestMCPCallContinuesItsTrace(t *testing.T) {
 }
 
 func TestMCPIdempotencyKeyIdentifiesACall(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	first := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent
 	if again := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; first.RunID == "" || again.RunID != first.RunID {
@@ -327,6 +336,7 @@ func TestMCPIdempotencyKeyIdentifiesACall(t *testing.T) {
 }
 
 func TestMCPForwardsLogMessages(t *testing.T) {
+	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps", Args: `{}`}), llmtest.Says("Well."))
 	for level, want := range map[string]bool{"": false, "info": true, "error": false} {
 		s := serve(t, script, nil, nil)

@@ -51,6 +51,7 @@ func TestRoutePatternLeavesOutTheBasePath(t *testing.T) {
 // What a stranger's page sends a browser here with does nothing, and nothing of it is on
 // the page, which runs no script, is framed by nobody and kept by nobody.
 func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(), nil, nil)
 	var page string
 	for _, query := range []string{

@@ -30,6 +30,7 @@ func routesOf(t *testing.T, s *service) (all []string) {
 // is told of an id that nobody has, and changes nothing. Owner is the issuer and the
 // subject: the same subject of another issuer has no token here at all.
 func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
+	t.Parallel()
 	m := newMint(t)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) }, guarded)
 	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}
@@ -122,6 +123,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 // callers bring tokens or not, GET included: a question asked by an image's address would
 // run tools too. Pages look at what is public, and browsers come back with a state.
 func TestCrossSiteRequestsReachNothing(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
 	})
@@ -153,6 +155,7 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 
 // A thread's id is the caller's own: the same id of another caller is another thread, in every format.
 func TestThreadOfAnotherCallerIsAnotherThread(t *testing.T) {
+	t.Parallel()
 	m := newMint(t)
 	s := serve(t, remembers, nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) })
 	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}

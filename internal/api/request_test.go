@@ -20,6 +20,7 @@ import (
 )
 
 func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 1 << 10 })
 	big := `{"question":"` + strings.Repeat("x", 1<<10) + `"}`
 	for _, c := range []struct {
@@ -66,6 +67,7 @@ func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
 }
 
 func TestRejectedHostsAndOriginsNameTheSetting(t *testing.T) {
+	t.Parallel()
 	var log bytes.Buffer
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	preflight := []string{"Origin", "https://page.example", "Access-Control-Request-Method", "POST"}
@@ -95,6 +97,7 @@ func TestRejectedHostsAndOriginsNameTheSetting(t *testing.T) {
 }
 
 func TestRejectedHostsCannotFloodTheLog(t *testing.T) {
+	t.Parallel()
 	var log bytes.Buffer
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	for i := range 200 {
@@ -106,6 +109,7 @@ func TestRejectedHostsCannotFloodTheLog(t *testing.T) {
 }
 
 func TestAcceptHeadersAreHonored(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	for _, header := range [][]string{
 		{"Accept", "application/json"}, {"Accept", "text/html, application/*;q=0.5"}, {"Accept", "*/*"},
@@ -118,6 +122,7 @@ func TestAcceptHeadersAreHonored(t *testing.T) {
 }
 
 func TestProbesAnswerWhoeverAsks(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.OpenAPI = fstest.MapFS{"openapi.yaml": {Data: []byte("openapi: 3.1.0\n")}, "openapi/aisdk.yaml": {Data: []byte("openapi: 3.1.0\n")}}
 	})
@@ -142,6 +147,7 @@ func TestProbesAnswerWhoeverAsks(t *testing.T) {
 }
 
 func TestCORSAllowsConfiguredOriginsOnly(t *testing.T) {
+	t.Parallel()
 	const origin = "https://app.example"
 	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{origin} })
 	pre := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type,last-event-id"}
@@ -168,6 +174,7 @@ func TestCORSAllowsConfiguredOriginsOnly(t *testing.T) {
 }
 
 func TestTokenIsRequiredAndOnlyItsOwnerSeesARun(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })
@@ -211,6 +218,7 @@ func TestTokenIsRequiredAndOnlyItsOwnerSeesARun(t *testing.T) {
 
 // F32
 func TestPanicInAHandlerIsAProblem(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) {
 		o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a bug") })
 	})
@@ -293,6 +301,7 @@ func utf16Bytes(s string) []byte {
 // Every bad body is a problem for the caller, on every route that takes one; none is a
 // fault of ours, and none starts a run.
 func TestRequestRefusesTheCorpusOfInvalidBodies(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
 	bodies := corpus()
 	if len(bodies) < 600 {
@@ -366,6 +375,7 @@ func got(path string, header ...string) string {
 
 // What net/http itself refuses is no problem document; code "" stands for that.
 func TestMalformedHTTPIsRefused(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 1 << 10 })
 	whole := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(question), question)
 	for _, c := range []struct {
@@ -460,6 +470,7 @@ func TestMalformedHTTPIsRefused(t *testing.T) {
 
 // What looks odd and is allowed stays allowed.
 func TestUnusualHTTPIsAccepted(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	for name, bytes := range map[string]string{
 		"chunks of one byte": chunked("1\r\n" + strings.Join(strings.Split(question, ""), "\r\n1\r\n") + "\r\n0\r\n\r\n"),

@@ -58,6 +58,7 @@ func respond(input string, more ...string) string {
 func needsApproval(s *config.Server) { s.ApproveTools = []string{"add"} }
 
 func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	if r.Status != "completed" || r.shape() != "mcp_call:completed message:completed(It is 3.)" || *r.Output[0].Output != `{"sum":3}` || r.Usage.TotalTokens != 30 {
@@ -81,6 +82,7 @@ func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 
 // The rules of the strict accumulator of openai's stream helper.
 func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
 	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
@@ -137,6 +139,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 }
 
 func TestResponseContinuesPreviousResponses(t *testing.T) {
+	t.Parallel()
 	s := serve(t, func(r llmtest.Request) llmtest.Answer {
 		last := r.Messages[len(r.Messages)-1]
 		if last.Role == "user" && last.Content == "first" {
@@ -166,6 +169,7 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 
 // The AI SDK sends references to items instead of the items.
 func TestResponseResolvesItemReferences(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	input := `[{"role":"user","content":"What is 1 + 2?"}`
@@ -187,6 +191,7 @@ func TestResponseResolvesItemReferences(t *testing.T) {
 }
 
 func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
+	t.Parallel()
 	for _, approve := range []bool{true, false} {
 		s := serve(t, adds(), nil, nil, needsApproval)
 		one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
@@ -221,6 +226,7 @@ func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 }
 
 func TestResponseApprovalOverStreams(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, needsApproval)
 	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
 	var end struct{ Response resource }
@@ -247,6 +253,7 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 
 // Nobody can come back to what is not stored, and so nobody is asked.
 func TestResponseWithoutStoreAsksNobody(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, needsApproval)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"store":false`)), 200)
 	if want := "mcp_call:failed message:completed(It is 3.)"; r.shape() != want {
@@ -259,6 +266,7 @@ func TestResponseWithoutStoreAsksNobody(t *testing.T) {
 }
 
 func TestFormsAreDeclinedWhereApprovalsAreNot(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Well.")), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
 	if r.shape() != "mcp_call:completed message:completed(Well.)" || !strings.Contains(*r.Output[0].Output, "decline") {
@@ -267,6 +275,7 @@ func TestFormsAreDeclinedWhereApprovalsAreNot(t *testing.T) {
 }
 
 func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
@@ -297,6 +306,7 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 }
 
 func TestFailedResponseSaysSoInBothWays(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", respond("x"))
 	if e := decode[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
@@ -309,6 +319,7 @@ func TestFailedResponseSaysSoInBothWays(t *testing.T) {
 }
 
 func TestResponseListsAndLimitsServers(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses",
 		respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"],"authorization":"s3cret","require_approval":"never"}]`)), 200)
@@ -337,6 +348,7 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 
 // Calls of the caller's functions, with the response that made them and without.
 func TestResponseFunctionCallAndOutput(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
 	tools := `,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"},"strict":true}]`
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("The sky?", tools)), 200)
@@ -362,6 +374,7 @@ func TestResponseFunctionCallAndOutput(t *testing.T) {
 
 // A native reader sees the same run.
 func TestResponseIsARunLikeAnyOther(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
 	run := decode[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
@@ -373,6 +386,7 @@ func TestResponseIsARunLikeAnyOther(t *testing.T) {
 // A response belongs to who asked for it: to everybody else it does not exist, by
 // whatever name he finds it.
 func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, needsApproval)

@@ -45,6 +45,7 @@ func listed(t *testing.T, s *service, query string) (ids []string) {
 }
 
 func TestRunsAreListedByThreadAndStatus(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	var all, ended []string
 	for i := range 5 {
@@ -69,6 +70,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 // A run that goes on has to be cancelled first; one that is forgotten leaves nothing but
 // that it was.
 func TestDeletedRunIsGone(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	run := s.StartRun(t, agent.Request{Background: true}).ID
 	<-s.Tools.Entered
@@ -87,6 +89,7 @@ func TestDeletedRunIsGone(t *testing.T) {
 
 // Without a durable log, runs go with their process; whoever asks is told so.
 func TestRunOfAnEarlierProcessIsGone(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	run := memory.New(memory.Options{}).NewID()
 	for _, r := range [][3]string{
@@ -100,6 +103,7 @@ func TestRunOfAnEarlierProcessIsGone(t *testing.T) {
 
 // A drained replica cuts its streams instead of ending them: the run goes on elsewhere.
 func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
+	t.Parallel()
 	set := func(o *agent.Options) { o.Durable = true }
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
 	run := s.StartRun(t, agent.Request{}).ID
@@ -150,6 +154,7 @@ func gift(tools *agenttest.ToolServer) {
 
 // S2.7: where the event has a part, it leads to the whole.
 func TestResultIsWhereItsEventSays(t *testing.T) {
+	t.Parallel()
 	s := serve(t, gives(), nil, nil)
 	gift(s.Tools)
 	stream := frames(t, s.do(t, "POST", "/answer/stream", question), "")
@@ -192,6 +197,7 @@ func TestResultIsWhereItsEventSays(t *testing.T) {
 }
 
 func TestResultBelongsToTheOwnerOfTheRun(t *testing.T) {
+	t.Parallel()
 	iam := newMint(t)
 	v := iam.verifier(t, nil)
 	s := serve(t, gives(), nil, func(o *api.Options) { o.Verifier = v })
@@ -209,6 +215,7 @@ func TestResultBelongsToTheOwnerOfTheRun(t *testing.T) {
 }
 
 func TestResultThatWasDroppedIsGone(t *testing.T) {
+	t.Parallel()
 	s := serve(t, gives(), func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 900 << 10}) }, nil)
 	gift(s.Tools)
 	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
@@ -218,6 +225,7 @@ func TestResultThatWasDroppedIsGone(t *testing.T) {
 
 // A call that goes on has no result yet.
 func TestResultOfACallInProgressIsNotFound(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Met.")), nil, nil)
 	run := s.StartRun(t, agent.Request{})
 	<-s.Tools.Entered

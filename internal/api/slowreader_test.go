@@ -157,6 +157,7 @@ func (l patients) Accept() (net.Conn, error) {
 // Readers that take nothing are let go when the time for one write is over, and those who
 // read get everything as it comes. facts/reliability.md L4; with LOAD=1 as many as there.
 func TestStreamsCutStalledReaders(t *testing.T) {
+	t.Parallel()
 	live, stalled, interval, timeout := 50, 50, 30*time.Millisecond, 3*time.Second
 	if os.Getenv("LOAD") != "" {
 		live, stalled, interval, timeout = 2000, 1000, time.Second, 5*time.Second

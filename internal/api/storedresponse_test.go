@@ -42,6 +42,7 @@ func (p inputPage) shape() string {
 }
 
 func TestInputItemsListTheInputOfAResponse(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, nil)
@@ -82,6 +83,7 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 }
 
 func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, needsApproval)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"`+one.Output[0].ID+`","approve":false}]`)), 200)
@@ -92,6 +94,7 @@ func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
 }
 
 func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
 	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
@@ -120,6 +123,7 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 
 // What waits for a person ends with its response; what goes on is not deleted by mistake.
 func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
@@ -144,6 +148,7 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 
 // All approvals of a request count, or none.
 func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
+	t.Parallel()
 	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
 	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
@@ -178,6 +183,7 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 
 // One of two approvals may come later than the other.
 func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
+	t.Parallel()
 	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
 	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
@@ -201,6 +207,7 @@ func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
 }
 
 func TestModelIsFoundByItsID(t *testing.T) {
+	t.Parallel()
 	s := serve(t, llmtest.Turns(), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}, "meta/llama": {ID: "meta/llama"}}
 	}, nil)
@@ -218,6 +225,7 @@ func TestModelIsFoundByItsID(t *testing.T) {
 
 // Open Responses wants every member of a response, and of what it repeats of the request.
 func TestResponseRepeatsItsRequest(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	body := respond("x", `,"tools":[{"type":"function","name":"colour"}],"text":{"verbosity":"low"},"reasoning":{"effort":"low"},"truncation":"auto","parallel_tool_calls":false,
 		"safety_identifier":"s","prompt_cache_key":"p","user":"u","max_tool_calls":3,"include":["reasoning.encrypted_content"],"stream_options":{"include_obfuscation":false},"metadata":{"k":"v"}`)

@@ -202,6 +202,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 
 // Where a run waits for a person, and where it waited and has gone on, too.
 func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
+	t.Parallel()
 	for name, ask := range map[string]struct{ path, body string }{
 		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
 		"aisdk":     {"/api/chat", strings.TrimSuffix(says("c", "And?"), "}") + `,"approvals":true}`},

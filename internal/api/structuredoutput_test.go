@@ -36,6 +36,7 @@ type structured struct {
 }
 
 func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysInTurn(`{"sum":"x"}`, "```json\n{\"sum\": 3}\n```"), nil, nil)
 	body := `{"question":"1 + 2?","instructions":"Be exact.","output_schema":` + sumSchema + `}`
 	a := decode[structured](t, s.do(t, "POST", "/answer", body), 200)
@@ -72,6 +73,7 @@ func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
 }
 
 func TestOutputThatDoesNotConformIsAProblem(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysInTurn(`{"sum":"x"}`), nil, nil)
 	p := refused(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+sumSchema+`}`), 502, "invalid_output")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/sum" {
@@ -88,6 +90,7 @@ func TestOutputThatDoesNotConformIsAProblem(t *testing.T) {
 }
 
 func TestOutputSchemaThatCannotBeUsedIsABadRequest(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysInTurn(`!`), nil, nil)
 	for schema, want := range map[string]string{
 		`{"properties":{"a":{"type":"strng"}}}`: "/output_schema/properties/a/type",
@@ -107,6 +110,7 @@ func TestOutputSchemaThatCannotBeUsedIsABadRequest(t *testing.T) {
 
 // Strict formats of the OpenAI APIs are validated; others are passed on.
 func TestStrictResponseFormatsAreValidated(t *testing.T) {
+	t.Parallel()
 	chat := func(strict, more string) string {
 		return ask("?", `,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
 	}
@@ -143,6 +147,7 @@ func TestStrictResponseFormatsAreValidated(t *testing.T) {
 }
 
 func TestOutputIsStructuredContentOfTheTool(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysInTurn(`{"sum":3}`), nil, nil)
 	m := s.asks(t, callOf(`{"question":"?","output_schema":`+sumSchema+`}`, ""))
 	if got := string(m.Result.StructuredContent.Output); got != `{"sum":3}` {
@@ -171,6 +176,7 @@ func TestAttachmentsAreCheckedInTheBody(t *testing.T) {
 
 // Each format has its own form for a file.
 func TestFilesReachTheModelFromEveryFormat(t *testing.T) {
+	t.Parallel()
 	const data = "data:text/csv;base64,eCx5"
 	for path, body := range map[string]string{
 		"/answer":              `{"question":"?","attachments":[{"name":"a.csv","media_type":"text/csv","data":"eCx5"}]}`,

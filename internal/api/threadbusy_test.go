@@ -16,6 +16,7 @@ type busyProblem struct {
 }
 
 func TestBusyThreadRefusesQueuesOrCancels(t *testing.T) {
+	t.Parallel()
 	open := make(chan struct{})
 	s := serve(t, holds(open), nil, nil)
 	active := decode[native.Status](t, s.do(t, "POST", "/answer", `{"question":"one","thread_id":"t","background":true}`), 202)
@@ -68,6 +69,7 @@ func TestBusyThreadRefusesQueuesOrCancels(t *testing.T) {
 // A suspended run counts as active, a repeated request attaches to its own run, and a question that brings
 // its history does not wait for others.
 func TestSuspendedRunKeepsItsThreadBusy(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil, needsApproval)
 	body := `{"question":"What is 1 + 2?","thread_id":"t"}`
 	one := decode[native.Status](t, s.do(t, "POST", "/answer", body, "Idempotency-Key", "k"), 202)

@@ -84,6 +84,7 @@ var askers = []struct {
 // Section 10 of the contract: the messages that the model receives for a thread do not depend on the
 // formats in which it was asked.
 func TestThreadIsTheSameInEveryFormat(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := range 8 {
@@ -114,6 +115,7 @@ func TestThreadIsTheSameInEveryFormat(t *testing.T) {
 }
 
 func TestThreadContinuesInEachFormat(t *testing.T) {
+	t.Parallel()
 	for _, by := range askers {
 		t.Run(by.name, func(t *testing.T) {
 			s := serve(t, remembers, nil, nil)
@@ -132,6 +134,7 @@ func TestThreadContinuesInEachFormat(t *testing.T) {
 
 // A request that brings more messages than its question brings its history: the thread is not read.
 func TestHistoryReplacesTheThread(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	for name, body := range map[string][2]string{
 		"native":           {"/answer", `{"question":"two","thread_id":"t","history":[{"role":"user","content":"own"},{"role":"assistant","content":"said"}]}`},
@@ -161,6 +164,7 @@ func TestHistoryReplacesTheThread(t *testing.T) {
 // previous_response_id continues from that response, also where it is not the newest turn, and whichever
 // format it is of.
 func TestPreviousResponseIsContinued(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	begun := decode[output](t, s.do(t, "POST", "/answer", `{"question":"one"}`), 200)
 	next := func(input, previous string) resource {
@@ -199,6 +203,7 @@ func TestPreviousResponseIsContinued(t *testing.T) {
 
 // A thread can be kept without the run of one of its turns; the reverse is an error in OpenAI's words.
 func TestPreviousResponseWithoutItsTurnIsNotFound(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("one", `,"conversation":"c"`)), 200)
 	if err := s.Log.DeleteThread(t.Context(), event.Owner{}, "c"); err != nil {
@@ -218,6 +223,7 @@ func (s *service) threadList(t *testing.T, query string, header ...string) nativ
 }
 
 func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	for i := range 5 {
 		askers[0].ask(t, s, fmt.Sprintf("thread/%d", i), fmt.Sprintf("\nQuestion %d\nmore", i))
@@ -283,6 +289,7 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 }
 
 func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	askers[0].ask(t, s, "t", "one")
 	for _, path := range []string{"/threads?limit=0", "/threads?limit=101", "/threads?limit=x", "/threads?after=!", "/threads/t?limit=0", "/threads/t?limit=201", "/threads/t?before=0", "/threads/t?before=x"} {
@@ -310,6 +317,7 @@ func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
 }
 
 func TestThreadsLastAgentAnswers(t *testing.T) {
+	t.Parallel()
 	s := serve(t, saysItsPrompt, withAgents, nil)
 	ask := func(body string, status int) string {
 		return decode[struct{ Answer, Code string }](t, s.do(t, "POST", "/answer", body), status).Answer
@@ -332,6 +340,7 @@ func TestThreadsLastAgentAnswers(t *testing.T) {
 
 // Deleting a thread deletes the runs of agents that its runs asked.
 func TestDeletedThreadTakesChildRunsWithIt(t *testing.T) {
+	t.Parallel()
 	script := func(r llmtest.Request) llmtest.Answer {
 		if strings.Contains(r.Messages[0].Content, "You are b.") && r.Messages[len(r.Messages)-1].Role == "user" {
 			return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"What is it?"}`})
@@ -355,6 +364,7 @@ func TestDeletedThreadTakesChildRunsWithIt(t *testing.T) {
 
 // A client's own tools: the results come with the next request on the thread.
 func TestThreadContinuesWithResultsOfTheCallersTools(t *testing.T) {
+	t.Parallel()
 	script := func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "user" && strings.Contains(r.Messages[len(r.Messages)-1].Content, "colour") {
 			return llmtest.Calls(llmtest.Call{Name: "colour", Args: `{}`})
@@ -381,6 +391,7 @@ func TestThreadContinuesWithResultsOfTheCallersTools(t *testing.T) {
 
 // MAX_HISTORY is for histories that requests bring.
 func TestMaxHistoryDoesNotCutThreads(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, func(o *agent.Options) { o.MaxHistory = 2 }, nil)
 	for i := range 5 {
 		askers[0].ask(t, s, "t", fmt.Sprint("q", i))
@@ -391,6 +402,7 @@ func TestMaxHistoryDoesNotCutThreads(t *testing.T) {
 }
 
 func TestThreadKeepsAttachments(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	body, _ := json.Marshal(map[string]any{"question": "What is in it?", "thread_id": "t", "attachments": []any{map[string]any{"name": "a.txt", "media_type": "text/plain", "data": "SGVsbG8="}}})
 	decode[output](t, s.do(t, "POST", "/answer", string(body)), 200)
@@ -406,6 +418,7 @@ func TestThreadKeepsAttachments(t *testing.T) {
 
 // An empty history, and another answer to the first question of a page: nothing came before.
 func TestEmptyHistoryDoesNotReadTheThread(t *testing.T) {
+	t.Parallel()
 	s := serve(t, remembers, nil, nil)
 	for path, body := range map[string]string{
 		"/answer":   `{"question":"two","thread_id":"t","history":[]}`,

@@ -138,6 +138,7 @@ func (r *recorder) get(t *testing.T, s *service, path string) {
 
 // A thread that goes through the formats, with what each client reads and what the thread has in the end.
 func TestThreadAcrossThreeFormatsIsAsInItsFile(t *testing.T) {
+	t.Parallel()
 	for _, order := range [][]string{{"aisdk", "responses", "agui", "native"}, {"chat", "mcp", "stream"}} {
 		s := serve(t, remembers, nil, nil)
 		r := &recorder{names: make(map[string]string)}
@@ -157,6 +158,7 @@ func TestThreadAcrossThreeFormatsIsAsInItsFile(t *testing.T) {
 
 // A question on a busy thread, in each format and each form of on_busy.
 func TestOnBusyIsAsInItsFiles(t *testing.T) {
+	t.Parallel()
 	for _, onBusy := range []string{"", "queue", "cancel"} {
 		for _, f := range threadFormats {
 			name := "busy-" + map[string]string{"": "refuse"}[onBusy] + onBusy + "-" + f.name

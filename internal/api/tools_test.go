@@ -21,6 +21,7 @@ type toolResult struct {
 }
 
 func TestToolCallWithoutAModel(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	got := decode[toolResult](t, s.do(t, "POST", "/tools/add/call", `{"args": {"b":2, "a":1}, "context": {"k":"v"}}`), 200)
 	if string(got.Payload) != `{"sum":3}` || got.Tool != "add" || got.Server != "default" || !strings.HasPrefix(got.CallID, "call_") {
@@ -33,6 +34,7 @@ func TestToolCallWithoutAModel(t *testing.T) {
 
 // What the caller wrote is what the tool gets and what the result names.
 func TestToolCallArgumentsAreNotRewritten(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	const args = `{"text":"<&>\u00e9 1.50"}`
 	got := decode[toolResult](t, s.do(t, "POST", "/tools/echo/call", `{"args":`+args+`}`), 200)
@@ -44,6 +46,7 @@ func TestToolCallArgumentsAreNotRewritten(t *testing.T) {
 
 // Every failure is a problem with the kind that tool_error would have.
 func TestToolCallFailureIsAProblemOfItsKind(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	type failure struct {
 		problem
@@ -73,6 +76,7 @@ func TestToolCallFailureIsAProblemOfItsKind(t *testing.T) {
 
 // S1.5: every argument that does not fit is named, by where it is in the body.
 func TestToolCallNamesInvalidArguments(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":"x","bee":2}}`), 422, "unprocessable")
 	got := make(map[string]string)
@@ -90,6 +94,7 @@ func TestToolCallNamesInvalidArguments(t *testing.T) {
 }
 
 func TestToolCallRefusesInvalidBodies(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	for _, body := range []string{`[]`, `{"args":[]}`, `{"args":null}`, `{"arguments":{}}`, `{"args":{},"args":{}}`, `{"args":{"a":1,"a":2}}`, `{} {}`, `{"context":{"a":1}}`} {
 		p := refused(t, s.do(t, "POST", "/tools/meet/call", body), 400, "invalid_request")
@@ -121,6 +126,7 @@ func calling(ctx context.Context, t *testing.T, s *service, tool string) *http.R
 
 // A caller that leaves ends its call, and the tool sees it.
 func TestToolCallEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
@@ -136,6 +142,7 @@ func TestToolCallEndsWithItsCaller(t *testing.T) {
 
 // A call under way holds a place of MaxRuns, keeps a drain waiting, and is ended by it.
 func TestToolCallCountsAsARun(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	first := make(chan *http.Response, 1)
 	held := calling(t.Context(), t, s, "wait")

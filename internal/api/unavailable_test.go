@@ -100,6 +100,7 @@ func TestQuestionForUnavailableToolsAsksNoModel(t *testing.T) {
 }
 
 func TestRequestMetadataComesBack(t *testing.T) {
+	t.Parallel()
 	s := serve(t, adds(), nil, nil)
 	type withMetadata struct {
 		RunID           string            `json:"run_id"`
