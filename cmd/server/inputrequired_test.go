@@ -13,6 +13,7 @@ import (
 // S0.6: what a 2026-07-28 server asks is answered after a kill -9, by another replica or by the same
 // process started again, once, and the call is made once.
 func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
+	t.Parallel()
 	for name, where := range map[string]struct {
 		log      string
 		replicas int
