@@ -151,6 +151,9 @@ func isBelowError(path []ast.Node) bool {
 	return len(call.Args) == 1 && strings.HasSuffix(strings.ToLower(types.ExprString(call.Args[0])), "err")
 }
 
+// parsed has the files that were parsed, since many tests read all of them. The tests run one at a time.
+var parsed = make(map[string]*ast.File)
+
 // eachFile parses every Go file below dir and calls f with it.
 func eachFile(t *testing.T, dir string, f func(path string, file *ast.File)) {
 	t.Helper()
@@ -164,11 +167,15 @@ func eachFile(t *testing.T, dir string, f func(path string, file *ast.File)) {
 		if !strings.HasSuffix(path, ".go") {
 			return nil
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err == nil {
-			f(path, file)
+		file := parsed[path]
+		if file == nil {
+			if file, err = parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments); err != nil {
+				return err
+			}
+			parsed[path] = file
 		}
-		return err
+		f(path, file)
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
