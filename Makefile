@@ -30,7 +30,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 .PHONY: demo
-demo: ## the whole job on this machine, no key needed
+demo: ## answerd with an IAM, an MCP server and a stand-in for a model; no key needed
 	go run ./cmd/server demo
 
 .PHONY: run

@@ -122,6 +122,18 @@ func TestEventsPageListsEveryEvent(t *testing.T) {
 	}
 }
 
+func TestTerminalPageListsEveryCommand(t *testing.T) {
+	page, err := os.ReadFile("../../docs/terminal.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands() {
+		if !regexp.MustCompile("(?m)^\\|.*`answerd " + c.name + "`").Match(page) {
+			t.Errorf("the table of commands lacks answerd %s, want a row for it", c.name)
+		}
+	}
+}
+
 // requireSection compares the part of a document between two comments with what it should be.
 func requireSection(t *testing.T, path, name, want string) {
 	t.Helper()

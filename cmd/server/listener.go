@@ -151,7 +151,7 @@ func serveMetrics(c config, metrics http.Handler, logger *slog.Logger) (here htt
 // and returns the function that counts one.
 func newAuthFailureCounter(m metric.Meter) (func(ctx context.Context, reason string), error) {
 	counter, err := m.Int64Counter("answerd.logins.refused", metric.WithUnit("{request}"),
-		metric.WithDescription("Requests whose token was not taken, or that had none, by reason."))
+		metric.WithDescription("Requests without a token, or with one that was refused, by reason."))
 	if err != nil {
 		return nil, fmt.Errorf("create the metric of refused logins: %w", err)
 	}

@@ -2,7 +2,7 @@
 // it with the tools of your MCP servers.
 //
 //	answerd            serve, configured by the environment
-//	answerd demo       the whole job on this machine, nothing installed, no key
+//	answerd demo       serve with an IAM, an MCP server and a stand-in for a model; no key needed
 //	answerd ask        ask one question in the terminal
 //	answerd chat       the same as a conversation
 //	answerd eval       ask the questions of a suite and check the answers
@@ -16,7 +16,7 @@
 //	answerd health     ask a running answerd at ADDR whether it is alive
 //	answerd help       print the commands
 //
-// Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments, 130 interrupted.
+// Exit codes: 0 success, 1 failure, 2 unusable configuration or arguments, 130 interrupted.
 package main
 
 import (
@@ -61,7 +61,7 @@ func commands() []command {
 			}
 			return serve(ctx, c, stderr, func(string) {})
 		}},
-		{"demo", "", "the whole job on this machine, nothing installed and no key", true, demoCommand},
+		{"demo", "", "serve with an IAM, an MCP server and a stand-in for a model on this machine; no key needed", true, demoCommand},
 		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -export FILE: write the run into this file; -yes: approve every call", true, askCommand},
 		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
 		{"eval", "SUITE.yaml [flags]", "ask the questions of a suite and check the answers, in this process;\n-url U: of the answerd there; -token-file F: send the token in this file; -parallel N: questions at a time;\n-out F: write the report as JSON; -junit F: as JUnit XML;\n-against F: compare with the settings in this environment file", true, evalCommand},
@@ -111,7 +111,7 @@ Settings are environment variables; .env.example and docs/configuration.md list 
   ADDR              address to listen on; default: 127.0.0.1:8080
 
 Without a key, begin with: answerd demo
-Exit codes: 0 fine, 1 failure, 2 unusable configuration or arguments, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 unusable configuration or arguments, 130 interrupted.
 `)
 	_, err := io.WriteString(stdout, b.String())
 	return err

@@ -78,11 +78,11 @@ func newMetrics(m metric.Meter, byClaim bool) (metrics, error) {
 	var errs [7]error
 	out.runs, errs[0] = m.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
 	out.duration, errs[1] = m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
-	out.active, errs[2] = m.Int64UpDownCounter("answerd.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs that go on."))
+	out.active, errs[2] = m.Int64UpDownCounter("answerd.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs in progress."))
 	out.streams, errs[3] = m.Int64UpDownCounter("answerd.streams.active", metric.WithUnit("{stream}"), metric.WithDescription("Requests that read a run."))
-	out.firstEvent, errs[4] = m.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the first thing that the model says."))
+	out.firstEvent, errs[4] = m.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the model's first output."))
 	out.tools, errs[5] = m.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
-	out.refused, errs[6] = m.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that found no place, by reason."))
+	out.refused, errs[6] = m.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
 	err := errors.Join(errs[:]...)
 	for _, reason := range refusals {
 		if err == nil {

@@ -96,7 +96,7 @@ func New(o Options) (*Client, error) {
 	meter := cmp.Or[metric.Meter](o.Meter, metricnoop.NewMeterProvider().Meter(""))
 	var err error
 	c.duration, err = meter.Float64Histogram("answerd.hook.duration", metric.WithUnit("s"),
-		metric.WithDescription("Questions to the hooks' service, by hook and what the reply does."))
+		metric.WithDescription("Webhooks to HOOKS_URL, by hook and by what the reply does."))
 	if err != nil {
 		return nil, fmt.Errorf("create the hooks' metric: %w", err)
 	}
