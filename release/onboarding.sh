@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures how long a newcomer waits for the first answer of the demo, and prints one line each:
+# Measures how long a newcomer waits for the first answer of the demo, and prints one line each, with the CPU
+# time of the command, which depends less on what else the machine does:
 #
 #   clone   git clone and go run ./cmd/server demo, with an empty build cache; modules come from this
 #           machine's module cache, so downloads over a network are not in the figure
@@ -22,6 +23,11 @@ cleanup() {
 trap cleanup EXIT
 now() { date +%s%N; }
 
+# cpu_time prints the CPU time of a process and of its children that have ended, in milliseconds.
+cpu_time() { # pid
+	awk -v hz="$(getconf CLK_TCK)" '{print int(($14 + $15 + $16 + $17) * 1000 / hz)}' "/proc/$1/stat" 2>/dev/null || echo 0
+}
+
 # first_answer starts a demo with the command, in a process group of its own, asks it, and prints the
 # milliseconds since $1.
 first_answer() { # begun, name, command…
@@ -39,7 +45,7 @@ first_answer() { # begun, name, command…
 		kill -0 "$demo" 2>/dev/null || { cat "$work/log"; exit 1; }
 		sleep 0.02
 	done
-	printf '%s to first answer: %d ms\n' "$name" $((($(now) - begun) / 1000000))
+	printf '%s to first answer: %d ms, %d ms of CPU time\n' "$name" $((($(now) - begun) / 1000000)) "$(cpu_time "$demo")"
 	kill -- "-$demo" && wait "$demo" 2>/dev/null || true
 	demo=
 }
