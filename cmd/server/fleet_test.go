@@ -251,7 +251,7 @@ func (f *replicas) url(i int) string {
 	return f.urls[i]
 }
 
-// runReader is one question, and what its reader saw: he holds on to nothing but his
+// runReader is one question and the events that its reader has received. The reader keeps only its
 // position, and changes replicas.
 type runReader struct {
 	fleet  *replicas
@@ -303,8 +303,8 @@ func (j *runReader) nextReplica(replica int) int {
 	return -1
 }
 
-// request goes on where the reader is. Before he knows the run, the same question under
-// the same key is the same run.
+// request continues at the position of the reader. Before the reader knows the run's id, it repeats the
+// question with the same Idempotency-Key, which is the same run.
 func (j *runReader) request(ctx context.Context, url string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/answer/stream", strings.NewReader(j.body))
 	if err != nil {
@@ -318,8 +318,8 @@ func (j *runReader) request(ctx context.Context, url string) (*http.Request, err
 	return req, nil
 }
 
-// readFrames takes frames until the stream ends, or the reader leaves after so many. over says
-// that he has what he came for.
+// readFrames takes frames until the stream ends, or the reader leaves after so many. over reports
+// whether the reader has the event that it waits for.
 func (j *runReader) readFrames(resp *http.Response, leave int, until string) (over bool, _ error) {
 	defer resp.Body.Close()
 	switch resp.StatusCode {

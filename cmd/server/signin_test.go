@@ -76,8 +76,8 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 	}
 }
 
-// S4.9: OAuth. A person is asked in the stream of his question, signs in with his
-// browser, and the run goes on by itself; the next question has the server's tools.
+// S4.9: OAuth. A person is asked in the stream of their question and signs in with their
+// browser; then the run continues by itself, and the next question has the server's tools.
 func TestSignInDuringARun(t *testing.T) {
 	t.Parallel()
 	as, config := newSignInServer(t)
@@ -121,7 +121,7 @@ func TestSignInDuringARun(t *testing.T) {
 	}
 }
 
-// Where nobody can be asked, the caller is told where he can.
+// If the person cannot be asked, the error says where they can be.
 func TestSignInURLIsInTheErrorOfACallWithoutAStream(t *testing.T) {
 	t.Parallel()
 	_, config := newSignInServer(t)

@@ -65,7 +65,8 @@ func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 	if err := j.readUntil(ctx, 0, "step_start"); err != nil {
 		t.Fatal(err)
 	}
-	// He leaves the one, and the other is where he stays; three graces are over soon.
+	// The reader leaves the first replica and stays with the other one. Three times the disconnect
+	// grace passes soon.
 	if err := j.readUntil(ctx, 1, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -289,7 +289,8 @@ func TestRunIsSuspendedWhenAllItsCallsWait(t *testing.T) {
 	}
 }
 
-// Nobody has to keep reading while he thinks; whoever answered is about to read on.
+// A run that waits for a person is not cancelled without readers, and neither is one that has just
+// been answered: the person who answered is about to read again.
 func TestRunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
 	h := adding(t, func(o *agent.Options) { o.DisconnectGrace = 0 }, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID

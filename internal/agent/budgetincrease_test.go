@@ -148,8 +148,8 @@ func TestLimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 	}
 }
 
-// Seconds that somebody gives a run begin where its own ended; while he is asked the clock
-// stands still.
+// The seconds that a person adds begin where the run's own seconds ended. The clock is stopped
+// while the person is asked.
 func TestSecondsCanBeRaised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memoryServer{"hesitate": func(*http.Request) (string, error) { return text("at last"), nil }}

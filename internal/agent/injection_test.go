@@ -196,9 +196,9 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	t.Logf("%d texts, %d attempts refused, %d calls approved", len(texts), attempts, len(granted))
 }
 
-// obey runs the obedient model on text i. Somebody is there for three texts of four: he
-// refuses one, and approves one call of the others, with arguments of his own that try to
-// widen it.
+// obey runs the obedient model on text i. For three of four texts a person answers: they
+// refuse one call and approve one of the others, with changed arguments that try to allow
+// more.
 func obey(t *testing.T, h *agenttest.Fixture, i int, granted *[]string) []event.Event {
 	t.Helper()
 	run := h.StartRun(t, agent.Request{

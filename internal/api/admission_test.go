@@ -206,8 +206,8 @@ func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 	refused(t, s.do(t, "POST", "/answer", question), 429, "rate_limited")
 }
 
-// Who repeats a request by its key is no new load, and the one who is refused has not
-// used his key up.
+// A request that repeats an Idempotency-Key is not new load. A request that is refused leaves its
+// key unused.
 func TestIdempotencyKeyRepeatNeedsNoAdmission(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})

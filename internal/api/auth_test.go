@@ -365,9 +365,8 @@ func newExchanging(t *testing.T) *exchanging {
 	return e
 }
 
-// RFC 8693: a question is answered with tools on behalf of who asked it. The token that
-// he brought goes to the IAM and nowhere else: not to the MCP server, and not into what
-// the run says.
+// RFC 8693: tools are called on behalf of the caller who asked. The caller's token is sent to the
+// IAM and nowhere else: not to the MCP server, and not into the events of the run.
 func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)

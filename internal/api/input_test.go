@@ -248,8 +248,8 @@ func TestToolCallNeedsApproved(t *testing.T) {
 	decode[struct{ Payload any }](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":true}`), 200)
 }
 
-// To a stranger a run that waits is no run, whatever he sends: nothing that he is told
-// depends on what there is.
+// For other callers a run that waits does not exist, whatever they send: no response depends on
+// whether it exists.
 func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)

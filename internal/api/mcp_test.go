@@ -351,8 +351,8 @@ func paying(t *testing.T) *httptest.Server {
 	return web
 }
 
-// What a server wants its person to visit is asked of the host that called, and his answer
-// goes back to the server.
+// A URL that a server asks the user to visit is elicited from the MCP host that called, and the
+// user's answer is sent to the server.
 func TestMCPElicitsAVisitToAURL(t *testing.T) {
 	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "pay", Args: `{}`}), llmtest.Says("Well."))

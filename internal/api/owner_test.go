@@ -26,9 +26,9 @@ func routesOf(t *testing.T, s *service) (all []string) {
 	return all
 }
 
-// CVE-2026-45349, CVE-2026-52870: whoever knows the id of what is another's is told what he
-// is told of an id that nobody has, and changes nothing. Owner is the issuer and the
-// subject: the same subject of another issuer has no token here at all.
+// CVE-2026-45349, CVE-2026-52870: a caller who knows the id of another caller's run gets the same
+// answer as for an id that does not exist, and changes nothing. The owner is the issuer and the
+// subject. A token of another issuer is refused, so the same subject of that issuer is not tested.
 func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)

@@ -383,8 +383,8 @@ func TestResponseIsARunLikeAnyOther(t *testing.T) {
 	}
 }
 
-// A response belongs to who asked for it: to everybody else it does not exist, by
-// whatever name he finds it.
+// A response belongs to the caller who asked for it. For anyone else it does not exist, under any of
+// its ids.
 func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)

@@ -128,9 +128,9 @@ func (c *consented) signIn(name string) {
 	}
 }
 
-// The first caller signs in by a tool that stands for those that nobody may list, the
-// next are asked when they call one; each acts as himself, in a session of his own, on
-// every kind of server.
+// The first caller signs in with the tool sign_in, because nobody can list the server's tools yet.
+// Later callers are asked when they call a tool. Each caller has a session and a token of their own,
+// on every kind of server.
 func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
@@ -159,8 +159,8 @@ func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 	}
 }
 
-// However many calls of one caller wait, more than the server has permits for: one
-// authorization, one token, and all go on when his browser comes back.
+// More calls of one caller wait than the server has permits. There is one authorization and one token,
+// and all calls continue when the browser returns.
 func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
@@ -277,8 +277,8 @@ func TestSignInGoesOnWhenItsToolIsGone(t *testing.T) {
 	}
 }
 
-// A tool that wants more rights has the person asked for them, with those that he gave;
-// one that is never content ends soon.
+// If a tool needs more scopes, the person is asked for them together with those already granted. A
+// tool that keeps asking for more fails soon.
 func TestToolWantsMoreRights(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
@@ -406,8 +406,8 @@ func TestReloadKeepsConsent(t *testing.T) {
 	}
 }
 
-// On behalf of callers by way of their identity provider: each by one exchange, and what
-// he brought does not reach the server.
+// Calls on behalf of callers through their identity provider: one exchange for each caller, and the
+// caller's own token does not reach the server.
 func TestEnterpriseCallersShareNothing(t *testing.T) {
 	as := oauthtest.New(t) // of the server, and the identity provider too
 	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}

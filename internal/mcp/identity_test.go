@@ -147,7 +147,7 @@ func (g *guarded) all() string {
 	return strings.Join(g.seen, "\n")
 }
 
-// caller is who came with an inbound token of his own.
+// caller returns the identity of a caller with an inbound token of their own.
 func caller(name string) auth.Identity {
 	return auth.Identity{Issuer: "https://login.example", Subject: name, Token: auth.NewSecret("inbound-" + name)}
 }
@@ -226,9 +226,9 @@ func TestOwnCredentialsAreForOneServer(t *testing.T) {
 	}
 }
 
-// RFC 8693: on behalf of each caller, and the token that he brought reaches no server.
-// One exchange, however many calls of one caller; two callers share neither a session
-// nor a token, at a server that binds the one to the other.
+// RFC 8693: calls are made on behalf of each caller, and the caller's own token reaches no server.
+// There is one exchange for all calls of a caller. Two callers share neither a session nor a token, at
+// a server that binds sessions to tokens.
 func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 	i := newIAM(t)
 	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
@@ -269,8 +269,8 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 	}
 }
 
-// One person who comes with another token keeps his session, and his calls carry what
-// that token was exchanged for.
+// A caller who sends another token keeps their session, and their calls carry the token that the new
+// one was exchanged for.
 func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
 	i := newIAM(t)
 	g := newGuarded(t, i, "")
@@ -364,7 +364,7 @@ func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 	}
 }
 
-// A caller without a token is told so, and nothing is asked for him.
+// A call without a caller's token fails with that reason, and no token is requested.
 func TestCallWithoutCallersToken(t *testing.T) {
 	i := newIAM(t)
 	g := newGuarded(t, i, "")

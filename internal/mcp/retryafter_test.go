@@ -66,8 +66,8 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 	})
 }
 
-// The call that tries a failed server may ask a person, who takes his time: others
-// needn't wait for him to find out.
+// The trial call to a failed server may ask a person, who can take long to answer. Other calls do not
+// wait for that answer to learn whether the server works.
 func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker

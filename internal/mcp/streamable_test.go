@@ -170,7 +170,8 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 		"notifications/cancelled; Mcp-Method: notifications/cancelled")
 }
 
-// 2026-07-28 basic: each request says who asks, and what he can do; before, only the handshake does.
+// 2026-07-28, basic: each request names the client and its capabilities. In earlier versions only the
+// handshake does.
 func TestRequestsIntroduceUsAsTheHandshakeDid(t *testing.T) {
 	for flavour, introduced := range map[string]bool{"stateless json": true, "stateful json": false} {
 		var mu sync.Mutex

@@ -102,7 +102,7 @@ func TestUserSessionsInUseAreLimited(t *testing.T) {
 	}
 }
 
-// A principal who has gone is forgotten, and his session ended.
+// The session of an idle principal is ended, and the principal forgotten.
 func TestIdlePrincipalsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan string, 2)

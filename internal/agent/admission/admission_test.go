@@ -88,7 +88,7 @@ func TestCallerWhoLeavesLeavesTheQueue(t *testing.T) {
 	})
 }
 
-// One caller with many requests waits for himself, and not in front of the others.
+// A caller with many requests delays their own requests, and not those of other callers.
 func TestQueueServesCallersInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
@@ -144,7 +144,8 @@ func TestQueueHoldsAThousandCallers(t *testing.T) {
 	}
 }
 
-// A full queue takes the first of a caller all the same, for the last of him who has most.
+// A full queue still accepts the first request of a caller. It refuses the newest request of the
+// caller who has most in the queue instead.
 func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
@@ -299,8 +300,9 @@ func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
 	enter(t, g, "a")
 }
 
-// Three times as much as fits for five minutes: who is let in waited ten seconds at most, next to
-// nobody waited in vain, and who asks for his fair part gets it, whatever the other does.
+// Three times the load that fits, for five minutes: an admitted request waited at most ten seconds,
+// almost no request was refused after a wait, and a caller who asks for a fair share gets it whatever
+// another caller does.
 // facts/reliability.md L3.
 func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -50,7 +50,7 @@ func (s scenario) authorize(server *config.Server) {
 	}
 }
 
-// list is the tools for the scenario's caller, who signs in first if that is all he may do.
+// list returns the tools of the scenario's caller, who signs in first if sign_in is the only tool.
 func (s scenario) list(ctx context.Context, client *mcp.Client) ([]catalog.Tool, error) {
 	tools := client.ToolsFor(ctx, s.caller)
 	if len(tools) != 1 || tools[0].Original != "sign_in" {
