@@ -75,13 +75,12 @@ func (w *testWorld) issuedToken(t *testing.T) string {
 	return reply.Token
 }
 
-// Secrets of the operator, the caller's token, and what upstreams say while they fail are
-// planted in every place that takes one, and looked for wherever somebody reads: in the
-// log at its most talkative, in traces, in metrics, in every response, and with each
-// upstream that they are not for. What callers ask and tools are told is the caller's to
-// read, and in no log, trace or metric; what upstreams say while they fail is in none
-// either, since it may repeat what they were sent. With TRACE_CONTENT questions and arguments
-// are in traces, and nothing else of it.
+// Secrets of the operator, the caller's token and error texts of upstreams are put into every place
+// that accepts one. The test then searches for them in the log at its lowest level, in traces,
+// metrics, every response, and at every upstream that must not get them. Questions and arguments
+// are for the caller to read, and in no log, trace or metric. Error texts of upstreams are in none
+// of these either, since they may repeat what the upstream was sent. With TRACE_CONTENT, traces
+// have questions and arguments, and nothing else of these.
 func TestSecretsReachOnlyTheirReceiver(t *testing.T) {
 	for _, content := range []string{"false", "true"} {
 		t.Run("TRACE_CONTENT="+content, func(t *testing.T) { testSecretsReachOnlyTheirReceiver(t, content) })

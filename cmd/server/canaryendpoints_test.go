@@ -13,9 +13,9 @@ import (
 	"answerd/internal/demo"
 )
 
-// What the operator puts into URLs, queries and headers of model endpoints and MCP servers may be
-// a key: it is sent to that endpoint, and is in no log, trace, metric, event, response or report
-// of answerd check, whatever the endpoint does and however it repeats what it was sent.
+// URLs, queries and headers of model endpoints and MCP servers may contain a key. Each is sent to
+// its own endpoint only, and is in no log, trace, metric, event, response or report of answerd
+// check, whatever the endpoint does and however it repeats what it was sent.
 func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	// Each answers in another way, and repeats the request as it came and decoded.
 	repeat := func(r *http.Request) string {

@@ -40,8 +40,8 @@ func (w *testWorld) callerToken(t *testing.T) string {
 	return "Bearer " + token.Reveal()
 }
 
-// Whatever ADDR is written like: what others can reach is not served to everybody unless
-// somebody says that it shall be.
+// However ADDR is written: an address that other machines can reach is not served without
+// authentication, unless a setting allows that.
 func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
 	for addr, open := range map[string]bool{
@@ -203,8 +203,7 @@ func TestProtectedResourceMetadataNamesTheIssuer(t *testing.T) {
 	}
 }
 
-// F36: rules are read again on SIGHUP; those that are no good are refused, and those in
-// force stay.
+// F36: rules are read again on SIGHUP. Invalid rules are refused, and the ones in use stay.
 func TestRulesAreReloaded(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())

@@ -58,8 +58,8 @@ func TestInputRequiredIsAnsweredAfterAKilledReplica(t *testing.T) {
 	}
 }
 
-// A replica that is killed around the moment of the answer makes the call once, or nobody knows what
-// became of it.
+// A replica is killed around the moment of the answer. The call is then made once, or it ends as
+// unknown_outcome.
 func TestInputRequiredIsSentOnceWhenReplicasAreKilled(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)

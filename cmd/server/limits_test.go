@@ -68,8 +68,8 @@ func (c rawConn) get(path string) (status int, closes bool, _ error) {
 	return resp.StatusCode, resp.Close, err
 }
 
-// Beyond its connections the service answers probes, refuses the rest, and is there again
-// when somebody has left.
+// Beyond its limit of connections the service answers health probes and refuses other requests. It
+// serves again when a connection is closed.
 func TestConnectionsAreBoundedAndProbesAreAnswered(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
@@ -170,8 +170,8 @@ func TestConnectionsThatWouldUseUpAllFilesAreRefused(t *testing.T) {
 	getUntilOK(t, c, url)
 }
 
-// F34, where the limits were set wrong: there are no more files. Nothing crashes, and all
-// is well again when there are some.
+// F34: there are no more file descriptors, because the limits were set wrong. The process does not
+// crash, and serves again when descriptors are free.
 func TestFilesThatAreUsedUpAreSurvived(t *testing.T) {
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("Yes.")))
 	p := spawnWithFiles(t, 64, append(w.environ(), "MAX_CONNECTIONS=1000"))
@@ -248,8 +248,8 @@ func (p *pipeListener) Accept() (net.Conn, error) {
 func (p *pipeListener) Close() error   { p.once.Do(func() { close(p.over) }); return nil }
 func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// F30: whoever sends slowly has 5 s for the headers and 15 s for all of the request, and
-// keeps nobody else from anything.
+// F30: a client that sends slowly has 5 s for the headers and 15 s for the whole request, and
+// delays no other client.
 func TestSlowRequestsAreCutOff(t *testing.T) {
 	fixture := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	synctest.Test(t, func(t *testing.T) {
@@ -312,7 +312,8 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 	})
 }
 
-// What a caller has used at one replica counts at the other one, also after both have started again.
+// What a caller has used at one replica counts at the other one, also after both have been
+// restarted.
 func TestReplicasShareTheBudgetOfACaller(t *testing.T) {
 	t.Parallel()
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))

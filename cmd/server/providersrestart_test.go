@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A run on each of the endpoints that refuse requests without their members, which is interrupted
-// in every way that a run survives, has the members all the same.
+// Runs on each endpoint that refuses requests without its own members are interrupted in every way
+// that a run survives. Their later requests still have these members.
 func TestProviderMembersSurvive(t *testing.T) {
 	file := func(t *testing.T) string { return "file:" + t.TempDir() }
 	cluster := func(*testing.T) string { return "" }

@@ -61,7 +61,7 @@ func fillLog(t *testing.T, c *http.Client, url string) {
 	}
 }
 
-// A collector of logs that hangs is no reason to stop answering.
+// A log collector that hangs does not stop answers.
 func TestServiceContinuesWhenNobodyReadsItsLog(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())

@@ -75,7 +75,8 @@ func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 	}
 }
 
-// What is asked on A is answered on B, once; while it waits nobody holds the run.
+// A question asked on replica A is answered on replica B, once. While it waits, no replica executes
+// the run.
 func TestApprovalIsAcceptedByAnyReplica(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
@@ -145,8 +146,8 @@ func TestCancelReachesTheReplicaThatExecutesTheRun(t *testing.T) {
 	})
 }
 
-// A replica that is told to stop hands its runs over: nobody loses anything, nothing is
-// done again but the step that was cut, and new questions are refused as they should be.
+// A replica that gets SIGTERM hands its runs over: no reader misses an event, only the interrupted
+// step runs again, and new questions are refused with 503.
 func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, "", "DRAIN_TIMEOUT=0s"), longContext(t)

@@ -118,7 +118,7 @@ func TestRefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
 	}
 }
 
-// What a person approves is what is called, in every place that says what was.
+// The call that a person approves is the call that is made, in every event and log line about it.
 func TestArgumentsThatAPersonChangedAreThoseThatAreCalledWith(t *testing.T) {
 	h := adding(t, nil, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
@@ -317,7 +317,7 @@ func TestCancelledRunTakesItsApprovalsAlong(t *testing.T) {
 	}
 }
 
-// What was approved is the tool as the person knew it.
+// An approval is for the definition of the tool that the person was shown.
 func TestApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
 	server, calls := sdk.NewServer(&sdk.Implementation{Name: "shifty", Version: "1"}, nil), 0
 	offer := func(description string) {
@@ -387,8 +387,8 @@ func TestCallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 	}
 }
 
-// Arguments that a person wrote are news to the hook too, and what it makes of them nobody
-// has approved.
+// Arguments that a person changed are sent to the hook too. If the hook changes them again, they
+// need another approval.
 func TestChangedArgumentsGoByTheHookAgain(t *testing.T) {
 	for reply, want := range map[string]string{`{}`: "", `{"args":{"a":1,"b":1}}`: "does not let this call", `{"abort":true}`: "A hook refused"} {
 		service := webhooktest.New(t, func(q webhooktest.Question) string {

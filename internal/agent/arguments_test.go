@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What the model reads about bad arguments names the place, and never quotes an error of Go.
+// The text that the model gets about bad arguments names the field, and never quotes an error of
+// Go.
 func TestParseArgsSaysWhereArgumentsAreWrong(t *testing.T) {
 	for text, want := range map[string]string{
 		`{'a': 1}`:                      `they are not a JSON object: at byte 2, "'a': 1}" is not valid JSON`,

@@ -43,8 +43,8 @@ func (l *logged) calls(t *testing.T) (lines []map[string]any) {
 	return lines
 }
 
-// Every call leaves one line, whatever became of it: who, for whom, what exactly, who
-// allowed it, how it ended. What was in the arguments is not in it.
+// Every call has one log line, however it ended: who called, on whose behalf, which tool and
+// definition, which rule allowed it, and the outcome. The line does not have the arguments.
 func TestAuditLogHasOneLinePerCall(t *testing.T) {
 	log := &logged{}
 	h := adding(t, func(o *agent.Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) },

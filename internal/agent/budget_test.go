@@ -84,7 +84,7 @@ func TestBudgetLimitsAreAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 	}
 }
 
-// The same run costs 50 tokens in and 25 out, or nobody knows what.
+// The same run uses 50 input and 25 output tokens, or the endpoint does not report its usage.
 func TestCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 	for name, price := range map[string]*llm.Price{"known": {Input: 20, Output: 60}, "free": {}, "unknown": nil} {
 		h := agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {

@@ -85,7 +85,8 @@ func bound(b agent.Budget, name string) float64 {
 	}[name]
 }
 
-// What the operator does not allow, nobody is asked for; nor where nobody wants to be.
+// Nobody is asked to raise a limit that the operator does not allow to be higher, nor if the
+// question has no on_limit.
 func TestBudgetIncreaseIsAskedOnlyWhereItCanBeGranted(t *testing.T) {
 	for name, c := range map[string]struct {
 		ours  agent.Budget

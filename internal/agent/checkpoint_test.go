@@ -2,7 +2,7 @@ package agent
 
 import "testing"
 
-// What one process held, another one reads, of another version perhaps.
+// A checkpoint that one process stored can be read by another one, also of another version.
 func FuzzHeld(f *testing.F) {
 	for _, s := range []string{`{"version":1,"request":{"Question":"?"}}`, `{"version":2}`, `{"version":1,"request":null}`, `{"version":1,"traceparent":"00-x"}`, `[]`, "\xff"} {
 		f.Add([]byte(s))

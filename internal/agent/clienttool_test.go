@@ -77,7 +77,7 @@ func TestClientToolsAreNotOfferedWithoutTools(t *testing.T) {
 	}
 }
 
-// After the last turn nobody may call anything, the caller neither.
+// After the last turn no tool can be called, and neither can those of the caller.
 func TestSummingUpTurnCannotCallTheClient(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}),

@@ -304,8 +304,8 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 	}
 }
 
-// A result that a hook has not seen is shown to nobody, even if the hook had no time to
-// look because another one ended the run.
+// A result that the hook has not seen is shown to nobody, even if the hook could not be asked
+// because another one ended the run.
 func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	arrived, over := make(chan struct{}), make(chan struct{})
 	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "fail"})),
@@ -337,7 +337,7 @@ func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	}
 }
 
-// Calls without a model go by the hooks too; there is no run that could end.
+// The hooks are also asked about calls without a model. There is no run that an abort could end.
 func TestDirectCallsGoByTheHooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		tool, reply, hook string

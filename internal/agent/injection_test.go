@@ -132,9 +132,9 @@ func obedient(r llmtest.Request) llmtest.Answer {
 	return llmtest.Calls(calls...)
 }
 
-// Whatever a text from outside makes a model do: it gets at no tool that the operator or
-// the request leaves out, and spends no approval that a person has not given for exactly
-// that call. A model that obeys every word of 60 injections is the proof (S0.7).
+// Whatever text from outside makes a model do, the model cannot call a tool that the operator or
+// the request leaves out, and cannot use an approval for another call. A model that obeys all of 60
+// injected texts shows it (S0.7).
 func TestInjectedTextsGainNothing(t *testing.T) {
 	texts := strings.Split(strings.TrimSuffix(injections, "\n"), "\n---\n")
 	if len(texts) < 60 {

@@ -30,8 +30,8 @@ func askScript() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked."))
 }
 
-// S0.6: what a 2026-07-28 server asks is answered in another process than the one that it asked, and
-// the call is sent again once, with the state that nobody else sees.
+// S0.6: a question of a 2026-07-28 server is answered in another process than the one that it was
+// asked in. The call is sent again once, with the server's requestState, which nobody else sees.
 func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 	log := newMemoryLog()
 	var lines bytes.Buffer
@@ -124,7 +124,7 @@ func TestInputRequiredWithSeveralQuestionsAndRoundTrips(t *testing.T) {
 	}
 }
 
-// A question that nobody answers in time is answered with cancel, wherever the run is then.
+// A question that nobody answers in time is answered with cancel, in whichever process the run is.
 func TestInputRequiredExpires(t *testing.T) {
 	h := agenttest.NewFixture(t, askScript(), func(o *agent.Options) {
 		durable(newMemoryLog())(o)
@@ -170,7 +170,7 @@ func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
-// The process may die at any moment. Then the call is made once, or nobody knows what became of it.
+// The process is killed at any moment. The call is then made once, or ends as unknown_outcome.
 func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, askScript(), durable(origin), agenttest.Stateless)

@@ -75,7 +75,7 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 	}
 }
 
-// What can never fit costs no model call.
+// A prompt that can never fit the window costs no model call.
 func TestQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), small(2000))
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
@@ -144,7 +144,7 @@ func TestConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 	}
 }
 
-// What was heard cannot be taken back: no second try then.
+// A model call is not repeated after its first delta, because readers already have that text.
 func TestAnswerThatHasBegunIsNotTriedAgain(t *testing.T) {
 	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer {
 		return func(w http.ResponseWriter, _ *http.Request) {

@@ -32,9 +32,9 @@ var clerk = auth.Identity{Issuer: "https://iam.example", Subject: "cleo", Claims
 
 const clerksAdd = `{"rules": [{"name": "clerks", "claims": {"groups": ["clerks"]}, "tools": ["add", "gi*"], "models": ["scripted"]}]}`
 
-// OWASP AISVS 9.5.3: it is never the model that decides what may be used. It is offered
-// what its caller may use; what it calls besides is denied, reaches nobody, and both stand
-// in the log.
+// OWASP AISVS 9.5.3: the model never decides what may be used. It is offered the tools that its
+// caller may use. A call of any other tool is denied and reaches no server, and the log has both
+// decisions.
 func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 	log := &logged{}
 	h := agenttest.NewFixture(t, llmtest.Turns(
@@ -141,7 +141,7 @@ func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
 	}
 }
 
-// Whoever takes a run up has no token of its caller's, and still knows what rules ask.
+// A process that takes a run over has no token of its caller, and can still check the rules.
 func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3."))
 	with := func(log event.Log) func(*agent.Options) {
@@ -170,8 +170,7 @@ func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	}
 }
 
-// What is forbidden is not even told to the service that hooks ask, which could answer in
-// the tool's place.
+// A forbidden call is not sent to the hook service either, which could answer in place of the tool.
 func TestHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
 	h, service := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
 		func(webhooktest.Question) string { return `{"content":"from the hook"}` },

@@ -62,7 +62,7 @@ func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	oneEndingPerCall(t, events)
 }
 
-// Nobody executes a run that only waits; whoever gets the answer goes on.
+// No process executes a run that only waits. The process that gets the answer continues it.
 func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	log := newMemoryLog()
 	a := adding(t, durable(log), onePlusTwo)
@@ -92,7 +92,7 @@ func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	}
 }
 
-// The time to answer ends when the event says so, although nobody holds the run.
+// The time to answer ends at the expires_at of the event, although no process executes the run.
 func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	h := adding(t, func(o *agent.Options) {
 		durable(newMemoryLog())(o)
@@ -106,7 +106,7 @@ func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
 
-// What a server asks is answered to the call that is open, or to nobody.
+// The answer to a server's question goes to the call that is open, or nowhere.
 func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
@@ -166,7 +166,7 @@ func TestParkedRunIsCancelled(t *testing.T) {
 	oneEndingPerCall(t, events)
 }
 
-// A run that kills whoever executes it must not kill everybody.
+// A run that makes its process crash must not crash every process in turn.
 func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
@@ -195,7 +195,8 @@ func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 	}
 }
 
-// Nobody continues a run whose request was stored by a newer version, cannot be read, or was lost.
+// No process continues a run whose request was stored by a newer version, cannot be read, or was
+// lost.
 func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 	for request, code := range map[string]string{``: "server_shutdown", `{`: "internal", `{"version":99,"request":{}}`: "internal"} {
 		log := newMemoryLog()

@@ -332,7 +332,7 @@ func TestResultThatCannotBeKeptIsSaid(t *testing.T) {
 	}
 }
 
-// What a hook has not seen of a failure, nobody sees.
+// A failure that the hook has not seen is shown to nobody.
 func TestFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
 	h, _ := hooked(t, gives, on("none", ""), nil)
 	h.Tools.SetResult("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)

@@ -92,7 +92,7 @@ func TestRunHooksAreAskedOnlyIfEnabled(t *testing.T) {
 	}
 }
 
-// What a hook adds is in that step's request, and in no later one.
+// What a hook adds is in the request of that step, and in no later one.
 func TestPreModelCallExtendsOneRequest(t *testing.T) {
 	h, _ := watched(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), func(q webhooktest.Question) string {
 		if q.Hook == "pre_model_call" && q.Step == 1 {
@@ -331,8 +331,8 @@ func TestStructuredContentOfAHookIsCheckedAgainstTheSchema(t *testing.T) {
 	}
 }
 
-// A reply whose blocks are wrong is no reply: a call is refused before it is made, and keeps its own
-// result after it.
+// A reply with invalid content blocks counts as no reply: before the call, the call is refused;
+// after it, the call keeps its own result.
 func TestContentBlocksThatAreWrongAreNoReply(t *testing.T) {
 	deep := `{"content":[{"type":"text","text":"a","_meta":` + strings.Repeat(`{"a":`, 600) + `1` + strings.Repeat(`}`, 600) + `}]}`
 	for _, reply := range []string{`{"content":[{"type":"image","data":"?","mimeType":"image/png"}]}`, deep} {

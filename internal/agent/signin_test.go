@@ -73,7 +73,7 @@ func (c *crm) newProcess(t *testing.T, script llmtest.Script, signIns *sealed.St
 	})
 }
 
-// listTools makes the tools known to a process, as somebody who has signed in before.
+// listTools makes the tools known to a process, as a user who has signed in before would.
 func (c *crm) listTools(t *testing.T, h *agenttest.Fixture) {
 	t.Helper()
 	bob := auth.Identity{Subject: "bob"}
@@ -259,8 +259,8 @@ func TestSignInInMemoryIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestSignInWhereverItsProcessDied ends the process after each of its operations. Then the call is made once,
-// or nobody knows what became of it.
+// TestSignInWhereverItsProcessDied ends the process after each of its operations. The call is then
+// made once, or ends as unknown_outcome.
 func TestSignInWhereverItsProcessDied(t *testing.T) {
 	crm, signIns := newCRM(t), newSignIns(t)
 	origin := &recordingLog{Log: memory.New(memory.Options{})}

@@ -268,7 +268,7 @@ func TestToolsAreSearchedFromTheMiddleOfARun(t *testing.T) {
 	}
 }
 
-// What a search finds takes no more than a third of the window either.
+// The results of a tool search take at most a third of the window, too.
 func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
 	tools := manyTools(t, 100) // some 100 tokens each
 	h := agenttest.NewFixture(t, llmtest.Turns(

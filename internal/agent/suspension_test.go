@@ -109,8 +109,8 @@ func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 	})
 }
 
-// What a server says meanwhile is told when the run goes on: a reader who left at suspended
-// has seen all there was.
+// Messages that a server sends while the run is suspended are delivered when the run continues: a
+// reader who left at suspended has missed nothing.
 func TestSuspendedRunSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := waiting(t, Request{})

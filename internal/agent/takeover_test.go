@@ -167,10 +167,9 @@ func plain(text string) string { return uniqueCall.ReplaceAllString(text, "$1") 
 
 var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 
-// A process may die at any moment. Whoever takes its run over ends it as it would have
-// ended: with the same conversation, the same calls, each made once, and the same answer.
-// Only of a call that was under way nobody knows what became of it. The call journal of
-// issue 5, S2.8, S3.3.
+// A process is killed at any moment. The process that takes its run over ends it as the first one
+// would have: with the same conversation, the same calls, each made once, and the same answer. Only
+// a call that was in flight ends as unknown_outcome. The call journal of issue 5, S2.8, S3.3.
 func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`

@@ -69,8 +69,9 @@ func isBusy(t *testing.T, log event.Log) bool {
 	return th.Active != ""
 }
 
-// A process may die at any moment of a run that continues a thread. Whoever takes it over gives the model
-// the same messages, and the thread has one turn of it in the end. Section 10 of the contract.
+// A process is killed at any moment of a run that continues a thread. The process that takes it
+// over gives the model the same messages, and in the end the thread has one turn of it. Section 10
+// of the contract.
 func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	seed := func(log event.Log) {
 		addTurn(t, log, "run_1", answered("What is it?", "A number."))
@@ -295,7 +296,7 @@ func TestFailedRunContributesWhatItDid(t *testing.T) {
 	}
 }
 
-// The log may be slow or down: the run ends all the same.
+// The log is slow or down: the run still ends.
 func TestRunEndsWithoutALogForItsTurn(t *testing.T) {
 	log := &refusesTurns{Log: memory.New(memory.Options{}), fails: true}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Log = log })

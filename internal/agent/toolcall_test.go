@@ -73,7 +73,7 @@ func TestDirectCallAndARunsCallAreOneWay(t *testing.T) {
 	}
 }
 
-// Nobody who waits for a result alone could answer a question on the way to it.
+// A caller who waits only for the result of a call cannot answer a question during it.
 func TestDirectCallDeclinesQuestions(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(), nil)
 	res, err := h.CallTool(t.Context(), auth.Identity{}, agent.ToolCall{Tool: "ask"})

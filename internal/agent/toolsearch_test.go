@@ -147,7 +147,7 @@ func TestSearchKeepsTheCallersOwnTools(t *testing.T) {
 	}
 }
 
-// What the request says about tools is what the model is shown.
+// The model is shown the tools that the request names.
 func TestRequestThatNamesToolsIsShownThemAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		r     agent.Request

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A key set comes from the network; what is no set gives no keys.
+// A key set comes from the network. Bytes that are not a key set give no keys.
 func FuzzKeySet(f *testing.F) {
 	for _, s := range []string{
 		`{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`,
@@ -28,7 +28,7 @@ func FuzzKeySet(f *testing.F) {
 	})
 }
 
-// What is taken out of an Authorization header is one token of visible ASCII.
+// The token that is read from an Authorization header is one token of visible ASCII.
 func FuzzAuthorization(f *testing.F) {
 	for _, s := range []string{"Bearer a.b.c", "bearer a", "Bearer  a", "Bearer a b", "Basic YTpi", "Bearer", "Bearer ", "Bearer a,b", "Bearer \xff", "Bearer a\x00", " Bearer a"} {
 		f.Add(s)

@@ -76,7 +76,7 @@ func validToken(kid string) string {
 	return authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(authtest.JSON{"kid": kid}), authtest.ClaimsOf(fakeIssuer, nil))
 }
 
-// Cold, nobody can be judged: 503, and it heals by itself.
+// Without cached keys no token can be verified: the answer is 503 until the keys can be fetched.
 func TestVerifyWithoutKeysIs503AndNot401(t *testing.T) {
 	withVerifier(t, func(t *testing.T, f *fakeKeys, v *Verifier) {
 		f.down()

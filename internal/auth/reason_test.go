@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// A label of a metric is a series for each of its values: whoever makes up tokens must not
-// be able to make series.
+// Each value of a metric's label is a series, so invented tokens must not create new values.
 func TestReasonIsOneOfAFixedSet(t *testing.T) {
 	all := Reasons()
 	for err, want := range map[error]string{

@@ -187,7 +187,7 @@ func (m tokenBuilder) confusions(t *testing.T) []matrixRow {
 	return rows
 }
 
-// addressees are for somebody else.
+// addressees are claims of tokens for another audience.
 func (m tokenBuilder) addressees() []matrixRow {
 	return []matrixRow{
 		{"iss wrong", m.signed(nil, authtest.JSON{"iss": "https://evil.example"}), 401},
@@ -224,7 +224,7 @@ func (m tokenBuilder) times() []matrixRow {
 	}
 }
 
-// subjects name nobody, or somebody without the scope.
+// subjects are claims without a subject, or with a subject that lacks the scope.
 func (m tokenBuilder) subjects() []matrixRow {
 	return []matrixRow{
 		{"sub missing", m.signed(nil, authtest.JSON{"sub": nil}), 401},
@@ -296,7 +296,7 @@ func TestClientAndUserOfTheSameNameAreDifferentOwners(t *testing.T) {
 	}
 }
 
-// What an operator may want of tokens beyond that they are in order.
+// Conditions that an operator can set for tokens that are otherwise valid.
 func TestVerifierConfigRestrictsTokens(t *testing.T) {
 	i := authtest.NewIAM(t)
 	_, edKey, err := ed25519.GenerateKey(rand.Reader)

@@ -173,7 +173,8 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	}
 }
 
-// Facts 4.5: who can finish does, the rest is told, nobody is cut.
+// Runs that can end within the time do, the others end with their terminal event, and no stream is
+// cut.
 func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	skipUnlessLong(t)
 	n := countFromEnv(t, "DRAIN_RUNS", 200)

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// With tracing off an answer has a trace id all the same, and the next server is told.
+// With tracing off an answer still has a trace id, which is sent to the next server too.
 func TestHandlerGivesEveryRequestATraceWithTracingOff(t *testing.T) {
 	tel := newTelemetry(t, Config{})
 	var seen http.Header

@@ -55,8 +55,8 @@ func countLevels(t *testing.T, r io.Reader) (got map[string]int64, missing int64
 	return nil, 0
 }
 
-// A log that nobody reads stops nobody, and costs bounded memory; once it is read
-// again it says how much of it is missing, and no warning is.
+// A log whose reader has stopped delays no caller and needs bounded memory. When it is read again,
+// it says how many lines are missing; no line at level warn is.
 func TestLogWriterNeverBlocksAndReportsDroppedLines(t *testing.T) {
 	r, lines, log := newStuckWriter(t)
 	const dull, errs = 20_000, 1000

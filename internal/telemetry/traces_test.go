@@ -160,8 +160,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// As many requests are recorded as the sampler says, each as one trace, and those that are not
-// have a trace all the same.
+// The sampler decides how many requests are recorded, each as one trace. Requests that are not
+// recorded still have a trace id.
 func TestSamplerDecidesOncePerRequest(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
 	t.Setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The endpoints are those of the issuer's own metadata. What a browser must not be sent to, or what
-// gives away codes, is refused.
+// The endpoints are those of the issuer's own metadata. Endpoints that a browser must not be sent
+// to, or that would reveal codes, are refused.
 func TestEndpointsAreThoseOfTheIssuersMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		change authtest.JSON // of the document

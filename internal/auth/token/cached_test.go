@@ -107,9 +107,9 @@ func TestCachedSourceRefreshesBeforeExpiry(t *testing.T) {
 	}
 }
 
-// Twenty sources of tokens that live for a second renew them as often as one alone does:
-// twice a second, as long as somebody asks. Nothing is shared that could slow them down, and
-// none fetches for itself; a source that is asked less often renews less often.
+// Twenty sources of tokens that live for a second renew them as often as one source alone: twice a
+// second, as long as callers ask. The sources share nothing that could slow them down, and none
+// requests a token without a caller; a source that is asked less often renews less often.
 func TestCachedSourcesRefreshIndependently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
@@ -141,7 +141,7 @@ func TestCachedSourcesRefreshIndependently(t *testing.T) {
 	})
 }
 
-// Nobody waits for a refresh while the old token is valid, even if it hangs.
+// No caller waits for a refresh while the old token is valid, even if the refresh hangs.
 func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 	f := &fakeIAM{life: "3600"}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
@@ -252,8 +252,8 @@ func TestCachedSourceTimesOut(t *testing.T) {
 	})
 }
 
-// What counts is how long the issuer says the token lives, not what our clock
-// says about its exp; the earlier of exp and expires_in.
+// The lifetime that the issuer states counts, not the time at which exp is reached on this
+// machine's clock: the earlier of exp and expires_in.
 func TestCachedSourceIgnoresClockSkew(t *testing.T) {
 	for _, skew := range []time.Duration{-90 * time.Second, 0, 90 * time.Second} {
 		f := &fakeIAM{life: "3600", jwt: 100 * time.Second, skew: skew}

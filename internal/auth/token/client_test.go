@@ -15,7 +15,7 @@ import (
 	"answerd/internal/auth/fetch"
 )
 
-// Whatever the token endpoint does, it is one typed error that repeats nothing.
+// Every failure of the token endpoint is one typed error, which repeats nothing of the reply.
 func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -98,7 +98,7 @@ func eachGrant(t *testing.T, handler http.HandlerFunc) {
 	}
 }
 
-// No more is read than can be of use.
+// A reply is read up to its limit and no further.
 func TestTokenEndpointReplyIsBounded(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, _ *http.Request) {

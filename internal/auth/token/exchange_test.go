@@ -101,7 +101,7 @@ func TestExchangeSeparatesCallersByTheWholeToken(t *testing.T) {
 	}
 }
 
-// The IAM's refusal of one caller is no other's.
+// A refusal of one caller by the IAM does not affect another caller.
 func TestExchangeRefusalAffectsOneCaller(t *testing.T) {
 	i := authtest.NewIAM(t)
 	i.HandleToken(func(w http.ResponseWriter, r *http.Request) {
@@ -208,7 +208,7 @@ func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
 	})
 }
 
-// What is kept of callers is bounded, and forgotten when they have gone.
+// The cache of callers' tokens is bounded, and forgets callers who have left.
 func TestExchangeDropsIdleCallers(t *testing.T) {
 	f := &fakeIAM{life: "86400"}
 	withExchange(t, f, func(t *testing.T, e *Exchange) {

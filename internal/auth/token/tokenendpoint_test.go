@@ -112,8 +112,8 @@ func TestMetadataIsReadOnce(t *testing.T) {
 	}
 }
 
-// An endpoint that moves is found within the hour, and nobody waits for that; while the
-// metadata cannot be read the known one will do.
+// A token endpoint that moves is found within an hour, and no caller waits for that. While the
+// metadata cannot be read, the known endpoint is used.
 func TestMetadataIsReadAgainAfterAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail atomic.Bool
