@@ -187,7 +187,7 @@ func TestRunsAreBoundedPerCaller(t *testing.T) {
 	close(open)
 }
 
-// A face has its own shape for it, and the same status.
+// Each API format has its own form of the refusal, with the same status.
 func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)

@@ -214,7 +214,8 @@ func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
 	}
 }
 
-// The id of a chat is no secret: whoever knows it learns nothing by it, and ends nothing.
+// The id of a chat is not a secret: a caller who knows another caller's id learns nothing from it,
+// and cannot end the chat.
 func TestUIChatBelongsToItsOwner(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
@@ -276,8 +277,8 @@ func TestUIChatRepeatsAMessageForTheSameKey(t *testing.T) {
 	refused(t, s.do(t, "POST", "/api/chat", says("c", "2 + 2?"), key...), 422, "unprocessable")
 }
 
-// Where the run waited once, and goes on or has ended since, a stream from its beginning
-// does not end.
+// If the run waited before, and has continued or ended since, a stream from its beginning does not
+// end at the place where it waited.
 func TestStreamIgnoresSuspensionsThatAreOver(t *testing.T) {
 	t.Parallel()
 	s := serve(t, asks(), nil, nil)

@@ -67,8 +67,8 @@ func TestEventSourceCanAsk(t *testing.T) {
 	}
 }
 
-// Whatever the position, on each of the three streams, the rest comes and nothing
-// else, and the question is asked once.
+// After any position, each of the three streams sends the rest of the events and nothing else, and
+// the question is asked once.
 func TestStreamsResumeAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)

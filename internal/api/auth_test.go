@@ -75,9 +75,9 @@ func TestRoutesNeedAToken(t *testing.T) {
 	}
 }
 
-// The matrix of authentication (facts/reliability.md §4.4): each kind of token and
-// header over real HTTP, through the whole handler, with the keys of a real endpoint. What
-// is refused learns one of four fixed things and no more.
+// The table of authentication: each kind of token and header over real HTTP, through the whole
+// handler, with the keys of a real endpoint. A refused request gets one of four fixed texts, and no
+// other detail.
 func TestAuthenticationMatrix(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
@@ -193,8 +193,8 @@ func merge(base, change fields) fields {
 	return base
 }
 
-// What the client of net/http cannot send: two headers, control characters, and more
-// header than there may be.
+// Headers that the client of net/http cannot send: two of a name, control characters, and more
+// bytes than are allowed.
 func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
@@ -232,8 +232,8 @@ func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 	}
 }
 
-// F28: without keys nobody can be judged, which is 503 and no verdict; and who was let in
-// by keys that are there goes on.
+// F28: without keys no token can be verified. That is 503 and says nothing about the token. A
+// request that was accepted before continues.
 func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
@@ -249,7 +249,7 @@ func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
 	}
 }
 
-// What is refused for another reason than its token, and what needs none.
+// Requests that are refused for another reason than their token, and requests that need no token.
 func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
@@ -403,8 +403,8 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	}
 }
 
-// Without inbound authentication nobody brings a token: such a server has no tools, and
-// says why.
+// Without inbound authentication callers have no token, so a server that needs one has no tools,
+// and its state says why.
 func TestDelegationNeedsAToken(t *testing.T) {
 	t.Parallel()
 	e := newExchanging(t)

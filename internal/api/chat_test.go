@@ -45,7 +45,7 @@ func ask(content string, more ...string) string {
 	return `{"model":"scripted","messages":[{"role":"user","content":"` + content + `"}]` + strings.Join(more, "") + `}`
 }
 
-// S2.11: the blocking and the streaming way of the same face.
+// S2.11: the same format with and without streaming.
 func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)

@@ -329,7 +329,7 @@ func TestStreamsContinueAfterAQuestionThatTheFormatLacks(t *testing.T) {
 	}
 }
 
-// What a response cannot say of a run, it says the reason for.
+// If a response cannot represent a run, the error gives the reason.
 func TestResponsesSayWhyARunIsNotReadable(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)

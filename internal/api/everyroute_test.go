@@ -181,9 +181,9 @@ func allocated() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// Whatever is wrong with a request, at whichever route: the caller is told so with a
-// problem, nothing is started, nothing panics, and it costs little. What net/http refuses
-// by itself is a line of text.
+// Every kind of invalid request, at every route: the caller gets a problem, nothing is started,
+// nothing panics, and the refusal costs little. Requests that net/http refuses by itself get a line
+// of text.
 func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 	fixture := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	var faults bytes.Buffer
@@ -245,7 +245,7 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 	}
 }
 
-// checkProblem checks that resp is 4xx and says why, in the shape of its face.
+// checkProblem checks that resp is 4xx and gives the reason in the form of its API format.
 func checkProblem(t *testing.T, name string, e entrance, resp *http.Response, body []byte) {
 	t.Helper()
 	var p struct {

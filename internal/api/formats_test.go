@@ -64,7 +64,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// resumeStream is the whole body of a response that is no refusal.
+// resumeStream returns the whole body of a response, which must not be a refusal.
 func read(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
@@ -359,7 +359,7 @@ func with(t *testing.T, whole any, path []string, value json.RawMessage) any {
 	return nil
 }
 
-// faceCorpus is the bad bodies of a face; the names say what is wrong.
+// faceCorpus has the invalid bodies of an API format; their names say what is wrong.
 func faceCorpus(t *testing.T, f facing) map[string]string {
 	out := make(map[string]string)
 	for n := range len(f.whole) {
@@ -392,8 +392,8 @@ func faceCorpus(t *testing.T, f facing) map[string]string {
 	return out
 }
 
-// Every bad body is the caller's mistake, said in the words of the face; none is a fault
-// of ours, and none starts a run.
+// Every invalid body is reported as a mistake of the caller, in the form of the API format. None
+// causes an internal error, and none starts a run.
 func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
@@ -430,7 +430,7 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 	}
 }
 
-// What the corpus makes bad is good as it stands.
+// The bodies that the corpus damages are valid before that.
 func TestFormatsAcceptCompleteRequests(t *testing.T) {
 	t.Parallel()
 	for _, f := range facings {

@@ -147,8 +147,8 @@ func short(text string) (events []event.Event) {
 	return events
 }
 
-// Two approvals of one request may be taken one after the other, with a pause in between,
-// or both at once; nobody who asks again later may see a difference.
+// Two approvals of one request may be given one after the other, with a pause in between, or both
+// at once. A later reader sees no difference.
 func TestResponseSpanCoversItsApprovals(t *testing.T) {
 	span := func(after, until int64) responses.Span { return responses.Span{After: after, Until: until} }
 	for _, c := range []struct {

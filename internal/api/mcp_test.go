@@ -225,8 +225,8 @@ func TestMCPElicitsInput(t *testing.T) {
 	}
 }
 
-// What the model of a host gets wrong it must be able to read; a JSON-RPC error it
-// does not see.
+// A mistake of the host's model is a result that the model can read; a host does not show it a
+// JSON-RPC error.
 func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)
@@ -256,8 +256,7 @@ func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 	}
 }
 
-// Whatever is no message of the protocol is refused before the SDK sees it, or by it, and
-// starts nothing.
+// A body that is not a message of the protocol is refused, by us or by the SDK, and starts nothing.
 func TestMCPRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)

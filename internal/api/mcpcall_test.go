@@ -150,8 +150,8 @@ func echoes() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
 }
 
-// A stream that is closed is a call whose result nobody can take; the newest protocol has
-// no other cancellation, and the older ones have notifications/cancelled.
+// A closed stream cancels its call, because nobody can receive the result. The newest protocol has
+// no other cancellation; the older ones have notifications/cancelled.
 func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
 	t.Parallel()
 	for name, giveUp := range map[string]func(*testing.T, *service, context.CancelFunc, []string){
@@ -203,8 +203,8 @@ func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
 	}
 }
 
-// Whoever repeats a call because its result was lost goes on with the same run, and gives
-// no answer twice (SEP-2322: the state is all that a server may count on).
+// A client that repeats a call because its result was lost continues the same run, and no input is
+// used twice (SEP-2322: the server can rely on the state only).
 func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	s := serve(t, echoes(), nil, nil, approvesEcho)
@@ -270,7 +270,7 @@ func TestMCPContinuedCallIsCancelledWithItsStream(t *testing.T) {
 	agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
 }
 
-// What somebody answers in the console meanwhile, the host need not ask any more.
+// The host is not asked any more about an interrupt that was answered in the console meanwhile.
 func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})

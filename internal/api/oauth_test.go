@@ -48,8 +48,8 @@ func TestRoutePatternLeavesOutTheBasePath(t *testing.T) {
 	}
 }
 
-// What a stranger's page sends a browser here with does nothing, and nothing of it is on
-// the page, which runs no script, is framed by nobody and kept by nobody.
+// A callback that another page makes a browser send has no effect. The page repeats nothing of it,
+// runs no script, cannot be framed and is not cached.
 func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, llmtest.Turns(), nil, nil)

@@ -373,7 +373,8 @@ func got(path string, header ...string) string {
 	return "GET " + path + " HTTP/1.1\r\n" + strings.Join(append([]string{"Host: 127.0.0.1"}, header...), "\r\n") + "\r\n\r\n"
 }
 
-// What net/http itself refuses is no problem document; code "" stands for that.
+// A request that net/http refuses by itself is not answered with a problem document; code "" means
+// that.
 func TestMalformedHTTPIsRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 1 << 10 })
@@ -468,7 +469,7 @@ func TestMalformedHTTPIsRefused(t *testing.T) {
 	}
 }
 
-// What looks odd and is allowed stays allowed.
+// Unusual requests that are allowed stay allowed.
 func TestUnusualHTTPIsAccepted(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)

@@ -251,7 +251,7 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 	}
 }
 
-// Nobody can come back to what is not stored, and so nobody is asked.
+// A response that is not stored cannot be continued, so nobody is asked for an approval.
 func TestResponseWithoutStoreAsksNobody(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil, needsApproval)

@@ -87,7 +87,7 @@ func TestDeletedRunIsGone(t *testing.T) {
 	}
 }
 
-// Without a durable log, runs go with their process; whoever asks is told so.
+// Without a durable log, runs end with their process, and a request for one of them says so.
 func TestRunOfAnEarlierProcessIsGone(t *testing.T) {
 	t.Parallel()
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)

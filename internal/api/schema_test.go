@@ -138,7 +138,7 @@ func (d *contractDocument) follow(v any) object {
 	return o
 }
 
-// flat is a schema with its $ref and allOf written out. What stands beside them wins.
+// flat returns a schema with its $ref and allOf written out. Members next to them take precedence.
 func (d *contractDocument) flat(schema any) object {
 	o, _ := schema.(object)
 	parts, _ := o["allOf"].([]any)

@@ -28,8 +28,8 @@ import (
 	"answerd/internal/sse"
 )
 
-// A result can be as large as megabytes: a reader that takes it slowly is no reader that
-// takes nothing. Let go in the middle, it would come back to the same event again and again.
+// A result can have megabytes. A reader that takes it slowly is not one that takes nothing: if it
+// were disconnected midway, it would resume at the same event again and again.
 func TestSlowReaderGetsALargeEventWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, c := followed(t)
@@ -76,8 +76,8 @@ func (wordy) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
 	}
 }
 
-// Slow is not stalled: whatever is large goes in pieces, each with its time, to whoever
-// asks. As a stream: TestSlowReaderGetsALargeEventWhole.
+// A slow reader is not a stalled one: large answers are written in pieces, each with its own
+// deadline. For streams: TestSlowReaderGetsALargeEventWhole.
 func TestSlowReaderGetsALargeAnswerWhole(t *testing.T) {
 	for name, ask := range map[string]struct {
 		path, body string

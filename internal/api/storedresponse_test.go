@@ -121,7 +121,8 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	decode[openAIError](t, s.do(t, "DELETE", "/v1/responses/resp_none", ""), 404)
 }
 
-// What waits for a person ends with its response; what goes on is not deleted by mistake.
+// Deleting a response ends its run if that waits for a person. A run in progress is not deleted by
+// mistake.
 func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})

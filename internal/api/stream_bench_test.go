@@ -29,7 +29,7 @@ func (took) WriteHeader(int) {}
 
 func (took) Flush() {}
 
-// What one event costs that comes alone, for each of those who read the run in a face.
+// The cost of one single event for each reader of the run, in one API format.
 func BenchmarkReaders(b *testing.B) {
 	for _, face := range []struct{ name, path, record string }{
 		{"aisdk", "/api/chat/c/stream", string(aisdk.StoredRequest{}.Encode())},

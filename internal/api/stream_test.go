@@ -115,9 +115,9 @@ func speaks(words <-chan int) llmtest.Script {
 	})
 }
 
-// Twenty readers of one run in a face: from its start and in the middle of it, some that
-// leave, one that takes nothing until all is over. Each gets what a lone reader of the run
-// gets when it has ended, byte for byte.
+// Twenty readers of one run in one API format: from its start and from the middle, some that leave,
+// one that reads nothing until the run has ended. Each gets, byte for byte, what a single reader
+// gets after the end of the run.
 func TestStreamsOfOneRunAreEqual(t *testing.T) {
 	for name, ask := range map[string]struct{ path, body string }{
 		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
@@ -200,7 +200,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 	}
 }
 
-// Where a run waits for a person, and where it waited and has gone on, too.
+// A run that waits for a person, and one that has waited and continued.
 func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]struct{ path, body string }{

@@ -166,7 +166,8 @@ func TestAnswerOutlivesItsToken(t *testing.T) {
 	})
 }
 
-// Each face says it in the words of its format, and goes on where its format can.
+// Each API format reports the expired token in its own form, and can be resumed if the format
+// allows it.
 func TestFormatsReportTheExpiredToken(t *testing.T) {
 	m := newMint(t)
 	fresh := func(header ...string) []string {

@@ -32,7 +32,7 @@ func TestToolCallWithoutAModel(t *testing.T) {
 	}
 }
 
-// What the caller wrote is what the tool gets and what the result names.
+// The tool gets the arguments that the caller wrote, and the result names them.
 func TestToolCallArgumentsAreNotRewritten(t *testing.T) {
 	t.Parallel()
 	s := serve(t, adds(), nil, nil)

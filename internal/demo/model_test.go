@@ -101,7 +101,7 @@ func openaiParams(t *testing.T, question string) openai.ChatCompletionNewParams 
 	return p
 }
 
-// What a stranger's client assembles from the stream is what was planned.
+// A client of another project assembles from the stream what the model planned.
 func TestModelStreamsToOpenAIsClient(t *testing.T) {
 	srv := startModel(t, 0)
 	client := openaiClient(srv)

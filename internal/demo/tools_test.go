@@ -75,7 +75,7 @@ func TestToolsAnswerAndRefuse(t *testing.T) {
 	}
 }
 
-// What a host and a model need to choose a tool and to judge its danger.
+// The properties that a host and a model need to choose a tool and to judge its danger.
 func TestToolsDescribeThemselves(t *testing.T) {
 	_, session := openSession(t, MCPConfig{URL: "http://127.0.0.1:1"}, nil)
 	list, err := session.ListTools(t.Context(), nil)

@@ -7,8 +7,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// Whoever calls: what needs an approval is not sent without, nor with that of another
-// definition.
+// Whoever makes the call: a call that needs an approval is not sent without one, nor with the
+// approval of another definition.
 func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 	s := newShifty(addV1, sub)
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Approval: config.ApproveDestructive})

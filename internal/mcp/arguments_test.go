@@ -172,8 +172,8 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 	}
 }
 
-// What a tool says about its results is held against them. The result is delivered, and
-// what is wrong with it said to whoever reads it; the log gets no word of it but that.
+// Results are validated against the tool's output schema. A result that violates it is delivered,
+// and the violations are reported to its readers; the log says only that there are some.
 func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 	results := map[string]string{
 		"fits":    `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":3}}`,
@@ -210,7 +210,7 @@ func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 	}
 }
 
-// S0.3: servers say in many words that the arguments are no good.
+// S0.3: servers have many wordings for invalid arguments.
 func TestRejectedArgumentsAreKnownByTheirWording(t *testing.T) {
 	for said, want := range map[string]ErrorKind{
 		`validating "arguments": validating root: required: missing properties: ["city"]`:                             InvalidArguments,

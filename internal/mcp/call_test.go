@@ -34,7 +34,7 @@ func TestIsErrorIsAResult(t *testing.T) {
 	}
 }
 
-// What cannot be sent is refused without asking the server.
+// A call that cannot be sent is refused without a request to the server.
 func TestCallsThatAreNotSent(t *testing.T) {
 	var asked atomic.Int64
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {

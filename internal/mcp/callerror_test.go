@@ -9,8 +9,8 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// Many frameworks redirect to the same address with a slash more or less. Who configures
-// it learns that, but not where else a server redirects to: addresses may hold keys.
+// Many frameworks redirect to the same address with or without a slash at its end. The operator
+// learns of such a redirect, but not where else a server redirects to: addresses may contain keys.
 func TestRedirectForASlashSaysSo(t *testing.T) {
 	for path, want := range map[string]string{
 		"/mcp?a=1": "it redirects (HTTP 307), which is not followed: its URL must end in /",

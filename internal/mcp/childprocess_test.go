@@ -153,8 +153,8 @@ func serveStdio(in io.Reader) int {
 	return 0
 }
 
-// live shows whoever listens at addr that this process lives: a connection that ends
-// with it, and on which it answers.
+// live tells the listener at addr that this process is alive: with a connection that ends with the
+// process, and on which it answers.
 func live(kind, addr string) {
 	if addr == "" {
 		return

@@ -65,7 +65,8 @@ func TestConcurrencyLimitAdapts(t *testing.T) {
 	}
 }
 
-// A caller with many calls must not delay the one call of another until all of its own have ended.
+// A caller with many calls must not delay a single call of another caller until all of their own
+// have ended.
 func TestConcurrencyLimitIsSharedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tool slowTool

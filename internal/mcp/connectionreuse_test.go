@@ -58,9 +58,9 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 	return w, slow, listening
 }
 
-// Servers end the stream of an answer after the answer, some of them later than the caller, as the
-// agent does, cancels the call's context. The connection is kept for the next call all the same, and
-// the request counts as successful.
+// Servers end the stream of an answer after the answer, some of them after the caller has cancelled
+// the call's context, as the agent does. The connection is still kept for the next call, and the
+// request counts as successful.
 func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 	places := make(chan struct{}, 2) // more at a time would end streams late
 	for flavour, options := range flavours {

@@ -68,8 +68,8 @@ func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*config.Serv
 	return c
 }
 
-// visit takes a browser there and back. Of two at a time with one address the second
-// finds that it is over.
+// visit opens the authorization URL in a browser and returns from it. If two browsers use one URL
+// at the same time, the second one finds that the state was used.
 func (c *consented) visit(name, address string) {
 	c.visits.Add(1)
 	c.as.Lock()
@@ -197,7 +197,8 @@ func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 	}
 }
 
-// Who says no, or cannot be asked, is told what to do; the server is as it was.
+// A caller who refuses, or cannot be asked, gets an error that says what to do; the state of the
+// server does not change.
 func TestCallWithoutConsentIsDenied(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
@@ -354,7 +355,7 @@ func TestReloadTakesTheSignInAway(t *testing.T) {
 	}
 }
 
-// answerd check says where callers sign in, and registers nobody.
+// answerd check says where callers sign in, and registers no client.
 func TestSignInAt(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.Tools(t.Context())
@@ -389,7 +390,7 @@ func TestServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
 	}
 }
 
-// A new time-out is no reason for people to sign in again; another scope is.
+// A changed time-out does not make people sign in again; a changed scope does.
 func TestReloadKeepsConsent(t *testing.T) {
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The form that a server asks to be filled in, and what somebody filled in.
+// The form that a server asks a person to fill in, and the values that a person gave.
 func FuzzForm(f *testing.F) {
 	for _, s := range [][2]string{
 		{`{"type":"object","properties":{"a":{"type":"string","minLength":1}},"required":["a"]}`, `{"a":"b"}`}, {`{"type":"object"}`, `{}`}, {`{}`, `null`}, {`true`, `1`}, {`{"$ref":"#"}`, `{}`},

@@ -151,7 +151,8 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 	}
 }
 
-// F12: refused at the start, there later: nobody has to ask.
+// F12: a server that refuses connections at the start and accepts them later is connected without a
+// request.
 func TestServerStartedLaterIsConnected(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -323,7 +323,7 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 	}
 }
 
-// F18: revoked: one renewal per caller, and nobody notices.
+// F18: a revoked token is renewed once per caller, and no call fails.
 func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 	for _, kind := range []config.AuthType{config.AuthClientCredentials, config.AuthExchange} {
 		i := newIAM(t)
@@ -429,7 +429,7 @@ func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 	}
 }
 
-// However many first callers come at once, the tools are listed once.
+// If many first callers come at once, the tools are listed once.
 func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 	i := newIAM(t)
 	var lists atomic.Int64

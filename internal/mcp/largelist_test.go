@@ -75,7 +75,7 @@ func TestListPageRaisesNoOtherLimit(t *testing.T) {
 	}
 }
 
-// What is left out is reported.
+// Tools that are left out are reported.
 func TestOmittedToolsAreReported(t *testing.T) {
 	tool := func(i int) string {
 		return fmt.Sprintf(`{"name":"t%d","description":%q,"inputSchema":{"type":"object"}}`, i, strings.Repeat("x", 900))

@@ -172,7 +172,7 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 	}
 }
 
-// A server over TLS whose certificate nobody vouches for is sent nothing.
+// A server whose TLS certificate is not signed by a trusted root is sent nothing.
 func TestLegacySSERefusesAnUnknownCertificate(t *testing.T) {
 	var requests atomic.Int64
 	web := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// quietLog is a log that nobody reads.
+// quietLog returns a logger whose lines are discarded.
 func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // open is a client of servers that is closed with the test.

@@ -90,7 +90,8 @@ func TestCallWithEndlessRoundTripsTimesOut(t *testing.T) {
 	}
 }
 
-// What a server requires is stored, so it is bounded; it is the call's failure.
+// The input that a server requires is stored, so its size is limited. Beyond the limit the call
+// fails.
 func TestInputRequiredBeyondItsBoundsIsTooLarge(t *testing.T) {
 	for name, result := range map[string]string{
 		"requestState":  `{"resultType":"input_required","requestState":"` + strings.Repeat("x", content.MaxRequestState+1) + `"}`,

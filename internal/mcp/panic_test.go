@@ -35,8 +35,8 @@ type buggyBody struct{ io.ReadCloser }
 
 func (buggyBody) Read([]byte) (int, error) { panic("a bug") }
 
-// F32: nobody's call is on the goroutines that connect, list and read. A bug there
-// costs a failure, and the server is back by itself.
+// F32: no call runs on the goroutines that connect, list and read. A panic there is a failure of
+// the server, which is connected again by itself.
 func TestPanicOverAServerIsItsFailure(t *testing.T) {
 	for name, b := range map[string]buggy{
 		"the handshake":     {method: `"initialize"`},

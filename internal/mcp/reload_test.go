@@ -169,7 +169,7 @@ func TestCloseEndsADrain(t *testing.T) {
 	}
 }
 
-// F36: a configuration that is no good changes nothing.
+// F36: an invalid configuration changes nothing.
 func TestBadConfigurationChangesNothing(t *testing.T) {
 	s := answering()
 	good := config.Server{Name: "a", URL: serve(t, s).URL}

@@ -211,7 +211,7 @@ type byHost map[string]http.RoundTripper
 
 func (b byHost) RoundTrip(r *http.Request) (*http.Response, error) { return b[r.URL.Host].RoundTrip(r) }
 
-// F21: a result of another type is no list of tools.
+// F21: a result of another type is not a list of tools.
 func TestListOfAnotherType(t *testing.T) {
 	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
 		reply(w, m.ID, `{"resultType":"task","taskId":"1","tools":[{"name":"t"}],"ttlMs":"soon"}`)

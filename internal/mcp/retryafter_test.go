@@ -105,8 +105,8 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	must(t, res, err)
 }
 
-// A token endpoint that hangs is no failure of the server: with whoever has a token it
-// goes on. And who cannot be let in learns that, whatever the breaker says.
+// A token endpoint that hangs is not a failure of the server: calls with a token continue. A caller
+// for whom no token can be fetched gets that error, whatever the state of the breaker.
 func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	i := newIAM(t)
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}

@@ -152,8 +152,7 @@ func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 	}
 }
 
-// A server without a standing stream, or that leaves the GET without a reply, serves
-// calls all the same.
+// A server that has no standalone stream, or does not answer the GET, still serves calls.
 func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(http.ResponseWriter, *http.Request){

@@ -46,8 +46,7 @@ func TestProcessHasTimeToComeUp(t *testing.T) {
 	})
 }
 
-// A process that ends before it was asked anything is reported for that, not for a session
-// that nobody ever had.
+// A process that ends before its first request is reported as ended, not as a lost session.
 func TestEndBeforeTheHandshakeIsItsReason(t *testing.T) {
 	c := piped(t, Options{}, config.Server{}, func(net.Conn) {})
 	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {

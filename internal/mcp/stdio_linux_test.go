@@ -16,9 +16,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// F24: when we are killed our children die, also one that hears neither the end of its
-// input nor SIGTERM. Of their children, those die that end with their input. The others
-// live on: that is the limit of what a parent can do on Linux.
+// F24: when answerd is killed its children die too, also one that ignores the end of its input and
+// SIGTERM. Grandchildren that end with their input end as well. Other grandchildren survive: on
+// Linux a parent cannot do more.
 func TestChildrenDieWithUs(t *testing.T) {
 	w := newWatch(t)
 	cfg := stdioConfig("parent", w.addr())

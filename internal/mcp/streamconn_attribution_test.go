@@ -89,7 +89,7 @@ func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 	<-done
 }
 
-// What may be about a call that was given up is nobody's.
+// A message that may belong to a call that was given up is given to no call.
 func TestServerMessagesAreNotAttributedAfterAnAbandonedCall(t *testing.T) {
 	entered, first := make(chan struct{}), true
 	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {

@@ -44,9 +44,9 @@ func (q *questions) call(ctx context.Context, c *Client, tool string) (*content.
 		}})
 }
 
-// S0.6, facts 2d: over a connection that all calls share a question reaches the person
-// behind the only call there is, and nobody where there are two, or one that was given
-// up and that the server still works on, however long. In fake time.
+// S0.6: over a connection that all calls share, a question reaches the person behind the only call
+// in flight. It reaches nobody if there are two calls, or one that was given up and that the server
+// may still work on, for however long. In fake time.
 func TestElicitationOverStreamConnNeedsOneCallInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -52,8 +52,8 @@ func TestStreamConnMatchesResponses(t *testing.T) {
 	}
 }
 
-// F16: what a server says beside its answers hurts nobody: neither the call in whose
-// time it comes nor the session.
+// F16: messages that a server sends in addition to its answers affect neither the call in flight
+// nor the session.
 func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 	var dials atomic.Int64
 	script := lines(func(m message, say func(string)) {
@@ -236,8 +236,8 @@ func TestStreamConnCancelKeepsTheSession(t *testing.T) {
 	}
 }
 
-// Many servers answer a call all the same that was cancelled: the Python SDK's of 1.x always
-// do. Nobody needs to be warned of that.
+// Many servers also answer a call that was cancelled: those of the Python SDK 1.x always do. That
+// is not worth a warning.
 func TestLateResponseIsNotLoggedAsWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log syncBuffer

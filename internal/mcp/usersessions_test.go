@@ -53,8 +53,8 @@ func newTestSessions(t *testing.T) *userSessions {
 	return newUserSessions(&server{life: t.Context(), log: quietLog()}, delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true})
 }
 
-// What is kept of principals is bounded: the one who has not been here for the longest
-// makes room, and one who has a call under way stays.
+// The number of principals is bounded: the one that has been idle for longest is removed, and one
+// with a call in flight stays.
 func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestSessions(t)

@@ -105,8 +105,8 @@ func TestWebSocketFaults(t *testing.T) {
 	}
 }
 
-// An answer that is too large for nobody, or for a call that nobody waits for any more,
-// is not taken for the answer to the only call there is.
+// An answer that is too large and belongs to no call, or to a call that was given up, is not taken
+// as the answer to the only call in flight.
 func TestWebSocketHugeAnswerToAnotherCall(t *testing.T) {
 	for head, want := range map[string]ErrorKind{
 		`{"jsonrpc":"2.0","id":9999,"result":"%.0s`: UnknownOutcome,

@@ -144,7 +144,7 @@ func TestTwinWithoutToolsIsTheSameModel(t *testing.T) {
 	}
 }
 
-// Whatever comes: no panic, and either a question or something to go on with.
+// No body causes a panic: each is a question, or an error that the caller can act on.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(messages(hello)))
 	f.Add([]byte(messages(`{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"x","arguments":"{"}}]},{"role":"tool","tool_call_id":"a","content":null}`)))

@@ -11,8 +11,8 @@ import (
 	"answerd/internal/event"
 )
 
-// What a run is in this format: its stream with usage, and behind it what a caller gets
-// who does not stream.
+// A run in this format: its stream with usage, and after it the response of a caller who does not
+// stream.
 func TestScenarios(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		t.Run(s.Name, func(t *testing.T) {

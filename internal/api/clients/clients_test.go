@@ -27,8 +27,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// TestClients runs every *.live.test.js against one service. What a question is about
-// says what the model does; see script.
+// TestClients runs every *.live.test.js against one service. The text of a question decides what
+// the model does; see script.
 func TestClients(t *testing.T) {
 	wanted, err := os.ReadFile("package-lock.json")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"answerd/internal/event"
 )
 
-// Nothing but the word itself is an agreement: hosts accept forms that nobody saw.
+// Only the field approved itself is an approval, because hosts accept forms that nobody has seen.
 func TestApprovalIsGivenByItsFieldOnly(t *testing.T) {
 	i := event.Interrupt{ID: "int_1", Kind: event.KindApproval, Message: "May I?", Args: json.RawMessage(`{"path":"a"}`)}
 	for _, c := range []struct {

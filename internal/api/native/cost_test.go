@@ -11,8 +11,8 @@ import (
 	"answerd/internal/api/native"
 )
 
-// What it costs to refuse a body grows with the body, not with its square: one request
-// of 350 KB once took 4 s and 6 GB, a pointer for each of the items below one long key.
+// The cost of refusing a body grows with its size, and not with the square of it: one request of
+// 350 KB once took 4 s and 6 GB, because each item below one long key had its own pointer.
 func TestRefusingABodyCostsInProportionToIt(t *testing.T) {
 	const size = 300 << 10
 	for name, body := range map[string]string{

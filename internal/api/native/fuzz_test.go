@@ -11,7 +11,7 @@ import (
 	"answerd/internal/event"
 )
 
-// What is taken for a position is the one that a frame of that event would have.
+// Each text that is accepted as a position is the id that a frame of that event would have.
 func FuzzPosition(f *testing.F) {
 	for _, id := range []string{"run_a:1", "run_a:0", "run_a:-1", "run_a:+1", "run_a:01", "a:b:2", ":1", "run_a:", "run_a", "run_a:9223372036854775807", "run_a:9223372036854775808", "run_\xff:1", "r:1 "} {
 		f.Add(id)

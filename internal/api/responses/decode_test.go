@@ -147,7 +147,7 @@ func TestIdsTellRunAndPlace(t *testing.T) {
 	}
 }
 
-// What is kept of a request is bounded, and newest messages stay the longest.
+// The stored part of a request is bounded; its newest messages are kept longest.
 func TestStoredStateIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 100<<10)
 	q := responses.Request{Model: "m", Request: agent.Request{Question: "last"}}
@@ -174,7 +174,7 @@ func TestStoredStateIsBounded(t *testing.T) {
 	}
 }
 
-// However many runs are referred to, a bounded number is looked up: the last ones.
+// If a request refers to many runs, only the last ones, up to a limit, are looked up.
 func TestReferencesAreBounded(t *testing.T) {
 	var items []string
 	for i := range 1000 {

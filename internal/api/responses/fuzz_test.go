@@ -6,8 +6,8 @@ import (
 	"answerd/internal/api/responses"
 )
 
-// What is taken for the id of a response is the one that its response would have, but for
-// leading zeros and a sign.
+// Each text that is accepted as the id of a response is the id that the response would have, except
+// for leading zeros and a sign.
 func FuzzID(f *testing.F) {
 	for _, id := range []string{"resp_a", "resp_a_1", "resp_a_0", "resp_a_-1", "resp_", "resp__1", "run_a", "resp_a_1_2", "resp_a_2_1", "resp_a_1_2_3", "resp_a_9223372036854775808", "resp_\xff_7"} {
 		f.Add(id)
@@ -24,7 +24,7 @@ func FuzzID(f *testing.F) {
 	})
 }
 
-// What was kept comes from a log that others write, too.
+// Stored requests come from a log that other versions write too.
 func FuzzKept(f *testing.F) {
 	for _, s := range []string{`{}`, `null`, `[]`, `{"model":"m"}`, `{"asked":[{"role":"user"}]}`, "\xff"} {
 		f.Add([]byte(s))

@@ -22,8 +22,8 @@ func (p person) answer(_ context.Context, e mcp.Elicitation) (mcp.ElicitationRes
 	return mcp.ElicitationResult{Action: mcp.Decline}, nil
 }
 
-// call makes a call. Where its user must sign in, the person goes where an authorization server sends
-// them: the suite's sends them back at once.
+// call makes a call. If its user must sign in, the person opens the authorization URL; the suite's
+// authorization server redirects back at once.
 func (p person) call(ctx context.Context, call mcp.Call) (*content.Result, error) {
 	call.Elicit, call.Waiter = p.answer, "person"
 	for {

@@ -113,7 +113,7 @@ func TestLimitStaysWhereLatencyRises(t *testing.T) {
 	}
 }
 
-// What has grown while the server was fast shrinks when it is slow.
+// A limit that grew while the server was fast shrinks when it is slow.
 func TestLimitShrinksWhenLatencyRises(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
@@ -177,7 +177,8 @@ func TestLimitOfAnUnusedServerStays(t *testing.T) {
 	})
 }
 
-// A call that waits for a person, or fails for a reason of its own, tells nothing about the load.
+// A call that waits for a person, or fails for a reason of its own, says nothing about the server's
+// load.
 func TestLimitIgnoresExcludedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)

@@ -38,8 +38,7 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 	}
 }
 
-// However many calls of a user wait, they are sent to one URL; another user is sent to another
-// one.
+// All waiting calls of a user get the same URL; another user gets another one.
 func TestAuthorizeJoinsThePendingAuthorization(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	states := map[string]int{}
@@ -137,8 +136,8 @@ func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	}
 }
 
-// A code that somebody else's browser brought is not ours to redeem: PKCE binds it to the
-// authorization that it was given for.
+// A code that another user's browser brings cannot be redeemed: PKCE binds it to the authorization
+// that it was issued for.
 func TestCallbackRefusesACodeOfAnotherAuthorization(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
 	mine, theirs := w.startAuthorization(userNamed("ann")), w.startAuthorization(userNamed("eve"))

@@ -45,7 +45,7 @@ func pemOf(t *testing.T, key any) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-// What is wrong with metadata is said, and nothing is asked of whom it names.
+// Invalid metadata is reported, and no request is sent to the addresses in it.
 func TestMetadataThatIsHostileIsRefused(t *testing.T) {
 	thief := oauthtest.New(t)
 	big := strings.Repeat("x", maxMetadata)
@@ -140,7 +140,7 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 	}
 }
 
-// Where metadata is looked for, and whose it may be there.
+// The URLs at which metadata is looked for, and the issuers that it may name there.
 func TestMetadataLocations(t *testing.T) {
 	root := wellKnown
 	for server, c := range map[string]struct{ given, want string }{
@@ -199,7 +199,7 @@ func TestDiscoveryWithoutMetadataUsesTheServersOrigin(t *testing.T) {
 	resp.Body.Close()
 }
 
-// What a server registers us as is checked.
+// The registration that an authorization server returns is checked.
 func TestRegistrationIsChecked(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"client_id":"a","client_secret":"b"}`:                                                   "a client_secret_basic",
@@ -237,7 +237,7 @@ func TestParsePrivateKey(t *testing.T) {
 	}
 }
 
-// What is kept of principals is bounded, and one who is being served stays.
+// The number of principals is bounded, and one with a request in flight stays.
 func TestUserTokensAreBounded(t *testing.T) {
 	c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp"})
 	if err != nil {

@@ -93,7 +93,7 @@ func TestSendStopsWhenTheServerRefusesEveryToken(t *testing.T) {
 	})
 }
 
-// However many come first, one asks for the token.
+// If many requests come first, one of them requests the token.
 func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 	for _, kind := range []Kind{ClientCredentials, JWTBearer, Enterprise} {
 		w := newFixture(t, Config{Kind: kind}, nil)

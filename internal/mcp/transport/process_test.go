@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Of whatever a child writes on stderr, the last lines are kept, each cut to maxTailLine.
+// The last lines that a child writes to stderr are kept, each cut to maxTailLine.
 func TestStderrTailKeepsTheLastLines(t *testing.T) {
 	for name, row := range map[string]struct{ in, last string }{
 		"nothing":       {"", ""},
@@ -140,7 +140,8 @@ func (b panickingLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// Whatever panics at the end of a process, the process is gone and the next one can be started.
+// If a panic happens while a process ends, the process is still gone, and the next one can be
+// started.
 func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 	log := panickingLog{Handler: slog.DiscardHandler, message: "MCP server process ended", panicked: new(atomic.Bool)}
 	c, err := startProcess(&StdioConfig{Command: os.Args[0], Args: []string{"-test.run=^$"}, Logger: slog.New(log)})
