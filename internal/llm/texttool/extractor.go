@@ -34,7 +34,7 @@ type extractor struct {
 	pending      string          // text that is not decided yet
 	received     llm.Part        // the last part of the text
 	leadingSpace string          // white space before the first emitted part
-	spoken       strings.Builder // the text so far, for callMentioned
+	spoken       strings.Builder // the text so far, for callMentioned; empty with auto
 	started      bool            // text or a call was emitted
 	previous     byte            // the last byte before pending, 0 at the start
 
@@ -298,7 +298,7 @@ func (x *extractor) emitText(n int) error {
 		}
 		text, x.leadingSpace, x.started = x.leadingSpace, "", true
 	}
-	if len(x.calls) == 0 && x.spoken.Len() <= maxMentionText {
+	if !x.auto && len(x.calls) == 0 && x.spoken.Len() <= maxMentionText {
 		x.spoken.WriteString(text)
 	}
 	return x.sendText(text)
