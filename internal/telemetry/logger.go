@@ -160,11 +160,23 @@ var secretSuffixes = []string{
 	"privatekey", "sessionid", "assertion",
 }
 
-// separators removes what separates the words of a key.
-var separators = strings.NewReplacer("-", "", "_", "", ".", "", " ", "")
-
-// isSecretKey reports whether a key names a secret.
+// isSecretKey reports whether a key names a secret. It is called for each attribute of each line.
 func isSecretKey(key string) bool {
-	key = separators.Replace(strings.ToLower(key))
-	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return strings.HasSuffix(key, end) })
+	return slices.ContainsFunc(secretSuffixes, func(end string) bool { return hasSuffix(key, end) })
+}
+
+// hasSuffix reports whether key ends in end, whatever the case and the separators of its words.
+func hasSuffix(key, end string) bool {
+	for end != "" {
+		n := len(key) - 1
+		switch {
+		case n >= 0 && strings.IndexByte("-_. ", key[n]) >= 0:
+			key = key[:n]
+		case n < 0 || key[n]|0x20 != end[len(end)-1]: // end has lower case
+			return false
+		default:
+			key, end = key[:n], end[:len(end)-1]
+		}
+	}
+	return true
 }
