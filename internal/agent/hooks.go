@@ -435,7 +435,6 @@ func (l *loop) restoredEnd() (event.Body, error) {
 	case s.End != nil:
 		return s.End, nil
 	case s.Abort != nil:
-		l.stepText.WriteString(s.LastText())
 		return nil, &abortError{reason: s.Abort.Reason, withheld: s.Abort.Withheld}
 	}
 	return nil, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -42,9 +41,8 @@ type loop struct {
 	window         *window.Window
 	trimReported   bool // readers were informed that the conversation was trimmed
 
-	step      int             // the number of the current or last step, from 1
-	stepText  strings.Builder // the text of that step
-	partCount int             // text and reasoning parts so far
+	step      int // the number of the current or last step, from 1
+	partCount int // text and reasoning parts so far
 
 	budget        *budget.Budget
 	answerRefused bool   // the endpoint refused a prompt that fits the window, because it adds a long answer to it

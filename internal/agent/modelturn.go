@@ -118,7 +118,6 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	l.step++
-	l.stepText.Reset()
 	s := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
@@ -137,7 +136,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	if err := s.endText(ctx); err != nil {
 		return modelReply{}, err
 	}
-	s.text = l.stepText.String()
+	s.text = l.run.turn.StepText()
 	if s.finish == "tool_calls" && len(s.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them
 		// as text that was not recognized. Then the text is the final answer, and callers must not
@@ -303,7 +302,6 @@ func (s *modelStream) appendText(ctx context.Context, text string) error {
 	if text == "" {
 		return nil
 	}
-	s.stepText.WriteString(text)
 	return s.appendDelta(ctx, "text", text)
 }
 

@@ -36,8 +36,6 @@ func (l *loop) restoreLoop() {
 func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimNow(tools)
 	l.step++
-	l.stepText.Reset()
-	l.stepText.WriteString(s.Text)
 	l.addUsage(s.Usage)
 	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
 	for _, c := range s.Calls {

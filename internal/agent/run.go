@@ -359,7 +359,7 @@ func (a *Agent) removeRun(r *run) {
 // terminalEventFor returns the terminal event for an error. It is the only place that maps
 // errors to events: the log gets the cause, and the caller gets a text that they can act on.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
-	partial := l.stepText.String()
+	partial := r.turn.StepText()
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):
 		return event.Cancelled{Reason: cause.Error(), PartialAnswer: partial}

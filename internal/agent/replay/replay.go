@@ -190,14 +190,6 @@ func (s *State) Extension(n int) []byte {
 	return s.Steps[n-1].Extended
 }
 
-// LastText returns the text of the newest step.
-func (s *State) LastText() string {
-	if step := s.lastStep(); step != nil {
-		return step.Text
-	}
-	return ""
-}
-
 // lastStep returns the newest step, nil before the first.
 func (s *State) lastStep() *Step {
 	if len(s.Steps) == 0 {

@@ -82,8 +82,8 @@ func TestReadRestoresDecisionsOfHooks(t *testing.T) {
 	if want := (event.RunError{Code: "model_error", Message: "no"}); !reflect.DeepEqual(s.End, want) {
 		t.Errorf("End = %+v, want %+v", s.End, want)
 	}
-	if s.LastText() != "Hello" {
-		t.Errorf("LastText() = %q, want Hello", s.LastText())
+	if got := s.Steps[len(s.Steps)-1].Text; got != "Hello" {
+		t.Errorf("the newest step's text = %q, want Hello", got)
 	}
 }
 

@@ -61,6 +61,13 @@ func (b *Builder) Add(body event.Body) {
 	}
 }
 
+// StepText returns the text of the newest step so far.
+func (b *Builder) StepText() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
 func (b *Builder) endStepLocked() {
 	if n := len(b.steps); n > 0 {
 		b.steps[n-1].Text = b.text.String()
