@@ -33,6 +33,7 @@ type metrics struct {
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
 	toolNames  *toolSeries
+	endLabels  map[event.Type][2]metric.MeasurementOption // of runs and duration, for an end without a code
 }
 
 // Bounds of the time series of mcp.client.operation.duration that name their tool, of one server and
@@ -74,7 +75,13 @@ func newMetrics(m metric.Meter, byClaim bool) (metrics, error) {
 	if byClaim {
 		most = maxToolSeriesByClaim
 	}
-	out := metrics{toolNames: &toolSeries{most: most, named: make(map[[3]string]bool), counts: make(map[string]int)}}
+	out := metrics{
+		toolNames: &toolSeries{most: most, named: make(map[[3]string]bool), counts: make(map[string]int)},
+		endLabels: make(map[event.Type][2]metric.MeasurementOption),
+	}
+	for _, end := range []event.Body{event.FinalAnswer{}, event.Cancelled{}} {
+		out.endLabels[end.Type()] = newEndLabels(end)
+	}
 	var errs [7]error
 	out.runs, errs[0] = m.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
 	out.duration, errs[1] = m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
@@ -101,15 +108,25 @@ func (m metrics) countRefusal(ctx context.Context, err error) {
 	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
 }
 
-func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
-	outcome := attribute.String("outcome", string(end.Type()))
-	code := ""
+// newEndLabels returns the labels of the metrics runs and duration.
+func newEndLabels(end event.Body) [2]metric.MeasurementOption {
+	outcome, code := attribute.String("outcome", string(end.Type())), ""
 	if e, ok := end.(event.RunError); ok {
 		code = e.Code
 	}
+	return [2]metric.MeasurementOption{
+		metric.WithAttributeSet(attribute.NewSet(outcome, attribute.String("code", code))), metric.WithAttributeSet(attribute.NewSet(outcome)),
+	}
+}
+
+func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
+	labels, known := m.endLabels[end.Type()]
+	if !known {
+		labels = newEndLabels(end)
+	}
 	m.active.Add(ctx, -1)
-	m.runs.Add(ctx, 1, metric.WithAttributes(outcome, attribute.String("code", code)))
-	m.duration.Record(ctx, took.Seconds(), metric.WithAttributes(outcome))
+	m.runs.Add(ctx, 1, labels[0])
+	m.duration.Record(ctx, took.Seconds(), labels[1])
 }
 
 // countModelCall counts a model call that the run has made, in the metrics of tokens and cost and
