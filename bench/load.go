@@ -106,6 +106,27 @@ func (l *load) askRepeatedly(ctx context.Context, callers int, d time.Duration) 
 	return all, failed
 }
 
+// askTimes asks n questions, callers at a time.
+func (l *load) askTimes(ctx context.Context, callers, n int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var left atomic.Int64
+	left.Store(int64(n))
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				if _, err := l.askOnce(ctx); err != nil {
+					cancel(fmt.Errorf("%s: %w", l.url, err))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
 // sliceTime is how long after the end of a slice its last answers may arrive.
 const sliceTime = 30 * time.Second
 

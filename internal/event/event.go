@@ -45,8 +45,7 @@ type Event struct {
 	Seq   int64 // 1, 2, 3 … in the run
 	Time  int64 // milliseconds since the Unix epoch
 	Body  Body
-	// JSON is the whole event as one line, shared by all readers; nil in the memory log for
-	// deltas, tool_result and final_answer, which each reader encodes (see AppendJSON).
+	// JSON is the whole event as one line, shared by all readers and not to be changed.
 	JSON []byte
 }
 

@@ -22,15 +22,6 @@ type appender interface {
 	appendFields(b []byte) []byte // the members, without braces
 }
 
-// OwnSize returns about how many bytes the fields of b take as JSON if b appends them itself, as
-// deltas, tool_result and final_answer do; 0 for other bodies.
-func OwnSize(b Body) int {
-	if a, ok := b.(appender); ok {
-		return a.size()
-	}
-	return 0
-}
-
 func (r ToolResult) size() int {
 	return len(r.CallID) + len(r.Tool) + len(r.Server) + len(r.Args) + len(r.Payload) + listSize(r.Content) + len(r.Structured) + 256
 }

@@ -30,8 +30,14 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	var page event.RunPage
 	var last int64
 	for _, r := range found {
-		snapshot, kept := l.snapshotOf(r)
-		if !kept || f.HidesChild(snapshot) || f.Status != "" && snapshot.Status() != f.Status {
+		if f.HidesChild(r.record) || f.Status != "" && r.currentStatus() != f.Status {
+			continue
+		}
+		snapshot, kept, err := r.snapshot(l)
+		if err != nil {
+			return event.RunPage{}, err
+		}
+		if !kept {
 			continue
 		}
 		if len(page.Runs) == f.PageSize() {
@@ -43,11 +49,11 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	return page, nil
 }
 
-// snapshotOf returns what is known of r, and whether r is kept.
-func (l *Log) snapshotOf(r *run) (event.Run, bool) {
+// currentStatus returns the status of r.
+func (r *run) currentStatus() event.Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.snapshotLocked(), !l.expiredLocked(r)
+	return r.status
 }
 
 // RunByKey implements event.Directory.
@@ -58,11 +64,11 @@ func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.
 	if r == nil {
 		return event.Run{}, event.ErrNotFound
 	}
-	snapshot, kept := l.snapshotOf(r)
+	snapshot, kept, err := r.snapshot(l)
 	if !kept {
 		return event.Run{}, event.ErrNotFound
 	}
-	return snapshot, nil
+	return snapshot, err
 }
 
 // Delete implements event.Directory.

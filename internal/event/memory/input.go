@@ -24,37 +24,37 @@ func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error
 	if err != nil {
 		return err
 	}
-	size := int64(len(data)) + entryOverhead
-	job, err := l.addInput(r, inputID, data, size)
+	job, grown, err := l.addInput(r, inputID, data)
 	if err != nil {
 		return err
 	}
-	l.addBytes(r, size, false)
+	l.addBytes(r, grown, false)
 	if job != nil {
 		job.wakeIfParked()
 	}
 	return nil
 }
 
-// addInput adds an input to r and returns the job that it may wake, or nil.
-func (l *Log) addInput(r *run, inputID string, data []byte, size int64) (*job, error) {
+// addInput adds an input to r. It returns the job that it may wake, or nil, and by how many bytes the
+// run grew.
+func (l *Log) addInput(r *run, inputID string, data []byte) (*job, int64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case l.expiredLocked(r):
-		return nil, event.ErrGone
+		return nil, 0, event.ErrGone
 	case !r.ended.IsZero():
-		return nil, event.ErrEnded
+		return nil, 0, event.ErrEnded
 	}
 	for _, earlier := range r.inbox.inputs {
 		if earlier.ID == inputID {
-			return nil, event.ErrDuplicateInput
+			return nil, 0, event.ErrDuplicateInput
 		}
 	}
 	r.inbox.inputs = append(r.inbox.inputs, event.Input{ID: inputID, Pos: int64(len(r.inbox.inputs)) + 1, Data: data})
-	r.bytes += size
+	r.other += int64(cap(data)) + entryOverhead
 	wakeWaiters(&r.inbox.more)
-	return r.job, nil
+	return r.job, r.countLocked(), nil
 }
 
 // Inputs implements event.Inbox.

@@ -39,19 +39,34 @@ func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job
 	if err != nil {
 		return nil, err
 	}
+	j := &job{log: l, run: r, request: request, claimed: true, attempt: 1}
+	grown, err := l.addJob(r, j)
+	if err != nil {
+		return nil, err
+	}
+	l.addBytes(r, grown, false)
+	return j, nil
+}
+
+// addJob sets the job of r and returns by how many bytes the run grew.
+func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case l.expiredLocked(r):
-		return nil, event.ErrGone
+		return 0, event.ErrGone
 	case !r.ended.IsZero():
-		return nil, event.ErrEnded
+		return 0, event.ErrEnded
 	case r.job != nil:
-		return nil, event.ErrFenced
+		return 0, event.ErrFenced
 	}
-	r.job = &job{log: l, run: r, request: request, claimed: true, attempt: 1}
-	return r.job, nil
+	r.job = j
+	r.other += j.size()
+	return r.countLocked(), nil
 }
+
+// size estimates the bytes of j.
+func (j *job) size() int64 { return int64(cap(j.request)) + entryOverhead }
 
 // Claim implements event.Jobs.
 func (l *Log) Claim(ctx context.Context) (event.Job, error) {
@@ -120,9 +135,14 @@ func (j *job) Lost() <-chan struct{} { return nil }
 
 // Done implements event.Job.
 func (j *job) Done(context.Context) error {
-	j.run.mu.Lock()
-	defer j.run.mu.Unlock()
-	j.run.job = nil
+	r := j.run
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.job == j && !r.dropped {
+		r.other -= j.size()
+		j.log.countBytes(r, r.countLocked())
+	}
+	r.job = nil
 	return nil
 }
 

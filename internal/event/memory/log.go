@@ -16,8 +16,14 @@
 //
 // Every method may be called concurrently and returns at once. No goroutine is started, except by a
 // timer that drops the runs whose retention has passed; Close stops it. An event is
-// readable as soon as Append returns. Pages share their events with the log. When the log drops
+// readable as soon as Append returns. Pages share memory with the log. When the log drops
 // an event, a page that contains it stays valid.
+//
+// A run is the JSON of its events, in blocks of memory that are only appended to and never moved, with
+// an index of the position where each event ends. Readers get slices of the blocks. The newest events of
+// a run that goes on, and of the runs that ended last, also keep their bodies as the writer gave them
+// (the tail), so that readers that follow a run need not decode the JSON; others decode it. The log
+// counts the capacity of the blocks, their indexes, and estimates of everything else, the tails included.
 //
 // The log keeps a run for Retention after its terminal event. When all runs together exceed
 // MaxBytes, it drops the runs that ended first: those of an owner above an equal share if they
@@ -42,14 +48,16 @@ import (
 )
 
 const (
-	// entryOverhead estimates the bytes that an event, input, note or result needs in addition
-	// to its own text.
+	// entryOverhead estimates the bytes that an event of a tail, an input, note or result needs in
+	// addition to its own text.
 	entryOverhead = 128
 	// runOverhead estimates the bytes that a run needs in addition to its entries.
 	runOverhead = 1 << 10
 	// maxPageEvents bounds the events of a page, so that the reader of a long run regains
 	// control between pages, for example to flush or to notice the end of its request.
 	maxPageEvents = 64
+	// maxPageBytes bounds the JSON of a page of more than one event that must be decoded.
+	maxPageBytes = 1 << 20
 )
 
 // A run id consists of idPrefix and idLength characters of five random bits each. The last
@@ -88,6 +96,8 @@ type Log struct {
 	mu          sync.RWMutex                // guards the fields below and additions to runs; taken before a run's own mutex
 	ended       []*run                      // in the order in which they ended
 	usage       map[event.Owner]*ownerUsage // of the owners that have runs
+	recent      []*run                      // that ended last and still have a tail
+	recentBytes int64                       // of the tails of recent
 	tombstones  tombstones                  // of the runs that were dropped
 	keys        map[ownedKey]*run
 	created     int64 // runs, ever
@@ -119,6 +129,7 @@ func New(o Options) *Log {
 	return &Log{
 		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
 		retention:  o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
+		tombstones: newTombstones(o.MaxBytes),
 	}
 }
 
@@ -149,7 +160,7 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 		return event.ErrExists
 	}
 	record.Last = event.Event{}
-	added := &run{number: l.created + 1, began: now, record: record, bytes: int64(len(record.Request)) + runOverhead}
+	added := &run{number: l.created + 1, began: now, record: record, status: event.StatusRunning, other: recordSize(record)}
 	if key := (ownedKey{record.Owner, record.Key}); record.Key != "" {
 		if other := l.keys[key]; other != nil {
 			return &event.KeyError{Run: other.record.ID, Same: other.record.Fingerprint == record.Fingerprint}
@@ -159,13 +170,23 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 	l.created++
 	added.usage = l.usage[record.Owner]
 	if added.usage == nil {
-		added.usage = &ownerUsage{}
+		added.usage = &ownerUsage{owner: record.Owner}
 		l.usage[record.Owner] = added.usage
 	}
 	added.usage.runs++
+	added.record.Owner = added.usage.owner // the runs of an owner share its strings
 	l.runs.Store(record.ID, added)
-	l.countBytes(added, added.bytes)
+	l.countBytes(added, added.countLocked()) // no other goroutine can append to it before
 	return nil
+}
+
+// recordSize estimates the bytes of a run without events.
+func recordSize(r event.Run) int64 {
+	n := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
+	for name, value := range r.Metadata {
+		n += len(name) + len(value) + entryOverhead
+	}
+	return int64(n)
 }
 
 // findRun returns the run of an id, or the error that explains why there is no such run.
@@ -188,11 +209,11 @@ func (l *Log) Append(_ context.Context, id string, b event.Body) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	e, err := r.appendEvent(b)
+	e, grown, err := r.appendEvent(b)
 	if err != nil {
 		return 0, err
 	}
-	l.addBytes(r, eventSize(e), e.Terminal())
+	l.addBytes(r, grown, e.Terminal())
 	return e.Seq, nil
 }
 
@@ -202,10 +223,19 @@ func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error)
 	if err != nil {
 		return event.Page{}, err
 	}
+	page, undecoded, err := l.readPage(r, seq)
+	if err != nil {
+		return event.Page{}, err
+	}
+	return r.decodePage(page, undecoded)
+}
+
+// readPage is pageLocked for runs that are kept.
+func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.expiredLocked(r) {
-		return event.Page{}, event.ErrGone
+		return event.Page{}, nil, event.ErrGone
 	}
 	return r.pageLocked(seq)
 }
@@ -219,12 +249,11 @@ func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 		}
 		return event.Run{}, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l.expiredLocked(r) {
-		return event.Run{ID: id, Owner: r.record.Owner}, event.ErrGone
+	snapshot, kept, err := r.snapshot(l)
+	if !kept {
+		return event.Run{ID: id, Owner: snapshot.Owner}, event.ErrGone
 	}
-	return r.snapshotLocked(), nil
+	return snapshot, err
 }
 
 // Now implements event.Log: the log has one process.

@@ -15,23 +15,24 @@ func (l *Log) AddNote(_ context.Context, id string, note []byte) error {
 	if err != nil {
 		return err
 	}
-	size := int64(len(note)) + entryOverhead
-	if err := r.addNote(note, size); err != nil {
+	grown, err := r.addNote(note)
+	if err != nil {
 		return err
 	}
-	l.addBytes(r, size, false)
+	l.addBytes(r, grown, false)
 	return nil
 }
 
-func (r *run) addNote(note []byte, size int64) error {
+// addNote adds a note to r and returns by how many bytes the run grew.
+func (r *run) addNote(note []byte) (grown int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.checkWritableLocked(); err != nil {
-		return err
+		return 0, err
 	}
-	r.notes = append(r.notes, event.Note{After: r.newestLocked().Seq, Data: note})
-	r.bytes += size
-	return nil
+	r.notes = append(r.notes, event.Note{After: r.events.newest, Data: note})
+	r.other += int64(cap(note)) + entryOverhead
+	return r.countLocked(), nil
 }
 
 // Notes implements event.Journal.

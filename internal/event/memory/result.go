@@ -15,7 +15,7 @@ type results struct {
 // setResult stores the result of a call and returns by how many bytes the run grew.
 func (r *results) setResult(call string, result []byte) (grown int64) {
 	if earlier := r.byCall[call]; earlier != nil {
-		grown = -int64(len(earlier))
+		grown = -int64(cap(earlier))
 	} else {
 		grown = entryOverhead
 		r.order = append(r.order, call)
@@ -24,7 +24,7 @@ func (r *results) setResult(call string, result []byte) (grown int64) {
 		r.byCall = make(map[string][]byte)
 	}
 	r.byCall[call] = result
-	return grown + int64(len(result))
+	return grown + int64(cap(result))
 }
 
 // dropOldest drops results until want bytes are free or none is left, and returns how many
@@ -33,7 +33,7 @@ func (r *results) dropOldest(want int64) (freed int64) {
 	for len(r.order) > 0 && freed < want {
 		call := r.order[0]
 		r.order = r.order[1:]
-		freed += int64(len(r.byCall[call])) + entryOverhead
+		freed += int64(cap(r.byCall[call])) + entryOverhead
 		r.byCall[call] = nil
 	}
 	return freed
@@ -56,6 +56,7 @@ func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) erro
 	return nil
 }
 
+// saveResult adds a result to r and returns by how many bytes the run grew.
 func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
 	if result == nil {
 		result = []byte{} // nil marks a result that was dropped
@@ -68,9 +69,8 @@ func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err e
 	case !r.ended.IsZero():
 		return 0, event.ErrEnded
 	}
-	grown = r.results.setResult(call, result)
-	r.bytes += grown
-	return grown, nil
+	r.other += r.results.setResult(call, result)
+	return r.countLocked(), nil
 }
 
 // Result implements event.Log.

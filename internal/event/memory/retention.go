@@ -16,11 +16,15 @@ import (
 const dropInterval = 2 * time.Second
 
 // maxTombstones bounds a generation of tombstones. At least that many of the runs dropped last
-// are known, and at most twice as many, at about 100 bytes each.
+// are known, and at most twice as many, at about 100 bytes each. A small log has fewer.
 const maxTombstones = 16384
+
+// bytesPerTombstone is the part of MaxBytes for which a generation has one tombstone.
+const bytesPerTombstone = 2048
 
 // ownerUsage counts what the runs of one owner use of the log.
 type ownerUsage struct {
+	owner event.Owner
 	bytes atomic.Int64
 
 	runs  int    // guarded by Log.mu, as is ended
@@ -47,6 +51,7 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if ended {
 		l.ended = append(l.ended, r)
 		r.usage.ended = append(r.usage.ended, r)
+		l.addRecentLocked(r)
 		l.scheduleExpiryLocked()
 	}
 	for l.bytes.Load() > l.maxBytes && l.hasOtherEndedLocked(r) {
@@ -56,9 +61,36 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	// other runs that have ended, the next append of those runs drops one, and r keeps its
 	// events.
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
-		// Drop more than needed, because each call copies the remaining events.
-		l.countBytes(r, -r.trimContent(excess+l.maxBytes/16))
+		// Drop more than needed, so that not every append drops something.
+		l.dropTailLocked(r)
+		l.countBytes(r, r.trimContent(excess+l.maxBytes/16))
 	}
+}
+
+// addRecentLocked adds a run that has ended to the recent ones, and drops the tails of the first of them
+// until the others use no more than their share of the log.
+func (l *Log) addRecentLocked(r *run) {
+	r.mu.Lock()
+	l.recentBytes += r.tail.bytes // which stay, since the run has ended
+	r.mu.Unlock()
+	l.recent, r.recent = append(l.recent, r), true
+	for len(l.recent) > 1 && l.recentBytes > l.maxBytes/tailsShare {
+		l.dropTailLocked(l.recent[0])
+	}
+}
+
+// dropTailLocked drops the tail of a recent run. Its events can still be read.
+func (l *Log) dropTailLocked(r *run) {
+	if !r.recent {
+		return
+	}
+	l.recent, r.recent = removeRun(l.recent, r), false
+	r.mu.Lock()
+	l.recentBytes -= r.tail.bytes
+	r.tail = tail{}
+	freed := r.countLocked()
+	r.mu.Unlock()
+	l.countBytes(r, freed)
 }
 
 // hasOtherEndedLocked reports whether the run that ended first is not r.
@@ -96,22 +128,21 @@ func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
 	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
 }
 
-// trimContent drops the oldest results of r, and then its oldest events, until want bytes are
-// free or only the newest event remains. It returns the number of bytes that it freed.
-func (r *run) trimContent(want int64) (freed int64) {
+// trimContent drops the oldest results of r, then most of its tail, and then its oldest events, until
+// want bytes are free or only the newest block of events remains. It returns by how many bytes the run
+// grew, which is negative.
+func (r *run) trimContent(want int64) (grown int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if freed = r.results.dropOldest(want); freed >= want {
-		r.bytes -= freed
-		return freed
+	freed := r.results.dropOldest(want)
+	r.other -= freed
+	if !r.dropped && freed < want && r.events.newest > 0 {
+		before := r.tail.bytes
+		r.tail.cut(0)
+		freed += before - r.tail.bytes
+		r.events.dropOldest(want - freed)
 	}
-	n := 0
-	for ; freed < want && n < len(r.events)-1; n++ {
-		freed += eventSize(r.events[n])
-	}
-	r.events = slices.Clone(r.events[n:]) // a subslice would keep the dropped events in memory
-	r.bytes -= freed
-	return freed
+	return r.countLocked()
 }
 
 // DropEndedRuns drops a quarter of the runs that have ended, in the order in which they ended.
@@ -187,18 +218,19 @@ func (l *Log) expiredLocked(r *run) bool {
 // dropLocked removes a run and leaves its tombstone.
 func (l *Log) dropLocked(r *run) {
 	l.ended, r.usage.ended = removeRun(l.ended, r), removeRun(r.usage.ended, r)
+	l.dropTailLocked(r)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dropped {
 		return // Delete was called while the run ended; its key may belong to another run by now
 	}
 	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
-	l.countBytes(r, -r.bytes)
 	if r.usage.runs--; r.usage.runs == 0 {
 		delete(l.usage, r.record.Owner)
 	}
 	// A reader that already has r sees dropped at its next call, which the wake-up causes.
-	r.events, r.results, r.bytes, r.dropped = nil, results{}, 0, true
+	r.events, r.tail, r.results, r.other, r.dropped = events{}, tail{}, results{}, 0, true
+	l.countBytes(r, r.countLocked())
 	r.inbox.inputs, r.notes, r.record.Request, r.record.Metadata = nil, nil, nil, nil
 	if r.job != nil {
 		r.job.stopTimerLocked()
@@ -235,10 +267,15 @@ func (l *Log) ownerOfDropped(id string) (event.Owner, bool) {
 // single tombstones need not be stored.
 type tombstones struct {
 	newer, older map[string]unique.Handle[event.Owner]
+	limit        int // of a generation
+}
+
+func newTombstones(maxBytes int64) tombstones {
+	return tombstones{limit: int(min(maxTombstones, maxBytes/bytesPerTombstone+1))}
 }
 
 func (t *tombstones) addOwner(id string, owner event.Owner) {
-	if len(t.newer) >= maxTombstones {
+	if len(t.newer) >= t.limit {
 		t.older, t.newer = t.newer, nil
 	}
 	if t.newer == nil {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -12,11 +13,15 @@ type run struct {
 	number int64 // in the order of creation, from 1
 	began  time.Time
 	usage  *ownerUsage
+	recent bool // is in Log.recent, guarded by Log.mu
 
-	mu      sync.Mutex    // guards the fields below
-	record  event.Run     // its Last stays unset: the newest of events has that role
-	events  []event.Event // without a gap; the newest event is always kept; pages share parts of it
-	bytes   int64         // of events, results, notes and inputs
+	mu      sync.Mutex   // guards the fields below
+	record  event.Run    // its Last stays unset
+	status  event.Status // that the newest event implies
+	events  events
+	tail    tail  // of events; empty when later runs have ended, see Log.recent
+	other   int64 // bytes of everything but events and tail
+	counted int64 // bytes that were added to those of the log
 	results results
 	inbox   inbox
 	notes   []event.Note
@@ -26,38 +31,45 @@ type run struct {
 	more    chan struct{} // closed at the next append; nil while no caller waits
 }
 
-// appendEvent adds an event with the next number.
-func (r *run) appendEvent(b event.Body) (e event.Event, err error) {
+// lines has buffers in which events are encoded.
+var lines = sync.Pool{New: func() any { return new([]byte) }}
+
+// appendEvent adds an event with the next number, and returns by how many bytes the run grew.
+func (r *run) appendEvent(b event.Body) (e event.Event, grown int64, err error) {
+	buffer := lines.Get().(*[]byte)
+	defer lines.Put(buffer)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.checkWritableLocked(); err != nil {
-		return event.Event{}, err
+		return event.Event{}, 0, err
 	}
 	// The monotonic clock keeps the times of a run in order when the system clock is set back.
 	// It omits the time for which the machine was suspended.
 	now := r.began.Add(time.Since(r.began))
-	e = event.Event{RunID: r.record.ID, Seq: r.newestLocked().Seq + 1, Time: now.UnixMilli(), Body: b}
-	if event.OwnSize(b) == 0 { // readers encode the others, see event.Event.AppendJSON
-		if e, err = event.Encode(e.RunID, e.Seq, e.Time, b); err != nil {
-			return event.Event{}, err
-		}
+	e = event.Event{RunID: r.record.ID, Seq: r.events.newest + 1, Time: now.UnixMilli(), Body: b}
+	line, err := event.AppendEncode((*buffer)[:0], e.RunID, e.Seq, e.Time, b)
+	if err != nil {
+		return event.Event{}, 0, err
 	}
-	r.events = append(r.events, e)
+	if e.JSON = r.events.add(line); cap(line) <= maxBlock {
+		*buffer = line // the block has a copy
+	}
+	r.tail.add(e)
+	r.status = event.Run{Last: e}.Status()
 	if e.Terminal() {
 		r.ended = now
+		r.events.seal()
 	}
-	r.bytes += eventSize(e)
 	wakeWaiters(&r.more)
-	return e, nil
+	return e, r.countLocked(), nil
 }
 
-// eventSize estimates the bytes of e in memory. The text of small events is stored twice, as JSON
-// and in the body.
-func eventSize(e event.Event) int64 {
-	if e.JSON == nil {
-		return int64(event.OwnSize(e.Body)) + entryOverhead
-	}
-	return 2*int64(len(e.JSON)) + entryOverhead
+// countLocked returns by how many bytes the run has grown since the last call. The caller adds them to
+// those of the log.
+func (r *run) countLocked() (grown int64) {
+	now := r.events.bytes + r.tail.bytes + r.other
+	grown, r.counted = now-r.counted, now
+	return grown
 }
 
 // checkWritableLocked returns the error that an append would get, nil if appends are allowed.
@@ -73,38 +85,65 @@ func (r *run) checkWritableLocked() error {
 	return nil
 }
 
-// pageLocked returns the events after seq.
-func (r *run) pageLocked(seq int64) (event.Page, error) {
-	following := r.newestLocked().Seq - seq // kept or not
+// pageLocked returns the events after seq. If the tail does not have them, the page is without events,
+// and undecoded has their JSON.
+func (r *run) pageLocked(seq int64) (p event.Page, undecoded [][]byte, err error) {
 	switch {
-	case seq < 0 || following < 0:
-		return event.Page{}, event.ErrInvalidPosition
-	case following > int64(len(r.events)):
-		return event.Page{}, event.ErrGone
+	case seq < 0 || seq > r.events.newest:
+		return p, nil, event.ErrInvalidPosition
+	case seq+1 < r.events.first():
+		return p, nil, event.ErrGone
 	}
-	events := r.events[len(r.events)-int(following):]
-	n := min(len(events), maxPageEvents)
-	hasNext := n < len(events)
-	p := event.Page{Events: events[:n:n], Ended: !r.ended.IsZero() && !hasNext, HasNext: hasNext}
+	n := 0
+	if following, ok := r.tail.after(seq); ok {
+		n = min(len(following), maxPageEvents)
+		p.Events = following[:n:n]
+	} else if seq < r.events.newest {
+		undecoded = r.events.after(seq, maxPageEvents, maxPageBytes)
+		n = len(undecoded)
+	}
+	p.HasNext = seq+int64(n) < r.events.newest
+	p.Ended = !r.ended.IsZero() && !p.HasNext
 	if !p.Ended && n == 0 {
 		p.More = waitChannel(&r.more)
+	}
+	return p, undecoded, nil
+}
+
+// decodePage adds events to a page of pageLocked.
+func (r *run) decodePage(p event.Page, undecoded [][]byte) (event.Page, error) {
+	if len(undecoded) == 0 {
+		return p, nil
+	}
+	p.Events = make([]event.Event, len(undecoded))
+	for i, line := range undecoded {
+		var err error
+		if p.Events[i], err = event.Decode(line); err != nil {
+			return event.Page{}, fmt.Errorf("read an event of the log: %w", err)
+		}
 	}
 	return p, nil
 }
 
-// snapshotLocked returns what is known of the run, its newest event included.
-func (r *run) snapshotLocked() event.Run {
-	record := r.record
-	record.Last = r.newestLocked()
-	return record
-}
-
-// newestLocked returns the newest event, or a zero event if the run has none.
-func (r *run) newestLocked() (newest event.Event) {
-	if n := len(r.events); n > 0 {
-		newest = r.events[n-1]
+// snapshot returns what is known of the run, its newest event included, and whether the run is kept.
+func (r *run) snapshot(l *Log) (record event.Run, kept bool, err error) {
+	r.mu.Lock()
+	record, kept = r.record, !l.expiredLocked(r)
+	var undecoded [][]byte
+	if newest := r.events.newest; kept && newest > 0 {
+		if last, ok := r.tail.after(newest - 1); ok {
+			record.Last = last[0]
+		} else {
+			undecoded = r.events.after(newest-1, 1, 0)
+		}
 	}
-	return newest
+	r.mu.Unlock()
+	for _, line := range undecoded {
+		if record.Last, err = event.Decode(line); err != nil {
+			return record, kept, fmt.Errorf("read an event of the log: %w", err)
+		}
+	}
+	return record, kept, nil
 }
 
 // endTime returns when the terminal event was appended, zero before.

@@ -52,7 +52,7 @@ type thread struct {
 }
 
 // turnSize estimates the bytes of a turn in memory.
-func turnSize(t event.Turn) int64 { return int64(len(t.Data)) + entryOverhead }
+func turnSize(t event.Turn) int64 { return int64(cap(t.Data)) + entryOverhead }
 
 // findLocked returns a thread that is kept, and its entry in the index.
 func (l *Log) findLocked(owner event.Owner, id string) (*thread, threadindex.Entry, error) {

@@ -1,0 +1,130 @@
+package memory
+
+import (
+	"slices"
+	"sort"
+)
+
+const (
+	// minBlock and maxBlock are the sizes of the first block of a run and of a later one: each is twice
+	// as large as the one before. An event that is larger has a block of its own.
+	minBlock = 1 << 10
+	maxBlock = 16 << 10
+	// blockOverhead is what a block needs besides its bytes and its index.
+	blockOverhead = 64
+)
+
+// events holds the events of one run as the JSON that readers get, in blocks of consecutive events.
+// Blocks are only appended to and never moved, so readers share them. The zero value has no events.
+type events struct {
+	blocks []block // the newest one is always kept
+	newest int64   // the number of the newest event; 0 before the first
+	bytes  int64   // of all blocks, exactly
+}
+
+// block has consecutive events, one after the other.
+type block struct {
+	first int64 // the number of its first event
+	data  []byte
+	ends  []uint32 // where in data each event ends
+}
+
+// size returns the bytes that b occupies.
+func (b *block) size() int64 { return int64(cap(b.data)) + 4*int64(cap(b.ends)) + blockOverhead }
+
+// line returns the JSON of the i-th event of b.
+func (b *block) line(i int) []byte {
+	begin, end := uint32(0), b.ends[i]
+	if i > 0 {
+		begin = b.ends[i-1]
+	}
+	return b.data[begin:end:end]
+}
+
+// add adds the next event, and returns its JSON in the block. It keeps line if that has an array larger
+// than a block, and copies it otherwise.
+func (s *events) add(line []byte) []byte {
+	last := s.last()
+	switch {
+	case cap(line) > maxBlock:
+		last = s.addBlock(line[:0])
+	case last == nil:
+		last = s.addBlock(slices.Grow([]byte(nil), max(minBlock, len(line))))
+	case cap(last.data)-len(last.data) < len(line):
+		last = s.addBlock(slices.Grow([]byte(nil), max(min(2*cap(last.data), maxBlock), len(line))))
+	}
+	s.bytes -= last.size()
+	last.data = append(last.data, line...)
+	last.ends = append(last.ends, uint32(len(last.data)))
+	s.bytes += last.size()
+	s.newest++
+	return last.line(len(last.ends) - 1)
+}
+
+// last returns the newest block, nil before the first.
+func (s *events) last() *block {
+	if len(s.blocks) == 0 {
+		return nil
+	}
+	return &s.blocks[len(s.blocks)-1]
+}
+
+// addBlock seals the newest block and returns a new one, whose events are stored in data.
+func (s *events) addBlock(data []byte) *block {
+	s.seal()
+	s.blocks = append(s.blocks, block{first: s.newest + 1, data: data})
+	last := s.last()
+	s.bytes += last.size()
+	return last
+}
+
+// seal frees what the newest block does not need, because no event will be added to it. Readers may
+// still have its old array.
+func (s *events) seal() {
+	last := s.last()
+	if last == nil {
+		return
+	}
+	s.bytes -= last.size()
+	if cap(last.data)-len(last.data) > cap(last.data)/8 {
+		last.data = append([]byte(nil), last.data...)
+	}
+	last.ends = append([]uint32(nil), last.ends...)
+	s.bytes += last.size()
+}
+
+// first returns the number of the oldest event that is kept.
+func (s *events) first() int64 {
+	if len(s.blocks) == 0 {
+		return s.newest + 1
+	}
+	return s.blocks[0].first
+}
+
+// after returns the JSON of events after seq, which are kept: at most n, and not more than maxSize bytes
+// if that is more than one.
+func (s *events) after(seq int64, n, maxSize int) (lines [][]byte) {
+	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 }) - 1
+	for ; i < len(s.blocks); i++ {
+		b := &s.blocks[i]
+		for k := int(seq + 1 - b.first); k < len(b.ends); k++ {
+			line := b.line(k)
+			if maxSize -= len(line); len(lines) == n || maxSize < 0 && len(lines) > 0 {
+				return lines
+			}
+			lines = append(lines, line)
+			seq++
+		}
+	}
+	return lines
+}
+
+// dropOldest drops blocks, but not the newest one, until want bytes are free.
+func (s *events) dropOldest(want int64) {
+	n := 0
+	for ; want > 0 && n < len(s.blocks)-1; n++ {
+		want -= s.blocks[n].size()
+		s.bytes -= s.blocks[n].size()
+	}
+	s.blocks = slices.Delete(s.blocks, 0, n)
+}
