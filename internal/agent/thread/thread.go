@@ -20,6 +20,8 @@ import (
 	"slices"
 	"strings"
 
+	jsonv1 "github.com/go-json-experiment/json/v1"
+
 	"answerd/internal/agent/attachment"
 	"answerd/internal/compute"
 	"answerd/internal/event"
@@ -144,11 +146,13 @@ func (t Turn) contentSize() int {
 	return n
 }
 
+// encode returns t as encoding/json would. That takes four times as long for a payload of 100 kB, which
+// was a sixth of the CPU time of an answer with one.
 func (t Turn) encode() []byte {
-	data, err := json.Marshal(t)
+	data, err := jsonv1.Marshal(t)
 	if err != nil { // a payload is not JSON, which no log would have accepted
 		t.Steps = nil
-		data, _ = json.Marshal(t)
+		data, _ = jsonv1.Marshal(t)
 	}
 	return data
 }
