@@ -1,13 +1,16 @@
 package memory_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"go.uber.org/goleak"
 
@@ -348,6 +351,118 @@ func TestMaxBytesBoundsTheHeap(t *testing.T) {
 			t.Errorf("runs of %d events of %d words take %d bytes, want at most %d", tc.events, tc.words, took, most)
 		}
 		runtime.KeepAlive(log)
+	}
+}
+
+// The log with threads, tombstones, notes, inputs and results takes at most 1.2 times MaxBytes, although
+// the texts of events are parts of larger ones, as those of a model's stream are.
+func TestMaxBytesBoundsTheHeapOfAnswers(t *testing.T) {
+	const most = 32 << 20
+	for name, tc := range map[string]struct{ answers, result int }{"small": {15_000, 0}, "results of 1 MB": {100, 1_000_000}} {
+		t.Run(name, func(t *testing.T) {
+			heap() // what earlier tests left is freed by two collections
+			before := heap()
+			log := memory.New(memory.Options{MaxBytes: most})
+			defer log.Close()
+			for range tc.answers {
+				addAnswer(t, log, tc.result)
+			}
+			took := int64(heap() - before)
+			t.Logf("%d answers take %d bytes", tc.answers, took)
+			if took > most/10*12 || took < most/2 {
+				t.Errorf("%d answers take %d bytes, want %d to %d", tc.answers, took, most/2, most/10*12)
+			}
+		})
+	}
+}
+
+// addAnswer adds a run with all that the agent stores of one, with a result of that many bytes unless it is 0.
+func addAnswer(t *testing.T, log *memory.Log, result int) {
+	t.Helper()
+	id, owner := log.NewID(), event.Owner{Issuer: "https://iam.example.com", Subject: "ada"}
+	thread := "thr_" + id
+	r := event.Run{ID: id, ThreadID: thread, TraceID: id, Owner: owner, Metadata: map[string]string{"k": "v"}, Request: make([]byte, 100)}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(log.Create(t.Context(), r))
+	_, err := log.BeginTurn(t.Context(), owner, thread, id, "", "a question")
+	check(err)
+	job, err := log.CreateJob(t.Context(), id, make([]byte, 300))
+	check(err)
+	chunk := strings.Repeat("chunk of a stream ", 20)
+	bodies := []event.Body{event.Start{Question: "?", ThreadID: thread}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"}}
+	for i := range 8 {
+		bodies = append(bodies, event.TextDelta{PartID: "p", Delta: strings.Clone(chunk)[i : i+6]})
+	}
+	for _, b := range append(bodies, event.TextEnd{PartID: "p"}, event.StepEnd{Step: 1}) {
+		_, err := log.Append(t.Context(), id, b)
+		check(err)
+	}
+	check(log.AddNote(t.Context(), id, []byte("sent call_1")))
+	check(log.AddInput(t.Context(), id, "int_1", []byte(`{"approved":true}`)))
+	if result > 0 {
+		check(log.SaveResult(t.Context(), id, "call_1", make([]byte, result)))
+		text := json.RawMessage(`"` + strings.Repeat("x", 120_000) + `"`)
+		_, err := log.Append(t.Context(), id, event.ToolResult{Call: event.Call{CallID: "call_1"}, Payload: text, Content: []json.RawMessage{text}})
+		check(err)
+	}
+	_, err = log.Append(t.Context(), id, event.FinalAnswer{Answer: strings.Clone(chunk)[:60]})
+	check(err)
+	check(job.Done(t.Context()))
+	check(log.EndTurn(t.Context(), owner, thread, id, make([]byte, 300)))
+}
+
+// A reader that comes when the tail of a run is gone reads the same events, decoded from their JSON, as
+// one that followed the run.
+func TestAfterReadsTheSameWithoutTheTail(t *testing.T) {
+	log := memory.New(memory.Options{MaxBytes: 1 << 20})
+	defer log.Close()
+	call := event.Call{CallID: "call_1", Tool: "add", Server: "calc"}
+	bodies := []event.Body{event.Start{Question: "<&>\u2028 \"?\""}, event.ToolResult{Call: call, Args: json.RawMessage(`{"a":1}`), Payload: json.RawMessage(`3`), Content: []json.RawMessage{[]byte(`{}`)}}}
+	for i := range 200 {
+		bodies = append(bodies, event.TextDelta{PartID: "p", Delta: strings.Repeat("w", i)})
+	}
+	bodies = append(bodies, event.FinalAnswer{Answer: "3", Metadata: event.Metadata{ToolNames: []string{"add"}}})
+	createRun(t, log, "run_a", bodies...)
+	followed := readAll(t, log, "run_a")
+	run, err := log.Run(t.Context(), "run_a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 { // later runs take the space for tails
+		createRun(t, log, fmt.Sprintf("run_%d", i), event.Start{}, event.FinalAnswer{Answer: strings.Repeat("x", 8<<10)})
+	}
+	decoded := readAll(t, log, "run_a")
+	if len(followed) != len(bodies) || len(decoded) != len(bodies) {
+		t.Fatalf("readers got %d and %d events, want %d", len(followed), len(decoded), len(bodies))
+	}
+	for i := range decoded {
+		if !reflect.DeepEqual(decoded[i], followed[i]) {
+			t.Errorf("event %d = %+v, want %+v", i+1, decoded[i], followed[i])
+		}
+	}
+	if unsafe.StringData(decoded[2].Body.(event.TextDelta).PartID) == unsafe.StringData(followed[2].Body.(event.TextDelta).PartID) {
+		t.Error("the second reader got the body of the writer, want a decoded one")
+	}
+	if again, err := log.Run(t.Context(), "run_a"); err != nil || !reflect.DeepEqual(again, run) {
+		t.Errorf("Run = %+v, %v, want %+v", again, err, run)
+	}
+}
+
+func readAll(t *testing.T, log event.Log, id string) (events []event.Event) {
+	t.Helper()
+	for {
+		page, err := log.After(t.Context(), id, int64(len(events)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if events = append(events, page.Events...); page.Ended {
+			return events
+		}
 	}
 }
 
