@@ -2,15 +2,23 @@ package jetstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 )
 
 // maxIndexWindow bounds the part of the index that one step of Runs reads.
 const maxIndexWindow = 1 << 20
+
+// tombstoneTTL limits how long the owner of a deleted run is known.
+const tombstoneTTL = 7 * 24 * time.Hour
 
 // Runs implements event.Directory. It reads an owner's index entries, newest first, in windows
 // of the stream. A window with few entries of the owner makes the next one twice as large.
@@ -136,4 +144,127 @@ func (l *Log) readListed(ctx context.Context, id string, stored, last message, h
 	listed := rec.toRun(id)
 	listed.Last = r.last
 	return listed, nil
+}
+
+// Delete implements event.Directory.
+func (l *Log) Delete(ctx context.Context, id string) error {
+	run, err := l.Run(ctx, id)
+	if err != nil && !errors.Is(err, event.ErrGone) {
+		return err
+	}
+	return l.deleteRun(ctx, id, ownerSubject(run))
+}
+
+// deleteRun removes everything of a run except its tombstone. It removes the entry by owner
+// last, because retention repeats an interrupted deletion as long as the entry exists. A full
+// log may refuse the tombstone until something else has been removed.
+func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
+	rec, err := l.readRecord(ctx, id)
+	if err != nil && !errors.Is(err, event.ErrNotFound) {
+		return err
+	}
+	var full error
+	if rec != nil {
+		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
+			return err
+		}
+		if full = l.writeTombstone(ctx, id, *rec); full != nil && !isFull(full) {
+			return full
+		}
+	}
+	l.markGone(id)
+	if err := purgeSubject(ctx, l.runsStream, runSubject(id, ">")); err != nil {
+		return err
+	}
+	if full != nil {
+		if err := l.replaceRecord(ctx, id, *rec); err != nil {
+			return err
+		}
+	}
+	for _, prefix := range []string{jobPrefix, wakePrefix} {
+		if err := l.removeJobMessage(ctx, prefix+id); err != nil {
+			return err
+		}
+	}
+	return purgeSubject(ctx, l.indexStream, owner)
+}
+
+// releaseKey removes the key of a run, unless the key already refers to another run. A run
+// without a key has the subject "".
+func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
+	if subject == "" {
+		return nil
+	}
+	m, err := l.readLast(ctx, indexName, subject)
+	if err != nil || m == nil {
+		return err
+	}
+	var k keyRecord
+	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
+		return nil
+	}
+	return purgeSubject(ctx, l.indexStream, subject)
+}
+
+// writeTombstone replaces the record of a run by one that has little more than the owner. The
+// server removes it after tombstoneTTL.
+func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
+	if rec.Gone {
+		return nil
+	}
+	rec.Gone, rec.Key, rec.Request, rec.Metadata = true, "", nil, nil
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(recordPrefix + id)
+	m.Data = body
+	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
+	if _, err := l.publishOnce(ctx, m); err != nil {
+		return unavailableError("write a tombstone", err)
+	}
+	return nil
+}
+
+// replaceRecord writes a tombstone to a log that refused it because it was full. If the log
+// refuses it again, the record is removed first, and the run may end up without a tombstone: its
+// owner then reads ErrNotFound instead of ErrGone.
+func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
+	err := l.writeTombstone(ctx, id, rec)
+	if !isFull(err) {
+		return err
+	}
+	if err := purgeSubject(ctx, l.indexStream, recordPrefix+id); err != nil {
+		return err
+	}
+	if err := l.writeTombstone(ctx, id, rec); err != nil && !isFull(err) {
+		return err
+	}
+	return nil
+}
+
+// markGone updates the cache of a run that is being deleted, and ends its writer.
+func (l *Log) markGone(id string) {
+	r := l.cachedRun(id)
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	w := r.writer
+	r.mu.Unlock()
+	if w != nil {
+		w.mu.Lock()
+		w.revokeLocked(event.ErrGone)
+		w.mu.Unlock()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.record != nil {
+		gone := *r.record
+		gone.Gone, gone.Request = true, nil
+		r.record = &gone
+	}
+	r.stale = true
+	r.wakeReadersLocked()
+	r.wakeExecutorLocked()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -73,4 +74,46 @@ func TestFullLogRefusesRunsAndDeletesThem(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fairMaxBytes and fairCapacity are the size of a log and how much text it holds before it deletes runs.
+const (
+	fairMaxBytes = 16 << 20
+	fairCapacity = fairMaxBytes / 4 * 3 / 10 * 8
+)
+
+func TestFullLogOnDiskDeletesRunsByShare(t *testing.T) {
+	t.Parallel()
+	log := openLog(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease, MaxBytes: fairMaxBytes})
+	eventtest.Fairness(t, fairCapacity, func(*testing.T) event.Log { return log })
+}
+
+func TestFullLogOnServerDeletesRunsByShare(t *testing.T) {
+	t.Parallel()
+	log := openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease, MaxBytes: fairMaxBytes})
+	eventtest.Fairness(t, fairCapacity, func(*testing.T) event.Log { return log })
+}
+
+// Two instances share the log, and both make space.
+func TestFullLogOfTwoInstancesDeletesRunsByShare(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	eventtest.Fairness(t, fairCapacity, func(t *testing.T) event.Log {
+		return openLog(t, jetstream.Options{URL: url, Lease: lease, MaxBytes: fairMaxBytes})
+	})
+}
+
+func TestFullLogDeletesRunsByShareAfterARestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var before *jetstream.Log
+	eventtest.Fairness(t, fairCapacity, func(t *testing.T) event.Log {
+		if before != nil {
+			if err := before.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before = openLog(t, jetstream.Options{URL: "file:" + dir, Lease: lease, MaxBytes: fairMaxBytes})
+		return before
+	})
 }

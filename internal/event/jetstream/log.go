@@ -54,6 +54,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/share"
 	"answerd/internal/event/jetstream/threads"
 	"answerd/internal/help"
 )
@@ -124,6 +125,7 @@ type Log struct {
 	headsStream js.Stream
 	turnsStream js.Stream
 	threads     *threads.Store // the same as Threads
+	sizes       *share.Table   // of the runs, while the log is nearly full
 	maxPart     int            // bytes of a payload that is not split
 	clustered   bool           // the streams have replicas, which may lag behind their leader
 
@@ -191,6 +193,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	if err = l.openThreads(ctx, o.ThreadsRetention); err != nil {
 		return l, err
 	}
+	l.sizes = share.New(share.Source{Conn: l.read, JetStream: l.js, Stream: runsName, Entries: l.readOwners})
 	return l, l.startLoops()
 }
 

@@ -2,45 +2,51 @@ package jetstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"strconv"
+	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/share"
 )
 
-const (
-	// abandonedAfter limits how long a run that has not ended is kept without a new event. A run
-	// may wait that long for a person.
-	abandonedAfter = 7 * 24 * time.Hour
-	// tombstoneTTL limits how long the owner of a deleted run is known.
-	tombstoneTTL = 7 * 24 * time.Hour
-)
+// abandonedAfter limits how long a run that has not ended is kept without a new event. A run
+// may wait that long for a person.
+const abandonedAfter = 7 * 24 * time.Hour
 
 // expireLoop deletes runs whose retention has passed. When space is short, it also deletes runs
 // that have ended. Every instance that shares the streams does so; deleting a run twice is
 // harmless.
 func (l *Log) expireLoop() {
 	interval := min(max(l.retention/10, time.Second), time.Minute)
+	space := time.NewTicker(spaceInterval)
+	defer space.Stop()
 	var account shortage
-	for {
-		select {
-		case <-time.After(interval + rand.N(interval/4)):
-		case <-l.expireNow:
-		case <-l.ctx.Done():
-			return
+	var again time.Time // not before then because of the space
+	for due := time.Now().Add(interval); ; due = time.Now().Add(interval + rand.N(interval/4)) {
+		for waiting := true; waiting; {
+			select {
+			case now := <-space.C:
+				short := l.watchSpace(space)
+				waiting = now.Before(due) && (!short || now.Before(again))
+			case <-l.expireNow:
+				waiting = false
+			case <-l.ctx.Done():
+				return
+			}
 		}
+		before := l.expired.Load()
 		if !l.diskFull.Load() { // else recoverDisk does it
-			before := l.expired.Load()
 			l.expireOnce()
 			if l.accountFull.Swap(false) {
 				l.relieve(&account, before)
 			}
+		}
+		if l.expired.Load() == before {
+			again = time.Now().Add(uselessPause)
 		}
 		select { // while the log is full, expireNow is always ready
 		case <-time.After(time.Second):
@@ -124,13 +130,24 @@ func (l *Log) compactTurns(ctx context.Context) error {
 	return err
 }
 
-// expireRuns examines the runs in the order of creation, and stops at the first run younger than
-// the retention. While space is short it examines all runs.
+// expireRuns deletes the runs whose retention has passed, and then makes space if it is short.
 func (l *Log) expireRuns(ctx context.Context) error {
-	short, err := l.isSpaceShort(ctx)
-	if err != nil {
+	if err := l.expireInOrder(ctx, false); err != nil {
 		return err
 	}
+	short, err := l.isSpaceShort(ctx)
+	if err == nil && short {
+		short, err = l.evictByShare(ctx)
+	}
+	if err != nil || !short {
+		return err
+	}
+	return l.expireInOrder(ctx, true)
+}
+
+// expireInOrder examines the runs in the order of creation, and stops at the first run younger than
+// the retention. While space is short it examines all runs.
+func (l *Log) expireInOrder(ctx context.Context, short bool) error {
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 		if err != nil {
@@ -151,25 +168,151 @@ func (l *Log) expireRuns(ctx context.Context) error {
 	}
 }
 
+// How a full log makes space
+//
+// From 80 % of its limit on, a log deletes runs that have ended, until 75 % are used: those of the owners
+// above an equal share, which is the space up to 80 % divided by the owners that have runs. If none of
+// those owners has a run that ended, it deletes the runs that were created first, of any owner. It waits
+// with that until 90 % are used if some ended less than readGrace ago, or if the sizes of runs are
+// unknown.
+
+const (
+	// spaceInterval separates two checks of the space, and nearInterval when more than followAbove of it is
+	// used.
+	spaceInterval = time.Second
+	nearInterval  = 200 * time.Millisecond
+	// uselessPause separates two checks that delete nothing.
+	uselessPause = 2 * time.Second
+	// readGrace protects a run after its end from being chosen because of its owner's share. The readers
+	// of its stream read the last events in this time.
+	readGrace = 5 * time.Second
+
+	// Parts of the limit, in percent.
+	followAbove = 65 // the sizes of runs are known from here on
+	forgetBelow = 50 // and forgotten here
+	shortAbove  = 80
+	enoughBelow = 75
+	fullAbove   = 90
+)
+
+// space is what a stream has stored, and its limit.
+type space struct{ used, limit int64 }
+
+func (s space) exceeds(percent int64) bool { return s.used > s.limit/100*percent }
+
+// spaceOf returns the space of the stream of runs or the index.
+func (l *Log) spaceOf(ctx context.Context, stream js.Stream) (space, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	info, err := l.streamInfo(ctx, stream)
+	if err != nil {
+		return space{}, unavailableError("read the state of the log", err)
+	}
+	s := space{int64(info.State.Bytes), info.Config.MaxBytes}
+	if stream == l.runsStream {
+		s.limit = min(s.limit, maxRunsBytes(l.maxBytes))
+	}
+	return s, nil
+}
+
+// watchSpace keeps the sizes of runs up to date while they may be needed soon, and reports whether the
+// space of runs is short.
+func (l *Log) watchSpace(tick *time.Ticker) bool {
+	defer l.recoverPanic("watch the space of the log")
+	if l.diskFull.Load() {
+		return false
+	}
+	runs, err := l.spaceOf(l.ctx, l.runsStream)
+	switch {
+	case err != nil: // expireOnce logs it
+	case runs.exceeds(followAbove):
+		tick.Reset(nearInterval)
+		_ = l.sizes.Follow(l.ctx, runs.used) // evictByShare logs the error
+	default:
+		tick.Reset(spaceInterval)
+		if !runs.exceeds(forgetBelow) {
+			l.sizes.Reset(l.ctx)
+		}
+	}
+	return err == nil && runs.exceeds(shortAbove)
+}
+
 // isSpaceShort reports whether a stream is filled to 80 %. Beyond its limit, the stream of
 // events would drop events that are still needed, and the index would refuse new runs.
 func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	for _, s := range []js.Stream{l.runsStream, l.indexStream} {
-		info, err := l.streamInfo(ctx, s)
-		if err != nil {
-			return false, unavailableError("read the state of the log", err)
-		}
-		limit := info.Config.MaxBytes
-		if s == l.runsStream {
-			limit = min(limit, maxRunsBytes(l.maxBytes))
-		}
-		if info.State.Bytes > uint64(limit)/10*8 {
-			return true, nil
+	for _, stream := range []js.Stream{l.runsStream, l.indexStream} {
+		if s, err := l.spaceOf(ctx, stream); err != nil || s.exceeds(shortAbove) {
+			return err == nil, err
 		}
 	}
 	return false, nil
+}
+
+// evictByShare deletes runs of the owners above their share. It reports whether other runs are to be
+// deleted as well.
+func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
+	runs, err := l.spaceOf(ctx, l.runsStream)
+	if err != nil {
+		return false, err
+	}
+	short, limit := l.runsStream, runs.limit/100*shortAbove
+	full := runs.exceeds(fullAbove)
+	if !runs.exceeds(shortAbove) { // the index is full of runs, not of bytes
+		index, err := l.spaceOf(ctx, l.indexStream)
+		if err != nil {
+			return false, err
+		}
+		short, limit, full = l.indexStream, 0, index.exceeds(fullAbove)
+	}
+	if err := l.sizes.Follow(ctx, runs.used); err != nil {
+		if ctx.Err() == nil {
+			l.logger.Warn("the event log is nearly full, and the sizes of its runs are not known", "error", err)
+		}
+		return full, nil
+	}
+	outcome, err := l.sizes.Evict(ctx, share.Eviction{
+		Limit: limit, EndedBefore: l.Now().Add(-readGrace), Ended: l.endOf,
+		Delete: func(ctx context.Context, id, owner string) error {
+			l.expired.Add(1)
+			return l.deleteRun(ctx, id, ownerPrefix+owner+".*."+id)
+		},
+		Enough: func(ctx context.Context) (bool, error) {
+			s, err := l.spaceOf(ctx, short)
+			return err == nil && !s.exceeds(enoughBelow), err
+		},
+	})
+	return err == nil && (outcome == share.Nothing || outcome == share.Waiting && full), err
+}
+
+// endOf returns when a run ended, by the leader of the stream; zero if it has not ended, and
+// event.ErrGone if the log does not have it.
+func (l *Log) endOf(ctx context.Context, id, owner string) (time.Time, error) {
+	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
+	if err != nil {
+		return time.Time{}, err
+	}
+	if last == nil {
+		entry, err := l.readFromLeader(ctx, indexName, directGet{Next: ownerPrefix + owner + ".*." + id, From: 1})
+		if err == nil && entry == nil {
+			err = event.ErrGone
+		}
+		return time.Time{}, err // nil for a run that has not started
+	}
+	ended, err := l.isExpired(ctx, message{}, *last, true, true)
+	if err != nil || !ended {
+		return time.Time{}, err
+	}
+	return last.time, nil
+}
+
+// readOwners returns the owners of runs in the order of creation, from a pos in the index on.
+func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry, more bool, err error) {
+	entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
+	for _, m := range entries {
+		owner, _, _ := strings.Cut(strings.TrimPrefix(m.subject, ownerPrefix), ".")
+		owners = append(owners, share.Entry{Pos: m.pos, ID: lastToken(m.subject), Owner: owner})
+	}
+	return owners, more, err
 }
 
 // expireEntries deletes the expired runs among some index entries and, while space is short,
@@ -234,127 +377,4 @@ func (l *Log) confirmExpired(ctx context.Context, entry message, short bool) (bo
 		return l.isExpired(ctx, entry, message{}, false, short)
 	}
 	return l.isExpired(ctx, entry, *last, true, short)
-}
-
-// Delete implements event.Directory.
-func (l *Log) Delete(ctx context.Context, id string) error {
-	run, err := l.Run(ctx, id)
-	if err != nil && !errors.Is(err, event.ErrGone) {
-		return err
-	}
-	return l.deleteRun(ctx, id, ownerSubject(run))
-}
-
-// deleteRun removes everything of a run except its tombstone. It removes the entry by owner
-// last, because retention repeats an interrupted deletion as long as the entry exists. A full
-// log may refuse the tombstone until something else has been removed.
-func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
-	rec, err := l.readRecord(ctx, id)
-	if err != nil && !errors.Is(err, event.ErrNotFound) {
-		return err
-	}
-	var full error
-	if rec != nil {
-		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
-			return err
-		}
-		if full = l.writeTombstone(ctx, id, *rec); full != nil && !isFull(full) {
-			return full
-		}
-	}
-	l.markGone(id)
-	if err := purgeSubject(ctx, l.runsStream, runSubject(id, ">")); err != nil {
-		return err
-	}
-	if full != nil {
-		if err := l.replaceRecord(ctx, id, *rec); err != nil {
-			return err
-		}
-	}
-	for _, prefix := range []string{jobPrefix, wakePrefix} {
-		if err := l.removeJobMessage(ctx, prefix+id); err != nil {
-			return err
-		}
-	}
-	return purgeSubject(ctx, l.indexStream, owner)
-}
-
-// releaseKey removes the key of a run, unless the key already refers to another run. A run
-// without a key has the subject "".
-func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
-	if subject == "" {
-		return nil
-	}
-	m, err := l.readLast(ctx, indexName, subject)
-	if err != nil || m == nil {
-		return err
-	}
-	var k keyRecord
-	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
-		return nil
-	}
-	return purgeSubject(ctx, l.indexStream, subject)
-}
-
-// writeTombstone replaces the record of a run by one that has little more than the owner. The
-// server removes it after tombstoneTTL.
-func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
-	if rec.Gone {
-		return nil
-	}
-	rec.Gone, rec.Key, rec.Request, rec.Metadata = true, "", nil, nil
-	body, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	m := nats.NewMsg(recordPrefix + id)
-	m.Data = body
-	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
-	if _, err := l.publishOnce(ctx, m); err != nil {
-		return unavailableError("write a tombstone", err)
-	}
-	return nil
-}
-
-// replaceRecord writes a tombstone to a log that refused it because it was full. If the log
-// refuses it again, the record is removed first, and the run may end up without a tombstone: its
-// owner then reads ErrNotFound instead of ErrGone.
-func (l *Log) replaceRecord(ctx context.Context, id string, rec record) error {
-	err := l.writeTombstone(ctx, id, rec)
-	if !isFull(err) {
-		return err
-	}
-	if err := purgeSubject(ctx, l.indexStream, recordPrefix+id); err != nil {
-		return err
-	}
-	if err := l.writeTombstone(ctx, id, rec); err != nil && !isFull(err) {
-		return err
-	}
-	return nil
-}
-
-// markGone updates the cache of a run that is being deleted, and ends its writer.
-func (l *Log) markGone(id string) {
-	r := l.cachedRun(id)
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	w := r.writer
-	r.mu.Unlock()
-	if w != nil {
-		w.mu.Lock()
-		w.revokeLocked(event.ErrGone)
-		w.mu.Unlock()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.record != nil {
-		gone := *r.record
-		gone.Gone, gone.Request = true, nil
-		r.record = &gone
-	}
-	r.stale = true
-	r.wakeReadersLocked()
-	r.wakeExecutorLocked()
 }

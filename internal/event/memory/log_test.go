@@ -65,6 +65,13 @@ func TestRunIsGoneAfterItsRetentionAndKeepsItsOwner(t *testing.T) {
 	})
 }
 
+func TestFullLogDeletesRunsByShare(t *testing.T) {
+	t.Parallel()
+	log := memory.New(memory.Options{MaxBytes: 16 << 20})
+	defer log.Close()
+	eventtest.Fairness(t, 8<<20, func(*testing.T) event.Log { return log }) // an event is in memory twice
+}
+
 func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {
 	log := memory.New(memory.Options{MaxBytes: 64 << 10})
 	filler := event.Start{Question: strings.Repeat("x", 10<<10)}

@@ -1,0 +1,187 @@
+package share
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// batch bounds the messages of one pull request.
+	batch = 512
+	// pullTimeout bounds the time until the server has answered a pull request.
+	pullTimeout = 5 * time.Second
+	// inactiveThreshold is after how long without a pull request the server removes the consumer.
+	inactiveThreshold = time.Minute
+	// rebuildInterval separates two times at which the whole stream is read.
+	rebuildInterval = time.Minute
+	// messageOverhead is what the server counts for a message besides its subject, headers and payload.
+	messageOverhead = 34
+)
+
+// Source locates what a Table reads.
+type Source struct {
+	Conn      *nats.Conn // for the sizes of messages
+	JetStream js.JetStream
+	Stream    string // with subjects PREFIX.PREFIX.SHARD.ID.…
+	// Entries returns entries of the index from a pos on, and whether there are more.
+	Entries func(ctx context.Context, from uint64) (entries []Entry, more bool, err error)
+}
+
+// Entry is the entry of a run in the index.
+type Entry struct {
+	Pos       uint64
+	ID, Owner string
+}
+
+// errGap means that the consumer has lost a message, or is not the one that was made.
+var errGap = errors.New("a message of the consumer is missing")
+
+// Follow reads what the log stored since the last call. It reads everything again if the Table counts
+// more bytes than the stream has, which others have deleted runs of. used is what the stream has.
+//
+// If Follow fails, the next call continues where it stopped.
+func (t *Table) Follow(ctx context.Context, used int64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.built.IsZero() {
+		t.built = time.Now()
+	} else if outdated := t.total > used/8*9 || len(t.runs) >= maxRuns; outdated && t.complete && time.Since(t.built) > rebuildInterval {
+		t.closeLocked(ctx)
+		t.resetLocked()
+		t.built = time.Now()
+	}
+	for more := true; more && len(t.runs) < maxRuns; {
+		var err error
+		if more, err = t.pullLocked(ctx); err != nil {
+			t.closeLocked(ctx)
+			return fmt.Errorf("read the sizes of runs: %w", err)
+		}
+	}
+	// The entry of a run is stored before its first message, so the runs found above have theirs now.
+	for more := true; more && len(t.runs) < maxRuns+maxRuns/8; {
+		entries, further, err := t.source.Entries(ctx, t.entry)
+		if err != nil {
+			return fmt.Errorf("read the owners of runs: %w", err)
+		}
+		for _, e := range entries {
+			t.setOwnerLocked(e.ID, e.Owner)
+			t.entry = e.Pos + 1
+		}
+		more = further && len(entries) > 0
+	}
+	t.complete = true
+	return nil
+}
+
+// Reset forgets all runs and removes the consumer, while the log has so much space that nobody needs
+// them.
+func (t *Table) Reset(ctx context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.built.IsZero() {
+		return
+	}
+	t.closeLocked(ctx)
+	t.resetLocked()
+}
+
+// closeLocked removes the consumer. If that fails, the server does it after inactiveThreshold.
+func (t *Table) closeLocked(ctx context.Context) {
+	if t.consumer != "" {
+		ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+		defer cancel()
+		_ = t.source.JetStream.DeleteConsumer(ctx, t.source.Stream, t.consumer)
+		t.consumer = ""
+	}
+}
+
+// openLocked makes a consumer that delivers the headers of messages, from where Follow stopped. It is in
+// the server's memory, so a full disk or account does not prevent it.
+func (t *Table) openLocked(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	c, err := t.source.JetStream.CreateConsumer(ctx, t.source.Stream, js.ConsumerConfig{
+		DeliverPolicy: js.DeliverByStartSequencePolicy, OptStartSeq: t.next, AckPolicy: js.AckNonePolicy, HeadersOnly: true,
+		MemoryStorage: true, Replicas: 1, InactiveThreshold: inactiveThreshold,
+	})
+	if err == nil {
+		t.consumer, t.received = c.CachedInfo().Name, 0
+	}
+	return err
+}
+
+// pullLocked reads one batch of messages. more reports whether the stream has further ones.
+func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
+	if t.consumer == "" {
+		if err := t.openLocked(ctx); err != nil {
+			return false, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	answers := make(chan *nats.Msg, batch+1)
+	sub, err := t.source.Conn.ChanSubscribe(t.source.Conn.NewInbox(), answers)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
+	body, err := json.Marshal(map[string]any{"batch": batch, "no_wait": true})
+	if err == nil {
+		err = t.source.Conn.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+t.source.Stream+"."+t.consumer, sub.Subject, body)
+	}
+	if err != nil {
+		return false, err
+	}
+	for range batch {
+		var m *nats.Msg
+		select {
+		case m = <-answers:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+		switch status := m.Header.Get("Status"); status {
+		case "":
+		case "404", "408": // there are no further messages
+			return false, nil
+		default:
+			return false, fmt.Errorf("status %s", status)
+		}
+		about, err := m.Metadata()
+		if err != nil {
+			return false, err
+		}
+		if t.received++; about.Sequence.Consumer != t.received {
+			return false, errGap
+		}
+		t.countLocked(m, about.Sequence.Stream)
+		if about.NumPending == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// countLocked counts a message of the stream.
+func (t *Table) countLocked(m *nats.Msg, pos uint64) {
+	t.next = pos + 1
+	tokens := strings.SplitN(m.Subject, ".", 5)
+	if len(tokens) < 5 {
+		return
+	}
+	payload, _ := strconv.ParseInt(m.Header.Get("Nats-Msg-Size"), 10, 64) // the server writes it
+	size := payload + int64(len(m.Subject)) + messageOverhead
+	for name, values := range m.Header {
+		for _, value := range values {
+			size += int64(len(name) + len(value) + 4)
+		}
+	}
+	t.addLocked(tokens[3], pos, size)
+}
