@@ -193,7 +193,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	if err = l.openThreads(ctx, o.ThreadsRetention); err != nil {
 		return l, err
 	}
-	l.sizes = share.New(share.Source{Conn: l.read, JetStream: l.js, Stream: runsName, Entries: l.readOwners})
+	l.sizes = share.New(share.Source{Conn: l.read, JetStream: l.js, Stream: runsName, Run: runOf, Entries: l.readOwners})
 	return l, l.startLoops()
 }
 

@@ -264,6 +264,7 @@ func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
 		}
 		short, limit, full = l.indexStream, 0, index.exceeds(fullAbove)
 	}
+	endedBefore := l.Now().Add(-readGrace)
 	if err := l.sizes.Follow(ctx, runs.used); err != nil {
 		if ctx.Err() == nil {
 			l.logger.Warn("the event log is nearly full, and the sizes of its runs are not known", "error", err)
@@ -271,7 +272,7 @@ func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
 		return full, nil
 	}
 	outcome, err := l.sizes.Evict(ctx, share.Eviction{
-		Limit: limit, EndedBefore: l.Now().Add(-readGrace), Ended: l.endOf,
+		Limit: limit, EndedBefore: endedBefore, Ended: l.endOf,
 		Delete: func(ctx context.Context, id, owner string) error {
 			l.expired.Add(1)
 			return l.deleteRun(ctx, id, ownerPrefix+owner+".*."+id)
@@ -284,25 +285,24 @@ func (l *Log) evictByShare(ctx context.Context) (others bool, err error) {
 	return err == nil && (outcome == share.Nothing || outcome == share.Waiting && full), err
 }
 
-// endOf returns when a run ended, by the leader of the stream; zero if it has not ended, and
-// event.ErrGone if the log does not have it.
-func (l *Log) endOf(ctx context.Context, id, owner string) (time.Time, error) {
+// endOf returns when a run ended, zero if it has not ended, and the pos of its last event, by the leader
+// of the stream. It returns event.ErrGone if the log does not have the run.
+func (l *Log) endOf(ctx context.Context, id, owner string) (ended time.Time, pos uint64, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
-		return time.Time{}, err
+		return ended, 0, err
 	}
 	if last == nil {
 		entry, err := l.readFromLeader(ctx, indexName, directGet{Next: ownerPrefix + owner + ".*." + id, From: 1})
 		if err == nil && entry == nil {
 			err = event.ErrGone
 		}
-		return time.Time{}, err // nil for a run that has not started
+		return ended, 0, err
 	}
-	ended, err := l.isExpired(ctx, message{}, *last, true, true)
-	if err != nil || !ended {
-		return time.Time{}, err
+	if hasEnded, err := l.isExpired(ctx, message{}, *last, true, true); err != nil || !hasEnded {
+		return ended, last.pos, err
 	}
-	return last.time, nil
+	return last.time, last.pos, nil
 }
 
 // readOwners returns the owners of runs in the order of creation, from a pos in the index on.

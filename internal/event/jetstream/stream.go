@@ -73,6 +73,15 @@ func shardedID(run string) string {
 	return strconv.Itoa(int(h.Sum32()%shards)) + "." + run
 }
 
+// runOf returns the run of a subject that runSubject made, and whether the subject is that of its events.
+func runOf(subject string) (id string, isEvent bool) {
+	tokens := strings.SplitN(subject, ".", 5) // answerd run SHARD ID …
+	if len(tokens) < 5 {
+		return "", false
+	}
+	return tokens[3], tokens[4] == eventToken
+}
+
 // subjectDigest makes a subject token from any text. Owners, threads, keys and call ids come from
 // outside and could contain dots and wildcards.
 func subjectDigest(parts ...string) string {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,15 +21,19 @@ const (
 	inactiveThreshold = time.Minute
 	// rebuildInterval separates two times at which the whole stream is read.
 	rebuildInterval = time.Minute
-	// messageOverhead is what the server counts for a message besides its subject, headers and payload.
+	// messageOverhead is what the server counts for a message besides its subject, headers and payload,
+	// and headerOverhead for the headers besides their names and values (nats-server 2.15).
 	messageOverhead = 34
+	headerOverhead  = 12
 )
 
 // Source locates what a Table reads.
 type Source struct {
 	Conn      *nats.Conn // for the sizes of messages
 	JetStream js.JetStream
-	Stream    string // with subjects PREFIX.PREFIX.SHARD.ID.…
+	Stream    string
+	// Run returns the run of a message with a subject, and whether it is an event.
+	Run func(subject string) (id string, isEvent bool)
 	// Entries returns entries of the index from a pos on, and whether there are more.
 	Entries func(ctx context.Context, from uint64) (entries []Entry, more bool, err error)
 }
@@ -149,7 +152,7 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
-		case "404", "408": // there are no further messages
+		case "404": // there are no further messages
 			return false, nil
 		default:
 			return false, fmt.Errorf("status %s", status)
@@ -172,16 +175,17 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 // countLocked counts a message of the stream.
 func (t *Table) countLocked(m *nats.Msg, pos uint64) {
 	t.next = pos + 1
-	tokens := strings.SplitN(m.Subject, ".", 5)
-	if len(tokens) < 5 {
-		return
-	}
-	payload, _ := strconv.ParseInt(m.Header.Get("Nats-Msg-Size"), 10, 64) // the server writes it
+	payload, _ := strconv.ParseInt(m.Header.Get(nats.MsgSize), 10, 64) // the server writes it
+	m.Header.Del(nats.MsgSize)
 	size := payload + int64(len(m.Subject)) + messageOverhead
+	if len(m.Header) > 0 {
+		size += headerOverhead
+	}
 	for name, values := range m.Header {
 		for _, value := range values {
-			size += int64(len(name) + len(value) + 4)
+			size += int64(len(name) + len(value) + len(": \r\n"))
 		}
 	}
-	t.addLocked(tokens[3], pos, size)
+	id, isEvent := t.source.Run(m.Subject)
+	t.addLocked(id, isEvent, pos, size)
 }

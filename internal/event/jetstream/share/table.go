@@ -1,7 +1,7 @@
 // Package share knows how many bytes of a log on JetStream the runs of each owner use, and chooses the
 // runs that a full log deletes: those of an owner above their share.
 //
-//	table := share.New(share.Source{Conn: conn, JetStream: stream, Stream: "RUNS", Entries: readEntries})
+//	table := share.New(share.Source{Conn: conn, JetStream: stream, Stream: "RUNS", Run: runOf, Entries: readEntries})
 //	if err := table.Follow(ctx, used); err != nil {
 //		return err
 //	}
@@ -51,8 +51,8 @@ type run struct {
 	id    string
 	owner *owner // nil until Follow has read the run's entry in the index
 	bytes int64
-	last  uint64 // the pos of its last message: runs that have ended are in the order in which they ended
-	open  bool   // it had not ended when its message at last was the last one
+	last  uint64 // the pos of its last event, 0 before one was read; the order in which runs ended
+	open  bool   // the event at last does not end it
 }
 
 // owner sums up the runs of an owner.
@@ -75,9 +75,12 @@ func (t *Table) resetLocked() {
 }
 
 // addLocked counts a message of a run.
-func (t *Table) addLocked(id string, pos uint64, bytes int64) {
+func (t *Table) addLocked(id string, isEvent bool, pos uint64, bytes int64) {
 	r := t.runLocked(id)
-	r.bytes, r.last, r.open = r.bytes+bytes, pos, false
+	r.bytes += bytes
+	if isEvent {
+		r.last, r.open = pos, false
+	}
 	t.total += bytes
 	if r.owner != nil {
 		r.owner.bytes += bytes
@@ -126,9 +129,9 @@ type Eviction struct {
 	Limit int64
 	// EndedBefore protects the runs that ended later.
 	EndedBefore time.Time
-	// Ended returns when a run ended, zero if it has not ended, and event.ErrGone if the log does not
-	// have it.
-	Ended func(ctx context.Context, id, owner string) (time.Time, error)
+	// Ended returns when a run ended, zero if it has not ended, and the pos of its last event. It returns
+	// event.ErrGone if the log does not have the run.
+	Ended func(ctx context.Context, id, owner string) (ended time.Time, last uint64, err error)
 	// Delete deletes a run.
 	Delete func(ctx context.Context, id, owner string) error
 	// Enough reports whether the log has enough space. It is called after each deletion.
@@ -169,12 +172,13 @@ func (t *Table) Evict(ctx context.Context, e Eviction) (Outcome, error) {
 			continue
 		}
 		r := queue[0]
-		ended, err := e.Ended(ctx, r.id, o.token)
+		ended, last, err := e.Ended(ctx, r.id, o.token)
 		switch {
 		case errors.Is(err, event.ErrGone):
 			t.forgetLocked(r)
 		case err != nil:
 			return outcome, err
+		case last != r.last: // other runs may have ended before it
 		case ended.IsZero():
 			r.open = true
 		case !ended.Before(e.EndedBefore): // so did the others in the queue
@@ -213,10 +217,10 @@ func (t *Table) largestLocked(limit int64, queues map[*owner][]*run) (largest *o
 	return largest
 }
 
-// queueLocked returns the runs of an owner that may have ended, in the order of their last messages.
+// queueLocked returns the runs of an owner that may have ended, in the order of their last events.
 func (t *Table) queueLocked(o *owner) (queue []*run) {
 	for _, r := range t.runs {
-		if r.owner == o && !r.open {
+		if r.owner == o && r.last > 0 && !r.open {
 			queue = append(queue, r)
 		}
 	}
