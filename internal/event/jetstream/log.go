@@ -86,7 +86,8 @@ type Options struct {
 	ThreadsRetention time.Duration
 	// MaxBytes limits the events, inputs and results of all runs, and the threads, which may use a
 	// quarter of it. 0 means event.DefaultMaxBytes, or with file: the space of its file system, if that
-	// is less. Runs that have ended are deleted first, then the oldest messages of any run. Threads that
+	// is less. Runs that have ended are deleted first, those of owners above an equal share before
+	// others, then the oldest messages of any run. Threads that
 	// were not updated for longest are deleted first. Records of runs and jobs may use
 	// another quarter of MaxBytes, and file: reserves 12 MiB.
 	MaxBytes int64

@@ -337,6 +337,7 @@ func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) 
 		if err := l.deleteRun(ctx, lastToken(m.subject), m.subject); err != nil {
 			return short, err
 		}
+		l.sizes.Forget(lastToken(m.subject))
 		l.expired.Add(1)
 		if short {
 			if short, err = l.isSpaceShort(ctx); err != nil {

@@ -48,18 +48,22 @@ type Entry struct {
 var errGap = errors.New("a message of the consumer is missing")
 
 // Follow reads what the log stored since the last call. It reads everything again if the Table counts
-// more bytes than the stream has, which others have deleted runs of. used is what the stream has.
+// more bytes than the stream has, of which others have deleted runs. used is what the stream has.
 //
-// If Follow fails, the next call continues where it stopped.
+// If Follow fails, the next call continues where it stopped. Sizes are of no use, and Follow does not read
+// them, as long as there is only one owner.
 func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.built.IsZero() {
 		t.built = time.Now()
-	} else if outdated := t.total > used/8*9 || len(t.runs) >= maxRuns; outdated && t.complete && time.Since(t.built) > rebuildInterval {
+	} else if outdated := t.complete && t.total > used/8*9 || len(t.runs) >= maxRuns; outdated && time.Since(t.built) > rebuildInterval {
 		t.closeLocked(ctx)
 		t.resetLocked()
 		t.built = time.Now()
+	}
+	if err := t.readOwnersLocked(ctx); err != nil || len(t.owners) < 2 {
+		return err
 	}
 	for more := true; more && len(t.runs) < maxRuns; {
 		var err error
@@ -68,7 +72,13 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 			return fmt.Errorf("read the sizes of runs: %w", err)
 		}
 	}
+	t.complete = true
 	// The entry of a run is stored before its first message, so the runs found above have theirs now.
+	return t.readOwnersLocked(ctx)
+}
+
+// readOwnersLocked reads the entries that were added to the index.
+func (t *Table) readOwnersLocked(ctx context.Context) error {
 	for more := true; more && len(t.runs) < maxRuns+maxRuns/8; {
 		entries, further, err := t.source.Entries(ctx, t.entry)
 		if err != nil {
@@ -80,7 +90,6 @@ func (t *Table) Follow(ctx context.Context, used int64) error {
 		}
 		more = further && len(entries) > 0
 	}
-	t.complete = true
 	return nil
 }
 

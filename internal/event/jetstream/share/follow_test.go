@@ -97,6 +97,26 @@ func TestTableCountsTheBytesOfTheStream(t *testing.T) {
 	wantSizes(t, "after one more message", runs, table)
 }
 
+// Without authentication, all callers are one.
+func TestTableReadsNoSizesOfASingleOwner(t *testing.T) {
+	t.Parallel()
+	stream, _, table := openStream(t)
+	read := table.source.Entries
+	table.source.Entries = func(ctx context.Context, from uint64) ([]Entry, bool, error) {
+		return []Entry{{Pos: 1, ID: "a1", Owner: "a"}}, false, nil
+	}
+	publish(t, stream, "run.a1.ev", 10)
+	for range 2 {
+		if err := table.Follow(t.Context(), 0); err != nil || table.consumer != "" || table.total != 0 {
+			t.Errorf("Follow = %v, with consumer %q and %d bytes, want none", err, table.consumer, table.total)
+		}
+	}
+	table.source.Entries = read
+	if err := table.Follow(t.Context(), 0); err != nil || table.owners["a"].bytes == 0 {
+		t.Errorf("Follow = %v, %d bytes of the first owner, want some", err, table.owners["a"].bytes)
+	}
+}
+
 // The server removes a consumer that was not used for a while, or with its store.
 func TestTableContinuesWithANewConsumer(t *testing.T) {
 	t.Parallel()

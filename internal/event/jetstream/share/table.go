@@ -122,6 +122,15 @@ func (t *Table) forgetLocked(r *run) {
 	}
 }
 
+// Forget removes a run that was deleted. Deletions by other processes are noticed later.
+func (t *Table) Forget(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.runs[id]; r != nil && r.owner != nil {
+		t.forgetLocked(r)
+	}
+}
+
 // Eviction says which runs to delete, and how.
 type Eviction struct {
 	// Limit is the space of all owners together, in bytes. The share of each owner that has runs is an
