@@ -119,14 +119,19 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		p.options.Model, p.options.ModelID = models.router, model
 	}
 	if tools {
-		servers, err := connectTools(c, mcp.Options{Logger: logger})
+		servers, err := connectTools(c, mcp.Options{Logger: logger, StartWait: checkTimeout})
 		if err != nil {
 			end()
 			return nil, err
 		}
 		ends = append(ends, servers.close)
 		p.tools = []export.Tool{}
-		for _, t := range servers.client.ToolsFor(ctx, auth.Identity{}) {
+		all := servers.client.ToolsFor(ctx, auth.Identity{}) // waits until every server was tried
+		if down := servers.client.Unavailable(true); len(down) > 0 { // their tools would look as if they were gone
+			end()
+			return nil, fmt.Errorf("the tools cannot be compared: no connection to %s (answerd check says why)", strings.Join(down, ", "))
+		}
+		for _, t := range all {
 			p.tools = append(p.tools, record.Definition(t))
 		}
 	}

@@ -2,15 +2,21 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/llm/llmtest"
 )
@@ -94,6 +100,45 @@ func TestReplayAsksAnotherModel(t *testing.T) {
 	}
 	if len(results) != 2 || !strings.Contains(results[0], "100") || !strings.Contains(results[1], "The recording has no result of this call.") {
 		t.Errorf("results = %q, want the recorded one and a failure", results)
+	}
+}
+
+func TestReplayComparesToolsOfServers(t *testing.T) {
+	t.Parallel()
+	server := sdk.NewServer(&sdk.Implementation{Name: "counter", Version: "1"}, nil)
+	add := func(description string) {
+		server.AddTool(&sdk.Tool{Name: "count", Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "3"}}}, nil
+		})
+	}
+	add("Counts.")
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
+	model := llmtest.New(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "count", Args: `{}`}), llmtest.Says("Three.")))
+	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "m", "MCP_URL", web.URL))
+	file := filepath.Join(t.TempDir(), "run.json")
+	if out, err := newAskCommand(t.Context(), nil, "ask", "-url", s.url, "-export", file, "How many?").CombinedOutput(); err != nil {
+		t.Fatalf("ask -export: got %v, %s, want exit code 0", err, out)
+	}
+
+	settings := []string{"LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=m", "MCP_URL=" + web.URL}
+	if out, err := replayed(t, settings, "-tools", file); err != nil || !strings.Contains(out, "no difference") {
+		t.Errorf("replay -tools = %q, %v, want no difference", out, err)
+	}
+	add("Counts slowly.")
+	out, err := replayed(t, settings, "-tools", file)
+	if want := `the tool count /description: was "Counts.", is "Counts slowly."`; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
+		t.Errorf("replay -tools with another description = %q, %v, want %s and exit code 1", out, err, want)
+	}
+	server.RemoveTools("count")
+	out, err = replayed(t, settings, "-tools", file)
+	if want := "the tool count of default is gone"; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
+		t.Errorf("replay -tools without the tool = %q, %v, want %s and exit code 1", out, err, want)
+	}
+	settings[2] = "MCP_URL=" + closedAddress(t)
+	out, err = replayed(t, settings, "-tools", file)
+	if err == nil || !strings.Contains(err.Error(), "no connection to default") || strings.Contains(out, "is gone") {
+		t.Errorf("replay -tools without a connection = %q, %v, want an error that names the server", out, err)
 	}
 }
 

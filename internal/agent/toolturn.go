@@ -147,7 +147,8 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	errs := make([]error, len(calls))
 	turn, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer context.AfterFunc(l.run.clock.ToolContext(), func() { end(budget.ErrToolTimeUsed) })()
+	tools := l.run.clock.ToolContext()
+	defer context.AfterFunc(tools, func() { end(context.Cause(tools)) })() // which may also be the run's
 	l.run.suspension.beginTurn(turn, l.restoreCalls(ctx, calls, outcomes))
 	var wg sync.WaitGroup
 	refusals := l.askLimits(calls)

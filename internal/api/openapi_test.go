@@ -78,8 +78,7 @@ func TestNativeDocumentStandsAlone(t *testing.T) {
 	}
 }
 
-// Constructs that generators are known to fail on, so that an edit shows it before make generators
-// does.
+// Generators fail on some constructs. This shows it before make generators does.
 func TestNativeDocumentHasNothingThatGeneratorsFailOn(t *testing.T) {
 	native := documents()["openapi.yaml"]
 	components := native["components"].(object)

@@ -76,7 +76,7 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 		return nil, err
 	}
 	if o.Model != nil {
-		request.Model, request.ApprovalsDeclined, request.Budget.Cost = o.ModelID, true, 0
+		request.Model, request.ApprovalsDeclined, request.AskAtLimit, request.Budget.Cost = o.ModelID, true, false, 0
 	}
 	run, err := a.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
 	if err != nil {

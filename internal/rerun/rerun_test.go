@@ -20,7 +20,9 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/export"
+	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
+	"answerd/internal/llm/openai"
 	"answerd/internal/mcp/config"
 	"answerd/internal/rerun"
 )
@@ -43,6 +45,18 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 	}
 	if start.Agent != "" {
 		doc.Settings.Agent = json.RawMessage(`{"id":"` + start.Agent + `"}`)
+	}
+	if lines := childEvents[s.Name]; lines != nil {
+		doc.Settings.Agent = json.RawMessage(`{"id":"` + start.Agent + `","agents":["research"]}`)
+		doc.Children = []export.Document{{
+			Version: export.Version, Run: export.Run{ID: "run_2", ThreadID: scenario.ThreadID, ParentID: scenario.RunID, Agent: "research"},
+			Request:  export.Request{Question: "Which file?", Model: start.Model, Interactive: true, MaxTurns: 100, Level: 1},
+			Settings: export.Settings{Agent: json.RawMessage(`{"id":"research"}`), Prompt: export.Template{Timezone: "UTC"}},
+			Tools:    []export.Tool{{Name: "delete", Server: "files", InputSchema: json.RawMessage(`{"type":"object"}`), NeedsApproval: true}},
+		}}
+		for i, line := range lines {
+			doc.Children[0].Events = append(doc.Children[0].Events, fmt.Appendf(nil, `{"run_id":"run_2","seq":%d,"ts":1,%s`, i+1, line[1:]))
+		}
 	}
 	tools := make(map[string]*export.Tool)
 	for _, e := range s.Events {
@@ -68,6 +82,33 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 		doc.Tools = append(doc.Tools, *tools[name])
 	}
 	return doc
+}
+
+// childEvents has the events of the child runs of scenarios, which have those of one run.
+var childEvents = map[string][]string{
+	"delegation-approval": {
+		`{"type":"start","question":"Which file?","model":"m","thread_id":"thr_1","agent":"research","parent_run_id":"run_1"}`,
+		`{"type":"step_start","step":1}`,
+		`{"type":"tool_call_start","call_id":"call_1","tool":"delete","server":"files","needs_approval":true}`,
+		`{"type":"tool_call","call_id":"call_1","tool":"delete","server":"files","args":{"path":"a"}}`,
+		`{"type":"step_end","step":1,"finish_reason":"tool_calls"}`,
+		`{"type":"approval_required","call_id":"call_1","tool":"delete","server":"files","interrupt_id":"int_1","args":{"path":"a"},"message":"Allow the call of delete on the MCP server files?","expires_at":4102444800000}`,
+		`{"type":"suspended","interrupts":[{"id":"int_1","kind":"approval","call_id":"call_1","tool":"delete","server":"files","message":"Allow the call of delete on the MCP server files?","args":{"path":"a"},"expires_at":4102444800000}]}`,
+		`{"type":"approval_resolved","call_id":"call_1","tool":"delete","server":"files","interrupt_id":"int_1","approved":true,"by":"ada"}`,
+		`{"type":"tool_result","call_id":"call_1","tool":"delete","server":"files","args":{"path":"a"},"payload":"ok","content":[{"type":"text","text":"ok"}],"duration_ms":1}`,
+		`{"type":"step_start","step":2}`,
+		`{"type":"text_start","part_id":"text_1"}`,
+		`{"type":"text_delta","part_id":"text_1","delta":"It is gone."}`,
+		`{"type":"text_end","part_id":"text_1"}`,
+		`{"type":"step_end","step":2,"finish_reason":"stop"}`,
+		`{"type":"final_answer","answer":"It is gone.","metadata":{"tool_names":["delete"],"tool_params":[{"path":"a"}],"tool_results":["ok"],"model":"m","steps":2,"finish_reason":"stop","usage":{"input_tokens":0,"output_tokens":0,"total_tokens":0}},"finish_reason":"stop"}`,
+	},
+	"delegation-cancel": {
+		`{"type":"start","question":"Which file?","model":"m","thread_id":"thr_1","agent":"research","parent_run_id":"run_1"}`,
+		`{"type":"step_start","step":1}`,
+		`{"type":"step_end","step":1,"finish_reason":"cancelled"}`,
+		`{"type":"cancelled","reason":"requested","partial_answer":""}`,
+	},
 }
 
 func input(t *testing.T, id string, data map[string]any) export.Input {
@@ -248,6 +289,34 @@ func TestDelegationRunsAgain(t *testing.T) {
 		t.Fatalf("children = %d, want 2", len(doc.Children))
 	}
 	requireSame(t, doc)
+}
+
+// endpoint is the model of an OpenAI endpoint.
+func endpoint(t *testing.T, script llmtest.Script) llm.Model {
+	t.Helper()
+	return openai.New(openai.Config{BaseURL: llmtest.New(t, script).URL})
+}
+
+// Nobody is there to be asked for more while another model answers.
+func TestAnotherModelIsNotAllowedMore(t *testing.T) {
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Three.")), nil)
+	run := h.StartRun(t, agent.Request{Interactive: true, AskAtLimit: true, Budget: agent.Budget{ToolCalls: 1}})
+	h.Events(t, run.ID)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	other := endpoint(t, func(r llmtest.Request) llmtest.Answer {
+		if len(r.Tools) == 0 {
+			return llmtest.Says("Two.")
+		}
+		return llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`})
+	})
+	result, err := rerun.Run(ctx, exported(t, h, run.ID), rerun.Options{Model: other, ModelID: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end, ok := result.Events[len(result.Events)-1].Body.(event.FinalAnswer); !ok || end.Answer != "Two." || end.FinishReason != "budget_exceeded" {
+		t.Errorf("end = %+v, want the answer Two. at the limit", result.Events[len(result.Events)-1].Body)
+	}
 }
 
 func TestChangedRecordingIsADifference(t *testing.T) {

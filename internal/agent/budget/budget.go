@@ -149,7 +149,7 @@ func (b *Budget) spentLocked() string {
 			return c.name
 		}
 	}
-	if b.clock.ToolContext().Err() != nil {
+	if errors.Is(context.Cause(b.clock.ToolContext()), ErrToolTimeUsed) { // otherwise the run has ended
 		return "seconds"
 	}
 	return ""
