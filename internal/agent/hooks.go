@@ -40,6 +40,12 @@ func withReason(what, reason string) string {
 // the tool, or refuse the call. Without a usable reply the call is refused, because its
 // decision is unknown (docs/hooks.md).
 func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
+	if d := x.recordedDecision(); x.refusal == "" {
+		x.hookResult = d.Result
+		if d.Args != nil {
+			x.args, x.argsText, x.argsProblem = d.Args, "", ""
+		}
+	}
 	if a.Hooks == nil || x.refusal != "" {
 		return nil
 	}
@@ -81,6 +87,9 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 // If ctx ends before the reply, the result is dropped: the hook might have removed something
 // from it.
 func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (*content.Result, error) {
+	if d := x.recordedDecision(); d.Ended {
+		x.abort = &abortError{reason: d.Reason}
+	}
 	res := x.result
 	if x.hookResult != nil {
 		res = x.hookResult
@@ -258,6 +267,11 @@ func (e extension) isEmpty() bool { return e.Instructions == "" && len(e.Message
 func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (added extension, err error) {
 	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &added) == nil {
 		return added, nil
+	}
+	if repeat := l.agent.Repeat; repeat != nil {
+		if reason, ok := repeat.EndedBefore(l.run.ID, l.step+1); ok {
+			return extension{}, &abortError{reason: reason}
+		}
 	}
 	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
 		return extension{}, nil

@@ -100,7 +100,11 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 	if l.replayed != nil && l.step == len(l.replayed.Steps) {
 		return l.run.out.Append(ctx, event.StepReset{Step: l.step, Reason: "takeover"})
 	}
-	return l.run.out.Append(ctx, event.StepStart{Step: l.step})
+	start := event.StepStart{Step: l.step}
+	if err := l.run.awaitOrder(ctx, start); err != nil {
+		return err
+	}
+	return l.run.out.Append(ctx, start)
 }
 
 // restoreCalls sets the outcomes of the turn's calls that are in the log, and charges the budget

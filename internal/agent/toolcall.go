@@ -83,6 +83,7 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 		a.callPreHook,
 		a.validateArgs,
 		a.requireApproval,
+		a.repeatDenial,
 		a.authorizeCall, // again, because a person may have needed a long time
 		a.chargeBudget,
 		a.execute,
@@ -91,6 +92,9 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
 	err := a.refuseRepetition(&x)
+	if err == nil {
+		err = a.repeatDenial(ctx, &x)
+	}
 	for _, step := range steps {
 		if err != nil || x.hookResult != nil {
 			break

@@ -151,8 +151,12 @@ func comparable(e event.Event, line []byte) map[string]any {
 	}
 	switch b := e.Body.(type) {
 	case event.Budget:
-		if b.Limit == "seconds" {
+		switch b.Limit {
+		case "seconds":
 			delete(out, "used")
+		case trimmed: // estimates, from sizes that the endpoint named and instructions that are not recorded
+			delete(out, "used")
+			delete(out, "max")
 		}
 	case event.Suspended:
 		all, _ := out["interrupts"].([]any)

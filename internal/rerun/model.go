@@ -40,8 +40,17 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 		}
 		s.mu.Lock()
 		n := r.turn
-		r.turn++
+		refused := n < len(r.rec.turns) && r.rec.turns[n].refused && r.refused != n+1
+		if refused {
+			r.refused = n + 1
+		} else {
+			r.turn++
+		}
 		s.mu.Unlock()
+		if refused {
+			yield(nil, &llm.Error{Kind: llm.TooLarge, Public: "The conversation is too long.", Err: errRecorded})
+			return
+		}
 		var t turn
 		if n < len(r.rec.turns) {
 			t = *r.rec.turns[n]

@@ -22,7 +22,7 @@ const (
 
 // repetition returns what makes the runs repeat the recording.
 func (s *session) repetition() *agent.Repetition {
-	return &agent.Repetition{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, ManualClock: true}
+	return &agent.Repetition{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, EndedBefore: s.endedBefore, ManualClock: true}
 }
 
 // awaitOrder implements agent.Repetition.Order.
@@ -32,6 +32,10 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) 
 		return nil
 	}
 	e := event.Event{Body: b}
+	if start, ok := b.(event.StepStart); ok {
+		r.awaitStep(kept, start)
+		return nil
+	}
 	recorded := r.claim(e)
 	switch {
 	case recorded == nil && childOf(b) != "" && len(r.rec.events) > 0:
@@ -53,6 +57,19 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) 
 	}
 	r.await(kept, recorded.Seq-1)
 	return nil
+}
+
+// awaitStep waits until a step may start. Only the run's time may come before it.
+func (r *runState) awaitStep(kept context.Context, start event.StepStart) {
+	for i, e := range r.rec.events {
+		if b, ok := e.Body.(event.StepStart); !ok || b.Step != start.Step || i == 0 {
+			continue
+		}
+		if b, ok := r.rec.events[i-1].Body.(event.Budget); ok && b.Limit == "seconds" {
+			r.await(kept, e.Seq-1)
+		}
+		return
+	}
 }
 
 // childOf returns the child run that an event tells of, whose events decide whether it comes; "" for none.

@@ -23,10 +23,14 @@ type recording struct {
 
 // turn is one answer of the model.
 type turn struct {
-	parts []timedPart
-	after int64 // an event from elsewhere that the end of the turn follows; 0 for none
-	end   *event.StepEnd
+	refused bool // the endpoint refused the conversation as too long before it answered a shorter one
+	parts   []timedPart
+	after   int64 // an event from elsewhere that the end of the turn follows; 0 for none
+	end     *event.StepEnd
 }
+
+// trimmed is the limit of the event that says that the model does not get the whole conversation.
+const trimmed = "context_tokens"
 
 // timedPart is a part of an answer.
 type timedPart struct {
@@ -153,8 +157,11 @@ func (r *turnReader) read(e event.Event) {
 	case event.ToolCall:
 		r.readCall(b, e.Seq)
 	case event.Budget:
-		if b.Limit == "seconds" {
+		switch {
+		case b.Limit == "seconds":
 			r.after = e.Seq
+		case b.Limit == trimmed && r.turn != nil:
+			r.turn.refused = true
 		}
 	case event.BudgetRequired, event.BudgetResolved:
 		r.asked = append(r.asked, e)

@@ -44,6 +44,7 @@ type runState struct {
 
 	// The session's mutex protects what follows.
 	turn       int                      // answers of the model that were given
+	refused    int                      // the number of the answer, from 1, before which the conversation was refused last
 	claimed    map[int64]bool           // by the number of a recorded event: a new one repeats it
 	interrupts map[string]string        // the id of a question in the new run, by that in the recording
 	recordedID map[string]string        // the reverse

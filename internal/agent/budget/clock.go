@@ -56,13 +56,14 @@ func (c *Clock) Restore(used time.Duration, reported int) {
 // SetManual lets the time pass only with Advance. Call it before Start.
 func (c *Clock) SetManual() { c.manual = true }
 
-// Advance lets a manual clock reach used.
+// Advance lets a manual clock reach used. If it is not started yet, it reaches used then.
 func (c *Clock) Advance(used time.Duration) {
 	c.mu.Lock()
 	c.used = max(c.used, used)
+	guard := c.guard
 	c.mu.Unlock()
-	if c.guard != nil {
-		c.guard(c.reachMilestones)
+	if guard != nil {
+		guard(c.reachMilestones)
 	}
 }
 
@@ -78,15 +79,17 @@ func (c *Clock) sinceLocked() time.Duration {
 // once, and Stop afterwards. A limit of 0 seconds is none. The clock's timers run within guard,
 // which has to recover a panic and end the run.
 func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, guard func(f func())) context.Context {
-	c.guard = guard
-	c.ctx, c.end = context.WithCancelCause(ctx)
-	if c.tools = c.ctx; seconds <= 0 {
-		return c.ctx
-	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.since = time.Now()
-	c.setLimitLocked(seconds, out)
+	c.guard = guard // its timers call it
+	c.ctx, c.end = context.WithCancelCause(ctx)
+	if c.tools = c.ctx; seconds > 0 {
+		c.since = time.Now()
+		c.setLimitLocked(seconds, out)
+	}
+	c.mu.Unlock()
+	if c.manual {
+		guard(c.reachMilestones)
+	}
 	return c.ctx
 }
 

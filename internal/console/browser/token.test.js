@@ -1,7 +1,7 @@
 // The console in front of a service that asks who calls, with prices and a place for traces.
 import { after, before, describe, it } from "node:test";
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { accessible, answered, ask, fits, missing, openPage, shoot, startBrowser, startDemo, startIAM, startIssuer, watch } from "./stage.js";
@@ -51,6 +51,17 @@ describe("the console behind authentication", { skip: missing }, () => {
     const trace = await page.locator(".facts code").textContent();
     assert.equal(await link.getAttribute("href"), `https://traces.example/trace/${trace}?from=console`);
     assert.equal(await link.getAttribute("rel"), "noopener noreferrer");
+    const download = page.getByRole("button", { name: "Download the export of this run" });
+    await download.focus();
+    const [file] = await Promise.all([page.waitForEvent("download"), page.keyboard.press("Enter")]);
+    const run = JSON.parse(readFileSync(await file.path(), "utf8"));
+    assert.equal(file.suggestedFilename(), `${run.run.run_id}.json`);
+    assert.deepEqual([run.version, run.run.status, run.request.question], [1, "completed", "What is 2 + 3?"]);
+    await page.getByRole("button", { name: "Download the export of this run", disabled: false }).waitFor();
+    assert.equal(await download.evaluate((node) => node === document.activeElement), true);
+    await page.route("**/export", (route) => route.fulfill({ status: 410, contentType: "application/problem+json", body: JSON.stringify({ detail: "It is no longer kept." }) }));
+    await download.click();
+    await page.getByRole("alert").filter({ hasText: "It is no longer kept." }).waitFor();
     await accessible(page);
     await shoot(page, "9-cost");
 
@@ -59,7 +70,7 @@ describe("the console behind authentication", { skip: missing }, () => {
     await page.reload();
     await page.locator(".metadata").waitFor(); // without being asked again
     // The browser itself writes a refusal on its console.
-    assert.deepEqual(faults.filter((f) => !f.includes("401")), []);
+    assert.deepEqual(faults.filter((f) => !/401|410/.test(f)), []);
 
     const other = await page.context().newPage();
     const others = await watch(other, demo.url);

@@ -20,6 +20,7 @@ import { tree } from "./tree.js";
  * @property {(text: string) => void} announce says something to a screen reader
  * @property {(path: string) => Promise<any>} load reads JSON from the service
  * @property {(run: string, answer: object) => Promise<unknown>} send answers what a run waits for
+ * @property {(run: string) => Promise<Blob>} exported loads a run as one document
  */
 
 /** Shows one run. Events that it does not know are left alone. */
@@ -275,7 +276,7 @@ export class AnswerView {
 
   /** @param {unknown} metadata */
   #about(metadata) {
-    this.#body.append(aboutRun(metadata, this.#timeline, this.#traceID, () => this.answer));
+    this.#body.append(aboutRun(metadata, this.#timeline, this.#traceID, () => this.answer, this.runID, () => this.#page.exported(this.runID)));
   }
 
   /** Tells a screen reader, unless all of this is past. @param {string} text */

@@ -85,6 +85,16 @@ export class Client {
   }
 
   /**
+   * Loads a run as one document.
+   *
+   * @param {string} run
+   */
+  async exported(run) {
+    const response = await this.send(`runs/${encodeURIComponent(run)}/export`);
+    return response.blob();
+  }
+
+  /**
    * Sends a person's answer to an interrupt of a run.
    *
    * @param {string} run

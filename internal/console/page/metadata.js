@@ -1,6 +1,7 @@
 // @ts-check
 // What stands under an answer: what it took, where the time went, and its trace.
 import { copyButton } from "./copy.js";
+import { downloadButton } from "./download.js";
 import { element } from "./element.js";
 import { duration } from "./time.js";
 import { strip, waterfall } from "./waterfall.js";
@@ -12,14 +13,16 @@ import { strip, waterfall } from "./waterfall.js";
  * @param {Timeline} timeline
  * @param {string} traceID "" or zeros where nothing is traced
  * @param {() => string} answer
+ * @param {string} runID
+ * @param {() => Promise<Blob>} exported loads the run as one document
  */
-export function aboutRun(metadata, timeline, traceID, answer) {
+export function aboutRun(metadata, timeline, traceID, answer, runID, exported) {
   const tokens = metadata?.usage?.total_tokens ?? 0;
   const calls = timeline.rows.filter((r) => r.kind === "tool").length;
   const brief = [metadata?.model, duration(timeline.length), calls > 0 && counted(calls, "tool call"), tokens > 0 && `${number(tokens)} tokens`, cost(metadata?.cost)];
   const line = element("ul", { class: "metadata" }, ...brief.filter(Boolean).map((text) => element("li", {}, String(text))));
   const summary = element("summary", { class: "about-summary" }, line, strip(timeline), element("span", { class: "unseen" }, ", timeline and details"));
-  const root = element("div", { class: "about" }, element("details", { class: "about-run" }, summary, waterfall(timeline), details(metadata, traceID)));
+  const root = element("div", { class: "about" }, element("details", { class: "about-run" }, summary, waterfall(timeline), details(metadata, traceID, runID, exported)));
   if (answer() !== "") root.prepend(copyButton("Copy", "the answer", answer));
   return root;
 }
@@ -27,8 +30,10 @@ export function aboutRun(metadata, timeline, traceID, answer) {
 /**
  * @param {any} metadata
  * @param {string} traceID
+ * @param {string} runID
+ * @param {() => Promise<Blob>} exported
  */
-function details(metadata, traceID) {
+function details(metadata, traceID, runID, exported) {
   const list = element("dl", { class: "facts" });
   /** @param {string} name @param {...(Node | string)} value */
   const add = (name, ...value) => list.append(element("div", {}, element("dt", {}, name), element("dd", {}, ...value)));
@@ -41,6 +46,7 @@ function details(metadata, traceID) {
     if (cost(metadata.cost)) add("Cost", cost(metadata.cost).replace("cost ", ""));
   }
   if (traceID && !/^0+$/.test(traceID)) add("Trace", ...trace(traceID));
+  add("Export", downloadButton("Download", "the export of this run", `${runID}.json`, exported));
   return list;
 }
 

@@ -1,0 +1,129 @@
+package rerun
+
+import (
+	"strings"
+
+	"answerd/internal/agent"
+	"answerd/internal/event"
+	"answerd/internal/mcp"
+)
+
+// ownDenials begin the failures of calls that the run loop denies by itself when a run is executed again, or
+// that follow from what a person answered. All others are of a rule or a hook.
+var ownDenials = []string{
+	outOfBudget, "Only ", "No tool can be called any more", "A person refused this call", "This call needs a person's approval",
+	"The call was made, and a hook withheld its result", // the call was sent
+}
+
+// decision implements agent.Repetition.Decision.
+func (s *session) decision(run, callID string) (d agent.Decision) {
+	r := s.byID(run)
+	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {
+		return d
+	}
+	c := r.rec.calls[callID]
+	args, asked, approved := endArgs(*c.end), false, false
+	for _, e := range c.events {
+		switch b := e.Body.(type) {
+		case event.ApprovalRequired:
+			if asked = asked || b.ChildRunID == ""; b.ChildRunID == "" {
+				args = b.Args
+			}
+		case event.ApprovalResolved:
+			approved = approved || b.Approved
+		}
+	}
+	switch b := c.end.Body.(type) {
+	case event.ToolError:
+		if b.Kind == string(mcp.Denied) && !startsWithAny(b.Payload, ownDenials) && asked == approved {
+			d.Denied, d.AfterApproval = b.Payload, approved
+		}
+	case event.ToolResult:
+		if tool, ok := (&tools{s}).Tool(c.name); ok && tool.NeedsApproval && !asked {
+			d.Result, _ = r.rec.outcome(s.ctx, mcp.Call{}, *c.end) // the outcome of a result has no error
+		}
+	}
+	if args != nil && !sameJSON(args, c.args) {
+		if fitted, err := (&tools{s}).CheckArgs(c.name, c.args); err != nil || !sameJSON(args, fitted) {
+			d.Args = args
+		}
+	}
+	if reason, ok := r.rec.abortReason(); ok && r.rec.abortedBy() == c {
+		d.Ended, d.Reason = true, reason
+	}
+	return d
+}
+
+func startsWithAny(text string, all []string) bool {
+	for _, prefix := range all {
+		if strings.HasPrefix(text, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// endArgs returns the arguments of a call as its outcome has them.
+func endArgs(e event.Event) []byte {
+	switch b := e.Body.(type) {
+	case event.ToolResult:
+		return b.Args
+	case event.ToolError:
+		return b.Args
+	}
+	return nil
+}
+
+// abortReason returns why a hook ended the run; ok is false if none did.
+func (r *recording) abortReason() (reason string, ok bool) {
+	if len(r.events) == 0 {
+		return "", false
+	}
+	end, failed := r.last().(event.RunError)
+	if !failed || end.Code != "tool_aborted" {
+		return "", false
+	}
+	_, reason, _ = strings.Cut(end.Message, ": ")
+	return reason, true
+}
+
+// abortedBy returns the call with which a hook ended the run: the last one that ended before the others were
+// cancelled. It returns nil if the run ended between two turns, or while the model answered.
+func (r *recording) abortedBy() *recordedCall {
+	var last *recordedCall
+	for _, e := range r.events {
+		switch b := e.Body.(type) {
+		case event.StepStart, event.StepReset:
+			last = nil
+		case event.Budget:
+			if b.Limit == "tool_calls" || b.Limit == "max_turns" || b.Limit == "result_bytes" { // at the end of a turn
+				last = nil
+			}
+		case event.ToolResult:
+			last = r.calls[b.CallID]
+		case event.ToolError:
+			if b.Payload == calledOff || b.Payload == runEnded {
+				return last
+			}
+			last = r.calls[b.CallID]
+		}
+	}
+	return last
+}
+
+// endedBefore implements agent.Repetition.EndedBefore.
+func (s *session) endedBefore(run string, step int) (reason string, ok bool) {
+	r := s.byID(run)
+	if r == nil {
+		return "", false
+	}
+	if reason, ok = r.rec.abortReason(); !ok {
+		return "", false
+	}
+	for _, e := range r.rec.events {
+		if b, started := e.Body.(event.StepStart); started && b.Step >= step {
+			return "", false
+		}
+	}
+	return reason, true
+}
