@@ -126,7 +126,7 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		}
 		ends = append(ends, servers.close)
 		p.tools = []export.Tool{}
-		all := servers.client.ToolsFor(ctx, auth.Identity{}) // waits until every server was tried
+		all := servers.client.ToolsFor(ctx, auth.Identity{})         // waits until every server was tried
 		if down := servers.client.Unavailable(true); len(down) > 0 { // their tools would look as if they were gone
 			end()
 			return nil, fmt.Errorf("the tools cannot be compared: no connection to %s (answerd check says why)", strings.Join(down, ", "))

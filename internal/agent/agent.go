@@ -39,6 +39,7 @@ import (
 	"answerd/internal/agent/delivery"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/record"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
@@ -87,7 +88,7 @@ type Options struct {
 	Version             string
 	RecordModelRequests bool
 	// Repeat makes the runs repeat recorded ones; nil for runs that are not executed again.
-	Repeat *Repetition
+	Repeat *recorded.Inputs
 	// AuditArguments adds the arguments to the audit line of every tool call.
 	AuditArguments bool
 	// TraceUsers adds the caller to spans, TraceContent the questions, answers, arguments and results.

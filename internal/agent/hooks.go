@@ -241,6 +241,18 @@ func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, 
 	return reply, nil
 }
 
+// repeatAbort ends a run that repeats a recorded one as a hook ended that one: before the model was asked in a
+// step, or with its answer.
+func (l *loop) repeatAbort(step int, answered bool) error {
+	if l.agent.Repeat == nil {
+		return nil
+	}
+	if reason, ok := l.agent.Repeat.Ended(l.run.ID, step, answered); ok {
+		return &abortError{reason: reason, withheld: answered}
+	}
+	return nil
+}
+
 // writeAbort stores the decision of a hook to end the run, so that a process that takes over the
 // run ends it too. If that fails, the log will probably refuse the terminal event too, and the
 // hook is asked again.
@@ -268,10 +280,8 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (adde
 	if stored := l.replayed.Extension(l.step + 1); stored != nil && json.Unmarshal(stored, &added) == nil {
 		return added, nil
 	}
-	if repeat := l.agent.Repeat; repeat != nil {
-		if reason, ok := repeat.EndedBefore(l.run.ID, l.step+1); ok {
-			return extension{}, &abortError{reason: reason}
-		}
+	if err := l.repeatAbort(l.step+1, false); err != nil {
+		return extension{}, err
 	}
 	if !l.agent.Hooks.Asks(webhook.PreModelCall) {
 		return extension{}, nil
@@ -345,8 +355,8 @@ func (s *modelStream) extend(ctx context.Context, messages []llm.Message) ([]llm
 // step that did not end runs again after a takeover, so the hook is asked about every answer that
 // is used.
 func (s *modelStream) callModelResultHook(ctx context.Context) error {
-	if !s.agent.Hooks.Asks(webhook.ModelResult) {
-		return nil
+	if err := s.repeatAbort(s.step, true); err != nil || !s.agent.Hooks.Asks(webhook.ModelResult) {
+		return err
 	}
 	answer := &webhook.ModelAnswer{Model: cmp.Or(s.metadata.UpstreamModel, s.run.req.Model), Text: s.text, FinishReason: s.finish, Calls: make([]webhook.MessageCall, len(s.calls))}
 	for i, c := range s.calls {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 
+	"answerd/internal/agent/recorded"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -262,4 +263,22 @@ func (v resolution) denialDecision() decision {
 func argsDigest(args jsonText) string {
 	sum := sha256.Sum256(args)
 	return hex.EncodeToString(sum[:])
+}
+
+// recordedDecision returns what a rule or a hook decided about the call, if the run repeats a recorded one.
+func (x *toolExecution) recordedDecision() (d recorded.Decision) {
+	if x.loop != nil && x.loop.agent.Repeat != nil {
+		d = x.loop.agent.Repeat.Decision(x.runID, x.CallID)
+	}
+	return d
+}
+
+// repeatDenial refuses a call that a rule or a hook refused in the recording.
+func (a *Agent) repeatDenial(_ context.Context, x *toolExecution) error {
+	d := x.recordedDecision()
+	if d.Denied == "" || d.AfterApproval != (x.approvedVersion != "") {
+		return nil
+	}
+	x.decision = decision{verdict: denied, why: "recorded"}
+	return x.failure(mcp.Denied, d.Denied)
 }

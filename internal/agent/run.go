@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,8 +26,6 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/help"
 	"answerd/internal/llm"
-	"answerd/internal/mcp"
-	"answerd/internal/mcp/content"
 )
 
 // Causes of the context of a run that is ended from outside.
@@ -64,57 +61,7 @@ type run struct {
 	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
 }
 
-// Repetition has what depends on time, which is an input of runs that are executed again (package rerun).
-type Repetition struct {
-	// Order waits until the run has come to the event b, which is about to be appended: a step_start, or an event
-	// of a call other than suspended. An error means that the event must not be appended. Most events are appended even if
-	// ctx has ended, so Order may go on waiting until kept ends: another process continues the run then.
-	Order func(ctx, kept context.Context, run string, b event.Body) error
-	// Charge waits until a call is charged to the budget of its run, or until what the child run of the call has
-	// used is; child is "" in the first case.
-	Charge func(kept context.Context, run, callID, child string)
-	// Suspends reports whether the next event of the run is suspended; ok is false if the run itself decides.
-	Suspends func(run string) (suspends, ok bool)
-	// ChildBudget returns what the child run of a call may use, and how it may use tools; ok is false if that
-	// follows from the budget of its parent.
-	ChildBudget func(run, callID string) (limits Budget, tools ToolChoice, ok bool)
-	// Decision returns what a rule or a hook decided about a call.
-	Decision func(run, callID string) Decision
-	// EndedBefore returns whether a hook ended the run before that step, and why.
-	EndedBefore func(run string, step int) (reason string, ok bool)
-	// ManualClock lets the time of runs pass only with AdvanceClock.
-	ManualClock bool
-}
-
-// Decision is what a rule or a hook decided about a recorded call. The zero value means that none did.
-type Decision struct {
-	Denied        string          // the message with which the call was refused; "" if it was not
-	AfterApproval bool            // that came after a person had approved the call
-	Args          json.RawMessage // that a hook wrote; nil for none
-	Result        *content.Result // a hook's answer in place of the tool's; nil for none
-	Ended         bool            // a hook ended the run with the call
-	Reason        string          // why
-}
-
-// recordedDecision returns what a rule or a hook decided about the call, if the run repeats a recorded one.
-func (x *toolExecution) recordedDecision() (d Decision) {
-	if x.loop != nil && x.loop.agent.Repeat != nil {
-		d = x.loop.agent.Repeat.Decision(x.runID, x.CallID)
-	}
-	return d
-}
-
-// repeatDenial refuses a call that a rule or a hook refused in the recording.
-func (a *Agent) repeatDenial(_ context.Context, x *toolExecution) error {
-	d := x.recordedDecision()
-	if d.Denied == "" || d.AfterApproval != (x.approvedVersion != "") {
-		return nil
-	}
-	x.decision = decision{verdict: denied, why: "recorded"}
-	return x.failure(mcp.Denied, d.Denied)
-}
-
-// AdvanceClock lets the time of a run that is executed here reach used (Repetition.ManualClock).
+// AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	a.mu.Lock()
 	r := a.active[run]
@@ -123,42 +70,6 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 		r.clock.Advance(used)
 		_ = r.suspension.recheck() // an error of the log ends the run at its next event
 	}
-}
-
-// keptContext returns a context that ends when another process continues the run, or with stop.
-func (r *run) keptContext() (kept context.Context, stop func()) {
-	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
-	unhook := context.AfterFunc(r.ctx, func() {
-		if r.relinquished() != nil {
-			cancel()
-		}
-	})
-	return kept, func() { unhook(); cancel() }
-}
-
-// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
-func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
-	if r.agent.Repeat == nil {
-		return nil
-	}
-	kept, stop := r.keptContext()
-	defer stop()
-	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
-}
-
-// awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
-// waiting, so that the run can be suspended.
-func (r *run) awaitCharge(callID, child string) error {
-	if r.agent.Repeat == nil {
-		return nil
-	}
-	if err := r.suspension.hold(callID, true); err != nil {
-		return err
-	}
-	kept, stop := r.keptContext()
-	defer stop()
-	r.agent.Repeat.Charge(kept, r.ID, callID, child)
-	return r.suspension.hold(callID, false)
 }
 
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {

@@ -40,7 +40,7 @@ type suspension struct {
 	open     []*interrupt    // in the order in which they were asked
 	resumed  chan struct{}   // closed when the run continues; nil unless it is suspended
 	children map[string]bool // the child runs of calls in flight
-	held     map[string]bool // the calls that wait in Repetition.Charge
+	held     map[string]bool // the calls that wait in recorded.Inputs.Charge
 }
 
 // beginTurn marks the calls of a turn as in flight. It must precede all of them: otherwise the
@@ -97,7 +97,7 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// hold notes that a call waits in Repetition.Charge, or that it does no more.
+// hold notes that a call waits in recorded.Inputs.Charge, or that it does no more.
 func (s *suspension) hold(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,6 +109,42 @@ func (s *suspension) hold(callID string, waits bool) error {
 		return s.suspendIfBlockedLocked()
 	}
 	return nil
+}
+
+// keptContext returns a context that ends when another process continues the run, or with stop.
+func (r *run) keptContext() (kept context.Context, stop func()) {
+	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
+	unhook := context.AfterFunc(r.ctx, func() {
+		if r.relinquished() != nil {
+			cancel()
+		}
+	})
+	return kept, func() { unhook(); cancel() }
+}
+
+// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
+func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
+}
+
+// awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
+// waiting, so that the run can be suspended.
+func (r *run) awaitCharge(callID, child string) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	if err := r.suspension.hold(callID, true); err != nil {
+		return err
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	r.agent.Repeat.Charge(kept, r.ID, callID, child)
+	return r.suspension.hold(callID, false)
 }
 
 // releaseTurn closes changed, which wakes the calls in waitTurn. In the same critical section it

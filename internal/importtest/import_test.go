@@ -100,10 +100,11 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/mcp/limiter": {},
 
-	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/record", "agent/replay", "agent/thread", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai", "export"}, outside: otelAPI},
+	"answerd/internal/agent": {ours: []string{"event", "llm", "mcp", "mcp/catalog", "mcp/content", "auth", "agent/admission", "agent/attachment", "agent/budget", "agent/definition", "agent/delivery", "agent/output", "agent/prompt", "agent/record", "agent/recorded", "agent/replay", "agent/thread", "agent/toolsearch", "agent/usage", "agent/webhook", "agent/window", "llm/genai", "export"}, outside: otelAPI},
 
 	"answerd/internal/agent/budget":     {ours: []string{"event", "llm", "mcp/content"}},
 	"answerd/internal/agent/attachment": {ours: []string{"llm", "mcp/content"}},
+	"answerd/internal/agent/recorded":   {ours: []string{"agent/budget", "event", "llm", "mcp/content"}},
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
 	"answerd/internal/agent/thread":     {ours: []string{"compute", "event", "llm", "agent/attachment", "mcp/content"}, outside: jsonv2},
@@ -117,7 +118,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/receipt": {ours: []string{"event", "export"}, outside: []string{"github.com/golang-jwt/jwt/v5"}},
 
-	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/record", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}},
+	"answerd/internal/rerun": {ours: []string{"agent", "agent/definition", "agent/prompt", "agent/record", "agent/recorded", "agent/replay", "auth", "event", "event/memory", "export", "llm", "mcp", "mcp/catalog", "mcp/content"}},
 
 	"answerd/internal/export": {ours: []string{"event", "llm"}},
 

@@ -1,9 +1,10 @@
 package rerun
 
 import (
+	"slices"
 	"strings"
 
-	"answerd/internal/agent"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 )
@@ -15,8 +16,8 @@ var ownDenials = []string{
 	"The call was made, and a hook withheld its result", // the call was sent
 }
 
-// decision implements agent.Repetition.Decision.
-func (s *session) decision(run, callID string) (d agent.Decision) {
+// decision implements recorded.Inputs.Decision.
+func (s *session) decision(run, callID string) (d recorded.Decision) {
 	r := s.byID(run)
 	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {
 		return d
@@ -74,13 +75,16 @@ func endArgs(e event.Event) []byte {
 	return nil
 }
 
+// toolAborted is the code of the end of a run that a hook ended.
+const toolAborted = "tool_aborted"
+
 // abortReason returns why a hook ended the run; ok is false if none did.
 func (r *recording) abortReason() (reason string, ok bool) {
 	if len(r.events) == 0 {
 		return "", false
 	}
 	end, failed := r.last().(event.RunError)
-	if !failed || end.Code != "tool_aborted" {
+	if !failed || end.Code != toolAborted {
 		return "", false
 	}
 	_, reason, _ = strings.Cut(end.Message, ": ")
@@ -111,8 +115,8 @@ func (r *recording) abortedBy() *recordedCall {
 	return last
 }
 
-// endedBefore implements agent.Repetition.EndedBefore.
-func (s *session) endedBefore(run string, step int) (reason string, ok bool) {
+// ended implements recorded.Inputs.Ended.
+func (s *session) ended(run string, step int, answered bool) (reason string, ok bool) {
 	r := s.byID(run)
 	if r == nil {
 		return "", false
@@ -120,10 +124,15 @@ func (s *session) endedBefore(run string, step int) (reason string, ok bool) {
 	if reason, ok = r.rec.abortReason(); !ok {
 		return "", false
 	}
-	for _, e := range r.rec.events {
-		if b, started := e.Body.(event.StepStart); started && b.Step >= step {
-			return "", false
+	for _, e := range slices.Backward(r.rec.events) {
+		switch b := e.Body.(type) {
+		case event.StepEnd:
+			if answered {
+				return reason, b.Step == step && b.FinishReason == "error"
+			}
+		case event.StepStart:
+			return reason, b.Step < step && !answered
 		}
 	}
-	return reason, true
+	return reason, !answered
 }

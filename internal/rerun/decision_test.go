@@ -32,6 +32,7 @@ func TestDecisionsOfHooksAreRepeated(t *testing.T) {
 		{name: "another result", hook: "tool_result", reply: `{"content":"seven"}`},
 		{name: "a run that ends with a call", hook: "pre_tool_call", reply: `{"abort":true,"reason":"Enough."}`},
 		{name: "a run that ends with a result", hook: "tool_result", reply: `{"abort":true,"reason":"Enough."}`},
+		{name: "a run that ends with an answer", hook: "model_result", reply: `{"abort":true,"reason":"Enough."}`},
 		{name: "a run that ends before a step", hook: "pre_model_call", reply: `{"abort":true,"reason":"Enough."}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -41,14 +42,17 @@ func TestDecisionsOfHooksAreRepeated(t *testing.T) {
 				}
 				return `{}`
 			})
-			hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret})
+			hooks, err := webhook.New(webhook.Options{URL: service.URL, Secret: webhooktest.Secret, Events: []webhook.Event{webhook.PreModelCall, webhook.ModelResult}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(hooks.Close)
-			h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(add), llmtest.Says("Done.")), func(o *agent.Options) { o.Hooks = hooks }, c.configure...)
+			h := agenttest.NewFixture(t, llmtest.Turns(llmtest.SaysAndCalls("Let me see.", add), llmtest.Says("Done.")), func(o *agent.Options) { o.Hooks = hooks }, c.configure...)
 			run := h.StartRun(t, c.request)
-			h.Events(t, run.ID)
+			last := h.Events(t, run.ID)
+			if end, failed := last[len(last)-1].Body.(event.RunError); failed != strings.HasPrefix(c.name, "a run that ends") {
+				t.Fatalf("run error = %+v, want one if the hook ends the run", end)
+			}
 			requireSame(t, exported(t, h, run.ID))
 		})
 	}
@@ -90,10 +94,10 @@ func TestConversationThatIsRefusedAsTooLongIsRefusedAgain(t *testing.T) {
 		}
 		return script(r)
 	}, nil)
-	run := h.StartRun(t, agent.Request{MaxTurns: 50})
+	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
-	if reached := agenttest.EventsOf[event.Budget](events); len(reached) != 1 || reached[0].Limit != "context_tokens" {
-		t.Fatalf("budget events = %+v, want one about the conversation", reached)
+	if reached := agenttest.EventsOf[event.Budget](events); len(reached) == 0 || reached[0].Limit != "context_tokens" {
+		t.Fatalf("budget events = %+v, want the first about the conversation", reached)
 	}
 	requireSame(t, exported(t, h, run.ID))
 }

@@ -72,6 +72,8 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 			yield(nil, context.Cause(ctx))
 		case t.end != nil:
 			r.endTurn(t, yield)
+		case failed && end.Code == toolAborted:
+			yield(llm.Finish{Reason: "stop"}, nil) // a hook ended the run with the answer
 		case failed && n >= len(r.rec.turns)-1 && !endsByItself(end):
 			failure := &llm.Error{
 				Kind: llm.Kind(end.Code), Public: end.Message, Retryable: end.Retryable, RetryAfter: time.Duration(end.RetryAfter) * time.Second,

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 )
@@ -21,11 +22,11 @@ const (
 )
 
 // repetition returns what makes the runs repeat the recording.
-func (s *session) repetition() *agent.Repetition {
-	return &agent.Repetition{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, EndedBefore: s.endedBefore, ManualClock: true}
+func (s *session) repetition() *recorded.Inputs {
+	return &recorded.Inputs{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, Ended: s.ended, ManualClock: true}
 }
 
-// awaitOrder implements agent.Repetition.Order.
+// awaitOrder implements recorded.Inputs.Order.
 func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) error {
 	r := s.of(ctx)
 	if r == nil {
@@ -161,7 +162,7 @@ func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
 // outOfBudget begins the failure of a call that no budget was left for.
 const outOfBudget = "The run's budget is used up"
 
-// awaitCharge implements agent.Repetition.Charge.
+// awaitCharge implements recorded.Inputs.Charge.
 func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	r := s.byID(run)
 	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {
@@ -180,7 +181,7 @@ func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	}
 }
 
-// suspends implements agent.Repetition.Suspends.
+// suspends implements recorded.Inputs.Suspends.
 func (s *session) suspends(run string) (suspends, ok bool) {
 	r := s.byID(run)
 	if r == nil || isClosed(s.watch.unordered) {
@@ -203,7 +204,7 @@ func (r *runState) position(ctx context.Context) int64 {
 	return run.Last.Seq
 }
 
-// childBudget implements agent.Repetition.ChildBudget.
+// childBudget implements recorded.Inputs.ChildBudget.
 func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
 	r := s.byID(run)
 	if r == nil || r.rec.children[callID] == nil {
