@@ -67,9 +67,9 @@ func TestRunIsGoneAfterItsRetentionAndKeepsItsOwner(t *testing.T) {
 
 func TestFullLogDeletesRunsByShare(t *testing.T) {
 	t.Parallel()
-	log := memory.New(memory.Options{MaxBytes: 16 << 20})
+	log := memory.New(memory.Options{MaxBytes: 8 << 20})
 	defer log.Close()
-	eventtest.Fairness(t, 8<<20, func(*testing.T) event.Log { return log }) // an event is in memory twice
+	eventtest.Fairness(t, 8<<20, func(*testing.T) event.Log { return log })
 }
 
 func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {
