@@ -113,6 +113,15 @@ type Log interface {
 	// one event; other events still come after it. ErrEnded after the terminal event,
 	// ErrFenced if another process writes this run.
 	Append(ctx context.Context, run string, b Body) (int64, error)
+	// AppendAsync adds an event like Append, in the same order, but may return before the event is
+	// stored. The event is stored within milliseconds, at once if a reader waits, and before the next
+	// Append, AddNote or Flush of the run returns. If it cannot be stored, they return the error,
+	// and so does the next AppendAsync.
+	AppendAsync(ctx context.Context, run string, b Body) (int64, error)
+	// Flush returns nil when all events that were appended to the run are stored and readable, deltas
+	// included. Otherwise it returns the error that Append would. It must precede whatever tells
+	// anybody outside about the events.
+	Flush(ctx context.Context, run string) error
 	// After returns the next events after seq, not always all that the log has; 0 is the
 	// position before the first event. It does not wait for later events. ErrGone if some of
 	// the events after seq are no longer kept, ErrInvalidPosition if seq is negative or

@@ -126,13 +126,27 @@ func (w *Writer) appendLocked(ctx context.Context, b Body) error {
 	if reason := w.applyLocked(b); reason != "" {
 		return &OrderError{b.Type(), reason}
 	}
-	if _, err := w.log.Append(ctx, w.run, b); err != nil {
+	add := w.log.AppendAsync
+	if mustBeStored(b) {
+		add = w.log.Append
+	}
+	if _, err := add(ctx, w.run, b); err != nil {
 		return fmt.Errorf("append %s event: %w", b.Type(), err)
 	}
 	if w.observe != nil {
 		w.observe(b)
 	}
 	return nil
+}
+
+// mustBeStored reports whether somebody learns of b as soon as it is appended: the caller, whose run it
+// begins, ends or suspends, or a person, who is asked or has answered.
+func mustBeStored(b Body) bool {
+	switch b.(type) {
+	case Start, Suspended, ApprovalRequired, ApprovalResolved, Elicitation, ElicitationResolved, BudgetRequired, BudgetResolved:
+		return true
+	}
+	return isTerminal(b)
 }
 
 // closersLocked returns the events that close what is open before b, a terminal event or

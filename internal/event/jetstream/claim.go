@@ -138,7 +138,8 @@ type runState struct {
 	by     writerID   // of the run's last message
 	park   parkRecord // set if by.kind is kindParked
 
-	// data is the payload of the last message, which the claim repeats; head is its pos.
+	// data is the payload of the last message, or the last event in it, which the claim repeats; head is the
+	// pos of the message.
 	head  uint64
 	data  []byte
 	parts string
@@ -166,7 +167,9 @@ func (l *Log) readRunState(ctx context.Context, id string) (s runState, err erro
 	}
 	s.head, s.data, s.parts = last.pos, last.data, last.header.Get(partsHeader)
 	s.park = parseParkRecord(last.header)
-	s.last, s.by, err = l.readEvent(ctx, *last)
+	if s.last, s.by, err = l.readEvent(ctx, *last); s.by.inBatch {
+		s.data = s.last.JSON
+	}
 	return s, err
 }
 

@@ -35,17 +35,19 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 		}
 		for _, m := range found {
 			from = m.pos
-			e, by, err := r.log.readEvent(ctx, m)
+			events, by, err := r.log.readEvents(ctx, m)
 			if err != nil {
 				return page, err
 			}
-			if by.isControl() || e.Seq <= seq {
-				continue
+			for _, e := range events {
+				if by.isControl() || e.Seq <= seq {
+					continue
+				}
+				if e.Seq != seq+int64(len(page.Events))+1 {
+					return event.Page{}, event.ErrGone
+				}
+				page.Events = append(page.Events, e)
 			}
-			if e.Seq != seq+int64(len(page.Events))+1 {
-				return event.Page{}, event.ErrGone
-			}
-			page.Events = append(page.Events, e)
 		}
 		if !more && len(page.Events) == 0 {
 			return event.Page{}, event.ErrGone // the stream dropped them during the read
@@ -66,16 +68,16 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 	low, high := r.positionsAround(seq)
 	if low.pos == 0 {
-		first, err := r.firstMessageFrom(ctx, 1)
+		oldest, first, err := r.firstMessageFrom(ctx, 1)
 		switch {
 		case err != nil:
 			return 0, err
-		case first.seq > seq+1:
+		case first > seq+1:
 			return 0, event.ErrGone
-		case first.seq > seq:
+		case oldest.seq > seq:
 			return 0, nil
 		}
-		low = first
+		low = oldest
 	}
 	for step := 0; seq-low.seq > maxBatch/2 && high.pos-low.pos > 1; step++ {
 		// Every second step bisects, which bounds the number of steps for any spread.
@@ -85,7 +87,7 @@ func (r *run) findPos(ctx context.Context, seq int64) (uint64, error) {
 			guess = low.pos + uint64(float64(high.pos-low.pos)*fraction*0.95)
 		}
 		guess = min(max(guess, low.pos+1), high.pos-1)
-		found, err := r.firstMessageFrom(ctx, guess)
+		found, _, err := r.firstMessageFrom(ctx, guess)
 		if err != nil {
 			return 0, err
 		}
@@ -117,18 +119,19 @@ func (r *run) positionsAround(seq int64) (low, high position) {
 	return low, high
 }
 
-// firstMessageFrom returns the position of the run's first message at pos or after it.
-func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (position, error) {
+// firstMessageFrom returns the position of the run's first message at pos or after it, and the number of the
+// first event in that message.
+func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, first int64, err error) {
 	found, _, err := r.log.readNext(ctx, runSubject(r.id, eventToken), pos, 1)
 	if err != nil {
-		return position{}, err
+		return position{}, 0, err
 	}
 	if len(found) == 0 {
-		return position{}, event.ErrGone
+		return position{}, 0, event.ErrGone
 	}
 	by, err := parseWriterID(found[0].header)
 	if err != nil {
-		return position{}, err
+		return position{}, 0, err
 	}
-	return position{by.seq, found[0].pos}, nil
+	return position{by.seq, found[0].pos}, by.first, nil
 }

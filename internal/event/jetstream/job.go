@@ -136,7 +136,7 @@ func (j *job) Done(ctx context.Context) error {
 	return errors.Join(j.acknowledgeDelivery(ctx, jobPrefix), j.acknowledgeDelivery(ctx, wakePrefix))
 }
 
-// Release implements event.Job. It first appends the pending delta.
+// Release implements event.Job. It first stores the events that wait.
 func (j *job) Release(ctx context.Context) error {
 	err := j.writer.relinquish(ctx, kindReleased, nil)
 	j.log.removeJob(j)

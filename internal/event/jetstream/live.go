@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"answerd/internal/event"
 )
 
 // dispatchLoop hands live messages to their runs. It never waits for a run: a message that it
@@ -65,13 +63,13 @@ func (r *run) acceptLive(m message, kind string) {
 		r.advanceHeadLocked(m.pos, by)
 		return
 	}
-	e, err := event.Decode(m.data)
+	events, err := decodeEvents(m.data, by)
 	if err != nil {
 		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
 		r.stale = true
 		return
 	}
-	r.appendTailLocked(e, m.pos, m.previous, by)
+	r.appendTailLocked(events, m.pos, m.previous, by)
 }
 
 // requestResync marks all cached runs as stale. Live messages may be missing after a reconnect,

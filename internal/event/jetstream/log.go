@@ -98,6 +98,9 @@ type Options struct {
 	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
 	// or 1 s for file:.
 	Lease time.Duration
+	// NoBatch makes each event a message of its own. Versions before 0.2 cannot read messages with several
+	// events.
+	NoBatch bool
 	// Logger receives errors that no method can return; nil discards them.
 	Logger *slog.Logger
 }
@@ -129,6 +132,7 @@ type Log struct {
 	sizes       *share.Table   // of the runs, while the log is nearly full
 	maxPart     int            // bytes of a payload that is not split
 	clustered   bool           // the streams have replicas, which may lag behind their leader
+	batches     bool           // events that occur close together become one message
 
 	ctx       context.Context // ends with Close
 	stop      context.CancelFunc
@@ -202,7 +206,7 @@ func newLog(o Options) *Log {
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
 		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), expireNow: make(chan struct{}, 1),
-		evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(o.Memory, 0), DefaultMemory) / 6,
+		batches: !o.NoBatch, evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(o.Memory, 0), DefaultMemory) / 6,
 		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
 	}
 	if l.retention <= 0 {
@@ -272,14 +276,14 @@ func (l *Log) startLoops() error {
 	return nil
 }
 
-// Close appends the pending deltas, closes the connections and waits for all goroutines of this
+// Close stores the events that wait, closes the connections and waits for all goroutines of this
 // log. Other processes claim this log's jobs when their leases end. To hand the jobs over at
 // once, call Release on them first.
 func (l *Log) Close() error { return l.closeOnce() }
 
 func (l *Log) closeAll() error {
 	if l.js != nil {
-		l.flushAllPending()
+		l.flushAllRuns()
 	}
 	l.stop()
 	l.wg.Wait()
@@ -349,6 +353,18 @@ func (c *clock) now() time.Time {
 		return time.Now()
 	}
 	return c.server.Add(time.Since(c.received))
+}
+
+// goGuarded runs f in a goroutine that Close waits for. It reports false if the log is closed.
+func (l *Log) goGuarded(f func()) bool {
+	if l.ctx.Err() != nil {
+		return false
+	}
+	l.wg.Go(func() {
+		defer l.recoverPanic("append events")
+		f()
+	})
+	return true
 }
 
 // recoverPanic must be deferred. It recovers from a panic and logs it. The goroutines of the log

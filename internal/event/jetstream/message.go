@@ -14,6 +14,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/batch"
 	"answerd/internal/event/jetstream/threads"
 )
 
@@ -21,6 +22,7 @@ import (
 const (
 	writerHeader = "Answerd-Writer" // INSTANCE ATTEMPT SEQ, and the kind of a control message
 	noteHeader   = "Answerd-Note"   // the data of a note, in base64
+	batchHeader  = "Answerd-Batch"  // COUNT: the data is that of package batch, with COUNT events
 	seenHeader   = "Answerd-Seen"   // of a parked run: the position of the last input that its executor read
 	untilHeader  = "Answerd-Until"  // of a parked run: when it is to be woken, in ms since the Unix epoch
 	partsHeader  = "Answerd-Parts"  // NONCE COUNT: the payload is in COUNT other messages
@@ -77,8 +79,10 @@ func (m *message) toThreads() threads.Message {
 type writerID struct {
 	instance string // Log.instanceID of the writer
 	attempt  int    // event.Job.Attempt of the writer
-	seq      int64  // of the event; in a control message, of the event before it
+	seq      int64  // of the event, the last one of a batch; in a control message, of the event before it
 	kind     string // of a control message; "" for an event
+	first    int64  // of a batch: the number of its first event; otherwise seq
+	inBatch  bool   // the data is that of package batch
 }
 
 // isControl reports whether the message is a control message.
@@ -107,24 +111,62 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 	if err != nil {
 		return w, fmt.Errorf("parse the writer of a message of the log: %w", err)
 	}
+	w.first = w.seq
+	if count := header.Get(batchHeader); count != "" {
+		n, err := strconv.ParseInt(count, 10, 64)
+		if err != nil || n < 0 || n > w.seq || n == 0 && w.seq > 0 {
+			return w, fmt.Errorf("a message of the log has %q events in a batch", count)
+		}
+		w.first, w.inBatch = w.seq-n+1, true
+	}
 	return w, nil
 }
 
-// readEvent returns the event in a message, or the event that a control message repeats.
-func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
+// readEvents returns the events in a message, or the event that a control message repeats, if there is one.
+func (l *Log) readEvents(ctx context.Context, m message) ([]event.Event, writerID, error) {
 	by, err := parseWriterID(m.header)
+	if err != nil || by.seq == 0 { // a control message before the first event
+		return nil, by, err
+	}
+	payload, err := l.readPayload(ctx, m)
 	if err != nil {
+		return nil, by, err
+	}
+	events, err := decodeEvents(payload, by)
+	return events, by, err
+}
+
+// decodeEvents returns the events in the payload of a message.
+func decodeEvents(payload []byte, by writerID) (events []event.Event, err error) {
+	lines := [][]byte{payload}
+	if by.inBatch {
+		if lines, _, err = batch.Split(payload, by.seq); err != nil {
+			return nil, err
+		}
+	}
+	for i, line := range lines {
+		e, err := event.Decode(line)
+		if err == nil && by.inBatch && e.Seq != by.first+int64(i) {
+			err = fmt.Errorf("a batch of the log has event %d in the place of %d", e.Seq, by.first+int64(i))
+		}
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	if len(events) == 0 || by.inBatch && events[len(events)-1].Seq != by.seq {
+		return nil, fmt.Errorf("a batch of the log ends before event %d", by.seq)
+	}
+	return events, nil
+}
+
+// readEvent returns the last event in a message, or the event that a control message repeats.
+func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
+	events, by, err := l.readEvents(ctx, m)
+	if len(events) == 0 {
 		return event.Event{}, by, err
 	}
-	if by.seq == 0 { // a control message before the first event
-		return event.Event{}, by, nil
-	}
-	line, err := l.readPayload(ctx, m)
-	if err != nil {
-		return event.Event{}, by, err
-	}
-	e, err := event.Decode(line)
-	return e, by, err
+	return events[len(events)-1], by, err
 }
 
 // setPayload puts a payload into m. A payload above the server's limit is first published in

@@ -121,6 +121,9 @@ func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	if r.more == nil {
 		r.more = make(chan struct{})
 	}
+	if r.writer != nil {
+		r.writer.queue.Hurry()
+	}
 	p.More = r.more
 	return p, fromTail, nil
 }

@@ -62,7 +62,7 @@ type run struct {
 	stale     bool          // the stream may have newer messages
 	liveHead  uint64        // the highest pos of a live message
 	tail      []event.Event // the newest events, without a gap; pages share parts of it
-	tailPos   []uint64      // their pos in the stream
+	tailPos   []uint64      // their pos in the stream, which those of a batch share
 	tailBytes int
 	last      event.Event // the newest event; its Seq is 0 before there is one
 	head      uint64      // pos of the run's last message, control messages included
@@ -176,18 +176,21 @@ func (r *run) wakeExecutorLocked() {
 	}
 }
 
-// appendTailLocked adds an event to the tail. previous is the pos of the message before it; if
+// appendTailLocked adds the events of a message to the tail. previous is the pos of the message before it; if
 // that is not head, a message between them is missing.
-func (r *run) appendTailLocked(e event.Event, pos, previous uint64, by writerID) {
+func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by writerID) {
 	if pos <= r.head {
 		return
 	}
 	if !r.loaded || previous != r.head {
 		r.stale = true
 	} else {
-		r.tail, r.tailPos = append(r.tail, e), append(r.tailPos, pos)
-		r.tailBytes += len(e.JSON)
-		r.last, r.head, r.headBy = e, pos, by
+		for _, e := range events {
+			r.tail, r.tailPos = append(r.tail, e), append(r.tailPos, pos)
+			r.tailBytes += len(e.JSON)
+			r.last = e
+		}
+		r.head, r.headBy = pos, by
 		r.trimTailLocked()
 		r.countCachedLocked()
 	}
@@ -403,7 +406,7 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			return err
 		}
 		for _, m := range found {
-			e, by, err := r.log.readEvent(ctx, m)
+			events, by, err := r.log.readEvents(ctx, m)
 			if err != nil {
 				return err
 			}
@@ -411,7 +414,7 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 			if by.isControl() {
 				r.advanceHeadLocked(m.pos, by)
 			} else {
-				r.appendTailLocked(e, m.pos, max(r.head, from), by)
+				r.appendTailLocked(events, m.pos, max(r.head, from), by)
 			}
 			r.mu.Unlock()
 			from = m.pos

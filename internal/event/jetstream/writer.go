@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/batch"
 )
 
 const (
@@ -22,24 +24,39 @@ const (
 	maxPendingDelta = 1 << 10
 )
 
+// batchDelay is how long an event waits for others of its run, to be stored with them in one message. It
+// does not wait if a reader does.
+const batchDelay = 5 * time.Millisecond
+
 // writer holds the right of this instance to append to a run. The right ends when another
 // instance claims the run, which the writer notices at its next append.
 type writer struct {
 	run     *run
 	attempt int
 	lost    chan struct{} // closed when err is set
+	queue   *batch.Queue  // the events and notes that are not stored yet
 
-	mu        sync.Mutex // held across an append, because each append expects the one before
-	head      uint64     // pos of the run's last message
-	last      event.Event
-	err       error      // why appends are refused; nil while they are allowed
-	pending   event.Body // joined deltas that wait to be appended
-	lastDelta time.Time  // when the last delta was appended
+	// Only the queue's goroutine uses these, and relinquish when the queue is empty.
+	head   uint64      // pos of the run's last message
+	stored event.Event // the last event that is stored
+
+	mu        sync.Mutex  // guards the fields below; held while an item is added to the queue, to keep the order
+	last      event.Event // the last event, which may be in the queue
+	err       error       // why appends are refused; nil while they are allowed
+	leaves    bool        // relinquish was called
+	pending   event.Body  // joined deltas that wait to be added to the queue
+	lastDelta time.Time   // when the last delta was added
 	timer     *time.Timer
 }
 
 func newWriter(r *run, head uint64, last event.Event, attempt int) *writer {
-	return &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, last: last}
+	w := &writer{run: r, attempt: attempt, lost: make(chan struct{}), head: head, stored: last, last: last}
+	limit := 0
+	if r.log.batches {
+		limit = r.log.maxPart
+	}
+	w.queue = batch.NewQueue(batch.Options{Store: w.store, Go: r.log.goGuarded, Limit: limit})
+	return w
 }
 
 // writerFor returns the local writer of a run, or the error that explains why there is none.
@@ -71,7 +88,33 @@ func (l *Log) Append(ctx context.Context, id string, b event.Body) (int64, error
 	if err != nil {
 		return 0, err
 	}
-	return w.appendOrJoin(ctx, b)
+	seq, delayed, err := w.add(ctx, b)
+	if err == nil && !delayed {
+		err = w.queue.Flush(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return seq, nil
+}
+
+// AppendAsync implements event.Log.
+func (l *Log) AppendAsync(ctx context.Context, id string, b event.Body) (int64, error) {
+	w, err := l.writerFor(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	seq, _, err := w.add(ctx, b)
+	return seq, err
+}
+
+// Flush implements event.Log.
+func (l *Log) Flush(ctx context.Context, id string) error {
+	w, err := l.writerFor(ctx, id)
+	if err != nil {
+		return err
+	}
+	return w.flushAll(ctx)
 }
 
 // checkWritable returns the error that an append would get, nil if appends are allowed.
@@ -82,41 +125,60 @@ func (w *writer) checkWritable() error {
 }
 
 func (w *writer) checkWritableLocked() error {
-	if w.err == nil && w.last.Terminal() {
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.last.Terminal():
 		return event.ErrEnded
+	case w.leaves:
+		return event.ErrFenced
 	}
-	return w.err
+	return nil
 }
 
-// appendOrJoin appends b. A delta may stay pending, to be joined with the next ones. Any other body is
-// appended after the pending delta.
-func (w *writer) appendOrJoin(ctx context.Context, b event.Body) (int64, error) {
+// add adds b to the queue and returns its number. A delta may stay pending, to be joined with the next ones;
+// delayed reports that b may wait for that. Any other body comes after the pending delta.
+func (w *writer) add(ctx context.Context, b event.Body) (seq int64, delayed bool, err error) {
+	if err := w.queue.Settle(ctx); err != nil {
+		return 0, false, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.checkWritableLocked(); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	joined, isDelta := event.JoinDeltas(w.pending, b)
 	if isDelta && event.DeltaSize(joined) <= maxPendingDelta {
 		w.pending = joined
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
-			w.scheduleFlushLocked(wait)
-			return w.last.Seq + 1, nil
+			w.scheduleDeltaLocked(wait)
+			return w.last.Seq + 1, true, nil
 		}
-		return w.last.Seq + 1, w.flushPendingLocked(ctx)
+		err := w.addPendingLocked()
+		return w.last.Seq, true, err
 	}
-	if err := w.flushPendingLocked(ctx); err != nil {
-		return 0, err
+	if err := w.addPendingLocked(); err != nil {
+		return 0, false, err
 	}
-	err := w.appendEventLocked(ctx, b)
 	if event.DeltaSize(b) > 0 {
 		w.lastDelta = time.Now()
 	}
-	return w.last.Seq, err
+	err = w.addEventLocked(b, w.delay())
+	return w.last.Seq, false, err
 }
 
-// scheduleFlushLocked starts a timer that appends the pending delta after wait.
-func (w *writer) scheduleFlushLocked(wait time.Duration) {
+// delay returns how long an event may wait in the queue.
+func (w *writer) delay() time.Duration {
+	w.run.mu.Lock()
+	defer w.run.mu.Unlock()
+	if w.run.more != nil {
+		return 0
+	}
+	return batchDelay
+}
+
+// scheduleDeltaLocked starts a timer that adds the pending delta to the queue after wait.
+func (w *writer) scheduleDeltaLocked(wait time.Duration) {
 	l := w.run.log
 	if w.timer != nil || l.ctx.Err() != nil {
 		return
@@ -128,12 +190,12 @@ func (w *writer) scheduleFlushLocked(wait time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.timer = nil
-		_ = w.flushPendingLocked(l.ctx) // the next append repeats it and returns its error
+		_ = w.addPendingLocked() // the next append repeats it and returns its error
 	})
 }
 
-// flushPendingLocked appends the pending delta. If that fails, the delta stays pending.
-func (w *writer) flushPendingLocked(ctx context.Context) error {
+// addPendingLocked adds the pending delta to the queue. If that fails, the delta stays pending.
+func (w *writer) addPendingLocked() error {
 	if w.timer != nil && w.timer.Stop() {
 		w.timer = nil
 		w.run.log.wg.Done()
@@ -141,15 +203,39 @@ func (w *writer) flushPendingLocked(ctx context.Context) error {
 	if w.pending == nil || w.err != nil {
 		return w.err
 	}
-	if err := w.appendEventLocked(ctx, w.pending); err != nil {
+	if err := w.addEventLocked(w.pending, 0); err != nil {
 		return err
 	}
 	w.pending, w.lastDelta = nil, time.Now()
 	return nil
 }
 
-// flushAllPending appends the pending deltas of all runs. Close calls it last.
-func (l *Log) flushAllPending() {
+// addEventLocked gives an event its number and adds it to the queue.
+func (w *writer) addEventLocked(b event.Body, delay time.Duration) error {
+	// The time of a run's events does not go back, although two servers' clocks may differ.
+	now := max(w.run.log.Now().UnixMilli(), w.last.Time)
+	e, err := event.Encode(w.run.id, w.last.Seq+1, now, b)
+	if err != nil {
+		return err
+	}
+	w.last = e
+	w.queue.Add(batch.Item{Event: e}, delay)
+	return nil
+}
+
+// flushAll adds the pending delta to the queue, and returns when everything in it is stored.
+func (w *writer) flushAll(ctx context.Context) error {
+	w.mu.Lock()
+	err := w.addPendingLocked()
+	w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return w.queue.Flush(ctx)
+}
+
+// flushAllRuns stores what waits of all runs. Close calls it last.
+func (l *Log) flushAllRuns() {
 	ctx, cancel := context.WithTimeout(l.ctx, attemptTimeout)
 	defer cancel()
 	l.mu.Lock()
@@ -162,42 +248,70 @@ func (l *Log) flushAllPending() {
 		r.mu.Unlock()
 	}
 	l.mu.Unlock()
+	var all sync.WaitGroup
 	for _, w := range writers {
-		w.mu.Lock()
-		_ = w.flushPendingLocked(ctx) // no later append can repeat it
-		w.mu.Unlock()
+		all.Go(func() { _ = w.flushAll(ctx) }) // no later append can repeat it
 	}
+	all.Wait()
 }
 
-// appendEventLocked appends one event and returns when it is acknowledged.
-func (w *writer) appendEventLocked(ctx context.Context, b event.Body) error {
+// store appends a batch of events and notes as one message, and returns when it is acknowledged. Only then
+// readers see the events.
+func (w *writer) store(items []batch.Item) error {
 	r := w.run
-	// The time of a run's events does not go back, although two servers' clocks may differ.
-	now := max(r.log.Now().UnixMilli(), w.last.Time)
-	e, err := event.Encode(r.id, w.last.Seq+1, now, b)
-	if err != nil {
-		return err
+	m := nats.NewMsg(runSubject(r.id, eventToken))
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kindNote}
+	var events []event.Event
+	for _, i := range items {
+		if !i.IsNote() {
+			events = append(events, i.Event)
+			by.seq, by.kind = i.Event.Seq, ""
+		}
 	}
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: e.Seq}
-	pos, err := w.publishLocked(ctx, nats.NewMsg(runSubject(r.id, eventToken)), by, e.JSON)
+	var payload []byte
+	switch {
+	case len(items) == 1 && len(events) == 1:
+		payload = events[0].JSON
+	case len(items) == 1:
+		payload = w.stored.JSON
+		m.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
+	case len(events) > 0:
+		m.Header.Set(batchHeader, strconv.Itoa(len(events)))
+		payload = batch.Encode(items)
+	case by.seq == 0:
+		m.Header.Set(batchHeader, "0")
+		payload = batch.Encode(items)
+	default: // notes alone, after the event that they repeat
+		m.Header.Set(batchHeader, "1")
+		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
+	}
+	pos, err := w.publish(r.log.ctx, m, by, payload)
 	if err != nil {
 		return err
 	}
 	previous := w.head
-	w.head, w.last = pos, e
+	w.head = pos
+	if len(events) > 0 {
+		w.stored = events[len(events)-1]
+	}
 	r.mu.Lock()
-	r.appendTailLocked(e, pos, previous, by)
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	if len(events) > 0 {
+		r.appendTailLocked(events, pos, previous, by)
+	} else {
+		r.advanceHeadLocked(pos, by)
+	}
 	return nil
 }
 
-// appendControlLocked appends a control message, which repeats the last event (see the kinds).
-func (w *writer) appendControlLocked(ctx context.Context, kind string, header nats.Header) error {
+// appendControl appends a control message, which repeats the last event (see the kinds). The queue must be
+// empty.
+func (w *writer) appendControl(ctx context.Context, kind string, header nats.Header) error {
 	r := w.run
 	m := nats.NewMsg(runSubject(r.id, eventToken))
 	maps.Copy(m.Header, header)
-	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.last.Seq, kind: kind}
-	pos, err := w.publishLocked(ctx, m, by, w.last.JSON)
+	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kind}
+	pos, err := w.publish(ctx, m, by, w.stored.JSON)
 	if err != nil {
 		return err
 	}
@@ -208,9 +322,9 @@ func (w *writer) appendControlLocked(ctx context.Context, kind string, header na
 	return nil
 }
 
-// publishLocked publishes a message after the run's last one. If another writer's message is
+// publish publishes a message after the run's last one. If another writer's message is
 // last, this writer loses the right to append.
-func (w *writer) publishLocked(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
+func (w *writer) publish(ctx context.Context, m *nats.Msg, by writerID, payload []byte) (uint64, error) {
 	r := w.run
 	m.Header.Set(writerHeader, by.String())
 	if err := r.log.setPayload(ctx, r.id, m, payload); err != nil {
@@ -218,7 +332,9 @@ func (w *writer) publishLocked(ctx context.Context, m *nats.Msg, by writerID, pa
 	}
 	pos, err := r.log.publishAfter(ctx, runsName, m, w.head, appendTimeout)
 	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
+		w.mu.Lock()
 		w.revokeLocked(err)
+		w.mu.Unlock()
 	}
 	return pos, err
 }
@@ -229,6 +345,7 @@ func (w *writer) revokeLocked(why error) {
 		return
 	}
 	w.err, w.pending = why, nil
+	w.queue.Stop(why)
 	close(w.lost)
 	r := w.run
 	r.mu.Lock()
@@ -250,24 +367,30 @@ func (w *writer) isLost() bool {
 	}
 }
 
-// relinquish appends the pending delta and a control message that gives the run up, and ends the
+// relinquish stores what waits and a control message that gives the run up, and ends the
 // right to append.
 func (w *writer) relinquish(ctx context.Context, kind string, header nats.Header) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	err := w.checkWritableLocked()
 	if err == nil {
-		err = w.flushPendingLocked(ctx)
+		err = w.addPendingLocked()
+	}
+	w.leaves = true
+	w.mu.Unlock()
+	if flushErr := w.queue.Flush(ctx); err == nil {
+		err = flushErr
 	}
 	if err == nil {
-		err = w.appendControlLocked(ctx, kind, header)
+		err = w.appendControl(ctx, kind, header)
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.revokeLocked(event.ErrFenced)
 	return err
 }
 
-// AddNote implements event.Journal. A note is stored as a control message, which orders it among
-// the events and refuses it from a writer that was replaced.
+// AddNote implements event.Journal. A note is stored among the events, which orders it and refuses it from a
+// writer that was replaced: in their message, or in a control message.
 func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	if len(note) > event.MaxNote {
 		return event.ErrTooLarge
@@ -280,15 +403,22 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 }
 
 func (w *writer) addNote(ctx context.Context, note []byte) error {
+	if err := w.queue.Settle(ctx); err != nil {
+		return err
+	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.checkWritableLocked(); err != nil {
+	err := w.checkWritableLocked()
+	if err == nil {
+		err = w.addPendingLocked()
+	}
+	if err == nil {
+		w.queue.Add(batch.Item{Note: note}, batchDelay)
+	}
+	w.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	if err := w.flushPendingLocked(ctx); err != nil {
-		return err
-	}
-	return w.appendControlLocked(ctx, kindNote, nats.Header{noteHeader: {base64.StdEncoding.EncodeToString(note)}})
+	return w.queue.Flush(ctx)
 }
 
 // Notes implements event.Journal. It reads up to the run's last message that is known here, even if
@@ -316,19 +446,36 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 			if err != nil {
 				return nil, err
 			}
-			if by.kind != kindNote {
-				continue
-			}
-			data, err := base64.StdEncoding.DecodeString(m.header.Get(noteHeader))
+			of, err := l.readNotes(ctx, m, by)
 			if err != nil {
-				return nil, fmt.Errorf("decode a note: %w", err)
+				return nil, err
 			}
-			notes = append(notes, event.Note{After: by.seq, Data: data})
+			notes = append(notes, of...)
 		}
 		if !more && from > head || len(found) == 0 {
 			return notes, nil
 		}
 	}
+}
+
+// readNotes returns the notes in a message.
+func (l *Log) readNotes(ctx context.Context, m message, by writerID) ([]event.Note, error) {
+	switch {
+	case by.inBatch:
+		payload, err := l.readPayload(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		_, notes, err := batch.Split(payload, by.seq)
+		return notes, err
+	case by.kind != kindNote:
+		return nil, nil
+	}
+	data, err := base64.StdEncoding.DecodeString(m.header.Get(noteHeader))
+	if err != nil {
+		return nil, fmt.Errorf("decode a note: %w", err)
+	}
+	return []event.Note{{After: by.seq, Data: data}}, nil
 }
 
 // SaveResult implements event.Log.
