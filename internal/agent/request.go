@@ -29,80 +29,80 @@ import (
 type Request struct {
 	// Question may be empty if the history ends with results of the client's tools; the question
 	// is then the previous one.
-	Question string
-	Media    []Media // belongs to the question
+	Question string  `json:",omitzero"`
+	Media    []Media `json:",omitzero"` // belongs to the question
 	// OnlyAcceptedMedia refuses a request whose Media the model does not take. Otherwise the model
 	// gets a line of text in place of each.
-	OnlyAcceptedMedia bool
-	History           []Message
+	OnlyAcceptedMedia bool      `json:",omitzero"`
+	History           []Message `json:",omitzero"`
 	// ContinueThread puts the earlier turns of the thread before History. If History is nil, ThreadID
 	// implies it; an empty History says that nothing came before. AfterRun names the run with whose turn they end; "" means the newest one.
-	ContinueThread bool
-	AfterRun       string
+	ContinueThread bool   `json:",omitzero"`
+	AfterRun       string `json:",omitzero"`
 	// OnBusy says what happens while a run of the thread is active; "" refuses the question.
-	OnBusy OnBusy
+	OnBusy OnBusy `json:",omitzero"`
 	// Instructions of the caller follow the system prompt, which they do not replace.
-	Instructions string
+	Instructions string `json:",omitzero"`
 	// OutputSchema is the JSON Schema that the answer must have, as JSON; empty means that the
 	// answer is any text.
 	OutputSchema json.RawMessage `json:",omitempty"` // as null, it would not be empty when it is read again
 	// Agent is the id of a named agent; "" means the default one. Its definition completes and
 	// restricts the request.
-	Agent     string
-	Model     string
-	Sampling  Sampling
-	MaxTokens int64 // of each model answer; 0 means the limit of the model's profile
+	Agent     string   `json:",omitzero"`
+	Model     string   `json:",omitzero"`
+	Sampling  Sampling `json:",omitzero"`
+	MaxTokens int64    `json:",omitzero"` // of each model answer; 0 means the limit of the model's profile
 	// ToolNone answers with text only; ToolRequired makes the model call a tool
 	// in the first turn.
-	ToolChoice ToolChoice
+	ToolChoice ToolChoice `json:",omitzero"`
 	// Servers and Tools restrict what may be used: names of servers, and globs (path.Match) for
 	// names of tools. nil means all, an empty list none. They never allow more than the rules
 	// do.
-	Servers []string
-	Tools   []string
+	Servers []string `json:",omitzero"`
+	Tools   []string `json:",omitzero"`
 	// ClientTools are executed by the caller. A turn that calls one ends the run, and the
 	// results arrive with the history of the next question. A client tool with the name of a
 	// server's tool is not offered. ForcedTool, if set, names the tool that the first turn must
 	// call.
-	ClientTools []ClientTool
-	ForcedTool  string
+	ClientTools []ClientTool `json:",omitzero"`
+	ForcedTool  string       `json:",omitzero"`
 	// MaxTurns lowers the agent's own limit; 0 keeps it.
-	MaxTurns int
-	Budget   Budget
+	MaxTurns int    `json:",omitzero"`
+	Budget   Budget `json:",omitzero"`
 	// AskAtLimit means that the people who answer interrupts can raise the request's own budget.
 	// They are asked when the run reaches one of its limits. Otherwise the run ends with a
 	// summary.
-	AskAtLimit bool
+	AskAtLimit bool `json:",omitzero"`
 	// Context goes to the MCP servers with every call.
-	Context map[string]string
+	Context map[string]string `json:",omitzero"`
 	// Prompt names a prompt of an MCP server, whose messages are inserted directly before the
 	// question.
-	Prompt     *ServerPrompt
-	ThreadID   string
-	Metadata   map[string]string
-	Background bool
+	Prompt     *ServerPrompt     `json:",omitzero"`
+	ThreadID   string            `json:",omitzero"`
+	Metadata   map[string]string `json:",omitzero"`
+	Background bool              `json:",omitzero"`
 	// Callback is a URL that is told when the run has ended; "" means none.
 	Callback string `json:",omitempty"`
 	// Interactive means that a person can answer interrupts during the run: approvals, and
 	// questions of MCP servers. Otherwise each is refused at once.
-	Interactive bool
+	Interactive bool `json:",omitzero"`
 	// Awaited means that the caller waits for the whole answer. If a person must be asked, the
 	// caller is asked to fetch the answer later, and from then on the run needs no reader.
-	Awaited bool
+	Awaited bool `json:",omitzero"`
 	// FormsDeclined means that the people who answer can approve calls but not fill in forms.
-	FormsDeclined bool
+	FormsDeclined bool `json:",omitzero"`
 	// ApprovalsDeclined means that they can fill in forms but not approve calls.
-	ApprovalsDeclined bool
+	ApprovalsDeclined bool `json:",omitzero"`
 	// Hops counts the agents that the question has passed through.
-	Hops int
+	Hops int `json:",omitzero"`
 	// Record holds what the API format needs to encode the run again; it is stored with the run.
-	Record []byte
+	Record []byte `json:",omitzero"`
 
 	// IdempotencyKey, if set, makes a repeated request with the same key and Fingerprint attach
 	// to the run of the first request. The first FingerprintPathBytes of the Fingerprint are a
 	// digest of the path, the others a digest of the body.
-	IdempotencyKey string
-	Fingerprint    [32]byte
+	IdempotencyKey string   `json:",omitzero"`
+	Fingerprint    [32]byte `json:",omitzero"`
 
 	as      *namedAgent // set by applyAgent; the checkpoint has its definition
 	earlier []Message   // the earlier turns of the thread; the checkpoint has them too

@@ -37,6 +37,11 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	case err != nil:
 		return err
 	}
+	if r := l.cachedRun(id); r != nil {
+		r.mu.Lock()
+		r.wakeExecutorLocked()
+		r.mu.Unlock()
+	}
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
@@ -95,7 +100,7 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 // subscription is active.
 func (r *run) subscribeInputs(ctx context.Context) error {
 	r.mu.Lock()
-	if r.inputSub != nil || r.evicted {
+	if r.inputSub != nil || r.evicted || r.log.alone {
 		r.mu.Unlock()
 		return nil
 	}

@@ -98,8 +98,8 @@ type Options struct {
 	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
 	// or 1 s for file:.
 	Lease time.Duration
-	// NoBatch makes each event a message of its own. Versions before 0.2 cannot read messages with several
-	// events.
+	// NoBatch makes each event a message of its own, and messages of a file: log arrive live, as older
+	// versions of answerd need it.
 	NoBatch bool
 	// Logger receives errors that no method can return; nil discards them.
 	Logger *slog.Logger
@@ -133,6 +133,7 @@ type Log struct {
 	maxPart     int            // bytes of a payload that is not split
 	clustered   bool           // the streams have replicas, which may lag behind their leader
 	batches     bool           // events that occur close together become one message
+	alone       bool           // no other process shares the log, so no message needs to arrive live
 
 	ctx       context.Context // ends with Close
 	stop      context.CancelFunc
@@ -175,7 +176,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 		if l.embedded, err = startEmbedded(dir, o.MaxBytes, cmp.Or(max(o.Memory, 0), DefaultMemory)/3*2, l.logger); err != nil {
 			return l, err
 		}
-		l.maxBytes = l.embedded.maxBytes
+		l.maxBytes, l.alone = l.embedded.maxBytes, l.batches
 		l.diskFull.Store(l.embedded.diskFull)
 		servers, connect = "", append(connect, nats.InProcessServer(l.embedded.server))
 	} else if err = CheckURL(o.URL); err != nil {

@@ -69,7 +69,7 @@ func (r *run) updateFor(ctx context.Context, seq int64) error {
 func (r *run) canWaitAt(seq int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.loaded && r.record != nil && (r.eventSub != nil || r.writer != nil) && seq <= r.last.Seq
+	return r.loaded && r.record != nil && (r.eventSub != nil || r.writer != nil || r.log.alone) && seq <= r.last.Seq
 }
 
 // confirmEnd reads from the stream's leader when seq is beyond the last known event. Another
@@ -115,7 +115,7 @@ func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	if p.Ended || len(events) > 0 {
 		return p, fromTail, nil
 	}
-	if r.writer == nil && r.eventSub == nil {
+	if r.writer == nil && r.eventSub == nil && !r.log.alone {
 		return event.Page{}, afterSubscribe, nil
 	}
 	if r.more == nil {

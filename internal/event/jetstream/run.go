@@ -152,7 +152,7 @@ func (r *run) isCurrentLocked() bool {
 	if r.writer != nil {
 		return true
 	}
-	return (r.eventSub != nil || r.last.Terminal()) && time.Since(r.lastRead) < pollInterval
+	return (r.eventSub != nil || r.log.alone || r.last.Terminal()) && time.Since(r.lastRead) < pollInterval
 }
 
 // isGoneLocked reports whether the run was deleted, or its retention has passed.

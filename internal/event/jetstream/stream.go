@@ -134,10 +134,14 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 		replicas = 3
 	}
 	heads, turns := threads.Streams(l.maxBytes, replicas)
+	live := &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"}
+	if l.alone { // to republish a message costs the server half as much as to store it
+		live = nil
+	}
 	if l.runsStream, err = l.openStream(ctx, js.StreamConfig{
 		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
 		MaxBytes: maxRunsBytes(l.maxBytes), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
-		RePublish: &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"},
+		RePublish: live,
 	}); err != nil {
 		return err
 	}
@@ -275,7 +279,7 @@ func (l *Log) openConsumer(ctx context.Context) error {
 	return nil
 }
 
-// openStream makes a stream, or updates the size of an existing one. The number of replicas of
+// openStream makes a stream, or updates the size of an existing one and whether its messages arrive live. The number of replicas of
 // an existing stream, and their placement, are the operator's choice.
 func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, err error) {
 	err = retrySetup(ctx, func(ctx context.Context) (err error) {
@@ -294,10 +298,10 @@ func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, e
 		// A smaller limit must not make the stream drop messages. Retention deletes runs and threads until
 		// they fit, and the next start sets the limit.
 		maxBytes := max(c.MaxBytes, min(existing.MaxBytes, int64(s.CachedInfo().State.Bytes)))
-		if existing.MaxBytes == maxBytes {
+		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (c.RePublish == nil) {
 			return nil
 		}
-		existing.MaxBytes = maxBytes
+		existing.MaxBytes, existing.RePublish = maxBytes, c.RePublish
 		s, err = l.js.UpdateStream(ctx, existing)
 		return err
 	})

@@ -24,8 +24,8 @@ const (
 	maxPendingDelta = 1 << 10
 )
 
-// batchDelay is how long an event waits for others of its run, to be stored with them in one message. It
-// does not wait if a reader does.
+// batchDelay is how long an event waits for others of its run, to be stored with them in one message, while no
+// reader waits.
 const batchDelay = 5 * time.Millisecond
 
 // writer holds the right of this instance to append to a run. The right ends when another

@@ -15,6 +15,8 @@ const (
 	maxItems = 256
 	// maxWaiting bounds the bytes that wait. Beyond it, Settle waits until they are stored.
 	maxWaiting = 4 * MaxBytes
+	// interval separates two batches unless Flush is called. The first event after a pause is stored at once.
+	interval = 5 * time.Millisecond
 )
 
 // Queue stores the items of one run. Its methods may be called concurrently.
@@ -31,6 +33,7 @@ type Queue struct {
 	err     error         // why current was not stored; nil while that is not known
 	stopped error         // see Stop
 	due     time.Time     // when the first of waiting is to be stored
+	last    time.Time     // when a batch was stored
 	tried   chan struct{} // closed when the next attempt to store a batch has ended
 	timer   *time.Timer   // nil if no attempt is scheduled
 }
@@ -55,7 +58,7 @@ func NewQueue(o Options) *Queue {
 	return &Queue{options: o, tried: make(chan struct{})}
 }
 
-// Add adds an item, which is to be stored after delay at the latest.
+// Add adds an item, which is to be stored after delay, or an interval after the last batch.
 func (q *Queue) Add(i Item, delay time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,18 +68,22 @@ func (q *Queue) Add(i Item, delay time.Duration) {
 	q.waiting = append(q.waiting, i)
 	q.added++
 	q.size += i.size()
-	if due := time.Now().Add(delay); len(q.waiting) == 1 || due.Before(q.due) {
+	due := time.Now().Add(delay)
+	if next := q.last.Add(interval); due.Before(next) {
+		due = next
+	}
+	if len(q.waiting) == 1 || due.Before(q.due) {
 		q.due = due
 	}
 	q.scheduleLocked()
 }
 
-// Hurry stores what waits without further delay. It does not wait for that.
+// Hurry stores what waits an interval after the last batch. It does not wait for that.
 func (q *Queue) Hurry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) > 0 {
-		q.due = time.Time{}
+	if next := q.last.Add(interval); len(q.waiting) > 0 && next.Before(q.due) {
+		q.due = next
 		q.scheduleLocked()
 	}
 }
@@ -192,7 +199,7 @@ func (q *Queue) storeDue() {
 		q.mu.Lock()
 		if err == nil {
 			q.stored += uint64(len(batch))
-			q.current = nil
+			q.current, q.last = nil, time.Now()
 		}
 		q.err = err
 		close(q.tried)
