@@ -88,7 +88,12 @@ func (l *Log) Inputs(ctx context.Context, id string, after int64) (event.InputPa
 		r.moreInput = make(chan struct{})
 	}
 	more := r.moreInput // taken before the read, so that no wake-up is missed
+	// Nobody knows of a run before its first event.
+	none := r.noInputs && (l.alone || r.last.Seq == 0)
 	r.mu.Unlock()
+	if none {
+		return event.InputPage{More: more}, nil
+	}
 	inputs, err := l.readInputs(ctx, id, after)
 	if err != nil || len(inputs) > 0 {
 		return event.InputPage{Inputs: inputs}, err

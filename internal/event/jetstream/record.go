@@ -100,7 +100,7 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		}
 	}
 	l.updateRun(r, func() {
-		r.record, r.loaded = &rec, true
+		r.record, r.loaded, r.noInputs = &rec, true, true
 		r.writer = newWriter(r, 0, event.Event{}, 1)
 	})
 	return nil

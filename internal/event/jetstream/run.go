@@ -70,6 +70,7 @@ type run struct {
 	positions []position  // of some older events
 	more      chan struct{}
 	moreInput chan struct{}
+	noInputs  bool      // the run was created here, and has no input yet
 	lastUsed  time.Time // when a caller last asked for the run
 	lastRead  time.Time // when the stream was last read
 	lastFail  time.Time // when reading the stream last failed
@@ -170,6 +171,7 @@ func (r *run) wakeReadersLocked() {
 
 // wakeExecutorLocked makes the run's executor ask for inputs again.
 func (r *run) wakeExecutorLocked() {
+	r.noInputs = false
 	if r.moreInput != nil {
 		close(r.moreInput)
 		r.moreInput = nil
