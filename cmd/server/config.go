@@ -214,6 +214,8 @@ type config struct {
 	TokensKeyFile string `env:"TOKENS_KEY_FILE"`
 	// How long a run can be read after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
+	// If false, a durable log has one message for each event. Earlier versions cannot read messages with several events: set it to false while they share the log, and before a rollback.
+	EventsBatch bool `env:"EVENTS_BATCH" envDefault:"true"`
 	// How long a thread is kept after its last message. With the log in memory EVENTS_RETENTION applies instead.
 	ThreadsRetention time.Duration `env:"THREADS_RETENTION" envDefault:"720h"`
 	// Most bytes of events, results and threads in the log. The runs that ended first are deleted first. Threads may use a quarter of it; those that were not updated for longest are deleted first. Unset, the log takes less in a small container: at most about half of the memory limit (GOMEMLIMIT, or the limit derived from the container's). With file:, the file system needs a quarter more and 12 MiB. If it has less, answerd does not start when this is set, and takes a smaller bound when it is unset.

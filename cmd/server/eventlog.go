@@ -98,7 +98,7 @@ func openLog(ctx context.Context, c config, maxMemory int64, logger *slog.Logger
 		maxBytes = 0
 	}
 	log, err := jetstream.Open(ctx, jetstream.Options{
-		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, ThreadsRetention: c.ThreadsRetention, MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
+		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, ThreadsRetention: c.ThreadsRetention, NoBatch: !c.EventsBatch, MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
 	})
 	if small, ok := errors.AsType[*jetstream.DiskError](err); ok {
 		return nil, nil, &configError{"EVENTS_MAX_BYTES", small.Error()}

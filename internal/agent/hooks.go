@@ -49,7 +49,11 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 	if a.Hooks == nil || x.refusal != "" {
 		return nil
 	}
-	reply, err := a.Hooks.Ask(ctx, x.hookCall(webhook.PreToolCall))
+	var reply webhook.Reply
+	err := a.flush(ctx, x.runID)
+	if err == nil {
+		reply, err = a.Hooks.Ask(ctx, x.hookCall(webhook.PreToolCall))
+	}
 	changed := call{}
 	if err == nil && reply.Args != nil {
 		if changed.parseArgs(string(reply.Args)); changed.argsProblem != "" {
@@ -215,10 +219,26 @@ func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, x *t
 		slog.String("tool", x.Tool), slog.String("server", x.Server), slog.String("hook", string(about))}, more...)...)
 }
 
+// flush returns nil when the events of a run are stored. It precedes what tells anybody outside about them: a
+// process that takes the run over must know what was told. The id is "" for a call without a run.
+func (a *Agent) flush(ctx context.Context, run string) error {
+	if run == "" {
+		return nil
+	}
+	if err := a.Log.Flush(ctx, run); err != nil {
+		return fmt.Errorf("store the events of a run: %w", err)
+	}
+	return nil
+}
+
 // askAboutRun asks a hook about the run. A reply that cannot be used counts as {} (docs/hooks.md).
-// The error is an *abortError if the hook ends the run, and the cause of ctx if ctx has ended.
+// The error is an *abortError if the hook ends the run, the cause of ctx if ctx has ended, and that of the log
+// if the events before are not stored.
 func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, error) {
 	c.RunID, c.ThreadID, c.Subject = l.run.ID, l.run.ThreadID, l.run.caller.Subject
+	if err := l.agent.flush(ctx, l.run.ID); err != nil {
+		return webhook.Reply{}, err
+	}
 	reply, err := l.agent.Hooks.Ask(ctx, c)
 	attrs := []slog.Attr{slog.String("run_id", c.RunID), slog.String("hook", string(c.Hook))}
 	if c.Step > 0 {

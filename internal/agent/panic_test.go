@@ -21,6 +21,10 @@ type buggyLog struct {
 	done   chan struct{}
 }
 
+func (l *buggyLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {
+	return l.Append(ctx, run, b)
+}
+
 func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
 	if b.Type() == l.at {
 		select {

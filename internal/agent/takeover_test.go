@@ -81,6 +81,10 @@ func (c *recordingLog) EndTurn(ctx context.Context, owner event.Owner, thread, r
 		func(ctx context.Context, log event.Log) error { return log.EndTurn(ctx, owner, thread, run, data) })
 }
 
+func (c *recordingLog) AppendAsync(ctx context.Context, run string, b event.Body) (seq int64, err error) {
+	return c.Append(ctx, run, b)
+}
+
 func (c *recordingLog) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
 	err = c.did(string(b.Type()),
 		func() error { seq, err = c.Log.Append(ctx, run, b); return err },

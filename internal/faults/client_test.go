@@ -223,6 +223,10 @@ func (l *buggyLog) After(ctx context.Context, run string, after int64) (event.Pa
 	return l.Log.After(ctx, run, after)
 }
 
+func (l *buggyLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {
+	return l.Append(ctx, run, b)
+}
+
 func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
 	if b.Type() == "tool_result" && l.append.Swap(false) {
 		panic("a bug in a tool call")

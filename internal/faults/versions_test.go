@@ -143,6 +143,7 @@ func TestF46VersionsShareALog(t *testing.T) {
 		}
 		f := newFleet(t, events)
 		f.askForApprovals(t)
+		f.env = append(f.env, "EVENTS_BATCH=false") // docs/upgrading.md
 		for range replicas {
 			f.startVersion(t, older)
 		}

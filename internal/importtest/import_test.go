@@ -160,7 +160,9 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/event/jetstream": {ours: []string{"event", "event/jetstream/batch", "event/jetstream/share", "event/jetstream/threads", "values"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/jetstream/share":   {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
+	"answerd/internal/event/jetstream/share": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
+
+	"answerd/internal/event/jetstream/batch":   {ours: []string{"event"}},
 	"answerd/internal/event/jetstream/threads": {ours: []string{"event", "event/threadindex"}, outside: []string{"github.com/nats-io/"}},
 
 	"answerd/internal/event/memory": {ours: []string{"event", "event/threadindex", "values"}},

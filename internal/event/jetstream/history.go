@@ -2,8 +2,11 @@ package jetstream
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/batch"
 )
 
 // position locates events in the stream: the events up to seq are at pos or before it.
@@ -134,4 +137,61 @@ func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, fi
 		return position{}, 0, err
 	}
 	return position{by.seq, found[0].pos}, by.first, nil
+}
+
+// Notes implements event.Journal. It reads up to the run's last message that is known here, even if
+// it gets only a part of them from a server that lags behind. A process that takes the run over
+// would repeat a call if it did not know the note about it.
+func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err error) {
+	if _, err := l.Run(ctx, id); err != nil {
+		return nil, err
+	}
+	r, err := l.getRun(id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	head := r.head
+	r.mu.Unlock()
+	for from := uint64(1); ; {
+		found, more, err := l.readNext(ctx, runSubject(id, eventToken), from, maxBatch)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range found {
+			from = m.pos + 1
+			by, err := parseWriterID(m.header)
+			if err != nil {
+				return nil, err
+			}
+			of, err := l.readNotes(ctx, m, by)
+			if err != nil {
+				return nil, err
+			}
+			notes = append(notes, of...)
+		}
+		if !more && from > head || len(found) == 0 {
+			return notes, nil
+		}
+	}
+}
+
+// readNotes returns the notes in a message.
+func (l *Log) readNotes(ctx context.Context, m message, by writerID) ([]event.Note, error) {
+	switch {
+	case by.inBatch:
+		payload, err := l.readPayload(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		_, notes, err := batch.Split(payload, by.seq)
+		return notes, err
+	case by.kind != kindNote:
+		return nil, nil
+	}
+	data, err := base64.StdEncoding.DecodeString(m.header.Get(noteHeader))
+	if err != nil {
+		return nil, fmt.Errorf("decode a note: %w", err)
+	}
+	return []event.Note{{After: by.seq, Data: data}}, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"maps"
 	"strconv"
 	"sync"
@@ -419,63 +418,6 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 		return err
 	}
 	return w.queue.Flush(ctx)
-}
-
-// Notes implements event.Journal. It reads up to the run's last message that is known here, even if
-// it gets only a part of them from a server that lags behind. A process that takes the run over
-// would repeat a call if it did not know the note about it.
-func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err error) {
-	if _, err := l.Run(ctx, id); err != nil {
-		return nil, err
-	}
-	r, err := l.getRun(id)
-	if err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	head := r.head
-	r.mu.Unlock()
-	for from := uint64(1); ; {
-		found, more, err := l.readNext(ctx, runSubject(id, eventToken), from, maxBatch)
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range found {
-			from = m.pos + 1
-			by, err := parseWriterID(m.header)
-			if err != nil {
-				return nil, err
-			}
-			of, err := l.readNotes(ctx, m, by)
-			if err != nil {
-				return nil, err
-			}
-			notes = append(notes, of...)
-		}
-		if !more && from > head || len(found) == 0 {
-			return notes, nil
-		}
-	}
-}
-
-// readNotes returns the notes in a message.
-func (l *Log) readNotes(ctx context.Context, m message, by writerID) ([]event.Note, error) {
-	switch {
-	case by.inBatch:
-		payload, err := l.readPayload(ctx, m)
-		if err != nil {
-			return nil, err
-		}
-		_, notes, err := batch.Split(payload, by.seq)
-		return notes, err
-	case by.kind != kindNote:
-		return nil, nil
-	}
-	data, err := base64.StdEncoding.DecodeString(m.header.Get(noteHeader))
-	if err != nil {
-		return nil, fmt.Errorf("decode a note: %w", err)
-	}
-	return []event.Note{{After: by.seq, Data: data}}, nil
 }
 
 // SaveResult implements event.Log.
