@@ -22,10 +22,16 @@
 // expectation, for up to 30 s, until it is certain whether the stream has the event
 // (publish.go).
 //
+// Batches. Events and notes of a run that come close together are one message (package batch): those within
+// batchDelay, and those that come while the message before is being stored. The server stores a message as a
+// whole, so a batch is atomic. Readers see an event when its message is acknowledged, in this process too.
+// Append, AddNote and Flush wait for that; AppendAsync does not.
+//
 // Order. The readers of a run share one live subscription, which delivers new events only. A
 // live event is used only if it directly follows the last known event. Otherwise the missing
 // events are read from the stream (run.go). A lost live message therefore delays an event, but
-// cannot lose or reorder one.
+// cannot lose or reorder one. With file: the writer of a run is in the same process as its readers, so nothing
+// needs to arrive live.
 //
 // Leases. The job of a run is a message in a work queue. It stays unacknowledged while a process
 // executes the run. When its lease ends it is delivered again, which lets another process take
