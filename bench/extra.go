@@ -22,8 +22,7 @@ var extras = []extra{
 	{"memory of an open stream (at most 135 kB)", measureOpenStreams},
 	{"3,000 clients gone (must 1 s, goal 0.5 s)", measureDisconnects},
 	{"CPU per answer beside open streams; memory after them", measureGrowth},
-	{"memory after load, log in memory (idle at most 382 MB)", measureMemoryLog},
-	{"memory after load, file:", measureMemoryFile},
+	{"memory after load with EVENTS_MAX_BYTES=" + memoryBound + " (idle: at most 382 MB)", measureMemory},
 	{"default limits: callers: answers per second, refused", measureDefaults},
 }
 

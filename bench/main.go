@@ -2,7 +2,7 @@
 // request with that of the floor, which is the least that a net/http program can do for the same
 // requests.
 //
-//	go run ./bench                 all rows; takes some minutes
+//	go run ./bench                 all rows; takes a quarter of an hour
 //	go run ./bench -row burst      the rows whose name contains that
 //	go run ./bench -quick          short slices; not exact enough for the table
 //	go run ./bench -answerd FILE   measures this binary instead of building one

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -26,62 +27,72 @@ type memoryPhase struct {
 
 // memoryPhases has the loads in their order.
 var memoryPhases = []memoryPhase{
-	{"100,000 small answers", 100_000, 16, script{Tokens: 4, Tools: 10}},
-	{"20,000 with a call", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
-	{"600 results of 1 MB", 600, 8, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1_000_000, Tools: 10}},
-	{"20,000 with a call again", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
+	{"30,000 small answers", 30_000, 16, script{Tokens: 4, Tools: 10}},
+	{"10,000 with a call", 10_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
+	{"400 results of 1 MB", 400, 8, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1_000_000, Tools: 10}},
+	{"10,000 with a call again", 10_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 }
 
-// measureMemory returns the resident memory of a service after each phase of load, its live heap, and its
-// resident memory after idleTime. With -quick, a phase has a tenth of its answers and there is no wait.
-func measureMemory(ctx context.Context, fx *fixture, eventsURL string) (_ string, err error) {
-	p, err := startService(ctx, fx.answerd, append(fx.serviceEnv(setting{tools: 10}), "EVENTS_URL="+eventsURL, "EVENTS_MAX_BYTES="+memoryBound))
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, p.kill()) }()
-	line, idle := "", idleTime
-	measure := func(what string) error {
-		resident, err := p.residentBytes()
-		line += fmt.Sprintf("%.0f MB %s, ", float64(resident)/1e6, what)
-		return err
-	}
-	for _, phase := range memoryPhases {
-		if fx.quick {
-			phase.answers, idle = phase.answers/10, 0
-		}
-		l := newLoad(p.url, row{script: phase.script})
-		err := l.askTimes(ctx, phase.callers, phase.answers)
-		l.client.CloseIdleConnections()
-		if err = errors.Join(err, measure("after "+phase.name)); err != nil {
-			return "", err
-		}
-	}
-	select {
-	case <-time.After(idle):
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	if err := measure("idle"); err != nil {
-		return "", err
-	}
-	values, err := p.readMetrics("go_memstats_heap_alloc_bytes")
-	if err != nil {
-		return "", err
-	}
-	return line + fmt.Sprintf("of which %.0f MB heap", values[0]/1e6), nil
-}
-
-// measureMemoryLog measures a service with the log in memory.
-func measureMemoryLog(ctx context.Context, fx *fixture) (string, error) {
-	return measureMemory(ctx, fx, "")
-}
-
-// measureMemoryFile measures a service with file:.
-func measureMemoryFile(ctx context.Context, fx *fixture) (string, error) {
+// measureMemory returns the resident memory of a service after each phase of load and after idleTime, and
+// the heap in it: with the log in memory and with file:. With -quick, a phase has a tenth of its answers
+// and there is no wait.
+func measureMemory(ctx context.Context, fx *fixture) (_ string, err error) {
 	dir, err := os.MkdirTemp(fx.work, "events")
 	if err != nil {
 		return "", err
 	}
-	return measureMemory(ctx, fx, "file:"+dir)
+	names, urls, lines := [2]string{"in memory", "file:"}, [2]string{"", "file:" + dir}, [2]string{}
+	var services [2]*process
+	for i, url := range urls {
+		p, err := startService(ctx, fx.answerd, append(fx.serviceEnv(setting{tools: 10}), "EVENTS_URL="+url, "EVENTS_MAX_BYTES="+memoryBound))
+		if err != nil {
+			return "", err
+		}
+		defer func() { err = errors.Join(err, p.kill()) }()
+		services[i] = p
+		if lines[i], err = fx.measurePhases(ctx, p); err != nil {
+			return "", err
+		}
+	}
+	if !fx.quick {
+		select {
+		case <-time.After(idleTime):
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+	for i, p := range services {
+		resident, err := p.residentBytes()
+		if err != nil {
+			return "", err
+		}
+		heap, err := p.readMetrics("go_memstats_heap_alloc_bytes")
+		if err != nil {
+			return "", err
+		}
+		lines[i] = fmt.Sprintf("%s: %s, %.0f idle, %.0f of it heap", names[i], lines[i], float64(resident)/1e6, heap[0]/1e6)
+	}
+	return strings.Join(lines[:], "; "), nil
+}
+
+// measurePhases returns the resident memory of p after each phase of load.
+func (fx *fixture) measurePhases(ctx context.Context, p *process) (string, error) {
+	var after []string
+	for _, phase := range memoryPhases {
+		if fx.quick {
+			phase.answers /= 10
+		}
+		l := newLoad(p.url, row{script: phase.script})
+		err := l.askTimes(ctx, phase.callers, phase.answers)
+		l.client.CloseIdleConnections()
+		if err != nil {
+			return "", err
+		}
+		resident, err := p.residentBytes()
+		if err != nil {
+			return "", err
+		}
+		after = append(after, fmt.Sprintf("%.0f MB after %s", float64(resident)/1e6, phase.name))
+	}
+	return strings.Join(after, ", "), nil
 }

@@ -21,8 +21,7 @@ import (
 //	= the log, two thirds   198    83    25
 //	  runs, a third          99    41    12
 //
-// The log has the larger share because it holds most texts of a run twice, and after the run's end
-// too. A log elsewhere uses the same share for its caches, and with file: for its server. No log needs
+// The log has the larger share because it holds the texts of a run after its end too. A log elsewhere uses the same share for its caches, and with file: for its server. No log needs
 // more than 256 MiB by default, elsewhere 384 MiB: what exceeds that is for runs.
 const (
 	// unmanagedMemory is what a process needs besides what the Go runtime counts: the pages of its

@@ -14,7 +14,7 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// BenchmarkAppend appends the deltas of runs of 1,000 events each to a log at its bound, which
+// BenchmarkAppend appends the deltas of runs of 1,000 events each to a log of 64 MiB at its bound, which
 // drops runs as it does in production, while 0, 1 or 10 readers follow the run.
 func BenchmarkAppend(b *testing.B) {
 	for _, readers := range []int{0, 1, 10} {
@@ -23,7 +23,7 @@ func BenchmarkAppend(b *testing.B) {
 }
 
 func benchmarkAppend(b *testing.B, readers int) {
-	log := memory.New(memory.Options{MaxBytes: 4 << 20})
+	log := memory.New(memory.Options{MaxBytes: 64 << 20})
 	var body event.Body = event.TextDelta{PartID: "text_1", Delta: "token "}
 	id := ""
 	var following sync.WaitGroup

@@ -11,7 +11,7 @@ const (
 	// seldom more than some events behind.
 	maxTail = 256 << 10
 	// tailsShare is the part of MaxBytes that the tails of ended runs may use: one in tailsShare bytes.
-	tailsShare = 32
+	tailsShare = 16
 )
 
 // tail has the newest events of a run as the writer gave them, so that a reader that follows the run
