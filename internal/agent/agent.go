@@ -22,24 +22,28 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
-	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/trace"
-	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/budget"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/delivery"
+	"answerd/internal/agent/output"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/record"
 	"answerd/internal/agent/recorded"
+	"answerd/internal/agent/replay"
+	"answerd/internal/agent/thread"
 	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
@@ -47,6 +51,8 @@ import (
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/content"
 )
 
 // Options configure an Agent. Model, Tools and Log are required.
@@ -183,265 +189,261 @@ type Agent struct {
 	handedOver  bool // handOverRuns has begun: no run may be registered any more
 }
 
-// New returns an agent without runs.
-func New(o Options) (*Agent, error) {
-	if o.MaxHistory <= 0 {
-		o.MaxHistory = 16
-	}
-	if o.MaxTurns <= 0 {
-		o.MaxTurns = 10
-	}
-	if o.MaxRuns <= 0 {
-		o.MaxRuns = 512
-	}
-	if o.InputTimeout <= 0 {
-		o.InputTimeout = 15 * time.Minute
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.Tracer == nil {
-		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
-	}
-	if o.Meter == nil {
-		o.Meter = metricnoop.NewMeterProvider().Meter("")
-	}
-	if o.Prompt == nil {
-		p, err := prompt.New(prompt.Options{})
-		if err != nil {
-			return nil, err
-		}
-		o.Prompt = p
-	}
-	m, err := newMetrics(o.Meter, o.CostClaim != "")
-	if err != nil {
-		return nil, fmt.Errorf("create the agent's metrics: %w", err)
-	}
-	counts, err := usage.New(usage.Options{Claim: o.CostClaim, Limits: o.CallerBudgets, Store: o.Log, Meter: o.Meter, Logger: o.Logger})
-	if err != nil {
-		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
-	}
-	a := &Agent{Options: o, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
-	a.recorder = record.New(record.Options{Log: o.Log, Retention: o.Retention, Service: o.Version})
-	a.ReplaceModels(o.DefaultModel, o.Profiles)
-	if err := a.ReplaceAgents(o.Agents); err != nil {
-		return nil, err
-	}
-	a.ctx, a.stop = context.WithCancelCause(context.Background())
-	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
-	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
-	a.accepting, a.stopAccept = context.WithCancel(context.Background())
-	ctx, cancel := context.WithCancel(context.Background())
-	if a.stopClaims = cancel; a.Durable || a.Deliveries != nil {
-		for range claimWorkers {
-			a.claiming.Go(func() { a.claimLoop(ctx) })
-		}
-	}
-	return a, nil
-}
-
-// Start starts a run of r for owner and returns it once its start event is in the log. If owner
-// used the idempotency key of r before, it returns the earlier run instead, unless that run was
-// cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
-// While too many runs are active, Start waits for at most ten seconds, and for the active run of its thread
-// if OnBusy wants that.
-//
-// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
-// ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
-func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
-	busy, err := a.openThread(ctx, owner, &r)
-	if err == nil {
-		err = a.validateRequest(owner, &r)
-	}
-	if err != nil {
-		return event.Run{}, err
-	}
-	deadline := time.Now().Add(a.InputTimeout)
-	for {
-		// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
-		run, key, err := a.runByKey(ctx, owner, r)
-		if !errors.Is(err, event.ErrNotFound) {
-			return run, err
-		}
-		if busy != "" && !r.runsBeside() {
-			waiting, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
-			err := a.freeThread(waiting, ownerOf(owner), r.ThreadID, busy, r.OnBusy)
-			stop()
-			if err != nil {
-				return event.Run{}, err
-			}
-			busy = ""
-			continue // the active run may have been that of the same key
-		}
-		run, err = a.startRun(ctx, owner, r, key)
-		if active, ok := errors.AsType[*event.BusyError](err); ok {
-			busy = active.Run
-			continue
-		}
-		return run, err
-	}
-}
-
 // ownerOf returns the owner of what the caller starts.
 func ownerOf(caller auth.Identity) event.Owner {
 	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
 }
 
-// startRun starts a run of a request that no earlier run answers. It returns a *event.BusyError if the
-// thread has an active run.
-func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, key string) (event.Run, error) {
-	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
-		return event.Run{}, err
-	}
-	if err := a.validateForcedTool(ctx, owner, r); err != nil {
-		return event.Run{}, err
-	}
-	span := trace.SpanContextFromContext(ctx)
-	rec := event.Run{
-		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
-		Owner:   ownerOf(owner),
-		Created: a.Log.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
-		Agent: r.Agent,
-	}
-	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
-	ru.account = a.usage.AccountOf(owner)
-	err := a.usage.Check(ctx, ru.account)
-	if err == nil {
-		err = a.admitRun(ctx, ru, owner)
-	} else if errors.Is(err, usage.ErrSpent) {
-		a.metrics.countRefusal(ctx, err)
-	}
-	if err != nil {
-		ru.cancel(err)
-		return event.Run{}, err
-	}
-	if err := a.beginRun(ctx, ru); err != nil {
-		a.discardRun(ru)
-		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			run, _, err := a.runByKey(ctx, owner, r) // another request has just used the same key
-			return run, err
-		}
-		return event.Run{}, err
-	}
-	a.runInBackground(ru)
-	return a.Log.Run(ctx, rec.ID)
+// loop holds the state of one run during its turns. Only the run's goroutine uses it. The calls
+// of a turn run concurrently, but each writes only its own element of a slice.
+type loop struct {
+	agent   *Agent
+	run     *run
+	started time.Time
+
+	catalog     *toolCatalog
+	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
+	askShare    int                     // how many calls of the turn ask other agents
+	search      *toolSearch             // finds more tools for the model; nil if the model is offered all tools
+	clientTools []llm.Tool              // tools that the caller executes; the model is offered them too
+	askTools    []askTool               // tools that ask other agents; the model is offered them too
+	offered     []llm.Tool              // tools that the model is offered
+
+	instructions   string // of the servers, in the system prompt
+	messages       []llm.Message
+	historyLen     int             // messages after the first one that are older than the question
+	requestCallIDs map[string]bool // ids of the calls that came with the request
+	callIDs        map[string]bool // all call ids of the run, which must differ
+	profile        llm.Profile     // of the model that the request names
+	window         *window.Window
+	trimReported   bool // readers were informed that the conversation was trimmed
+
+	step      int // the number of the current or last step, from 1
+	partCount int // text and reasoning parts so far
+
+	budget        *budget.Budget
+	answerRefused bool   // the endpoint refused a prompt that fits the window, because it adds a long answer to it
+	lastPrompt    int64  // tokens of the last prompt; the next one has at least as many
+	budgetSpent   bool   // a limit is reached and was not raised
+	stopReason    string // the finish reason of a run that a limit stopped; "" before
+	// callerSpent is the budget of the caller that is used up; nil if none is. Goroutines of calls set it
+	// too. callerTold says that readers know.
+	callerSpent atomic.Pointer[usage.SpentError]
+	callerTold  bool
+	media       mediaBudget
+
+	preferred string         // the model that answered last (llm.Request.Preferred)
+	output    *output.Schema // of the answer; nil means any text
+	repairing bool           // the answer violated the schema, and the model is asked once more
+
+	metadata     event.Metadata
+	metadataSize int         // bytes of the calls in metadata
+	childSpent   event.Spent // by the children of the calls in metadata
+
+	replayed *replay.State // what other processes did in this run; nil if it began here
 }
 
-// discardRun removes a run that was registered and did not begin.
-func (a *Agent) discardRun(r *run) {
-	r.inbox.stopListening()
-	a.removeRun(r)
-	a.runs.Done()
+// run holds the state of a run that this process executes.
+type run struct {
+	event.Run
+	account    usage.Account // whose usage it is
+	caller     auth.Identity // the run acts on their behalf; the log does not have their token
+	req        Request
+	ctx        context.Context
+	cancel     context.CancelCauseFunc
+	out        *event.Writer
+	turn       thread.Builder // of the thread; it gets each event of the run
+	isBeside   bool           // another run of the thread was active when this one began
+	agent      *Agent
+	suspension suspension
+	clock      budget.Clock
+	inbox      inbox
+	job        event.Job     // nil if no other process could continue the run
+	replayed   *replay.State // nil unless another process executed the run before
+	slot       *admission.Slot
+	memory     *admission.Reservation
+	textHeld   atomic.Int64 // bytes of text that are counted in memory
+
+	// The agent's mutex guards the fields below.
+	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
 }
 
-// runInBackground executes a run that was registered and began.
-func (a *Agent) runInBackground(r *run) {
-	go func() {
-		defer a.runs.Done()
-		a.executeRun(r, nil)
-	}()
+// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
+// process may have stored an input. The inbox also notices that another process took over the
+// run.
+type inbox struct {
+	run     *run
+	stopped chan struct{} // closed when the last input has been delivered
+
+	mu          sync.Mutex // guards the fields below
+	cancel      context.CancelFunc
+	undelivered map[string]resolution // inputs for interrupts that do not wait yet
+	waiting     map[string]*interrupt
+
+	pos int64 // the last position that was received; used by receiveAvailable
 }
 
-// beginRun creates the run, its job and its first event in the log.
-func (a *Agent) beginRun(ctx context.Context, ru *run) error {
-	if err := a.Log.Create(ctx, ru.Run); err != nil {
-		return fmt.Errorf("create a run: %w", err)
-	}
-	began, err := ru.beginTurn(ctx)
-	if err == nil {
-		err = ru.saveCheckpoint(ctx) // first, so that every run with events has a job
-	}
-	if err == nil {
-		err = ru.appendStart(ctx)
-	}
-	if err != nil {
-		// A run that was not started must not keep its idempotency key, nor its thread busy.
-		over := context.WithoutCancel(ctx)
-		_ = a.Log.Delete(over, ru.ID)
-		if began {
-			_ = a.Log.EndTurn(over, ru.Owner, ru.ThreadID, ru.ID, nil)
-		}
-		if ru.job != nil {
-			_ = ru.job.Done(over)
-		}
-		if ru.relinquished() == errHandedOver {
-			return ErrDraining // Drain began while Create waited for the log
-		}
-		if errors.Is(err, event.ErrFenced) { // a request with the same key waited too long and marked the run as abandoned
-			return fmt.Errorf("start a run: %w", event.ErrStarting)
-		}
-		return fmt.Errorf("start a run: %w", err)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	// The caller is about to open a reader, so a short grace period must not cancel the run
-	// before.
-	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
-	return nil
+// toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ
+// only in the values of these fields.
+type toolExecution struct {
+	*call
+	tool          catalog.Tool
+	exists        bool   // the run knows a tool of this name
+	preapproved   bool   // the caller of a direct call has agreed to it in advance
+	refusal       string // why the call is refused; "" if it is not
+	contextParams map[string]string
+	caller        auth.Identity     // on whose behalf
+	runID         string            // "" for a direct call
+	notifications *notificationSink // receives the server's notifications during the call; nil for a direct call
+	loop          *loop             // answers the server's requests during the call; nil for a direct call
+	index         int               // position of the call in its turn, from 0
+	replayed      *replay.Call      // what other processes did for the call; nil if nothing
+	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
+	asks          string            // the agent that the call asks; "" for any other tool
+	// builtin executes a tool of the agent's own; nil for a server's tool.
+	builtin func(context.Context, *toolExecution) (*content.Result, error)
+
+	result     *content.Result // set by execute
+	childID    string          // of a call that asks an agent: the child run, once there is one
+	spent      *event.Spent    // by the child run, once it has ended
+	toolReport *content.Result // the tool's own report of its failure
+	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
+	abort      *abortError     // set by a hook that ends the run
+	duration   time.Duration   // of execute
+
+	rule            string   // the rule of auth.Rules that allows the call; "" without rules
+	decision        decision // whether the call may be made
+	approvedVersion string   // the tool's version that a person approved; "" if no person was asked
 }
 
-// admitRun acquires a slot and registers the run. It precedes every request to the log, because
-// a caller who finds the run in the log must also find it registered here.
-func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
-	_, err := a.acquireSlot(ctx, owner, memoryOf(ru.req.size()), func(p *admission.Slot) { ru.slot, ru.memory, a.active[ru.ID] = p, p.Memory, ru })
-	return err
+// call holds one tool call of a turn.
+type call struct {
+	event.Call
+	args        jsonText // a JSON object; nil if the model's text is not one
+	argsText    string   // the model's text if args is nil
+	argsProblem string   // what is wrong with argsText
+	byClient    bool     // the caller executes it
+	edited      bool     // a person changed args
+	foundTools  []string // the names of the tools that it found, if it was a tool search
 }
 
-// acquireSlot acquires a slot for caller, whose request holds that many bytes, and makes Drain wait
-// until a.runs is done for it. It calls then while it holds the agent's mutex.
-func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, request int64, then func(*admission.Slot)) (*admission.Slot, error) {
-	slot, err := a.gate.Acquire(ctx, caller.Key(), request)
-	if err == nil && !a.registerWork(slot, then) {
-		slot.Release()
-		err = admission.ErrClosed
-	}
-	switch {
-	case errors.Is(err, admission.ErrClosed):
-		return nil, ErrDraining
-	case err != nil:
-		a.metrics.countRefusal(ctx, err)
-		return nil, err
-	}
-	return slot, nil
+// callOutcome tells how a call ended: resultEvent or errorEvent is set.
+type callOutcome struct {
+	resultEvent *event.ToolResult
+	errorEvent  *event.ToolError
+	fullResult  *content.Result // of a call that succeeded
+	resultURL   string          // where the full result can be read; "" if nowhere
+	abort       *abortError     // set if the run ends with the call
+	spent       *event.Spent    // by the child run of the call; nil if it has none
 }
 
-// registerWork adds to a.runs. It reports false if Drain has begun.
-func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.draining {
-		return false
-	}
-	a.runs.Add(1)
-	then(slot)
-	return true
+// modelReply holds the model's answer of one step.
+type modelReply struct {
+	text   string
+	calls  []*call
+	usage  event.Usage
+	finish string
+
+	extensions *llm.Extensions // for the next requests to the same endpoint; nil if it sent none
 }
 
-// StopAccepting refuses new runs and direct calls from now on.
-func (a *Agent) StopAccepting() {
-	a.mu.Lock()
-	a.draining = true
-	a.mu.Unlock()
-	a.gate.Close()
-	a.stopAccept()
+// modelStream turns the parts of one model answer into events.
+type modelStream struct {
+	*loop
+	modelReply
+	finalTurn bool // tools can no longer be called
+	tries     int  // requests of this step
+	usageSeen bool
+	part      event.Body // the event that closes the open text or reasoning part; nil if no part is open
+	partID    string
+	byIndex   map[int]*call
+	fence     output.Fence             // around the text, if the answer must be JSON
+	output    *budget.Output           // what the model has written so far in this answer
+	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
+	added     extension                // from the hook pre_model_call
+	unheld    int                      // bytes of the answer that run.hold does not know yet
 }
 
-// isIdle reports whether all active runs are suspended and no direct call is in flight.
-func (a *Agent) isIdle() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.active {
-		if !r.suspension.isSuspended.Load() {
-			return false
-		}
-	}
-	return a.directCalls == 0
+// extension is what the hook pre_model_call adds to the requests of one step.
+type extension struct {
+	Instructions string   `json:"instructions,omitempty"`
+	Messages     []string `json:"messages,omitempty"`
 }
 
-// signalIdle makes Drain check again, since fewer runs may be active.
-func (a *Agent) signalIdle() {
-	select {
-	case a.idleSignal <- struct{}{}:
-	default:
+// askTool is a tool that asks another agent.
+type askTool struct {
+	llm.Tool
+	agent string
+}
+
+// mediaBudget bounds the images and audio of results that a run sends to its model.
+type mediaBudget struct {
+	profile     llm.Profile    // of the model
+	budget      *budget.Budget // of the run
+	shownInTurn int            // shown in this turn
+	shownInRun  int            // shown in this run, in characters of base64
+}
+
+// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
+type abortError struct {
+	reason string
+	// withheld reports that the caller must not get the text of the step.
+	withheld bool
+}
+
+type jsonText = json.RawMessage
+
+// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
+// until the log knows whether the previous process is alive. Other runs, perhaps of another
+// process, must not wait for it.
+const claimWorkers = 4
+
+var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
+
+var errAbandoned = errors.New("abandoned")
+
+var errRequested = errors.New("requested")
+
+var errShutdown = errors.New("server_shutdown")
+
+// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
+// it continues from its log, in another process or in this one.
+var (
+	errParked     = errors.New("the run waits for a person")
+	errHandedOver = errors.New("the run is handed over")
+	errTakenOver  = errors.New("the run was taken over")
+)
+
+// recoverTo turns a panic into an error of the function that defers it.
+func recoverTo(err *error) {
+	if v := recover(); v != nil {
+		*err = &panicError{v, debug.Stack()}
 	}
 }
+
+// panicError reports a panic in a goroutine of a run. It ends only that run.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+// errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
+func errorAttrs(err error) []slog.Attr {
+	attrs := []slog.Attr{slog.String("error", err.Error())}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	return attrs
+}
+
+// memoryOf returns how much memory a run needs for n bytes of text.
+func memoryOf(n int) int64 { return textCopies * int64(n) }
+
+// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
+// or a result in the conversation, in the request to the model, and in the response; and a result,
+// until its turn has ended, as it was received, decoded, and in its event.
+const textCopies = 3
+
+const maxArgs = 64 << 10 // bytes of one call's arguments
+
+const maxForModel = 256 << 10 // to the conversation

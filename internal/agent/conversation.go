@@ -227,25 +227,7 @@ func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []me
 	return all, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
 
-// promptError reports that a server did not return a prompt.
-type promptError struct {
-	of  ServerPrompt
-	err error
-}
-
-func (e *promptError) Error() string {
-	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
-}
-
 func (e *promptError) Unwrap() error { return e.err }
-
-// runError returns the terminal event of a run that needed the prompt.
-func (e *promptError) runError() event.RunError {
-	if errors.Is(e.err, mcp.ErrBadPrompt) {
-		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}
-	}
-	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now. Ask again later; GET /servers says why.", Retryable: true}
-}
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
 func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p ServerPrompt) ([]llm.Message, error) {
@@ -276,17 +258,12 @@ func (l *loop) insertServerPrompt(ctx context.Context, messages []llm.Message, p
 // second EndTurn changes nothing. If no process can take it over, the next question finds it in
 // freeThread, and adds what its events say.
 
-// OnBusy says what happens with a question while a run of its thread is active.
-type OnBusy string
-
 // The values of OnBusy.
 const (
 	BusyRefuse OnBusy = ""
 	BusyQueue  OnBusy = "queue"  // wait for the end of that run, but not longer than Options.InputTimeout
 	BusyCancel OnBusy = "cancel" // cancel it
 )
-
-var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
 
 // turnTimeout bounds how long the end of a run waits until its turn is stored.
 const turnTimeout = 5 * time.Second

@@ -50,19 +50,6 @@ const (
 	maxProgress    = 500 // bytes of the message of a tool_progress event
 )
 
-// parentCall says which run a child run works for.
-type parentCall struct {
-	Run   string `json:"run,omitempty"` // "" of a run that a caller asked for
-	Call  string `json:"call,omitempty"`
-	Level int    `json:"level,omitempty"`
-}
-
-// askTool is a tool that asks another agent.
-type askTool struct {
-	llm.Tool
-	agent string
-}
-
 var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
 	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
 

@@ -19,13 +19,6 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
-type abortError struct {
-	reason string
-	// withheld reports that the caller must not get the text of the step.
-	withheld bool
-}
-
 func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
 
 // withReason returns what, followed by the reason if there is one.
@@ -284,12 +277,6 @@ func (r *run) writeAbort(ctx context.Context, abort *abortError) {
 	if err != nil && r.relinquished() == nil && !errors.Is(err, event.ErrEnded) {
 		r.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the decision of a hook could not be stored", slog.String("run_id", r.ID), slog.String("error", err.Error()))
 	}
-}
-
-// extension is what the hook pre_model_call adds to the requests of one step.
-type extension struct {
-	Instructions string   `json:"instructions,omitempty"`
-	Messages     []string `json:"messages,omitempty"`
 }
 
 func (e extension) isEmpty() bool { return e.Instructions == "" && len(e.Messages) == 0 }

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"answerd/internal/agent/replay"
@@ -261,21 +260,6 @@ func decodeInput(id string, data []byte) resolution {
 		Input: Input{ID: id, Approved: g.Approved, Reason: g.Reason, Args: g.Args, Action: g.Action, Content: g.Content},
 		by:    auth.Identity{Issuer: g.Issuer, Subject: g.Subject},
 	}
-}
-
-// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
-// process may have stored an input. The inbox also notices that another process took over the
-// run.
-type inbox struct {
-	run     *run
-	stopped chan struct{} // closed when the last input has been delivered
-
-	mu          sync.Mutex // guards the fields below
-	cancel      context.CancelFunc
-	undelivered map[string]resolution // inputs for interrupts that do not wait yet
-	waiting     map[string]*interrupt
-
-	pos int64 // the last position that was received; used by receiveAvailable
 }
 
 func newInbox(r *run) inbox {

@@ -4,67 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
 	"answerd/internal/agent/replay"
-	"answerd/internal/agent/usage"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp/catalog"
 )
-
-// loop holds the state of one run during its turns. Only the run's goroutine uses it. The calls
-// of a turn run concurrently, but each writes only its own element of a slice.
-type loop struct {
-	agent   *Agent
-	run     *run
-	started time.Time
-
-	catalog     *toolCatalog
-	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
-	askShare    int                     // how many calls of the turn ask other agents
-	search      *toolSearch             // finds more tools for the model; nil if the model is offered all tools
-	clientTools []llm.Tool              // tools that the caller executes; the model is offered them too
-	askTools    []askTool               // tools that ask other agents; the model is offered them too
-	offered     []llm.Tool              // tools that the model is offered
-
-	instructions   string // of the servers, in the system prompt
-	messages       []llm.Message
-	historyLen     int             // messages after the first one that are older than the question
-	requestCallIDs map[string]bool // ids of the calls that came with the request
-	callIDs        map[string]bool // all call ids of the run, which must differ
-	profile        llm.Profile     // of the model that the request names
-	window         *window.Window
-	trimReported   bool // readers were informed that the conversation was trimmed
-
-	step      int // the number of the current or last step, from 1
-	partCount int // text and reasoning parts so far
-
-	budget        *budget.Budget
-	answerRefused bool   // the endpoint refused a prompt that fits the window, because it adds a long answer to it
-	lastPrompt    int64  // tokens of the last prompt; the next one has at least as many
-	budgetSpent   bool   // a limit is reached and was not raised
-	stopReason    string // the finish reason of a run that a limit stopped; "" before
-	// callerSpent is the budget of the caller that is used up; nil if none is. Goroutines of calls set it
-	// too. callerTold says that readers know.
-	callerSpent atomic.Pointer[usage.SpentError]
-	callerTold  bool
-	media       mediaBudget
-
-	preferred string         // the model that answered last (llm.Request.Preferred)
-	output    *output.Schema // of the answer; nil means any text
-	repairing bool           // the answer violated the schema, and the model is asked once more
-
-	metadata     event.Metadata
-	metadataSize int         // bytes of the calls in metadata
-	childSpent   event.Spent // by the children of the calls in metadata
-
-	replayed *replay.State // what other processes did in this run; nil if it began here
-}
 
 // runTurns runs the turns of a run. In each turn the model answers and may ask for tools, whose
 // results go back to the model. The run ends when the model answers without a call, or when a

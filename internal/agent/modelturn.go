@@ -13,22 +13,11 @@ import (
 	"unicode"
 
 	"answerd/internal/agent/budget"
-	"answerd/internal/agent/output"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/help"
 	"answerd/internal/llm"
 )
-
-// modelReply holds the model's answer of one step.
-type modelReply struct {
-	text   string
-	calls  []*call
-	usage  event.Usage
-	finish string
-
-	extensions *llm.Extensions // for the next requests to the same endpoint; nil if it sent none
-}
 
 // conversationCalls returns the calls in the form of the conversation.
 func (r modelReply) conversationCalls() []llm.ToolCall {
@@ -72,23 +61,6 @@ func safeToolName(name string) string {
 		b.WriteString(text)
 	}
 	return b.String()
-}
-
-// modelStream turns the parts of one model answer into events.
-type modelStream struct {
-	*loop
-	modelReply
-	finalTurn bool // tools can no longer be called
-	tries     int  // requests of this step
-	usageSeen bool
-	part      event.Body // the event that closes the open text or reasoning part; nil if no part is open
-	partID    string
-	byIndex   map[int]*call
-	fence     output.Fence             // around the text, if the answer must be JSON
-	output    *budget.Output           // what the model has written so far in this answer
-	unparsed  map[int]*strings.Builder // arguments of calls that are incomplete
-	added     extension                // from the hook pre_model_call
-	unheld    int                      // bytes of the answer that run.hold does not know yet
 }
 
 // holdStep is how many bytes of an answer are counted together as held.

@@ -3,6 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"sync"
@@ -394,4 +396,10 @@ func (l *loop) settingsForExport() export.Settings {
 // Export returns the document of a run that has ended. Errors: record.ErrNotEnded, or those of the log.
 func (a *Agent) Export(ctx context.Context, run string) (*export.Document, error) {
 	return a.recorder.Export(ctx, run)
+}
+
+// argsDigest returns the SHA-256 of the bytes of arguments, in hex.
+func argsDigest(args jsonText) string {
+	sum := sha256.Sum256(args)
+	return hex.EncodeToString(sum[:])
 }

@@ -3,8 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -257,12 +255,6 @@ func (v resolution) denialDecision() decision {
 		return decision{verdict: denied, by: v.by.Subject, why: "refused"}
 	}
 	return decision{verdict: denied, why: v.unanswered.Error()}
-}
-
-// argsDigest returns the SHA-256 of the bytes of arguments, in hex.
-func argsDigest(args jsonText) string {
-	sum := sha256.Sum256(args)
-	return hex.EncodeToString(sum[:])
 }
 
 // recordedDecision returns what a rule or a hook decided about the call, if the run repeats a recorded one.

@@ -481,3 +481,13 @@ func (w *JSONInteger) UnmarshalJSON(data []byte) error {
 	}
 	return json.Unmarshal(data, (*int64)(w))
 }
+
+// OnBusy says what happens with a question while a run of its thread is active.
+type OnBusy string
+
+// parentCall says which run a child run works for.
+type parentCall struct {
+	Run   string `json:"run,omitempty"` // "" of a run that a caller asked for
+	Call  string `json:"call,omitempty"`
+	Level int    `json:"level,omitempty"`
+}

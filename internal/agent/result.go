@@ -17,7 +17,6 @@ import (
 
 // Bounds of what one result adds elsewhere, in bytes of JSON.
 const (
-	maxForModel = 256 << 10 // to the conversation
 	maxInEvent  = 256 << 10 // to its event: payload, content and structured content together
 	maxInline   = 64 << 10  // characters of base64 of one block in an event
 	maxMetadata = 1 << 20   // of all calls of a run to its metadata

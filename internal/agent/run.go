@@ -10,56 +10,25 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
-	"answerd/internal/agent/admission"
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/record"
 	"answerd/internal/agent/replay"
-	"answerd/internal/agent/thread"
-	"answerd/internal/agent/usage"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/help"
 	"answerd/internal/llm"
+	"answerd/internal/mcp"
 )
 
 // Causes of the context of a run that is ended from outside.
 var (
-	errRequested = errors.New("requested")
-	errAbandoned = errors.New("abandoned")
-	errShutdown  = errors.New("server_shutdown")
-	errNoMemory  = errors.New("no memory is left for the run")
+	errNoMemory = errors.New("no memory is left for the run")
 )
-
-// run holds the state of a run that this process executes.
-type run struct {
-	event.Run
-	account    usage.Account // whose usage it is
-	caller     auth.Identity // the run acts on their behalf; the log does not have their token
-	req        Request
-	ctx        context.Context
-	cancel     context.CancelCauseFunc
-	out        *event.Writer
-	turn       thread.Builder // of the thread; it gets each event of the run
-	isBeside   bool           // another run of the thread was active when this one began
-	agent      *Agent
-	suspension suspension
-	clock      budget.Clock
-	inbox      inbox
-	job        event.Job     // nil if no other process could continue the run
-	replayed   *replay.State // nil unless another process executed the run before
-	slot       *admission.Slot
-	memory     *admission.Reservation
-	textHeld   atomic.Int64 // bytes of text that are counted in memory
-
-	// The agent's mutex guards the fields below.
-	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
-}
 
 // AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
 func (a *Agent) AdvanceClock(run string, used time.Duration) {
@@ -97,14 +66,6 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 		}
 	}
 }
-
-// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
-// or a result in the conversation, in the request to the model, and in the response; and a result,
-// until its turn has ended, as it was received, decoded, and in its event.
-const textCopies = 3
-
-// memoryOf returns how much memory a run needs for n bytes of text.
-func memoryOf(n int) int64 { return textCopies * int64(n) }
 
 // hold counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
 // memory is left, the run ends.
@@ -355,29 +316,7 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
 }
 
-// panicError reports a panic in a goroutine of a run. It ends only that run.
-type panicError struct {
-	value any
-	stack []byte
-}
-
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-// recoverTo turns a panic into an error of the function that defers it.
-func recoverTo(err *error) {
-	if v := recover(); v != nil {
-		*err = &panicError{v, debug.Stack()}
-	}
-}
-
-// errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
-func errorAttrs(err error) []slog.Attr {
-	attrs := []slog.Attr{slog.String("error", err.Error())}
-	if p, ok := errors.AsType[*panicError](err); ok {
-		attrs = append(attrs, slog.String("stack", string(p.stack)))
-	}
-	return attrs
-}
 
 // runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
 // in f ends only this run.
@@ -428,3 +367,35 @@ func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 
 // internalErrorMessage replaces the cause of an internal fault for callers.
 const internalErrorMessage = "The run failed inside the service."
+
+// errJobLost means that the log has lost the job of a run, and perhaps events too. Calls that
+// were made could be made again, so no process continues the run.
+var errJobLost = errors.New("the log has lost the job of the run")
+
+// releaseTimeout bounds the release of a run. It exceeds the log's own timeout for an
+// append.
+const releaseTimeout = 40 * time.Second
+
+// unrecoverableError reports that no process can continue a run.
+type unrecoverableError struct {
+	public string // for the caller
+	err    error
+}
+
+// promptError reports that a server did not return a prompt.
+type promptError struct {
+	of  ServerPrompt
+	err error
+}
+
+// runError returns the terminal event of a run that needed the prompt.
+func (e *promptError) runError() event.RunError {
+	if errors.Is(e.err, mcp.ErrBadPrompt) {
+		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}
+	}
+	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now. Ask again later; GET /servers says why.", Retryable: true}
+}
+
+func (e *promptError) Error() string {
+	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
+}

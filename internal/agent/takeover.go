@@ -40,28 +40,9 @@ const (
 	// maxCrashes bounds how many processes may die while they execute a run, because the run
 	// itself may be the cause.
 	maxCrashes = 5
-	// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
-	// until the log knows whether the previous process is alive. Other runs, perhaps of another
-	// process, must not wait for it.
-	claimWorkers = 4
 	// claimRetry separates a failed claim from the next one.
 	claimRetry = time.Second
-	// releaseTimeout bounds the release of a run. It exceeds the log's own timeout for an
-	// append.
-	releaseTimeout = 40 * time.Second
 )
-
-// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
-// it continues from its log, in another process or in this one.
-var (
-	errParked     = errors.New("the run waits for a person")
-	errHandedOver = errors.New("the run is handed over")
-	errTakenOver  = errors.New("the run was taken over")
-)
-
-// errJobLost means that the log has lost the job of a run, and perhaps events too. Calls that
-// were made could be made again, so no process continues the run.
-var errJobLost = errors.New("the log has lost the job of the run")
 
 // checkpoint holds what another process needs to execute the run and readers do not see. It does
 // not contain the caller's token, which was given to one process only. It contains the caller's
@@ -247,12 +228,6 @@ func (a *Agent) releaseClaim(job event.Job) {
 	if err != nil {
 		a.Logger.Warn("failed to release a run", "run_id", job.Run(), "error", err)
 	}
-}
-
-// unrecoverableError reports that no process can continue a run.
-type unrecoverableError struct {
-	public string // for the caller
-	err    error
 }
 
 func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }

@@ -18,52 +18,8 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
-	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
-
-// toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ
-// only in the values of these fields.
-type toolExecution struct {
-	*call
-	tool          catalog.Tool
-	exists        bool   // the run knows a tool of this name
-	preapproved   bool   // the caller of a direct call has agreed to it in advance
-	refusal       string // why the call is refused; "" if it is not
-	contextParams map[string]string
-	caller        auth.Identity     // on whose behalf
-	runID         string            // "" for a direct call
-	notifications *notificationSink // receives the server's notifications during the call; nil for a direct call
-	loop          *loop             // answers the server's requests during the call; nil for a direct call
-	index         int               // position of the call in its turn, from 0
-	replayed      *replay.Call      // what other processes did for the call; nil if nothing
-	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
-	asks          string            // the agent that the call asks; "" for any other tool
-	// builtin executes a tool of the agent's own; nil for a server's tool.
-	builtin func(context.Context, *toolExecution) (*content.Result, error)
-
-	result     *content.Result // set by execute
-	childID    string          // of a call that asks an agent: the child run, once there is one
-	spent      *event.Spent    // by the child run, once it has ended
-	toolReport *content.Result // the tool's own report of its failure
-	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
-	abort      *abortError     // set by a hook that ends the run
-	duration   time.Duration   // of execute
-
-	rule            string   // the rule of auth.Rules that allows the call; "" without rules
-	decision        decision // whether the call may be made
-	approvedVersion string   // the tool's version that a person approved; "" if no person was asked
-}
-
-// callOutcome tells how a call ended: resultEvent or errorEvent is set.
-type callOutcome struct {
-	resultEvent *event.ToolResult
-	errorEvent  *event.ToolError
-	fullResult  *content.Result // of a call that succeeded
-	resultURL   string          // where the full result can be read; "" if nowhere
-	abort       *abortError     // set if the run ends with the call
-	spent       *event.Spent    // by the child run of the call; nil if it has none
-}
 
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"answerd/internal/agent/budget"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp/catalog"
@@ -21,21 +20,7 @@ import (
 // Bounds of one turn.
 const (
 	maxCallsPerTurn = 32
-	maxArgs         = 64 << 10 // bytes of one call's arguments
 )
-
-type jsonText = json.RawMessage
-
-// call holds one tool call of a turn.
-type call struct {
-	event.Call
-	args        jsonText // a JSON object; nil if the model's text is not one
-	argsText    string   // the model's text if args is nil
-	argsProblem string   // what is wrong with argsText
-	byClient    bool     // the caller executes it
-	edited      bool     // a person changed args
-	foundTools  []string // the names of the tools that it found, if it was a tool search
-}
 
 // parseArgs parses the model's arguments. It never guesses: a text that is not a JSON object is
 // kept as text, and the model gets an error that explains what is wrong.
@@ -287,14 +272,6 @@ const (
 	maxShownPerTurn = 8        // images and audio
 	maxShownPerRun  = 16 << 20 // characters of base64, which every later request repeats
 )
-
-// mediaBudget bounds the images and audio of results that a run sends to its model.
-type mediaBudget struct {
-	profile     llm.Profile    // of the model
-	budget      *budget.Budget // of the run
-	shownInTurn int            // shown in this turn
-	shownInRun  int            // shown in this run, in characters of base64
-}
 
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 

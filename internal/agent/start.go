@@ -1,0 +1,458 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"answerd/internal/agent/admission"
+	"answerd/internal/agent/prompt"
+	"answerd/internal/agent/record"
+	"answerd/internal/agent/thread"
+	"answerd/internal/agent/usage"
+	"answerd/internal/auth"
+	"answerd/internal/event"
+)
+
+// New returns an agent without runs.
+func New(o Options) (*Agent, error) {
+	if o.MaxHistory <= 0 {
+		o.MaxHistory = 16
+	}
+	if o.MaxTurns <= 0 {
+		o.MaxTurns = 10
+	}
+	if o.MaxRuns <= 0 {
+		o.MaxRuns = 512
+	}
+	if o.InputTimeout <= 0 {
+		o.InputTimeout = 15 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Tracer == nil {
+		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
+	}
+	if o.Meter == nil {
+		o.Meter = metricnoop.NewMeterProvider().Meter("")
+	}
+	if o.Prompt == nil {
+		p, err := prompt.New(prompt.Options{})
+		if err != nil {
+			return nil, err
+		}
+		o.Prompt = p
+	}
+	m, err := newMetrics(o.Meter, o.CostClaim != "")
+	if err != nil {
+		return nil, fmt.Errorf("create the agent's metrics: %w", err)
+	}
+	counts, err := usage.New(usage.Options{Claim: o.CostClaim, Limits: o.CallerBudgets, Store: o.Log, Meter: o.Meter, Logger: o.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
+	}
+	a := &Agent{Options: o, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
+	a.recorder = record.New(record.Options{Log: o.Log, Retention: o.Retention, Service: o.Version})
+	a.ReplaceModels(o.DefaultModel, o.Profiles)
+	if err := a.ReplaceAgents(o.Agents); err != nil {
+		return nil, err
+	}
+	a.ctx, a.stop = context.WithCancelCause(context.Background())
+	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
+	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
+	a.accepting, a.stopAccept = context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	if a.stopClaims = cancel; a.Durable || a.Deliveries != nil {
+		for range claimWorkers {
+			a.claiming.Go(func() { a.claimLoop(ctx) })
+		}
+	}
+	return a, nil
+}
+
+// Start starts a run of r for owner and returns it once its start event is in the log. If owner
+// used the idempotency key of r before, it returns the earlier run instead, unless that run was
+// cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
+// While too many runs are active, Start waits for at most ten seconds, and for the active run of its thread
+// if OnBusy wants that.
+//
+// Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
+// ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
+func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
+	busy, err := a.openThread(ctx, owner, &r)
+	if err == nil {
+		err = a.validateRequest(owner, &r)
+	}
+	if err != nil {
+		return event.Run{}, err
+	}
+	deadline := time.Now().Add(a.InputTimeout)
+	for {
+		// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
+		run, key, err := a.runByKey(ctx, owner, r)
+		if !errors.Is(err, event.ErrNotFound) {
+			return run, err
+		}
+		if busy != "" && !r.runsBeside() {
+			waiting, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
+			err := a.freeThread(waiting, ownerOf(owner), r.ThreadID, busy, r.OnBusy)
+			stop()
+			if err != nil {
+				return event.Run{}, err
+			}
+			busy = ""
+			continue // the active run may have been that of the same key
+		}
+		run, err = a.startRun(ctx, owner, r, key)
+		if active, ok := errors.AsType[*event.BusyError](err); ok {
+			busy = active.Run
+			continue
+		}
+		return run, err
+	}
+}
+
+// startRun starts a run of a request that no earlier run answers. It returns a *event.BusyError if the
+// thread has an active run.
+func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, key string) (event.Run, error) {
+	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
+	if err := a.validateForcedTool(ctx, owner, r); err != nil {
+		return event.Run{}, err
+	}
+	span := trace.SpanContextFromContext(ctx)
+	rec := event.Run{
+		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
+		Owner:   ownerOf(owner),
+		Created: a.Log.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
+		Agent: r.Agent,
+	}
+	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
+	ru.account = a.usage.AccountOf(owner)
+	err := a.usage.Check(ctx, ru.account)
+	if err == nil {
+		err = a.admitRun(ctx, ru, owner)
+	} else if errors.Is(err, usage.ErrSpent) {
+		a.metrics.countRefusal(ctx, err)
+	}
+	if err != nil {
+		ru.cancel(err)
+		return event.Run{}, err
+	}
+	if err := a.beginRun(ctx, ru); err != nil {
+		a.discardRun(ru)
+		if _, ok := errors.AsType[*event.KeyError](err); ok {
+			run, _, err := a.runByKey(ctx, owner, r) // another request has just used the same key
+			return run, err
+		}
+		return event.Run{}, err
+	}
+	a.runInBackground(ru)
+	return a.Log.Run(ctx, rec.ID)
+}
+
+// discardRun removes a run that was registered and did not begin.
+func (a *Agent) discardRun(r *run) {
+	r.inbox.stopListening()
+	a.removeRun(r)
+	a.runs.Done()
+}
+
+// runInBackground executes a run that was registered and began.
+func (a *Agent) runInBackground(r *run) {
+	go func() {
+		defer a.runs.Done()
+		a.executeRun(r, nil)
+	}()
+}
+
+// beginRun creates the run, its job and its first event in the log.
+func (a *Agent) beginRun(ctx context.Context, ru *run) error {
+	if err := a.Log.Create(ctx, ru.Run); err != nil {
+		return fmt.Errorf("create a run: %w", err)
+	}
+	began, err := ru.beginTurn(ctx)
+	if err == nil {
+		err = ru.saveCheckpoint(ctx) // first, so that every run with events has a job
+	}
+	if err == nil {
+		err = ru.appendStart(ctx)
+	}
+	if err != nil {
+		// A run that was not started must not keep its idempotency key, nor its thread busy.
+		over := context.WithoutCancel(ctx)
+		_ = a.Log.Delete(over, ru.ID)
+		if began {
+			_ = a.Log.EndTurn(over, ru.Owner, ru.ThreadID, ru.ID, nil)
+		}
+		if ru.job != nil {
+			_ = ru.job.Done(over)
+		}
+		if ru.relinquished() == errHandedOver {
+			return ErrDraining // Drain began while Create waited for the log
+		}
+		if errors.Is(err, event.ErrFenced) { // a request with the same key waited too long and marked the run as abandoned
+			return fmt.Errorf("start a run: %w", event.ErrStarting)
+		}
+		return fmt.Errorf("start a run: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// The caller is about to open a reader, so a short grace period must not cancel the run
+	// before.
+	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
+	return nil
+}
+
+// admitRun acquires a slot and registers the run. It precedes every request to the log, because
+// a caller who finds the run in the log must also find it registered here.
+func (a *Agent) admitRun(ctx context.Context, ru *run, owner auth.Identity) error {
+	_, err := a.acquireSlot(ctx, owner, memoryOf(ru.req.size()), func(p *admission.Slot) { ru.slot, ru.memory, a.active[ru.ID] = p, p.Memory, ru })
+	return err
+}
+
+// acquireSlot acquires a slot for caller, whose request holds that many bytes, and makes Drain wait
+// until a.runs is done for it. It calls then while it holds the agent's mutex.
+func (a *Agent) acquireSlot(ctx context.Context, caller auth.Identity, request int64, then func(*admission.Slot)) (*admission.Slot, error) {
+	slot, err := a.gate.Acquire(ctx, caller.Key(), request)
+	if err == nil && !a.registerWork(slot, then) {
+		slot.Release()
+		err = admission.ErrClosed
+	}
+	switch {
+	case errors.Is(err, admission.ErrClosed):
+		return nil, ErrDraining
+	case err != nil:
+		a.metrics.countRefusal(ctx, err)
+		return nil, err
+	}
+	return slot, nil
+}
+
+// registerWork adds to a.runs. It reports false if Drain has begun.
+func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.draining {
+		return false
+	}
+	a.runs.Add(1)
+	then(slot)
+	return true
+}
+
+// StopAccepting refuses new runs and direct calls from now on.
+func (a *Agent) StopAccepting() {
+	a.mu.Lock()
+	a.draining = true
+	a.mu.Unlock()
+	a.gate.Close()
+	a.stopAccept()
+}
+
+// isIdle reports whether all active runs are suspended and no direct call is in flight.
+func (a *Agent) isIdle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.active {
+		if !r.suspension.isSuspended.Load() {
+			return false
+		}
+	}
+	return a.directCalls == 0
+}
+
+// signalIdle makes Drain check again, since fewer runs may be active.
+func (a *Agent) signalIdle() {
+	select {
+	case a.idleSignal <- struct{}{}:
+	default:
+	}
+}
+
+// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds
+// of runs are exempt: background runs, and runs that wait for a person. A person may be asked
+// outside of the stream, and the time to answer limits the wait. The first reader of a new run
+// has at least firstReaderGrace to connect. Agent.readers counts the readers of each run in this
+// process. Before a timer cancels a run, it asks the log for readers in other processes.
+
+// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to
+// its first reader.
+const firstReaderGrace = 10 * time.Second
+
+// Reader prevents that a run is cancelled for lack of readers. It must be closed once, with one
+// of its methods.
+type Reader struct {
+	agent *Agent
+	id    string
+}
+
+// OpenReader counts a reader of the run with that id; any process may execute the run. For a run
+// that has ended it has no effect.
+func (a *Agent) OpenReader(id string) *Reader {
+	a.metrics.streams.Add(a.ctx, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.readers[id]++
+	if r := a.active[id]; r != nil {
+		r.stopGraceLocked()
+	}
+	return &Reader{agent: a, id: id}
+}
+
+// Close ends the reader. If it was the last one, the grace period starts.
+func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
+
+// CloseAndCancel ends a reader that cannot reconnect for the answer. If it was the last one, the
+// run is cancelled at once.
+func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
+
+func (w *Reader) closeAfter(grace time.Duration) {
+	a := w.agent
+	a.metrics.streams.Add(a.ctx, -1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.readers[w.id]--; a.readers[w.id] == 0 {
+		delete(a.readers, w.id)
+	}
+	if r := a.active[w.id]; r != nil {
+		r.startGraceLocked(grace)
+	}
+}
+
+// Detach ends the reader of a caller who was asked to fetch the answer later. From now on the
+// run needs no reader, like a background run.
+func (w *Reader) Detach() {
+	w.agent.mu.Lock()
+	if r := w.agent.active[w.id]; r != nil {
+		r.Background = true
+	}
+	w.agent.mu.Unlock()
+	w.Close()
+}
+
+// startGraceLocked starts the timer that cancels the run, unless the run needs no reader, has
+// one, or waits for a person.
+func (r *run) startGraceLocked(grace time.Duration) {
+	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
+		return
+	}
+	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r) }) })
+}
+
+func (r *run) stopGraceLocked() {
+	if r.graceTimer != nil {
+		r.graceTimer.Stop()
+		r.graceTimer = nil
+	}
+}
+
+// awaitReader starts the grace period of a run that starts or continues in this process. The
+// client whose request caused that is about to read the run.
+func (a *Agent) awaitReader(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.active[r.ID] == r {
+		r.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
+	}
+}
+
+// holdGrace stops the grace period of a run that waits for a person. The time to answer limits
+// the wait instead.
+func (a *Agent) holdGrace(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.stopGraceLocked()
+}
+
+// cancelUnread cancels a run at the end of its grace period. With a shared log, another process
+// may have readers of the run; in that case the grace period starts again.
+func (a *Agent) cancelUnread(r *run) {
+	a.mu.Lock()
+	if a.active[r.ID] != r || r.graceTimer == nil {
+		a.mu.Unlock()
+		return
+	}
+	a.runs.Add(1) // Drain waits for this goroutine too
+	a.mu.Unlock()
+	defer a.runs.Done()
+	readElsewhere := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.active[r.ID] != r || r.graceTimer == nil {
+		return // the run ended or got a reader while the log was asked
+	}
+	r.graceTimer = nil
+	if readElsewhere {
+		r.startGraceLocked(max(a.DisconnectGrace, time.Second))
+		return
+	}
+	r.cancel(errAbandoned)
+}
+
+// maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
+const maxAbandoned = 64
+
+// runByKey returns the run of an earlier request with r's key. It returns ErrNotFound if there
+// was no such request, and ErrKeyReused or ErrKeyElsewhere if that request was a different one.
+//
+// An abandoned run has no answer for its caller, so the key starts a new run. The abandoned run
+// keeps the caller's key, and the new run gets a key that is derived from both. So all processes
+// that share the log find the same new run. key is the key with which to create a run of r.
+func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (run event.Run, key string, err error) {
+	if r.IdempotencyKey == "" {
+		return event.Run{}, "", event.ErrNotFound
+	}
+	key = r.IdempotencyKey
+	for range maxAbandoned {
+		run, err = a.Log.RunByKey(ctx, ownerOf(owner), key)
+		if err != nil {
+			return event.Run{}, key, err
+		}
+		if run.Fingerprint != r.Fingerprint {
+			return event.Run{}, key, reusedKeyError(run.Fingerprint, r.Fingerprint)
+		}
+		if run, err = a.awaitAbandoned(ctx, run); err != nil {
+			return event.Run{}, key, err
+		}
+		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
+			return run, key, nil
+		}
+		key = r.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
+	}
+	return run, key, nil
+}
+
+// FingerprintPathBytes gives the number of bytes of a Fingerprint that represent the request's
+// path; the other bytes represent its body.
+const FingerprintPathBytes = 8
+
+func reusedKeyError(earlier, later [32]byte) error {
+	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
+		return ErrKeyElsewhere
+	}
+	return ErrKeyReused
+}
+
+// awaitAbandoned waits for the terminal event of a run that is executed here and is being
+// cancelled because it has no readers. It returns other runs at once.
+func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, error) {
+	a.mu.Lock()
+	active := a.active[run.ID]
+	a.mu.Unlock()
+	if active == nil || !errors.Is(context.Cause(active.ctx), errAbandoned) {
+		return run, nil
+	}
+	if err := thread.AwaitEnd(ctx, a.Log, run.ID, nil); err != nil {
+		return run, err
+	}
+	return a.Log.Run(ctx, run.ID)
+}
