@@ -78,7 +78,7 @@ func TestNativeDocumentStandsAlone(t *testing.T) {
 	}
 }
 
-// Generators fail on some constructs. This shows it before make generators does.
+// Constructs that generators fail on, so that an edit shows it before make generators does.
 func TestNativeDocumentHasNothingThatGeneratorsFailOn(t *testing.T) {
 	native := documents()["openapi.yaml"]
 	components := native["components"].(object)
@@ -387,7 +387,7 @@ func TestQueryHasTheParametersThatAreRead(t *testing.T) {
 	}
 }
 
-// Each response of the service to real requests is one of the responses of the document.
+// Each response to a real request is one of the responses of the document.
 func TestServiceAnswersAsDocumented(t *testing.T) {
 	fixture := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3.")), nil)
 	web := httptest.NewServer(New(Options{Agent: fixture.Agent, Log: fixture.Log, AllowedHosts: []string{"127.0.0.1"}, OpenAPI: contract.OpenAPI}))
