@@ -335,7 +335,7 @@ func (a *Agent) recordCallContent(span trace.Span, x *toolExecution, o callOutco
 func (l *loop) recordBeginning(ctx context.Context) {
 	r := &l.run.req
 	b := record.Beginning{
-		Request: r.forExport(), Settings: l.settingsForExport(), System: l.messages[0].Text, History: l.historyLen, Tools: l.catalog.tools,
+		Request: r.forExport(), Settings: l.settingsForExport(), System: l.messages[0].Text, History: l.historyLen, Tools: l.catalog.list,
 		Requests: l.agent.RecordModelRequests,
 	}
 	if m := l.messages[1:]; len(m) != 1 || m[0].Text != r.questionText() || len(m[0].Media) > 0 {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"unicode/utf8"
 
+	"answerd/internal/agent/record"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/window"
 	"answerd/internal/auth"
@@ -256,13 +257,14 @@ type toolCatalog struct {
 	byName  map[string]catalog.Tool
 	offered []llm.Tool // the same tools in the same order
 	bytes   int        // of the tools' definitions for the model
+	list    *record.ToolList
 	// Computed on first use, because the index of 1,000 tools takes about 20 ms.
 	index      func() *toolsearch.Index
 	searchTool func() catalog.Tool
 }
 
 func newToolCatalog(tools []catalog.Tool) *toolCatalog {
-	c := &toolCatalog{tools: tools, byName: make(map[string]catalog.Tool, len(tools)), offered: make([]llm.Tool, len(tools))}
+	c := &toolCatalog{tools: tools, byName: make(map[string]catalog.Tool, len(tools)), offered: make([]llm.Tool, len(tools)), list: record.NewToolList(tools)}
 	for i, t := range tools {
 		c.byName[t.Name] = t
 		c.offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}
