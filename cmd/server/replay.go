@@ -31,7 +31,7 @@ const replayWorkers = 8
 
 // replayCommand runs `answerd replay`: it runs exports again and prints what differs.
 func replayCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	const usage = "usage: answerd replay [-model M] [-tools] FILE|DIRECTORY ..."
+	const usage = "usage: answerd replay [-model M | -tools] FILE|DIRECTORY ..."
 	flags := flag.NewFlagSet("replay", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	model := flags.String("model", "", "")
@@ -49,7 +49,7 @@ func replayCommand(ctx context.Context, args []string, environ environment, stdo
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 {
+	if len(files) == 0 || *model != "" && *tools { // another model's answer is not compared
 		return &usageError{usage}
 	}
 	p := &replayer{out: stdout}

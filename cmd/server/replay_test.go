@@ -135,6 +135,9 @@ func TestReplayComparesToolsOfServers(t *testing.T) {
 	if want := "the tool count of default is gone"; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
 		t.Errorf("replay -tools without the tool = %q, %v, want %s and exit code 1", out, err, want)
 	}
+	if _, err := replayed(t, settings, "-tools", "-model", "m", file); exitCode(err, &bytes.Buffer{}) != 2 {
+		t.Errorf("replay -tools -model = %v, want exit code 2", err)
+	}
 	settings[2] = "MCP_URL=" + closedAddress(t)
 	out, err = replayed(t, settings, "-tools", file)
 	if err == nil || !strings.Contains(err.Error(), "no connection to default") || strings.Contains(out, "is gone") {
