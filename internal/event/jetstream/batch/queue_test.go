@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,13 +16,17 @@ import (
 
 // store collects batches, each as the numbers of its events. Each takes some time.
 type store struct {
-	took    time.Duration
-	err     error // of the next batch
+	took time.Duration
+
+	mu      sync.Mutex // guards the fields below
+	err     error      // of the next batch
 	batches []string
 }
 
 func (s *store) add(items []Item) error {
 	<-time.After(s.took)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := s.err; err != nil {
 		s.err = nil
 		s.batches = append(s.batches, "failed")
@@ -42,6 +47,8 @@ func (s *store) queue(limit int) *Queue {
 func wantBatches(t *testing.T, s *store, want ...string) {
 	t.Helper()
 	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !slices.Equal(s.batches, want) {
 		t.Errorf("batches = %q, want %q", s.batches, want)
 	}
