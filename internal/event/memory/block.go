@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// minBlock and maxBlock are the sizes of the first block of a run and of a later one: each is twice
-	// as large as the one before. An event that is larger has a block of its own.
+	// minBlock and maxBlock bound the size of a block, which is half of those before it together. An event
+	// that is larger has a block of its own.
 	minBlock = 1 << 10
 	maxBlock = 16 << 10
 	// blockOverhead is what a block needs besides its bytes and its index.
@@ -48,10 +48,8 @@ func (s *events) add(line []byte) []byte {
 	switch {
 	case cap(line) > maxBlock:
 		last = s.addBlock(line[:0])
-	case last == nil:
-		last = s.addBlock(slices.Grow([]byte(nil), max(minBlock, len(line))))
-	case cap(last.data)-len(last.data) < len(line):
-		last = s.addBlock(slices.Grow([]byte(nil), max(min(2*cap(last.data), maxBlock), len(line))))
+	case last == nil || cap(last.data)-len(last.data) < len(line):
+		last = s.addBlock(slices.Grow([]byte(nil), max(min(int(s.bytes/2), maxBlock), minBlock, len(line))))
 	}
 	s.bytes -= last.size()
 	last.data = append(last.data, line...)
