@@ -117,3 +117,11 @@ func TestFullLogDeletesRunsByShareAfterARestart(t *testing.T) {
 		return before
 	})
 }
+
+func TestFullLogOnAClusterDeletesRunsByShare(t *testing.T) {
+	t.Parallel()
+	cluster := eventtest.StartCluster(t)
+	eventtest.Fairness(t, fairCapacity, func(t *testing.T) event.Log {
+		return openLog(t, jetstream.Options{URL: cluster.URL(), MaxBytes: fairMaxBytes})
+	})
+}
