@@ -2,35 +2,10 @@ package token
 
 import (
 	"context"
-	"log/slog"
-	"net/http"
 	"net/url"
 
 	"answerd/internal/auth"
 )
-
-// ClientCredentialsConfig describes how the service gets its own token.
-type ClientCredentialsConfig struct {
-	// TokenURL is the IAM's token endpoint: https, or http on the loopback address.
-	TokenURL string
-	// Issuer may be set instead. The token endpoint is then the one in its metadata, which must name
-	// exactly this issuer (RFC 8414).
-	Issuer   string
-	ClientID string
-	// Secret returns the client secret: FixedSecret or VaultSecret. It is called for the first
-	// request, and again after the IAM has refused the secret, so it needs no cache. It gets 10 s and
-	// must observe its context.
-	Secret func(context.Context) (auth.Secret, error)
-	// Scope is sent unchanged, several scopes separated by spaces; "" sends none.
-	Scope string
-	// Resource is the URI of the server that the token is for (RFC 8707); "" sends none.
-	Resource string
-	// HTTPClient sends the requests. Its redirects are not followed. nil means a new client with its
-	// own connections.
-	HTTPClient *http.Client
-	// Logger gets a debug line for each token and a warning for each failure; nil means no log.
-	Logger *slog.Logger
-}
 
 // ClientCredentials is the Source of the service's own token, by the client credentials grant (RFC
 // 6749 section 4.4). It caches like CachedSource. Its errors are *fetch.Error, or the context's.
@@ -49,16 +24,6 @@ func NewClientCredentials(cfg ClientCredentialsConfig) (*ClientCredentials, erro
 	cfg.addTarget(form)
 	tokens := NewCachedSource(func(ctx context.Context) (Token, error) { return client.requestToken(ctx, form) })
 	return &ClientCredentials{client, tokens}, nil
-}
-
-// addTarget adds scope and resource to form, which limit what the token is for.
-func (cfg *ClientCredentialsConfig) addTarget(form url.Values) {
-	if cfg.Scope != "" {
-		form.Set("scope", cfg.Scope)
-	}
-	if cfg.Resource != "" {
-		form.Set("resource", cfg.Resource)
-	}
 }
 
 // Token implements Source.

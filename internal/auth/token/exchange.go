@@ -12,12 +12,8 @@ import (
 	"answerd/internal/lru"
 )
 
-// Identifiers of RFC 8693, sections 2.1 and 3.
-const (
-	grantTypeExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
-	typeAccessToken   = "urn:ietf:params:oauth:token-type:access_token"
-	typeJWT           = "urn:ietf:params:oauth:token-type:jwt"
-)
+// grantTypeExchange is the grant type of RFC 8693 section 2.1.
+const grantTypeExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 const (
 	maxCallers        = 4096             // callers whose tokens an Exchange caches at a time

@@ -13,6 +13,12 @@ import (
 	"answerd/internal/auth/strictjson"
 )
 
+// Types of tokens (RFC 8693 section 3).
+const (
+	typeAccessToken = "urn:ietf:params:oauth:token-type:access_token"
+	typeJWT         = "urn:ietf:params:oauth:token-type:jwt"
+)
+
 const (
 	maxReply = 64 << 10 // bytes of a token endpoint's reply
 	maxToken = 16 << 10 // bytes of the token in it
