@@ -66,8 +66,9 @@ import (
 )
 
 const (
-	// DefaultLease applies to a cluster.
-	DefaultLease = 3 * time.Second
+	// DefaultLease applies to a cluster. A run that is taken over waits for a lease, and for half a lease
+	// in which its executor is asked: less than 3 s together.
+	DefaultLease = 1800 * time.Millisecond
 	// embeddedLease applies to an embedded log. No other process shares it, so it can be short.
 	embeddedLease = time.Second
 	// readyTimeout bounds the request of Ready.
