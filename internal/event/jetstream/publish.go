@@ -147,8 +147,8 @@ func (l *Log) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last ui
 	return ack.Sequence, nil
 }
 
-// publishOnce makes one attempt to append m. It is a plain request: PublishMsg of the client library would
-// try again by itself, and take a sixth more CPU time.
+// publishOnce makes one attempt to append m. It is a plain request, because PublishMsg of the client library
+// would try again by itself.
 func (l *Log) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
