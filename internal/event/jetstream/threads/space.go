@@ -57,8 +57,7 @@ func (s *Store) countAdded(ctx context.Context, n int) {
 // some.
 func (s *Store) makeSpace(ctx context.Context) (deleted bool, err error) {
 	for {
-		// The order changes little while some are deleted.
-		batch, dropped := s.dropOrder(dropBatch), false
+		batch, dropped := s.dropOrder(max(minDropBatch, s.count()/100)), false
 		for _, h := range batch {
 			if short, err := s.isSpaceShort(ctx); err != nil || !short {
 				return deleted || dropped, err
@@ -75,8 +74,16 @@ func (s *Store) makeSpace(ctx context.Context) (deleted bool, err error) {
 	}
 }
 
-// dropBatch is how many threads are deleted before their order is determined again.
-const dropBatch = 32
+// minDropBatch is how many threads are deleted before their order is determined again, or one of a hundred
+// if that is more: the order changes little meanwhile, and costs time for each thread.
+const minDropBatch = 32
+
+// count returns how many threads there are.
+func (s *Store) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.heads)
+}
 
 // isSpaceShort reports whether one of the streams is filled to 80 %.
 func (s *Store) isSpaceShort(ctx context.Context) (bool, error) {
@@ -135,10 +142,10 @@ func (s *Store) dropOrder(n int) []head {
 	slices.SortFunc(all, func(a, b head) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Order, b.Order)) })
 	for i, h := range all {
 		if rank(h) > rank(all[0]) { // threads that are added meanwhile come before it
-			return all[:min(n, i)]
+			return slices.Clone(all[:min(n, i)])
 		}
 	}
-	return all[:min(n, len(all))]
+	return slices.Clone(all[:min(n, len(all))]) // so that the others need not stay in memory
 }
 
 // headOverhead estimates the bytes of a head in its stream.
