@@ -27,23 +27,6 @@ const (
 	headerOverhead  = 12
 )
 
-// Source locates what a Table reads.
-type Source struct {
-	Conn      *nats.Conn // for the sizes of messages
-	JetStream js.JetStream
-	Stream    string
-	// Run returns the run of a message with a subject, and whether it is an event.
-	Run func(subject string) (id string, isEvent bool)
-	// Entries returns entries of the index from a pos on, and whether there are more.
-	Entries func(ctx context.Context, from uint64) (entries []Entry, more bool, err error)
-}
-
-// Entry is the entry of a run in the index.
-type Entry struct {
-	Pos       uint64
-	ID, Owner string
-}
-
 // errGap means that the consumer has lost a message, or is not the one that was made.
 var errGap = errors.New("a message of the consumer is missing")
 

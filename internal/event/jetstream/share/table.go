@@ -23,8 +23,28 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+
 	"answerd/internal/event"
 )
+
+// Source locates what a Table reads.
+type Source struct {
+	Conn      *nats.Conn // for the sizes of messages
+	JetStream js.JetStream
+	Stream    string
+	// Run returns the run of a message with a subject, and whether it is an event.
+	Run func(subject string) (id string, isEvent bool)
+	// Entries returns entries of the index from a pos on, and whether there are more.
+	Entries func(ctx context.Context, from uint64) (entries []Entry, more bool, err error)
+}
+
+// Entry is the entry of a run in the index.
+type Entry struct {
+	Pos       uint64
+	ID, Owner string
+}
 
 // maxRuns bounds the runs that a Table knows, at about 200 bytes each. Follow stops there, so these are
 // the oldest runs of the log. It continues when some of them were deleted.
