@@ -22,7 +22,7 @@ ifdef LONG
 ATTACKS     := $(ATTACKS)|TestF45|TestF46
 KEY_KILLS   := 1000
 endif
-REPORT      ?= $(CURDIR)/docs/soak.md
+REPORT      ?= $(CURDIR)/docs/internals/soak.md
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
