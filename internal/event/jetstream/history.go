@@ -1,13 +1,19 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"time"
 
 	"answerd/internal/event"
 	"answerd/internal/event/jetstream/batch"
 )
+
+// errLagging is the cause if a server of a cluster lacks messages of a run.
+var errLagging = errors.New("a server lacks messages of the run")
 
 // position locates events in the stream: the events up to seq are at pos or before it.
 type position struct {
@@ -25,7 +31,44 @@ func (r *run) addPositionLocked(seq int64, pos uint64) {
 
 // readHistory reads events after seq that are older than the tail. It returns ErrGone if
 // they are no longer all kept.
+//
+// A server of a cluster that lags behind, or has just become the leader, may lack messages that the run
+// has. So in a cluster events are gone only if the stream may have dropped them; otherwise readHistory reads
+// again, and returns ErrUnavailable if they stay missing.
 func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
+	until := time.Now().Add(readRetryFor)
+	for {
+		page, err := r.readPage(ctx, seq)
+		if !errors.Is(err, event.ErrGone) || !r.log.clustered {
+			return page, err
+		}
+		r.mu.Lock()
+		r.stale = true // or the run was deleted meanwhile
+		r.mu.Unlock()
+		if err := r.refreshCache(ctx); err != nil {
+			return page, err
+		}
+		r.mu.Lock()
+		rec, gone := r.record, r.isGoneLocked()
+		r.mu.Unlock()
+		if gone {
+			return page, event.ErrGone
+		}
+		if dropped, err := r.log.mayHaveDropped(ctx, rec); err != nil || dropped {
+			return page, cmp.Or(err, event.ErrGone)
+		}
+		select {
+		case <-time.After(lagInterval):
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil || time.Now().After(until) {
+			return page, unavailableError("read the log", errLagging)
+		}
+	}
+}
+
+// readPage is readHistory without a repetition.
+func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	from, err := r.findPos(ctx, seq)
 	if err != nil {
 		return event.Page{}, err

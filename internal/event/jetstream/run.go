@@ -434,12 +434,17 @@ func (l *Log) hasNoEventsForGood(ctx context.Context, rec *record) (bool, error)
 	if l.Now().Sub(rec.Created) > startTimeout {
 		return true, nil
 	}
+	return l.mayHaveDropped(ctx, rec)
+}
+
+// mayHaveDropped reports whether the stream may have dropped events of a run because of its size limit.
+func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	info, err := l.streamInfo(ctx, l.runsStream)
 	if err != nil {
 		return false, unavailableError("read the log", err)
 	}
-	nearlyFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/4*3
-	return nearlyFull && info.State.FirstTime.After(rec.Created), nil
+	wasFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/2 // some runs may have been deleted since
+	return wasFull && info.State.FirstTime.After(rec.Created), nil
 }
