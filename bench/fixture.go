@@ -15,6 +15,7 @@ import (
 type fixture struct {
 	options
 	model, tools *process
+	nats         *process // nil before a row needs it
 	floors       map[setting]*process
 	services     map[setting]*process
 }
@@ -31,7 +32,7 @@ func (o options) newFixture(ctx context.Context) (fx *fixture, err error) {
 // close kills all child processes.
 func (fx *fixture) close() error {
 	var errs []error
-	for _, p := range []*process{fx.model, fx.tools} {
+	for _, p := range []*process{fx.model, fx.tools, fx.nats} {
 		if p != nil {
 			errs = append(errs, p.kill())
 		}
@@ -58,8 +59,8 @@ func (fx *fixture) toolsURL(s setting) string {
 // comparisonFor returns the process with which a row's service is compared.
 func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 	s := r.setting()
-	if r.tracing {
-		s.traced = false
+	if r.plain {
+		s.traced, s.log = false, ""
 		return fx.serviceFor(ctx, s)
 	}
 	return fx.floorFor(ctx, s)
@@ -69,7 +70,7 @@ func (fx *fixture) comparisonFor(ctx context.Context, r row) (*process, error) {
 // does not run yet.
 func (fx *fixture) floorFor(ctx context.Context, s setting) (*process, error) {
 	if fx.against == "" {
-		s.traced = false // tracing makes no difference for the floor
+		s.traced, s.log = false, "" // the floor has neither
 	}
 	if p := fx.floors[s]; p != nil {
 		return p, nil
@@ -102,18 +103,30 @@ func (fx *fixture) serviceEnv(s setting) []string {
 		env = append(env, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="+fx.tools.url+"/v1/traces",
 			"OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.1")
 	}
+	switch s.log {
+	case "file":
+		env = append(env, "EVENTS_URL=file:"+filepath.Join(fx.work, "events"), "EVENTS_MAX_BYTES=4GiB")
+	case "nats":
+		env = append(env, "EVENTS_URL="+strings.Replace(fx.nats.url, "http:", "nats:", 1), "EVENTS_MAX_BYTES=4GiB")
+	}
 	return append(env, fx.env...)
 }
 
 // pprofAddrFile returns the file to which a profiled service writes the address of its pprof server.
 func (fx *fixture) pprofAddrFile(s setting) string {
-	return filepath.Join(fx.work, fmt.Sprintf("pprof-%d-%t-%t-%t", s.tools, s.newer, s.traced, s.apart))
+	return filepath.Join(fx.work, fmt.Sprintf("pprof-%d-%t-%t-%s-%t", s.tools, s.newer, s.traced, s.log, s.apart))
 }
 
 // serviceFor returns the answerd for a setting. It starts it if it does not run yet.
 func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) {
 	if p := fx.services[s]; p != nil {
 		return p, nil
+	}
+	if s.log == "nats" && fx.nats == nil {
+		var err error
+		if fx.nats, err = startSelf(ctx, "nats", filepath.Join(fx.work, "nats")); err != nil {
+			return nil, err
+		}
 	}
 	p, err := startService(ctx, fx.answerd, fx.serviceEnv(s))
 	if err == nil {

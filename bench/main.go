@@ -43,6 +43,7 @@ var roles = map[string]func(args []string) error{
 	"floor": serveFloor,
 	"model": serveModel,
 	"tools": serveTools,
+	"nats":  serveNATS,
 }
 
 // run parses the arguments, builds answerd and measures; or it is one of the roles.
@@ -93,7 +94,7 @@ type options struct {
 // is. CPU time is counted in ticks of 10 ms, so a slice must not be much shorter.
 func (o options) sliceCount(r row) (n int, each time.Duration) {
 	switch {
-	case o.against != "" || r.tracing && !o.quick: // answerd with answerd: the difference is small
+	case o.against != "" || r.plain && !o.quick: // answerd with answerd: the difference is small
 		return 31, 400 * time.Millisecond
 	case o.quick:
 		return 3, 400 * time.Millisecond

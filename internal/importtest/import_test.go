@@ -23,7 +23,7 @@ import (
 var packages = map[string]struct{ ours, outside []string }{
 	"answerd/api": {},
 
-	"answerd/bench": {},
+	"answerd/bench": {outside: []string{"github.com/nats-io/nats-server/v2/server"}},
 
 	"answerd/internal/event": {ours: []string{"values"}, outside: jsonv2},
 
