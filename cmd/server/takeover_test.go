@@ -228,7 +228,22 @@ func TestTakeoverOfKilledReplicasLosesNoRun(t *testing.T) {
 		t.Skip("kills processes for a while; make durable runs it")
 	}
 	t.Parallel()
-	f, ctx := startReplicas(t, 2, ""), longContext(t)
+	t.Run("one NATS server", func(t *testing.T) {
+		killReplicas(t, startReplicas(t, 2, ""))
+	})
+	t.Run("three NATS servers of which the leader is stopped", func(t *testing.T) {
+		cluster := eventtest.StartCluster(t)
+		f := startReplicas(t, 2, cluster.URL())
+		cluster.AwaitReplicas(t)
+		cluster.StopServer(cluster.Leader(t))
+		killReplicas(t, f)
+	})
+}
+
+// killReplicas kills a replica again and again while it and another one have runs.
+func killReplicas(t *testing.T, f *replicas) {
+	t.Helper()
+	ctx := longContext(t)
 	kills, calls, readers := count("ANSWERD_TEST_KILLS", 3), count("ANSWERD_TEST_CALLS", 0), 12
 	over := f.killAtRandom(t, kills, 2*time.Second)
 	var mu sync.Mutex // guards journeys
