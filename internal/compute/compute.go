@@ -12,7 +12,7 @@ package compute
 import "runtime"
 
 // large is the size in bytes from which a value counts as large.
-const large = 64 << 10
+const large = 128 << 10
 
 // places holds one element for each large value that is being worked on: at most one for every second
 // processor, so that the others are free for what is small.
