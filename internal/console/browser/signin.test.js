@@ -138,6 +138,7 @@ describe("sign-in", { skip: missing }, () => {
     iam.lifetime = 600;
     await signIn(page);
     await answered(page); // the conversation that the person left, and its run
+    await page.locator(".call").first().waitFor();
     assert.equal(await page.locator(".call").count(), 1);
     assert.match(await page.locator(".text").innerText(), /Report about tea/);
     await close();
@@ -158,8 +159,8 @@ describe("sign-in", { skip: missing }, () => {
   const hostile = '<img src=x onerror=alert(1)>\u202e';
   for (const [name, change, says] of [
     ["another state", { respond: (r) => ({ ...r, state: "x" }) }, /not started in this tab/],
-    ["another issuer", { respond: (r) => ({ ...r, iss: "https://other.example" }) }, /not of the issuer/],
-    ["no issuer although it says that there is one", { respond: ({ iss: _, ...r }) => r }, /not of the issuer/],
+    ["another issuer", { respond: (r) => ({ ...r, iss: "https://other.example" }) }, /from another issuer/],
+    ["no issuer although it says that there is one", { respond: ({ iss: _, ...r }) => r }, /from another issuer/],
     ["a refusal", { respond: ({ state, iss }) => ({ state, iss, error: "access_denied" }) }, /refused or cancelled/],
     ["an error that is markup", { respond: ({ state, iss }) => ({ state, iss, error: hostile, error_description: hostile }) }, /The issuer says: <img src=x onerror=alert\(1\)>\\u\{202e\}/],
     ["an error at the token endpoint", { answer: { status: 400, body: { error: "invalid_grant", error_description: "The code has expired." } } }, /The code has expired\. \(invalid_grant\)/],
