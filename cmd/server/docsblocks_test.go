@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 	"answerd/internal/agent/prompt"
 	"answerd/internal/auth/authtest"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/llm/llmtest"
 	mcpconfig "answerd/internal/mcp/config"
 )
@@ -156,7 +158,6 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 // TestReceiverOfTheWebhooksPageIsTold runs the receiver of docs/tasks/webhooks.md with the settings of the
 // page, and asks a question with a callback.
 func TestReceiverOfTheWebhooksPageIsTold(t *testing.T) {
-	t.Parallel()
 	page, err := os.ReadFile("../../docs/tasks/webhooks.md")
 	if err != nil {
 		t.Fatal(err)
@@ -179,6 +180,13 @@ func TestReceiverOfTheWebhooksPageIsTold(t *testing.T) {
 		}
 	}
 	p := spawnCommand(t, runPython(t, receiver), os.Environ())
+	eventtest.Await(t, "the receiver to listen", func() bool { // or the delivery would be repeated much later
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
 	s, c := startAnswerd(t, environ), newClient(t)
 	post(t, c, s.url+"/answer", `{"question":"?","callback":"http://`+address+`/tickets/4711"}`)
 	seen := p.waitForLine(t, " completed Yes.") + p.waitForLine(t, " completed Yes.")

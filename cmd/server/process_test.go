@@ -64,13 +64,19 @@ func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 // waitForLine returns the next line of output that contains text.
 func (p *process) waitForLine(t testing.TB, text string) string {
 	t.Helper()
-	for line := range p.lines {
-		if strings.Contains(line, text) {
-			return line
+	for timeout := time.After(2 * time.Minute); ; {
+		select {
+		case line, isOpen := <-p.lines:
+			if isOpen && strings.Contains(line, text) {
+				return line
+			}
+			if isOpen {
+				continue
+			}
+		case <-timeout:
 		}
+		t.Fatalf("got\n%s\nwant %s", p.log, text)
 	}
-	t.Fatalf("got\n%s\nwant %s", p.log, text)
-	return ""
 }
 
 // url is where the process listens, from its log.
