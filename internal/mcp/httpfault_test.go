@@ -129,7 +129,11 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 				}
 				waited <- err
 			}()
-			<-waiting
+			select {
+			case <-waiting:
+			case err := <-waited:
+				t.Fatalf("the call beside it: %v before it was to end, want none", err)
+			}
 			_, err := do("bad")
 			e := kind(t, err)
 			if e.Kind != bad.kind {
