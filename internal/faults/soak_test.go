@@ -3,8 +3,10 @@ package faults
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -144,8 +146,14 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 	began := time.Now()
 	resp, err := s.send(ctx, "POST", "/answer/stream", body, header...)
 	if err != nil || resp.StatusCode != http.StatusOK {
+		if err == nil {
+			var text []byte
+			text, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+			err = errors.Join(err, fmt.Errorf("%s %s", resp.Status, text))
+		}
 		if ctx.Err() == nil {
-			k.orderError("not started: %v %+v", err, resp)
+			k.orderError("not started: %v", err)
 		}
 		return
 	}
@@ -212,10 +220,10 @@ func soakLog(t *testing.T, kind string) []string {
 	case "memory":
 		return []string{"EVENTS_MAX_BYTES=4MiB"}
 	case "file":
-		return []string{"EVENTS_URL=file:" + t.TempDir(), "EVENTS_MAX_BYTES=64MiB"}
+		return []string{"EVENTS_URL=file:" + t.TempDir(), "EVENTS_MAX_BYTES=16MiB"}
 	case "nats":
 		c := eventtest.StartCluster(t)
-		return []string{"EVENTS_URL=" + c.URL(), "EVENTS_MAX_BYTES=64MiB"}
+		return []string{"EVENTS_URL=" + c.URL(), "EVENTS_MAX_BYTES=16MiB"}
 	}
 	t.Fatalf("SOAK_LOG=%s, want memory, file or nats", kind)
 	return nil

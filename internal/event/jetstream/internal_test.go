@@ -375,3 +375,21 @@ func TestCacheOfEndedRunsIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are counted of an empty cache, want 0", got)
 	}
 }
+
+// Every deleted run leaves a tombstone for a week.
+func TestIndexFullOfTombstonesTakesNewRuns(t *testing.T) {
+	t.Parallel()
+	l := openEmbedded(t, Options{Retention: time.Nanosecond, MaxBytes: 8 << 20})
+	for i := range 30 {
+		for n := range 200 {
+			createRun(t, l, fmt.Sprintf("run_%d_%d", i, n), event.Start{}, event.FinalAnswer{})
+		}
+		if err := l.expireRuns(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := l.spaceOf(t.Context(), l.indexStream)
+	if err != nil || s.exceeds(shortAbove) {
+		t.Errorf("the index has %d of %d bytes, %v, want at most %d %%", s.used, s.limit, err, shortAbove)
+	}
+}

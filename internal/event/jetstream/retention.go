@@ -135,6 +135,9 @@ func (l *Log) expireRuns(ctx context.Context) error {
 	if err := l.expireInOrder(ctx, false); err != nil {
 		return err
 	}
+	if err := l.dropTombstones(ctx); err != nil {
+		return err
+	}
 	short, err := l.isSpaceShort(ctx)
 	if err == nil && short {
 		short, err = l.evictByShare(ctx)
@@ -216,7 +219,7 @@ func (l *Log) spaceOf(ctx context.Context, stream js.Stream) (space, error) {
 }
 
 // watchSpace keeps the sizes of runs up to date while they may be needed soon, and reports whether the
-// space of runs is short.
+// space of runs or of the index is short.
 func (l *Log) watchSpace(tick *time.Ticker) bool {
 	defer l.recoverPanic("watch the space of the log")
 	if l.diskFull.Load() {
@@ -234,7 +237,11 @@ func (l *Log) watchSpace(tick *time.Ticker) bool {
 			l.sizes.Reset(l.ctx)
 		}
 	}
-	return err == nil && runs.exceeds(shortAbove)
+	if err != nil || runs.exceeds(shortAbove) {
+		return err == nil
+	}
+	index, err := l.spaceOf(l.ctx, l.indexStream)
+	return err == nil && index.exceeds(shortAbove)
 }
 
 // isSpaceShort reports whether a stream is filled to 80 %. Beyond its limit, the stream of
@@ -246,6 +253,35 @@ func (l *Log) isSpaceShort(ctx context.Context) (bool, error) {
 		}
 	}
 	return false, nil
+}
+
+// dropTombstones removes the oldest tombstones while the index is short of space. Without it, the index of a
+// log that deletes many runs would be full of tombstones, and refuse new runs. The owners of the runs then get
+// ErrNotFound in place of ErrGone.
+func (l *Log) dropTombstones(ctx context.Context) error {
+	for enough := int64(shortAbove); ; enough = enoughBelow {
+		s, err := l.spaceOf(ctx, l.indexStream)
+		if err != nil || !s.exceeds(enough) {
+			return err
+		}
+		// A tombstone replaces a record and is then the newest message, so those before tombstonePos need
+		// not be read again.
+		found, more, err := l.readBatch(ctx, indexName, directGet{Next: recordPrefix + ">", From: l.tombstonePos.Load()})
+		if err != nil {
+			return err
+		}
+		for _, m := range found {
+			if m.header.Get(js.MsgTTLHeader) != "" {
+				if err := l.indexStream.DeleteMsg(ctx, m.pos); err != nil && !errors.Is(err, js.ErrMsgNotFound) {
+					return unavailableError("remove a tombstone", err)
+				}
+			}
+			l.tombstonePos.Store(m.pos + 1)
+		}
+		if !more || len(found) == 0 {
+			return nil
+		}
+	}
 }
 
 // evictByShare deletes runs of the owners above their share. It reports whether other runs are to be

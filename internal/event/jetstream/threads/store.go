@@ -39,8 +39,8 @@ const (
 	maxUnfinished = 16
 	maxEnded      = 8
 	// tombstoneTTL is how long the head of a deleted thread is kept, for processes that read the heads
-	// after a pause.
-	tombstoneTTL = 24 * time.Hour
+	// after a pause. It is short, because tombstones use the space that new threads need.
+	tombstoneTTL = 10 * time.Second
 )
 
 // Message is a message of a stream.
