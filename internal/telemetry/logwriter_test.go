@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,8 +16,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// newStuckWriter is a pipe that nobody reads yet, and the lines that go into it.
-func newStuckWriter(t *testing.T) (*io.PipeReader, *LogWriter, *slog.Logger) {
+// newStuckWriter returns a LogWriter that waits in the middle of its first line, and the pipe that it writes
+// to.
+func newStuckWriter(t *testing.T) (io.Reader, *LogWriter, *slog.Logger) {
 	t.Helper()
 	r, w := io.Pipe()
 	lines := NewLogWriter(w)
@@ -30,7 +32,12 @@ func newStuckWriter(t *testing.T) (*io.PipeReader, *LogWriter, *slog.Logger) {
 			t.Error(err)
 		}
 	})
-	return r, lines, log
+	fmt.Fprintln(lines, `{"level":"FIRST"}`)
+	start := make([]byte, 1)
+	if _, err := r.Read(start); err != nil { // the writer has taken the line, and waits with the rest of it
+		t.Fatal(err)
+	}
+	return io.MultiReader(bytes.NewReader(start), r), lines, log
 }
 
 // countLevels counts the lines that come out of r by level, up to the one that says which
