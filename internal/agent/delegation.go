@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"answerd/internal/agent/definition"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
 	"answerd/internal/auth"
@@ -99,7 +100,7 @@ func (l *loop) askLimits(calls []*call) []string {
 			continue
 		}
 		if l.askShare == maxAsksPerTurn {
-			refusals[i] = fmt.Sprintf("Only %d agents can be asked in one turn.", maxAsksPerTurn)
+			refusals[i] = fmt.Sprintf(recorded.LimitOfTurn+"%d agents can be asked in one turn.", maxAsksPerTurn)
 			continue
 		}
 		l.askShare++

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/event"
@@ -123,7 +124,7 @@ func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (
 		x.abort = &abortError{reason: reply.Reason}
 	case reply.Abort:
 		x.abort = &abortError{reason: reply.Reason}
-		return nil, x.failure(mcp.Denied, withReason("The call was made, and a hook withheld its result", reply.Reason))
+		return nil, x.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
 	case given != nil:
 		return given, nil
 	}

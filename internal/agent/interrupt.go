@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
@@ -74,7 +75,7 @@ type resolution struct {
 // Reasons for which a question was not answered, in addition to ErrExpired.
 var (
 	errNobodyToAsk = errors.New("no person can be asked")
-	errWithdrawn   = errors.New("the question was withdrawn")
+	errWithdrawn   = errors.New(recorded.Withdrawn)
 	errTooManyOpen = errors.New("too many questions are open")
 )
 

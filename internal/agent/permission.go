@@ -240,13 +240,13 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, x *toolExecution) error {
 func (v resolution) refusalMessage() string {
 	switch {
 	case v.unanswered == nil && v.Reason != "":
-		return "A person refused this call. Their reason: " + v.Reason
+		return recorded.RefusedByPerson + " Their reason: " + v.Reason
 	case v.unanswered == nil:
-		return "A person refused this call."
+		return recorded.RefusedByPerson
 	case errors.Is(v.unanswered, ErrExpired):
-		return "This call needs a person's approval, and nobody gave it in time."
+		return recorded.NotApproved + "nobody gave it in time."
 	}
-	return "This call needs a person's approval, and " + v.unanswered.Error() + "."
+	return recorded.NotApproved + v.unanswered.Error() + "."
 }
 
 // denialDecision returns the audit-log form of refusalMessage. It omits the person's own words.

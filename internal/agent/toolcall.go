@@ -14,6 +14,7 @@ import (
 
 	"answerd/internal/agent/admission"
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -100,7 +101,7 @@ func (x *toolExecution) canceledFailure(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
 		return x.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
 	}
-	return x.failure(mcp.Cancelled, "The call was cancelled.")
+	return x.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
 // refuseRepetition refuses a call that a process sent before it died, because it is unknown
@@ -194,7 +195,7 @@ func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
 			return nil
 		case limit != "":
 			x.decision = decision{verdict: denied, why: "budget: " + limit}
-			return x.failure(mcp.Denied, fmt.Sprintf("The run's budget is used up (%s).", limit))
+			return x.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
 		if err := x.loop.run.suspension.waitTurn(ctx, x.CallID, changed); err != nil && ctx.Err() == nil {
 			return err // the error of the log

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"answerd/internal/agent/recorded"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp/catalog"
@@ -144,9 +145,9 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 		refusal := refusals[i]
 		switch {
 		case final:
-			refusal = "No tool can be called any more in this run."
+			refusal = recorded.NoMoreCalls
 		case i >= maxCallsPerTurn:
-			refusal = fmt.Sprintf("Only %d calls can be made in one turn.", maxCallsPerTurn)
+			refusal = fmt.Sprintf(recorded.LimitOfTurn+"%d calls can be made in one turn.", maxCallsPerTurn)
 		}
 		wg.Go(func() {
 			defer recoverTo(&errs[i])

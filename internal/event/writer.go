@@ -17,6 +17,10 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("event %s out of order: %s", e.Type, e.Reason)
 }
 
+// OpenAtEnd is the payload of the tool_error that a Writer appends for a call that has no outcome when its
+// run ends.
+const OpenAtEnd = "The run ended before this call did."
+
 // Writer appends the events of one run and enforces the order of the package comment, in one
 // place for all logs. It refuses an event that would break the order, and closes whatever is
 // open before a terminal event. Its methods may be called concurrently, as the calls of a turn
@@ -157,7 +161,7 @@ func (w *Writer) closersLocked(b Body) (closers []Body) {
 	if !isTerminal(b) && !(resets && reset.Step == w.step) {
 		return nil
 	}
-	payload := "The run ended before this call did."
+	payload := OpenAtEnd
 	if resets {
 		payload = "The step that made this call runs again."
 	}

@@ -12,8 +12,8 @@ import (
 // ownDenials begin the failures of calls that the run loop denies by itself when a run is executed again, or
 // that follow from what a person answered. All others are of a rule or a hook.
 var ownDenials = []string{
-	outOfBudget, "Only ", "No tool can be called any more", "A person refused this call", "This call needs a person's approval",
-	"The call was made, and a hook withheld its result", // the call was sent
+	recorded.BudgetUsedUp, recorded.LimitOfTurn, recorded.NoMoreCalls, recorded.RefusedByPerson, recorded.NotApproved,
+	recorded.ResultWithheld, // the call was sent
 }
 
 // decision implements recorded.Inputs.Decision.
@@ -106,7 +106,7 @@ func (r *recording) abortedBy() *recordedCall {
 		case event.ToolResult:
 			last = r.calls[b.CallID]
 		case event.ToolError:
-			if b.Payload == calledOff || b.Payload == runEnded {
+			if b.Payload == recorded.CallCancelled || b.Payload == event.OpenAtEnd {
 				return last
 			}
 			last = r.calls[b.CallID]

@@ -15,12 +15,6 @@ import (
 // errLeftOpen means that a call has no outcome of its own in the recording: the end of the run closed it.
 var errLeftOpen = errors.New("the recorded call was closed by the end of its run")
 
-// How a call ends that is in flight while its run ends: by itself, or closed by the event writer.
-const (
-	calledOff = "The call was cancelled."
-	runEnded  = "The run ended before this call did."
-)
-
 // repetition returns what makes the runs repeat the recording.
 func (s *session) repetition() *recorded.Inputs {
 	return &recorded.Inputs{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, Ended: s.ended, ManualClock: true}
@@ -53,7 +47,7 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) 
 	if _, resolved := replay.InterruptOf(*recorded); resolved != "" {
 		r.awaitRelayed(kept, resolved)
 	}
-	if was, ok := recorded.Body.(event.ToolError); ok && was.Payload == runEnded && ctx.Err() != nil && !isClosed(r.watch.unordered) {
+	if was, ok := recorded.Body.(event.ToolError); ok && was.Payload == event.OpenAtEnd && ctx.Err() != nil && !isClosed(r.watch.unordered) {
 		return errLeftOpen // the end of the run, which closes it, waits for all calls
 	}
 	r.await(kept, recorded.Seq-1)
@@ -159,9 +153,6 @@ func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
 	}
 }
 
-// outOfBudget begins the failure of a call that no budget was left for.
-const outOfBudget = "The run's budget is used up"
-
 // awaitCharge implements recorded.Inputs.Charge.
 func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	r := s.byID(run)
@@ -171,7 +162,7 @@ func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	c := r.rec.calls[callID]
 	failed, isError := c.end.Body.(event.ToolError)
 	switch {
-	case child == "" && isError && strings.HasPrefix(failed.Payload, outOfBudget):
+	case child == "" && isError && strings.HasPrefix(failed.Payload, recorded.BudgetUsedUp):
 		r.await(kept, c.end.Seq-1)
 	case child != "" && c.charge != 0:
 		r.awaitSent(kept, c.charge)
@@ -221,13 +212,10 @@ func isSent(e event.Event) bool {
 	case event.ApprovalRequired:
 		return false
 	case event.ToolError:
-		return strings.HasPrefix(b.Payload, outOfBudget) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
+		return strings.HasPrefix(b.Payload, recorded.BudgetUsedUp) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
 	}
 	return true
 }
-
-// withdrawn is the reason why a question was not answered whose call was cancelled.
-const withdrawn = "the question was withdrawn"
 
 // firstCancelled returns the number of the first event that a run has because it was cancelled.
 func (r *recording) firstCancelled() int64 {
@@ -243,11 +231,11 @@ func (r *recording) firstCancelled() int64 {
 		case event.StepStart, event.StepReset:
 			return first
 		case event.ToolError:
-			if b.Kind == "cancelled" && b.Payload == calledOff {
+			if b.Kind == "cancelled" && b.Payload == recorded.CallCancelled {
 				first = min(first, e.Seq)
 			}
 		case event.ApprovalResolved:
-			if b.Reason == withdrawn && !relayed[b.InterruptID] && r.inputs[b.InterruptID] == nil {
+			if b.Reason == recorded.Withdrawn && !relayed[b.InterruptID] && r.inputs[b.InterruptID] == nil {
 				first = min(first, e.Seq)
 			}
 		}

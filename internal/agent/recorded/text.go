@@ -1,0 +1,15 @@
+package recorded
+
+// Texts by which a recording shows why a call failed or a question was not answered. The run loop writes
+// them, and package rerun reads them: an event has no other member that tells these reasons from those of
+// rules and hooks.
+const (
+	BudgetUsedUp    = "The run's budget is used up" // followed by the limit
+	LimitOfTurn     = "Only "                       // followed by how many calls, or agents, a turn may have
+	NoMoreCalls     = "No tool can be called any more in this run."
+	RefusedByPerson = "A person refused this call."
+	NotApproved     = "This call needs a person's approval, and " // followed by the reason
+	ResultWithheld  = "The call was made, and a hook withheld its result"
+	CallCancelled   = "The call was cancelled."
+	Withdrawn       = "the question was withdrawn"
+)
