@@ -15,7 +15,7 @@ import (
 
 // URLs, queries and headers of model endpoints and MCP servers may contain a key. Each is sent to
 // its own endpoint only, and is in no log, trace, metric, event, response or report of answerd
-// check, whatever the endpoint does and however it repeats what it was sent.
+// check, even if the endpoint returns the secret in its reply.
 func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	// Each answers in another way, and repeats the request as it came and decoded.
 	repeat := func(r *http.Request) string {

@@ -97,7 +97,7 @@ func (s *suspension) recheck() error {
 	return s.suspendIfBlockedLocked()
 }
 
-// hold notes that a call waits in recorded.Inputs.Charge, or that it does no more.
+// hold records whether a call waits in recorded.Inputs.Charge.
 func (s *suspension) hold(callID string, waits bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

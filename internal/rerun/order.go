@@ -34,7 +34,7 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) 
 	recorded := r.claim(e)
 	switch {
 	case recorded == nil && childOf(b) != "" && len(r.rec.events) > 0:
-		// The recorded run ended before it came to this. What differs otherwise does so without an order.
+		// The recorded run ended before this event. Later events have no recorded order.
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

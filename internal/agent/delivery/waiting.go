@@ -33,7 +33,7 @@ func (d *Deliverer) stored(size int64) {
 	d.added[1] += size
 }
 
-// removed counts a delivery less.
+// removed is called when a delivery was removed from the log.
 func (d *Deliverer) removed(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()

@@ -67,7 +67,7 @@ func (r *run) readHistory(ctx context.Context, seq int64) (event.Page, error) {
 	}
 }
 
-// readPage is readHistory without a repetition.
+// readPage acts like readHistory, but reads once.
 func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	from, err := r.findPos(ctx, seq)
 	if err != nil {

@@ -151,7 +151,7 @@ type Log struct {
 	evictNow  chan struct{}  // signals that the cache is full
 	resync    chan struct{}  // signals that live messages may be missing
 	expireNow chan struct{}  // signals that the log is full
-	// tombstonePos is up to where dropTombstones has read the index.
+	// tombstonePos is the position from which dropTombstones continues to read the index.
 	tombstonePos atomic.Uint64
 
 	maxCached int64        // limits cached, by evicting runs that have ended
