@@ -272,8 +272,9 @@ func (l *Log) dropTombstones(ctx context.Context) error {
 		}
 		for _, m := range found {
 			if m.header.Get(js.MsgTTLHeader) != "" {
-				if err := l.indexStream.DeleteMsg(ctx, m.pos); err != nil && !errors.Is(err, js.ErrMsgNotFound) {
-					return unavailableError("remove a tombstone", err)
+				// ErrFenced: another replica has removed it.
+				if err := deleteMessage(ctx, l.indexStream, m.pos); err != nil && !errors.Is(err, event.ErrFenced) {
+					return err
 				}
 			}
 			l.tombstonePos.Store(m.pos + 1)
