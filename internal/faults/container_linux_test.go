@@ -272,22 +272,34 @@ func TestContainerOfLittleMemoryRefusesWhatItCannotHold(t *testing.T) {
 	t.Log("| container | callers, load | peak RSS | answered, refused, ended, failed | refusal p50, p99 | /healthz p50, p99, max | idle process p50, p99 | recovery |")
 	for _, l := range loads {
 		t.Run(fmt.Sprintf("%d MiB, %s", l.mib, l.name), func(t *testing.T) {
-			f := l.measure(t, d)
-			percent := 100 * float64(f.peak) / float64(l.mib<<20)
-			health, refusals, idle := f.probes.health, f.probes.refusals, f.idle.health
-			t.Logf("| %d MiB | %d, %s | %.0f %% | %d, %d, %d, %d | %s, %s | %s, %s, %s | %s, %s | %s |", l.mib, l.callers, l.name, percent, f.done, f.refused, f.ended, f.failed,
-				percentile(refusals, 0.5), percentile(refusals, 0.99), percentile(health, 0.5), percentile(health, 0.99), percentile(health, 1),
-				percentile(idle, 0.5), percentile(idle, 0.99), f.recovery.Round(time.Millisecond))
-			if percent > 95 || f.probes.unhealthy > 0 || f.failed > 0 || f.refused == 0 {
-				t.Errorf("got %.0f %% of the memory, %d probes without an answer, %d failed requests and %d refused ones, want at most 95, 0, 0 and some", percent, f.probes.unhealthy, f.failed, f.refused)
+			// A defect makes every measurement slow, another process of the machine only some.
+			for range 3 {
+				fast := false
+				t.Run("measured", func(t *testing.T) { fast = l.isFast(t, l.measure(t, d)) })
+				if fast || t.Failed() {
+					return
+				}
 			}
-			if percentile(idle, 0.99) > 10*time.Millisecond {
-				t.Log("the machine is busy: latencies are not judged")
-				return
-			}
-			if percentile(health, 0.99) > 100*time.Millisecond || percentile(refusals, 0.99) > 50*time.Millisecond || f.recovery > 5*time.Second {
-				t.Error("a latency is above its limit, want /healthz within 100 ms, refusals within 50 ms, and recovery within 5 s")
-			}
+			t.Error("a latency is above its limit in three measurements, want /healthz within 100 ms, refusals within 50 ms, and recovery within 5 s")
 		})
 	}
+}
+
+// isFast prints a measurement, fails the test if the memory was exceeded or a request failed, and reports
+// whether the latencies are within their limits, or cannot be judged.
+func (l memoryLoad) isFast(t *testing.T, f memoryFigures) bool {
+	t.Helper()
+	percent := 100 * float64(f.peak) / float64(l.mib<<20)
+	health, refusals, idle := f.probes.health, f.probes.refusals, f.idle.health
+	t.Logf("| %d MiB | %d, %s | %.0f %% | %d, %d, %d, %d | %s, %s | %s, %s, %s | %s, %s | %s |", l.mib, l.callers, l.name, percent, f.done, f.refused, f.ended, f.failed,
+		percentile(refusals, 0.5), percentile(refusals, 0.99), percentile(health, 0.5), percentile(health, 0.99), percentile(health, 1),
+		percentile(idle, 0.5), percentile(idle, 0.99), f.recovery.Round(time.Millisecond))
+	if percent > 95 || f.probes.unhealthy > 0 || f.failed > 0 || f.refused == 0 {
+		t.Errorf("got %.0f %% of the memory, %d probes without an answer, %d failed requests and %d refused ones, want at most 95, 0, 0 and some", percent, f.probes.unhealthy, f.failed, f.refused)
+	}
+	if percentile(idle, 0.99) > 10*time.Millisecond {
+		t.Log("the machine is busy: latencies are not judged")
+		return true
+	}
+	return percentile(health, 0.99) <= 100*time.Millisecond && percentile(refusals, 0.99) <= 50*time.Millisecond && f.recovery <= 5*time.Second
 }
