@@ -22,7 +22,7 @@ ifdef LONG
 ATTACKS     := $(ATTACKS)|TestF45|TestF46
 KEY_KILLS   := 1000
 endif
-REPORT      ?= $(CURDIR)/docs/internals/soak.md
+REPORT      ?=
 IMAGE       ?= answerd:$(VERSION)
 
 .PHONY: help
@@ -96,7 +96,7 @@ abuse: ## attacks on the built binary, and their figures, in ten minutes (LONG=1
 	$(if $(LONG),SOAK=40m go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults)
 
 .PHONY: soak
-soak: ## load with faults for SOAK, two minutes unless set, by SOAK_CLIENTS (40) on SOAK_LOG (memory, file or nats: three servers); the report goes to REPORT
+soak: ## load with faults for SOAK, two minutes unless set, by SOAK_CLIENTS (40), SOAK_RATE runs a second at most, on SOAK_LOG (memory, file or nats: three servers); REPORT is a file for its report
 	SOAK=$(SOAK) go test -count=1 -v -timeout 0 -run '^TestSoak$$' ./internal/faults -report "$(REPORT)"
 
 .PHONY: bench

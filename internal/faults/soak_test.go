@@ -110,6 +110,7 @@ func soakTool(t testing.TB) *peer {
 // soak is what came of it.
 type soak struct {
 	clients int
+	rate    float64 // runs a second at most; 0 means as many as possible
 
 	runs, sound, events atomic.Int64
 
@@ -203,10 +204,19 @@ func (k *soak) load(t testing.TB, s *service, d time.Duration, auth func() []str
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	until := time.Now().Add(d)
+	var next <-chan time.Time
+	if k.rate > 0 {
+		ticker := time.NewTicker(time.Duration(float64(time.Second) / k.rate))
+		defer ticker.Stop()
+		next = ticker.C
+	}
 	var all sync.WaitGroup
 	for range k.clients {
 		all.Go(func() {
 			for time.Now().Before(until) {
+				if next != nil {
+					<-next
+				}
 				k.run(ctx, s, auth())
 			}
 		})
@@ -230,14 +240,18 @@ func soakLog(t *testing.T, kind string) []string {
 }
 
 // Facts 4.1, L5, on two cores: a twentieth of the runs meets a fault, the others
-// must not notice. SOAK is how long it takes, SOAK_CLIENTS how many clients ask, and SOAK_LOG the event
-// log: memory, file or nats.
+// must not notice. SOAK is how long it takes, SOAK_CLIENTS how many clients ask, SOAK_RATE how many runs they
+// begin a second at most, and SOAK_LOG the event log: memory, file or nats.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("SOAK"), "3s"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	clients, err := strconv.Atoi(cmp.Or(os.Getenv("SOAK_CLIENTS"), "40"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate, err := strconv.ParseFloat(cmp.Or(os.Getenv("SOAK_RATE"), "0"), 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,8 +274,8 @@ func TestSoak(t *testing.T) {
 		}
 		return []string{"Authorization", *header.Load()}
 	}
-	k := &soak{clients: clients, ends: map[string]map[string]int{}}
-	(&soak{clients: clients, ends: map[string]map[string]int{}}).load(t, s, max(length/10, time.Second), auth)
+	k := &soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}
+	(&soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}).load(t, s, max(length/10, time.Second), auth)
 	before := s.atRest(t, nil)
 	began := time.Now()
 	k.load(t, s, length, auth)
@@ -300,8 +314,8 @@ func (k *soak) report(log string, d time.Duration, before, after holdings, token
 		return (after.heap - before.heap - known) / (1 << 20) / d.Minutes() * 10
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "# Soak\n\nMade by `make soak`: %d clients, each one run after the other, three model turns and two tool calls each;\n"+
-		"every twentieth run meets a fault. Model, MCP server, IAM and clients are on the same %d cores. Event log: %s.\n\n", k.clients, runtime.NumCPU(), log)
+	fmt.Fprintf(&out, "## Event log: %s\n\nMade by `make soak`: %d clients, each one run after the other, three model turns and two tool calls each;\n"+
+		"every twentieth run meets a fault. Model, MCP server, IAM and clients are on the same %d cores.\n\n", log, k.clients, runtime.NumCPU())
 	fmt.Fprintf(&out, "| | |\n|---|---|\n| time | %s |\n| runs | %d, %.0f a second |\n| events read | %d, %.0f a second |\n", d.Round(time.Second),
 		k.runs.Load(), float64(k.runs.Load())/d.Seconds(), k.events.Load(), float64(k.events.Load())/d.Seconds())
 	fmt.Fprintf(&out, "| runs that had to be whole | %d |\n| lost, doubled, out of order, without one end | %d |\n", k.sound.Load(), len(k.flaws))
