@@ -78,7 +78,7 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil
 	handingOver, handedOver := h.Agent.HandingOver(), false
 	for pos := int64(0); ; {
-		page, err := h.Log.After(ctx, id, pos)
+		page, err := h.nextPage(ctx, id, pos, observe == nil)
 		if errors.Is(err, event.ErrGone) {
 			// The log has dropped the beginning of a long run. Continue at the newest event, which
 			// is enough to see the end.
@@ -137,6 +137,23 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 			return event.Run{}, errCallerGone
 		}
 	}
+}
+
+// nextPage returns the events of a run after pos. If only the end matters, it leaves out those before the
+// newest one, and returns no event before the run has settled.
+func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bool) (event.Page, error) {
+	if !onlyEnd {
+		return h.Log.After(ctx, id, pos)
+	}
+	settled, err := h.Log.Settled(ctx, id)
+	if err != nil {
+		return event.Page{}, err
+	}
+	run, err := h.Log.Run(ctx, id)
+	if err != nil || !run.Last.Settled() {
+		return event.Page{More: settled}, err
+	}
+	return h.Log.After(ctx, id, max(pos, run.Last.Seq-1))
 }
 
 // isSuspended reports whether a run is suspended whose newest event is e.

@@ -52,6 +52,12 @@ type Event struct {
 // Terminal reports whether e ends its run.
 func (e Event) Terminal() bool { return isTerminal(e.Body) }
 
+// Settled reports whether a run whose newest event is e has ended or is suspended.
+func (e Event) Settled() bool {
+	_, suspended := e.Body.(Suspended)
+	return suspended || e.Terminal()
+}
+
 // CallID returns the id of the call that e belongs to; "" if it belongs to none.
 func (e Event) CallID() string {
 	if b, ok := e.Body.(interface{ call() Call }); ok {

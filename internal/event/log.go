@@ -127,6 +127,10 @@ type Log interface {
 	// the events after seq are no longer kept, ErrInvalidPosition if seq is negative or
 	// beyond the newest event.
 	After(ctx context.Context, run string, seq int64) (Page, error)
+	// Settled returns a channel that is closed when the newest event of the run is Settled, or when it
+	// is time to ask again. A caller that waits for the answer alone is not woken for other events, and
+	// a durable log need not hurry to store them.
+	Settled(ctx context.Context, run string) (<-chan struct{}, error)
 	// Run returns what is known of a run. With ErrGone it still returns the owner, so that
 	// the API can answer other callers as if the run had never existed.
 	Run(ctx context.Context, id string) (Run, error)

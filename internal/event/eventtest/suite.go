@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"AfterReturnsAllThatFollows", testAfterReturnsAllThatFollows},
 		{"EventIsReadableWhenAppendReturns", testEventIsReadableWhenAppendReturns},
 		{"MoreIsClosedByAnAppend", testMoreIsClosedByAnAppend},
+		{"SettledIsClosedByASuspensionAndByTheEnd", testSettledIsClosedByASuspensionAndByTheEnd},
 		{"TerminalEventIsLast", testTerminalEventIsLast},
 		{"RunIsCreatedOnce", testRunIsCreatedOnce},
 		{"InvalidPositionsAreRefused", testInvalidPositionsAreRefused},
@@ -131,6 +132,38 @@ func testMoreIsClosedByAnAppend(t *testing.T, log event.Log) {
 	case <-page.More:
 	case <-t.Context().Done():
 		t.Fatal("More is open after an append, want closed")
+	}
+}
+
+func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	for _, b := range []event.Body{event.Suspended{Interrupts: []event.Interrupt{}}, event.FinalAnswer{}} {
+		appendEvent(t, log, "run_a", stepStart(1)) // it ends a suspension
+		settled, err := log.Settled(t.Context(), "run_a")
+		if err != nil {
+			t.Fatalf("Settled = %v, want no error", err)
+		}
+		appendEvent(t, log, "run_a", stepStart(2))
+		select {
+		case <-settled:
+			t.Fatalf("Settled is closed before %T, want open", b)
+		default:
+		}
+		appendEvent(t, log, "run_a", b)
+		again, err := log.Settled(t.Context(), "run_a")
+		if err != nil {
+			t.Fatalf("Settled after %T = %v, want no error", b, err)
+		}
+		for _, settled := range []<-chan struct{}{settled, again} {
+			select {
+			case <-settled:
+			case <-t.Context().Done():
+				t.Fatalf("Settled is open after %T, want closed", b)
+			}
+		}
+	}
+	if _, err := log.Settled(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
+		t.Errorf("Settled of an unknown run = %v, want %v", err, event.ErrNotFound)
 	}
 }
 

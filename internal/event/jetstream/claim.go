@@ -159,7 +159,7 @@ func (l *Log) readRunState(ctx context.Context, id string) (s runState, err erro
 		return s, event.ErrGone
 	}
 	if last == nil { // the run's creator has not written its first event yet
-		request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
+		request, err := l.readRequest(ctx, id)
 		if err == nil && request != nil {
 			s.by, err = parseWriterID(request.header)
 		}
@@ -219,7 +219,7 @@ func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delive
 // appendClaim appends a claim at the head of a run and makes this instance its writer. It
 // returns ErrFenced if the head has changed since s was read.
 func (l *Log) appendClaim(ctx context.Context, id string, s runState, d *delivery) (event.Job, error) {
-	request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
+	request, err := l.readRequest(ctx, id)
 	if err != nil {
 		return nil, err
 	}

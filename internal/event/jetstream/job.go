@@ -48,14 +48,37 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
-	if err = l.savePayload(ctx, id, requestToken, request); err == nil {
-		err = l.enqueueJob(ctx, jobPrefix+id)
-	}
-	if err != nil {
+	if err = l.enqueueRequest(ctx, id, request); err != nil {
 		l.removeJob(j)
 		return nil, err
 	}
 	return j, nil
+}
+
+// maxJobRequest is up to how many bytes a request is stored in the message of its job. The queue has a
+// sixteenth of MaxBytes for all jobs.
+const maxJobRequest = 2 << 10
+
+// enqueueRequest adds the job of a run to the queue, with its request.
+func (l *Log) enqueueRequest(ctx context.Context, id string, request []byte) error {
+	m := nats.NewMsg(jobPrefix + id)
+	if l.batches && len(request) <= maxJobRequest {
+		m.Data = request
+		m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
+	} else if err := l.savePayload(ctx, id, requestToken, request); err != nil {
+		return err
+	}
+	return l.publishUnordered(ctx, "enqueue a run", m, isDuplicate)
+}
+
+// readRequest returns the message that has the request of a run: that of its job, or one of the run if the
+// request is large or an older version stored it. It returns nil if the log has none.
+func (l *Log) readRequest(ctx context.Context, id string) (*message, error) {
+	m, err := l.readLastFromLeader(ctx, jobsName, jobPrefix+id)
+	if err != nil || m != nil && len(m.data) > 0 {
+		return m, err
+	}
+	return l.readLast(ctx, runsName, runSubject(id, requestToken))
 }
 
 // addJob registers a job that this instance executes, unless the run has one already.

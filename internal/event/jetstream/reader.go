@@ -50,6 +50,46 @@ func (l *Log) After(ctx context.Context, id string, seq int64) (event.Page, erro
 	}
 }
 
+// Settled implements event.Log.
+func (l *Log) Settled(ctx context.Context, id string) (<-chan struct{}, error) {
+	for {
+		r, err := l.getRun(id)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.updateFor(ctx, 0); err != nil {
+			return nil, err
+		}
+		if settled, err := r.settledChannel(); settled != nil || err != nil {
+			return settled, err
+		}
+		if err := r.subscribeEvents(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// settledChannel returns the channel of Settled, or nil if the run needs its live subscription first.
+func (r *run) settledChannel() (<-chan struct{}, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lastUsed = time.Now()
+	if r.isGoneLocked() {
+		return nil, event.ErrGone
+	}
+	if !r.last.Settled() && r.writer == nil && r.eventSub == nil && !r.log.alone {
+		return nil, nil
+	}
+	if r.settled == nil {
+		r.settled = make(chan struct{})
+	}
+	settled := r.settled
+	if r.last.Settled() {
+		r.wakeReadersLocked()
+	}
+	return settled, nil
+}
+
 // updateFor brings the cache up to date for a reader at seq.
 func (r *run) updateFor(ctx context.Context, seq int64) error {
 	r.mu.Lock()

@@ -80,7 +80,7 @@ func (l *Log) isLost(ctx context.Context, id string, hasEvents, hasJob bool) (bo
 	if hasEvents || !hasJob {
 		return !hasEvents, nil
 	}
-	request, err := l.readLast(ctx, runsName, runSubject(id, requestToken))
+	request, err := l.readRequest(ctx, id)
 	return request == nil, err
 }
 

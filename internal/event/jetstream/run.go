@@ -68,7 +68,8 @@ type run struct {
 	head      uint64      // pos of the run's last message, control messages included
 	headBy    writerID    // of the message at head
 	positions []position  // of some older events
-	more      chan struct{}
+	more      chan struct{} // of readers that wait for any event
+	settled   chan struct{} // of readers that wait until the run has settled
 	moreInput chan struct{}
 	noInputs  bool      // the run was created here, and has no input yet
 	lastUsed  time.Time // when a caller last asked for the run
@@ -161,8 +162,17 @@ func (r *run) isGoneLocked() bool {
 	return r.record.Gone || r.last.Terminal() && r.log.Now().Sub(time.UnixMilli(r.last.Time)) >= r.log.retention
 }
 
-// wakeReadersLocked makes callers that wait for events ask again.
+// wakeReadersLocked makes callers that wait for the run ask again.
 func (r *run) wakeReadersLocked() {
+	r.wakeReadersOfEventsLocked()
+	if r.settled != nil {
+		close(r.settled)
+		r.settled = nil
+	}
+}
+
+// wakeReadersOfEventsLocked makes callers that wait for any event ask again.
+func (r *run) wakeReadersOfEventsLocked() {
 	if r.more != nil {
 		close(r.more)
 		r.more = nil
@@ -196,7 +206,11 @@ func (r *run) appendTailLocked(events []event.Event, pos, previous uint64, by wr
 		r.trimTailLocked()
 		r.countCachedLocked()
 	}
-	r.wakeReadersLocked()
+	if r.stale || r.last.Settled() {
+		r.wakeReadersLocked()
+	} else {
+		r.wakeReadersOfEventsLocked()
+	}
 }
 
 // advanceHeadLocked records that a control message is now the run's last message.

@@ -56,7 +56,7 @@ const (
 	eventToken   = "ev"   // events and control messages
 	inputToken   = "in"   // .INPUT: answers and requests from outside
 	resultToken  = "res"  // .CALL: results
-	requestToken = "req"  // the request that the executor was given
+	requestToken = "req"  // the request that the executor was given, if it is not in the message of the job
 	partToken    = "part" // .NONCE.N: a part of a payload that is too large for one message
 )
 

@@ -240,6 +240,24 @@ func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	return r.pageLocked(seq)
 }
 
+// Settled implements event.Log.
+func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
+	r, err := l.findRun(id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l.expiredLocked(r) {
+		return nil, event.ErrGone
+	}
+	settled := waitChannel(&r.settled)
+	if r.status != event.StatusRunning {
+		wakeWaiters(&r.settled)
+	}
+	return settled, nil
+}
+
 // Run implements event.Log.
 func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 	r, err := l.findRun(id)

@@ -238,6 +238,7 @@ func (l *Log) dropLocked(r *run) {
 	l.tombstones.addOwner(r.record.ID, r.record.Owner)
 	l.runs.Delete(r.record.ID)
 	wakeWaiters(&r.more)
+	wakeWaiters(&r.settled)
 	wakeWaiters(&r.inbox.more)
 }
 

@@ -29,6 +29,7 @@ type run struct {
 	ended   time.Time     // when the terminal event was appended; zero before
 	dropped bool          // only record is left
 	more    chan struct{} // closed at the next append; nil while no caller waits
+	settled chan struct{} // closed at the next append after which the run has settled; nil while no caller waits
 }
 
 // lines has buffers in which events are encoded.
@@ -61,6 +62,9 @@ func (r *run) appendEvent(b event.Body) (e event.Event, grown int64, err error) 
 		r.events.seal()
 	}
 	wakeWaiters(&r.more)
+	if e.Settled() {
+		wakeWaiters(&r.settled)
+	}
 	return e, r.countLocked(), nil
 }
 
