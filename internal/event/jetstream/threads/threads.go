@@ -61,10 +61,14 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 }
 
 // change replaces the head of a thread by what edit makes of it, and repeats that when another process
-// was faster. edit gets a copy, of a new thread if there is none, and reports whether it changed it.
+// was faster. edit gets a copy, of a new thread if there is none, and reports whether it changed it. Most
+// threads that the index does not have are new, so the head is read only when that turns out to be wrong.
 func (s *Store) change(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
-	before, cached := s.cachedHead(owner, id)
-	for {
+	before, found := s.cachedHead(owner, id)
+	if !found {
+		before = head{}
+	}
+	for cached := true; ; cached = false {
 		if !cached {
 			var err error
 			if before, err = s.readHead(ctx, owner, id); err != nil {
@@ -77,7 +81,6 @@ func (s *Store) change(ctx context.Context, owner event.Owner, id string, edit f
 		}
 		changed, err := edit(&after)
 		if cached && (err != nil || !changed) { // the index may be behind
-			cached = false
 			continue
 		}
 		if err != nil || !changed {
@@ -90,7 +93,6 @@ func (s *Store) change(ctx context.Context, owner event.Owner, id string, edit f
 		if replaced {
 			return after.thread(), nil
 		}
-		cached = false
 	}
 }
 
