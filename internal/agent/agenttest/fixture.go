@@ -35,7 +35,9 @@ type Fixture struct {
 	Tools *ToolServer
 }
 
-// NewFixture starts a fixture; set may change the options, and configure those of the server.
+// NewFixture starts a fixture; set may change the options, and configure those of the server. Either may be left
+// out. The log is in memory and a run needs no reader for an hour, unless set says otherwise. At the end of
+// the test the agent is drained without waiting for runs, and then its model and its tools are closed.
 func NewFixture(t testing.TB, script llmtest.Script, set func(*agent.Options), configure ...func(*config.Server)) *Fixture {
 	t.Helper()
 	h := &Fixture{Model: llmtest.New(t, script), Tools: newToolServer(t)}

@@ -18,7 +18,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// ToolServer is a real MCP server whose tools tell the test what they do.
+// ToolServer is a real MCP server whose tools tell the test what they do: add, echo, fail, wait, meet, steps,
+// ask, interview, sample and give. It also has the prompt greet. Each request to it goes over HTTP.
 type ToolServer struct {
 	URL         string
 	Entered     chan string   // a tool was entered
@@ -27,10 +28,10 @@ type ToolServer struct {
 
 	over chan struct{} // closed when the test is
 
-	mu         sync.Mutex // protects what follows
-	results    map[string]json.RawMessage
-	callCounts map[string]int // calls that arrived, by tool
-	metas      []map[string]any
+	mu         sync.Mutex                 // protects what follows
+	results    map[string]json.RawMessage // of the tool "give", by the name in its arguments
+	callCounts map[string]int             // calls that arrived, by tool
+	metas      []map[string]any           // the _meta of each call, in order
 }
 
 // Instructions are what the server says about its own use.
