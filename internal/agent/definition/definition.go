@@ -8,6 +8,11 @@
 // The file is YAML, and so it may be JSON. Parse is strict: an unknown member, a member given twice, a
 // wrong type and an agent that cannot work are errors, which name the agent and the line. An Agent is
 // a value that nothing changes after Parse; it may be used concurrently.
+//
+// An agent can only narrow what the service allows: its lists of servers and tools are applied after the rules
+// of the caller, its budget is lowered to the service's, and its approvals come on top of those of mcp.json.
+// The lists of agents that may be asked contain no cycle. The depth is bounded besides, by MaxLevels, because a
+// service may read another file while runs of the old one go on.
 package definition
 
 import (

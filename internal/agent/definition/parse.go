@@ -20,7 +20,8 @@ import (
 // reservedID is the name of the MCP tool of the default agent.
 const reservedID = "answer"
 
-// Parse reads a file of agents. The error is an *Error.
+// Parse reads a file of agents. The error is an *Error, about the first mistake. It checks each agent by itself
+// first, and then which agents ask which, since an agent may name one that comes later in the file.
 func Parse(data []byte, o Options) (File, error) {
 	p := parser{Options: o, lines: make(map[string]*yaml.Node)}
 	root, err := parseYAML(data)
@@ -65,7 +66,8 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 var jsonEscapes = regexp.MustCompile(`\\\\|\\/|\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})`)
 
 // jsonAsYAML removes the differences between JSON and what the YAML library reads: tabs between the
-// tokens, escaped slashes, and characters that are written as two escapes. Lines stay the same.
+// tokens, escaped slashes, and characters that are written as two escapes. Lines stay the same, so that errors
+// name the lines of the file.
 func jsonAsYAML(data []byte) []byte {
 	data = bytes.ReplaceAll(data, []byte("\t"), []byte(" ")) // no string of JSON contains a tab
 	return jsonEscapes.ReplaceAllFunc(data, func(match []byte) []byte {
@@ -188,7 +190,8 @@ func (p *parser) readID(n *yaml.Node, a *Agent) error {
 	return nil
 }
 
-// readMember reads one member of an agent.
+// readMember reads one member of an agent, which readMembers has found to be given once. It returns errUnknown for
+// a name that agents do not have. The id is read before, by readAgent.
 func (p *parser) readMember(a *Agent, name string, n *yaml.Node) (err error) {
 	switch name {
 	case "id":

@@ -76,6 +76,8 @@ func (p *parser) checkServers(n *yaml.Node, names []string) error {
 	return nil
 }
 
+// checkGlobs refuses a pattern that path.Match cannot use. Whether a tool matches is not checked: a server may get
+// the tool later.
 func (p *parser) checkGlobs(n *yaml.Node, globs []string) error {
 	for i, glob := range globs {
 		if _, err := path.Match(glob, ""); err != nil {
