@@ -11,7 +11,9 @@ import (
 	"answerd/internal/help"
 )
 
-// begin makes an attempt in its own goroutine, unless too many go on.
+// begin makes an attempt in its own goroutine, unless too many go on. It takes over the job: however the attempt
+// ends, the job is parked, released or done. A delivery for which there is no room is parked for 1 to 4 seconds,
+// and so does not keep a claiming goroutine from other runs.
 func (d *Deliverer) begin(job event.Job, rec record) {
 	target := d.urlOf(rec)
 	if target == "" {
@@ -61,7 +63,10 @@ func (d *Deliverer) urlOf(rec record) string {
 	return ""
 }
 
-// attempt makes one attempt, and decides what comes after it.
+// attempt makes one attempt, and decides what comes after it. The first attempt of a job comes from the process
+// that has just appended the end of the run, so only later ones compare the end. A process that died before it
+// appended the end leaves a delivery about nothing: the process that takes the run over stores another one,
+// with the same webhook-id. This one is then sent too if the run got the same end, and removed if it got another.
 func (d *Deliverer) attempt(job event.Job, rec record) {
 	defer func() {
 		if v := recover(); v != nil { // it must not end the process with all runs

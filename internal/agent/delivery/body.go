@@ -33,7 +33,9 @@ type body struct {
 	DeliveryID string `json:"delivery_id,omitempty"`
 }
 
-// newBody returns the body about the end of a run.
+// newBody returns the body about the end of a run, with at most about maxBody bytes of what the run has produced.
+// It leaves out in this order, until the rest fits: the arguments and results of the calls, then the structured
+// output together with the end of the answer. A receiver that needs all of it fetches the run.
 func newBody(run event.Run, agent string, end event.Body) body {
 	b := body{
 		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,

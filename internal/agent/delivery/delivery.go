@@ -2,8 +2,8 @@
 // service (RUN_WEBHOOK_URL) for every run, and one to the callback of the question.
 //
 //	d, err := delivery.New(delivery.Options{URL: "https://crm.example.com/runs", Secret: secret, Log: log})
-//	ready, err := d.Prepare(ctx, run, callback, end) // before the terminal event is appended
-//	ready.Send()                                     // once it is in the log
+//	ready, err := d.Prepare(ctx, run, agent, callback, end) // before the terminal event is appended
+//	ready.Send()                                            // once it is in the log
 //
 //	if delivery.IsDelivery(job.Run()) {
 //		d.Resume(job) // a job that Log.Claim has returned
@@ -107,19 +107,21 @@ type Deliverer struct {
 	cancel   context.CancelFunc
 	draining context.Context // ends when Drain begins; no attempt begins then unless Local
 	stop     context.CancelFunc
-	work     sync.WaitGroup
-	counting sync.WaitGroup
+	work     sync.WaitGroup // the goroutines of attempts
+	counting sync.WaitGroup // the goroutine of countLoop
 
 	waiting, bytes atomic.Int64 // in the log, as counted last, and what has changed here since
 	countMu        sync.Mutex   // guards changes of waiting and bytes, and the next two lines
 	storing        [2]int64     // deliveries that are being stored, and their bytes
 	added          [2]int64     // deliveries that were stored here, ever, and their bytes
 
-	mu       sync.Mutex // protects the fields below
-	closed   bool
+	mu       sync.Mutex     // protects the fields below
+	closed   bool           // Drain waits for the last attempts: no other one begins
 	attempts map[string]int // at present, by origin
-	local    map[string]bool
-	idle     chan struct{} // closed when local is empty; nil while nobody waits
+	// local has the deliveries whose jobs this process has, by the run that they are stored as. With Local
+	// also those that are parked, since no other process can make them.
+	local map[string]bool
+	idle  chan struct{} // closed when local is empty; nil while nobody waits
 }
 
 // record is a delivery as it is stored.
@@ -167,6 +169,7 @@ func New(o Options) (*Deliverer, error) {
 	return d, nil
 }
 
+// outcomeAttribute returns the label of the metric answerd.deliveries: delivered, failed or given_up.
 func outcomeAttribute(outcome string) metric.AddOption {
 	return metric.WithAttributes(attribute.String("outcome", outcome))
 }
@@ -188,7 +191,8 @@ func (d *Deliverer) AllowsCallback(url string) bool {
 // sizeKey names the metadata of a delivery's run that has its size in bytes.
 const sizeKey = "bytes"
 
-// fingerprint identifies a terminal event.
+// fingerprint identifies a terminal event, by its type and text. It tells the end that a delivery is about from
+// the one that the run got in another process; ends with the same text need not be told apart.
 func fingerprint(end event.Body) string {
 	text := string(end.Type())
 	switch b := end.(type) {

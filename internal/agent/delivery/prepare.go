@@ -21,6 +21,7 @@ type Prepared struct {
 	jobs []pending
 }
 
+// pending is a stored delivery whose first attempt has not begun.
 type pending struct {
 	job event.Job
 	rec record
@@ -65,7 +66,8 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 // errTooMany means that too many deliveries wait.
 var errTooMany = errors.New("too many deliveries wait")
 
-// storeDelivery stores a delivery and returns its job, which this process has.
+// storeDelivery stores a delivery and returns its job, which this process has: no other process makes an attempt
+// before this one dies or gives the job up.
 func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record) (event.Job, error) {
 	text, err := json.Marshal(rec)
 	if err != nil {

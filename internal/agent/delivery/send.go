@@ -49,6 +49,7 @@ type sender struct {
 	callbacks map[fetch.AddressClass]*http.Client
 }
 
+// newSender returns a sender. Its transports use idle connections again until close.
 func newSender(o Options) *sender {
 	return &sender{
 		secret: o.CurrentSecret, allowPrivate: o.PrivateCallbacks, callbacks: make(map[fetch.AddressClass]*http.Client),
@@ -56,12 +57,15 @@ func newSender(o Options) *sender {
 	}
 }
 
+// newClient returns a client with the bounds of an attempt.
 func newClient(t *http.Transport) *http.Client {
 	t.MaxResponseHeaderBytes, t.MaxIdleConnsPerHost, t.IdleConnTimeout = maxHeader, 2, 30*time.Second
 	return &http.Client{Transport: t, Timeout: attemptTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// clientFor returns the client for a delivery to that URL.
+// clientFor returns the client for a delivery to that URL. A callback may go to addresses that are at most as
+// private as its own host is written: one at a public name must not reach a private address through DNS.
+// There is one client for each limit, because the dialer of its transport checks it.
 func (s *sender) clientFor(target string, isCallback bool) *http.Client {
 	if !isCallback {
 		return s.trusted

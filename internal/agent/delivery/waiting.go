@@ -9,7 +9,13 @@ import (
 	"answerd/internal/help"
 )
 
-// reserve counts a delivery that is about to be stored. It returns false if too many wait.
+// How waiting deliveries are counted: waiting and bytes are those of all processes, as counted in the log every
+// countInterval, and what this process has added or removed since. storing and added let countStored correct
+// for deliveries that are stored while it reads the pages of the log. So the bound can be exceeded by what other
+// processes store within countInterval.
+
+// reserve counts a delivery that is about to be stored. It returns false if too many wait. If it returns true,
+// the caller must call stored, and removed too if the delivery could not be stored.
 func (d *Deliverer) reserve(size int64) bool {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
