@@ -27,6 +27,7 @@ func (r *Recorder) Export(ctx context.Context, id string) (*export.Document, err
 	return r.exportRun(ctx, id, 0)
 }
 
+// exportRun is Export for a run that has level runs above it.
 func (r *Recorder) exportRun(ctx context.Context, id string, level int) (*export.Document, error) {
 	run, err := r.Log.Run(ctx, id)
 	if err != nil {
@@ -99,7 +100,8 @@ func (r *Recorder) readDefinition(ctx context.Context, hash string, into any) (b
 	return true, nil
 }
 
-// addBeginning adds what the run began with.
+// addBeginning adds what the run began with. The question, the model and the metadata come from the start event,
+// since they are not stored twice. events has at least the start event, because the run has ended.
 func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, events []event.Event, created time.Time) error {
 	start, _ := events[0].Body.(event.Start)
 	doc.Request = export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata}
@@ -190,7 +192,9 @@ func Render(t export.Template, instructions string, tools []catalog.Tool, create
 	return text, err
 }
 
-// addRequests adds the requests to the model, if they were recorded.
+// addRequests adds the requests to the model, if they were recorded. A step has several if the endpoint refused
+// the first ones as too long. A step that ran again after a takeover has those of the last time, and perhaps one
+// of an earlier time that had more tries.
 func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b beginning, events []event.Event) error {
 	for _, e := range events {
 		started, ok := e.Body.(event.StepStart)
@@ -240,6 +244,7 @@ func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []
 	return nil
 }
 
+// addResult adds the whole result of a call, or says that it is missing.
 func (r *Recorder) addResult(ctx context.Context, doc *export.Document, callID string) error {
 	var result json.RawMessage
 	found, err := r.read(ctx, doc.Run.ID, callID, &result)

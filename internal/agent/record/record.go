@@ -3,10 +3,14 @@
 //
 //	r := record.New(record.Options{Log: log, Retention: time.Hour})
 //	err := r.Begin(ctx, run.ID, record.Beginning{Request: request, Tools: list}) // once, before the first step
-//	doc, err := r.Export(ctx, run)
+//	doc, err := r.Export(ctx, run.ID)
 //
 // Tools, agents and prompts are stored once, under their hash, and runs refer to them. So a run costs
 // some 200 bytes more than its events. A Recorder may be used concurrently.
+//
+// A run continues if this fails: its export then lists what is missing, and cannot be run again. The system
+// prompt is not stored at all. The export renders it again from its template, and compares the result with a
+// checksum, so a change of how prompts are rendered makes it missing and not wrong.
 package record
 
 import (
@@ -37,9 +41,9 @@ type Recorder struct {
 	Options
 
 	mu    sync.Mutex           // protects what follows
-	known map[string]time.Time // when a definition was stored, by its hash
-	bytes int                  // of the known definitions
-	tools map[toolKey]string   // the hash of a tool's definition
+	known map[string]time.Time // when a definition was stored last by this process, by its hash
+	bytes int                  // of the definitions that were stored since known was empty
+	tools map[toolKey]string   // the hash of a tool's definition; a cache, emptied at maxHashes
 }
 
 // toolKey identifies the definition of a tool.
@@ -273,6 +277,9 @@ func (r *Recorder) define(ctx context.Context, definitions map[string][]byte) er
 // errTooMany means that the process has stored as many bytes of definitions as it may.
 var errTooMany = errors.New("too many definitions of tools and agents are stored")
 
+// defineOne stores a definition, or extends the time for which it is kept. It marks the definition as known
+// before it asks the log, so that 100 runs which begin at once do not store it 100 times. If the log fails, these
+// runs have an export with a missing definition, and the next run tries again.
 func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) error {
 	if len(data) > maxDefinition {
 		return fmt.Errorf("a definition of %d bytes is too large to be stored", len(data))
@@ -320,6 +327,7 @@ func (r *Recorder) forgetOldLocked() {
 	}
 }
 
+// definitionKey returns the key of a definition among the values of the log.
 func definitionKey(hash string) values.Key { return values.NewKey("definition", hash) }
 
 // AddRequest stores a request to the model: of a step, and which try it is in that step, both from 1.
@@ -340,6 +348,7 @@ func (r *Recorder) AddRequest(ctx context.Context, run string, step, try int, q 
 	return nil
 }
 
+// requestKey returns the name under which a request is stored with its run. addRequests tries the numbers in order.
 func requestKey(step, try int) string { return fmt.Sprintf("%s %d %d", requestName, step, try) }
 
 // messages returns messages in the form of an export. What a provider wants back with a message is left
