@@ -68,6 +68,7 @@ func (b *Builder) StepText() string {
 	return b.text.String()
 }
 
+// endStepLocked gives the last step its text, if there is one.
 func (b *Builder) endStepLocked() {
 	if n := len(b.steps); n > 0 {
 		b.steps[n-1].Text = b.text.String()
@@ -85,7 +86,9 @@ func (b *Builder) callLocked(id string) *Call {
 }
 
 // Turn returns the turn of a run that ends with end, which was not added, or that has not ended, if end is
-// nil. Without an answer it has only the calls that ended, and the partial text that the end gives.
+// nil. Without an answer it has only the calls that ended, and the partial text that the end gives: endpoints
+// refuse a conversation in which a call has no result. Calls of the caller's own tools stay open if the run
+// completed with them, since their results come with the next question. Turn may be called several times.
 func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()

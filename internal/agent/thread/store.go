@@ -125,6 +125,10 @@ func (s Store) decode(ctx context.Context, stored []event.Turn, branch bool) (tu
 // Release lets other runs of the thread begin if its active run has ended or is not in the log any more.
 // It adds the turn of a run that has ended without adding it. It returns a *event.BusyError if the run
 // goes on. beginsHere says that this process executes the run or is about to.
+//
+// This repairs what a process left that died between two steps of a turn. A run without an event is waited for
+// and then deleted, since its process may have died before the job was created, and nobody would ever begin
+// it. If that process is only slow, its next append fails, and it does not begin the run either.
 func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string, beginsHere bool) error {
 	run, err := s.Log.Run(ctx, id)
 	if err == nil && run.Last.Seq == 0 && !beginsHere {
@@ -148,6 +152,7 @@ func (s Store) Release(ctx context.Context, owner event.Owner, thread, id string
 	return s.endTurn(ctx, owner, thread, id, FromEvents(run, events).Encode())
 }
 
+// endTurn ends a turn; data is nil if the run left nothing. A thread that was deleted meanwhile is not an error.
 func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string, data []byte) error {
 	if err := s.Log.EndTurn(ctx, owner, thread, id, data); err != nil && !errors.Is(err, event.ErrNotFound) {
 		return fmt.Errorf("end a turn of a thread: %w", err)
@@ -230,6 +235,7 @@ func FromEvents(run event.Run, events []event.Event) Turn {
 	return t
 }
 
+// allEvents returns all events of a run so far.
 func allEvents(ctx context.Context, log event.Log, id string) (events []event.Event, _ error) {
 	for {
 		page, err := log.After(ctx, id, int64(len(events)))

@@ -70,8 +70,9 @@ type Call struct {
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Error    *string         `json:"error,omitempty"`
 
-	byClient  bool
-	cancelled bool
+	// Set and used by Builder only; a decoded turn does not have them.
+	byClient  bool // the caller executes it
+	cancelled bool // it ended because the run was cancelled, or its time was used up
 }
 
 // version changes when an older process cannot read the turns of a newer one.
@@ -168,6 +169,8 @@ func (t Turn) withoutMedia() Turn {
 	return t
 }
 
+// describeMedia returns a text with the files of a message in it: text files as they are, and a line for each other
+// one. Files that are only an address stay as they are.
 func describeMedia(text string, media []llm.Media) (string, []llm.Media) {
 	var kept []llm.Media
 	for _, m := range media {
