@@ -116,6 +116,7 @@ func (a amounts) plus(b amounts) amounts {
 	return amounts{a.Input + b.Input, a.Output + b.Output, a.Total + b.Total, a.Cost + b.Cost}
 }
 
+// byName returns the amount that a Limit of that name bounds. Names are those of ParseLimits.
 func (a amounts) byName(name string) (n float64, known bool) {
 	switch name {
 	case "cost":
@@ -138,6 +139,13 @@ type period struct {
 
 // budgets counts what callers use towards the limits, in a store that all processes share. What
 // cannot be stored stays in memory, counts here, and is stored with the caller's next use.
+//
+// Use is charged after each model call, since only then its tokens are known, and never in advance. So calls
+// that are in flight when a limit is reached exceed it, and processes learn of each other's use when they store
+// or check. Each caller has one value with all of their periods, which is written by compare and swap: of two
+// processes that add at the same time, the slower one reads the value again and adds to that.
+//
+// If a process dies with pending use, that use is lost, in favour of the caller.
 type budgets struct {
 	limits []Limit
 	store  values.Store
@@ -149,12 +157,15 @@ type budgets struct {
 
 // pendingUse is what a caller has used and the store does not have yet.
 type pendingUse struct {
-	stored        map[string]period // as it was stored last; nil if that is unknown
-	waiting       amounts           // will be stored next
-	inFlight      amounts           // is being stored
+	stored   map[string]period // as it was stored last; nil if that is unknown
+	waiting  amounts           // will be stored next
+	inFlight amounts           // is being stored
+	// isBeingStored is set while one goroutine stores the caller's use without mu. Others only add to waiting
+	// then; the first one goes on until nothing waits.
 	isBeingStored bool
 }
 
+// total returns what the store does not have yet, as far as this process knows. p may be nil.
 func (p *pendingUse) total() amounts {
 	if p == nil {
 		return amounts{}
@@ -260,6 +271,7 @@ func (l Limit) current(stored map[string]period, now time.Time) period {
 	return period{From: now.UnixMilli()}
 }
 
+// load returns what is stored of a caller, nil if nothing is, and the revision that SetValue compares.
 func (b *budgets) load(ctx context.Context, caller string) (stored map[string]period, revision uint64, err error) {
 	value, revision, err := b.store.Value(ctx, values.NewKey("caller budget", caller))
 	if err != nil {
