@@ -178,6 +178,7 @@ func (c Call) deliveryID() string {
 	return "dlv_" + hex.EncodeToString(sum[:16])
 }
 
+// encodeBody returns the bytes that are signed and sent. now and delivery become the timestamp and the delivery_id.
 func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -188,6 +189,7 @@ func (c Call) encodeBody(now time.Time, delivery string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// wireBody returns the body as a value to encode: the two kinds of hooks have bodies with different members.
 func (c Call) wireBody(now int64, delivery string) any {
 	if c.Hook.isToolEvent() {
 		return wireCall{

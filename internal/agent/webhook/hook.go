@@ -133,6 +133,8 @@ func (c *Client) Ask(ctx context.Context, call Call) (Reply, error) {
 	return reply, err
 }
 
+// postCall sends one question and returns the reply. An error means that the service may or may not have received
+// the question.
 func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 	delivery := call.deliveryID()
 	body, err := call.encodeBody(time.Now(), delivery)

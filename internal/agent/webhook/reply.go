@@ -128,8 +128,10 @@ func parseReply(about Event, text []byte) (Reply, error) {
 	return r, nil
 }
 
+// wrongType returns the error for a member whose value is of another JSON type.
 func wrongType(name string) error { return fmt.Errorf("the reply's %s is of a wrong type", name) }
 
+// unmarshal decodes the member of that name. Its error has neither the value nor the words of the decoder.
 func unmarshal(name string, value stdjson.RawMessage, to any) error {
 	if json.Unmarshal(value, to) != nil {
 		return wrongType(name)
@@ -217,6 +219,7 @@ func checkResource(raw stdjson.RawMessage) string {
 	return ""
 }
 
+// stringOf returns the value of a JSON string; ok is false for any other value, and for none.
 func stringOf(raw stdjson.RawMessage) (s string, ok bool) {
 	if len(raw) == 0 || raw[0] != '"' {
 		return "", false
