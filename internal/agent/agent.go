@@ -15,9 +15,16 @@
 // All calls of a turn run at the same time, and their results go back to the model in call order. A
 // failed call becomes a message to the model, and the run continues.
 //
+// An Agent owns the runs of its process. A run has what lives as long as the execution here: its identity,
+// its context and the writer of its events. A loop has the state of its turns, and a toolExecution one tool
+// call while its steps are taken. replay.State is what other processes did in the run; most runs have none.
+// Whatever is announced outside is stored first: a question before a person is asked, a note before a call is
+// sent, the events so far before a hook hears of them. Otherwise a process that takes the run over would not
+// know what was announced, and would do it again.
+//
 // Start reading with loop.go, which has the turns of a run, and toolcall.go, which has the steps of
-// a tool call. takeover.go explains how a run continues in another process, suspension.go how it
-// waits for people, and reader.go when it is cancelled for lack of readers.
+// a tool call. start.go has how a run begins and when it is cancelled for lack of readers, run.go how it
+// ends, suspension.go how it waits for people, and takeover.go how it continues in another process.
 package agent
 
 import (
@@ -174,17 +181,17 @@ type Agent struct {
 	accepting    context.Context // ends when Drain begins
 	stopAccept   context.CancelFunc
 	stopClaims   context.CancelFunc
-	claiming     sync.WaitGroup
-	idleSignal   chan struct{} // of capacity 1: a run has ended or was suspended
+	claiming     sync.WaitGroup // the goroutines of claimLoop
+	idleSignal   chan struct{}  // of capacity 1: a run has ended or was suspended
 	handOverOnce sync.Once
 	handingOver  chan struct{} // closed when Drain hands runs over
 
 	gate *admission.Gate
 
-	mu          sync.Mutex // protects the fields below and the grace timer of every run
-	active      map[string]*run
-	directCalls int            // in flight
-	readers     map[string]int // open readers in this process, by run id
+	mu          sync.Mutex      // protects the fields below and the grace timer of every run
+	active      map[string]*run // by id; a run is here before the log has it, and until its end is appended
+	directCalls int             // in flight
+	readers     map[string]int  // open readers in this process, by run id
 	draining    bool
 	handedOver  bool // handOverRuns has begun: no run may be registered any more
 }
@@ -244,6 +251,12 @@ type loop struct {
 }
 
 // run holds the state of a run that this process executes.
+//
+// Its context ends for two kinds of reasons, which the cause tells apart. After causes such as errRequested,
+// errAbandoned or errShutdown the run ends: it gets a terminal event here. After errParked, errHandedOver and
+// errTakenOver only its execution here ends, and this process must not append to it any more: another one may
+// be writing already. The first cause counts, so a cancellation does not change a run that was relinquished,
+// and the other way round. A cancellation that another process has to see is therefore an input too (Cancel).
 type run struct {
 	event.Run
 	account    usage.Account // whose usage it is
@@ -398,12 +411,18 @@ type jsonText = json.RawMessage
 // process, must not wait for it.
 const claimWorkers = 4
 
+// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
 var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
 
+// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled, which runByKey
+// compares to let the idempotency key of such a run start another one. So the text must not change.
 var errAbandoned = errors.New("abandoned")
 
+// errRequested cancels a run because somebody asked for it, in this process or through an input in the log. Its
+// text becomes the reason in the event cancelled.
 var errRequested = errors.New("requested")
 
+// errShutdown ends the runs that a draining process could not hand over, because its log ends with it.
 var errShutdown = errors.New("server_shutdown")
 
 // Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
@@ -423,8 +442,8 @@ func recoverTo(err *error) {
 
 // panicError reports a panic in a goroutine of a run. It ends only that run.
 type panicError struct {
-	value any
-	stack []byte
+	value any    // of the panic
+	stack []byte // of the goroutine that panicked; only the log shows it
 }
 
 // errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
@@ -446,4 +465,4 @@ const textCopies = 3
 
 const maxArgs = 64 << 10 // bytes of one call's arguments
 
-const maxForModel = 256 << 10 // to the conversation
+const maxForModel = 256 << 10 // bytes of text that one result adds to the conversation

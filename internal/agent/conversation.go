@@ -227,6 +227,7 @@ func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []me
 	return all, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
 
+// Unwrap returns why the prompt cannot be had, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
@@ -318,6 +319,7 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 	}
 }
 
+// threads returns the threads of the agent's log.
 func (a *Agent) threads() thread.Store { return thread.Store{Log: a.Log, Logger: a.Logger} }
 
 // title returns the title of a thread that begins with the request.

@@ -144,8 +144,8 @@ type childRun struct {
 	x    *toolExecution
 	id   string
 
-	attached bool // another process started the child, so readers know of its first events
-	progress float64
+	attached bool              // another process started the child, so readers know of its first events
+	progress float64           // how many events of the child have become tool_progress, in all processes
 	waiting  []event.Interrupt // the questions that are open in the child, if it is suspended
 	relayed  map[string]bool   // the ids of those that the owner of the parent was asked
 	asking   sync.WaitGroup    // goroutines that ask them
@@ -244,8 +244,10 @@ func (c *childRun) start(ctx context.Context, question string) error {
 	return nil
 }
 
-// registerChild registers a run that needs no free slot, because its parent has one and waits. It reports
-// false if this process is handing over its runs.
+// registerChild registers a run that needs no free slot, because its parent has one and waits. If children
+// waited for slots, parents that hold all of them would wait for their children for ever. It reports
+// false if this process is handing over its runs. A draining process accepts children, since a run that may
+// still end here could not end without them.
 func (a *Agent) registerChild(r *run) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -420,7 +422,8 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 	}
 }
 
-// spend counts what the child has used, once: a note says that it is counted.
+// spend counts what the child has used, once: a note says that it is counted. The note comes before the budget.
+// A process that takes over charges what the note has (restoreCalls), and calls spend only if there is none.
 func (c *childRun) spend(ctx context.Context, end event.Event) error {
 	l := c.loop
 	if known := c.x.replayed; known != nil && known.Spent != nil {
@@ -445,7 +448,9 @@ func (c *childRun) spend(ctx context.Context, end event.Event) error {
 	return l.run.suspension.recheck()
 }
 
-// spentBy returns what a run has used, with its children, as far as its log still says.
+// spentBy returns what a run has used, with its children, as far as its log still says. The cost is nil if a
+// price is unknown or the events cannot be read. Only the end of a run with an answer has its sums; for other
+// runs they are computed from its steps and calls.
 func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spent) {
 	zero := 0.0
 	s.Cost = &zero

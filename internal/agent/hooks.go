@@ -83,7 +83,7 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 // callPostHook sends the result or the failure to the hook, and returns the hook's version of
 // it. It skips a hook's own answer, a refusal (the tool was not called), and a cancelled call.
 // If ctx ends before the reply, the result is dropped: the hook might have removed something
-// from it.
+// from it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
 func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (*content.Result, error) {
 	if d := x.recordedDecision(); d.Ended {
 		x.abort = &abortError{reason: d.Reason}
@@ -306,7 +306,8 @@ func (l *loop) callPreModelHook(ctx context.Context, turn int, final bool) (adde
 	return extension{Instructions: reply.Instructions, Messages: reply.Messages}, err
 }
 
-// writeExtension stores what a hook adds to the step that has begun, before the model is asked.
+// writeExtension stores what a hook adds to the step that has begun, before the model is asked. If the process
+// dies during the answer, the step runs again with the same additions, and the hook is not asked twice.
 func (l *loop) writeExtension(ctx context.Context, added extension) error {
 	if added.isEmpty() || l.replayed.Extension(l.step) != nil {
 		return nil
@@ -388,7 +389,8 @@ func (l *loop) mustCallInterruptHook(i *interrupt) bool {
 
 // callInterruptHook asks the hook interrupt, in its own goroutine, about a question to a person. The
 // run is not parked before the hook has replied: only the process that executes a run can ask. A
-// hook that ends the run ends its context.
+// hook that ends the run ends its context. The note NoteTold comes after the reply, so that a process which
+// takes over asks again if nobody knows what the hook decided.
 func (l *loop) callInterruptHook(ctx context.Context, i *interrupt) {
 	r := l.run
 	ctx = context.WithoutCancel(ctx) // the hook is asked even if the person answers first

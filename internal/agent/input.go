@@ -242,6 +242,7 @@ type storedInput struct {
 // refused.
 var closedInput = []byte(`{"closed":true}`)
 
+// encodeInput returns an answer as the log stores it. Only the identity of the person is kept, not their claims.
 func encodeInput(in Input, by auth.Identity) []byte {
 	data, _ := json.Marshal(storedInput{ // raw JSON that was checked always marshals
 		Approved: in.Approved, Reason: in.Reason, Args: in.Args, Action: in.Action, Content: in.Content, Issuer: by.Issuer, Subject: by.Subject,
@@ -262,6 +263,7 @@ func decodeInput(id string, data []byte) resolution {
 	}
 }
 
+// newInbox returns an inbox that does not listen. A run listens once it has a job, or at its first question.
 func newInbox(r *run) inbox {
 	return inbox{run: r, stopped: make(chan struct{}), undelivered: make(map[string]resolution), waiting: make(map[string]*interrupt)}
 }
@@ -310,7 +312,8 @@ func (b *inbox) stopListening() {
 	}
 }
 
-// receiveLoop delivers inputs as they arrive, until ctx ends or the run loses its job.
+// receiveLoop delivers inputs as they arrive, until ctx ends or the run loses its job. It is also where a run
+// that appends nothing, because a server or a model is slow, notices that another process has taken it over.
 func (b *inbox) receiveLoop(ctx context.Context) {
 	var lost <-chan struct{}
 	if b.run.job != nil {
@@ -350,7 +353,8 @@ func (b *inbox) receiveAvailable(ctx context.Context) (all []event.Input, more <
 }
 
 // deliverInput hands an input to the interrupt that waits for it, or stores it until an
-// interrupt does.
+// interrupt does. It never blocks: the log has at most one input of each id, and answer has room for one.
+// Only one goroutine at a time may call it, since it moves pos.
 func (b *inbox) deliverInput(in event.Input) {
 	if in.ID == event.CancelID {
 		b.run.cancel(errRequested)

@@ -56,6 +56,7 @@ type interrupt struct {
 	answer chan resolution // of capacity 1, and there is one answer at most
 }
 
+// newInterrupt returns a question that is not asked yet.
 func newInterrupt(rec event.Interrupt) *interrupt {
 	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
 }
@@ -93,6 +94,11 @@ func (l *loop) askOwner(ctx context.Context, rec event.Interrupt) (resolution, e
 // askOwnerAll asks several questions at the same time, and returns their resolutions in order. The
 // run is not suspended before all of them are in the log. It calls resolve, unless that is nil, with
 // each resolution as soon as the log has it.
+//
+// Each question goes through these states: replayed or new; expected by the inbox, since an answer may come as
+// soon as a reader sees the question; open, when its event is in the log; and resolved, by the event that
+// resolveInterrupt appends. askOwnerAll returns when all are resolved, or with an error that leaves them open
+// for the next process.
 func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve func(n int, v resolution) error) ([]resolution, error) {
 	if resolve == nil {
 		resolve = func(int, resolution) error { return nil }
@@ -192,7 +198,9 @@ func (r Request) canAnswer(kind string) bool {
 
 // awaitAnswer waits for the answer, the expiry, or the end of ctx. The log decides which of them was
 // first: each question has one input, so storing closedInput fails if an answer is
-// there already.
+// there already. That answer then counts, although its time is over here: the person was told that it counts.
+// It comes through the inbox, whose goroutine is waited for. If this process has given the run up, nothing is
+// stored, and the question stays open for the next one.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
@@ -233,6 +241,7 @@ func (i *interrupt) resolvedEvent(v resolution) event.Body {
 	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: v.elicitationAction()}
 }
 
+// isApproved reports whether a person has approved. An expired or withdrawn question counts as refused.
 func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
 
 // elicitationAction returns the action for the server: decline if no person can be asked, cancel

@@ -18,6 +18,10 @@ import (
 // results go back to the model. The run ends when the model answers without a call, or when a
 // limit ends it. Turns that are already in the log are replayed instead: they call no model and
 // no tool, and append no events.
+//
+// Limits are checked twice in a turn. Before the calls, because the model's output alone may have used up a
+// limit: every call would then be refused, although a person could raise the limit. After the calls, to decide
+// whether the next turn is the last one. A limit does not cut a turn short; it takes tools away from the next.
 func (l *loop) runTurns(ctx context.Context) (end event.Body, err error) {
 	defer recoverTo(&err)
 	if err := l.prepareRun(ctx); err != nil {
@@ -71,7 +75,9 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 	"Answer the question now with what you have, and say what is missing."
 
 // prepareRun sets the tools and the conversation of the run. Later changes to the servers' tools
-// do not affect the run.
+// do not affect the run. After a takeover it computes all of that again with the tools and servers of this
+// process, which may be other ones; the replayed steps bring back what the model has answered since. Only the
+// process that began the run stores what it began with (recordBeginning), for the export.
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	l.catalog = req.as.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
@@ -209,6 +215,7 @@ func (l *loop) checkLimits(ctx context.Context, turn int) error {
 }
 
 // finalAnswer returns the terminal event of a run that ends with reply.
+// Its finish reason is that of the limit, if one ended the run, and otherwise the model's own.
 func (l *loop) finalAnswer(reply modelReply) event.FinalAnswer {
 	l.metadata.Steps = l.step
 	l.metadata.FinishReason = reply.finish

@@ -77,6 +77,11 @@ const maxTrimTries = 4
 // arrive. It first trims the conversation to the model's context window, and trims it again if
 // the provider refuses it as too long. If the log already has the step, modelTurn restores it
 // instead.
+//
+// The event step_end decides whether the step has happened. Without it, a process that takes over resets the
+// step and asks the model again. With it, the model is not asked again, so whatever later steps need is stored
+// before it: the text and the calls as events, the additions of the hook pre_model_call, the decision of the
+// hook model_result, and the members that the endpoint wants back (writeExtensions).
 func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, error) {
 	tools := l.offeredTools(last)
 	if s := l.replayed.Step(l.step + 1); s != nil {
@@ -133,7 +138,8 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 }
 
 // askTrimmed asks the model, and asks it again with less of the conversation while the provider
-// refuses the conversation as too long.
+// refuses the conversation as too long. It does not ask again once a part or a call of the answer was appended,
+// because readers have it already.
 func (s *modelStream) askTrimmed(ctx context.Context, turn int) error {
 	parts := s.partCount
 	for try := 1; ; try++ {
@@ -217,6 +223,8 @@ func cutAfter(cut bool, err error) error {
 	return err
 }
 
+// countUsage counts what the provider reports of the answer: in the answer's metadata, in metrics and for the
+// caller. The run's budget is charged later, by spendTokens, which replayed steps go through too.
 func (s *modelStream) countUsage(ctx context.Context, u llm.Usage) {
 	s.usageSeen = true
 	s.usage = event.Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Total}
@@ -293,6 +301,8 @@ func (s *modelStream) appendDelta(ctx context.Context, kind, delta string) error
 	return s.run.out.Append(ctx, event.ReasoningDelta{PartID: s.partID, Delta: delta})
 }
 
+// openPart closes the open part and opens one of a kind, text or reasoning. Ids of parts begin with the kind, and
+// are numbered through the whole run.
 func (s *modelStream) openPart(ctx context.Context, kind string) error {
 	if err := s.closePart(ctx); err != nil {
 		return err
@@ -308,6 +318,7 @@ func (s *modelStream) openPart(ctx context.Context, kind string) error {
 	return s.run.out.Append(ctx, event.ReasoningStart{PartID: s.partID})
 }
 
+// closePart appends the end of the open part. It does nothing if none is open.
 func (s *modelStream) closePart(ctx context.Context) error {
 	if s.part == nil {
 		return nil

@@ -34,7 +34,7 @@ type metrics struct {
 	streams    metric.Int64UpDownCounter
 	firstEvent metric.Float64Histogram
 	tools      metric.Float64Histogram
-	toolNames  *toolSeries
+	toolNames  *toolSeries                                // which tools the metric tools names
 	endLabels  map[event.Type][2]metric.MeasurementOption // of runs and duration, for an end without a code
 }
 
@@ -52,7 +52,7 @@ const (
 // change them at any time. The first ones do, until there are too many.
 type toolSeries struct {
 	mu     sync.Mutex // protects the fields below
-	most   int
+	most   int        // series that name their tool, of all servers
 	named  map[[3]string]bool
 	counts map[string]int // by server
 }
@@ -106,6 +106,8 @@ func newMetrics(m metric.Meter, byClaim bool) (metrics, error) {
 // refusals maps errors to the values of the metric's attribute reason.
 var refusals = map[error]string{ErrOverloaded: "full", ErrMemoryShort: "memory", ErrTooMany: "caller_runs", ErrTooFast: "caller_rate", usage.ErrSpent: "caller_budget"}
 
+// countRefusal counts a refused request. err wraps one of the keys of refusals directly, as *Refusal and
+// *usage.SpentError do.
 func (m metrics) countRefusal(ctx context.Context, err error) {
 	m.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", refusals[errors.Unwrap(err)])))
 }
@@ -121,6 +123,8 @@ func newEndLabels(end event.Body) [2]metric.MeasurementOption {
 	}
 }
 
+// countRunEnd counts a run that got its terminal event here. A run that goes on in another process is counted
+// there, with the time since that process took it over.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
 	labels, known := m.endLabels[end.Type()]
 	if !known {
@@ -171,6 +175,7 @@ func (l *loop) logEnd(ctx context.Context, end event.Body) {
 	l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "run ended", attrs...)
 }
 
+// recordToolTime measures a call. kind is the kind of its failure; "" if it succeeded.
 func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, took time.Duration) {
 	if c.Server == "" {
 		return // a name that the model invented would create a new time series

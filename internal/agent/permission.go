@@ -133,6 +133,7 @@ func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string
 	return a.Tools.Prompts(ctx, caller, server)
 }
 
+// mayUse reports whether the rules let a caller use a tool now.
 func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
 	return ok
@@ -161,7 +162,8 @@ func (x *toolExecution) denyByRules() error {
 }
 
 // requireApproval refuses a call that the run may not make, and asks a person if the operator
-// requires that.
+// requires that. An approval is of one version of the tool: x.approvedVersion goes with the request, and package
+// mcp refuses the call if the tool has another version by then.
 func (a *Agent) requireApproval(ctx context.Context, x *toolExecution) error {
 	if x.refusal != "" {
 		return x.failure(mcp.Denied, x.refusal)

@@ -16,6 +16,13 @@ import (
 
 // This file restores into a loop what the run did in other processes. The loop takes the same
 // steps as the first time. For a step whose end is in the log, this file supplies the outcome.
+//
+// A decision that the log has is repeated and never made again, even where this process would decide
+// differently: its tools, rules, limits and time are other ones. Otherwise the conversation would not be the one
+// that the model has answered, or the budget would refuse a call that has a result. Accounting is part of that.
+// Tokens, calls, children and results are charged to the run's budget again in the same order, so that the
+// run continues with what is really left. They are not counted again for the caller or in metrics, because the
+// process that spent them did that (countModelCall).
 
 // restoreLoop sets the loop's initial state: the ids and parts that the run has used, and what
 // its readers already know.
@@ -108,7 +115,14 @@ func (l *loop) appendStepStart(ctx context.Context) error {
 }
 
 // restoreCalls sets the outcomes of the turn's calls that are in the log, and charges the budget
-// as it was charged then. It returns the calls that remain to be made or refused.
+// as it was charged then. It returns the calls that remain to be made or refused. What the log has of a call
+// decides:
+//
+//   - It has ended: its outcome is set, and it is not executed. It is charged if it was sent.
+//   - It was sent, or its child was started: it is charged here, and executeToolCall decides what follows. The
+//     call is refused, since its outcome is unknown, or it continues with its pending input or its child.
+//   - Neither: it is not charged, and takes all the steps of a new call, except that questions which were asked
+//     about it are not asked again.
 func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callOutcome) (remaining []*call) {
 	l.budget.BeginTurn(len(calls))
 	for i, c := range calls {
@@ -148,7 +162,8 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 	return remaining
 }
 
-// restoreOutcome returns how a call ended, as far as the log still has it.
+// restoreOutcome returns how a call ended, as far as the log still has it. A full log drops stored results
+// before events. The model then gets the part in the event, although it may have answered the whole result.
 func (l *loop) restoreOutcome(ctx context.Context, c *replay.Call) callOutcome {
 	end := callOutcome{resultURL: l.agent.resultPath(l.run.ID, c.CallID), spent: c.Spent}
 	if failed, ok := c.End.(event.ToolError); ok {
@@ -187,7 +202,8 @@ func (l *loop) approvalResolution(c *replay.Call) *resolution {
 	return &v
 }
 
-// unansweredReason returns why no person decided, or nil if a person did.
+// unansweredReason returns why no person decided, or nil if a person did. Events have only the text of the
+// reason, so the texts of these errors must not change while runs of older processes may be taken over.
 func unansweredReason(b event.ApprovalResolved) error {
 	if b.Approved {
 		return nil
@@ -212,7 +228,8 @@ func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
 
 // replayedQuestion returns the question of rec if the run asked it before the takeover: i if it
 // is still open, v if it was resolved. Both are nil if it was not asked, or was asked about
-// arguments that the call no longer has.
+// arguments that the call no longer has. It gives each open question back once, and removes it from the
+// replayed state: what is left there at the end of the call is withdrawn (withdrawQuestions).
 func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, v *resolution, _ error) {
 	if rec.Kind == event.KindBudget {
 		i, v = l.replayedBudgetQuestion(rec.Limit)

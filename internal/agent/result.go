@@ -25,7 +25,8 @@ const (
 
 // recordResult returns the outcome of a call that succeeded. The event of a run's call is
 // bounded; a result that exceeds the bound is also stored in full. A direct call returns the
-// full result.
+// full result. The result is stored before its event is appended, because a reader of the event may follow its
+// URL at once. If it cannot be stored, the event says that it is truncated and has no URL.
 func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content.Result) callOutcome {
 	end := callOutcome{fullResult: res, resultEvent: &event.ToolResult{
 		Call: x.Call, Args: x.args, DurationMS: x.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
@@ -173,6 +174,8 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 	}
 }
 
+// completeResult returns r as the result of a call, or event.ErrGone if the event has only a part of it: such a
+// result would have been found in the log if it had been stored.
 func completeResult(c event.Call, t *event.Truncated, r Result) (Result, error) {
 	if t != nil {
 		return Result{}, event.ErrGone // it could not be stored

@@ -41,6 +41,9 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	}
 }
 
+// newRun returns a run that nobody executes yet: it is not registered in Agent.active and has no slot. parent is
+// within Agent.ctx and never within the context of a request, since a run outlives the connection that asked for
+// it. Whoever does not execute the run must call its cancel, or its context leaks.
 func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identity, r Request) *run {
 	parent = record.WithRun(parent, record.Executing{Run: rec.ID, Parent: r.parent.Run, Call: r.parent.Call})
 	ctx, cancel := context.WithCancelCause(parent)
@@ -180,6 +183,16 @@ func (a *Agent) executeRun(r *run, lost error) {
 }
 
 // concludeRun appends the terminal event, unless the run was relinquished, and removes the run.
+//
+// A run that came to its end keeps that end: err decides between an answer and the event for a cancellation,
+// and a cancellation that comes after the last turn finds err nil. A run that is relinquished at this moment
+// is also safe: relinquish seals the writer before it sets the cause, so that the append fails with ErrFenced
+// and the job is released. The same happens if the log does not take the event; whoever claims the job then
+// ends the run.
+//
+// Children are cancelled, and the hook run_end is asked, before the event. If the process dies in between,
+// the next one finds a run that has not ended and does both again. wakeParent comes after it, since the parent
+// reads the end of its child in the log. The slot is released before it: see below.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
 	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
@@ -216,7 +229,9 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 }
 
 // appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
-// stored first, and sent afterwards.
+// stored first, and sent afterwards. Stored after the event, they would be lost if the process died between
+// the two, because nobody continues a run that has ended. Sent before it, they could tell of an end that the
+// next process replaces by another one.
 func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
 	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, cmp.Or(r.Agent, definition.DefaultID), r.req.Callback, end)
 	if err != nil {
@@ -230,7 +245,9 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost
 	return nil
 }
 
-// appendEnd ends the run's turn, appends the terminal event and ends the run's job.
+// appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn
+// comes first because whoever reads the event may ask the next question of the thread at once. The job ends
+// last, because a run without a job and without an end would be continued by nobody.
 func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost error) error {
 	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
@@ -249,6 +266,8 @@ func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost erro
 	return nil
 }
 
+// removeRun removes the run from those of this process, ends its context and releases its slot. It releases the
+// slot a second time after concludeRun, which has no effect.
 func (a *Agent) removeRun(r *run) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,6 +284,8 @@ func (a *Agent) removeRun(r *run) {
 
 // terminalEventFor returns the terminal event for an error. It is the only place that maps
 // errors to events: the log gets the cause, and the caller gets a text that they can act on.
+// The cause of the context comes before err: when a run is cancelled, err is only what was interrupted by it,
+// such as a model request that failed.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
 	partial := r.turn.StepText()
 	switch cause := context.Cause(ctx); {
@@ -319,7 +340,8 @@ func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
 // runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
-// in f ends only this run.
+// in f ends only this run. Every goroutine, timer and callback of a run needs it or recoverTo, since a panic
+// that nobody recovers ends the process with all its runs.
 func (r *run) runGuarded(f func()) {
 	var err error
 	func() {
@@ -349,6 +371,8 @@ func (a *Agent) containPanic(r *run) {
 	a.metrics.active.Add(a.ctx, -1)
 }
 
+// forceTerminal appends a terminal event unless the log has one. It goes to the log without the writer if the
+// writer refuses the event or panics, because a run without an end would keep its readers and its thread waiting.
 func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
 	defer recoverTo(&err)
 	if run, err := a.Log.Run(ctx, r.ID); err == nil && run.Last.Terminal() {

@@ -22,7 +22,9 @@ import (
 const maxSampled = 128 << 10
 
 // sampleForServer makes the run's model answer a server's sampling request, within the run's
-// budget. The model gets only what the server sent, and nothing of the conversation.
+// budget. The model gets only what the server sent, and nothing of the conversation. It runs in a goroutine of
+// package mcp, while the call of the server is open. The note with the tokens comes before they are counted: a
+// process that takes over charges them with the step (replay.Step.Sampled), since no event has them.
 func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
 	limit, ok := l.budget.SamplingTokens(s.MaxTokens)
@@ -83,6 +85,11 @@ const errBadQuestion = "What its server asks for cannot be shown to a person."
 
 // pendingInput is what a call requires before it is sent again, and what any process needs to do so.
 // Notes of the run have it. Readers never see it, since the server's requestState may be a secret.
+//
+// Protocol 2026-07-28 lets a server end a request with what it requires, and the client sends the request again
+// with the answers. No connection stays open meanwhile, so such a run can be parked, and another process can
+// send the request again: it has not been executed before. A question within an open request (HeldOpen) keeps
+// the run in this process instead.
 type pendingInput struct {
 	Required *content.InputRequired `json:"required,omitempty"`
 	// Interrupts are the ids of the questions to the owner, by the key of the server's request.
@@ -268,6 +275,7 @@ type notificationSink struct {
 	err  error // the first failure to append
 }
 
+// appendProgress appends a progress notification as tool_progress.
 func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
 	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
 }
@@ -284,6 +292,8 @@ func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
 	}
 }
 
+// appendEvent appends an event of the call. It returns no error, because package mcp has no use for one: execute
+// looks at err after the call. So a log that fails ends the run, and does not only lose a notification.
 func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
 	err := func() (err error) {
 		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is

@@ -120,7 +120,8 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 }
 
 // startRun starts a run of a request that no earlier run answers. It returns a *event.BusyError if the
-// thread has an active run.
+// thread has an active run. Everything that can refuse the request comes before beginRun, so that a refused
+// request leaves nothing in the log.
 func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, key string) (event.Run, error) {
 	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
 		return event.Run{}, err
@@ -174,7 +175,16 @@ func (a *Agent) runInBackground(r *run) {
 	}()
 }
 
-// beginRun creates the run, its job and its first event in the log.
+// beginRun creates the run, its turn, its job and its first event in the log, in this order:
+//
+//   - The run, with its idempotency key: of two requests with the same key, Create lets one go on.
+//   - Its turn in the thread, which refuses a second active run unless this one may run beside it. The
+//     checkpoint needs the earlier turns that beginTurn reads.
+//   - The job with the checkpoint. A process that dies from here on leaves a run that another one begins.
+//   - The start event. A run with a start event and without a job would never end if its process died.
+//
+// If one of them fails, beginRun undoes the others as far as the log answers. What it cannot undo is found
+// later: by the next question of the thread (thread.Store.Release), or by whoever claims the job.
 func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
@@ -315,6 +325,7 @@ func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
 // run is cancelled at once.
 func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
 
+// closeAfter counts the reader as gone. The grace period starts only if no other reader is open in this process.
 func (w *Reader) closeAfter(grace time.Duration) {
 	a := w.agent
 	a.metrics.streams.Add(a.ctx, -1)
@@ -348,6 +359,7 @@ func (r *run) startGraceLocked(grace time.Duration) {
 	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r) }) })
 }
 
+// stopGraceLocked ends the grace period. Its timer may have fired already: cancelUnread then finds no timer.
 func (r *run) stopGraceLocked() {
 	if r.graceTimer != nil {
 		r.graceTimer.Stop()
@@ -435,6 +447,7 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (r
 // path; the other bytes represent its body.
 const FingerprintPathBytes = 8
 
+// reusedKeyError returns the error for a key that two different requests have: of another path, or of another body.
 func reusedKeyError(earlier, later [32]byte) error {
 	if [FingerprintPathBytes]byte(earlier[:]) != [FingerprintPathBytes]byte(later[:]) {
 		return ErrKeyElsewhere

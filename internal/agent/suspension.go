@@ -25,6 +25,10 @@ const maxElicitations = 16
 // Order of calls: a call whose charge depends on earlier calls of its turn blocks in waitTurn
 // until releaseTurn. Meanwhile it counts as waiting. Otherwise a run whose first call waits for
 // a person would never be suspended.
+//
+// Order of locks: mu comes before the mutex of the writer and before that of the agent, since events are
+// appended and the grace period is changed while mu is held. So code that holds the agent's mutex reads only
+// openCount and isSuspended.
 type suspension struct {
 	run *run
 
@@ -111,7 +115,9 @@ func (s *suspension) hold(callID string, waits bool) error {
 	return nil
 }
 
-// keptContext returns a context that ends when another process continues the run, or with stop.
+// keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
+// before events that close something: these are appended even if the run's context has ended, but not by a
+// process that has given the run up.
 func (r *run) keptContext() (kept context.Context, stop func()) {
 	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
 	unhook := context.AfterFunc(r.ctx, func() {
@@ -219,7 +225,7 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 }
 
 // recordUnanswered appends a question together with its resolution, since no person can answer
-// it.
+// it. So readers learn why a call was refused. The run is not suspended in between, because mu is held.
 func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resolution) error {
 	if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
 		return err
@@ -248,6 +254,9 @@ func (s *suspension) resolveInterrupt(ctx context.Context, i *interrupt, v resol
 	return err
 }
 
+// appendResolution appends the resolution, counts the question as closed and ends the suspension, as one step
+// under mu. If other questions still block all calls, the run is suspended again at once, with an event that has
+// only those.
 func (s *suspension) appendResolution(ctx context.Context, i *interrupt, v resolution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,6 +268,7 @@ func (s *suspension) appendResolution(ctx context.Context, i *interrupt, v resol
 	return s.suspendIfBlockedLocked()
 }
 
+// addOpenLocked counts a question as open. The first one stops the disconnect grace period.
 func (s *suspension) addOpenLocked(i *interrupt) {
 	s.open = append(s.open, i)
 	if s.openCount.Add(1) == 1 {
@@ -280,7 +290,11 @@ func (s *suspension) removeOpenLocked(i *interrupt) {
 	}
 }
 
-// suspendIfBlockedLocked suspends the run if every call in flight waits, and parks it if it can.
+// suspendIfBlockedLocked suspends the run if every call in flight waits, and parks it if it can. It is called
+// after each change that can make this true: a call ends, a call begins to wait for an earlier one, a question
+// is asked, one of several is answered. A turn whose context has ended is not suspended, because its questions
+// are about to be withdrawn. The clock is paused before the event is appended: the time that the log takes is
+// not the run's, and a milestone that came between the two could not be appended after suspended.
 func (s *suspension) suspendIfBlockedLocked() error {
 	if s.resumed != nil || len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
 		return nil

@@ -275,9 +275,13 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if n := replay.Crashes(notes); n >= maxCrashes {
 		return &unrecoverableError{"The run was given up, since it was cut short too often.", fmt.Errorf("%d processes died with it", n)}
 	}
+	// The note comes before anything is done for the run. So a run that kills each process is given up, and a
+	// process that has lost the run again fails here with ErrFenced.
 	if err := r.writeNote(ctx, replay.NoteTaken); err != nil {
 		return err
 	}
+	// The inputs so far are part of the state that is replayed. They must be read before the inbox listens, because
+	// its goroutine calls receiveAvailable too.
 	inputs, _, err := r.inbox.receiveAvailable(ctx)
 	if err != nil {
 		return fmt.Errorf("read the inputs of a run: %w", err)
@@ -311,7 +315,9 @@ func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event,
 }
 
 // relinquish stops executing the run here. It seals the writer first, so that no goroutine that
-// is still working can append an event.
+// is still working can append an event. When it returns, no append is in flight, and what was appended is what
+// the next process finds. Whatever process claims the job continues the run; it may be this
+// one again, with a new value of run.
 func (r *run) relinquish(why error) {
 	r.out.Seal()
 	r.cancel(why)
@@ -328,6 +334,11 @@ func (r *run) relinquished() error {
 
 // releaseJob returns the job of a relinquished run to the log. A run that waits for a person is
 // parked until a person answers or a question expires, unless an answer has already arrived.
+//
+// No answer is lost between the decision to park and Park. An answer that came before is found by pendingInput,
+// and the job is released instead. One that comes later has a position after pos, which Park is given, and so
+// wakes the run. The note comes before both: without it the next process counts this one as having died
+// (replay.Crashes), and gives the run up after maxCrashes.
 func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -404,6 +415,7 @@ func (a *Agent) Drain(ctx context.Context) {
 		break
 	}
 	if a.Durable {
+		// Before stop: the first cause of a context counts, and after errShutdown the runs would end here.
 		a.handOverRuns()
 	}
 	a.stop(errShutdown)

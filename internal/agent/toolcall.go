@@ -22,11 +22,16 @@ import (
 	"answerd/internal/mcp/content"
 )
 
+// isSet reports whether the call has ended, in this process or in another one.
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 
 // executeToolCall runs the steps of a tool call in order:
 //
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
+//
+// The order follows from what a step costs and shows. The rules come before the hook and the person, who must
+// not see a call that nobody may make. Arguments are valid before a person approves them. The budget is charged
+// last, since a call that is refused must not use it.
 //
 // The first step that fails ends the call. A pre-hook that answers in place of the tool also
 // ends it, because no tool is called then. Every failure of the call is an outcome, which the
@@ -205,7 +210,9 @@ func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
 	}
 }
 
-// execute sends the call to its server and waits for the result.
+// execute sends the call to its server and waits for the result, or executes a tool of the agent's own. It sets
+// x.result, or returns the failure; a result that reports an error is a failure too. Any other error than a
+// *mcp.CallError ends the run.
 func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
 	started := time.Now()
 	if x.builtin != nil {
@@ -268,7 +275,8 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 		interrupt := newID("int") // of the sign-in, if one is needed
 		request.Tool, request.Waiter = l.agent.presentName(x), waiterName(l.run.ID, interrupt)
 		// The note precedes the request: a process that takes over the run must not send the
-		// request again.
+		// request again. AddNote also stores the events before it. If the process dies between the
+		// note and the request, the call counts as sent although it was not, which is the safe mistake.
 		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
 			return nil, x.canceledFailure(ctx)
 		} else if err != nil {
@@ -362,6 +370,7 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 	return *end.resultEvent, nil
 }
 
+// endDirectCall counts a direct call as ended, and lets Drain check whether it was the last one.
 func (a *Agent) endDirectCall() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -64,6 +64,7 @@ func (o ToolSearch) newToolSearch(from *toolCatalog, r Request, windowTokens int
 	return newToolSearch(from, windowTokens)
 }
 
+// newToolSearch returns a search that has found nothing, whatever the number of tools.
 func newToolSearch(from *toolCatalog, windowTokens int64) *toolSearch {
 	return &toolSearch{catalog: from, tool: from.searchTool(), maxTokens: windowTokens / maxToolShare}
 }
@@ -263,6 +264,7 @@ type toolCatalog struct {
 	searchTool func() catalog.Tool
 }
 
+// newToolCatalog returns the catalog of some tools, which must not change any more.
 func newToolCatalog(tools []catalog.Tool) *toolCatalog {
 	c := &toolCatalog{tools: tools, byName: make(map[string]catalog.Tool, len(tools)), offered: make([]llm.Tool, len(tools)), list: record.NewToolList(tools)}
 	for i, t := range tools {

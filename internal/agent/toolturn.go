@@ -127,7 +127,12 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 // runCalls executes the calls of a turn at the same time, except for calls whose outcome is in
 // the replayed log. Every call gets an outcome and its event, even if others fail. When a hook
 // ends the run, or the time for tools is used up, the calls in flight are cancelled. An error
-// ends the run.
+// ends the run. If the run was cancelled, the error is the cause of that, and not what it did to the calls.
+//
+// It returns when all goroutines of the calls have ended, so that no event of a call follows step_start of the
+// next step. Each goroutine writes its own elements of outcomes and errs. When it ends, it releases what later
+// calls of the turn may wait for: its place in the order of charges (SkipCall), and then its place among the
+// calls in flight (endCall), which may suspend the run for the calls that are left.
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
@@ -166,7 +171,8 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 	return outcomes, errors.Join(errs...)
 }
 
-// runCall executes the call at index of its turn and appends its tool_result or tool_error.
+// runCall executes the call at index of its turn and appends its tool_result or tool_error. refusal is why the
+// call must not be made; "" if it may. An *abortError comes together with the outcome.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	tool, exists := l.tools[c.Tool]
 	x := toolExecution{
@@ -212,7 +218,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 }
 
 // resultMessage returns the message with the outcome of a call, within the bounds of one result and
-// of the run's budget.
+// of the run's budget. It charges the budget, so it must be called once for each call, in call order.
 func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if end.errorEvent != nil {
@@ -248,6 +254,8 @@ func (l *loop) addClientCallMetadata(c *call) {
 	l.appendMetadata(c, l.boundedParams(c), jsonText("null"))
 }
 
+// boundedParams returns the arguments of a call for the metadata, or their beginning as a text if the calls
+// before have used up the bound. It counts their bytes.
 func (l *loop) boundedParams(c *call) jsonText {
 	params := c.metadataParams()
 	if len(params) > l.metadataLeft() {
@@ -258,6 +266,7 @@ func (l *loop) boundedParams(c *call) jsonText {
 	return params
 }
 
+// appendMetadata adds one element to each of the three lists of the metadata, which have the same length.
 func (l *loop) appendMetadata(c *call, params, result jsonText) {
 	l.metadataSize += len(result)
 	l.metadata.ToolNames = append(l.metadata.ToolNames, c.Tool)
@@ -274,6 +283,7 @@ const (
 	maxShownPerRun  = 16 << 20 // characters of base64, which every later request repeats
 )
 
+// startTurn starts the count of maxShownPerTurn again.
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
 // admitMedia counts m and returns it in the form for the model, or explains why it is omitted.
@@ -325,6 +335,7 @@ func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, me
 	return strings.Join(parts, "\n"), media
 }
 
+// executor returns who executes the call, as events say it; "" means answerd.
 func (c *call) executor() event.Executor {
 	if c.byClient {
 		return event.Client
