@@ -52,6 +52,7 @@ type comparison struct {
 	differences []Difference
 }
 
+// newComparison returns the comparison of a run that has no events yet.
 func newComparison(rec *recording) comparison {
 	c := comparison{rec: rec, queues: make(map[string][]event.Event)}
 	for _, e := range rec.events {
@@ -71,6 +72,7 @@ func streamOf(e event.Event, recordedID map[string]string) string {
 	return e.CallID()
 }
 
+// report adds a difference, up to maxDifferences.
 func (c *comparison) report(d Difference) {
 	if d.Run = c.rec.doc.Run.ID; len(c.differences) < maxDifferences {
 		c.differences = append(c.differences, d)
@@ -120,6 +122,7 @@ func (c *comparison) finish() {
 	}
 }
 
+// reportMissing reports a recorded event that does not come.
 func (c *comparison) reportMissing(e event.Event) {
 	c.report(Difference{Seq: e.Seq, Type: e.Body.Type(), Notes: "is missing: " + show(comparable(e, e.AppendJSON(nil)))})
 }

@@ -16,7 +16,9 @@ var ownDenials = []string{
 	recorded.ResultWithheld, // the call was sent
 }
 
-// decision implements recorded.Inputs.Decision.
+// decision implements recorded.Inputs.Decision. No event says that a rule or a hook decided, so it is concluded from
+// the outcome: a denial that the run loop does not make by itself, a result without the approval that the tool
+// needs, arguments that neither the model nor a person wrote, and an end of the run with the code tool_aborted.
 func (s *session) decision(run, callID string) (d recorded.Decision) {
 	r := s.byID(run)
 	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {

@@ -30,7 +30,9 @@ func (s *session) model() llm.Model {
 }
 
 // recordedAnswer gives the next recorded answer of the run that ctx belongs to. An answer that did not end
-// lasts until the run is cancelled or taken over, or fails as it did.
+// lasts until the run is cancelled or taken over, or fails as it did. The request is not compared: what the
+// model was asked follows from the events before. A conversation that the endpoint refused is refused once more,
+// so that the new run shortens it too.
 func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		r := s.of(ctx)

@@ -12,6 +12,12 @@ import (
 	"answerd/internal/event"
 )
 
+// Calls of a turn run at the same time, so the order of their events depends on how long each took. Here that
+// order is an input. Before the agent appends an event of a call, the event claims the recorded one that it
+// repeats, and waits until the run has as many events as came before that one. An event that was not recorded
+// claims nothing and does not wait. After a takeover, the next agent claims again what was claimed and not
+// appended (unclaim).
+
 // errLeftOpen means that a call has no outcome of its own in the recording: the end of the run closed it.
 var errLeftOpen = errors.New("the recorded call was closed by the end of its run")
 
@@ -76,7 +82,9 @@ func childOf(b event.Body) string {
 	return asked.ChildRunID
 }
 
-// claim returns the recorded event that a new one repeats, nil if there is none. Each is returned once.
+// claim returns the recorded event that a new one repeats, nil if there is none. Each is returned once. The first
+// recorded event of the same kind and call is taken, but a question with the same text comes before it: a server
+// may have asked several at the same time. For a question, claim notes which new id stands for which recorded one.
 func (r *runState) claim(e event.Event) *event.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +180,8 @@ func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
 	}
 }
 
-// suspends implements recorded.Inputs.Suspends.
+// suspends implements recorded.Inputs.Suspends. It is called with the lock of the run's suspension held, so it must
+// not wait. If it says no, the agent asks again when more has happened (suspension.recheck).
 func (s *session) suspends(run string) (suspends, ok bool) {
 	r := s.byID(run)
 	if r == nil || isClosed(s.watch.unordered) {

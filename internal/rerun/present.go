@@ -92,7 +92,7 @@ func diffLines(a, b []string) (out []string) {
 	return out
 }
 
-// compareMembers compares two JSON objects member by member.
+// compareMembers compares two JSON objects member by member. what names them in the lines that it returns.
 func compareMembers(what string, was, is json.RawMessage) (out []string) {
 	var a, b map[string]any
 	if json.Unmarshal(was, &a) != nil || json.Unmarshal(is, &b) != nil {

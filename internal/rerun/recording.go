@@ -10,11 +10,11 @@ import (
 	"answerd/internal/llm"
 )
 
-// recording is a document in the form in which it is run again.
+// recording is a document in the form in which it is run again. Nothing changes it after newRecording.
 type recording struct {
 	doc      *export.Document
 	events   []event.Event
-	turns    []*turn
+	turns    []*turn                  // in the order of the requests; a step that was reset has one more
 	calls    map[string]*recordedCall // by call id
 	children map[string]*recording    // by the id of the call that started them
 	inputs   map[string][]byte        // by interrupt
@@ -49,6 +49,8 @@ type recordedCall struct {
 	charge   int64        // the number of the first event that follows from what its child run has used; 0 for none
 }
 
+// newRecording reads a document and its children. The error wraps ErrUnusable: something is no longer kept, the
+// run has no end, or its events are not numbered from 1 without gaps, which every wait for a position needs.
 func newRecording(doc *export.Document) (*recording, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -121,18 +123,21 @@ type turnReader struct {
 	after int64
 }
 
+// add adds a part to the open turn, with the event that it has to wait for.
 func (r *turnReader) add(p llm.Part) {
 	if r.turn != nil {
 		r.turn.parts = append(r.turn.parts, timedPart{p, r.after})
 	}
 }
 
+// open begins another turn. The indexes of calls begin again at 0, as in every answer of a model.
 func (r *turnReader) open() {
 	r.turn, r.after = &turn{}, 0
 	clear(r.index)
 	r.turns = append(r.turns, r.turn)
 }
 
+// read adds one event. What belongs to no turn and no call is left to planActions.
 func (r *turnReader) read(e event.Event) {
 	switch b := e.Body.(type) {
 	case event.StepStart:

@@ -10,6 +10,16 @@
 // are the answers of people, cancellations and takeovers by other processes. Events are compared without
 // ids and times. With Options.Model another model is asked, and the calls that match get the recorded
 // results. Runs are independent of each other, and any number may be run at the same time.
+//
+// A document becomes a recording: its events, sorted into what the model, the tools, people and other processes
+// did. A session has one recording, a log in memory and an agent, whose model and tools give the recorded
+// answers and results. Each run of the session, also each child, has a runState. The agent asks it for what it
+// cannot know (recorded.Inputs, see order.go and decision.go), and its drive reads the new events, compares them
+// (compare.go), and does what came from outside at the recorded place.
+//
+// Every wait for a recorded place can be in vain once the new run has taken another way. So all of them end
+// when watch sees that nothing happens any more: the run then continues without the recorded order, and
+// its differences say where it left the recording. No wait needs a time of its own.
 package rerun
 
 import (
@@ -36,7 +46,8 @@ type Options struct {
 	// and arguments match, and nothing is compared.
 	Model   llm.Model
 	ModelID string
-	// Stall is how long a run may do nothing before it is given up; 0 means 2 s.
+	// Stall is how long the runs may do nothing before the recorded order is given up; 0 means 2 s. After as long
+	// again the run is cancelled, and after as long again Run returns ErrStalled. Only recorded answers are watched.
 	Stall time.Duration
 }
 
@@ -208,6 +219,7 @@ func newRequest(doc *export.Document) (agent.Request, error) {
 	return out, nil
 }
 
+// media returns files of a document in the form of package llm.
 func media(all []export.Media) (out []llm.Media) {
 	for _, m := range all {
 		out = append(out, llm.Media(m))

@@ -23,13 +23,13 @@ type session struct {
 	ctx     context.Context // ends with Run
 	end     context.CancelCauseFunc
 	drivers sync.WaitGroup // everything that observes runs or acts on them, in goroutines of its own
-	watch   *watch
+	watch   *watch         // ends all waits when nothing happens any more
 
-	mu       sync.Mutex    // protects what follows
-	attached chan struct{} // closed and made anew when there is one more run
-	agents   []*agent.Agent
+	mu       sync.Mutex           // protects what follows
+	attached chan struct{}        // closed and made anew when there is one more run
+	agents   []*agent.Agent       // one for each process that executed the recorded run; the last one executes
 	runs     map[string]*runState // by the id of the new run
-	order    []*runState
+	order    []*runState          // the same, as they were attached: a parent before its children
 }
 
 // runState is a run that is run again.
@@ -38,9 +38,9 @@ type runState struct {
 	rec *recording
 	id  string
 
-	parent     *runState // nil for the first run
-	comparison comparison
-	actions    []action // to come, in order
+	parent     *runState  // nil for the first run
+	comparison comparison // used by the goroutine of drive alone, and read when all of these have ended
+	actions    []action   // to come, in order; likewise
 
 	// The session's mutex protects what follows.
 	turn       int                      // answers of the model that were given
@@ -59,7 +59,8 @@ type action struct {
 	do    func(ctx context.Context)
 }
 
-// attach returns the state of a run. It starts to observe a child run when that run first needs something.
+// attach returns the state of a run. It starts to observe a child run when that run first needs something. A child
+// that the recording does not have gets an empty recording, so that all of its events are differences.
 func (s *session) attach(e record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +191,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// drive observes the run to its end, compares its events, and does what came from outside.
+// drive observes the run to its end, compares its events, and does what came from outside. An action is done when
+// the events before it have been read, in this goroutine. It must therefore not wait for later events of its run.
 func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 	stuck := r.watch.stuck
 	for {
@@ -253,7 +255,11 @@ func (r *runState) renamed(text string) string {
 // timeForTools begins the failure of a call that ended because the run's time for tools was used up.
 const timeForTools = "The run's time for tools is used up"
 
-// planActions lists what came from outside, in order.
+// planActions lists what came from outside, in order: time that passed, takeovers, cancellations, the end of a
+// process, and the answers of people. An event shows each of them, and often only afterwards: a cancellation
+// first closes what is open, so its action belongs before the first of the closing events (firstCloser). root
+// is false for a child run, for which only its own time is planned: everything else came through its parent,
+// which passes it on again.
 func (r *runState) planActions(root bool) {
 	if r.options.Model != nil {
 		return
@@ -403,7 +409,9 @@ func (r *runState) sentSignal(callID string) chan struct{} {
 	return r.sent[callID]
 }
 
-// takeOver lets another agent continue the runs, as another process did.
+// takeOver lets another agent continue the runs, as another process did. The first agent is drained without time,
+// so it hands its runs over: the log of the session is in memory, and the agents are durable if the recording has
+// a takeover (newAgent). The recorded process may have died instead; the events do not tell.
 func (r *runState) takeOver() {
 	over, stop := context.WithCancel(context.Background())
 	stop()

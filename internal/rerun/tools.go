@@ -117,7 +117,8 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 	return r.repeat(ctx, call, c)
 }
 
-// match returns a recorded call of a tool with these arguments, in this run or one of its children.
+// match returns a recorded call of a tool with these arguments, in this run or one of its children; nil if there is
+// none. It is for another model, whose calls have other ids. Of several calls any one is returned.
 func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
 	for _, c := range r.calls {
 		if len(c.events) == 0 || c.name != tool {
@@ -237,7 +238,8 @@ type elicitParams struct {
 // schemaHint begins what the agent adds to an error about arguments.
 const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
 
-// outcome returns the recorded outcome of a call.
+// outcome returns the recorded outcome of a call, as its server gave it: without what the agent adds to it, and with
+// the whole result if the event has only a part. A call that was cancelled fails only when ctx ends.
 func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
 	switch b := e.Body.(type) {
 	case event.ToolResult:
@@ -275,6 +277,7 @@ type storedResult struct {
 	Structured json.RawMessage   `json:"structured"`
 }
 
+// wholeResult returns the result of a call that its event has only a part of; ok is false if the event has all.
 func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
 	data, ok := r.doc.Results[callID]
 	return out, ok && json.Unmarshal(data, &out) == nil

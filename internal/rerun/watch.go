@@ -15,7 +15,7 @@ type watch struct {
 	giveUp    func()        // closes it, once
 	stuck     chan struct{} // closed when the runs do nothing without the recorded order either
 
-	mu   sync.Mutex
+	mu   sync.Mutex    // protects the field below
 	idle chan struct{} // closed and made anew when nothing has happened for a fraction of the time
 }
 
