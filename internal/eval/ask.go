@@ -36,12 +36,12 @@ type outcome struct {
 	runID    string
 	answer   string
 	output   json.RawMessage
-	calls    []string // the names of the tools, in the order of the calls
-	cost     *float64
-	elapsed  time.Duration
-	declined []string // what the run asked a person for and did not get
-	failure  error    // the run has no answer
-	tooLong  bool     // because it was cancelled at its limit
+	calls    []string      // the names of the tools, in the order of the calls
+	cost     *float64      // nil if the model has no price
+	elapsed  time.Duration // of the last try, without the waits for a busy service
+	declined []string      // what the run asked a person for and did not get
+	failure  error         // the run has no answer
+	tooLong  bool          // because it was cancelled at its limit; failure is set too
 }
 
 // reply is the answer of POST /answer: of 200 the first part, of 202 the second.

@@ -20,7 +20,8 @@ type Failure struct {
 	Detail string `json:"detail"`
 }
 
-// check returns what a run did not meet of the expectations, all but the judge's.
+// check returns what a run did not meet of the expectations, all but the judge's. It goes on after the first
+// failure: a report with all of them needs no second run. The run has an answer, and compile was called.
 func (e *Expect) check(r *outcome) (failures []Failure) {
 	fail := func(member, format string, args ...any) {
 		failures = append(failures, Failure{member, fmt.Sprintf(format, args...)})
@@ -84,7 +85,8 @@ func (e *Expect) checkValue(r *outcome, fail func(member, format string, args ..
 	}
 }
 
-// valueAt returns the value at a JSON pointer (RFC 6901).
+// valueAt returns the value at a JSON pointer (RFC 6901), whose form the schema of suites has checked. ok is false
+// if there is none, also for the "-" behind the end of an array.
 func valueAt(value any, pointer string) (any, bool) {
 	if pointer == "" {
 		return value, true
@@ -120,7 +122,9 @@ func shown(value any) string {
 	return printable(string(text), maxShown)
 }
 
-// checkCalls checks which tools were called.
+// checkCalls checks which tools were called. Calls that are not expected do not matter, unless never_calls has them:
+// in_order asks for a subsequence, and otherwise each glob needs as many calls as it is listed times. One call may
+// count for several globs.
 func (e *Expect) checkCalls(calls []string, fail func(member, format string, args ...any)) {
 	if e.InOrder {
 		next := 0

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// The elements of a JUnit report that CI systems read.
+// The elements of a JUnit report that CI systems read. The format has no specification. Times are in
+// seconds with three decimals; timestamps are in UTC, without a zone.
 type (
 	junitSuites struct {
 		XMLName  xml.Name     `xml:"testsuites"`
@@ -39,7 +40,8 @@ type (
 	}
 )
 
-// WriteJUnit writes the report as JUnit XML: one test for each case.
+// WriteJUnit writes the report as JUnit XML: one test for each case, whose time is the sum of its runs. A case fails
+// as a whole, because one run that is not as expected may be allowed. The runs are in its output, with their ids.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	suite := junitSuite{
 		Name: printable(r.Suite, maxShown), Tests: len(r.Cases), Failures: len(r.Cases) - r.PassedCases,

@@ -75,7 +75,8 @@ func newCaseReport(c Case) CaseReport {
 	return CaseReport{Name: c.Name, Line: c.Line, Question: c.Question, Agent: c.Agent, Wanted: c.Runs, Pass: c.Pass}
 }
 
-// summarize computes what the results add up to.
+// summarize computes what the results add up to. It must be called once, when there is at least one result. A case
+// of an interrupted report does not pass, because its other runs could have failed.
 func (c *CaseReport) summarize() {
 	seconds, cost, priced := 0.0, 0.0, false
 	for _, r := range c.Results {
@@ -121,7 +122,8 @@ func (i Interval) rounded() Interval {
 	return Interval{math.Round(i[0]*1e4) / 1e4, math.Round(i[1]*1e4) / 1e4}
 }
 
-// CompareWith adds the report of another configuration, and the comparison of the cases that both have.
+// CompareWith adds the report of another configuration, and the comparison of the cases that both have. Cases are
+// matched by their names. Whether a case passed does not matter here, only its rate.
 func (r *Report) CompareWith(other Report) {
 	r.Against, r.Comparison = &other, nil
 	byName := make(map[string]CaseReport)

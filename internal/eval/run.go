@@ -23,7 +23,7 @@ type Options struct {
 // evaluator asks the questions of a suite.
 type evaluator struct{ client *client.Client }
 
-// job is one run of a case.
+// job is one run of a case. Runs of a case are jobs of their own, so that they run at the same time too.
 type job struct{ number int } // of the case
 
 // finished is a job with its result.
@@ -82,7 +82,8 @@ func Run(ctx context.Context, s Suite, o Options) (Report, error) {
 }
 
 // startRuns starts the goroutines that ask, and returns their results. The channel is closed when all of
-// them have ended.
+// them have ended. The caller must read it to its end, or the goroutines never end. If ctx ends, the jobs that
+// have begun end with its error, and the others are not run.
 func (e *evaluator) startRuns(ctx context.Context, s Suite, o Options) <-chan finished {
 	jobs, results := make(chan job), make(chan finished)
 	var workers sync.WaitGroup
@@ -111,7 +112,9 @@ func (e *evaluator) startRuns(ctx context.Context, s Suite, o Options) <-chan fi
 	return results
 }
 
-// run asks the question of a case once and compares the answer with what is expected.
+// run asks the question of a case once and compares the answer with what is expected. A run that failed is a
+// result like any other; an error means that ctx has ended. The judge is asked only about answers that met all
+// other expectations, which saves its model call. Its time does not count towards max_seconds.
 func (e *evaluator) run(ctx context.Context, s Suite, one Case) (RunReport, error) {
 	limit := maxRun
 	if one.Expect.MaxSeconds > 0 {

@@ -159,7 +159,8 @@ func Parse(data []byte, o FileOptions) (Suite, error) {
 	return newSuite(file, d, o)
 }
 
-// newSuite checks what the schema cannot express, and fills in the defaults.
+// newSuite checks what the schema cannot express, and fills in the defaults: a case's own value comes first, then
+// the suite's, then 1 run, a share of 1 and no approvals.
 func newSuite(file suiteFile, d *document, o FileOptions) (Suite, error) {
 	suite := Suite{Name: cmp.Or(file.Name, o.Name), Judge: file.Judge}
 	seen := make(map[string]bool)
@@ -216,7 +217,8 @@ func (e *Expect) compile() (member string, err error) {
 	return "", nil
 }
 
-// readExport takes the question and the agent from an export of a run.
+// readExport takes the question and the agent from an export of a run. It does not use package export: a suite
+// needs two members only, and may name exports of other versions. An agent of the case comes first.
 func (c *Case) readExport(name string, o FileOptions) error {
 	if o.ReadFile == nil {
 		return errors.New("the file cannot be read here")

@@ -51,7 +51,7 @@ func (t *Table) Add(c CaseReport) {
 	}
 }
 
-// printReasons prints why runs failed, the most frequent first of those that came first.
+// printReasons prints why runs failed: the first maxReasons different reasons, in the order of reasons.
 func (t *Table) printReasons(c CaseReport) {
 	for i, r := range c.reasons() {
 		if i == maxReasons {
@@ -62,7 +62,8 @@ func (t *Table) printReasons(c CaseReport) {
 	}
 }
 
-// reasons returns why runs of the case failed, each reason once with its number of runs.
+// reasons returns why runs of the case failed, each reason once with its number of runs, in the order in which
+// they occurred first.
 func (c *CaseReport) reasons() (lines []string) {
 	counts := make(map[string]int)
 	var order []string

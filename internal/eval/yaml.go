@@ -26,7 +26,8 @@ type document struct {
 var lineInError = regexp.MustCompile(`^yaml: line (\d+): (.*)`)
 
 // readYAML reads the only document of a file. YAML has more than JSON: aliases, tags and keys that
-// are not texts are refused, and so is a key that is given twice.
+// are not texts are refused, and so is a key that is given twice. The value is JSON so that the schema of suites
+// can check it; the lines are kept beside it, for errors that an editor can jump to.
 func readYAML(data []byte) (*document, error) {
 	switch {
 	case len(data) > maxSuite:
@@ -87,6 +88,7 @@ func (d *document) convert(n *yaml.Node, pointer string, depth int) (any, error)
 // pointerEscapes escapes a name for a JSON pointer (RFC 6901).
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
+// convertMapping is convert for an object.
 func (d *document) convertMapping(n *yaml.Node, pointer string, depth int) (any, error) {
 	object := make(map[string]any, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
