@@ -16,7 +16,9 @@ import (
 	"answerd/internal/event"
 )
 
-// answerInterrupts asks the person about each interrupt of a suspended run and sends the answers.
+// answerInterrupts asks the person about each interrupt of a suspended run and sends the answers. It sends each
+// before it asks the next one, so that an answer counts even if the person stops in between. At the end of In
+// the rest is declined, since nobody is left to answer and the run would wait until the questions expire.
 func (s *Session) answerInterrupts(ctx context.Context, r *runView, interrupts []event.Interrupt) error {
 	s.status.set("")
 	for _, interrupt := range interrupts {
@@ -67,7 +69,9 @@ func refuse(interrupt event.Interrupt, reason string) map[string]any {
 	return map[string]any{"approved": false, "reason": reason}
 }
 
-// decide returns the person's answer to an interrupt, as POST /runs/{run_id}/input takes it.
+// decide returns the person's answer to an interrupt, as POST /runs/{run_id}/input takes it. With ApproveAll it
+// approves calls and higher limits without a question, also at a terminal. Otherwise it declines without a terminal.
+// It never fills in a form by itself, because nobody has agreed to any value of it.
 func (s *Session) decide(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
 	switch {
 	case interrupt.Kind == event.KindElicitation && !s.options.Interactive:

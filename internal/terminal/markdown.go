@@ -25,6 +25,7 @@ type markdownWriter struct {
 	wrote   bool   // a block was written, so the next one needs a blank line before it
 }
 
+// write renders the blocks that end with delta, and keeps the rest.
 func (m *markdownWriter) write(delta string) error {
 	m.pending += delta
 	for {
@@ -40,6 +41,7 @@ func (m *markdownWriter) write(delta string) error {
 	}
 }
 
+// end renders what is left as a block. A fence that is still open ends there.
 func (m *markdownWriter) end() error {
 	block := m.pending
 	m.pending = ""

@@ -18,7 +18,8 @@ const maxLineBytes = 1 << 20 // of the input, if it is not a terminal
 type lineReader func(ctx context.Context, prompt string) (string, error)
 
 // newLineReaders returns two readers of in. On a terminal each has line editing and a history of
-// its own, so that answers to approvals are not among the questions.
+// its own, so that answers to approvals are not among the questions. Elsewhere both are the same reader, and
+// a read does not end before there is a line, even if ctx ends.
 func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineReader) {
 	if file, ok := in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return newTerminalReader(file, prompts), newTerminalReader(file, prompts)

@@ -40,7 +40,9 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 }
 
 // follow asks the question of a run and handles the run's events until it ends. It answers interrupts of
-// the run, and resumes the stream after a lost connection.
+// the run, and resumes the stream after a lost connection. Without the id of an event there is no position to
+// resume from, so a stream that breaks before its first event is an error; the run, if there is one, is then
+// cancelled by the service for lack of readers.
 func (s *Session) follow(ctx context.Context, r *runView) (event.FinalAnswer, error) {
 	stream, err := s.ask(ctx, r)
 	if err != nil {
@@ -70,7 +72,8 @@ func (s *Session) follow(ctx context.Context, r *runView) (event.FinalAnswer, er
 }
 
 // resume opens the events of the run after the last one that was read. It tries again while
-// answerd cannot be reached.
+// answerd cannot be reached, for as long as a run waits for a reader by default (resumeTimeout). A problem with a status
+// below 500 says that trying again does not help, such as 410 for events that are no longer kept.
 func (s *Session) resume(ctx context.Context, r *runView) (*client.Stream, error) {
 	deadline := time.Now().Add(resumeTimeout)
 	for wait := 250 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -146,7 +149,7 @@ func (s *Session) ask(ctx context.Context, r *runView) (*client.Stream, error) {
 }
 
 // cancelRun cancels a run whose caller has interrupted it. It has a context of its own, because
-// the caller's has ended.
+// the caller's has ended. If it fails, the person is told: the run goes on until its grace period ends.
 func (s *Session) cancelRun(r *runView) {
 	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
 	defer stop()
@@ -197,7 +200,7 @@ func (s *Session) WaitForServers(ctx context.Context) error {
 }
 
 // connectingServers returns the names of the servers that have never been connected and are
-// being tried.
+// being tried. The caller polls it, since the API has no event for a change.
 func (s *Session) connectingServers(ctx context.Context) (names []string, _ error) {
 	var list struct {
 		Servers []struct {

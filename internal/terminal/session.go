@@ -36,7 +36,7 @@ type Session struct {
 	readAsk lineReader // for questions of the person, with a history of its own
 
 	thread string // of the conversation, which the server keeps; "" before the first question
-	agent  string
+	agent  string // Options.Agent
 }
 
 // New returns a session. The caller must Close it.
@@ -51,7 +51,8 @@ func New(o Options) *Session {
 	}
 }
 
-// Close releases the connections and the spinner of the session.
+// Close releases the connections and the spinner of the session. It does not close In, Out and Err, and cancels
+// no run.
 func (s *Session) Close() {
 	s.status.close()
 	s.client.Close()

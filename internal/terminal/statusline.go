@@ -87,7 +87,8 @@ func (l *statusLine) drawLocked() {
 	fmt.Fprintf(l.w, "%s%c %s", eraseLine, spinner[l.frame%len(spinner)], l.text)
 }
 
-// println prints a line above the status line.
+// println prints a line above the status line. All output of a terminal that has a status line must go through it or
+// come while the text is "", or the spinner would be drawn into it.
 func (l *statusLine) println(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

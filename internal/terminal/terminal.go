@@ -8,6 +8,12 @@
 // The text of the answer goes to Out as it streams. Everything else goes to Err: one line per tool
 // call, progress, and questions to the person. A stream that breaks is resumed where it was. When
 // ctx ends, the run is cancelled. A Session is for one goroutine.
+//
+// Ask sends the question with an idempotency key and reads the events of the run (run.go). A runView shows them
+// (view.go): the text through a textWriter, which renders Markdown on a terminal (markdown.go), and the rest
+// above the status line (statusline.go). When the run is suspended, the stream ends; the person answers
+// (interrupt.go), and the events are read on from where they were. All text from outside goes through plainText
+// before a terminal gets it.
 package terminal
 
 import (

@@ -22,14 +22,14 @@ type question struct {
 // maxArguments is how many characters of a call's arguments its line shows.
 const maxArguments = 80
 
-// runView shows the events of one run.
+// runView shows the events of one run, over all the streams that it takes to read them.
 type runView struct {
 	session  *Session
 	question question
-	key      string // the idempotency key of the question
-	lastID   string // position to resume from
-	start    startEvent
-	text     textWriter
+	key      string     // the idempotency key of the question: sent again, it attaches to the same run
+	lastID   string     // position to resume from; "" before the first event
+	start    startEvent // its runID is "" before the first event
+	text     textWriter // for Out
 }
 
 // startEvent is the event that a run begins with.
@@ -44,6 +44,8 @@ type textWriter interface {
 	end() error
 }
 
+// newRunView returns the view of a run that is not asked yet. How its text is written depends on the options:
+// not at all with JSON, as Markdown on a terminal, and otherwise as it is, for other programs.
 func (s *Session) newRunView(q question) *runView {
 	r := &runView{session: s, question: q, key: rand.Text()}
 	switch {
