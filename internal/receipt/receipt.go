@@ -7,6 +7,11 @@
 //
 // A receipt is a JWS (RFC 7515) in the compact form, signed with Ed25519 (RFC 8037). It covers every byte
 // of the export that is not white space between JSON tokens. Nothing here blocks.
+//
+// The hash of the export alone proves that nothing was changed. The statement repeats the calls, the approvals and
+// the children, so that an auditor can read what was done from the receipt when the export is no longer kept, and
+// can compare single events. The chain of events tells, if the hash differs, whether the events are the signed
+// ones. A receipt says that this service had this log, not that the log is true.
 package receipt
 
 import (
@@ -55,8 +60,8 @@ type Call struct {
 	Server     string `json:"server,omitempty"`
 	Definition string `json:"definition_sha256,omitempty"` // as in the export; "" of an unknown tool
 	Arguments  string `json:"arguments_sha256"`
-	Result     string `json:"result_sha256"` // of the event that ended the call
-	Failed     string `json:"failed,omitempty"`
+	Result     string `json:"result_sha256"`    // of the event that ended the call
+	Failed     string `json:"failed,omitempty"` // the kind of the failure; "" if the call succeeded
 }
 
 // Approval is a decision about a call.
@@ -66,7 +71,7 @@ type Approval struct {
 	Approved  bool   `json:"approved"`
 	By        string `json:"by,omitempty"` // the subject who decided; "" if nobody did
 	Arguments string `json:"arguments_sha256"`
-	Version   string `json:"tool_version,omitempty"`
+	Version   string `json:"tool_version,omitempty"` // of the tool's definition that the person was asked about
 }
 
 // Child is a run that a call started.
@@ -85,7 +90,10 @@ func Chain(events []json.RawMessage) string {
 	return hex.EncodeToString(link[:])
 }
 
-// newStatement returns the statement about an export, which has the canonical form data.
+// newStatement returns the statement about an export, which has the canonical form data. Its time is that of the
+// last event and not the present, so that the same export always has the same receipt. The arguments of a call
+// are those that it ended with, which a person or a hook may have changed; those of an approval are what was shown.
+// The document has at least one event, as export.Decode and the recorder make sure.
 func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	events, err := doc.DecodeEvents()
 	if err != nil {
@@ -125,8 +133,10 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	return s, nil
 }
 
+// timeOf returns when the log stored an event.
 func timeOf(e event.Event) time.Time { return time.UnixMilli(e.Time) }
 
+// answerOf returns the text that a run ended with: its answer, or what there was of it.
 func answerOf(e event.Event) string {
 	switch b := e.Body.(type) {
 	case event.FinalAnswer:
@@ -178,7 +188,9 @@ var (
 	ErrChanged = errors.New("the export is not the one that the receipt is about")
 )
 
-// Verify checks a receipt, and an export against it. Errors: ErrSignature, ErrChanged.
+// Verify checks a receipt, and an export against it. Errors: ErrSignature, ErrChanged. With ErrChanged it also
+// returns the statement, whose signature is valid, so that it can be shown what was signed. Only the algorithm
+// EdDSA is accepted, whatever the header of the receipt says, and only the key that its kid names is tried.
 func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
 	var s Statement
 	_, err := jwt.ParseWithClaims(string(bytes.TrimSpace([]byte(jws))), &s, func(t *jwt.Token) (any, error) {
@@ -217,7 +229,8 @@ type Key struct {
 	Public ed25519.PublicKey
 }
 
-// Signer signs receipts with one key, and publishes others that it signed with before.
+// Signer signs receipts with one key, and publishes others that it signed with before. So receipts stay valid when
+// the key is replaced: the new one is put before the old one. Its methods may be called concurrently.
 type Signer struct {
 	private ed25519.PrivateKey
 	keys    []Key // the first one signs
@@ -270,7 +283,8 @@ func ParseKeys(data []byte) (*Signer, error) {
 	return s, nil
 }
 
-// parseJWKs reads a JWK or a JWK Set, and returns the keys of Ed25519.
+// parseJWKs reads a JWK or a JWK Set, and returns the keys of Ed25519. Other keys are skipped, as RFC 7517, section 5,
+// asks for keys of a type that the reader does not understand.
 func parseJWKs(data []byte) ([]jwk, error) {
 	var set struct {
 		jwk
