@@ -2,11 +2,15 @@
 // that is needed to read it, and to run it again without a model and without tools.
 //
 //	doc, err := export.Decode(data)
-//	fmt.Println(doc.Request.Question, doc.Agent().ID)
+//	fmt.Println(doc.Request.Question, doc.Run.Agent)
 //	events, err := doc.DecodeEvents()
 //
 // api/export.schema.json is its JSON Schema. A document contains no token and no key. A Document is a
 // value; nothing here blocks.
+//
+// Package agent/record builds documents from the log, package rerun runs them again, and package receipt signs
+// statements about them. Hashes are of encoded JSON, so whoever changes how a member is encoded changes
+// hashes that are stored elsewhere: in logs, in receipts and in older documents.
 package export
 
 import (
@@ -46,7 +50,7 @@ type Document struct {
 	Events []json.RawMessage `json:"events"`
 	// Results has the whole results of calls whose events have only a part of them, by call id.
 	Results map[string]json.RawMessage `json:"results,omitempty"`
-	// Inputs are the answers to interrupts.
+	// Inputs are the answers to interrupts, and requests to cancel the run, in the order in which they were stored.
 	Inputs   []Input    `json:"inputs,omitempty"`
 	Children []Document `json:"children,omitempty"` // the runs that its calls started
 	// ModelRequests are there with RECORD_MODEL_REQUESTS.
@@ -239,7 +243,8 @@ type ModelRequest struct {
 var ErrVersion = errors.New("its version is not one that this answerd reads")
 
 // Decode decodes a document. It checks the version and that there are events; it does not check that
-// the run can be run again.
+// the run can be run again. Members that it does not know are ignored: a newer answerd of the same version may
+// write them. Errors say what is wrong in words for the person who has the file.
 func Decode(data []byte) (*Document, error) {
 	var d Document
 	if len(data) > MaxSize {
@@ -274,7 +279,7 @@ func (d *Document) Encode() ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// DecodeEvents returns the events.
+// DecodeEvents returns the events, decoded. The error names the first event that cannot be decoded, from 1.
 func (d *Document) DecodeEvents() ([]event.Event, error) {
 	out := make([]event.Event, len(d.Events))
 	for i, line := range d.Events {
