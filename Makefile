@@ -135,7 +135,7 @@ schemathesis: ## requests made up from api/openapi.yaml against the demo (needs 
 	api/schemathesis/run.sh
 
 .PHONY: generators
-generators: ## clients generated from api/openapi.yaml: compile each, and ask (Node, Python, Java, dotnet: skips what is missing)
+generators: ## clients generated from api/openapi.yaml: compile each, and ask (Node, Python, Java, dotnet or Mono: skips what is missing)
 	api/generators/run.sh
 
 .PHONY: clients

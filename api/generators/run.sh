@@ -9,6 +9,7 @@ here=$PWD
 oapi_codegen=github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
 oapi_codegen_needs="github.com/oapi-codegen/runtime@v1.8.0 go.yaml.in/yaml/v3@v3.0.4"
 openapi_generator_go_needs=gopkg.in/validator.v2@v2.0.1
+newtonsoft=/usr/lib/cli/Newtonsoft.Json-5.0/Newtonsoft.Json.dll # Debian's, for Mono
 dependency_plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 work=$(mktemp -d)
@@ -97,7 +98,14 @@ generate_python() {
 	openapi_generator python python '' && PYTHONPATH=answerd python -W error "$here/testdata/ask_python.py" >answer
 }
 generate_csharp() {
-	openapi_generator csharp csharp 'library: httpclient, targetFramework: net8.0' && mkdir ask && cp "$here"/testdata/Ask.cs* ask && dotnet run --project ask >answer
+	if command -v dotnet >/dev/null; then
+		openapi_generator csharp csharp 'library: httpclient, targetFramework: net8.0' && mkdir ask && cp "$here"/testdata/Ask.cs* ask && dotnet run --project ask >answer
+		return
+	fi
+	# Without retries the client does not need Polly, which Debian does not have.
+	openapi_generator csharp csharp 'library: httpclient, targetFramework: net48, supportsRetry: false' &&
+		mcs -langversion:latest -out:ask.exe -r:$newtonsoft,System.Net.Http,System.ComponentModel.DataAnnotations,System.Runtime.Serialization \
+			-recurse:'answerd/src/*.cs' "$here/testdata/Mono.cs" "$here/testdata/Ask.cs" && mono ask.exe >answer
 }
 generate_openapi_typescript() {
 	"$here/node_modules/.bin/openapi-typescript" "$work/openapi.yaml" -o answerd.d.ts && ts_ask openapi-typescript.ts
@@ -137,7 +145,9 @@ client oapi-codegen generate_oapi_codegen ""
 client openapi-generator-go generate_go "$jvm"
 client openapi-generator-typescript-fetch generate_typescript_fetch "$(without "$node" "Node is missing")$jvm"
 client openapi-generator-python generate_python "$jvm"
-client openapi-generator-csharp generate_csharp "$(command -v dotnet >/dev/null || echo "dotnet is missing")$jvm"
+csharp=$jvm
+command -v dotnet >/dev/null || { command -v mcs >/dev/null && [ -e $newtonsoft ]; } || csharp="dotnet is missing, and so is Mono with Debian's Newtonsoft.Json"
+client openapi-generator-csharp generate_csharp "$csharp"
 client openapi-typescript generate_openapi_typescript "$(without "$node" "Node is missing")"
 client openapi-python-client generate_openapi_python_client "$(without "$python" "Python is missing")"
 client spring run_spring "$(without "$java" "a JDK or Maven is missing")"
