@@ -98,15 +98,19 @@ func (r *run) appendStart(ctx context.Context) error {
 	})
 }
 
-// writeNote appends a note for a process that takes over the run. It does nothing if no other
+// writeNote stores a note for a process that takes over the run. It does nothing if no other
 // process could continue the run.
 func (r *run) writeNote(ctx context.Context, words ...any) error {
 	if r.job == nil {
 		return nil
 	}
 	text := strings.TrimSuffix(fmt.Sprintln(words...), "\n")
-	if err := r.agent.Log.AddNote(ctx, r.ID, []byte(text)); err != nil {
-		return fmt.Errorf("append a %s note: %w", words[0], err)
+	err := r.agent.Log.AddNote(ctx, r.ID, []byte(text))
+	if err == nil {
+		err = r.agent.Log.Flush(ctx, r.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("store a %s note: %w", words[0], err)
 	}
 	return nil
 }

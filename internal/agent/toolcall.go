@@ -275,7 +275,7 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 		interrupt := newID("int") // of the sign-in, if one is needed
 		request.Tool, request.Waiter = l.agent.presentName(x), waiterName(l.run.ID, interrupt)
 		// The note precedes the request: a process that takes over the run must not send the
-		// request again. AddNote also stores the events before it. If the process dies between the
+		// request again. writeNote also stores the events before it. If the process dies between the
 		// note and the request, the call counts as sent although it was not, which is the safe mistake.
 		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
 			return nil, x.canceledFailure(ctx)

@@ -15,9 +15,10 @@ type Note struct {
 
 // Journal is the part of a log that has the notes.
 type Journal interface {
-	// AddNote stores a note after the newest event of a run, durably before it returns. It
-	// fails as Append does, so a process that was replaced cannot announce what it is about
-	// to do; ErrTooLarge beyond MaxNote. The log owns the bytes from now on.
+	// AddNote adds a note after the newest event of a run. Like AppendAsync it may return before the
+	// note is stored; Flush waits for that. It fails as AppendAsync does, so a process that was replaced
+	// cannot announce what it is about to do; ErrTooLarge beyond MaxNote. The log owns the bytes from
+	// now on.
 	AddNote(ctx context.Context, run string, note []byte) error
 	// Notes returns the notes of a run in order, as far as they are kept.
 	Notes(ctx context.Context, run string) ([]Note, error)

@@ -115,7 +115,7 @@ type Log interface {
 	Append(ctx context.Context, run string, b Body) (int64, error)
 	// AppendAsync adds an event like Append, in the same order, but may return before the event is
 	// stored. The event is stored within milliseconds, at once if a reader waits, and before the next
-	// Append, AddNote or Flush of the run returns. If it cannot be stored, they return the error,
+	// Append or Flush of the run returns. If it cannot be stored, they return the error,
 	// and so does the next AppendAsync.
 	AppendAsync(ctx context.Context, run string, b Body) (int64, error)
 	// Flush returns nil when all events that were appended to the run are stored and readable, deltas

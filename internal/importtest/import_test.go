@@ -114,7 +114,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/agent/admission": {},
 
-	"answerd/internal/agent/record": {ours: []string{"agent/prompt", "event", "export", "llm", "mcp/catalog", "values"}},
+	"answerd/internal/agent/record": {ours: []string{"agent/prompt", "agent/replay", "event", "export", "llm", "mcp/catalog", "values"}},
 
 	"answerd/internal/receipt": {ours: []string{"event", "export"}, outside: []string{"github.com/golang-jwt/jwt/v5"}},
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"answerd/internal/agent/prompt"
+	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/export"
 	"answerd/internal/mcp/catalog"
@@ -105,14 +106,18 @@ func (r *Recorder) readDefinition(ctx context.Context, hash string, into any) (b
 func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, events []event.Event, created time.Time) error {
 	start, _ := events[0].Body.(event.Start)
 	doc.Request = export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata}
-	var b beginning
-	found, err := r.read(ctx, doc.Run.ID, beginningName, &b)
+	notes, err := r.Log.Notes(ctx, doc.Run.ID)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the notes of a run: %w", err)
 	}
-	if !found {
+	data := replay.JoinParts(notes, replay.NoteBeginning)
+	if data == nil {
 		doc.Missing = append(doc.Missing, "what the run began with")
 		return nil
+	}
+	var b beginning
+	if err := json.Unmarshal(data, &b); err != nil {
+		return fmt.Errorf("decode what a run began with: %w", err)
 	}
 	doc.Request, doc.History = b.Request, b.History
 	doc.Request.Question, doc.Request.Model, doc.Request.Metadata = start.Question, start.Model, start.Metadata
@@ -120,7 +125,8 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 		doc.Messages = []export.Message{{Role: "user", Text: start.Question}}
 	}
 	var shared sharedContext
-	if found, err = r.readDefinition(ctx, b.Context, &shared); err != nil {
+	found, err := r.readDefinition(ctx, b.Context, &shared)
+	if err != nil {
 		return err
 	}
 	if !found {

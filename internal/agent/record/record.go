@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/export"
 	"answerd/internal/llm"
@@ -60,12 +61,9 @@ const (
 	storeWorkers   = 8         // definitions that are stored at the same time
 )
 
-// Names under which a log stores what belongs to a run. They begin with a character that ids of calls
-// do not have.
-const (
-	beginningName = "\x00beginning"
-	requestName   = "\x00request"
-)
+// requestName is the name under which a log stores a request to the model. It begins with a character that ids
+// of calls do not have.
+const requestName = "\x00request"
 
 // IsReserved reports whether the id of a call is a name of this package.
 func IsReserved(callID string) bool { return len(callID) > 0 && callID[0] == 0 }
@@ -152,8 +150,10 @@ func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
 	definitions[stored.Context] = shared
 	undefined = errors.Join(undefined, r.define(ctx, definitions))
 	data, err := json.Marshal(stored)
-	if err == nil {
-		err = r.Log.SaveResult(ctx, run, beginningName, data)
+	for _, part := range replay.Parts(data) {
+		if err == nil { // it becomes a part of the message with the first events
+			err = r.Log.AddNote(ctx, run, []byte(replay.NoteBeginning+" "+part))
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("store what a run begins with: %w", err)

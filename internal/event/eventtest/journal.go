@@ -17,8 +17,17 @@ func addNote(t *testing.T, log event.Log, run, text string) {
 	}
 }
 
+// flush stores what was added to a run.
+func flush(t *testing.T, log event.Log, run string) {
+	t.Helper()
+	if err := log.Flush(t.Context(), run); err != nil {
+		t.Fatalf("Flush: %v", err)
+	}
+}
+
 func readNotes(t *testing.T, log event.Log, run string) (all []string) {
 	t.Helper()
+	flush(t, log, run)
 	found, err := log.Notes(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
@@ -77,8 +86,8 @@ func testNoteFollowsADelayedDelta(t *testing.T, log event.Log) {
 		appendEvent(t, log, "run_a", event.TextDelta{PartID: "p", Delta: "x"})
 	}
 	addNote(t, log, "run_a", "sent")
-	r, err := log.Run(t.Context(), "run_a")
-	if got := readNotes(t, log, "run_a"); err != nil || len(got) != 1 || got[0] != fmt.Sprintf("%d sent", r.Last.Seq) {
+	got := readNotes(t, log, "run_a")
+	if r, err := log.Run(t.Context(), "run_a"); err != nil || len(got) != 1 || got[0] != fmt.Sprintf("%d sent", r.Last.Seq) {
 		t.Errorf("notes are %q after %d events, %v, want one after the newest", got, r.Last.Seq, err)
 	}
 }

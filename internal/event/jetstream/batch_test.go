@@ -102,6 +102,9 @@ func TestEventsCloseTogetherAreOneMessage(t *testing.T) {
 	if err := a.AddNote(t.Context(), "run_a", []byte("sent c")); err != nil {
 		t.Fatal(err)
 	}
+	if err := a.Flush(t.Context(), "run_a"); err != nil {
+		t.Fatal(err)
+	}
 	all, err := readUntil(t.Context(), b, "run_a", func(e event.Event) bool { return e.Body.Type() == "step_end" })
 	if got, want := joined(bodiesOf(all[1:])), joined(aTurn); err != nil || !slices.Equal(got, want) {
 		t.Errorf("another instance reads %q, %v, want %q", got, err, want)
@@ -171,6 +174,9 @@ func TestLogWithoutBatchesHasOneEventInEachMessage(t *testing.T) {
 	startRun(t, a, "run_a")
 	appendAsync(t, a, "run_a", aTurn...)
 	if err := a.AddNote(t.Context(), "run_a", []byte("sent c")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Flush(t.Context(), "run_a"); err != nil {
 		t.Fatal(err)
 	}
 	run, err := b.Run(t.Context(), "run_a")

@@ -64,10 +64,10 @@ type run struct {
 	tail      []event.Event // the newest events, without a gap; pages share parts of it
 	tailPos   []uint64      // their pos in the stream, which those of a batch share
 	tailBytes int
-	last      event.Event // the newest event; its Seq is 0 before there is one
-	head      uint64      // pos of the run's last message, control messages included
-	headBy    writerID    // of the message at head
-	positions []position  // of some older events
+	last      event.Event   // the newest event; its Seq is 0 before there is one
+	head      uint64        // pos of the run's last message, control messages included
+	headBy    writerID      // of the message at head
+	positions []position    // of some older events
 	more      chan struct{} // of readers that wait for any event
 	settled   chan struct{} // of readers that wait until the run has settled
 	moreInput chan struct{}

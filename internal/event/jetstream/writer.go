@@ -406,18 +406,15 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 		return err
 	}
 	w.mu.Lock()
-	err := w.checkWritableLocked()
-	if err == nil {
-		err = w.addPendingLocked()
-	}
-	if err == nil {
-		w.queue.Add(batch.Item{Note: note}, batchDelay)
-	}
-	w.mu.Unlock()
-	if err != nil {
+	defer w.mu.Unlock()
+	if err := w.checkWritableLocked(); err != nil {
 		return err
 	}
-	return w.queue.Flush(ctx)
+	if err := w.addPendingLocked(); err != nil {
+		return err
+	}
+	w.queue.Add(batch.Item{Note: note}, batchDelay)
+	return nil
 }
 
 // SaveResult implements event.Log.
