@@ -137,7 +137,9 @@ func (r result) isCloser(other result, here int) bool {
 
 // penalty returns how unlikely it is that the value was meant for the alternative of r. A wrong
 // type, or a wrong value of the field that distinguishes alternatives, makes it most unlikely.
-// Problems further down mean little.
+// Problems further down mean little. Only the order of the weights matters, not their distances, and
+// the worst problem decides: a value with the right type field and five missing fields is closer than
+// one with a wrong type field and nothing missing.
 func (r result) penalty(here int) int {
 	most := 0
 	for _, p := range r.problems {

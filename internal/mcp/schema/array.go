@@ -62,7 +62,9 @@ func (w *validator) checkContains(n *node, v *value, at *location, r *result) {
 }
 
 // checkUnique applies uniqueItems. It compares only items with the same hash, because comparing
-// all pairs is quadratic. The seed is random, so that a server cannot construct collisions.
+// all pairs is quadratic. The seed is random, so that nobody can predict hashes. Arrays of strings can
+// still be made to have equal hashes, because hashInto writes a string without its length. So each
+// comparison counts as steps, which bounds the time in that case too.
 func (w *validator) checkUnique(v *value, at *location, r *result) {
 	seed := maphash.MakeSeed()
 	first := make(map[uint64][]int, len(v.items))

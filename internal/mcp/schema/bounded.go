@@ -9,7 +9,8 @@ import (
 	"answerd/internal/mcp/wire"
 )
 
-// Bounds of a schema that a server sends.
+// Bounds of a schema that a server sends, with a tool or a form. They are below those of Compile,
+// because the schema of a tool is also sent to the model, with each request.
 const (
 	MaxSize  = 64 << 10 // bytes
 	MaxDepth = 32       // levels of nesting

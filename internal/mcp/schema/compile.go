@@ -8,7 +8,10 @@ import (
 	"strings"
 )
 
-// Bounds of a schema and of a value.
+// Bounds of a schema and of a value. A schema comes from an MCP server or a caller, and a value from a
+// model or a server, so each of them may be made to exhaust the process. maxDepth, together with
+// maxCost further down, bounds the recursion and so the stack. maxSteps bounds the time, and the others
+// bound memory.
 const (
 	maxSchema   = 256 << 10 // bytes of a schema
 	maxNodes    = 8192      // subschemas
@@ -18,7 +21,8 @@ const (
 	maxProblems = 20        // that are reported
 )
 
-// Schema is a compiled JSON Schema.
+// Schema is a compiled JSON Schema. Compile returns one; the zero value is not usable. It never
+// changes, so the validators of any number of goroutines can read it.
 type Schema struct {
 	root            *node
 	draft7          bool
@@ -27,7 +31,9 @@ type Schema struct {
 
 // compiler converts the JSON of a schema to nodes, in three passes: find all schemas and compile
 // their patterns, index the names that references can use and resolve the references, and build
-// the nodes. A reference may point forward, so no pass can be merged with the next.
+// the nodes. A reference may point forward, so no pass can be merged with the next. nodes and order
+// have only the values at places where the drafts expect a schema. A reference into anything else,
+// such as an example or a member that no draft defines, is therefore a reference to nothing.
 type compiler struct {
 	draft7          bool
 	tracksEvaluated bool
@@ -309,6 +315,12 @@ var (
 // checkCost refuses schemas whose check of one value would not end in reasonable time: references
 // that lead back to themselves for the same value, and alternatives that multiply. A reference
 // below a property or an item is no problem, because each step needs a level of the value.
+//
+// The cost of a node is the number of nodes that check the same value because of it, so an allOf of
+// two references to an allOf of two references counts four times. It is computed once per node. A
+// node whose cost is asked for while it is being computed leads back to itself: the recursion of
+// validate would never end, and no bound on the value would stop it. maxSteps would, but only in the
+// middle of a run, and for every value.
 func (c *compiler) checkCost() error {
 	costs := make(map[*node]int, len(c.nodes))
 	const inProgress = -1

@@ -62,6 +62,11 @@ var (
 
 // findMismatch returns the first value that does not have one of the types: v, or a value in it.
 // It returns nil if there is none.
+//
+// First it reduces s to the types that a JSON value of v's kind can have; none left is a mismatch. Of
+// several remaining ones, such as a map of schemas or of lists of strings (dependencies in draft-07),
+// the items may have the element type of any. It does not look into a schema, which collectSchemas
+// checks when it gets there.
 func (s keywordType) findMismatch(v *value) *value {
 	s &= typesOf[v.kind]
 	if s == countValue && math.Abs(v.float) > maxCount || s == 0 {

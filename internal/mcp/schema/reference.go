@@ -65,7 +65,11 @@ func (c *compiler) indexIDs(v *value, in *url.URL) error {
 }
 
 // resolveReferences sets the target nodes of all references. Targets exist only in the same
-// document.
+// document. A fragment is a JSON pointer if it is empty or begins with a slash, and the name of an
+// anchor otherwise (draft 2020-12 core, 8.2.2 and 8.2.3).
+//
+// That no reference leads back to itself for the same value is not checked here but by checkCost, when
+// all nodes have their targets: a cycle can go through several references.
 func (c *compiler) resolveReferences() error {
 	for _, r := range c.refs {
 		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on

@@ -6,7 +6,12 @@ import (
 
 // repair returns v with its invalid strings replaced by the JSON value that they contain, if that
 // value is valid against n. Nothing is lost, because the JSON text of a value has all its digits.
-// Nothing else is ever converted, and valid values stay unchanged.
+// Nothing else is ever converted, and valid values stay unchanged. If the repair does not make v valid,
+// the caller decides what to do with the result (Check returns the original value then).
+//
+// Each level asks whether its value is valid, and that visits all levels below. So the time grows with
+// the square of the depth, and with each alternative that is tried. All of that counts as steps; when
+// they run out, values are returned as they are.
 func (w *validator) repair(n *node, v *value) *value {
 	if w.over || w.isValid(n, v) {
 		return v

@@ -17,6 +17,14 @@
 // of Compile, and so is a reference that leads back to itself for the same value. The size of a
 // schema, its regular expressions, and the work for one value are bounded. A Schema may be used
 // concurrently.
+//
+// Compile parses the schema to a tree of values (parse.go), makes a node of each schema in the tree
+// and resolves the references between them (compile.go, reference.go). A validator then goes through
+// a value and the nodes together, and counts its steps (validate.go). What it finds is a list of
+// violations; the fields that are only needed to choose among alternatives are not in a Problem
+// (problem.go). repair.go uses the same validator to try whether another value would be valid.
+// describe.go and suggestion.go write the texts, whose reader is usually the model that has to
+// correct its call.
 package schema
 
 import (
@@ -58,6 +66,7 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	if original.ok() && !w.over {
 		return raw, nil
 	}
+	// The same validator goes on, so that the repair and the checks share one maxSteps.
 	better := w.repair(s.root, v)
 	// Problems that could be repaired are not reported, even if the value has others.
 	problems := w.problemsOf(w.validate(s.root, better, nil))

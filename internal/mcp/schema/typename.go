@@ -30,6 +30,9 @@ func CheckTypes(raw json.RawMessage) *Problem {
 	return checkTypes(tree, "")
 }
 
+// checkTypes is CheckTypes for the part of the schema at the pointer at. Values that are not objects,
+// such as true, name no type. It does not follow references, because it visits their targets where
+// they stand, in $defs for example.
 func checkTypes(tree any, at string) *Problem {
 	object, ok := tree.(map[string]any)
 	if !ok {

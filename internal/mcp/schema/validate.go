@@ -59,7 +59,11 @@ func (w *validator) spend(n int) bool {
 }
 
 // validate checks v against n and returns all problems. It applies all keywords, except after a
-// wrong type: the others would only repeat that.
+// wrong type: the others would only repeat that. at is the place of v, for problems; nil is the whole
+// value.
+//
+// A result without problems does not prove that v is valid: it may mean that the steps ran out. So
+// everything that decides something by it must look at w.over too, as isValid and problemsOf do.
 func (w *validator) validate(n *node, v *value, at *location) (r result) {
 	if !w.spend(1) {
 		return r
@@ -85,7 +89,7 @@ func (w *validator) validate(n *node, v *value, at *location) (r result) {
 	case text:
 		w.checkText(n, v, at, &r)
 	}
-	if w.quiet && !r.ok() {
+	if w.quiet && !r.ok() { // nobody reads further problems, and the values within v may be many
 		return r
 	}
 	w.checkApplicators(n, v, at, &r)
@@ -107,7 +111,8 @@ func (w *validator) isValid(n *node, v *value) bool {
 
 // evaluated records which items or properties keywords have evaluated successfully, for
 // unevaluatedItems and unevaluatedProperties (draft 2020-12 core, 11). It is used only for schemas
-// with those keywords.
+// with those keywords. Keywords beside them and schemas for the same value add to it; what a schema
+// evaluated that turned out not to match does not count (core, 7.7.1.1). The zero value means nothing.
 type evaluated struct {
 	allItems, allProperties bool
 	items                   int          // the first items

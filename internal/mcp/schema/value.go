@@ -70,7 +70,9 @@ func (v *value) replacing(before *value) *value {
 	return &c
 }
 
-// appendJSON appends v to dst as JSON. It copies the original bytes between changed parts.
+// appendJSON appends v to dst as JSON. It copies the original bytes between changed parts, so the order
+// of members, white space and the spelling of numbers survive a repair. It looks into changed values
+// only: a value with a changed part is itself marked as changed (withItems).
 func (v *value) appendJSON(dst []byte) []byte {
 	from := 0
 	for _, item := range v.items {
