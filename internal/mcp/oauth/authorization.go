@@ -116,7 +116,14 @@ func (c *Client) SignInHost(ctx context.Context, id auth.Identity) (string, erro
 }
 
 // authorizationURL returns the authorization request (OAuth 2.1 section 4.1.1) with PKCE (RFC
-// 7636) and a resource (RFC 8707).
+// 7636) and a resource (RFC 8707). Each of its parameters prevents an attack:
+//
+//   - The code comes back through a browser, whose history, extensions and proxies may leak it.
+//     Without the verifier, which stays in the store, nobody can exchange it (RFC 7636 section 1).
+//   - A token without a resource may be valid at every server that trusts the authorization server.
+//     The MCP server that gets it could then use it at the others (RFC 8707 section 3).
+//   - The state cannot be guessed, so nobody can invent a response for a sign-in that a user has
+//     started and make their calls use an account of the attacker (RFC 6749 section 10.12).
 func (c *Client) authorizationURL(a *storedAuthorization, state string) (string, error) {
 	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(a.Verifier)}
 	if a.Server.Resource != "" {
@@ -192,7 +199,8 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 	return nil, nil
 }
 
-// serves reports whether a stored authorization gives what fresh asks for, and leaves the user time.
+// serves reports whether a stored authorization gives what fresh asks for, and leaves the user time: at
+// least half of signInTimeout.
 func (c *Client) serves(a, fresh *storedAuthorization) bool {
 	now := c.store.Now()
 	return a.Status == statusPending && a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes) &&
@@ -278,6 +286,10 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 // an *Error. waiters are those who wait for the outcome, whatever it is. Callback
 // waits for the token even when ctx ends: a user who closes the browser early has granted access all
 // the same.
+//
+// The grant goes to the user who started the authorization (storedAuthorization), because the request
+// of the browser is not authenticated and says nothing about its user. docs/rough-edges.md describes
+// what that does not prevent: a caller who makes another person open their sign-in page.
 func (c *Client) Callback(ctx context.Context, q url.Values) (waiters []string, found bool, _ error) {
 	if !c.beginCallback(q) {
 		return nil, false, nil
@@ -329,7 +341,10 @@ func (c *Client) beginCallback(q url.Values) bool {
 
 // takeAuthorization takes the authorization with that state for the one process that may exchange its
 // code; nil if there is none, or another callback took it. Whatever its outcome, a state is valid
-// once.
+// once. An authorization server may revoke the tokens of a code that is sent twice (RFC 6749 section
+// 4.1.2), and browsers do send a callback twice, when a page is reloaded for example. A process that
+// dies after it took the authorization leaves it as statusRedeeming: those who wait for it get
+// ErrConsent once it has expired.
 func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAuthorization, uint64, error) {
 	for range maxStoreTries {
 		a, revision, err := c.loadAuthorization(ctx, state)
@@ -344,10 +359,13 @@ func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAu
 	return nil, 0, nil
 }
 
-// redeemCode checks an authorization response, exchanges its code for a token, and stores that.
+// redeemCode checks an authorization response, exchanges its code for a token, and stores that. The
+// issuer is checked before the code is used, and before an error is believed. Everything about the
+// authorization server comes from the stored authorization and nothing from a new discovery: if the
+// MCP server named another one meanwhile, that one must not get the code.
 func (c *Client) redeemCode(ctx context.Context, a *storedAuthorization, q url.Values) error {
 	for _, name := range []string{"code", "iss", "error"} {
-		if len(q[name]) > 1 { // RFC 6749 section 3.1
+		if len(q[name]) > 1 { // RFC 6749 section 3.1; of two, a proxy may have checked the other one
 			return errors.New("the response has a parameter twice")
 		}
 	}

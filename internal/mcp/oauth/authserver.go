@@ -20,7 +20,9 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted boo
 }
 
 // parseAuthServer checks metadata. RFC 8414 section 3.3: it must name exactly the
-// issuer that was asked for, or it is another issuer's.
+// issuer that was asked for, or it is another issuer's. Otherwise a document could pass as that of an
+// honest issuer and name endpoints of an attacker, which would get our credentials, codes and refresh
+// tokens (section 6.2). Errors are *fetch.Error and quote nothing of the document.
 func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*authServer, error) {
 	var w struct {
 		Issuer    string   `json:"issuer"`

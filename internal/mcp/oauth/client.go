@@ -53,10 +53,10 @@ type authServer struct {
 
 // clientIdentity is our client at one authorization server. It is sent to that one only.
 type clientIdentity struct {
-	id      string
-	secret  auth.Secret
-	method  string
-	expires time.Time // from then on it is registered again; zero: it is configured
+	id      string      // "" for a grant that needs no client, such as an assertion alone
+	secret  auth.Secret // zero for a public client, and for one with a private key
+	method  string      // of client authentication: methodBasic and so on
+	expires time.Time   // from then on it is registered again; zero: it is configured
 }
 
 // resource has what we use of a server's protected resource metadata (RFC 9728 section 2).
@@ -67,7 +67,8 @@ type resource struct {
 }
 
 // discovery finds the authorization server of the MCP server (RFC 9728, RFC 8414) and our
-// client there. It stores both for all users, and runs one search at a time.
+// client there. It stores both for all users, and runs one search at a time. Its lock is a channel
+// and not a mutex, because a search takes seconds and those who wait must be able to give up.
 type discovery struct {
 	c    *Client
 	turn chan struct{} // semaphore of one; its owner may use what follows
@@ -88,7 +89,8 @@ type userKey struct {
 	token           [sha256.Size]byte
 }
 
-// userTokens has the tokens of one user, and what the next token is requested with.
+// userTokens has the tokens of one user, and what the next token is requested with. It is an entry of
+// Client.users: acquireUser and releaseUser count who uses it, and an entry in use is not dropped.
 type userTokens struct {
 	c      *Client
 	id     auth.Identity

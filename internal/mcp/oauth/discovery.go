@@ -64,7 +64,10 @@ func (d *discovery) lookUp(ctx context.Context, ch challenge) (*authServer, erro
 	return d.search(ctx, ch)
 }
 
-// isCurrent reports whether the outcome of the last search also applies to this challenge.
+// isCurrent reports whether the outcome of the last search also applies to this challenge. A failure
+// applies for a second, so that the requests of many users that wait do not repeat it one after the
+// other. What the configuration names applies whatever a server says. What a server named applies only
+// to challenges that are older than the search and name the same metadata. d.turn must be held.
 func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 	age := time.Since(d.searchedAt)
 	switch {
@@ -79,7 +82,12 @@ func (d *discovery) isCurrent(ch challenge, challengedAt time.Time) bool {
 }
 
 // search returns the authorization server that the configuration names, or else the one that
-// the MCP server names.
+// the MCP server names. d.turn must be held.
+//
+// boundIssuer protects the credentials of the configuration where that names no issuer. The first
+// issuer that the server names gets them, because there is nothing to compare it with. If the server
+// names another one later, it may have been taken over, and the next token request would send the
+// client secret to whoever did that.
 func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, error) {
 	cfg := &d.c.cfg
 	if cfg.TokenURL != "" {
@@ -125,7 +133,8 @@ func (d *discovery) withTarget(a *authServer, r resource) *authServer {
 }
 
 // clientAt returns our client at a: the configured one, the URL of our metadata document, or
-// the one that a registers now (RFC 7591).
+// the one that a registers now (RFC 7591). d.turn must be held. Registrations are forgotten all at once
+// when there are maxIssuers: only a server that keeps naming other issuers gets that far.
 func (d *discovery) clientAt(ctx context.Context, a *authServer) (clientIdentity, error) {
 	cfg := &d.c.cfg
 	switch {

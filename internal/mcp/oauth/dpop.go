@@ -69,6 +69,8 @@ func (k *proofKey) encode() ([]byte, error) {
 	return x509.MarshalPKCS8PrivateKey(k.key)
 }
 
+// proofKeyOf returns the pair with its public key as a JWK (RFC 7518 section 6.2.1), which is in the
+// header of each proof.
 func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 	point, err := key.PublicKey.Bytes() // 4, x, y (SEC 1)
 	if err != nil {
@@ -83,6 +85,11 @@ func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 
 // addProof sets r's DPoP header to a new proof (RFC 9449 section 4.2). token is the one that r
 // carries; zero for a token request. nonce is the server's; "" for none.
+//
+// A proof is valid for one request: method, URL without query, and a jti that is never used again. It
+// names the hash of the token (ath), so someone who got hold of a proof cannot use it with another
+// token; and a stolen token is useless without the key. So a request that is sent again needs a new
+// proof, although everything else of it stays.
 func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) error {
 	at := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
 	claims := jwt.MapClaims{"jti": rand.Text(), "htm": r.Method, "htu": at.String(), "iat": time.Now().Unix()}

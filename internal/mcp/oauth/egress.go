@@ -20,6 +20,12 @@ const (
 
 // egress has the two http.Clients for authorization servers. They follow no redirects, which
 // would carry a secret to whatever host a reply names.
+//
+// An MCP server on the internet chooses which URLs we request: of its metadata, of the issuer, and
+// through that of every endpoint. Without a limit it could make us send requests into the operator's
+// network, to a cloud's metadata service for example (server-side request forgery, RFC 9728 section
+// 7.7). So an address that it names may not be more private than its own. To check the URL would not be
+// enough: its host name may resolve to something else when it is dialed.
 type egress struct {
 	server *url.URL
 	// trusted is for URLs of the configuration, the MCP server's own origin included. They
@@ -64,6 +70,7 @@ func (e *egress) clientFor(raw string, trusted bool) *http.Client {
 	return e.named
 }
 
+// close closes the idle connections. Requests in flight must have ended.
 func (e *egress) close() {
 	e.trusted.CloseIdleConnections()
 	e.named.CloseIdleConnections()

@@ -21,6 +21,7 @@ type Error struct {
 	Err    error  // the cause, for the log; may be nil
 }
 
+// Error returns the text for the log: Public and the cause.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Public
@@ -28,6 +29,7 @@ func (e *Error) Error() string {
 	return e.Public + ": " + e.Err.Error()
 }
 
+// Unwrap returns the cause, so that errors.Is finds ErrConsent and the errors of a context.
 func (e *Error) Unwrap() error { return e.Err }
 
 // asError returns err as an Error with a text for the caller.

@@ -26,6 +26,13 @@
 // only to their own issuer: those of the configuration to the issuer that it names, or else
 // to the first one that the server named.
 //
+// A Client belongs to one MCP server. Its discovery finds the authorization server (discovery.go,
+// resource.go, authserver.go) and our client there (registration.go). A userTokens has what one user
+// was granted, and a token.CachedSource that calls back into this package for the next token. A
+// Source sends requests with these tokens and reacts to refusals: send.go is the place to begin
+// reading. Authorize and Callback are the two halves of a sign-in (authorization.go), between which
+// a person uses a browser, for minutes, and perhaps a process ends.
+//
 // The go-sdk's handlers do the same for one user. They have data races, connect to any
 // address that a server names, and support neither private_key_jwt, jwt-bearer nor DPoP.
 package oauth

@@ -60,7 +60,8 @@ func (c *Client) registerClient(ctx context.Context, a *authServer) (clientIdent
 }
 
 // parseRegistration reads the registered client (RFC 7591 section 3.2.1). requested is the
-// authentication method that we asked for, which the server may change.
+// authentication method that we asked for, which the server may change. The registration is used for
+// registrationMaxAge, or until its secret expires if that is earlier.
 func parseRegistration(body []byte, requested string) (clientIdentity, error) {
 	var w struct {
 		ID      string  `json:"client_id"`

@@ -25,7 +25,9 @@ type metadataLocation struct {
 // fetchResource reads the server's metadata: at the URL in the challenge and nowhere else, if
 // there is one; otherwise at the well-known URL of the endpoint's path, then of the root (RFC
 // 9728 section 3.1). A server without any is its own authorization server, as the MCP
-// specification said before 2025-06-18.
+// specification said before 2025-06-18. Only a 4xx means that there is no metadata: after another
+// error, to take the next location or the server itself could send users to a different authorization
+// server for as long as the error lasts.
 //
 // oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private
 // network that has no name (10.0.0.7), takes one spelling of the resource only, and does not
@@ -70,7 +72,9 @@ func (c *Client) metadataLocations(given string) []metadataLocation {
 
 // parseResource reads metadata that must describe one of resources. RFC 9728 section 3.3
 // requires identical strings; a trailing slash is ignored, because URL libraries add and
-// remove it.
+// remove it. The check prevents that a server names the resource of another one, and gets a token that
+// it can use there (section 7.3). Of several authorization servers the first is used: section 7.6
+// leaves the choice to the client.
 func parseResource(body []byte, resources []string) (resource, error) {
 	var w struct {
 		Resource string   `json:"resource"`

@@ -14,10 +14,11 @@ import (
 // more requests than that.
 const maxSends = 5
 
-// Source sends requests with the tokens of one user. It may be used concurrently.
+// Source sends requests with the tokens of one user. It may be used concurrently. It holds no tokens
+// itself: Send looks them up, so a Source stays valid however long it is kept.
 type Source struct {
 	c  *Client
-	id auth.Identity
+	id auth.Identity // what principalOf leaves of the caller
 }
 
 // Send sends r through next with a token of the user, if there is one or one can be got
@@ -67,7 +68,12 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 }
 
 // currentToken returns the token to send with. It returns the zero Secret if the request
-// must go without one, to get a challenge from the server.
+// must go without one, to get a challenge from the server. Errors are ErrConsent if only the user can
+// help, those of the token endpoint, or those of the store.
+//
+// For a user who signs in: with a refresh token, the CachedSource gives a token and renews it in time.
+// Otherwise it is the token there is. Without one, the server is asked for a challenge, which says
+// where to sign in; once it has said that, the result is ErrConsent.
 func (u *userTokens) currentToken(ctx context.Context) (auth.Secret, error) {
 	if u.c.cfg.Kind != AuthorizationCode {
 		if _, ok := u.source.Cached(); !ok && u.needsChallenge() {
@@ -135,12 +141,13 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// attempt is one request and what was already tried to get it accepted.
+// attempt is one request and what was already tried to get it accepted. Each remedy is tried once, so
+// that a server which refuses everything ends the attempt.
 type attempt struct {
 	u            *userTokens
-	nonceRetried bool
-	tokenRenewed bool
-	steppedUp    bool
+	nonceRetried bool // the same token was sent with the server's new nonce
+	tokenRenewed bool // the token was replaced after a 401
+	steppedUp    bool // the token was replaced by one of more scopes after a 403
 	newNonce     bool // the latest response had a DPoP nonce that was not known
 }
 
@@ -206,7 +213,9 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 
 // stepUp gets a token of more scopes, once, after a 403 that requires them (MCP
 // basic/authorization, step-up authorization). It fails at once if those scopes were
-// requested before: requesting them again would give the same token, and loop.
+// requested before: requesting them again would give the same token, and loop. It fails too if the
+// configuration names the scopes: the operator has decided what the token may do, and a server must
+// not be able to widen that.
 func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
 	u := t.u
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {

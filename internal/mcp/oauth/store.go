@@ -40,6 +40,7 @@ type storedServer struct {
 	AcceptsMetadata bool     `json:"accepts_metadata,omitempty"`
 }
 
+// storeServer returns the stored form of an authServer; restore is the reverse.
 func storeServer(a *authServer) storedServer {
 	return storedServer{
 		Issuer: a.issuer, Trusted: a.trusted, Resource: a.resource, Wanted: a.wanted, TokenURL: a.tokenURL, AuthorizeURL: a.authorizeURL,
@@ -48,6 +49,8 @@ func storeServer(a *authServer) storedServer {
 	}
 }
 
+// restore returns the authorization server as it was when the sign-in began. It is not looked up again,
+// because a refresh token must go to the endpoint that has issued it, whatever a server names now.
 func (s *storedServer) restore() *authServer {
 	return &authServer{
 		issuer: s.Issuer, trusted: s.Trusted, resource: s.Resource, wanted: s.Wanted, tokenURL: s.TokenURL, authorizeURL: s.AuthorizeURL,
@@ -65,6 +68,7 @@ type storedClient struct {
 	Expires time.Time `json:"expires,omitzero"`
 }
 
+// storeClient returns the stored form of our client: empty for the one of the configuration.
 func (c *Client) storeClient(client clientIdentity) storedClient {
 	if c.cfg.ClientID != "" {
 		return storedClient{}
@@ -72,6 +76,7 @@ func (c *Client) storeClient(client clientIdentity) storedClient {
 	return storedClient{client.id, client.secret.Reveal(), client.method, c.storedTime(client.expires)}
 }
 
+// restoreClient returns our client at a: the one of the configuration as it is now, or the stored one.
 func (c *Client) restoreClient(s storedClient, a *authServer) clientIdentity {
 	if c.cfg.ClientID != "" {
 		return c.configuredClient(a)
@@ -90,6 +95,8 @@ type storedGrant struct {
 	Key     []byte       `json:"key,omitempty"` // that the tokens are bound to, in PKCS #8
 }
 
+// encodeGrant returns the stored form of a grant, which Config.Store encrypts. It stores when the token
+// expires and not for how long it is valid, by the store's clock, which all processes can read.
 func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 	key, err := g.key.encode()
 	if err != nil {
@@ -101,6 +108,8 @@ func (c *Client) encodeGrant(g *grant) ([]byte, error) {
 	})
 }
 
+// decodeGrant reads what encodeGrant has written. A token that has expired meanwhile has the Lifetime 0,
+// and only its refresh token is of use. The error quotes nothing of data.
 func (c *Client) decodeGrant(data []byte) (*grant, error) {
 	var s storedGrant
 	if json.Unmarshal(data, &s) != nil {

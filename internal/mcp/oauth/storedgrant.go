@@ -66,6 +66,7 @@ func (u *userTokens) saveGrant(ctx context.Context, g *grant, revision uint64) (
 	return next, nil
 }
 
+// grantName returns the name of the user's grant in the store.
 func (u *userTokens) grantName() []string {
 	return u.c.storedName(kindGrant, u.id.Issuer, u.id.Subject)
 }
@@ -119,7 +120,8 @@ func (u *userTokens) setToken(g *grant, before auth.Secret) {
 }
 
 // compareGrant reads the stored grant if the copy may be out of date, or always with now. The user may
-// have signed in or out at another process.
+// have signed in or out at another process. u.mu must not be held. It is not held while the store is
+// read, so this process may change the grant in between; what was read is then thrown away.
 func (u *userTokens) compareGrant(ctx context.Context, now bool) error {
 	_, valid := u.source.Cached()
 	u.mu.Lock()
@@ -180,7 +182,8 @@ func (u *userTokens) lockRefresh(ctx context.Context) (unlock func(), err error)
 
 // refreshToken uses the refresh token, at the authorization server and as the client that it was
 // issued to, unless another process has done so meanwhile. Without a valid one it returns ErrConsent:
-// only the user can help.
+// only the user can help. It is called by the CachedSource of the user, once at a time in this
+// process; lockRefresh extends that to all processes.
 func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	unlock, err := u.lockRefresh(ctx)
 	if err != nil {
@@ -272,7 +275,8 @@ func (u *userTokens) refreshFailed(ctx context.Context, g *grant, revision uint6
 }
 
 // dropGrant removes the grant of a token that the server does not accept, here and in the store. It
-// does nothing if another token has replaced that one.
+// does nothing if another token has replaced that one. If the store has another revision meanwhile, its
+// grant stays there, and the next compareGrant adopts it.
 func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
 	u.mu.Lock()
 	current, revision := u.grant.token.Secret, u.revision

@@ -43,6 +43,7 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 	return u, nil
 }
 
+// releaseUser ends the use that acquireUser has begun. The tokens stay cached.
 func (c *Client) releaseUser(u *userTokens) { c.users.Release(u.key) }
 
 // newUserCache returns the cache of users' tokens, with the idle timeout of c's grant.
@@ -102,7 +103,9 @@ func (u *userTokens) fetchToken(ctx context.Context) (token.Token, error) {
 	return fresh, err
 }
 
-// requestToken gets a token by a grant that needs no sign-in.
+// requestToken gets a token by a grant that needs no sign-in, and makes it the user's grant, so that
+// the next request asks for the same scopes again. The store is not involved: such a token can be
+// requested again at any time.
 func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
