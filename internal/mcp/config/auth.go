@@ -53,7 +53,8 @@ func (t AuthType) IsDelegated() bool {
 // NeedsCallerToken reports whether callers of servers of this type must send a token.
 func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == AuthEnterprise }
 
-// parseAuth reads the field auth.
+// parseAuth reads the field auth. A member that exists but is for other types is an error and not a
+// warning: an operator who writes a client secret, for example, expects it to be used.
 func parseAuth(s *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {

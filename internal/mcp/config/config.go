@@ -9,6 +9,13 @@
 // A Server can also be created in Go; Check applies the same rules to it as Parse to a file. Errors
 // never quote values, because they may be secret. The package opens no connection and has no state,
 // so everything in it may be used concurrently.
+//
+// Parse goes through the file once, without decoding it into structs: a jsonValue knows its place in the
+// file, which errors need (jsonvalue.go). A table has the reader of each member, those of other hosts
+// included (file.go, auth.go). The readers replace variables (variables.go) and fill in a Server, which is
+// then checked as a whole (Server.checkServer). Apart from the type and the inherited environment, there
+// are no defaults in the result: package mcp applies them, because a zero value must mean the same in a
+// Server that was created in Go.
 package config
 
 import (
@@ -139,7 +146,9 @@ func SingleServer(rawURL string) (Server, error) {
 	return cfg, nil
 }
 
-// fieldError is an error about one field, which callers report with the server and the line.
+// fieldError is an error about one field, which callers report with the server and the line. field is
+// its name in mcp.json, with dots for members of objects; problem continues a sentence that begins with
+// it. It is not an error value, so that nobody returns one without the name of the server.
 type fieldError struct{ field, problem string }
 
 // fieldErrorf returns a fieldError. The text must not quote values, because they may be secret.
@@ -354,7 +363,9 @@ func (s *Server) AllowsResource(uri string) bool {
 }
 
 // matchWildcard reports whether s matches a pattern in which * stands for any text, also with
-// slashes.
+// slashes. Between the first and the last part, it takes the first place where a part fits. A later place
+// could only leave less for the rest, so it never has to go back, and a pattern with many stars costs
+// no more than one search through s for each of them.
 func matchWildcard(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

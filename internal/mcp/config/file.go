@@ -13,7 +13,9 @@ import (
 //
 // getenv returns the values of ${NAME}; a variable without a value and a default is an error.
 // Unknown members are warnings, except _comment and $schema. An error or a warning is one line
-// that names the server, the member and the line of the file, and quotes no value.
+// that names the server, the member and the line of the file, and quotes no value. The servers are
+// checked without a token of the service, which Parse does not know about; mcp.New checks them again
+// with it.
 func Parse(data []byte, getenv func(string) string) (servers []Server, warnings []string, err error) {
 	r := &fileReader{getenv: getenv, inputs: map[string]string{}}
 	top, err := parseJSON(data, r)
@@ -229,7 +231,8 @@ func parseServer(v jsonValue) (Server, error) {
 	return s, s.completeServer(v, fields)
 }
 
-// applyFields reads fields into s, each with its reader in setters.
+// applyFields reads fields into s, each with its reader in setters, in the order of the file. Of two
+// members that set the same field, such as cwd and workDir, the later one counts.
 func applyFields(s *Server, fields []jsonValue, setters map[string]func(*Server, jsonValue) error) error {
 	for _, f := range fields {
 		set := setters[f.name]

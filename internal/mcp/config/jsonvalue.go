@@ -84,7 +84,9 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 }
 
 // blankComments returns data with comments replaced by spaces, so that offsets and line numbers
-// stay valid. VS Code, Cursor and Gemini CLI accept files with comments.
+// stay valid. VS Code, Cursor and Gemini CLI accept files with comments. It knows only strings and comments
+// of the grammar; whether the rest is JSON is for the decoder. A comment that is not closed stays, so the
+// decoder reports it.
 func blankComments(data []byte) []byte {
 	out := bytes.Clone(data)
 	for i := 0; i < len(out); i++ {

@@ -19,7 +19,8 @@ import (
 //	${userHome}, ${workspaceFolder}, ${workspaceFolderBasename}, ${pathSeparator}, ${/}   Cursor, VS Code
 //	$NAME                             Gemini CLI; stays as it is if the variable is not set
 //
-// As in a shell, an empty variable counts as unset. The value of a variable is not expanded again.
+// As in a shell, an empty variable counts as unset. The value of a variable is not expanded again:
+// otherwise whoever can set one variable could read the others, or a file, through it.
 func (r *fileReader) expandVariables(s string) (string, error) {
 	var out strings.Builder
 	for {
