@@ -18,7 +18,9 @@ type emitter func(llm.Part) bool
 
 // assembler turns the chunks of one answer into parts. It emits text, reasoning and pieces of
 // calls as they arrive. Complete calls, usage and finish wait for finishAnswer, because
-// endpoints send usage after finish_reason, and some of them also the rest of a call.
+// endpoints send usage after finish_reason, and some of them also the rest of a call. It belongs to one
+// attempt and one goroutine. Its parts may already be with the consumer when an error comes, which is
+// why partSent decides whether there can be another attempt.
 type assembler struct {
 	yield    emitter
 	calls    callSet

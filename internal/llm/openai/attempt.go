@@ -15,8 +15,9 @@ import (
 	"github.com/openai/openai-go/v3/packages/param"
 )
 
-// makeAttempt makes one request and emits the parts of its answer. It returns a *failure for an
-// error that may be retried, ctx's error if ctx ended, and otherwise an *llm.Error.
+// makeAttempt makes one request and emits the parts of its answer. It returns a *retryableError for an
+// error after which another attempt may be made, ctx's error if ctx ended, errStopped if the consumer
+// wants no more, and otherwise an *llm.Error. It returns when the reply's body is closed.
 func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) error {
 	// The request gets its own context, so that the idle timer can cut the connection and store
 	// the reason as the context's cause. Cancelling the context also closes the connection when
@@ -49,7 +50,9 @@ func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) erro
 }
 
 // classifyError decides what err means. If we cut the connection ourselves, the reason is in
-// cause and not in err.
+// cause and not in err. The order of the cases matters: the end of ctx explains every other error; a
+// timeout of ours comes before an error that only says that reading failed; and an answer that has its
+// finish_reason is complete, whatever happened to the connection after it.
 func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a *assembler, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -79,10 +79,18 @@ func (c *partialCall) hasIndexOrID(p callPiece) bool {
 }
 
 // callSet holds the calls of one answer in order of appearance.
+//
+// Chat Completions numbers the calls: the first piece of each has an index, an id and the name, and
+// the following ones have the index and more of the arguments. Endpoints deviate from that in many
+// ways. They leave out the index, or use 0 for all calls, send a new id with each piece, repeat
+// the name, or send whole calls. A piece that is added to the wrong call makes both calls invalid, or
+// worse, valid with the arguments of another one. So findCall and startsAnotherCall use everything that
+// a piece has: its index and id first, then its name, and whether the call's arguments are complete.
 type callSet struct {
 	list []*partialCall
 }
 
+// count returns the number of calls, complete or not.
 func (s *callSet) count() int { return len(s.list) }
 
 // callFor returns the call that a piece belongs to, or a new one. later means that other pieces

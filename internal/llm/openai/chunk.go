@@ -28,8 +28,8 @@ type deltaChoice struct {
 }
 
 // delta holds the used members of a delta or a message.
-type delta struct { // the chunk has this member
-	sent                              bool // it is in the chunk
+type delta struct {
+	sent                              bool // the chunk has this member
 	content                           string
 	parts                             []contentPart // of content that is an array
 	thinking                          string        // parts of content
@@ -44,7 +44,9 @@ type delta struct { // the chunk has this member
 // decodeJSON decodes one chunk. A usage of an unexpected shape is ignored, because an answer is
 // worth more than its token counts. Any other member of a wrong type is an error, because text
 // or calls could be lost with it. Of a repeated member the last one counts; names are
-// case-sensitive.
+// case-sensitive. Byte slices of the chunk lie within data, so they are valid as long as data is; strings
+// are copies. An input that ends too early is errCut, so that readStream can tell a connection that
+// broke from an endpoint that sends nonsense.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
 	s := &c.scan
@@ -102,6 +104,8 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 	return &u
 }
 
+// readChoice reads an element of choices into c. A choice has a delta in a stream and a message in a
+// completion. addChoice also accepts a message in a stream.
 func (s *jsonScanner) readChoice(c *deltaChoice) {
 	for more := s.enter('{', "a choice"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
@@ -119,6 +123,9 @@ func (s *jsonScanner) readChoice(c *deltaChoice) {
 	}
 }
 
+// readDelta reads a delta or a message into a; member is its name, for errors. null leaves a unsent, as
+// if the member were missing. What Chat Completions does not define goes to a.members, because some
+// endpoints want it back (extensions.go).
 func (s *jsonScanner) readDelta(a *delta, member string) {
 	*a = delta{sent: s.peekKind() == '{'}
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
@@ -235,6 +242,8 @@ func (s *jsonScanner) readMember(list []rawMember, name []byte) []rawMember {
 	return list
 }
 
+// readArguments returns the arguments of a call, or a piece of them: the text in a string, and the JSON
+// of any other value.
 func (s *jsonScanner) readArguments() string {
 	switch s.peekKind() {
 	case '"', 'n':

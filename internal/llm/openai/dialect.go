@@ -13,7 +13,8 @@ import (
 
 // dialect records which parts of a request an endpoint refuses. Strict endpoints answer 400 or
 // 422 to members that they do not know, and name them. Mistral refuses max_completion_tokens.
-// Groq refuses members that some of its own models have sent.
+// Groq refuses members that some of its own models have sent. The zero value is a request as OpenAI
+// specifies it, which is always tried first: no list of endpoints has to be kept up to date.
 type dialect struct {
 	oldMaxTokens    bool // max_tokens in place of max_completion_tokens
 	noStreamOptions bool
@@ -115,12 +116,15 @@ type dialectStore struct {
 	d  dialect
 }
 
+// Load returns the dialect that was stored last; the zero dialect refuses nothing.
 func (s *dialectStore) Load() dialect {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.d
 }
 
+// Store replaces the dialect. Of two streams that learn something at the same time, one may undo what the
+// other has stored; the next request then learns it again.
 func (s *dialectStore) Store(d dialect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

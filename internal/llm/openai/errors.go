@@ -62,16 +62,20 @@ func newError(kind llm.Kind, public string, err error) *llm.Error {
 	return &llm.Error{Kind: kind, Public: public, Err: err}
 }
 
-// retryableError wraps an Error for the retry loop.
+// retryableError wraps an Error for the retry loop. It does not always mean that the same request may
+// be sent again: without retry, it only lets withoutRefused look for a member to leave out.
 type retryableError struct {
 	err        *llm.Error
-	retry      bool // a retry may succeed and is safe
-	retryAfter string
+	retry      bool   // a retry may succeed and is safe
+	retryAfter string // as in the header Retry-After; "" for none
 
 	refusesImages bool // the endpoint says that the model takes no images
 }
 
+// Error returns the text of the llm.Error, for the log.
 func (f *retryableError) Error() string { return f.err.Error() }
+
+// Unwrap returns the llm.Error, which is what callers of Stream get if there is no other attempt.
 func (f *retryableError) Unwrap() error { return f.err }
 
 // maxErrorText bounds how much of an error reply is searched for the cause, in bytes.
@@ -206,6 +210,7 @@ func exceedsContext(said string) bool {
 	return containsAny(said, contextWords) && !containsAny(said, limitWords)
 }
 
+// containsAny reports whether text contains one of words, which are in lower case like text.
 func containsAny(text string, words []string) bool {
 	for _, w := range words {
 		if strings.Contains(text, w) {

@@ -38,6 +38,8 @@ type extensionValue struct {
 	elements []*extensionValue // of a continued object or array
 }
 
+// newExtensionValue returns the value of raw, which must not be empty. It copies raw, because the memory
+// of a chunk is used again.
 func newExtensionValue(raw []byte) *extensionValue {
 	return &extensionValue{raw: bytes.Clone(raw), kind: raw[0]}
 }

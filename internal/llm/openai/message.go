@@ -22,6 +22,8 @@ type wirePart struct {
 	File  *wireFile  `json:"file,omitempty"`
 }
 
+// wireFile, wireImage and wireAudio are the objects of parts that are not text. Their content is base64:
+// in a data: URL for files and images, and alone for audio. An image may be the URL of one instead.
 type wireFile struct {
 	Name string `json:"filename"`
 	Data string `json:"file_data"`

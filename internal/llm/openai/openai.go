@@ -16,6 +16,14 @@
 // specification, and the SDK needs at least 25 times as long for each chunk. A request is
 // retried only while no part of its answer was emitted. An error returned to the caller contains
 // the codes of an endpoint's error and not its message. The log gets the message, without keys.
+//
+// Stream makes one attempt after the other (openai.go). An attempt sends the request, with an
+// idleTimer that cuts the connection (attempt.go, timeout.go), and reads the reply, be it a stream, one
+// completion or an error (response.go). Each chunk goes through a jsonScanner into a chunk
+// (scanner.go, chunk.go), and an assembler makes the llm.Parts of it (assembler.go, calls.go). In the
+// other direction, encodeRequest builds the body (request.go, message.go, tools.go, schema.go). The
+// dialect says what this endpoint refuses of it (dialect.go), which is learned from its errors
+// (errors.go).
 package openai
 
 import (
@@ -99,8 +107,8 @@ type Model struct {
 	key              func() string
 	options          []option.RequestOption // of every request: query and headers
 	secrets          []string               // values of headers and of URLs, which no log may have
-	dialect          dialectStore
-	images, formats  modelRefusals
+	dialect          dialectStore           // what the endpoint refuses, for all models
+	images, formats  modelRefusals          // the models for which it refuses images, or a response_format
 	showErrors       bool
 }
 
@@ -215,6 +223,11 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 }
 
 // streamWithRetries produces one answer within the allowed number of attempts.
+//
+// An attempt that failed because the endpoint refuses a member is made again in another dialect, and
+// that does not count as a retry: the endpoint works, and the first question after each start would
+// otherwise use up the retries. It ends all the same, because withoutRefused only ever sets members of
+// the dialect, and there are few.
 func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
 	dialect.noImages, dialect.noFormat = m.images.has(r.Model), m.formats.has(r.Model)

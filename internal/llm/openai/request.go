@@ -34,6 +34,8 @@ type wireChoice struct {
 	} `json:"function"`
 }
 
+// newWireToolChoice returns tool_choice: a word, or an object that names the one tool that must be
+// called. A request without a choice says "auto", the default of the API.
 func newWireToolChoice(r *llm.Request) any {
 	if r.ToolChoice == llm.Required && r.MustCall != "" {
 		c := wireChoice{Type: "function"}

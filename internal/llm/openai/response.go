@@ -12,7 +12,9 @@ import (
 	"answerd/internal/sse"
 )
 
-// readResponse emits the parts of a reply with a 2xx status.
+// readResponse emits the parts of a reply with a 2xx status. A body that begins with a brace is one JSON
+// object, whatever its Content-Type says. Any other body is an event stream if its Content-Type or its
+// first bytes say so.
 func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) error {
 	var first [512]byte
 	n, err := readFirstText(res.Body, first[:])

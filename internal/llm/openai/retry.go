@@ -18,7 +18,8 @@ const (
 )
 
 // retryDelay returns how long to wait before the retry with the number try, counted from 0, and
-// whether to retry at all. after is the reply's Retry-After: seconds or an HTTP date (RFC 9110,
+// whether to retry at all: not if the endpoint asks for more than maxRetryAfter, because a person waits
+// for the answer. after is the reply's Retry-After: seconds or an HTTP date (RFC 9110,
 // section 10.2.3). A malformed one counts as absent.
 func retryDelay(try int, after string, now time.Time) (time.Duration, bool) {
 	if d, ok := parseRetryAfter(after, now); ok {

@@ -231,11 +231,14 @@ func adaptList(raw json.RawMessage) json.RawMessage {
 // that order.
 type orderedObject []orderedMember
 
+// orderedMember is a member of an orderedObject. value is its JSON, which is not parsed further until
+// it has to be changed.
 type orderedMember struct {
 	name  string
 	value json.RawMessage
 }
 
+// jsonKind returns the kind of the value: '{', '[', '"', '0', 't', 'f' or 'n'.
 func (k orderedMember) jsonKind() jsontext.Kind { return jsontext.Value(k.value).Kind() }
 
 // decodeObject parses raw, and reports false if it is not an object.
@@ -273,6 +276,7 @@ func (m orderedObject) encodeJSON() json.RawMessage {
 	return append(out, '}')
 }
 
+// indexOf returns the position of the named member, or -1.
 func (m orderedObject) indexOf(name string) int {
 	return slices.IndexFunc(m, func(k orderedMember) bool { return k.name == name })
 }
@@ -295,6 +299,7 @@ func (m orderedObject) withMember(name string, value json.RawMessage) orderedObj
 	return append(out, orderedMember{name, value})
 }
 
+// withoutMember returns a copy of m without the named member.
 func (m orderedObject) withoutMember(name string) orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }

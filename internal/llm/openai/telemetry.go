@@ -253,6 +253,8 @@ type attributeCache struct {
 // maxAttributeSets bounds them.
 const maxAttributeSets = 256
 
+// cachedAttributes returns the attributes of key, and calls set to make them if they are not cached. Two
+// goroutines may both make them, with the same result. A full cache is emptied.
 func (a *attributeCache) cachedAttributes(key attributeKey, set func() attribute.Set) metric.MeasurementOption {
 	a.mu.RLock()
 	kept := a.sets[key]

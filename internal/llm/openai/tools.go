@@ -64,7 +64,8 @@ func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
 
 // toolCache stores the tool lists that were rendered last. Almost every request offers the same
 // tools, and rendering 1,000 tools costs more than the rest of the request. It holds several
-// lists, because runs with tool search offer their own.
+// lists, because runs with tool search offer their own. The lists are read without a lock; a new one
+// replaces the oldest.
 type toolCache struct {
 	blocks  [8]atomic.Pointer[toolBlock]
 	next    atomic.Uint32 // the index to replace next

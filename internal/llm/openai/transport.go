@@ -22,6 +22,9 @@ type roundTripper interface {
 
 // RoundTrip sends the request, and once more on a new connection if the endpoint had closed the
 // idle one. It also bounds the body of an error reply, which openai-go reads to its end.
+//
+// An endpoint that closes an idle connection has usually not read the request. If it has, the model is
+// asked twice, which costs tokens and changes nothing else.
 func (t endpointTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var reused atomic.Bool
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused.Store(c.Reused) }})
