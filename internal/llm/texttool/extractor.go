@@ -22,6 +22,12 @@ const (
 // arrives, they end where the next call or a code fence begins, or with the text. The extractor
 // does not check that they are JSON. It passes on what the model wrote, so that an error can
 // tell the model what was wrong.
+//
+// It is in one of three states, of which each has a method that reads as much of pending as it can
+// decide: prose (readProse), the arguments of a call (readArguments, while call is set), and text that
+// is held back because it may be a call in another notation (readHeld, while holding is set). Every
+// decision is about the text from a candidate on. If it depends on text that has not arrived, nothing
+// from there on is emitted: what a client was sent cannot be taken back. Only one goroutine uses it.
 type extractor struct {
 	emit     func(llm.Part) bool // reports whether the consumer wants more
 	tools    toolSet
@@ -202,7 +208,9 @@ func matchResults(text string, final bool) matchResult {
 }
 
 // readHeld reads the text that was held back, at the end of the answer or when it is too long
-// for a call.
+// for a call. A text that turns out not to be a call is read once more as prose, since it may have a
+// block in the form of the prompt in it, but nothing of the answer is held back any more: a text full of
+// marks would otherwise be parsed again and again.
 func (x *extractor) readHeld(final bool) (again bool, err error) {
 	if !final && len(x.pending) <= maxHeld {
 		return false, nil
@@ -372,6 +380,7 @@ func (x *extractor) finishCall() {
 	x.calls = append(x.calls, *x.call)
 	x.call, x.scan = nil, llm.ArgumentScanner{}
 	x.arguments.Reset()
+	// As many marks may close a call as open one (matchHeader); the next call may begin at once.
 	x.afterCall, x.closingMarks, x.previous = true, 6, '}'
 }
 

@@ -42,7 +42,9 @@ const (
 	whiteSpace = blanks + "\r\n"
 )
 
-// headerMatcher matches patterns in a text that may be incomplete.
+// headerMatcher matches patterns in a text that may be incomplete. A method that does not find what it
+// looks for leaves pos at the end of the text if more text could change that (atEnd), and before it
+// otherwise; mismatchResult turns that into needMore or noMatch.
 type headerMatcher struct {
 	text string
 	pos  int

@@ -8,6 +8,7 @@ import (
 	"answerd/internal/llm"
 )
 
+// find returns the tool of this name. Names are compared exactly.
 func (tools toolSet) find(name string) (llm.Tool, bool) {
 	for _, t := range tools {
 		if t.Name == name {
@@ -32,7 +33,8 @@ func (tools toolSet) propertyType(tool, parameter string) string {
 }
 
 // wrapText returns the arguments of c. A text is the only parameter of a tool that has one
-// parameter, of type string.
+// parameter, of type string. A text that begins with a brace is not wrapped: it is more likely an object
+// that the model wrote wrongly, and the error about that helps it more.
 func (tools toolSet) wrapText(c writtenCall) string {
 	var text string
 	switch {
@@ -64,11 +66,13 @@ func (tools toolSet) decodeValue(tool, parameter, text string) json.RawMessage {
 	return encodeText(text)
 }
 
+// encodeText returns text as a JSON string.
 func encodeText(text string) json.RawMessage {
 	encoded, _ := json.Marshal(text) // a string can always be encoded
 	return encoded
 }
 
+// encodeArguments returns arguments as a JSON object, with its members sorted by name.
 func encodeArguments(arguments map[string]json.RawMessage) string {
 	encoded, _ := json.Marshal(arguments) // valid values under string keys can always be encoded
 	return string(encoded)

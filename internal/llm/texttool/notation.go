@@ -66,7 +66,9 @@ type notationPlace struct {
 }
 
 // matchNotation looks for the beginning of a call in another notation at the start of text.
-// final means that no more text follows.
+// final means that no more text follows. The less a notation differs from prose, the fewer places it
+// counts at: marks nearly anywhere, "Action:" at the start of a line, JSON and bare names only where
+// the answer begins.
 func matchNotation(text string, at notationPlace, final bool, tools toolSet) matchResult {
 	if len(text) >= maxNotationStart {
 		text, final = text[:maxNotationStart], true
@@ -244,6 +246,7 @@ func (tools toolSet) parseWholeAnswer(text string) []writtenCall {
 	return tools.parseBlock(trimFence(text))
 }
 
+// callSegments returns a segment for each call, and none between them.
 func callSegments(calls []writtenCall) []segment {
 	out := make([]segment, len(calls))
 	for i := range calls {

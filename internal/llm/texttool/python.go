@@ -8,6 +8,8 @@ import (
 
 // parsePythonCalls reads calls in Python's notation: f(x=1), f.call(x=1), or a list of them in
 // brackets. Only named arguments with literal values are calls. It returns nil for anything else.
+// Positional arguments would need the order of the tool's parameters, which JSON Schema does not define,
+// and a variable or an expression has no value that could be passed on.
 func parsePythonCalls(text string) (calls []writtenCall) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	list := p.skipToken("[")
@@ -49,6 +51,8 @@ type pythonParser struct {
 	depth int // of lists and dictionaries
 }
 
+// maxPythonDepth bounds the nesting of a literal, because the parser is recursive and a model may write
+// any number of brackets.
 const maxPythonDepth = 32
 
 // remainingText returns the unread text, without leading white space.

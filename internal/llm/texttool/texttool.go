@@ -17,7 +17,20 @@
 //	PARAMETERS: {"city": "Rome"}
 //
 // Such a block is not part of the answer's text. The text around it is streamed as it arrives.
-// extractor describes the variants that are understood. Streams may run concurrently.
+// Streams may run concurrently.
+//
+// An extractor goes through the text as it arrives. It looks for the header of such a block, with the
+// deviations that toolHeader lists, and for the notations that models were trained with (notation.go).
+// At the end of an answer without any call it looks for what was probably meant as one (mention.go,
+// nearmiss.go). Unless the tool needs no arguments, the call that it then makes fails, and its error
+// tells the model the form. prompt.go writes the tools, and the calls and results so far, into the
+// prompt.
+//
+// Whether a text is a call cannot be decided for certain. To miss a call shows it to the user as text
+// and ends the run without it. To see one that is not there calls a tool that nobody asked for, which
+// may be worse. So other notations count only for a tool that was offered, and the more they resemble
+// prose, at the fewer places. With NewAuto, where the model had a better way to call, the form of the
+// prompt counts only for such a tool too.
 package texttool
 
 import (
