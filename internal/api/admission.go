@@ -140,6 +140,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// shortOfMemory returns the refusal of a request whose body does not fit: 503 with Retry-After.
 func shortOfMemory() *agent.Refusal {
 	return &agent.Refusal{Reason: agent.ErrMemoryShort, RetryAfter: 2 * time.Second}
 }

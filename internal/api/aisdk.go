@@ -41,6 +41,8 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 		q.ThreadID, req.ThreadID = run.ThreadID, run.ThreadID
 	}
 	if len(q.Answers) > 0 {
+		// A page posts its whole message, also with answers that it has given before. If none of them is
+		// to an open interrupt, the request can only be about results of the page's own tools.
 		switch run, open, err := h.findSuspendedRun(r, q.ThreadID, hasAnswerTo(q)); {
 		case err != nil:
 			return err

@@ -73,6 +73,10 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 // then errCallerGone. A return because of a suspension does not cancel the run: the caller can
 // come back for the answer. If this process hands its runs over to another one, awaitRun reads
 // what the log has by then and returns a problem that names the run.
+//
+// Each return ends the reader in one of three ways. Close says that the reader has left, so the run is
+// cancelled after the disconnect grace if nobody else reads it. CloseAndCancel does that at once.
+// Detach makes the run need no reader from then on.
 func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
 	reader := h.Agent.OpenReader(id)
 	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil

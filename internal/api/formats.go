@@ -11,6 +11,28 @@ import (
 	"answerd/internal/event"
 )
 
+// How the formats show what the native events say
+//
+//	native              Chat Completions    Responses             AI SDK                 AG-UI
+//	call by the agent   reasoning_content   mcp_call              dynamic tool           TOOL_CALL_*
+//	call by the caller  tool_calls          function_call         tool of the page       TOOL_CALL_*
+//	approval_required   –                   mcp_approval_request  tool-approval-request  interrupt
+//	elicitation         –                   –                     client tool            interrupt
+//	limit of a budget   –                   –                     –                      interrupt
+//	step_reset          line of reasoning   item incomplete       data-step-reset        CUSTOM
+//	run_error           error, no [DONE]    response.failed       error                  RUN_ERROR
+//	cancelled           finish_reason stop  response.incomplete   abort                  RUN_FINISHED (0.x: RUN_ERROR)
+//
+// A dash means that the format cannot ask a person for that. The handler tells the agent so when it
+// starts the run (Interactive, FormsDeclined and AskAtLimit of agent.Request), and the agent declines by
+// itself: a run that is suspended for a question which its reader cannot see would stay suspended until
+// the question expires.
+//
+// Only the native format has positions, so only its streams can begin in the middle of a run. The
+// encoders of the others depend on all earlier events: a text delta of the AI SDK, for example, is fatal
+// to the client without the chunk that has opened its part. So their streams are always encoded from the
+// first event, and leave out the frames that the reader has (Header.After, Header.Skip).
+
 // ownerOf returns the owner under which the log lists the caller's runs.
 func ownerOf(r *http.Request) event.Owner {
 	id := identity(r)

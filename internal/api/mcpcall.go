@@ -24,6 +24,11 @@ const hopsPointer = "/_meta/io.answerd~1hops"
 
 // answerCall is one call of the MCP tool while it executes. Only one goroutine at a time uses it,
 // except for those that elicit answers over the open stream (relayInterrupt).
+//
+// A person's answer reaches the run in one of two ways. In the protocol versions with sessions, the
+// server sends elicitation/create over the stream of the call (OpenStream), and the call goes on. In
+// 2026-07-28, the call ends with the result input_required, and the client calls again with the answers
+// and the requestState, which names the run and the event that suspended it.
 type answerCall struct {
 	h        *Handler
 	call     *mcpserver.Call

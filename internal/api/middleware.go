@@ -15,7 +15,9 @@ import (
 	"answerd/internal/auth"
 )
 
-// withProblems returns an http.HandlerFunc that answers the errors of f with problem documents.
+// withProblems returns an http.HandlerFunc that answers the errors of f with problem documents. f must
+// return an error only as long as it has written nothing; streamRun, which writes the header at once,
+// cuts the stream instead.
 func (h *Handler) withProblems(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {

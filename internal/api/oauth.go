@@ -17,7 +17,8 @@ const maxCallbackQuery = 8 << 10
 // oauthCallback serves GET /oauth/callback, to which a browser returns from the authorization
 // server of an MCP server. The request is not authenticated: the state in its query says which
 // sign-in it belongs to, and is valid once. The pages are fixed texts and contain nothing of the
-// query, which another site may have written.
+// query, which another site may have written. While the store of sign-ins cannot be read, the
+// answer is 503, and reloading the page works, because the state has not been used up.
 func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 	var found bool
 	var err error

@@ -22,7 +22,9 @@ import (
 )
 
 // problem is a problem document (RFC 9457). Detail is written for the caller. The cause of an
-// internal error is only in the log, under the same trace id.
+// internal error is only in the log, under the same trace id. It is also the error that handlers return
+// for what they find wrong themselves. Errors of other packages become problems in problemFor, so that
+// those packages need not know HTTP, and no error reaches a caller by accident.
 type problem struct {
 	Type     string              `json:"type"`
 	Title    string              `json:"title"`

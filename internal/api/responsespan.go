@@ -104,7 +104,9 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 }
 
 // responseHeader returns the header with which an encoder encodes s. skip is the number of events
-// of the stream that the caller already has.
+// of the stream that the caller already has. Apart from the lists of tools and the name of the default
+// model, it depends on the stored request and the log alone. So the response is the same whenever it is
+// encoded, also in another process.
 func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
@@ -151,7 +153,10 @@ func spanEndingAt(events []event.Event, end int64) (s responses.Span) {
 }
 
 // spanAnswering returns the span of the response that follows those approvals, which the run has
-// in its log.
+// in its log. For example, a run is suspended for two approvals (event 10), gets one of them (11), is
+// suspended for the other (12), and gets that too (13). A request that answers both has the span After
+// 10, Until 13: the suspension 12 is within the response and does not end it. A request that answers the
+// second one alone has After 12.
 func spanAnswering(events []event.Event, approvals []responses.Approval) (s responses.Span) {
 	lastSuspension, firstSuspension := int64(0), int64(0) // before any of the approvals, before the first
 	for _, e := range events {

@@ -13,6 +13,8 @@ import (
 // newRouter returns the route table of the service. The first middleware of a list runs first.
 func (h *Handler) newRouter() chi.Router {
 	r := chi.NewRouter()
+	// recoverPanic comes first, since it also makes the writer that the others answer with. Everything
+	// that refuses a request without reading it comes before what needs the caller's identity.
 	r.Use(h.recoverPanic, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders, h.handleCORS)
 	r.NotFound(h.withProblems(notFound))
 	r.MethodNotAllowed(h.withProblems(methodNotAllowed))
@@ -41,6 +43,8 @@ func (h *Handler) newRouter() chi.Router {
 	}
 
 	r.Group(func(r chi.Router) {
+		// A preflight (handleCORS) never gets here, and has no token. limitOpenRequests counts by caller,
+		// so it follows authenticate; countBody wraps the body, which nobody may have read before.
 		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests, h.countBody)
 
 		// The native format: ask a question.

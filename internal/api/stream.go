@@ -32,9 +32,11 @@ type stream struct {
 	format streamFormat
 }
 
-// streamFormat says how a stream encodes the events of a run for one reader.
+// streamFormat says how a stream encodes the events of a run for one reader. append is called once for
+// each event, in order, by the goroutine of the request.
 type streamFormat struct {
 	header http.Header // added to the header of every stream
+	// append appends what e adds to the stream, which may be nothing, and returns the longer buffer.
 	append func(buf []byte, e event.Event) []byte
 	// expired returns the frames that end the stream because the caller's token has expired. The
 	// run goes on, and a caller with another token can resume at pos.
@@ -90,6 +92,15 @@ var closedChannel = func() <-chan struct{} {
 //
 // streamRun reports whether the stream is complete. A stream that cannot continue is cut and not
 // ended, so a reader that saw no terminal event knows that there is more.
+//
+// A reader that is slower than the run costs nothing but its position: the loop reads the next page only
+// when the connection has taken the last one, and what is not read yet stays in the log. A reader that
+// takes nothing at all is cut by the deadline of the write (deadlineWriter).
+//
+// While runs are handed over to other processes, the loop reads once more after the signal, because the
+// run may have ended just before it. Then it cuts the stream, and the client resumes at another process
+// with Last-Event-ID. A stream that ends cleanly could look complete (recoverPanic), and an EventSource
+// reconnects in either case.
 func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, f streamFormat) (complete bool) {
 	release, refused := h.limiter.acquireReader(run)
 	if refused != nil {

@@ -45,7 +45,9 @@ func (h *Handler) ownedThread(r *http.Request) (event.Thread, error) {
 	return t, missingThread(err)
 }
 
-// describeThread returns a thread with the status of its newest run.
+// describeThread returns a thread with the status of its newest run. The log may keep a thread longer
+// than its runs (THREADS_RETENTION); the status is then in the newest turn. A thread without both counts
+// as completed, because nothing goes on in it.
 func (h *Handler) describeThread(ctx context.Context, t event.Thread) (native.Thread, error) {
 	if id := cmp.Or(t.Active, t.LastRun); id != "" {
 		run, err := h.Log.Run(ctx, id)
@@ -197,7 +199,9 @@ func (h *Handler) renameThread(w http.ResponseWriter, r *http.Request) error {
 }
 
 // deleteThread serves DELETE /threads/{thread_id}: it cancels the runs of the thread that go on, and
-// removes all of its runs, with their children, and the thread.
+// removes all of its runs, with their children, and the thread. The log removes a thread without its
+// runs, so those are deleted one by one. The thread comes last, so that a caller whose request failed in
+// between still finds it and can repeat the request.
 func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	t, err := h.ownedThread(r)
 	if err != nil {

@@ -39,6 +39,8 @@ func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// describeAgent returns d as this caller sees it: with the tools that the agent may use and the access
+// rules allow the caller.
 func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agent {
 	return native.Agent{
 		ID: d.ID, Description: d.Description, Model: d.Model, Default: d.ID == h.Agent.DefaultAgent(),

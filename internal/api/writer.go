@@ -91,7 +91,8 @@ func writeHeader(w http.ResponseWriter, status int, contentType string) {
 }
 
 // statusFilter drops responses of a handler that is not ours and has a status for which drops is
-// true. The caller then answers with a problem document.
+// true. The caller then answers with a problem document. Only one goroutine uses it. The header fields
+// that the handler has set stay set, unless the problem document replaces them.
 type statusFilter struct {
 	http.ResponseWriter
 	drops   func(status int) bool

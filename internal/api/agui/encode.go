@@ -11,6 +11,10 @@ import (
 // Encoder encodes the events of one run as the events of one AG-UI run. It needs all events of the
 // run in order, from the first on. The frames of a suspended event end a stream. A reader that
 // continues with the same encoder gets later frames as if that event had not been encoded.
+//
+// A run of the service that is suspended twice is three AG-UI runs, each with a ClientRunID of its own.
+// Ids of messages are made of the id of the service's run and the step, which go on from one AG-UI run
+// to the next, so they are unique in the thread.
 type Encoder struct {
 	head   Header
 	seq    int64       // the sequence number of the event that is being encoded

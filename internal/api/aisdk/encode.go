@@ -10,6 +10,10 @@ import (
 // Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
 // run in order, from the first on.
 //
+// The SDK keeps a state for each part, and a chunk that does not fit it is fatal: a delta of a part that
+// is not open, for example. So the Encoder remembers which parts are open, and closes each of them once,
+// at the event that ends it or at a step_reset.
+//
 // The frames of a suspended event end a stream, because the SDK posts answers only when the stream
 // has ended. A reader that continues with the same encoder gets later frames as if that event had
 // not been encoded.

@@ -10,7 +10,8 @@ import (
 
 // Encoder encodes the events of one run as the chunks of one stream. It needs all events of the
 // run in order, from the first on, because the index of a call and the blank line between steps
-// depend on earlier events.
+// depend on earlier events. It cannot know which of the texts is the answer while they arrive, so a
+// client that adds up the content gets the text of all steps; Collector has that of the last one only.
 type Encoder struct {
 	head         chunk
 	includeUsage bool

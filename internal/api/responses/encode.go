@@ -14,6 +14,10 @@ import (
 // Encoder encodes the events of one run as the events of one response. It needs all events of the
 // run in order, from the first on, also those before its span: calls that began earlier continue
 // in this response.
+//
+// The format wants each item as a snapshot, not only as deltas, and the whole output again at the end.
+// So the Encoder collects the output in resp while it encodes, and Response can return it at any time.
+// output_index is an item's position there; it never changes, because items are only appended.
 type Encoder struct {
 	head   Header
 	resp   *response

@@ -128,6 +128,7 @@ func setIfGiven[T any](to *T, v *T) {
 // The objects of a request that its response repeats get all their members, null if the request had
 // none: Open Responses requires them, and clients that validate refuse a response without them.
 
+// object is a JSON object with any members.
 type object = map[string]any
 
 var (
