@@ -28,7 +28,8 @@ const (
 	maxQuestion  = 1 << 20 // bytes that are read from stdin
 )
 
-// askFlags holds the flags of ask and chat.
+// askFlags holds the flags of ask and chat; the text of the command in commands says what each does.
+// Without url, the answerd at ADDR is asked, or one in this process if nothing listens there.
 type askFlags struct {
 	url, tokenFile, thread, agent, export string
 

@@ -427,7 +427,9 @@ func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, log
 }
 
 // harmlessTool returns a tool that a question may call without an approval: one that its server
-// describes as read-only, or else the first one.
+// describes as read-only, or else the first one. It is as harmless as the configuration says: without
+// any approval configured, and where no tool is described as read-only, the first one may change
+// something.
 func harmlessTool(tools []catalog.Tool) (catalog.Tool, bool) {
 	tools = slices.DeleteFunc(slices.Clone(tools), func(t catalog.Tool) bool { return t.NeedsApproval })
 	if i := slices.IndexFunc(tools, func(t catalog.Tool) bool { return t.Annotations != nil && t.Annotations.ReadOnly }); i >= 0 {

@@ -47,7 +47,7 @@ func demoCommand(ctx context.Context, args []string, environ environment, stdout
 type demoService struct {
 	url    string
 	server *http.Server
-	failed chan error // receives when server.Serve has returned
+	failed chan error // receives when server.Serve has returned; buffered, so that its goroutine ends anyway
 	close  func()     // releases what the handler uses
 }
 

@@ -82,7 +82,8 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 }
 
 // openLog opens the log that EVENTS_URL names, and returns the function that closes it. The log uses
-// at most maxMemory bytes of memory.
+// at most maxMemory bytes of memory. A log in memory forgets ended runs to stay within that; the others
+// use it for caches. ctx bounds only the opening, together with openTimeout.
 func openLog(ctx context.Context, c config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
 	if c.EventsURL.IsZero() {
 		log := memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemory})
@@ -114,7 +115,8 @@ func openLog(ctx context.Context, c config, maxMemory int64, logger *slog.Logger
 }
 
 // newMemoryCheck returns a function that reports whether the process is near its GOMEMLIMIT. If
-// the log is in memory, the function then drops runs that have ended.
+// the log is in memory, the function then drops runs that have ended. The agent asks it before it admits
+// a run: a run that is refused can be asked again, and a process that runs out of memory ends them all.
 func newMemoryCheck(log event.Log) func() bool {
 	gauge := new(admission.MemoryGauge)
 	memoryLog, ok := log.(*memory.Log)

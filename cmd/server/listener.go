@@ -19,6 +19,11 @@ import (
 // limitedListener limits the open connections. A few beyond the limit are accepted and marked as
 // over the limit: requests on them are refused, and probes are answered. Beyond those, Accept
 // waits until a connection is closed; the kernel queues a few more.
+//
+// Without a limit, connections would use up the file descriptors, and then neither the model nor an MCP
+// server could be reached: every run would fail, and not only the clients that are too many. The few
+// beyond it exist because an orchestrator that gets no answer to its probe kills the process, with all
+// its runs, although it is only busy.
 type limitedListener struct {
 	net.Listener
 	limit  int
@@ -71,8 +76,8 @@ func (l *limitedListener) Close() error {
 type countedConn struct {
 	net.Conn
 	listener  *limitedListener
-	overLimit bool
-	once      sync.Once
+	overLimit bool      // set by Accept; stays although other connections are closed
+	once      sync.Once // gives the slot back
 }
 
 // Close implements net.Conn.

@@ -41,14 +41,16 @@ import (
 	"answerd/internal/terminal"
 )
 
-// command describes a command of answerd.
+// command describes a command of answerd. The table of commands is what run looks a name up in, and
+// what the help is printed from.
 type command struct {
 	name string
 	args string // as help prints them
-	does string
+	does string // for the help: a line each for what it does and for its flags
 	// flags reports whether the command reads arguments.
 	flags bool
-	run   func(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error
+	// run executes the command and returns when it is done. Its error becomes the exit code (exitCode).
+	run func(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error
 }
 
 // commands returns all commands, in the order of the help.

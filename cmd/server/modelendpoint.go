@@ -20,7 +20,8 @@ import (
 )
 
 // expandModels replaces ${NAME} in the endpoints of models by variables of the environment, and
-// resolves relative paths against the directory of MODELS_FILE.
+// resolves relative paths against the directory of MODELS_FILE. A variable that is not set is an error:
+// with an empty key, requests would be refused at the endpoint, where nobody would look for the cause.
 func (c *config) expandModels() error {
 	for i := range c.models {
 		p, missing := &c.models[i], ""
@@ -60,14 +61,16 @@ func (c *config) expandModels() error {
 	return nil
 }
 
-// secretFile reads a secret from a file, again when the file changes.
+// secretFile reads a secret from a file, again when the file changes. It looks at the file each time
+// that the secret is needed, which is one stat call. So the next request uses the new secret, and no goroutine has
+// to watch the file.
 type secretFile struct {
 	path   string
 	what   string // the setting or the model that it is for, in the log
 	logger *slog.Logger
 
 	mu      sync.Mutex // protects what follows
-	changed time.Time
+	changed time.Time  // when the file that secret was read from was modified; zero until read has read it
 	secret  string
 }
 
@@ -107,7 +110,9 @@ func (f *secretFile) read() string {
 }
 
 // addEndpoints makes the router ask models with an endpoint of their own there. LLM_API_KEY is
-// never sent to them, and LLM_TLS_CERT_FILE is not either. closeAll closes their idle connections.
+// never sent to them, and LLM_TLS_CERT_FILE is not either. closeAll closes their idle connections. A
+// profile without a base_url asks LLM_BASE_URL, with whatever else it has of its own: a key, headers, a
+// query or TLS files. A profile with none of these needs no endpoint of its own.
 func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger *slog.Logger) (closeAll func()) {
 	var opened []*openai.Model
 	for _, p := range c.models {

@@ -44,7 +44,8 @@ func (c *config) readModels() error {
 }
 
 // reloadModels returns c with MODELS_FILE as it is now. What would be an error at the start is one
-// here too.
+// here too. c is a copy, so an error leaves the settings in use as they are; only modelsWatch is shared,
+// and only the goroutine that reloads uses it.
 func (c config) reloadModels() (config, error) {
 	if err := c.readModels(); err != nil {
 		return config{}, err
@@ -75,7 +76,8 @@ func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger 
 }
 
 // use makes the router ask the models of c. Requests in flight end at the endpoints at which they
-// began.
+// began. The old endpoints are closed after the router has the new ones, so that no request meets a
+// closed one. It is called by openModels and then by the goroutine of startReloading only.
 func (m *servedModels) use(ctx context.Context, c config) {
 	native := newModel(c, m.tel, m.logger)
 	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles())

@@ -85,7 +85,10 @@ func sameFile(a, b os.FileInfo) bool {
 }
 
 // startFollowing calls read whenever files change or SIGHUP arrives, until end is called; end
-// waits for the goroutine. From the call on, SIGHUP does not end the process.
+// waits for the goroutine. From the call on, SIGHUP does not end the process. read is called by that
+// goroutine only, one call at a time, so it may use files without a lock; what it changes for others
+// needs one. what names the files in the log. Each configuration has a goroutine of its own, and all of
+// them get each SIGHUP.
 func startFollowing(ctx context.Context, files *fileWatch, what string, logger *slog.Logger, read func() (slog.Attr, error)) (end func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -103,7 +106,9 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 }
 
 // followFiles reloads a configuration when one of its files changes, and at each hangup, until
-// ctx ends. read refuses an invalid configuration, and the current one stays in use.
+// ctx ends. read refuses an invalid configuration, and the current one stays in use. A file that was read
+// while it was being written is usually refused; the end of the writing is another change, and the file
+// is read again at the next check.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()

@@ -83,10 +83,11 @@ func exportFiles(paths []string) (files []string, _ error) {
 	return files, nil
 }
 
-// replayer runs exports again.
+// replayer runs exports again. Its fields do not change once configure has returned, because several
+// workers use them.
 type replayer struct {
 	out     io.Writer
-	options rerun.Options
+	options rerun.Options // of every export
 	config  *config       // nil unless the present settings are compared
 	tools   []export.Tool // nil unless they are compared
 }

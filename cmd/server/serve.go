@@ -37,6 +37,12 @@ import (
 // serve builds the parts of the service, bottom up, serves until ctx ends, and drains. Deferred
 // functions close the parts in reverse order, so each part is closed before those that it uses. It
 // calls listening with the address as soon as it accepts connections.
+//
+// The order of the parts matters. Telemetry is the first, so that it still exports what all others
+// record while they are closed. The log comes before the MCP servers, which keep sign-ins in it, and is
+// closed after them. What reads files again ends before the parts that it would change. The listener is
+// the last: a request that arrives finds everything that it needs. When the service ends, drainService
+// comes before all deferred functions, so no run uses a part that is being closed.
 func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
 	// Listen for signals from the start: the second one may arrive before the drain begins.
 	stages, stop := newShutdownStages(ctx)

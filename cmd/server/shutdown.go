@@ -19,7 +19,8 @@ const closeTimeout = 5 * time.Second
 
 // shutdownStages holds a context per stage of the shutdown. The first signal starts the shutdown;
 // each further signal cancels the next stage. Even then the process ends in order, and every run
-// has its terminal event.
+// has its terminal event. Ending a stage makes the steps that wait under its context return early. The
+// steps after them are made all the same, because a part that is not closed may lose what it has.
 type shutdownStages struct {
 	drainContext context.Context // ends with the second signal: stop waiting for runs
 	closeContext context.Context // ends with the third: stop waiting for responses and exporters
@@ -65,6 +66,12 @@ func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 //  3. Active runs may end within timeout. Then they are handed over or cancelled, each with its
 //     terminal event.
 //  4. When their readers have that event, the listener is closed.
+//
+// Without the first step, a load balancer would send new requests to a listener that refuses them.
+// Without the second, the third might never end. If the listener were closed before the runs have ended,
+// no client could reconnect to a run or answer its questions, and http.Server.Shutdown would wait for
+// streams that wait for runs. The second signal of the operator skips the waiting of steps 1 and 3, and
+// the third that of step 4 (shutdownStages).
 func drainService(h shutdownStages, handler *api.Handler, runs *agent.Agent, server *http.Server, delay, timeout time.Duration, logger *slog.Logger) error {
 	logger.Info("draining", "delay", delay.String(), "timeout", timeout.String())
 	handler.MarkUnready()

@@ -41,7 +41,9 @@ func (t toolset) close() {
 }
 
 // connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for
-// them: a server that is down must not keep the service from starting.
+// them: a server that is down must not keep the service from starting. A wrong configuration
+// does keep it from starting; the error is a *configError. The caller must close the toolset. o has the parts that depend on the
+// command; connectTools sets what comes from the settings.
 func connectTools(c config, o mcp.Options) (toolset, error) {
 	t := toolset{files: newFileWatch(c.MCPConfigPath, c.pinsPath())}
 	servers, warnings, err := mcpServers(c)
@@ -224,7 +226,8 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 
 // startReloading reloads the configuration of the MCP servers when mcp.json, the accepted
 // definitions or a TLS file of a server changes, until end is called. It also runs without these
-// files, so that SIGHUP does not end the process.
+// files, so that SIGHUP does not end the process. Servers whose configuration did not change keep their
+// sessions (mcp.Client.Reload).
 func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		t.client.ReloadTLS() // even if the configuration is refused
