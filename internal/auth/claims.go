@@ -124,7 +124,9 @@ func UnverifiedExpiry(token string) (time.Time, bool) {
 	return c.expires.Time, true
 }
 
-// The methods below implement jwt.Claims for golang-jwt's validator.
+// The methods below implement jwt.Claims for golang-jwt's validator. Their errors are always nil: what
+// cannot be read was refused by UnmarshalJSON. nil, or "", means that the token lacks the claim; the
+// options of the parser say which claims are required.
 
 func (c *claims) GetExpirationTime() (*jwt.NumericDate, error) { return c.expires, nil }
 func (c *claims) GetIssuedAt() (*jwt.NumericDate, error)       { return c.issuedAt, nil }

@@ -55,7 +55,9 @@ func (s keySet) keysFor(h header) (jwt.VerificationKeySet, error) {
 
 // keyCache stores the issuer's keys. It fetches them when they are first needed, every 15 minutes
 // from then on, and when no known key has signed a token. It sends at most one request in 30 s,
-// whether that succeeds or not, because any caller can invent a kid.
+// whether that succeeds or not, because any caller can invent a kid. So a token of a key that the issuer
+// has just begun to use may be refused for that long, unless the issuer published the key before. Until
+// there were keys once, the pauses after failures are shorter (fetch.Policy).
 type keyCache struct {
 	url    string // of the key set; "" if the issuer's metadata names it
 	issuer string

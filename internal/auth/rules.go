@@ -39,7 +39,8 @@ func NewRules(rules []Rule) *Rules {
 	return r
 }
 
-// Replace replaces the rules, also for runs in progress: their next decision follows the new ones.
+// Replace replaces the rules, also for runs in progress: their next decision follows the new ones. The
+// caller must not change rules afterwards, because Access shares them.
 func (r *Rules) Replace(rules []Rule) { r.current.Store(&rules) }
 
 // Of returns what the caller may use by the current rules. The result does not change when the

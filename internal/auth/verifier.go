@@ -115,6 +115,13 @@ func (v *Verifier) Close() {
 //
 // Errors are ErrMalformed, ErrInvalidToken with a reason for the log, *ScopeError, and
 // ErrKeysUnavailable. Challenge returns the response to each of them.
+//
+// What each check prevents: that of the algorithm, together with the key's own (allowsAlgorithm), that
+// a token without a signature or with another kind of key passes (RFC 8725 sections 3.1 and 3.2); that of
+// the typ (OnlyAccessTokens), that an ID token of the same issuer is used as an access token (RFC 9068
+// section 5); those of issuer and audience, that a token which was issued for another service, and which
+// that service could forward, is accepted here (RFC 8725 sections 3.8 and 3.9). The header is checked
+// before any key is looked up, so a token that can never be valid causes no request to the issuer.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if len(token) > maxTokenBytes {
 		return Identity{}, ErrMalformed

@@ -9,6 +9,13 @@
 //
 // All three are http.Handlers and may be used concurrently. Requests are bounded and untrusted, because
 // `answerd demo` may listen on an address that others can reach.
+//
+// The IAM issues a token for client credentials alone (iam.go). The MCP server is one of the go-sdk, behind
+// a check of that token (mcpserver.go), with tools that show what a server can do: structured results,
+// progress, failures, approval, a form and a page (tools.go). The stand-in keeps no conversation: it
+// derives its answer from the messages of each request. Rules recognize kinds of questions and give the
+// calls for them (rules.go); once the results of all these calls are among the messages, it writes a text
+// (model.go).
 package demo
 
 import (

@@ -32,7 +32,9 @@ type IAMConfig struct {
 	Logger                 *slog.Logger // nil means no log; tokens and secrets are never logged
 }
 
-// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4).
+// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). Its key ends
+// with the process, and so do its tokens: after a restart, nobody accepts them. It stores nothing that it
+// has issued.
 type IAM struct {
 	http.Handler
 	config IAMConfig

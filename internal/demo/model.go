@@ -173,6 +173,10 @@ var (
 
 // composeReply answers the last question of a conversation: with the calls that it needs, or with
 // a text once their results are there. The usage counts words instead of tokens.
+//
+// It plans all calls again for each request and skips as many of them as there are results after the
+// question. That needs no memory, and works because the same question always leads to the same calls in
+// the same order, whose ids do not change either.
 func composeReply(r *chatRequest) *reply {
 	var prompt, question, value string // value is the last one that was said
 	var asked, results []string        // asked are the questions before the last one

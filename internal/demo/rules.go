@@ -12,7 +12,8 @@ import (
 )
 
 // rule recognizes one kind of question. If its pattern matches, the tool is called with the result
-// of arguments for the match. A nil result means that the question is of another kind.
+// of arguments for the match. A nil result means that the question is of another kind. example is a
+// question of that kind, for the help.
 type rule struct {
 	tool, example string
 	pattern       *regexp.Regexp
@@ -131,8 +132,10 @@ var (
 	askedRecap = regexp.MustCompile(`(?i)\bwhat (?:did|have) I (?:just )?ask`)
 )
 
+// numberWords has the words of followUp for numbers, at the index that is their value.
 var numberWords = []string{"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
 
+// operators has the operator of calculate for each word or sign of followUp that is not one itself.
 var operators = map[string]string{"times": "*", "multiplied by": "*", "×": "*", "divided by": "/", "over": "/", "÷": "/", "plus": "+", "minus": "-"}
 
 // resolveFollowUp returns the whole question of one that continues a calculation whose value was said

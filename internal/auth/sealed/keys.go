@@ -34,6 +34,7 @@ type Keys struct {
 	all  []key
 }
 
+// key is one AES-256 key. Its id is a hash of it, which is stored with each secret to find the key again.
 type key struct {
 	id   [keyIDLen]byte
 	aead cipher.AEAD
@@ -111,6 +112,9 @@ func decodeKey(line string) (raw []byte, ok bool) {
 	return nil, false
 }
 
+// newKey returns the key of keySize bytes. The cipher chooses a random nonce for each secret, so that
+// processes which share a key need not agree on a counter. The id depends on the key alone: the order of
+// the file may change, and processes may have different files.
 func newKey(raw []byte) (key, error) {
 	block, err := aes.NewCipher(raw)
 	if err != nil {

@@ -9,7 +9,7 @@
 //	issuer, err := o.String("issuer")       // "" if there is no such member
 //	audience, err := o.Strings("aud")       // a string counts as a list of one
 //	if o.Has("crit") {
-//	return errUnsupported
+//		return errUnsupported
 //	}
 //
 // The methods of an Object do not change it, so they may be called concurrently.

@@ -174,5 +174,6 @@ var disableSDKLog = sync.OnceFunc(func() { common.SetSDKLogger(discardLogger{}) 
 // discardLogger is a logger of the SDK that writes nothing.
 type discardLogger struct{}
 
+// LogLevel and Log implement the logger of the OCI SDK.
 func (discardLogger) LogLevel() int                 { return 0 }
 func (discardLogger) Log(int, string, ...any) error { return nil }
