@@ -214,7 +214,7 @@ type config struct {
 	TokensKeyFile string `env:"TOKENS_KEY_FILE"`
 	// How long a run can be read after its last event.
 	EventsRetention time.Duration `env:"EVENTS_RETENTION" envDefault:"1h"`
-	// If false, a durable log has one message for each event. Earlier versions cannot read messages with several events: set it to false while they share the log, and before a rollback.
+	// If false, a durable log writes what earlier versions can read: one message for each event, and jobs without their requests. Set it to false while an earlier version shares the log, and before a rollback.
 	EventsBatch bool `env:"EVENTS_BATCH" envDefault:"true"`
 	// How long a thread is kept after its last message. With the log in memory EVENTS_RETENTION applies instead.
 	ThreadsRetention time.Duration `env:"THREADS_RETENTION" envDefault:"720h"`

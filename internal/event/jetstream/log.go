@@ -105,7 +105,7 @@ type Options struct {
 	// Lease says how long a process that does not respond keeps its runs; 0 means DefaultLease,
 	// or 1 s for file:.
 	Lease time.Duration
-	// NoBatch makes each event a message of its own, and messages of a file: log arrive live, as older
+	// NoBatch makes each event and each request a message of its own, and messages of a file: log arrive live, as older
 	// versions of answerd need it.
 	NoBatch bool
 	// Logger receives errors that no method can return; nil discards them.
