@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"answerd/internal/event"
@@ -37,6 +38,9 @@ func (s *Store) poll(ctx context.Context) error {
 			s.read = max(s.read, m.Pos)
 			s.mu.Unlock()
 		}
+		s.mu.Lock()
+		maps.DeleteFunc(s.written, func(pos uint64, _ bool) bool { return pos <= s.read })
+		s.mu.Unlock()
 		if !more || len(found) == 0 {
 			return nil
 		}
@@ -67,6 +71,21 @@ func (s *Store) accept(m Message) (head, error) {
 	}
 	s.put(h)
 	return h, nil
+}
+
+// putOwn adds a head that this process has written. While no other process writes, poll then finds nothing to
+// read: with a log on disk, it would read each head twice.
+func (s *Store) putOwn(h head) {
+	s.put(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.pos > s.read {
+		s.written[h.pos] = true
+	}
+	for s.written[s.read+1] {
+		s.read++
+		delete(s.written, s.read)
+	}
 }
 
 // put adds a head to the index, unless that has a newer one.

@@ -108,7 +108,8 @@ type Store struct {
 	index      threadindex.Index
 	heads      map[string]head   // by key, those in the index
 	tombstones map[string]string // incarnations of deleted threads, by key, whose turns are to be removed once more
-	read       uint64            // the pos up to which the stream of heads was read
+	read       uint64            // the pos up to which this process knows the stream of heads
+	written    map[uint64]bool   // the pos after read that this process has written
 	turnsBytes int64             // of the stream of turns at the last check, and what this process added since
 	turnsLimit int64
 }
@@ -120,7 +121,7 @@ func New(server Server, retention time.Duration, logger *slog.Logger) *Store {
 	}
 	return &Store{
 		server: server, retention: retention, logger: logger, spaceNow: make(chan struct{}, 1),
-		heads: make(map[string]head), tombstones: make(map[string]string),
+		heads: make(map[string]head), tombstones: make(map[string]string), written: make(map[uint64]bool),
 	}
 }
 

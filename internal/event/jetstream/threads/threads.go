@@ -121,7 +121,7 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 	case err != nil:
 		return false, err
 	}
-	s.put(*after)
+	s.putOwn(*after)
 	if before.pos > 0 && before.Incarnation != after.Incarnation { // a thread that has expired or was deleted
 		s.removeTurns(ctx, after.key(), before.Incarnation)
 	}

@@ -1,0 +1,50 @@
+package threads
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"answerd/internal/event"
+)
+
+// A process knows the heads that it has written, so only those of other processes are read.
+func TestFollowReadsWhatOtherProcessesWrote(t *testing.T) {
+	pos, from := uint64(0), uint64(0)
+	s := New(Server{
+		Now: time.Now,
+		Publish: func(context.Context, string, *nats.Msg, uint64) (uint64, error) {
+			pos++
+			return pos, nil
+		},
+		IsFull: func(error) bool { return false },
+		ReadFrom: func(_ context.Context, _, _ string, first uint64) ([]Message, bool, error) {
+			from = first
+			return nil, false, nil
+		},
+	}, time.Hour, slog.New(slog.DiscardHandler))
+	begin := func(id string) {
+		t.Helper()
+		if _, err := s.BeginTurn(t.Context(), event.Owner{Subject: "ada"}, id, "run_a", "", "?"); err != nil {
+			t.Fatalf("BeginTurn = %v, want no error", err)
+		}
+	}
+	poll := func(want uint64) {
+		t.Helper()
+		if err := s.poll(t.Context()); err != nil || from != want {
+			t.Errorf("poll reads from %d, %v, want from %d", from, err, want)
+		}
+	}
+	begin("thr_aaaaaaaaaaaaaaaaaaaaaaaaaa")
+	begin("thr_baaaaaaaaaaaaaaaaaaaaaaaaa")
+	poll(3)
+	pos++ // another process
+	begin("thr_caaaaaaaaaaaaaaaaaaaaaaaaa")
+	poll(3)
+	if len(s.written) != 1 {
+		t.Errorf("%d positions are kept, want that of the third thread", len(s.written))
+	}
+}
