@@ -94,7 +94,11 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 	if err != nil {
 		d.stored(size)
 		d.removed(size)
-		_ = d.Log.Delete(context.WithoutCancel(ctx), id)
+		over := context.WithoutCancel(ctx)
+		_ = d.Log.Delete(over, id)
+		if job != nil { // otherwise this process would keep the job claimed
+			_ = job.Done(over)
+		}
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}
 	d.stored(size)
