@@ -175,14 +175,17 @@ func (p *pendingUse) total() amounts {
 
 // check returns a *SpentError if the caller has used up a limit. If the store does not answer, nobody
 // knows, and the error is event.ErrUnavailable: otherwise a failure of the store would lift all limits.
+//
+// The pending use is read before the store. In the other order, use that is stored in between would be in neither
+// figure. In this order it may be in both, so a caller who is that close to a limit can be refused a moment early.
 func (b *budgets) check(ctx context.Context, caller string) error {
+	b.mu.Lock()
+	use, tooMany := b.pending[caller].total(), len(b.pending) >= maxPending
+	b.mu.Unlock()
 	stored, _, err := b.load(ctx, caller)
 	if err != nil {
 		return fmt.Errorf("read what a caller has used: %w: %w", event.ErrUnavailable, err)
 	}
-	b.mu.Lock()
-	use, tooMany := b.pending[caller].total(), len(b.pending) >= maxPending
-	b.mu.Unlock()
 	if tooMany {
 		return fmt.Errorf("store what callers have used: %w", event.ErrUnavailable)
 	}

@@ -181,3 +181,41 @@ func TestBudgetWithoutAStoreLetsNobodyStart(t *testing.T) {
 		t.Errorf("Check of another process after Flush = %v, want %v", err, usage.ErrSpent)
 	}
 }
+
+// slowStore stores a value when the test lets it, and calls read after each value that it has read.
+type slowStore struct {
+	values.Memory
+	store chan struct{}
+	read  func()
+}
+
+func (s *slowStore) SetValue(ctx context.Context, k values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+	<-s.store
+	return s.Memory.SetValue(ctx, k, value, revision, ttl)
+}
+
+func (s *slowStore) Value(ctx context.Context, k values.Key) ([]byte, uint64, error) {
+	value, revision, err := s.Memory.Value(ctx, k)
+	s.read()
+	return value, revision, err
+}
+
+// What a run has used counts also while it is being stored: a check that reads the store before that, and goes on
+// after it, admits no further run.
+func TestBudgetCheckCountsUseThatIsBeingStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowStore{store: make(chan struct{}), read: func() {}}
+		m := newMeter(t, store, "total_tokens=100/24h")
+		counted := make(chan struct{})
+		go func() { spend(t, m, ann, 100, 0); close(counted) }()
+		synctest.Wait() // it waits to be stored
+		store.read = func() { close(store.store); <-counted }
+		if err := m.Check(t.Context(), m.AccountOf(ann)); !errors.Is(err, usage.ErrSpent) {
+			t.Errorf("Check while 100 of 100 are stored = %v, want %v", err, usage.ErrSpent)
+		}
+		store.read = func() {}
+		if err := m.Check(t.Context(), m.AccountOf(ann)); !errors.Is(err, usage.ErrSpent) {
+			t.Errorf("Check after 100 of 100 = %v, want %v", err, usage.ErrSpent)
+		}
+	})
+}
