@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"answerd/internal/agent"
@@ -12,6 +17,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
+	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -286,4 +292,115 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// askingModel is a model that asks the agent b, which answers at once, and then says nothing.
+type askingModel struct{}
+
+func (askingModel) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+	return func(yield func(llm.Part, error) bool) {
+		switch {
+		case strings.HasPrefix(r.Messages[0].Text, "You are b."):
+			_ = yield(llm.Text{Delta: "Yes."}, nil) && yield(llm.Finish{Reason: "stop"}, nil)
+		case r.Messages[len(r.Messages)-1].Role == llm.ToolRole:
+			<-ctx.Done()
+			yield(nil, context.Cause(ctx))
+		default:
+			_ = yield(llm.ToolCall{ID: "call", Name: "ask_b", Arguments: `{"question":"?"}`}, nil) && yield(llm.Finish{Reason: "tool_calls"}, nil)
+		}
+	}
+}
+
+// drainingLog is a log whose process is drained as soon as the job of a first run is done.
+type drainingLog struct {
+	event.Log
+	drain func()
+
+	mu       sync.Mutex // protects what follows
+	done     string     // the first run whose job is done; "" for none yet
+	released []string   // the runs whose jobs were released
+	inputs   []string   // the inputs, with their runs
+}
+
+func (l *drainingLog) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
+	job, err := l.Log.CreateJob(ctx, run, request)
+	return drainingJob{job, l}, err
+}
+
+func (l *drainingLog) AddInput(ctx context.Context, run, id string, data []byte) error {
+	l.mu.Lock()
+	l.inputs = append(l.inputs, run+" "+id)
+	l.mu.Unlock()
+	return l.Log.AddInput(ctx, run, id, data)
+}
+
+// drainingJob is a job of a drainingLog.
+type drainingJob struct {
+	event.Job
+	log *drainingLog
+}
+
+func (j drainingJob) Done(ctx context.Context) error {
+	err := j.Job.Done(ctx)
+	j.log.mu.Lock()
+	first := j.log.done == ""
+	if first {
+		j.log.done = j.Run()
+	}
+	j.log.mu.Unlock()
+	if first {
+		j.log.drain()
+	}
+	return err
+}
+
+func (j drainingJob) Release(ctx context.Context) error {
+	j.log.mu.Lock()
+	j.log.released = append(j.log.released, j.Run())
+	j.log.mu.Unlock()
+	return j.Job.Release(ctx)
+}
+
+// A run that has just ended when its process hands its runs over has ended: its parent is told, it is counted, and
+// its job is not released again.
+func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tools := memoryServer{}.client(t, config.Server{Name: "m"})
+		log, drained := &drainingLog{Log: newMemoryLog()}, make(chan struct{})
+		var c counted
+		o := agent.Options{Model: askingModel{}, Tools: tools, DefaultModel: "scripted", DisconnectGrace: time.Hour}
+		agents(t, family, c.options)(&o)
+		o.Log, o.Durable = log, true
+		a, err := agent.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &agenttest.Fixture{Agent: a}
+		log.drain = func() {
+			go func() { leaves(h); close(drained) }()
+			synctest.Wait() // all runs are handed over; Drain waits for this one
+		}
+		parent := h.StartRun(t, agent.Request{}).ID
+		<-drained
+		child := log.done
+		if r, err := log.Run(t.Context(), child); err != nil || r.Status() != event.StatusCompleted || r.ParentID != parent {
+			t.Fatalf("first run that ended = %+v, %v, want the child of %s, completed", r, err, parent)
+		}
+		if want := parent + " " + child; !slices.Contains(log.inputs, want) {
+			t.Errorf("inputs = %q, want %q: the parent is told that its child has ended", log.inputs, want)
+		}
+		if got, want := log.released, []string{parent}; !slices.Equal(got, want) {
+			t.Errorf("released runs = %q, want %q, the parent alone", got, want)
+		}
+		if got := sum(c.values(t, "answerd.runs")); got != 1 {
+			t.Errorf("answerd.runs = %v, want 1", got)
+		}
+		if got := sum(c.values(t, "answerd.runs.active")); got != 0 {
+			t.Errorf("answerd.runs.active = %v, want 0", got)
+		}
+		if line := c.endLines()["b"]; line["run_id"] != child {
+			t.Errorf("line of the child = %v, want one", line)
+		}
+		_ = tools.Close()
+	})
 }

@@ -199,6 +199,7 @@ func (a *Agent) executeRun(r *run, lost error) {
 // reads the end of its child in the log. The slot is released before it: see below.
 func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
 	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
+	ended := false
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
 			end = a.terminalEventFor(ctx, r, l, err)
@@ -211,12 +212,13 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		if err = a.appendTerminal(lasting, r, end, lost); err != nil && r.relinquished() == nil {
 			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
 		}
+		ended = err == nil // also if the run is relinquished from now on
 	}
-	if err == nil && r.relinquished() == nil {
+	if ended {
 		a.wakeParent(r, r.ID)
 	}
 	r.inbox.stopListening()
-	if err != nil || r.relinquished() != nil {
+	if !ended {
 		span.End()
 		a.removeRun(r)
 		a.metrics.active.Add(a.ctx, -1)
