@@ -278,7 +278,8 @@ type run struct {
 	textHeld   atomic.Int64 // bytes of text that are counted in memory
 
 	// The agent's mutex guards the fields below.
-	graceTimer *time.Timer // ends the run if it has no readers; nil while it has one
+	graceTimer   *time.Timer // ends the run if it has no readers; nil while it has one
+	gracePeriods int         // that have begun
 }
 
 // inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any

@@ -356,10 +356,18 @@ func (r *run) startGraceLocked(grace time.Duration) {
 	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
 		return
 	}
-	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r) }) })
+	r.gracePeriods++
+	period := r.gracePeriods
+	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r, period) }) })
 }
 
-// stopGraceLocked ends the grace period. Its timer may have fired already: cancelUnread then finds no timer.
+// isInGraceLocked reports whether the run is still in its nth grace period, from 1.
+func (r *run) isInGraceLocked(period int) bool {
+	return r.agent.active[r.ID] == r && r.graceTimer != nil && r.gracePeriods == period
+}
+
+// stopGraceLocked ends the grace period. Its timer may have fired already: cancelUnread then finds that this
+// period is over.
 func (r *run) stopGraceLocked() {
 	if r.graceTimer != nil {
 		r.graceTimer.Stop()
@@ -385,11 +393,11 @@ func (a *Agent) holdGrace(r *run) {
 	r.stopGraceLocked()
 }
 
-// cancelUnread cancels a run at the end of its grace period. With a shared log, another process
+// cancelUnread cancels a run at the end of its nth grace period. With a shared log, another process
 // may have readers of the run; in that case the grace period starts again.
-func (a *Agent) cancelUnread(r *run) {
+func (a *Agent) cancelUnread(r *run, period int) {
 	a.mu.Lock()
-	if a.active[r.ID] != r || r.graceTimer == nil {
+	if !r.isInGraceLocked(period) {
 		a.mu.Unlock()
 		return
 	}
@@ -399,8 +407,8 @@ func (a *Agent) cancelUnread(r *run) {
 	readElsewhere := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.active[r.ID] != r || r.graceTimer == nil {
-		return // the run ended or got a reader while the log was asked
+	if !r.isInGraceLocked(period) {
+		return // the run ended or got a reader while the log was asked; the reader may have left since
 	}
 	r.graceTimer = nil
 	if readElsewhere {
