@@ -306,8 +306,10 @@ func (r *Recorder) defineOne(ctx context.Context, hash string, data []byte) erro
 	}
 	if err != nil {
 		r.mu.Lock()
-		delete(r.known, hash)
-		r.bytes -= len(data)
+		if _, counted := r.known[hash]; counted { // else a concurrent failure has subtracted it
+			delete(r.known, hash)
+			r.bytes -= len(data)
+		}
 		r.mu.Unlock()
 		return fmt.Errorf("store a definition: %w", err)
 	}
