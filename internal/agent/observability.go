@@ -363,7 +363,11 @@ func (s *modelStream) recordRequest(ctx context.Context, q llm.Request) {
 	if s.tries++; !s.agent.RecordModelRequests {
 		return
 	}
-	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, q); err != nil && ctx.Err() == nil {
+	attempt := 0
+	if s.run.job != nil {
+		attempt = s.run.job.Attempt()
+	}
+	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, attempt, q); err != nil && ctx.Err() == nil {
 		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded", slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
 	}
 }

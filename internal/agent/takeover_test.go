@@ -329,3 +329,29 @@ func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 		t.Errorf("claimed %v after the run began, want %v at the earliest", at.Sub(born), youth)
 	}
 }
+
+// A step that runs again with fewer requests to the model has only these in the export.
+func TestExportHasTheRequestsOfTheLastTimeOfAStep(t *testing.T) {
+	log, g := newMemoryLog(), newGate()
+	options := func(o *agent.Options) {
+		durable(log)(o)
+		o.Budget, o.MaxHistory, o.RecordModelRequests = agent.Budget{}, 100, true
+	}
+	held := func(llmtest.Request) llmtest.Answer { return g.hold(nil) }
+	a := agenttest.NewFixture(t, smallEndpoint(map[string]int{"scripted": 2048}, held), options)
+	run := a.StartRun(t, agent.Request{History: longHistory(40), Background: true}).ID
+	<-g.reached
+	if n := len(a.Model.Requests()); n != 2 {
+		t.Fatalf("requests of the first process = %d, want 2: one is refused as too long", n)
+	}
+	leaves(a)
+	b := agenttest.NewFixture(t, always("Yes."), options)
+	agenttest.TerminalEvent[event.FinalAnswer](t, b.Events(t, run))
+	doc, err := b.Export(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, want := len(doc.ModelRequests), len(b.Model.Requests()); n != want || len(doc.ModelRequests[0].Messages) != 42 {
+		t.Errorf("requests of the export = %d, want the %d of the second process, with 42 messages", n, want)
+	}
+}

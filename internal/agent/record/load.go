@@ -199,21 +199,25 @@ func Render(t export.Template, instructions string, tools []catalog.Tool, create
 }
 
 // addRequests adds the requests to the model, if they were recorded. A step has several if the endpoint refused
-// the first ones as too long. A step that ran again after a takeover has those of the last time, and perhaps one
-// of an earlier time that had more tries.
+// the first ones as too long. A step that ran again after a takeover has those of the last time. If an earlier time
+// had more tries, the rest of its requests is still stored: they have another attempt than the step's first one.
 func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b beginning, events []event.Event) error {
 	for _, e := range events {
 		started, ok := e.Body.(event.StepStart)
+		attempt := 0 // of the step's first request
 		for try := 1; ok && b.Requests; try++ {
-			var q export.ModelRequest
+			var q storedRequest
 			found, err := r.read(ctx, doc.Run.ID, requestKey(started.Step, try), &q)
 			if err != nil {
 				return err
 			}
-			if !found {
+			if try == 1 {
+				attempt = q.Attempt
+			}
+			if !found || q.Attempt != attempt {
 				break
 			}
-			doc.ModelRequests = append(doc.ModelRequests, q)
+			doc.ModelRequests = append(doc.ModelRequests, q.ModelRequest)
 		}
 	}
 	return nil

@@ -332,15 +332,23 @@ func (r *Recorder) forgetOldLocked() {
 // definitionKey returns the key of a definition among the values of the log.
 func definitionKey(hash string) values.Key { return values.NewKey("definition", hash) }
 
-// AddRequest stores a request to the model: of a step, and which try it is in that step, both from 1.
-func (r *Recorder) AddRequest(ctx context.Context, run string, step, try int, q llm.Request) error {
+// storedRequest is the stored form of a request to the model.
+type storedRequest struct {
+	export.ModelRequest
+	Attempt int `json:"attempt,omitempty"` // of the job; a step that runs again has another one
+}
+
+// AddRequest stores a request to the model: of a step, and which try it is in that step, both from 1. attempt is
+// that of the run's job, 0 if it has none. It tells the requests of a step that ran again after a takeover from those
+// of the first time.
+func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attempt int, q llm.Request) error {
 	out := export.ModelRequest{
 		Step: step, Model: q.Model, Messages: messages(q.Messages), ToolChoice: q.ToolChoice, MaxTokens: q.MaxTokens, Sampling: q.Sampling, OutputSchema: q.OutputSchema,
 	}
 	for _, t := range q.Tools {
 		out.Tools = append(out.Tools, t.Name)
 	}
-	data, err := json.Marshal(out)
+	data, err := json.Marshal(storedRequest{out, attempt})
 	if err == nil {
 		err = r.Log.SaveResult(ctx, run, requestKey(step, try), data)
 	}
