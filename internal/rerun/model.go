@@ -56,7 +56,7 @@ func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[l
 		var t turn
 		if n < len(r.rec.turns) {
 			t = *r.rec.turns[n]
-		} else if _, cancelled := r.rec.last().(event.FinalAnswer); cancelled {
+		} else if _, answered := r.rec.last().(event.FinalAnswer); answered || len(r.rec.events) == 0 {
 			yield(nil, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."})
 			return
 		}

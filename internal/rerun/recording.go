@@ -228,8 +228,13 @@ func (r *recording) isTakenOver() bool {
 	})
 }
 
-// last returns the terminal event.
-func (r *recording) last() event.Body { return r.events[len(r.events)-1].Body }
+// last returns the terminal event; nil for a child run that was not recorded.
+func (r *recording) last() event.Body {
+	if len(r.events) == 0 {
+		return nil
+	}
+	return r.events[len(r.events)-1].Body
+}
 
 // firstCloser returns the number of the first of the events before the event at index i that were appended
 // because of it: they close what was open.

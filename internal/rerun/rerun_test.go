@@ -291,6 +291,36 @@ func TestDelegationRunsAgain(t *testing.T) {
 	requireSame(t, doc)
 }
 
+// A recording may not have a child run that a call starts. The child then gets no answer of the model, and the rerun
+// goes on to the end of its parent.
+func TestDelegationToAChildThatIsNotRecordedIsADifference(t *testing.T) {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[0].Content == "You are a." && r.Messages[len(r.Messages)-1].Role != "tool" {
+			return llmtest.Calls(llmtest.Call{Name: "ask_b", Args: `{"question":"One?"}`})
+		}
+		return llmtest.Says("Done.")
+	}, func(o *agent.Options) {
+		o.Agents = []definition.Agent{{ID: "a", Prompt: "You are a.", Agents: []string{"b"}}, {ID: "b", Prompt: "You are b."}}
+	})
+	run := h.StartRun(t, agent.Request{})
+	h.Events(t, run.ID)
+	doc := exported(t, h, run.ID)
+	doc.Children = nil
+	synctest.Test(t, func(t *testing.T) {
+		result, err := rerun.Run(t.Context(), doc, rerun.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := agenttest.EventsOf[event.ToolError](result.Events)
+		if want := "The recording has no further answer of the model."; len(failed) != 1 || !strings.Contains(failed[0].Payload, want) {
+			t.Errorf("failed calls = %+v, want one that says %q", failed, want)
+		}
+		if end, ok := result.Events[len(result.Events)-1].Body.(event.FinalAnswer); !ok || end.Answer != "Done." {
+			t.Errorf("end = %+v, want the answer Done.", result.Events[len(result.Events)-1].Body)
+		}
+	})
+}
+
 // endpoint is the model of an OpenAI endpoint.
 func endpoint(t *testing.T, script llmtest.Script) llm.Model {
 	t.Helper()
