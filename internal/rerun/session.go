@@ -92,16 +92,13 @@ func (s *session) attach(e record.Executing) *runState {
 	return r
 }
 
-// of returns the state of the run that ctx belongs to.
+// of returns the state of the run that ctx belongs to; nil if it belongs to none.
 func (s *session) of(ctx context.Context) *runState {
 	e, ok := record.RunOf(ctx)
 	if !ok {
 		return nil
 	}
-	if r := s.attach(e); r != nil {
-		return r
-	}
-	return nil
+	return s.attach(e)
 }
 
 // byID returns the state of a run, or nil.
