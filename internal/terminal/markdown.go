@@ -65,24 +65,34 @@ func (m *markdownWriter) render(block string) error {
 // blockEnd returns the offset after the first blank line outside of fenced code; -1 if there is
 // none yet.
 func blockEnd(source string) int {
-	fence, offset := "", 0
+	open, offset := "", 0
 	for line := range strings.Lines(source) {
 		offset += len(line)
 		trimmed := strings.TrimSpace(line)
-		marker := ""
-		if strings.HasPrefix(trimmed, "```") || strings.HasPrefix(trimmed, "~~~") {
-			marker = trimmed[:3]
-		}
+		fence, info := cutFence(trimmed)
 		switch {
-		case fence == "" && marker != "":
-			fence = marker
-		case fence != "" && marker == fence:
-			fence = ""
-		case fence == "" && trimmed == "" && strings.HasSuffix(line, "\n") && strings.TrimSpace(source[:offset]) != "":
+		case open == "" && fence != "":
+			open = fence
+		case open != "" && strings.HasPrefix(fence, open) && info == "":
+			open = ""
+		case open == "" && trimmed == "" && strings.HasSuffix(line, "\n") && strings.TrimSpace(source[:offset]) != "":
 			return offset
 		}
 	}
 	return -1
+}
+
+// cutFence returns the code fence that a line begins with, and what follows it; "" if it begins with none. By
+// section 4.5 of CommonMark, a fence has three or more backticks or tildes, and no backtick follows a fence of
+// backticks. The fence that ends a block has at least as many of the same characters, and nothing follows it.
+func cutFence(line string) (fence, info string) {
+	for _, character := range []string{"`", "~"} {
+		info = strings.TrimLeft(line, character)
+		if n := len(line) - len(info); n >= 3 && (character == "~" || !strings.Contains(info, character)) {
+			return line[:n], info
+		}
+	}
+	return "", ""
 }
 
 // renderMarkdown returns Markdown as text for a terminal, with a line feed at its end.

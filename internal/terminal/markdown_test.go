@@ -104,6 +104,32 @@ func TestMarkdownIsWrittenBlockByBlock(t *testing.T) {
 	}
 }
 
+// Fenced code is one block, whatever is in it.
+func TestMarkdownBlockEndsWithItsOwnFence(t *testing.T) {
+	for _, code := range []string{
+		"````md\n```\n\nb\n````",
+		"~~~~\n~~~\n\nb\n~~~~",
+		"```md\n~~~\n\nb\n```",
+		"```\n```go\n\nb\n```",
+		"```\na\n\nb\n`````",
+		"~~~ `x`\na\n\nb\n~~~",
+	} {
+		var b strings.Builder
+		w := &markdownWriter{w: &b}
+		if err := w.write(code + "\n\nlast"); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := b.String(), renderMarkdown(code); got != want {
+			t.Errorf("%q: got %q as the first block, want %q", code, got, want)
+		}
+	}
+	var b strings.Builder
+	w := &markdownWriter{w: &b}
+	if err := w.write("```a``` is code.\n\nlast"); err != nil || b.String() != renderMarkdown("```a``` is code.") {
+		t.Errorf("got %q, %v as the first block, want the line without the last one", b.String(), err)
+	}
+}
+
 func FuzzMarkdown(f *testing.F) {
 	f.Add("# a\n\n- b\n\n| c |\n|---|\n| d |")
 	f.Add("```\n&#27;[2J")
