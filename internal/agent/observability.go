@@ -124,7 +124,7 @@ func newEndLabels(end event.Body) [2]metric.MeasurementOption {
 }
 
 // countRunEnd counts a run that got its terminal event here. A run that goes on in another process is counted
-// there, with the time since that process took it over.
+// there, with the whole time since its start.
 func (m metrics) countRunEnd(ctx context.Context, end event.Body, took time.Duration) {
 	labels, known := m.endLabels[end.Type()]
 	if !known {

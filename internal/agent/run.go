@@ -162,6 +162,9 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 // the run. lost explains why the run cannot continue; nil if it can.
 func (a *Agent) executeRun(r *run, lost error) {
 	started := time.Now()
+	if r.job != nil && r.job.Attempt() > 1 { // another process has begun the run
+		started = started.Add(r.Created.Sub(a.Log.Now()))
+	}
 	a.metrics.active.Add(a.ctx, 1)
 	defer a.containPanic(r)
 	ctx := a.startRunSpan(r)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -26,7 +27,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// counted collects the metrics of tokens and cost, and the log.
+// counted collects the metrics and the log.
 type counted struct {
 	reader *sdkmetric.ManualReader
 
@@ -49,7 +50,7 @@ func (c *counted) options(o *agent.Options) {
 	o.Logger = slog.New(slog.NewJSONHandler(c, nil))
 }
 
-// values returns a metric by its labels, as name=value,….
+// values returns a metric by its labels, as name=value,…; the sums of a histogram.
 func (c *counted) values(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -71,6 +72,12 @@ func (c *counted) values(t *testing.T, name string) map[string]float64 {
 				for _, p := range data.DataPoints {
 					if m.Name == name {
 						out[label(p.Attributes)] += p.Value
+					}
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					if m.Name == name {
+						out[label(p.Attributes)] += p.Sum
 					}
 				}
 			}
@@ -159,6 +166,33 @@ func TestUsageKeepsItsClaimAfterATakeover(t *testing.T) {
 	}
 	if got, want := before+sum(later), float64(end.Metadata.Usage.TotalTokens); got != want || before == 0 {
 		t.Errorf("answerd.tokens = %v and %v, want %v together", before, sum(later), want)
+	}
+}
+
+// The time of a run begins with its start, also if another process has started it.
+func TestDurationOfARunCountsTheTimeBeforeATakeover(t *testing.T) {
+	log := memory.New(memory.Options{})
+	const age = 10 * time.Minute
+	run := event.Run{ID: log.NewID(), Created: log.Now().Add(-age)}
+	if err := log.Create(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	job, err := log.CreateJob(t.Context(), run.ID, []byte(`{"version":1,"request":{"question":"?"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var c counted
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { c.options(o); o.Log, o.Durable = log, true })
+	h.EventsUntil(t, run.ID, func(e event.Event) bool { return e.Terminal() })
+	h.Drain(t.Context()) // the metric and the log line come after the event
+	if got := sum(c.values(t, "answerd.run.duration")); got < age.Seconds() || got > 2*age.Seconds() {
+		t.Errorf("answerd.run.duration = %v s, want some more than %v", got, age.Seconds())
+	}
+	if got, ok := c.endLines()["default"]["duration_ms"].(float64); !ok || got < float64(age.Milliseconds()) || got > 2*float64(age.Milliseconds()) {
+		t.Errorf("duration_ms = %v, want some more than %d", got, age.Milliseconds())
 	}
 }
 
