@@ -83,8 +83,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		Metadata: map[string]string{sizeKey: strconv.FormatInt(size, 10)},
 	})
 	if err != nil {
-		d.stored(size)
-		d.removed(size)
+		d.notStored(size)
 		return nil, fmt.Errorf("create a delivery: %w", err)
 	}
 	job, err := d.Log.CreateJob(ctx, id, text)
@@ -92,8 +91,7 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 		_, err = d.Log.Append(ctx, id, event.Start{TraceID: run.TraceID})
 	}
 	if err != nil {
-		d.stored(size)
-		d.removed(size)
+		d.notStored(size)
 		over := context.WithoutCancel(ctx)
 		_ = d.Log.Delete(over, id)
 		if job != nil { // otherwise this process would keep the job claimed

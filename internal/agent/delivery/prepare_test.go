@@ -47,6 +47,40 @@ func (j countedJob) Done(ctx context.Context) error {
 	return j.Job.Done(ctx)
 }
 
+// countingLog is a log that stores no delivery, and lists runs when the test lets it.
+type countingLog struct {
+	event.Log
+	list chan struct{}
+}
+
+func (l countingLog) Create(ctx context.Context, r event.Run) error {
+	if IsDelivery(r.ID) {
+		return errBroken
+	}
+	return l.Log.Create(ctx, r)
+}
+
+func (l countingLog) Runs(ctx context.Context, f event.Filter) (event.RunPage, error) {
+	<-l.list
+	return l.Log.Runs(ctx, f)
+}
+
+// A delivery that cannot be stored while the deliveries are counted does not wait.
+func TestPrepareDoesNotCountADeliveryThatCannotBeStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := countingLog{newLog(), make(chan struct{})}
+		p := newProcess(t, Options{URL: target, Log: log})
+		synctest.Wait() // the first count has begun
+		p.endRun("", answered)
+		close(log.list)
+		synctest.Wait()
+		if n, bytes := p.waiting.Load(), p.bytes.Load(); n != 0 || bytes != 0 {
+			t.Errorf("waiting = %d with %d bytes, want 0 and 0", n, bytes)
+		}
+		p.end()
+	})
+}
+
 // A delivery whose event cannot be stored leaves nothing: no run, and no job that this process would keep claimed
 // until its end.
 func TestPrepareLeavesNoJobOfADeliveryThatCannotBeStored(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 // processes store within countInterval.
 
 // reserve counts a delivery that is about to be stored. It returns false if too many wait. If it returns true,
-// the caller must call stored, and removed too if the delivery could not be stored.
+// the caller must call stored or notStored.
 func (d *Deliverer) reserve(size int64) bool {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -29,7 +29,7 @@ func (d *Deliverer) reserve(size int64) bool {
 	return true
 }
 
-// stored is called when a delivery is in the log, or could not be stored.
+// stored is called when a delivery is in the log.
 func (d *Deliverer) stored(size int64) {
 	d.countMu.Lock()
 	defer d.countMu.Unlock()
@@ -37,6 +37,16 @@ func (d *Deliverer) stored(size int64) {
 	d.storing[1] -= size
 	d.added[0]++
 	d.added[1] += size
+}
+
+// notStored is called when a delivery could not be stored.
+func (d *Deliverer) notStored(size int64) {
+	d.countMu.Lock()
+	defer d.countMu.Unlock()
+	d.storing[0]--
+	d.storing[1] -= size
+	d.waiting.Add(-1)
+	d.bytes.Add(-size)
 }
 
 // removed is called when a delivery was removed from the log.
