@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"answerd/internal/agent/prompt"
-	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/export"
 	"answerd/internal/mcp/catalog"
@@ -110,7 +110,12 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 	if err != nil {
 		return fmt.Errorf("read the notes of a run: %w", err)
 	}
-	data := replay.JoinParts(notes, replay.NoteBeginning)
+	var data []byte
+	for _, n := range notes {
+		if piece, ok := bytes.CutPrefix(n.Data, []byte(beginningPrefix)); ok {
+			data = append(data, piece...)
+		}
+	}
 	if data == nil {
 		doc.Missing = append(doc.Missing, "what the run began with")
 		return nil

@@ -61,6 +61,9 @@ const (
 	storeWorkers   = 8         // definitions that are stored at the same time
 )
 
+// beginningPrefix comes before each piece of a beginning in the notes of a run.
+const beginningPrefix = replay.NoteBeginning + " "
+
 // requestName is the name under which a log stores a request to the model. It begins with a character that ids
 // of calls do not have.
 const requestName = "\x00request"
@@ -150,9 +153,9 @@ func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
 	definitions[stored.Context] = shared
 	undefined = errors.Join(undefined, r.define(ctx, definitions))
 	data, err := json.Marshal(stored)
-	for _, part := range replay.Parts(data) {
-		if err == nil { // it becomes a part of the message with the first events
-			err = r.Log.AddNote(ctx, run, []byte(replay.NoteBeginning+" "+part))
+	for piece := range slices.Chunk(data, event.MaxNote-len(beginningPrefix)) {
+		if err == nil { // it is stored together with the next events
+			err = r.Log.AddNote(ctx, run, append([]byte(beginningPrefix), piece...))
 		}
 	}
 	if err != nil {

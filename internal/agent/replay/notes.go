@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"answerd/internal/event"
 )
@@ -29,7 +28,7 @@ const (
 	NoteTurn       = "turn"       // the run is about to end its turn in its thread
 	NoteChild      = "child"      // and a CallKey and a run's id: the child run that the call asks
 	NoteSpent      = "spent"      // and a CallKey and an event.Spent as JSON: what the child run has used, once it has ended
-	NoteBeginning  = "beginning"  // and a part: what the export of the run needs and events do not have (package record)
+	NoteBeginning  = "beginning"  // and a piece of JSON: what the export of the run needs and events do not have (package record)
 	NoteTaken      = "taken"      // a process takes over the run of another one
 	NoteLeft       = "left"       // a process stops to execute the run, in an orderly way
 )
@@ -74,17 +73,6 @@ func (j *joined) addPart(words []string) bool {
 	}
 	j.data = data
 	return true
-}
-
-// JoinParts returns the data whose parts are in the notes of a kind, or nil if some are missing.
-func JoinParts(notes []event.Note, kind string) []byte {
-	var j joined
-	for _, n := range notes {
-		if words := strings.Fields(string(n.Data)); len(words) > 0 && words[0] == kind {
-			j.addPart(words[1:])
-		}
-	}
-	return j.data
 }
 
 // CallKey returns the key of a call in notes: a hash, since a provider may choose an id of any

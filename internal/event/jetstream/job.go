@@ -75,7 +75,7 @@ func (l *Log) enqueueRequest(ctx context.Context, id string, request []byte) err
 // request is large or an older version stored it. It returns nil if the log has none.
 func (l *Log) readRequest(ctx context.Context, id string) (*message, error) {
 	m, err := l.readLastFromLeader(ctx, jobsName, jobPrefix+id)
-	if err != nil || m != nil && len(m.data) > 0 {
+	if err != nil || m != nil && m.header.Get(writerHeader) != "" {
 		return m, err
 	}
 	return l.readLast(ctx, runsName, runSubject(id, requestToken))
