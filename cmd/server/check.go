@@ -389,8 +389,8 @@ func checkHealth(ctx context.Context, environ environment) error {
 }
 
 // askOnce asks the default model one question and prints the calls and the answer. It offers the
-// model one tool that needs no approval, if there is one. The run is a real one, with its own log
-// in memory. The error is nil only if the run ends with an answer.
+// model one read-only tool that needs no approval, if there is one. The run is a real one, with its own
+// log in memory. The error is nil only if the run ends with an answer.
 func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
 	c.EnableTracing = false
 	tel, err := newTelemetry(ctx, c, logger)
@@ -414,9 +414,12 @@ func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, log
 	}
 	defer a.Drain(ctx)
 	question := agent.Request{Question: "Answer with the word ready.", ToolChoice: agent.ToolNone, Background: true}
-	if tool, ok := harmlessTool(a.ToolsFor(ctx, auth.Identity{})); ok {
+	offered := a.ToolsFor(ctx, auth.Identity{})
+	if tool, ok := readOnlyTool(offered); ok {
 		question.ToolChoice, question.Tools = agent.ToolAuto, []string{tool.Name}
 		question.Question = fmt.Sprintf("Call the tool %s once, with arguments of your choice, and say in one sentence what it returned.", tool.Name)
+	} else if len(offered) > 0 {
+		fmt.Fprintln(stdout, "the model gets no tool: none is read-only (readOnlyHint) and needs no approval")
 	}
 	fmt.Fprintf(stdout, "asking %s: %s\n", c.DefaultModelID, question.Question)
 	run, err := a.Start(ctx, auth.Identity{}, question)
@@ -426,19 +429,18 @@ func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, log
 	return printRun(ctx, log, run.ID, stdout)
 }
 
-// harmlessTool returns a tool that a question may call without an approval: one that its server
-// describes as read-only, or else the first one. It is as harmless as the configuration says: without
-// any approval configured, and where no tool is described as read-only, the first one may change
-// something.
-func harmlessTool(tools []catalog.Tool) (catalog.Tool, bool) {
-	tools = slices.DeleteFunc(slices.Clone(tools), func(t catalog.Tool) bool { return t.NeedsApproval })
-	if i := slices.IndexFunc(tools, func(t catalog.Tool) bool { return t.Annotations != nil && t.Annotations.ReadOnly }); i >= 0 {
-		return tools[i], true
-	}
-	if len(tools) == 0 {
+// readOnlyTool returns the first tool that a question may call without an approval and that its server
+// describes as read-only (MCP, readOnlyHint). The model chooses the arguments, and nobody sees them before
+// the call. So a tool without that hint is not called: MCP says that it may then change something, also
+// if the configuration requires no approval for it.
+func readOnlyTool(tools []catalog.Tool) (catalog.Tool, bool) {
+	i := slices.IndexFunc(tools, func(t catalog.Tool) bool {
+		return !t.NeedsApproval && t.Annotations != nil && t.Annotations.ReadOnly
+	})
+	if i < 0 {
 		return catalog.Tool{}, false
 	}
-	return tools[0], true
+	return tools[i], true
 }
 
 // printRun prints the calls of a run and its answer, and waits for its end.

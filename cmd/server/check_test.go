@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/llm/llmtest"
 )
@@ -109,6 +114,41 @@ func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 	}
 	if n := len(w.model.Requests()[0].Tools); n != 1 {
 		t.Errorf("got %d tools in the request, want 1", n)
+	}
+}
+
+// Nobody approves the calls of a check, and the model chooses the arguments.
+func TestCheckAskCallsNoToolThatMayChangeSomething(t *testing.T) {
+	t.Parallel()
+	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
+		if len(r.Tools) > 0 && r.Messages[len(r.Messages)-1].Role != "tool" {
+			return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name, Args: `{}`})
+		}
+		return llmtest.Says("ready")
+	})
+	server := sdk.NewServer(&sdk.Implementation{Name: "files"}, nil)
+	var calls atomic.Int32
+	for name, annotations := range map[string]*sdk.ToolAnnotations{
+		"create": nil, "delete": {DestructiveHint: new(true)}, "touch": {DestructiveHint: new(false), IdempotentHint: true},
+	} {
+		server.AddTool(&sdk.Tool{Name: name, Annotations: annotations, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			calls.Add(1)
+			return &sdk.CallToolResult{}, nil
+		})
+	}
+	tools := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	t.Cleanup(tools.Close)
+	out := &syncBuffer{}
+	if err := run(t.Context(), []string{"check", "-ask"}, w.environment("MCP_URL", tools.URL), out, io.Discard); err != nil {
+		t.Errorf("got %v, want no error:\n%s", err, out)
+	}
+	if n := calls.Load(); n != 0 {
+		t.Errorf("got %d calls of tools that may change something, want 0:\n%s", n, out)
+	}
+	for _, want := range []string{"\nthe model gets no tool: ", "\nanswer: ready\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got\n%s\nwant %q in it", out, want)
+		}
 	}
 }
 

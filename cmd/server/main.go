@@ -8,7 +8,7 @@
 //	answerd eval       ask the questions of a suite and check the answers
 //	answerd check      read the configuration, fetch a token, list every server's tools;
 //	                   with -accept, accept the tools of pinned servers as they are now;
-//	                   with -ask, ask one question with one tool;
+//	                   with -ask, ask one question with one read-only tool;
 //	                   with -strict, refuse members of mcp.json that are not known
 //	answerd replay     run exports of runs again, offline, and print what differs
 //	answerd verify     check an export against the receipt of its run
@@ -67,7 +67,7 @@ func commands() []command {
 		{"ask", "[flags] QUESTION", "ask one question: of the answerd at -url or at ADDR, otherwise of one in this process;\n-token-file F: send the token in this file; -agent A: ask this named agent; -thread T: use this thread;\n-json: print the answer as JSON; -export FILE: write the run into this file; -yes: approve every call", true, askCommand},
 		{"chat", "[flags]", "the same as a conversation", true, chatCommand},
 		{"eval", "SUITE.yaml [flags]", "ask the questions of a suite and check the answers, in this process;\n-url U: of the answerd there; -token-file F: send the token in this file; -parallel N: questions at a time;\n-out F: write the report as JSON; -junit F: as JUnit XML;\n-against F: compare with the settings in this environment file", true, evalCommand},
-		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
+		{"check", "[-accept] [-ask] [-strict]", "print what is configured and ask the model endpoint, the IAM and every MCP server;\n-accept: accept the tools of pinned servers as they are now;\n-ask: ask the model one question, with one read-only tool;\n-strict: refuse members of mcp.json that are not known", true, checkCommand},
 		{"replay", "[flags] FILE|DIRECTORY ...", "run exports of runs again, offline, and print what differs;\n-model M: ask this model with the recorded results of tools, and print both answers;\n-tools: compare the definitions of tools with those of the MCP servers now", true, replayCommand},
 		{"verify", "-jwks URL|FILE FILE", "check an export against the receipt of its run;\n-receipt FILE: the receipt, otherwise beside the export with the ending .jws;\n-jwks: the public keys, as at /.well-known/jwks.json", true, verifyCommand},
 		{"version", "", "versions of answerd, Go and the MCP protocol", false, func(_ context.Context, _ []string, _ environment, stdout, _ io.Writer) error {
