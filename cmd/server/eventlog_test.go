@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/goleak"
 
 	"answerd/internal/sse"
 )
@@ -60,6 +61,31 @@ func TestFileLogKeepsRunsAcrossARestart(t *testing.T) {
 	// Two processes on one directory would destroy it.
 	if err := run(t.Context(), nil, settings, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "EVENTS_URL: lock the event log's directory: another process uses it") {
 		t.Errorf(`a second process: %v, want error containing "EVENTS_URL: lock the event log's directory: another process uses it"`, err)
+	}
+}
+
+// The agent claims runs from its start. If it stayed behind a failed start, it would execute them while the log
+// is closed under it. Other tests start agents too, so this one is not parallel.
+func TestServeLeavesNoAgentBehindAFailedStart(t *testing.T) {
+	w := newTestWorld(t, newTwoCallScript())
+	occupied, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer occupied.Close()
+	addr, noKey := occupied.Addr().String(), filepath.Join(t.TempDir(), "no-key.pem")
+	for setting, value := range map[string]string{"ADDR": addr, "METRICS_ADDR": addr, "RECEIPT_KEY_FILE": noKey} {
+		t.Run(setting, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			settings := w.environment("EVENTS_URL", "file:"+t.TempDir(), "CALLBACK_ORIGINS", "https://hooks.example.com", "HOOKS_SECRET", strings.Repeat("s", 32), setting, value)
+			if err := run(t.Context(), nil, settings, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), setting) {
+				t.Errorf("got error %v, want one that names %s", err, setting)
+			}
+			// Idle connections of clients may be left.
+			if err := goleak.Find(before); err != nil && strings.Contains(err.Error(), "answerd/internal/agent") {
+				t.Errorf("got goroutines of the agent, want none: %v", err)
+			}
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -123,6 +124,18 @@ func (c *config) maxConnections() int {
 		n = min(n, max(files/3, 1))
 	}
 	return n
+}
+
+// listen listens at ADDR. Connections wait in the kernel's queue until they are accepted.
+func (c *config) listen() (net.Listener, error) {
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on ADDR: %w", err)
+	}
+	if err := c.checkBoundAddr(listener.Addr()); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
 }
 
 // serveMetrics serves /metrics at METRICS_ADDR until end is called. If METRICS_ADDR is not set,

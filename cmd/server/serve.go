@@ -107,6 +107,28 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
+	metricsHandler, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
+	if err != nil {
+		return err
+	}
+	defer endMetrics()
+	refused, err := newAuthFailureCounter(tel.Meter("answerd/api"))
+	if err != nil {
+		return err
+	}
+	signIn, endSignIn := newConsoleSignIn(c, logger)
+	defer endSignIn()
+	receipts, err := c.receipts()
+	if err != nil {
+		return err
+	}
+	listener, err := c.listen()
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	// The deliveries and the agent are the last parts that can fail. They use the log from their start, and
+	// the agent claims runs at once. Only the drain stops them, so no step after them may return early.
 	deliveries, err := newDeliveries(c, log, tel, logger)
 	if err != nil {
 		return err
@@ -129,21 +151,6 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	}
 	defer models.startReloading(ctx, c, runs)()
 	defer c.startReloadingAgents(ctx, runs, tools.client, logger)()
-	metricsHandler, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
-	if err != nil {
-		return err
-	}
-	defer endMetrics()
-	refused, err := newAuthFailureCounter(tel.Meter("answerd/api"))
-	if err != nil {
-		return err
-	}
-	signIn, endSignIn := newConsoleSignIn(c, logger)
-	defer endSignIn()
-	receipts, err := c.receipts()
-	if err != nil {
-		return err
-	}
 	handler := api.New(api.Options{
 		Receipts: receipts, Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
 		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
@@ -152,13 +159,6 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return fmt.Errorf("listen on ADDR: %w", err)
-	}
-	if err := c.checkBoundAddr(listener.Addr()); err != nil {
-		return errors.Join(err, listener.Close())
-	}
 	server := newServer(tel.Handler(handler, handler.RoutePattern))
 	failed := make(chan error, 1)
 	go func() {
