@@ -1,14 +1,18 @@
 package api_test
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -150,8 +154,9 @@ func TestExportHasChildRuns(t *testing.T) {
 	}
 }
 
-func TestReceiptIsAboutTheExport(t *testing.T) {
-	t.Parallel()
+// withReceipts makes the service sign receipts with a new key.
+func withReceipts(t *testing.T) func(*api.Options) {
+	t.Helper()
 	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +169,12 @@ func TestReceiptIsAboutTheExport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Receipts = signer })
+	return func(o *api.Options) { o.Receipts = signer }
+}
+
+func TestReceiptIsAboutTheExport(t *testing.T) {
+	t.Parallel()
+	s := serve(t, adds(), nil, withReceipts(t))
 	run := s.StartRun(t, agent.Request{})
 	s.Events(t, run.ID)
 	read := func(path string) []byte {
@@ -191,4 +201,34 @@ func TestReceiptIsAboutTheExport(t *testing.T) {
 	without.Events(t, run.ID)
 	refused(t, without.do(t, "GET", "/runs/"+run.ID+"/receipt", ""), http.StatusNotFound, "not_found")
 	refused(t, without.do(t, "GET", "/.well-known/jwks.json", ""), http.StatusNotFound, "not_found")
+}
+
+// goneCaller is the ResponseWriter of a caller who has left: the header is accepted, and the body is not.
+type goneCaller struct{ *httptest.ResponseRecorder }
+
+func (goneCaller) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+func TestDocumentsEndQuietlyWhenTheCallerHasLeft(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	configure := withReceipts(t)
+	s := serve(t, adds(), nil, func(o *api.Options) {
+		configure(o)
+		o.OpenAPI, o.Logger = contract.OpenAPI, slog.New(slog.NewTextHandler(&log, nil))
+	})
+	run := s.StartRun(t, agent.Request{})
+	s.Events(t, run.ID)
+	for path, contentType := range map[string]string{
+		"/runs/" + run.ID + "/export": "application/json", "/runs/" + run.ID + "/receipt": "application/jose",
+		"/.well-known/jwks.json": "application/jwk-set+json", "/openapi.yaml": "application/yaml",
+	} {
+		w := goneCaller{httptest.NewRecorder()}
+		s.handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1"+path, nil))
+		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != contentType {
+			t.Errorf("GET %s = %d with content type %q, want 200 with %q and no problem document after it", path, w.Code, got, contentType)
+		}
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log has\n%s\nwant nothing", &log)
+	}
 }
