@@ -184,6 +184,9 @@ func TestReceiptIsAboutTheExport(t *testing.T) {
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("GET %s = %d %v %s, want %d", path, resp.StatusCode, err, body, http.StatusOK)
 		}
+		if got := resp.Header.Get("Cache-Control"); strings.HasPrefix(path, "/runs/") && got != "no-store" {
+			t.Errorf("GET %s has Cache-Control %q, want no-store, because it is the caller's alone", path, got)
+		}
 		return body
 	}
 	keys, err := receipt.ParseJWKS(read("/.well-known/jwks.json"))

@@ -105,9 +105,8 @@ func (h *Handler) exportRun(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+id+`.json"`)
-	_, _ = w.Write(body) // as in writeJSON
+	writeBody(w, http.StatusOK, "application/json", body)
 	return nil
 }
 
@@ -136,8 +135,7 @@ func (h *Handler) getReceipt(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/jose")
-	_, _ = w.Write([]byte(signed)) // as in writeJSON
+	writeBody(w, http.StatusOK, "application/jose", []byte(signed))
 	return nil
 }
 

@@ -76,7 +76,7 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	_ = enc.Encode(v)
 }
 
-// writeBody writes body, which is JSON already, as the whole response.
+// writeBody writes body, which is encoded already, as the whole response.
 func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	writeHeader(w, status, contentType)
