@@ -94,7 +94,8 @@ func (a *Agent) HasAgent(id string) bool {
 	return !served.unnamed && served.find(id) != nil
 }
 
-// AgentTools returns the names of the tools that an agent may call for a caller.
+// AgentTools returns the names of the tools that an agent may call for a caller. It never returns nil, also
+// if the agent was removed after the caller had listed it.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
 	r := Request{Agent: id}
 	names := []string{}
@@ -103,7 +104,7 @@ func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string)
 	}
 	n, err := a.selectAgent(caller, id)
 	if err != nil {
-		return nil
+		return names
 	}
 	r.as = n
 	for _, t := range a.askTools(caller, r) {

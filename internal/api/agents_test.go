@@ -105,6 +105,15 @@ func TestAgentsAreListed(t *testing.T) {
 	}
 }
 
+// AGENTS_FILE may be read again while GET /agents is answered. Its tools are a list all the same.
+func TestToolsOfARemovedAgentAreAnEmptyList(t *testing.T) {
+	t.Parallel()
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	if got, err := json.Marshal(s.Agent.AgentTools(t.Context(), auth.Identity{}, "removed")); err != nil || string(got) != "[]" {
+		t.Errorf("tools of an agent that was removed: got %s, %v, want []", got, err)
+	}
+}
+
 func TestEachAgentIsAnMCPTool(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-11-25", "2026-07-28"} {
