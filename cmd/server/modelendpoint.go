@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"answerd/internal/auth"
 	"answerd/internal/help"
@@ -69,9 +68,9 @@ type secretFile struct {
 	what   string // the setting or the model that it is for, in the log
 	logger *slog.Logger
 
-	mu      sync.Mutex // protects what follows
-	changed time.Time  // when the file that secret was read from was modified; zero until read has read it
-	secret  string
+	mu     sync.Mutex  // protects what follows
+	seen   os.FileInfo // of the file that secret was read from; nil until read has read it
+	secret string
 }
 
 // newSecretFile returns the secret of a setting that was read from NAME_FILE at the start; nil if
@@ -90,7 +89,7 @@ func (f *secretFile) read() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.path)
-	if err == nil && info.ModTime().Equal(f.changed) {
+	if err == nil && sameFile(info, f.seen) {
 		return f.secret
 	}
 	var data []byte
@@ -105,7 +104,7 @@ func (f *secretFile) read() string {
 		f.logger.Warn("the file of a secret cannot be used; the last secret stays in use", "for", f.what, "error", fileReason(err), help.SecretFiles.Attr())
 		return f.secret
 	}
-	f.changed, f.secret = info.ModTime(), text
+	f.seen, f.secret = info, text
 	return f.secret
 }
 

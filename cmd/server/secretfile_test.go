@@ -36,6 +36,37 @@ func newSecretInFile(t *testing.T, secret string) (path string, replace func(str
 	return path, replace
 }
 
+// Some deployment tools give every version of a file the same time.
+func TestSecretFileNoticesAReplacementWithTheSameTime(t *testing.T) {
+	t.Parallel()
+	modified := time.Now().Add(-time.Hour)
+	for how, replace := range map[string]func(path string){
+		"another file":          func(path string) { tlstest.ReplaceFile(t, path, []byte("other\n")) },
+		"same file, other size": func(path string) { _ = os.WriteFile(path, []byte("another\n"), 0o600) },
+	} {
+		path, _ := newSecretInFile(t, "first\n")
+		setTime := func() {
+			if err := os.Chtimes(path, modified, modified); err != nil {
+				t.Fatal(err)
+			}
+		}
+		setTime()
+		file := &secretFile{path: path, what: "a test", logger: slog.New(slog.DiscardHandler)}
+		if got := file.read(); got != "first" {
+			t.Fatalf("%s: got %q at first, want first", how, got)
+		}
+		replace(path)
+		setTime()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := file.read(), strings.TrimSpace(string(text)); got != want {
+			t.Errorf("%s: got %q, want %q", how, got, want)
+		}
+	}
+}
+
 // Hooks are signed with the secret that is in HOOKS_SECRET_FILE now. A file that is empty or missing
 // for a moment changes nothing.
 func TestHooksSecretFileIsReadAgainWhenItChanges(t *testing.T) {
