@@ -8,14 +8,6 @@ import (
 	"strings"
 )
 
-// Keywords whose value is a schema, a list of schemas, or an object of schemas (draft 2020-12 Core,
-// section 10).
-var (
-	schemaKeywords = []string{"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"}
-	listKeywords   = []string{"allOf", "anyOf", "oneOf", "prefixItems", "items"}
-	mapKeywords    = []string{"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
-)
-
 // typeNames lists the types of JSON Schema.
 var typeNames = []string{"null", "boolean", "integer", "number", "string", "array", "object"}
 
@@ -47,24 +39,26 @@ func checkTypes(tree any, at string) *Problem {
 			return &Problem{Pointer: at + "/type", Detail: "is not one of " + strings.Join(typeNames, ", ")}
 		}
 	}
-	for _, keyword := range schemaKeywords {
-		if wrong := checkTypes(object[keyword], at+"/"+keyword); wrong != nil {
-			return wrong
-		}
-	}
-	for _, keyword := range listKeywords {
-		list, _ := object[keyword].([]any)
-		for i, part := range list {
-			if wrong := checkTypes(part, fmt.Sprintf("%s/%s/%d", at, keyword, i)); wrong != nil {
+	for _, keyword := range slices.Sorted(maps.Keys(object)) {
+		where, part, at := keywords[keyword], object[keyword], at+"/"+keyword
+		list, _ := part.([]any)
+		members, _ := part.(map[string]any)
+		switch {
+		case where&oneSchema != 0 && list == nil:
+			if wrong := checkTypes(part, at); wrong != nil {
 				return wrong
 			}
-		}
-	}
-	for _, keyword := range mapKeywords {
-		parts, _ := object[keyword].(map[string]any)
-		for _, name := range slices.Sorted(maps.Keys(parts)) {
-			if wrong := checkTypes(parts[name], at+"/"+keyword+"/"+pointerEscaper.Replace(name)); wrong != nil {
-				return wrong
+		case where&schemaList != 0:
+			for i, item := range list {
+				if wrong := checkTypes(item, fmt.Sprintf("%s/%d", at, i)); wrong != nil {
+					return wrong
+				}
+			}
+		case where&schemaMap != 0:
+			for _, name := range slices.Sorted(maps.Keys(members)) {
+				if wrong := checkTypes(members[name], at+"/"+pointerEscaper.Replace(name)); wrong != nil {
+					return wrong
+				}
 			}
 		}
 	}
