@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/maphash"
-	"strconv"
+	"math"
 )
 
 // checkArray applies the keywords for arrays (draft 2020-12 core, 10.3.1; validation, 6.4).
@@ -62,9 +62,9 @@ func (w *validator) checkContains(n *node, v *value, at *location, r *result) {
 }
 
 // checkUnique applies uniqueItems. It compares only items with the same hash, because comparing
-// all pairs is quadratic. The seed is random, so that nobody can predict hashes. Arrays of strings can
-// still be made to have equal hashes, because hashInto writes a string without its length. So each
-// comparison counts as steps, which bounds the time in that case too.
+// all pairs is quadratic. The seed is random, so that nobody can predict hashes. Numbers of more digits
+// than a float has can still be chosen to have equal hashes. So each comparison counts as steps, which
+// bounds the time in that case too.
 func (w *validator) checkUnique(v *value, at *location, r *result) {
 	seed := maphash.MakeSeed()
 	first := make(map[uint64][]int, len(v.items))
@@ -89,15 +89,18 @@ func (w *validator) checkUnique(v *value, at *location, r *result) {
 }
 
 // hashInto writes v to h such that equal values have equal hashes. It returns the number of values
-// that it visited.
+// that it visited. What is of variable length follows its length. Otherwise ["ab","c"] and ["a","bc"] would be
+// the same bytes, and have equal hashes whatever the seed is.
 func (v *value) hashInto(h *maphash.Hash) int {
 	steps := 1
+	_ = h.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
-		_, _ = h.WriteString(strconv.FormatFloat(v.float+0, 'g', -1, 64)) // +0: -0 is 0
+		hashNumber(h, math.Float64bits(v.float+0)) // +0: -0 is 0
 	case text:
-		_, _ = h.WriteString(v.text)
+		hashText(h, v.text)
 	case array:
+		hashNumber(h, uint64(len(v.items)))
 		for _, item := range v.items {
 			steps += item.hashInto(h)
 		}
@@ -106,14 +109,26 @@ func (v *value) hashInto(h *maphash.Hash) int {
 		for i, name := range v.names {
 			var member maphash.Hash
 			member.SetSeed(h.Seed())
-			_, _ = member.WriteString(name)
+			hashText(&member, name)
 			steps += v.items[i].hashInto(&member)
 			sum += member.Sum64()
 		}
-		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, sum))
+		hashNumber(h, sum)
 	case null, boolean:
 		_ = h.WriteByte(v.raw[0])
 	}
-	_ = h.WriteByte(byte(v.kind))
 	return steps
+}
+
+// hashText writes a string with its length to h.
+func hashText(h *maphash.Hash, s string) {
+	hashNumber(h, uint64(len(s)))
+	_, _ = h.WriteString(s)
+}
+
+// hashNumber writes n to h.
+func hashNumber(h *maphash.Hash, n uint64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], n)
+	_, _ = h.Write(b[:])
 }

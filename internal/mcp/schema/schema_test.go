@@ -106,3 +106,42 @@ func TestCheckBoundsItsWork(t *testing.T) {
 		t.Errorf("Compile of alternatives that multiply = %v, want errTooManyAlternatives", err)
 	}
 }
+
+// Items that differ only in where one text ends and the next begins are compared by their hashes, and not
+// in pairs, which would take more steps than Check may take.
+func TestCheckTellsItemsOfTheSameTextApart(t *testing.T) {
+	s, err := Compile(json.RawMessage(`{"uniqueItems":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const items = 1000
+	all := map[string]func(i int) string{
+		"strings": func(i int) string { // each bit says whether a string ends there; 0x10 is the kind of a string
+			text := `["a`
+			for bit := range 10 {
+				text += []string{`","a`, `\u0010a`}[i>>bit&1]
+			}
+			return text + `"]`
+		},
+		"nested arrays": func(i int) string { // they all end at the end, and begin where the digits of i say
+			a, b, c := i/100, i/10%10, i%10
+			return "[1" + strings.Repeat(",1", a) + ",[1" + strings.Repeat(",1", b) + ",[1" + strings.Repeat(",1", c) + ",[1" + strings.Repeat(",1", 27-a-b-c) + "]]]]"
+		},
+		"members": func(i int) string {
+			return `{"` + strings.Repeat("a", i) + `":"` + strings.Repeat("a", items-i) + `"}`
+		},
+	}
+	for name, item := range all {
+		var list []string
+		for i := range items {
+			list = append(list, item(i))
+		}
+		if _, problems := s.Check(json.RawMessage("[" + strings.Join(list, ",") + "]")); problems != nil {
+			t.Errorf("%s: got problems %v, want none", name, problems)
+		}
+		last := json.RawMessage("[" + strings.Join(append(list, list[0]), ",") + "]")
+		if _, problems := s.Check(last); len(problems) != 1 || problems[0].Detail != "items 0 and 1000 are equal, all must differ" {
+			t.Errorf("%s and the first one again: got problems %v, want that items 0 and 1000 are equal", name, problems)
+		}
+	}
+}
