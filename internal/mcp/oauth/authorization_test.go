@@ -1,11 +1,14 @@
 package oauth
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"answerd/internal/auth"
@@ -277,6 +280,33 @@ func TestCloseRefusesCallbacks(t *testing.T) {
 		t.Errorf("Await after Close = %v, want %v", err, errClosed)
 	}
 	w.mustFail(userNamed("bob"))
+}
+
+// Every call that waits for a user polls the store. While it is down, they must not fill the log.
+func TestAwaitBoundsTheLogWhileTheStoreIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &logBuffer{}
+		store := &sharedStore{down: true}
+		c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp", Store: store.sealed(t), Logger: slog.New(slog.NewTextHandler(logs, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, stop := context.WithTimeout(t.Context(), 55*time.Second)
+		defer stop()
+		var waiting sync.WaitGroup
+		for range 3 {
+			waiting.Go(func() {
+				if err := c.Await(ctx, "state", true); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Await = %v, want %v", err, context.DeadlineExceeded)
+				}
+			})
+		}
+		waiting.Wait()
+		if got := strings.Count(logs.String(), "the store of sign-ins cannot be used"); got != 6 {
+			t.Errorf("got %d lines in 55 s, want 6, one at the start of every 10 s:\n%s", got, logs)
+		}
+	})
 }
 
 // changeAuthorization changes a stored authorization.

@@ -30,9 +30,10 @@ type Client struct {
 
 	users *lru.Cache[userKey, *userTokens]
 
-	mu        sync.Mutex // protects what follows
-	closed    bool
-	callbacks sync.WaitGroup // running calls of Callback
+	mu           sync.Mutex // protects what follows
+	closed       bool
+	callbacks    sync.WaitGroup // running calls of Callback
+	storeErrorAt time.Time      // when an error of the store was logged last
 }
 
 // authServer is an authorization server as its metadata (RFC 8414) describes it, and what

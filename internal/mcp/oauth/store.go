@@ -179,8 +179,22 @@ func (c *Client) localTime(t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.store.Now()))
 }
 
-// storeError logs an error of the store and returns it for a caller.
+// storeErrorInterval separates two log lines about errors of the store. Each call of Await polls the
+// store, and there may be many.
+const storeErrorInterval = 10 * time.Second
+
+// storeError logs an error of the store, unless one was logged within storeErrorInterval, and returns it
+// for a caller.
 func (c *Client) storeError(ctx context.Context, err error) error {
-	c.log.WarnContext(ctx, "the store of sign-ins cannot be used", "error", err.Error())
+	now := time.Now()
+	c.mu.Lock()
+	due := c.storeErrorAt.IsZero() || now.Sub(c.storeErrorAt) >= storeErrorInterval
+	if due {
+		c.storeErrorAt = now
+	}
+	c.mu.Unlock()
+	if due {
+		c.log.WarnContext(ctx, "the store of sign-ins cannot be used", "error", err.Error())
+	}
 	return &fetch.Error{Public: "the store of sign-ins cannot be used now", Err: err}
 }

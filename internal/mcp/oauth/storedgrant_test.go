@@ -31,6 +31,7 @@ type sharedStore struct {
 	mu      sync.Mutex // protects what follows
 	written [][]byte
 	refuse  func(key values.Key) bool // writes; nil: none
+	down    bool                      // refuse reads
 }
 
 func (s *sharedStore) Now() time.Time { return time.Now().Add(s.skew) }
@@ -48,6 +49,16 @@ func (s *sharedStore) SetValue(ctx context.Context, key values.Key, value []byte
 	return s.Memory.SetValue(ctx, key, value, revision, ttl)
 }
 
+func (s *sharedStore) Value(ctx context.Context, key values.Key) ([]byte, uint64, error) {
+	s.mu.Lock()
+	down := s.down
+	s.mu.Unlock()
+	if down {
+		return nil, 0, errDown
+	}
+	return s.Memory.Value(ctx, key)
+}
+
 // refuseWrites makes the store refuse writes of a secret; nil ends that.
 func (s *sharedStore) refuseWrites(name []string) {
 	s.mu.Lock()
@@ -57,9 +68,8 @@ func (s *sharedStore) refuseWrites(name []string) {
 	}
 }
 
-// newShared returns the fixture of one process, and a function that starts another one with the same
-// configuration, store and keys.
-func newShared(t *testing.T, cfg Config, change func(*fixture)) (first *fixture, store *sharedStore, another func() *fixture) {
+// sealed returns the secrets in the store.
+func (s *sharedStore) sealed(t *testing.T) *sealed.Store {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(path, []byte(hex.EncodeToString(bytes.Repeat([]byte{7}, 32))), 0o600); err != nil {
@@ -69,8 +79,15 @@ func newShared(t *testing.T, cfg Config, change func(*fixture)) (first *fixture,
 	if err != nil {
 		t.Fatal(err)
 	}
+	return sealed.New(keys, s, slog.New(slog.DiscardHandler))
+}
+
+// newShared returns the fixture of one process, and a function that starts another one with the same
+// configuration, store and keys.
+func newShared(t *testing.T, cfg Config, change func(*fixture)) (first *fixture, store *sharedStore, another func() *fixture) {
+	t.Helper()
 	store = &sharedStore{}
-	cfg.Kind, cfg.Store = AuthorizationCode, sealed.New(keys, store, slog.New(slog.DiscardHandler))
+	cfg.Kind, cfg.Store = AuthorizationCode, store.sealed(t)
 	first = newFixture(t, cfg, change)
 	return first, store, func() *fixture {
 		t.Helper()
