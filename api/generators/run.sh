@@ -22,7 +22,8 @@ go build -o "$work/answerd" ../../cmd/server
 ADDR=127.0.0.1:0 LOG_LEVEL=info "$work/answerd" demo >"$work/log" 2>&1 &
 demo=$!
 tries=0
-while ! grep -q '"msg":"listening"' "$work/log"; do
+# The shell creates the log in the background, so it may be missing at first (-s).
+while ! grep -qs '"msg":"listening"' "$work/log"; do
 	tries=$((tries + 1))
 	[ $tries -le 100 ] && kill -0 $demo || { cat "$work/log"; exit 1; }
 	sleep 0.1
