@@ -88,20 +88,32 @@ func TestDecodeKeepsWhatAnotherVersionWrote(t *testing.T) {
 	}
 }
 
-func TestJoinDeltasJoinsThoseOfOnePart(t *testing.T) {
+func TestDeltasJoinsThoseOfOnePart(t *testing.T) {
 	call := Call{CallID: "c", Tool: "t"}
 	for _, c := range []struct{ a, b, want Body }{
 		{nil, TextDelta{"p", "a"}, TextDelta{"p", "a"}},
 		{nil, TextEnd{"p"}, nil},
 		{TextDelta{"p", "a"}, TextDelta{"p", "b"}, TextDelta{"p", "ab"}},
+		{TextDelta{"p", "a"}, TextDelta{"p", ""}, TextDelta{"p", "a"}},
+		{TextDelta{"p", "a"}, TextEnd{"p"}, nil},
 		{TextDelta{"p", "a"}, TextDelta{"q", "b"}, nil},
 		{TextDelta{"p", "a"}, ReasoningDelta{"p", "b"}, nil},
 		{ReasoningDelta{"p", "a"}, ReasoningDelta{"p", "b"}, ReasoningDelta{"p", "ab"}},
 		{ToolCallArgs{call, "a"}, ToolCallArgs{call, "b"}, ToolCallArgs{call, "ab"}},
 		{ToolCallArgs{call, "a"}, ToolCallArgs{Call{CallID: "d"}, "b"}, nil},
+		{TextDelta{"p", strings.Repeat("a", 60)}, TextDelta{"p", "more than fits"}, nil},
+		{nil, TextDelta{"p", strings.Repeat("a", 100)}, nil},
 	} {
-		if got, ok := JoinDeltas(c.a, c.b); got != c.want || ok != (c.want != nil) {
-			t.Errorf("JoinDeltas(%v, %v) = %v, %v, want %v", c.a, c.b, got, ok, c.want)
+		var d Deltas
+		if c.a != nil && !d.Add(c.a, 100) {
+			t.Errorf("Add(%v) = false, want true", c.a)
+		}
+		want := c.want
+		if want == nil {
+			want = c.a
+		}
+		if ok := d.Add(c.b, 100); ok != (c.want != nil) || d.Join() != want {
+			t.Errorf("Add(%v) after %v = %v, Join = %v, want %v, %v", c.b, c.a, ok, d.Join(), c.want != nil, want)
 		}
 	}
 }

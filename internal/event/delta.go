@@ -1,32 +1,75 @@
 package event
 
-// JoinDeltas returns one delta with the text of a followed by that of b. ok is false unless
-// both are deltas of the same part or call. If a is nil, the result is b.
-func JoinDeltas(a, b Body) (joined Body, ok bool) {
+// Deltas joins deltas of one part or call. The zero value has none.
+type Deltas struct {
+	first Body
+	text  []byte // of all, in order
+	size  int    // as DeltaSize of all together
+}
+
+// Add adds b after the others and reports whether it did. It does not unless b is a delta of the same part or call
+// as the others, and all together are at most max bytes by DeltaSize.
+func (d *Deltas) Add(b Body, max int) bool {
+	size, text := DeltaSize(b), deltaText(b)
+	if d.first != nil {
+		if !isSamePart(d.first, b) {
+			return false
+		}
+		size = d.size + len(text)
+	}
+	if size == 0 || size > max {
+		return false
+	}
+	if d.first == nil {
+		d.first = b
+	}
+	d.text, d.size = append(d.text, text...), size
+	return true
+}
+
+// Join returns one delta with the text of all; nil if there is none.
+func (d *Deltas) Join() Body {
+	switch first := d.first.(type) {
+	case TextDelta:
+		return TextDelta{first.PartID, string(d.text)}
+	case ReasoningDelta:
+		return ReasoningDelta{first.PartID, string(d.text)}
+	case ToolCallArgs:
+		return ToolCallArgs{first.Call, string(d.text)}
+	}
+	return nil
+}
+
+// Reset removes all deltas. Later ones use the same memory.
+func (d *Deltas) Reset() { d.first, d.text, d.size = nil, d.text[:0], 0 }
+
+// isSamePart reports whether two deltas are of the same part or call.
+func isSamePart(a, b Body) bool {
 	switch b := b.(type) {
 	case TextDelta:
-		if a == nil {
-			return b, true
-		}
-		if a, same := a.(TextDelta); same && a.PartID == b.PartID {
-			return TextDelta{a.PartID, a.Delta + b.Delta}, true
-		}
+		a, ok := a.(TextDelta)
+		return ok && a.PartID == b.PartID
 	case ReasoningDelta:
-		if a == nil {
-			return b, true
-		}
-		if a, same := a.(ReasoningDelta); same && a.PartID == b.PartID {
-			return ReasoningDelta{a.PartID, a.Delta + b.Delta}, true
-		}
+		a, ok := a.(ReasoningDelta)
+		return ok && a.PartID == b.PartID
 	case ToolCallArgs:
-		if a == nil {
-			return b, true
-		}
-		if a, same := a.(ToolCallArgs); same && a.Call == b.Call {
-			return ToolCallArgs{a.Call, a.Delta + b.Delta}, true
-		}
+		a, ok := a.(ToolCallArgs)
+		return ok && a.Call == b.Call
 	}
-	return nil, false
+	return false
+}
+
+// deltaText returns the text of a delta.
+func deltaText(b Body) string {
+	switch b := b.(type) {
+	case TextDelta:
+		return b.Delta
+	case ReasoningDelta:
+		return b.Delta
+	case ToolCallArgs:
+		return b.Delta
+	}
+	return ""
 }
 
 // DeltaSize returns about how long a delta's own fields are as JSON, in bytes; 0 for other bodies.

@@ -3,6 +3,7 @@ package jetstream_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -35,25 +36,21 @@ func appendAsync(t *testing.T, log event.Log, run string, bodies ...event.Body) 
 
 // joined returns the types of events and the text of each delta; deltas may be joined or not.
 func joined(bodies []event.Body) (out []string) {
-	var delta event.Body
+	var deltas event.Deltas
 	flush := func() {
-		if delta != nil {
+		if delta := deltas.Join(); delta != nil {
 			out = append(out, fmt.Sprintf("%+v", delta))
-			delta = nil
+			deltas = event.Deltas{}
 		}
 	}
 	for _, b := range bodies {
-		both, ok := event.JoinDeltas(delta, b)
-		if ok {
-			delta = both
+		if deltas.Add(b, math.MaxInt) {
 			continue
 		}
 		flush()
-		if event.DeltaSize(b) > 0 {
-			delta = b
-			continue
+		if !deltas.Add(b, math.MaxInt) {
+			out = append(out, string(b.Type()))
 		}
-		out = append(out, string(b.Type()))
 	}
 	flush()
 	return out

@@ -54,16 +54,18 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 	if l.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, within, event.ErrUnavailable)
-	defer cancel()
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-	for tries := 1; ; tries++ {
-		ack, err := l.publishOnce(ctx, m)
+	begun := time.Now()
+	ack, err := l.publishOnce(ctx, m)
+	if err == nil {
+		return ack.Sequence, nil
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, begun.Add(within), event.ErrUnavailable)
+	defer cancel()
+	for repeated := false; ; repeated = true {
 		switch {
-		case err == nil:
-			return ack.Sequence, nil
 		case isWrongLastSequence(err):
-			if pos, err := l.resolveConflict(ctx, stream, m, last, tries > 1); !errors.Is(err, errUndecided) {
+			if pos, err := l.resolveConflict(ctx, stream, m, last, repeated); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
 		case l.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
@@ -75,11 +77,15 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
 		select {
-		case <-time.After(retryInterval): // then send the same bytes with the same expectation
+		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return 0, unavailableError("append to the log", err)
 		case <-l.ctx.Done():
 			return 0, unavailableError("append to the log", err)
+		}
+		// The same bytes with the same expectation.
+		if ack, err = l.publishOnce(ctx, m); err == nil {
+			return ack.Sequence, nil
 		}
 	}
 }

@@ -39,12 +39,12 @@ type writer struct {
 	head   uint64      // pos of the run's last message
 	stored event.Event // the last event that is stored
 
-	mu        sync.Mutex  // guards the fields below; held while an item is added to the queue, to keep the order
-	last      event.Event // the last event, which may be in the queue
-	err       error       // why appends are refused; nil while they are allowed
-	leaves    bool        // relinquish was called
-	pending   event.Body  // joined deltas that wait to be added to the queue
-	lastDelta time.Time   // when the last delta was added
+	mu        sync.Mutex   // guards the fields below; held while an item is added to the queue, to keep the order
+	last      event.Event  // the last event, which may be in the queue
+	err       error        // why appends are refused; nil while they are allowed
+	leaves    bool         // relinquish was called
+	pending   event.Deltas // that wait to be added to the queue as one event
+	lastDelta time.Time    // when the last delta was added
 	timer     *time.Timer
 }
 
@@ -146,9 +146,7 @@ func (w *writer) add(ctx context.Context, b event.Body) (seq int64, delayed bool
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, false, err
 	}
-	joined, isDelta := event.JoinDeltas(w.pending, b)
-	if isDelta && event.DeltaSize(joined) <= maxPendingDelta {
-		w.pending = joined
+	if w.pending.Add(b, maxPendingDelta) {
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleDeltaLocked(wait)
 			return w.last.Seq + 1, true, nil
@@ -199,13 +197,15 @@ func (w *writer) addPendingLocked() error {
 		w.timer = nil
 		w.run.log.wg.Done()
 	}
-	if w.pending == nil || w.err != nil {
+	joined := w.pending.Join()
+	if joined == nil || w.err != nil {
 		return w.err
 	}
-	if err := w.addEventLocked(w.pending, 0); err != nil {
+	if err := w.addEventLocked(joined, 0); err != nil {
 		return err
 	}
-	w.pending, w.lastDelta = nil, time.Now()
+	w.pending.Reset()
+	w.lastDelta = time.Now()
 	return nil
 }
 
@@ -343,7 +343,7 @@ func (w *writer) revokeLocked(why error) {
 	if w.err != nil {
 		return
 	}
-	w.err, w.pending = why, nil
+	w.err, w.pending = why, event.Deltas{}
 	w.queue.Stop(why)
 	close(w.lost)
 	r := w.run
