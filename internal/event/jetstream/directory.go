@@ -152,6 +152,9 @@ func (l *Log) Delete(ctx context.Context, id string) error {
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return err
 	}
+	if w, err := l.writerFor(ctx, id); err == nil {
+		_ = w.awaitAhead(ctx) // or it would be stored after the deletion
+	}
 	return l.deleteRun(ctx, id, ownerSubject(run))
 }
 

@@ -48,7 +48,7 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 	if !l.addJob(j) {
 		return nil, event.ErrFenced
 	}
-	if err = l.enqueueRequest(ctx, id, request); err != nil {
+	if err = l.enqueueRequest(ctx, w, request); err != nil {
 		l.removeJob(j)
 		return nil, err
 	}
@@ -60,12 +60,16 @@ func (l *Log) CreateJob(ctx context.Context, id string, request []byte) (event.J
 const maxJobRequest = 2 << 10
 
 // enqueueRequest adds the job of a run to the queue, with its request.
-func (l *Log) enqueueRequest(ctx context.Context, id string, request []byte) error {
+func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) error {
+	id := w.run.id
 	m := nats.NewMsg(jobPrefix + id)
 	if l.batches && len(request) <= maxJobRequest {
 		m.Data = request
 		m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
 	} else if err := l.savePayload(ctx, id, requestToken, request); err != nil {
+		return err
+	}
+	if sent, err := w.sendAhead(jobsName, m); sent {
 		return err
 	}
 	return l.publishUnordered(ctx, "enqueue a run", m, isDuplicate)

@@ -60,9 +60,16 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, begun.Add(within), event.ErrUnavailable)
+	return l.publishAgain(ctx, stream, m, last, begun.Add(within), err, false)
+}
+
+// publishAgain repeats an append after an attempt that failed with err, until it is certain whether the stream has
+// m, but no longer than until deadline. repeated says that there were other attempts before that one.
+func (l *Log) publishAgain(ctx context.Context, stream string, m *nats.Msg, last uint64, deadline time.Time, err error, repeated bool) (uint64, error) {
+	within := time.Until(deadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
-	for repeated := false; ; repeated = true {
+	for ; ; repeated = true {
 		switch {
 		case isWrongLastSequence(err):
 			if pos, err := l.resolveConflict(ctx, stream, m, last, repeated); !errors.Is(err, errUndecided) {
@@ -84,10 +91,50 @@ func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last
 			return 0, unavailableError("append to the log", err)
 		}
 		// The same bytes with the same expectation.
+		var ack *js.PubAck
 		if ack, err = l.publishOnce(ctx, m); err == nil {
 			return ack.Sequence, nil
 		}
 	}
+}
+
+// sentMessage is a message to the server in this process that is not acknowledged yet.
+type sentMessage struct {
+	stream string
+	m      *nats.Msg
+	ack    js.PubAckFuture
+}
+
+// send sends a message to a subject that must be empty, and does not wait for the acknowledgement.
+func (l *Log) send(stream string, m *nats.Msg) (sentMessage, error) {
+	if l.diskFull.Load() {
+		return sentMessage{}, unavailableError("append to the log", errDiskFull)
+	}
+	m.Header.Set(js.ExpectedLastSubjSeqHeader, "0")
+	ack, err := l.js.PublishMsgAsync(m)
+	if err != nil {
+		return sentMessage{}, unavailableError("append to the log", err)
+	}
+	return sentMessage{stream, m, ack}, nil
+}
+
+// awaitSent waits until a message is stored. If it was not, awaitSent repeats the append as publishAfter does.
+func (l *Log) awaitSent(ctx context.Context, s sentMessage) error {
+	deadline := time.Now().Add(createTimeout)
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	var err error
+	select {
+	case <-s.ack.Ok():
+		return nil
+	case err = <-s.ack.Err():
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-l.ctx.Done():
+		return unavailableError("append to the log", l.ctx.Err())
+	}
+	_, err = l.publishAgain(context.WithoutCancel(ctx), s.stream, s.m, 0, deadline, err, true)
+	return l.createError(err)
 }
 
 // resolveConflict finds out why the last message of m's subject is not at last. If the last

@@ -39,12 +39,13 @@ type writer struct {
 	head   uint64      // pos of the run's last message
 	stored event.Event // the last event that is stored
 
-	mu        sync.Mutex   // guards the fields below; held while an item is added to the queue, to keep the order
-	last      event.Event  // the last event, which may be in the queue
-	err       error        // why appends are refused; nil while they are allowed
-	leaves    bool         // relinquish was called
-	pending   event.Deltas // that wait to be added to the queue as one event
-	lastDelta time.Time    // when the last delta was added
+	mu        sync.Mutex    // guards the fields below; held while an item is added to the queue, to keep the order
+	last      event.Event   // the last event, which may be in the queue
+	err       error         // why appends are refused; nil while they are allowed
+	leaves    bool          // relinquish was called
+	ahead     []sentMessage // what the run consists of besides its events, until it is stored; see awaitAhead
+	pending   event.Deltas  // that wait to be added to the queue as one event
+	lastDelta time.Time     // when the last delta was added
 	timer     *time.Timer
 }
 
@@ -285,6 +286,9 @@ func (w *writer) store(items []batch.Item) error {
 		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
 	}
 	pos, err := w.publish(r.log.ctx, m, by, payload)
+	if err == nil {
+		err = w.awaitAhead(r.log.ctx)
+	}
 	if err != nil {
 		return err
 	}
