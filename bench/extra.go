@@ -23,6 +23,7 @@ var extras = []extra{
 	{"3,000 clients gone (must 1 s, goal 0.5 s)", measureDisconnects},
 	{"CPU per answer beside open streams; memory after them", measureGrowth},
 	{"memory after load with EVENTS_MAX_BYTES=" + memoryBound + " (idle: at most 382 MB)", measureMemory},
+	{"throughput: callers: answers per second, processors of the service", measureThroughput},
 	{"default limits: callers: answers per second, refused", measureDefaults},
 }
 
