@@ -144,7 +144,7 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
-		case "404": // there are no further messages
+		case "404", "408": // no message, or no further one
 			return false, nil
 		default:
 			return false, fmt.Errorf("status %s", status)
@@ -156,10 +156,9 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		if t.received++; about.Sequence.Consumer != t.received {
 			return false, errGap
 		}
+		// A message without others after it is not the end of the request: until the server says so, it delivers
+		// to the request what is stored meanwhile.
 		t.countLocked(m, about.Sequence.Stream)
-		if about.NumPending == 0 {
-			return false, nil
-		}
 	}
 	return true, nil
 }

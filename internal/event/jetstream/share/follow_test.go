@@ -97,6 +97,33 @@ func TestTableCountsTheBytesOfTheStream(t *testing.T) {
 	wantSizes(t, "after one more message", runs, table)
 }
 
+// A message that arrives while a pull request ends must not be delivered to nobody.
+func TestTableMissesNoMessageThatArrivesMeanwhile(t *testing.T) {
+	t.Parallel()
+	stream, runs, table := openStream(t)
+	published, followed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var err error
+		for running := true; running && err == nil; {
+			err = table.Follow(t.Context(), 0)
+			select {
+			case <-published:
+				running = false
+			default:
+			}
+		}
+		followed <- err
+	}()
+	for i := range 2000 {
+		publish(t, stream, "run.a1.ev", i)
+	}
+	close(published)
+	if err := <-followed; err != nil {
+		t.Fatalf("Follow = %v, want no error", err)
+	}
+	wantSizes(t, "after 2,000 messages", runs, table)
+}
+
 // Without authentication, all callers are one.
 func TestTableReadsNoSizesOfASingleOwner(t *testing.T) {
 	t.Parallel()
