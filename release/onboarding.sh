@@ -41,7 +41,7 @@ first_answer() { # begun, name, command…
 		kill -0 "$demo" 2>/dev/null || { cat "$work/log"; exit 1; }
 		sleep 0.02
 	done
-	until curl -sf -m 30 "${url%/stream}" -H 'Content-Type: application/json' -d '{"question": "What is 12.5 * 8?"}' 2>/dev/null | grep -q '= 100'; do
+	until curl -sf -m 30 "${url%/stream}" -H 'Content-Type: application/json' -d '{"question": "What is 12.5 * 8?"}' 2>/dev/null | grep -qs '= 100'; do
 		kill -0 "$demo" 2>/dev/null || { cat "$work/log"; exit 1; }
 		sleep 0.02
 	done
