@@ -68,7 +68,7 @@ func TestFullLogDeletesRunsByShare(t *testing.T) {
 	t.Parallel()
 	log := memory.New(memory.Options{MaxBytes: 8 << 20})
 	defer log.Close()
-	eventtest.Fairness(t, 8<<20/5*4, func(*testing.T) event.Log { return log })
+	eventtest.Fairness(t, 8<<20/4*3, func(*testing.T) event.Log { return log })
 }
 
 func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {

@@ -84,9 +84,7 @@ func TestDeleteOfARunThatEndsKeepsTheKeyOfALaterRun(t *testing.T) {
 		if _, err := log.Run(t.Context(), "run_a"); !errors.Is(err, event.ErrGone) {
 			t.Errorf("Run of the deleted run = %v, want %v", err, event.ErrGone)
 		}
-		want := int64(2*runOverhead + len("k"))
-		want += want / allocatorLoss
-		if got := log.bytes.Load(); got != want {
+		if got, want := log.bytes.Load(), withLoss(runOverhead)+withLoss(runOverhead+int64(len("k"))); got != want {
 			t.Errorf("two runs without events count %d bytes, want %d", got, want)
 		}
 	})
