@@ -146,6 +146,8 @@ func (w *writer) sendAhead(stream string, m *nats.Msg) (sent bool, err error) {
 // need not wait for each other: at 16 callers, that was half of the time until the first event. If the process dies in
 // between, repairRuns deletes or ends the run, of which no caller knows.
 func (w *writer) awaitAhead(ctx context.Context) error {
+	w.awaiting.Lock() // an acknowledgement has one receiver
+	defer w.awaiting.Unlock()
 	w.mu.Lock()
 	ahead := w.ahead
 	w.mu.Unlock()

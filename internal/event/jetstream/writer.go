@@ -39,6 +39,8 @@ type writer struct {
 	head   uint64      // pos of the run's last message
 	stored event.Event // the last event that is stored
 
+	awaiting sync.Mutex // held by awaitAhead, which Delete calls too; taken before mu
+
 	mu        sync.Mutex    // guards the fields below; held while an item is added to the queue, to keep the order
 	last      event.Event   // the last event, which may be in the queue
 	err       error         // why appends are refused; nil while they are allowed
