@@ -103,11 +103,14 @@ func (s *Store) put(h head) {
 	s.index.Put(threadindex.Entry{Thread: h.thread(), Order: h.Order})
 }
 
-// forget removes a thread from the index.
-func (s *Store) forget(key string) {
+// forget removes a thread from the index, unless that has a newer head than the one at pos: the thread may have begun
+// again meanwhile, and poll does not read what this process has written.
+func (s *Store) forget(key string, pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forgetLocked(key)
+	if s.heads[key].pos <= pos {
+		s.forgetLocked(key)
+	}
 }
 
 func (s *Store) forgetLocked(key string) {

@@ -135,12 +135,15 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 		return head{}, event.ErrNotFound
 	}
 	key := keyOf(owner, id)
+	s.mu.Lock()
+	known := s.heads[key].pos
+	s.mu.Unlock()
 	m, err := s.server.ReadLast(ctx, HeadsStream, headPrefix+key)
 	if err != nil {
 		return head{}, err
 	}
 	if m == nil {
-		s.forget(key)
+		s.forget(key, known)
 		return head{}, nil
 	}
 	h, err := s.accept(*m)
@@ -211,7 +214,7 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	s.mu.Lock()
 	s.tombstones[key] = h.Incarnation
 	s.mu.Unlock()
-	s.forget(key)
+	s.forget(key, h.pos)
 	if err := s.server.Purge(ctx, TurnsStream, turnSubject(key, h.Incarnation, ">")); err != nil {
 		return true, err
 	}

@@ -2,6 +2,7 @@ package threads
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -46,5 +47,27 @@ func TestFollowReadsWhatOtherProcessesWrote(t *testing.T) {
 	poll(3)
 	if len(s.written) != 1 {
 		t.Errorf("%d positions are kept, want that of the third thread", len(s.written))
+	}
+}
+
+// A thread may begin while another caller asks for it, and after the leader has answered that there is none.
+func TestThreadThatBeginsDuringAReadIsListed(t *testing.T) {
+	owner, id := event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	var s *Store
+	s = New(Server{
+		Now:     time.Now,
+		Publish: func(context.Context, string, *nats.Msg, uint64) (uint64, error) { return 1, nil },
+		IsFull:  func(error) bool { return false },
+		ReadLast: func(context.Context, string, string) (*Message, error) {
+			_, err := s.BeginTurn(t.Context(), owner, id, "run_a", "", "?")
+			return nil, err
+		},
+	}, time.Hour, slog.New(slog.DiscardHandler))
+	if _, err := s.Thread(t.Context(), owner, id); !errors.Is(err, event.ErrNotFound) {
+		t.Fatalf("Thread = %v, want %v", err, event.ErrNotFound)
+	}
+	page, err := s.ListThreads(t.Context(), event.ThreadFilter{Owner: owner, Limit: 2})
+	if err != nil || len(page.Threads) != 1 {
+		t.Errorf("%d threads are listed, %v, want the one that began", len(page.Threads), err)
 	}
 }
