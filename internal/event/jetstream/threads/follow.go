@@ -18,6 +18,7 @@ const maxPause = tombstoneTTL / 2
 func (s *Store) Load(ctx context.Context) error {
 	s.mu.Lock()
 	s.index, s.heads, s.read = threadindex.Index{}, make(map[string]head), 0
+	clear(s.written) // poll reads these heads again
 	s.mu.Unlock()
 	if _, _, err := s.usage(ctx, TurnsStream); err != nil {
 		return err

@@ -50,6 +50,27 @@ func TestFollowReadsWhatOtherProcessesWrote(t *testing.T) {
 	}
 }
 
+// Load forgets the heads that this process has written, so poll must not skip them.
+func TestLoadReadsWhatThisProcessWrote(t *testing.T) {
+	pos := uint64(1) // another process has written that
+	s := New(Server{
+		Now: time.Now,
+		Publish: func(context.Context, string, *nats.Msg, uint64) (uint64, error) {
+			pos++
+			return pos, nil
+		},
+		IsFull:   func(error) bool { return false },
+		Usage:    func(context.Context, string) (int64, int64, error) { return 0, 1, nil },
+		ReadFrom: func(context.Context, string, string, uint64) ([]Message, bool, error) { return nil, false, nil },
+	}, time.Hour, slog.New(slog.DiscardHandler))
+	if _, err := s.BeginTurn(t.Context(), event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa", "run_a", "", "?"); err != nil {
+		t.Fatalf("BeginTurn = %v, want no error", err)
+	}
+	if err := s.Load(t.Context()); err != nil || len(s.written) > 0 {
+		t.Errorf("Load = %v and keeps %d positions, want none", err, len(s.written))
+	}
+}
+
 // A thread may begin while another caller asks for it, and after the leader has answered that there is none.
 func TestThreadThatBeginsDuringAReadIsListed(t *testing.T) {
 	owner, id := event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa"
