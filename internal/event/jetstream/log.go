@@ -25,7 +25,7 @@
 // Batches. Events and notes of a run that come close together are one message (package batch): those within
 // batchDelay, and those that come while the message before is being stored. The server stores a message as a
 // whole, so a batch is atomic. Readers see an event when its message is acknowledged, in this process too.
-// Append, AddNote and Flush wait for that; AppendAsync does not.
+// Append and Flush wait for that; AppendAsync and AddNote do not.
 //
 // Order. The readers of a run share one live subscription, which delivers new events only. A
 // live event is used only if it directly follows the last known event. Otherwise the missing
