@@ -5,7 +5,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 )
 
 // Delete waits for what was sent ahead while the first event does the same.
@@ -78,4 +81,18 @@ func TestDeleteRemovesARunOfWhichAPartWasRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The client library accepts 4,000 messages without an acknowledgement, and then no other. A store that is closed, as
+// when the disk is full, acknowledges nothing.
+func TestMessageWithoutAnAcknowledgementIsForgotten(t *testing.T) {
+	t.Parallel()
+	l := openEmbedded(t, Options{})
+	if _, err := l.write.SubscribeSync("silent"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.send(indexName, nats.NewMsg("silent")); err != nil {
+		t.Fatal(err)
+	}
+	eventtest.Await(t, "the client library to forget the message", func() bool { return l.js.PublishAsyncPending() == 0 })
 }

@@ -122,7 +122,8 @@ func maxIndexBytes(maxBytes int64) int64 { return max(maxBytes/8, 1<<20) }
 
 // openStreams makes the streams that are missing, and opens those that another process made.
 func (l *Log) openStreams(ctx context.Context) (err error) {
-	if l.js, err = js.New(l.write); err != nil {
+	// Without a timeout, the library counts a message of send that is never acknowledged for ever.
+	if l.js, err = js.New(l.write, js.WithPublishAsyncTimeout(createTimeout)); err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
