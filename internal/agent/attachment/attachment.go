@@ -200,9 +200,12 @@ func cleanName(name string) string {
 	if name == "." || name == "/" || name == ".." {
 		return ""
 	}
-	for len(name) > maxName {
-		_, size := utf8.DecodeLastRuneInString(name[:maxName+1])
-		name = name[:maxName+1-size]
+	if len(name) <= maxName {
+		return name
 	}
-	return name
+	end := maxName
+	for !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end]
 }

@@ -104,6 +104,7 @@ func TestAttachmentNamesAreOneElement(t *testing.T) {
 	for name, want := range map[string]string{
 		"plan.pdf": "plan.pdf", "../../etc/passwd": "passwd", `C:\a\b.txt`: "b.txt", "a\nb": "a_b", "x\u202ey": "x_y", "": "", "..": "",
 		"a`b]": "a_b_", strings.Repeat("é", 100): strings.Repeat("é", 64),
+		"a" + strings.Repeat("日", 50): "a" + strings.Repeat("日", 42),
 	} {
 		if got := cleanName(name); got != want {
 			t.Errorf("%q: got %q, want %q", name, got, want)
