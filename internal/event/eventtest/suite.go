@@ -32,6 +32,7 @@ func Run(t *testing.T, open func(t *testing.T) event.Log) {
 		{"EventIsReadableWhenAppendReturns", testEventIsReadableWhenAppendReturns},
 		{"MoreIsClosedByAnAppend", testMoreIsClosedByAnAppend},
 		{"SettledIsClosedByASuspensionAndByTheEnd", testSettledIsClosedByASuspensionAndByTheEnd},
+		{"SettledWakesNoReaderThatWaitsAtASuspension", testSettledWakesNoReaderThatWaitsAtASuspension},
 		{"TerminalEventIsLast", testTerminalEventIsLast},
 		{"RunIsCreatedOnce", testRunIsCreatedOnce},
 		{"InvalidPositionsAreRefused", testInvalidPositionsAreRefused},
@@ -164,6 +165,24 @@ func testSettledIsClosedByASuspensionAndByTheEnd(t *testing.T, log event.Log) {
 	}
 	if _, err := log.Settled(t.Context(), "run_b"); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("Settled of an unknown run = %v, want %v", err, event.ErrNotFound)
+	}
+}
+
+// Otherwise two callers that wait for the answer of a suspended run would wake each other without end.
+func testSettledWakesNoReaderThatWaitsAtASuspension(t *testing.T, log event.Log) {
+	createRun(t, log, "run_a")
+	seq := appendEvent(t, log, "run_a", event.Suspended{Interrupts: []event.Interrupt{}})
+	page, err := log.After(t.Context(), "run_a", seq)
+	if err != nil || page.More == nil {
+		t.Fatalf("After(%d) = %+v, %v, want a page that waits", seq, page, err)
+	}
+	if _, err := log.Settled(t.Context(), "run_a"); err != nil {
+		t.Fatalf("Settled = %v, want no error", err)
+	}
+	select {
+	case <-page.More:
+		t.Error("More is closed by Settled, want open")
+	default:
 	}
 }
 

@@ -84,8 +84,9 @@ func (r *run) settledChannel() (<-chan struct{}, error) {
 		r.settled = make(chan struct{})
 	}
 	settled := r.settled
-	if r.last.Settled() {
-		r.wakeReadersLocked()
+	if r.last.Settled() { // callers that wait for more events stay asleep
+		close(settled)
+		r.settled = nil
 	}
 	return settled, nil
 }
