@@ -153,6 +153,12 @@ func (h *Handler) nextPage(ctx context.Context, id string, pos int64, onlyEnd bo
 	if err != nil {
 		return event.Page{}, err
 	}
+	select {
+	case <-settled:
+	default:
+		// Do not read the run: the caller can wait while the log is away.
+		return event.Page{More: settled}, nil
+	}
 	run, err := h.Log.Run(ctx, id)
 	if err != nil || !run.Last.Settled() {
 		return event.Page{More: settled}, err

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/api"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp"
@@ -57,6 +59,26 @@ func TestUnavailableServersAreNamed(t *testing.T) {
 	narrowed := decode[answer](t, s.do(t, "POST", "/answer", `{"question":"What is 1 + 2?","servers":["calc"]}`), 200)
 	if names := narrowed.Metadata.UnavailableServers; names != nil {
 		t.Errorf("metadata.unavailable_servers of a question for calc = %v, want none", names)
+	}
+}
+
+// logThatReturns is a log that is away until a run has settled.
+type logThatReturns struct{ event.Log }
+
+func (l logThatReturns) Run(ctx context.Context, id string) (event.Run, error) {
+	run, err := l.Log.Run(ctx, id)
+	if err == nil && !run.Last.Settled() {
+		return event.Run{}, event.ErrUnavailable
+	}
+	return run, err
+}
+
+// A log with servers elsewhere can be away for seconds, for example while they elect a leader.
+func TestAnswerCallerWaitsWhileTheLogIsAway(t *testing.T) {
+	t.Parallel()
+	s := serve(t, adds(), nil, func(o *api.Options) { o.Log = logThatReturns{o.Log} })
+	if got := decode[answer](t, s.do(t, "POST", "/answer", question), 200); got.Answer == "" {
+		t.Errorf("answer = %+v, want a text", got)
 	}
 }
 
