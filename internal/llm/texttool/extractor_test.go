@@ -213,6 +213,7 @@ var callVectors = map[string]struct{ in, want string }{
 	"JSON that is an answer":                 {"{\"name\": \"Ada\", \"age\": 36}", "{\"name\": \"Ada\", \"age\": 36}"},
 	"JSON that explains":                     {"You would send {\"name\": \"calc\", \"arguments\": {}}.", "You would send {\"name\": \"calc\", \"arguments\": {}}."},
 	"Python":                                 {"[get_weather(city='Rome'), calc(a=[1, {'b': None}])]", "^get_weather|^calc|get_weather {\"city\":\"Rome\"}|calc {\"a\":[1,{\"b\":null}]}"},
+	"Python, escapes":                        {`[calc(a='\d\u00e9\x41\r\'\"\\n')]`, `^calc|calc {"a":"\\déA\r'\"\\n"}`},
 	"Python, positional":                     {"[get_weather('Rome')]", "[get_weather('Rome')]"},
 	"a list that is an answer":               {"[1, 2, 3]", "[1, 2, 3]"},
 	"a link first":                           {"[calc](https://example.com) does that", "[calc](https://example.com) does that"},

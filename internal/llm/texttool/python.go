@@ -182,18 +182,30 @@ func (p *pythonParser) readString(b *strings.Builder) bool {
 			p.pos = i + 1
 			return true
 		case c == '\\' && i+1 < len(p.text):
-			i++
-			switch p.text[i] {
-			case 'n':
-				s.WriteByte('\n')
-			case 't':
-				s.WriteByte('\t')
-			default:
-				s.WriteByte(p.text[i])
-			}
+			i += appendEscape(&s, p.text[i:]) - 1
 		default:
 			s.WriteByte(c)
 		}
 	}
 	return false
+}
+
+// appendEscape appends the character that the escape at the beginning of text stands for, and returns the
+// length of the escape. As in Python, the backslash of an unknown escape stays, such as that of \d in a
+// regular expression. \/ is not Python's, but models know it from JSON.
+func appendEscape(s *strings.Builder, text string) int {
+	switch text[1] {
+	case '\'', '"', '/':
+		s.WriteByte(text[1])
+		return 2
+	case '\n':
+		return 2
+	}
+	r, _, rest, err := strconv.UnquoteChar(text, 0)
+	if err != nil {
+		s.WriteByte('\\')
+		return 1
+	}
+	s.WriteRune(r)
+	return len(text) - len(rest)
 }
