@@ -146,6 +146,25 @@ func TestStrictResponseFormatsAreValidated(t *testing.T) {
 	}
 }
 
+// The AI SDK sends references to items instead of the items.
+func TestStructuredAnswerCanBeReferenced(t *testing.T) {
+	t.Parallel()
+	s := serve(t, saysInTurn(`{"sum":3}`, "Yes."), nil, nil)
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("1 + 2?", `,"text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":`+sumSchema+`}}`)), 200)
+	if len(one.Output) != 1 {
+		t.Fatalf("output = %+v, want one item", one.Output)
+	}
+	decode[resource](t, s.do(t, "POST", "/v1/responses",
+		respond(`[{"role":"user","content":"1 + 2?"},{"type":"item_reference","id":"`+one.Output[0].ID+`"},{"role":"user","content":"Sure?"}]`)), 200)
+	var got []string
+	for _, m := range s.Model.Requests()[1].Messages[1:] {
+		got = append(got, m.Role+":"+m.Content)
+	}
+	if want := `user:1 + 2? assistant:{"sum":3} user:Sure?`; strings.Join(got, " ") != want {
+		t.Errorf("the model got %s, want %s", strings.Join(got, " "), want)
+	}
+}
+
 func TestOutputIsStructuredContentOfTheTool(t *testing.T) {
 	t.Parallel()
 	s := serve(t, saysInTurn(`{"sum":3}`), nil, nil)

@@ -89,6 +89,8 @@ func collectItems(events []event.Event) *runItems {
 			s.results[b.CallID] = *plainText(b.Payload)
 		case event.ToolError:
 			s.results[b.CallID] = "Error: " + b.Payload
+		case event.FinalAnswer:
+			s.texts[structuredAnswerPart] = b.Answer
 		}
 	}
 	return s
