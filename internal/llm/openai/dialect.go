@@ -58,7 +58,7 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 		d.fillReasoning = true
 	case missing && strings.Contains(strings.ReplaceAll(message, " ", "_"), "thought_signature"):
 		d.fillSignature = true
-	case strings.Contains(message, "max_completion_tokens") && bytes.Contains(body, []byte(`"max_completion_tokens":`)):
+	case strings.Contains(message, "max_completion_tokens") && !containsAny(message, valueWords) && bytes.Contains(body, []byte(`"max_completion_tokens":`)):
 		d.oldMaxTokens = true
 	case strings.Contains(message, "stream_options") && bytes.Contains(body, []byte(`"stream_options":`)):
 		d.noStreamOptions = true
@@ -68,11 +68,13 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 	return d
 }
 
-// refusedWords lists, in lower case, the words with which endpoints refuse a member, and
-// missingWords those with which they ask for a member.
+// refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those
+// with which they ask for a member, and valueWords those with which they refuse the number in a member
+// that they know.
 var (
 	refusedWords = []string{"unsupported", "not supported", "not permitted", "extra_forbidden", "not allowed", "unknown", "unrecognized", "unexpected", "invalid", "must not", "should not"}
 	missingWords = []string{"must be passed back", "missing", "required"}
+	valueWords   = []string{"too large", "too small", "maximum", "minimum", "at most", "at least", "greater than", "less than"}
 )
 
 // namesExtension reports whether the message names a member that only extensions have and the

@@ -103,3 +103,22 @@ func TestRefusedMembersAreLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// A limit that is too high says nothing about the name of the member. With max_tokens, all later requests
+// would fail at models that take only max_completion_tokens.
+func TestRefusedValueKeepsMaxCompletionTokens(t *testing.T) {
+	for _, message := range []string{
+		`'max_tokens' or 'max_completion_tokens' is too large: 900. This model's maximum context length is 1000 tokens and your request has 203 input tokens (900 > 1000 - 203). None`,
+		`Invalid 'max_completion_tokens': integer above maximum value. Expected a value <= 500, but got 900 instead.`,
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(400, `{"error":{"message":"`+message+`"}}`), sendStream(helloStream))
+		r := testRequest
+		r.MaxTokens = 900
+		if _, err := llmtest.Collect(t.Context(), m, r); err == nil {
+			t.Errorf("%s: got no error, want the endpoint's", message)
+		}
+		if n := len(s.receivedRequests()); n != 1 {
+			t.Errorf("%s: got %d requests, want 1", message, n)
+		}
+	}
+}
