@@ -66,9 +66,13 @@ func ElicitationOf(i event.Interrupt) Elicitation {
 	if i.Server != "" {
 		tool += " of " + i.Server
 	}
+	note := ""
+	if len(i.Args) > maxShown { // the approval is for all of them
+		note = fmt.Sprintf(" (only the first %d of %d bytes)", maxShown, len(i.Args))
+	}
 	return Elicitation{
 		ID: i.ID, Mode: "form", Schema: approvalForm,
-		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments: %s", i.Message, tool, truncate(string(i.Args), maxShown)),
+		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments%s: %s", i.Message, tool, note, truncate(string(i.Args), maxShown)),
 	}
 }
 

@@ -2,6 +2,7 @@ package mcptool_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -32,5 +33,14 @@ func TestApprovalIsGivenByItsFieldOnly(t *testing.T) {
 	}
 	if q := mcptool.ElicitationOf(i); !strings.Contains(q.Message, `{"path":"a"}`) || !strings.Contains(q.Message, "May I?") {
 		t.Errorf(`asked is %q, want Message containing {"path":"a"}, Message containing "May I?"`, q.Message)
+	}
+}
+
+// Else a person could take the part that they see for the whole call.
+func TestApprovalSaysHowMuchOfTheArgumentsItShows(t *testing.T) {
+	args := `{"text":"` + strings.Repeat("x", 5000) + `","path":"/etc"}`
+	q := mcptool.ElicitationOf(event.Interrupt{ID: "int_1", Kind: event.KindApproval, Message: "May I?", Args: json.RawMessage(args)})
+	if want := fmt.Sprintf("Arguments (only the first 4096 of %d bytes): {", len(args)); !strings.Contains(q.Message, want) {
+		t.Errorf("got the message %.80q, want %q in it", q.Message, want)
 	}
 }
