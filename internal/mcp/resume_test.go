@@ -72,3 +72,32 @@ func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
 		_ = c.Close()
 	})
 }
+
+// A server may end the stream again before it sends an event. The id and the reconnection time of the
+// streams before still hold (WHATWG HTML, "Server-sent events"), so the call is resumed once more.
+func TestResumeContinuesAfterAStreamWithoutEvents(t *testing.T) {
+	var id atomic.Value
+	var gets atomic.Int64
+	s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || r.Header.Get("Last-Event-ID") != "7" {
+			return false
+		}
+		send := events(w)
+		if gets.Add(1) < 3 {
+			send(": nothing yet\n\n")
+		} else {
+			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), text("ok")))
+		}
+		return true
+	}}
+	s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
+		id.Store(string(m.ID))
+		events(w)("id: 7\nretry: 1\n\n")
+	}
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	if gets.Load() != 3 {
+		t.Errorf("got %d GETs, want 3", gets.Load())
+	}
+}

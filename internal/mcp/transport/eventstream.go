@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -222,6 +223,9 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 // SDK what concerns it. A stream that breaks is resumed if an event had an id; else the answer is
 // lost, and the tool may have run.
 func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
+	// Both hold until a later stream changes them: one may end before it has an event (WHATWG HTML,
+	// "Server-sent events").
+	lastID, retry := "", time.Duration(0)
 	for {
 		s := newEventStream(x, m.ID, resp.Body, c.Logger)
 		s.listens = m.Method == methodListen
@@ -234,9 +238,10 @@ func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Requ
 			return
 		}
 		s.close()
+		lastID, retry = cmp.Or(s.lastID(), lastID), cmp.Or(s.retry(), retry)
 		f, refused := errors.AsType[*Failure](err)
-		if !refused && s.lastID() != "" {
-			if resp, err = c.resume(ctx, s); err == nil {
+		if !refused && lastID != "" {
+			if resp, err = c.resume(ctx, lastID, retry); err == nil {
 				x.streamOpened()
 				continue
 			}
@@ -274,11 +279,11 @@ func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Res
 // maxResumes is how many GETs in a row may fail to continue a broken stream.
 const maxResumes = 8
 
-// resume returns the reply to a GET that continues s after its last event with an id (2025-11-25
-// basic/transports, "Resumability and Redelivery"). The GET has the call's own context, so a resumed
-// call does not have more time than another.
-func (c *httpConn) resume(ctx context.Context, s *eventStream) (*http.Response, error) {
-	wait := s.retry() // as the server asked for
+// resume returns the reply to a GET that continues a stream after the event lastID (2025-11-25
+// basic/transports, "Resumability and Redelivery"). The first GET is made after wait, as the server
+// asked for; 0: it did not say. The GET has the call's own context, so a resumed call does not have
+// more time than another.
+func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
 	for try := 1; try <= maxResumes; try++ {
 		if wait == 0 {
 			wait = Backoff(try)
@@ -294,7 +299,7 @@ func (c *httpConn) resume(ctx context.Context, s *eventStream) (*http.Response, 
 		if err != nil {
 			return nil, err
 		}
-		r.Header.Set("Last-Event-ID", s.lastID())
+		r.Header.Set("Last-Event-ID", lastID)
 		resp, err := c.RoundTripper.RoundTrip(r)
 		switch {
 		case err != nil:
