@@ -51,8 +51,8 @@ type Call struct {
 	// only if Approved is that or "": a named agent may ask a person where the server does not.
 	Approved string
 	// Progress, if set, receives the server's progress notifications for this call, one at a time.
-	// Those that arrive before the result are delivered before Call returns, and none after. A slow
-	// Progress misses intermediate notifications and gets the latest.
+	// Those that arrive before the answer, also if that is an error, are delivered before Call returns,
+	// and none after. A slow Progress misses intermediate notifications and gets the latest.
 	Progress func(Progress)
 	// Log, if set, receives the server's log messages during this call, in turn with Progress and
 	// under the same rules, except that a slow Log misses the latest messages, which are counted.

@@ -120,3 +120,28 @@ func TestLogMessagesOfUnknownLevelsAreNotices(t *testing.T) {
 		t.Errorf("got %v, %v, and asked %t, want notice1 and false", got, err, asked)
 	}
 }
+
+// A JSON-RPC error is an answer too: the log messages before it, which may say why, reach the reader.
+func TestLogMessagesBeforeAnErrorAreDelivered(t *testing.T) {
+	answered := make(chan struct{}, 1)
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		send := events(w)
+		for _, text := range []string{`"1"`, `"2"`, `"3"`} {
+			send(logNote("error", text))
+		}
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"error\":{\"code\":-32603,\"message\":\"broken\"}}\n\n")
+		answered <- struct{}{}
+	}}
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	for range 20 {
+		var got []string
+		_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
+			if got = append(got, string(m.Data)); len(got) == 1 {
+				reached(t, "the answer", answered)
+			}
+		}})
+		if e := kind(t, err); e.Kind != Execution || !slices.Equal(got, []string{`"1"`, `"2"`, `"3"`}) {
+			t.Fatalf("got %v and %v, want %s and all three messages", got, e, Execution)
+		}
+	}
+}

@@ -135,7 +135,8 @@ func (s *Session) withHandlers(x *Request, h Handlers, meta sdk.Meta, send func(
 	result, f := send()
 	x.serverRequests.cancelAndWait()
 	if x.notifications != nil {
-		x.notifications.closeQueue(f == nil)
+		// What came before the server's answer is delivered, also before an error.
+		x.notifications.closeQueue(f == nil || x.Context().Err() == nil)
 	}
 	return result, f
 }
