@@ -134,6 +134,13 @@ func (c *resourceCache) setSubscribed(uris ...string) {
 	}
 }
 
+// clearSubscribed notes that no resource is subscribed to.
+func (c *resourceCache) clearSubscribed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.subscribed)
+}
+
 // setListening notes whether notifications about resources reach us. Meanwhile they may have
 // been missed, so entries that depend on them are removed either way.
 func (c *resourceCache) setListening(on bool) {
@@ -167,9 +174,9 @@ func (c *resourceCache) handleNotification(method string, params json.RawMessage
 				URIs []string `json:"resourceSubscriptions"`
 			} `json:"notifications"`
 		}
-		if json.Unmarshal(params, &p) == nil {
-			c.setSubscribed(p.Notifications.URIs...)
-		}
+		_ = json.Unmarshal(params, &p) // what cannot be read has confirmed nothing
+		c.clearSubscribed()            // the subscriptions ended with the stream before
+		c.setSubscribed(p.Notifications.URIs...)
 	}
 }
 

@@ -69,3 +69,23 @@ func TestResourceCacheIsEmptyWhileNotificationsAreMissed(t *testing.T) {
 		t.Errorf("got %s, want nothing: a change would be missed", raw)
 	}
 }
+
+// Each acknowledgement lists the subscriptions of a stream of its own. A resource that the server no
+// longer accepts would otherwise count as current for ever.
+func TestResourceCacheForgetsSubscriptionsOfAnEarlierStream(t *testing.T) {
+	c := newResourceCache()
+	k := newCacheKey("r1", nil)
+	for _, accepted := range []struct {
+		uris string
+		kept bool
+	}{{`["r0","r1"]`, true}, {`["r0"]`, false}} {
+		c.handleNotification(methodAcknowledged, json.RawMessage(`{"notifications":{"resourceSubscriptions":`+accepted.uris+`}}`))
+		c.setListening(true)
+		_, version := c.lookup(k)
+		c.store(k, json.RawMessage(`{}`), 0, version)
+		if raw, _ := c.lookup(k); (raw != nil) != accepted.kept {
+			t.Errorf("subscribed to %s: got %s of r1, want an entry: %t", accepted.uris, raw, accepted.kept)
+		}
+		c.setListening(false)
+	}
+}
