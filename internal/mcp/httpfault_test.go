@@ -81,6 +81,8 @@ var badReplies = map[string]struct {
 	}, Protocol},
 	"RPC error":     {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken\nhere"}}`), Execution},
 	"RPC 400":       {rpc400, InvalidArguments},
+	"RPC 401":       {rpcStatus(http.StatusUnauthorized, -32001), Unavailable},
+	"RPC 429":       {rpcStatus(http.StatusTooManyRequests, -32000), Unavailable},
 	"unknown tool":  {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"unknown tool \"t\""}}`), UnknownTool},
 	"unknown parse": {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no"}}`), Protocol},
 	"cut": {func(w http.ResponseWriter, _ *http.Request, _ message) {
@@ -91,11 +93,16 @@ var badReplies = map[string]struct {
 	}, UnknownOutcome},
 }
 
-func rpc400(w http.ResponseWriter, _ *http.Request, m message) {
-	w.Header().Set("Content-Type", js)
-	w.WriteHeader(http.StatusBadRequest)
-	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"missing city"}}`, m.ID)
+// rpcStatus answers with an HTTP status and a JSON-RPC error.
+func rpcStatus(status, code int) func(http.ResponseWriter, *http.Request, message) {
+	return func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", js)
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"missing city"}}`, m.ID, code)
+	}
 }
+
+var rpc400 = rpcStatus(http.StatusBadRequest, -32602)
 
 // F15, F16: a bad reply fails the call that it answers; a call that is under way
 // and the next one don't notice, and the session lives.

@@ -146,7 +146,11 @@ func (c *httpConn) processRefusal(ctx context.Context, x *RoundTrip, m *jsonrpc.
 		x.fail(LostSession(badStatus(resp.StatusCode)))
 		return
 	}
-	if resp.StatusCode >= 400 && resp.StatusCode < 500 {
+	switch {
+	case resp.StatusCode < 400, resp.StatusCode >= 500:
+	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusTooManyRequests:
+		// These say what to do, about the token or with Retry-After; a JSON-RPC error in the body does not.
+	default:
 		// A JSON-RPC error with a status of its own; the SDK reads it for the versions that
 		// server/discover may be tried with.
 		if answer, f := decodeAnswer(m.ID, body); f == nil {
