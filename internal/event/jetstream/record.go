@@ -144,25 +144,25 @@ func (w *writer) sendAhead(stream string, m *nats.Msg) (sent bool, err error) {
 //
 // With a log on disk, no other process sees a run that is being created. So its record, its job and its first event
 // need not wait for each other: at 16 callers, that was half of the time until the first event. If the process dies in
-// between, repairRuns deletes or ends the run, of which no caller knows.
+// between, repairRuns deletes or ends the run, of which no caller knows. If only the event was stored, it stays until the
+// stream drops its oldest messages.
 func (w *writer) awaitAhead(ctx context.Context) error {
 	w.awaiting.Lock() // an acknowledgement has one receiver
 	defer w.awaiting.Unlock()
 	w.mu.Lock()
 	ahead := w.ahead
 	w.mu.Unlock()
-	for _, s := range ahead {
-		if err := w.run.log.awaitSent(ctx, s); err != nil {
-			w.mu.Lock()
-			w.revokeLocked(err)
-			w.mu.Unlock()
-			return err
-		}
+	var failed error
+	for _, s := range ahead { // all of them, or a later one could be stored after the run was deleted
+		failed = errors.Join(failed, w.run.log.awaitSent(ctx, s))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ahead = w.ahead[len(ahead):]
-	return nil
+	if failed != nil {
+		w.revokeLocked(failed)
+	}
+	return failed
 }
 
 // createError returns the error of Create for an error of publishAfter.
