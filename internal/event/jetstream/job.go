@@ -160,7 +160,13 @@ func (j *job) Done(ctx context.Context) error {
 	if j.writer.isLost() {
 		return nil // another instance has the job
 	}
-	return errors.Join(j.acknowledgeDelivery(ctx, jobPrefix), j.acknowledgeDelivery(ctx, wakePrefix))
+	var failed error
+	for _, prefix := range []string{jobPrefix, wakePrefix} {
+		if d := j.deliveryOf(prefix); d != nil {
+			failed = errors.Join(failed, d.acknowledgeEnded(ctx))
+		}
+	}
+	return failed
 }
 
 // Release implements event.Job. It first stores the events that wait.

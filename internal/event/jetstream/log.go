@@ -151,6 +151,8 @@ type Log struct {
 	evictNow  chan struct{}  // signals that the cache is full
 	resync    chan struct{}  // signals that live messages may be missing
 	expireNow chan struct{}  // signals that the log is full
+
+	pullInboxes chan pullInbox // that wait for their next request
 	// tombstonePos is the position from which dropTombstones continues to read the index.
 	tombstonePos atomic.Uint64
 
@@ -215,7 +217,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 func newLog(o Options) *Log {
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()), retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, logger: o.Logger,
-		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), expireNow: make(chan struct{}, 1),
+		live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1), expireNow: make(chan struct{}, 1), pullInboxes: make(chan pullInbox, maxPullInboxes),
 		batches: !o.NoBatch, evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(o.Memory, 0), DefaultMemory) / 6,
 		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
 	}

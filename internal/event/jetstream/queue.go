@@ -2,7 +2,6 @@ package jetstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -17,6 +16,12 @@ const pullTimeout = time.Second
 
 var errNoJob = errors.New("no job is waiting")
 
+// pullRequest asks the server for one message.
+var pullRequest = fmt.Appendf(nil, `{"batch":1,"expires":%d}`, pullTimeout)
+
+// maxPullInboxes bounds the inboxes that are kept for later requests.
+const maxPullInboxes = 16
+
 // delivery is a job's message that the server delivered to this instance. No other instance gets
 // it for the time of a lease (the consumer's AckWait), unless it is returned earlier.
 type delivery struct {
@@ -29,29 +34,29 @@ type delivery struct {
 // ended is returned to the queue. The client library's own Fetch would drop it, and the job
 // would wait until the lease ends.
 func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
-	answers := make(chan *nats.Msg, 2)
-	sub, err := l.write.ChanSubscribe(l.write.NewInbox(), answers)
-	if err != nil {
-		return nil, unavailableError("ask for a job", err)
-	}
-	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
-	body, err := json.Marshal(map[string]any{"batch": 1, "expires": pullTimeout})
+	in, err := l.openPullInbox()
 	if err == nil {
-		err = l.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, sub.Subject, body)
+		err = l.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, in.sub.Subject, pullRequest)
 	}
 	if err != nil {
 		return nil, unavailableError("ask for a job", err)
 	}
 	noAnswer := time.NewTimer(pullTimeout + attemptTimeout)
 	defer noAnswer.Stop()
+	answers := in.answers
 	select {
 	case m := <-answers:
+		select {
+		case l.pullInboxes <- in: // the request has its answer, so no other message comes
+		default:
+			_ = in.sub.Unsubscribe() // fails on a closed connection only
+		}
 		return l.newDelivery(m)
 	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
 	}
 	// Once the server has processed the end of the subscription, no message can come.
-	_ = sub.Unsubscribe()
+	_ = in.sub.Unsubscribe()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
 	_ = l.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
@@ -63,6 +68,25 @@ func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
 	default:
 	}
 	return nil, errNoJob
+}
+
+// pullInbox is a subscription to the answers of one pull request at a time.
+type pullInbox struct {
+	sub     *nats.Subscription
+	answers chan *nats.Msg
+}
+
+// openPullInbox returns an inbox without a request: one that was used before, or a new one.
+func (l *Log) openPullInbox() (pullInbox, error) {
+	select {
+	case in := <-l.pullInboxes:
+		return in, nil
+	default:
+	}
+	in := pullInbox{answers: make(chan *nats.Msg, 2)}
+	var err error
+	in.sub, err = l.write.ChanSubscribe(l.write.NewInbox(), in.answers)
+	return in, err
 }
 
 // newDelivery returns the delivery of a message, or errNoJob if the message is the server's
@@ -100,6 +124,18 @@ func nakPayload(delay time.Duration) []byte {
 
 // acknowledge removes the message from the queue, and returns when it is removed.
 func (d *delivery) acknowledge(ctx context.Context) error { return d.requestReply(ctx, []byte("+ACK")) }
+
+// acknowledgeEnded removes the message of a run that has ended. The server in this process needs no confirmation: if
+// the process ends before, the next one finds that the run has ended, and removes the message.
+func (d *delivery) acknowledgeEnded(ctx context.Context) error {
+	if d.log.embedded == nil {
+		return d.acknowledge(ctx)
+	}
+	if err := d.log.write.Publish(d.reply, []byte("+ACK")); err != nil {
+		return unavailableError("acknowledge a job", err)
+	}
+	return nil
+}
 
 func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
