@@ -116,7 +116,8 @@ type soak struct {
 
 	mu     sync.Mutex // guards the fields below
 	ends   map[string]map[string]int
-	flaws  []string
+	flaws  []string        // the first ones
+	flawed int             // how many there are
 	delays []time.Duration // of whole runs without a mishap
 }
 
@@ -132,7 +133,7 @@ func (k *soak) note(mishap, end string) {
 func (k *soak) orderError(format string, args ...any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.flaws) < 20 {
+	if k.flawed++; len(k.flaws) < 20 {
 		k.flaws = append(k.flaws, fmt.Sprintf(format, args...))
 	}
 }
@@ -318,7 +319,7 @@ func (k *soak) report(log string, d time.Duration, before, after holdings, token
 		"every twentieth run meets a fault. Model, MCP server, IAM and clients are on the same %d cores.\n\n", log, k.clients, runtime.NumCPU())
 	fmt.Fprintf(&out, "| | |\n|---|---|\n| time | %s |\n| runs | %d, %.0f a second |\n| events read | %d, %.0f a second |\n", d.Round(time.Second),
 		k.runs.Load(), float64(k.runs.Load())/d.Seconds(), k.events.Load(), float64(k.events.Load())/d.Seconds())
-	fmt.Fprintf(&out, "| runs that had to be whole | %d |\n| lost, doubled, out of order, without one end | %d |\n", k.sound.Load(), len(k.flaws))
+	fmt.Fprintf(&out, "| runs that had to be whole | %d |\n| refused, failed, with events lost, doubled or out of order, or without one end | %d |\n", k.sound.Load(), k.flawed)
 	fmt.Fprintf(&out, "| a whole run takes | p50 %s, p99 %s |\n| tokens fetched | %d |\n", at(0.5), at(0.99), tokens)
 	fmt.Fprintf(&out, "| at rest before | %s |\n| at rest after | %s |\n| slope of the heap | %.2f MiB in 10 min, %.2f without what the log remembers of runs that are gone (the last 32,768 at most, some 100 bytes each) |\n| resident at the end | %.0f MiB |\n",
 		before, after, slope(0), slope(100*min(after.runs-before.runs, 32768)), resident/(1<<20))
