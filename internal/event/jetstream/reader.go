@@ -84,7 +84,7 @@ func (r *run) settledChannel() (<-chan struct{}, error) {
 		r.settled = make(chan struct{})
 	}
 	settled := r.settled
-	if r.last.Settled() { // callers that wait for more events stay asleep
+	if r.last.Settled() { // callers that wait for any event are not woken
 		close(settled)
 		r.settled = nil
 	}

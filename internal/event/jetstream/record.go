@@ -124,8 +124,9 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 	return l.createError(err)
 }
 
-// sendAhead sends a message that must be stored before readers see the first event of the run. It reports false if it
-// does not, because readers may have seen it: then the caller waits for the acknowledgement.
+// sendAhead sends a message that must be stored before readers see the first event of the run, and does not wait for
+// that. It reports false, and sends nothing, if the run has an event already or other processes share the log: the
+// caller then has to wait until the message is stored.
 func (w *writer) sendAhead(stream string, m *nats.Msg) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
