@@ -9,7 +9,9 @@ if ! command -v npm >/dev/null; then
 	echo "skipped: Node is missing"
 	exit 0
 fi
-node=node_modules/node/bin/node # the suite needs Node 22, whatever there is
+# The suite needs Node 22, whatever there is. The package node would get it with an install script.
+case $(uname -m) in aarch64) arch=arm64 ;; *) arch=x64 ;; esac
+node=node_modules/node-linux-$arch/bin/node
 suite=node_modules/@modelcontextprotocol/conformance/dist/index.js
 # What is there may be of an older lock file, or half of an install that was cut off.
 if ! cmp -s package-lock.json node_modules/.installed && npm ci --ignore-scripts --no-audit --no-fund; then
@@ -17,6 +19,7 @@ if ! cmp -s package-lock.json node_modules/.installed && npm ci --ignore-scripts
 fi
 if [ ! -x "$node" ] || [ ! -f "$suite" ]; then
 	echo "skipped: npm could not install what package.json names"
+	[ "${CI:-}" != true ] || exit 1 # a skipped suite looks like one that passes
 	exit 0
 fi
 out=$(mktemp -d)

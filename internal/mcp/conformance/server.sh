@@ -9,7 +9,8 @@
 # tested in internal/api. run.sh has installed what this needs.
 set -eu
 cd "$(dirname "$0")"
-node=node_modules/node/bin/node
+case $(uname -m) in aarch64) arch=arm64 ;; *) arch=x64 ;; esac
+node=node_modules/node-linux-$arch/bin/node
 suite=node_modules/@modelcontextprotocol/conformance/dist/index.js
 out=$(mktemp -d)
 go build -o "$out/answerd" ../../../cmd/server
