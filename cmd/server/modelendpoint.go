@@ -20,7 +20,7 @@ import (
 
 // expandModels replaces ${NAME} in the endpoints of models by variables of the environment, and
 // resolves relative paths against the directory of MODELS_FILE. A variable that is not set is an error:
-// with an empty key, requests would be refused at the endpoint, where nobody would look for the cause.
+// with an empty key, the endpoint would refuse requests, and its error does not name the variable.
 func (c *config) expandModels() error {
 	for i := range c.models {
 		p, missing := &c.models[i], ""
@@ -110,8 +110,8 @@ func (f *secretFile) read() string {
 
 // addEndpoints makes the router ask models with an endpoint of their own there. LLM_API_KEY is
 // never sent to them, and LLM_TLS_CERT_FILE is not either. closeAll closes their idle connections. A
-// profile without a base_url asks LLM_BASE_URL, with whatever else it has of its own: a key, headers, a
-// query or TLS files. A profile with none of these needs no endpoint of its own.
+// profile without a base_url asks LLM_BASE_URL, with its own key, headers, query or TLS files. A profile
+// without any of these uses the endpoint of LLM_BASE_URL as it is.
 func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger *slog.Logger) (closeAll func()) {
 	var opened []*openai.Model
 	for _, p := range c.models {

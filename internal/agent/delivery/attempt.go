@@ -12,8 +12,8 @@ import (
 )
 
 // begin makes an attempt in its own goroutine, unless too many go on. It takes over the job: however the attempt
-// ends, the job is parked, released or done. A delivery for which there is no room is parked for 1 to 4 seconds,
-// and so does not keep a claiming goroutine from other runs.
+// ends, the job is parked, released or done. While too many attempts go on, the delivery is parked for 1 to 4
+// seconds, so that the goroutine that claimed it can claim other runs.
 func (d *Deliverer) begin(job event.Job, rec record) {
 	target := d.urlOf(rec)
 	if target == "" {
