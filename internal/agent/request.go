@@ -107,6 +107,8 @@ type Request struct {
 	as      *namedAgent // set by applyAgent; the checkpoint has its definition
 	earlier []Message   // the earlier turns of the thread; the checkpoint has them too
 	parent  parentCall  // of a child run; the checkpoint has it too
+
+	newThread bool // ThreadID was chosen for this request, so no run of the thread came before
 }
 
 // ToolChoice says whether the model may, must not or must call tools.
@@ -234,7 +236,7 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 		}
 	}
 	if r.ThreadID == "" {
-		r.ThreadID = newID("thr")
+		r.ThreadID, r.newThread = newID("thr"), true
 	} else if r.History == nil && r.parent.Run == "" {
 		r.ContinueThread = true
 	}

@@ -246,6 +246,9 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	if err == nil && len(events) == 0 && badCheckpoint == nil {
 		// The process died after it created the job and before it appended the start event.
 		r.inbox.startListening()
+		if err := r.repairTurn(ctx); err != nil {
+			return err
+		}
 		return r.appendStart(ctx)
 	}
 	if err == nil {
@@ -267,6 +270,11 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return &unrecoverableError{"What the run did so far cannot be read.", err}
 	case badCheckpoint != nil:
 		return &unrecoverableError{"What was asked cannot be read.", badCheckpoint}
+	}
+	if len(events) == 1 {
+		if err := r.repairTurn(ctx); err != nil {
+			return err
+		}
 	}
 	notes, err := a.Log.Notes(ctx, r.ID)
 	if err != nil {
@@ -298,6 +306,22 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		a.mu.Unlock()
 	}
 	a.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
+	return nil
+}
+
+// repairTurn begins the turn of a run if its thread does not exist, because the process that began the run died before
+// it was written (see appendBeginning). Where the thread exists, the turn was begun, and may have ended by now.
+func (r *run) repairTurn(ctx context.Context) error {
+	if r.req.parent.Run != "" {
+		return nil
+	}
+	_, err := r.agent.threads().Get(ctx, r.Owner, r.ThreadID)
+	if errors.Is(err, event.ErrNotFound) {
+		_, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
+	}
+	if errors.Is(err, event.ErrUnavailable) {
+		return fmt.Errorf("begin the turn of a run: %w", err)
+	}
 	return nil
 }
 

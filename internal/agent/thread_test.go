@@ -125,6 +125,45 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	}
 }
 
+// The turn of a new thread is written beside the first event, so a process can die when it has written one and not
+// the other. The process that takes the run over adds the turn to the thread all the same.
+func TestNewThreadGetsTheTurnOfARunWhoseProcessDiedAtTheBeginning(t *testing.T) {
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
+	newFixture := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("It is ", "3.")), durable(log))
+	}
+	first := newFixture(origin)
+	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", Background: true})
+	first.Events(t, run.ID)
+	begin := origin.begin
+	turn := answered("What is 1 + 2?", "It is 3.")
+	ended := func(ctx context.Context, log event.Log) error { // as a run that is cancelled at once
+		return errors.Join(begin(ctx, log), log.EndTurn(ctx, run.Owner, run.ThreadID, run.ID, turn.Encode()))
+	}
+	for _, c := range []struct {
+		name   string
+		begin  func(context.Context, event.Log) error
+		events int
+	}{
+		{"before both", nil, 0},
+		{"after the event", nil, 1},
+		{"after the turn", begin, 0},
+		{"after both", begin, 1},
+		{"after the turn's end", ended, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			origin.begin = c.begin
+			log := origin.diedAfter(t, run, c.events)
+			h := newFixture(log)
+			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
+			got, err := log.Thread(t.Context(), run.Owner, run.ThreadID)
+			if err != nil || got.Turns != 1 || got.LastRun != run.ID || got.Active != "" || got.Title != "What is 1 + 2?" {
+				t.Errorf("thread %+v, %v, want one turn, of %s, and the question as title", got, err, run.ID)
+			}
+		})
+	}
+}
+
 // The process died after the terminal event or together with its log's answer: the next question adds the
 // turn as the events say.
 func TestNextQuestionRepairsTheTurnOfAnEndedRun(t *testing.T) {
