@@ -76,7 +76,11 @@ func (c *chunk) decodeJSON(data []byte) error {
 	return cmp.Or(s.syntaxErr, s.typeErr)
 }
 
-// readUsage reads the token counts of an answer, and computes a missing total.
+// maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.
+const maxTokens = 1 << 40
+
+// readUsage reads the token counts of an answer, and computes a missing total. It returns nil if a count is no
+// integer, negative or above maxTokens: budgets are counted by these.
 func (s *jsonScanner) readUsage() *llm.Usage {
 	if s.peekKind() == 'n' {
 		s.skipValue()
@@ -98,6 +102,9 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 	}
 	if s.typeErr != wrong {
 		s.typeErr = wrong
+		return nil
+	}
+	if min(u.Input, u.Output, u.Total) < 0 || max(u.Input, u.Output, u.Total) > maxTokens {
 		return nil
 	}
 	u.Total = cmp.Or(u.Total, u.Input+u.Output)

@@ -74,6 +74,8 @@ func TestChunkWithAnInvalidUsageIsAccepted(t *testing.T) {
 	for data, want := range map[string]*llm.Usage{
 		`{"usage":{"prompt_tokens":3,"completion_tokens":2}}`: {Input: 3, Output: 2, Total: 5}, `{"usage":{"total_tokens":7,"x":{}}}`: {Total: 7},
 		`{"usage":[]}`: nil, `{"usage":"a"}`: nil, `{"usage":{"prompt_tokens":1.5,"total_tokens":1}}`: nil, `{"usage":{"total_tokens":{}}}`: nil, `{"usage":{},"usage":null}`: nil,
+		`{"usage":{"prompt_tokens":-3,"completion_tokens":2}}`: nil, `{"usage":{"total_tokens":-1}}`: nil,
+		`{"usage":{"prompt_tokens":9223372036854775807,"completion_tokens":1}}`: nil,
 	} {
 		var c chunk
 		if err := c.decodeJSON([]byte(data)); err != nil || (c.usage == nil) != (want == nil) || want != nil && *c.usage != *want {
