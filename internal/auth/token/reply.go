@@ -25,8 +25,10 @@ const (
 	// defaultLifetime is assumed for a token of unknown expiry. It is short, so that a wrong
 	// assumption costs little.
 	defaultLifetime = time.Minute
-	// maxLifetime is the longest lifetime that is accepted, since expires_in may be 1e12.
+	// maxLifetime is the longest time for which a token is cached.
 	maxLifetime = 24 * time.Hour
+	// maxStated is the longest Stated. expires_in may be 1e12, which a time.Duration cannot hold.
+	maxStated = 100 * 365 * 24 * time.Hour
 	// minLifetime makes a token that has already expired an error. Otherwise each call would
 	// request a new one.
 	minLifetime = time.Second
@@ -42,11 +44,12 @@ var (
 // that was sent at the time requested. It requires the given token_type, Bearer or DPoP, in any
 // case. Errors are *fetch.Error.
 func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, error) {
-	secret, lifetime, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
+	t, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
 	if err != nil {
 		return Token{}, &fetch.Error{Public: err.Error(), Status: r.Status}
 	}
-	return Token{secret, lifetime, requested}, nil
+	t.Requested = requested
+	return t, nil
 }
 
 // issuerTime returns the time of the issuer's clock, from the Date header, or ours without one.
@@ -59,25 +62,29 @@ func issuerTime(header http.Header, ours time.Time) time.Time {
 	return ours
 }
 
-// parseReply returns the token and how long it is valid after now, which is the issuer's time.
-func parseReply(body []byte, now time.Time, tokenType string) (token auth.Secret, lifetime time.Duration, err error) {
+// parseReply returns the token without Requested. now is the issuer's time.
+func parseReply(body []byte, now time.Time, tokenType string) (Token, error) {
 	reply, err := strictjson.Parse(body)
 	if err != nil {
-		return auth.Secret{}, 0, errBadReply
+		return Token{}, errBadReply
 	}
 	text, err := reply.String("access_token")
 	if err != nil || !auth.IsVisibleASCII(text) || len(text) > maxToken || !hasTokenType(reply, tokenType) {
-		return auth.Secret{}, 0, errNoToken
+		return Token{}, errNoToken
 	}
 	// RFC 8693 section 2.2.1: an exchange may give something other than an access token.
 	if issued, err := reply.String("issued_token_type"); err != nil || issued != "" && issued != typeAccessToken && issued != typeJWT {
-		return auth.Secret{}, 0, errNoToken
+		return Token{}, errNoToken
 	}
-	lifetime = lifetimeOf(reply, text, now)
-	if lifetime < minLifetime {
-		return auth.Secret{}, 0, errExpired
+	t := Token{Secret: auth.NewSecret(text), Lifetime: defaultLifetime}
+	stated, ok := statedLifetime(reply, text, now)
+	switch {
+	case ok && stated < minLifetime:
+		return Token{}, errExpired
+	case ok:
+		t.Stated, t.Lifetime = stated, min(stated, maxLifetime)
 	}
-	return auth.NewSecret(text), lifetime, nil
+	return t, nil
 }
 
 // hasTokenType reports whether token_type is want. RFC 6749 requires the member, but some issuers
@@ -91,22 +98,17 @@ func hasTokenType(reply strictjson.Object, want string) bool {
 	return strings.EqualFold(got, want) || got == "" && want == "Bearer"
 }
 
-// lifetimeOf returns how long the token is valid, at most maxLifetime: the shorter of expires_in
-// and, for a JWT, the time until its exp. If the reply has neither, it returns defaultLifetime.
-func lifetimeOf(reply strictjson.Object, token string, now time.Time) time.Duration {
-	stated, haveStated := expiresIn(reply)
-	exp, haveExp := auth.UnverifiedExpiry(token)
-	if !haveStated && !haveExp {
-		return defaultLifetime
+// statedLifetime returns how long the token is valid, at most maxStated: the shorter of expires_in and, for
+// a JWT, the time until its exp. ok is false if the reply has neither.
+func statedLifetime(reply strictjson.Object, token string, now time.Time) (_ time.Duration, ok bool) {
+	lifetime, ok := expiresIn(reply)
+	if exp, haveExp := auth.UnverifiedExpiry(token); haveExp {
+		left := min(exp.Sub(now), maxStated)
+		if !ok || left < lifetime {
+			return left, true
+		}
 	}
-	lifetime := maxLifetime
-	if haveStated {
-		lifetime = min(lifetime, stated)
-	}
-	if haveExp {
-		lifetime = min(lifetime, exp.Sub(now))
-	}
-	return lifetime
+	return lifetime, ok
 }
 
 // expiresIn returns expires_in, which some issuers send as a string. It ignores zero, negative and
@@ -120,8 +122,8 @@ func expiresIn(reply strictjson.Object) (time.Duration, bool) {
 	if err != nil || !(seconds > 0) {
 		return 0, false
 	}
-	if seconds > maxLifetime.Seconds() {
-		return maxLifetime, true
+	if seconds > maxStated.Seconds() {
+		return maxStated, true
 	}
 	return time.Duration(seconds * float64(time.Second)), true
 }

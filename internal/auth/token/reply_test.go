@@ -38,17 +38,17 @@ func TestParseReplyUsesTheShorterLifetime(t *testing.T) {
 		{jwt(1e6 * time.Hour), ``, maxLifetime},
 		{"a.b.c", `,"expires_in":60`, time.Minute},
 	} {
-		tok, life, err := parseReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now, "Bearer")
-		if err != nil || tok.Reveal() != test.token || life != test.want {
-			t.Errorf("%.20s%s: %v, %v, want %v", test.token, test.expiresIn, life, err, test.want)
+		got, err := parseReply([]byte(`{"access_token":"`+test.token+`","token_type":"bEARER"`+test.expiresIn+`}`), now, "Bearer")
+		if err != nil || got.Secret.Reveal() != test.token || got.Lifetime != test.want {
+			t.Errorf("%.20s%s: %v, %v, want %v", test.token, test.expiresIn, got.Lifetime, err, test.want)
 		}
 	}
 	for _, expired := range []time.Duration{0, -time.Hour} {
-		if _, _, err := parseReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errExpired {
+		if _, err := parseReply([]byte(`{"access_token":"`+jwt(expired)+`"}`), now, "Bearer"); err != errExpired {
 			t.Errorf("exp in %v: %v, want %v", expired, err, errExpired)
 		}
 	}
-	if _, _, err := parseReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errExpired {
+	if _, err := parseReply([]byte(`{"access_token":"x","expires_in":0.5}`), now, "Bearer"); err != errExpired {
 		t.Errorf("half a second: %v, want %v", err, errExpired)
 	}
 }
@@ -64,7 +64,8 @@ func FuzzTokenReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_ = ErrorCode(body)
-		tok, life, err := parseReply(body, time.Unix(1_700_000_000, 0), "Bearer")
+		got, err := parseReply(body, time.Unix(1_700_000_000, 0), "Bearer")
+		tok, life := got.Secret, got.Lifetime
 		if err != nil {
 			if !tok.IsZero() {
 				t.Errorf("a token with the error %v, want none", err)

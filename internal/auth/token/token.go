@@ -40,7 +40,10 @@ type Source interface {
 // Token is a token as a token endpoint issued it.
 type Token struct {
 	Secret   auth.Secret
-	Lifetime time.Duration // counted from Requested
+	Lifetime time.Duration // counted from Requested; at most a day
+	// Stated is how long the token is valid by what the reply says, however long that is; 0 if it does not
+	// say.
+	Stated time.Duration
 	// Requested is the time just before the request was sent.
 	Requested time.Time
 }

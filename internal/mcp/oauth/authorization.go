@@ -1,6 +1,7 @@
 package oauth
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/token"
 	"answerd/internal/help"
 	"answerd/internal/values"
 )
@@ -405,5 +407,16 @@ func (c *Client) redeemCode(ctx context.Context, a *storedAuthorization, q url.V
 		return err
 	}
 	g.scopes, g.refresh, g.token = mergeScopes(a.Scopes, reply.scopes), reply.refresh, reply.Token
+	if g.refresh.IsZero() {
+		g.token.Lifetime = lifetimeWithoutRefresh(reply.Token)
+	}
 	return u.replaceGrant(ctx, g)
+}
+
+// lifetimeWithoutRefresh returns how long a token is used that nothing renews: until it expires, for as long
+// as a sign-in is stored. The shorter times that token.ParseReply assumes are for tokens that are requested
+// again without a person, who would otherwise have to sign in again each minute (RFC 6749 section 5.1 lets an
+// authorization server leave out expires_in) or each day. If the token ends earlier, the server answers 401.
+func lifetimeWithoutRefresh(t token.Token) time.Duration {
+	return min(cmp.Or(t.Stated, signInIdleTimeout), signInIdleTimeout)
 }

@@ -198,6 +198,36 @@ func TestExpiredTokenWithoutRefreshTokenNeedsANewSignIn(t *testing.T) {
 	w.mustSend(userNamed("ann"), "ann hello")
 }
 
+// TestTokenWithoutRefreshTokenIsUsedUntilItExpires checks sign-ins that nothing renews. Some authorization
+// servers do not say when their tokens expire, and GitHub's do not expire: a person must not have to sign in
+// again each minute, or each day.
+func TestTokenWithoutRefreshTokenIsUsedUntilItExpires(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, test := range []struct {
+		life       int // in seconds
+		used, ends time.Duration
+	}{
+		{0, 29 * day, 31 * day}, // not stated
+		{7 * 86400, 6 * day, 8 * day},
+		{3600, 50 * time.Minute, 70 * time.Minute},
+		{10 * 365 * 86400, 29 * day, 31 * day},
+	} {
+		a, store, another := newShared(t, Config{}, func(w *fixture) { w.as.Life, w.as.Refresh = test.life, false })
+		a.signIn(userNamed("ann"))
+		store.skew = test.used
+		another().mustSend(userNamed("ann"), "ann hello")
+		store.skew = test.ends
+		if e := another().mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+			t.Errorf("life %d, after %s: %v, want %v", test.life, test.ends, e, ErrConsent)
+		}
+		store.skew = test.used
+		a.as.Revoke(false) // the server's 401 ends the sign-in too
+		if e := another().mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+			t.Errorf("life %d, a token that is refused: %v, want %v", test.life, e, ErrConsent)
+		}
+	}
+}
+
 // SEP-2350: agreeing to more keeps what was agreed to before.
 func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) {

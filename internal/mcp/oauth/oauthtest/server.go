@@ -45,7 +45,7 @@ type Server struct {
 	Metadata map[string]any                // added to the metadata; nil takes a member away
 	Response func(url.Values)              // changes what browsers are sent back with
 	Fail     func(r Request) (code string) // refuses a token request with that error code
-	Life     int                           // of tokens, in seconds
+	Life     int                           // of tokens, in seconds; 0: not stated
 	Refresh  bool                          // whether there are refresh tokens
 	Nonce    string                        // that proofs must have at the token endpoint
 	Subject  string                        // who signs in next

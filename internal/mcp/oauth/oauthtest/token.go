@@ -75,7 +75,10 @@ func (s *Server) give(w http.ResponseWriter, t token) {
 	if t.thumbprint != "" {
 		kind = "DPoP"
 	}
-	out := map[string]any{"access_token": access, "token_type": kind, "expires_in": s.Life, "scope": strings.Join(t.scopes, " ")}
+	out := map[string]any{"access_token": access, "token_type": kind, "scope": strings.Join(t.scopes, " ")}
+	if s.Life != 0 {
+		out["expires_in"] = s.Life
+	}
 	if s.Refresh && t.subject != "service" {
 		refresh := "canary-refresh-" + rand.Text()
 		s.refresh[refresh], out["refresh_token"] = t, refresh
