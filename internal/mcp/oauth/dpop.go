@@ -117,9 +117,10 @@ func (n *proofNonces) get(u *url.URL) string {
 	return n.all[origin(u)]
 }
 
-// save stores the nonce of a reply for the next proof at its origin (RFC 9449 section 8.2). It
-// reports whether the nonce is a new one: only then is it useful to send a refused request again.
-func (n *proofNonces) save(u *url.URL, h http.Header) bool {
+// save stores the nonce of a reply for the next proof at its origin (RFC 9449 section 8.2). It reports
+// whether it is another one than the proof of the request had: only then is it useful to send a refused
+// request again. Another request may have stored the same nonce meanwhile.
+func (n *proofNonces) save(u *url.URL, h http.Header, sent string) bool {
 	nonce := h.Get("DPoP-Nonce")
 	if nonce == "" || len(nonce) > maxNonce {
 		return false
@@ -127,14 +128,11 @@ func (n *proofNonces) save(u *url.URL, h http.Header) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	at := origin(u)
-	if n.all[at] == nonce {
-		return false
-	}
-	if n.all == nil || len(n.all) >= maxOrigins {
+	if _, known := n.all[at]; !known && len(n.all) >= maxOrigins || n.all == nil {
 		n.all = map[string]string{}
 	}
 	n.all[at] = nonce
-	return true
+	return nonce != sent
 }
 
 // requiresNonce reports whether a token endpoint refused a request because the proof lacks its

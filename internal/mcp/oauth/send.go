@@ -40,13 +40,14 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 	}
 	t := attempt{u: u}
 	for sends := 1; ; sends++ {
-		if err := u.addToken(r, token); err != nil {
+		nonce := s.c.nonces.get(r.URL)
+		if err := u.addToken(r, token, nonce); err != nil {
 			closeBody(r)
 			return nil, asError(err)
 		}
 		resp, err := next.RoundTrip(r)
 		if err == nil && s.c.cfg.DPoP {
-			t.newNonce = s.c.nonces.save(r.URL, resp.Header)
+			t.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
 		}
 		if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || sends == maxSends {
 			return resp, err
@@ -104,8 +105,8 @@ func (u *userTokens) canRefresh() bool {
 }
 
 // addToken sets the Authorization header of r (RFC 6750 section 2.1), with a proof of the key that
-// the token is bound to, if it is bound to one (RFC 9449 section 7.1).
-func (u *userTokens) addToken(r *http.Request, token auth.Secret) error {
+// the token is bound to and with the server's nonce, if it is bound to one (RFC 9449 section 7.1).
+func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) error {
 	r.Header.Del("DPoP")
 	if token.IsZero() {
 		return nil
@@ -118,7 +119,7 @@ func (u *userTokens) addToken(r *http.Request, token auth.Secret) error {
 		return nil
 	}
 	r.Header.Set("Authorization", "DPoP "+token.Reveal())
-	return key.addProof(r, token, u.c.nonces.get(r.URL))
+	return key.addProof(r, token, nonce)
 }
 
 // cloneForRetry returns a copy of r whose body can be sent once more.
@@ -148,7 +149,7 @@ type attempt struct {
 	nonceRetried bool // the same token was sent with the server's new nonce
 	tokenRenewed bool // the token was replaced after a 401
 	steppedUp    bool // the token was replaced by one of more scopes after a 403
-	newNonce     bool // the latest response had a DPoP nonce that was not known
+	newNonce     bool // the latest response had another DPoP nonce than its request
 }
 
 // errFinal means that no token helps, so the caller gets the server's refusal.
@@ -162,8 +163,11 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 	switch {
 	case resp.StatusCode == http.StatusForbidden && (ch.code == errorInsufficientScope || r.Header.Get("Upgrade") == ""):
 		return t.stepUp(r.Context(), ch, sent)
-	case t.newNonce && ch.code == errorUseNonce && !t.nonceRetried && !sent.IsZero():
-		t.nonceRetried = true // the token is valid, the proof was not
+	case ch.code == errorUseNonce && !sent.IsZero(): // the token may be valid, the proof was not
+		if !t.newNonce || t.nonceRetried {
+			return auth.Secret{}, errFinal
+		}
+		t.nonceRetried = true
 		return sent, nil
 	case sent.IsZero():
 		u.saveChallenge(ch)

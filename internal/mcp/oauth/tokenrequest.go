@@ -45,7 +45,7 @@ func (c *Client) requestGrant(ctx context.Context, a *authServer, client clientI
 // proof (RFC 9449 section 8).
 func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (fetch.Reply, error) {
 	for retried := false; ; retried = true {
-		req, err := c.newTokenRequest(ctx, a, client, key, form)
+		req, nonce, err := c.newTokenRequest(ctx, a, client, key, form)
 		if err != nil {
 			return fetch.Reply{}, err
 		}
@@ -53,7 +53,7 @@ func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client cli
 		if err != nil {
 			return fetch.Reply{}, err
 		}
-		newNonce := key != nil && c.nonces.save(req.URL, got.Header)
+		newNonce := key != nil && c.nonces.save(req.URL, got.Header, nonce)
 		switch {
 		case got.Status == http.StatusOK:
 			return got, nil
@@ -64,16 +64,18 @@ func (c *Client) postTokenRequest(ctx context.Context, a *authServer, client cli
 	}
 }
 
-// newTokenRequest returns form as an authenticated token request of client, with a proof of its own.
-func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (*http.Request, error) {
+// newTokenRequest returns form as an authenticated token request of client, with a proof of its own, and the
+// nonce in that; "" for none.
+func (c *Client) newTokenRequest(ctx context.Context, a *authServer, client clientIdentity, key *proofKey, form url.Values) (_ *http.Request, nonce string, _ error) {
 	req, err := c.newClientRequest(ctx, a.tokenURL, a, client, form)
 	if err != nil || key == nil {
-		return req, err
+		return req, "", err
 	}
-	if err := key.addProof(req, auth.Secret{}, c.nonces.get(req.URL)); err != nil {
-		return nil, fetchErrorf("the proof of the token request cannot be signed")
+	nonce = c.nonces.get(req.URL)
+	if err := key.addProof(req, auth.Secret{}, nonce); err != nil {
+		return nil, "", fetchErrorf("the proof of the token request cannot be signed")
 	}
-	return req, nil
+	return req, nonce, nil
 }
 
 // newClientRequest returns form as an authenticated request of client to an endpoint of a.
