@@ -24,11 +24,21 @@ func Metadata(ctx context.Context, client *http.Client, issuer, subject string) 
 			return reply.Body, nil
 		}
 		notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
-		if reply.Status/100 != 4 {
+		if !IsAbsent(reply.Status) {
 			return nil, notFound // the document may exist: another URL must not take its place
 		}
 	}
 	return nil, notFound
+}
+
+// IsAbsent reports whether the status of a reply means that there is no document at the URL: a 4xx, except
+// those that ask to try again later (RFC 9110 section 15.5.9, RFC 8470 section 5.2, RFC 6585 section 4).
+func IsAbsent(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status/100 == 4
 }
 
 // EndpointAllowed reports whether the metadata of an issuer may name this endpoint: one of the

@@ -9,6 +9,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -197,6 +198,46 @@ func TestDiscoveryWithoutMetadataUsesTheServersOrigin(t *testing.T) {
 		t.Fatalf("response %+v, %v, want StatusCode 200, no error", resp, err)
 	}
 	resp.Body.Close()
+}
+
+// TestDiscoveryDoesNotTakeRateLimitsForMissingMetadata reads the metadata of a server that limits requests, on
+// a host that other servers share. The first authorization server that is found gets the client secret, and
+// keeps it, so it must not be the host's own only because the server was busy.
+func TestDiscoveryDoesNotTakeRateLimitsForMissingMetadata(t *testing.T) {
+	for _, status := range []int{http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests} {
+		w := newFixture(t, Config{Kind: ClientCredentials}, nil)
+		var shared *httptest.Server
+		shared = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == wellKnown+"/mcp":
+				out.WriteHeader(status)
+			case r.URL.Path == wellKnown:
+				_, _ = io.WriteString(out, `{"resource":"`+shared.URL+`","authorization_servers":["`+shared.URL+`"]}`)
+			case r.URL.Path == "/.well-known/oauth-authorization-server":
+				_, _ = io.WriteString(out, `{"issuer":"`+shared.URL+`","token_endpoint":"`+shared.URL+`/token"}`)
+			case r.URL.Path == "/token":
+				t.Errorf("status %d: the secret was sent to the host's authorization server", status)
+			case r.Header.Get("Authorization") == "":
+				out.WriteHeader(http.StatusUnauthorized)
+			}
+		}))
+		t.Cleanup(shared.Close)
+		cfg := w.cfg
+		cfg.URL = shared.URL + "/mcp"
+		c, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		req, _ := http.NewRequest(http.MethodGet, cfg.URL, nil)
+		resp, err := c.For(auth.Identity{}).Send(w.http, req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("status %d", status)) {
+			t.Errorf("error %v, want one about the status %d", err, status)
+		}
+	}
 }
 
 // The registration that an authorization server returns is checked.

@@ -25,13 +25,13 @@ type metadataLocation struct {
 // fetchResource reads the server's metadata: at the URL in the challenge and nowhere else, if
 // there is one; otherwise at the well-known URL of the endpoint's path, then of the root (RFC
 // 9728 section 3.1). A server without any is its own authorization server, as the MCP
-// specification said before 2025-06-18. Only a 4xx means that there is no metadata: after another
-// error, to take the next location or the server itself could send users to a different authorization
-// server for as long as the error lasts.
+// specification said before 2025-06-18. Only a 4xx that does not ask to try again later means that
+// there is no metadata: after another error, to take the next location or the server itself could send
+// users to a different authorization server for as long as the error lasts.
 //
 // oauthex.GetProtectedResourceMetadata does not fit: it refuses every server in a private
 // network that has no name (10.0.0.7), takes one spelling of the resource only, and does not
-// say whether there is no metadata (4xx) or none now.
+// say whether there is no metadata or none now.
 func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, error) {
 	for _, p := range c.metadataLocations(ch.metadata) {
 		if err := fetch.CheckEndpoint(resourceMetadata, p.url); err != nil {
@@ -43,7 +43,7 @@ func (c *Client) fetchResource(ctx context.Context, ch challenge) (resource, err
 			return resource{}, err
 		case got.Status == http.StatusOK:
 			return parseResource(got.Body, p.resources)
-		case ch.metadata != "" || got.Status/100 != 4:
+		case ch.metadata != "" || !fetch.IsAbsent(got.Status):
 			return resource{}, &fetch.Error{Public: resourceMetadata + " cannot be read", Status: got.Status}
 		}
 	}
