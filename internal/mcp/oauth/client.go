@@ -18,7 +18,7 @@ import (
 type Client struct {
 	cfg       Config
 	log       *slog.Logger
-	server    *url.URL // without query
+	server    *url.URL // without query, with a canonical host
 	egress    *egress
 	key       *proofKey // of tokens that need no sign-in; nil without DPoP
 	nonces    proofNonces

@@ -77,7 +77,18 @@ func (e *egress) close() {
 }
 
 // origin returns scheme, host and port of u.
-func origin(u *url.URL) string { return u.Scheme + "://" + strings.ToLower(u.Host) }
+func origin(u *url.URL) string { return u.Scheme + "://" + canonicalHost(u) }
+
+// canonicalHost returns host and port of u in lower case and without the default port (RFC 3986 sections
+// 6.2.2.1 and 6.2.3), so that two spellings of a URL compare as equal.
+func canonicalHost(u *url.URL) string {
+	host := strings.ToLower(u.Host)
+	switch u.Scheme + ":" + u.Port() {
+	case "https:443", "http:80", "https:", "http:":
+		return strings.TrimSuffix(host, ":"+u.Port())
+	}
+	return host
+}
 
 // errMorePrivate is returned for an address that a server must not make us connect to.
 var errMorePrivate = errors.New("refusing to connect: the authorization server resolves to a more private address than the MCP server")

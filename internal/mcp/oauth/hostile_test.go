@@ -145,12 +145,13 @@ func TestEgressRefusesMorePrivateAddresses(t *testing.T) {
 func TestMetadataLocations(t *testing.T) {
 	root := wellKnown
 	for server, c := range map[string]struct{ given, want string }{
-		"https://h/mcp":       {"", "https://h" + root + "/mcp=https://h/mcp; https://h" + root + "=https://h/mcp,https://h"},
-		"https://h/a/mcp/":    {"", "https://h" + root + "/a/mcp=https://h/a/mcp/; https://h" + root + "=https://h/a/mcp/,https://h"},
-		"https://h":           {"", "https://h" + root + "=https://h,https://h"},
-		"https://h/mcp?x=y":   {"https://h" + root, "https://h" + root + "=https://h/mcp,https://h"},
-		"https://h/tenant":    {"https://h/tenant/prm", "https://h/tenant/prm=https://h/tenant"},
-		"https://h/elsewhere": {"https://other/prm", "https://other/prm=https://h/elsewhere"},
+		"https://h/mcp":             {"", "https://h" + root + "/mcp=https://h/mcp; https://h" + root + "=https://h/mcp,https://h"},
+		"https://h/a/mcp/":          {"", "https://h" + root + "/a/mcp=https://h/a/mcp/; https://h" + root + "=https://h/a/mcp/,https://h"},
+		"https://h":                 {"", "https://h" + root + "=https://h,https://h"},
+		"https://h/mcp?x=y":         {"https://h" + root, "https://h" + root + "=https://h/mcp,https://h"},
+		"https://h/tenant":          {"https://h/tenant/prm", "https://h/tenant/prm=https://h/tenant"},
+		"https://h/elsewhere":       {"https://other/prm", "https://other/prm=https://h/elsewhere"},
+		"https://H.Example:443/Mcp": {"", "https://h.example" + root + "/Mcp=https://h.example/Mcp; https://h.example" + root + "=https://h.example/Mcp,https://h.example"},
 	} {
 		client, err := New(Config{Kind: ClientCredentials, URL: server})
 		if err != nil {
@@ -164,6 +165,38 @@ func TestMetadataLocations(t *testing.T) {
 			t.Errorf("%s: got %s, want %v", server, text, c.want)
 		}
 		client.Close()
+	}
+}
+
+// TestResourceMayBeSpelledInAnotherWay checks that metadata describes a server whose URL is written with
+// capitals or with the default port, in the configuration or in the metadata: those are the same URL (RFC 3986
+// section 6.2), and MCP asks clients to accept capitals (basic/authorization, canonical server URI).
+func TestResourceMayBeSpelledInAnotherWay(t *testing.T) {
+	for _, c := range []struct {
+		server, resource string
+		ok               bool
+	}{
+		{"https://H.Example/mcp", "https://h.example/mcp", true},
+		{"https://h.example:443/mcp", "https://h.example/mcp", true},
+		{"https://h.example/mcp", "HTTPS://H.EXAMPLE:443/mcp", true},
+		{"http://LOCALHOST:80/mcp", "http://localhost/mcp", true},
+		{"https://h.example:8443/mcp", "https://h.example/mcp", false},
+		{"https://h.example:80/mcp", "https://h.example/mcp", false},
+		{"https://h.example/mcp", "https://h.example/MCP", false},
+		{"https://h.example/mcp", "http://h.example/mcp", false},
+		{"https://h.example/mcp", "https://h.example.evil/mcp", false},
+		{"https://h.example/mcp", "", false},
+	} {
+		client, err := New(Config{Kind: ClientCredentials, URL: c.server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+		body := `{"resource":"` + c.resource + `","authorization_servers":["https://as.example"]}`
+		got, err := parseResource([]byte(body), client.metadataLocations("")[0].resources)
+		if ok := err == nil; ok != c.ok || ok && got.name != c.resource {
+			t.Errorf("%s with metadata of %s: %+v, %v, want it accepted: %t", c.server, c.resource, got, err, c.ok)
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, errors.New("the server's URL is not a URL")
 	}
-	server.RawQuery, server.ForceQuery = "", false
+	server.RawQuery, server.ForceQuery, server.Host = "", false, canonicalHost(server)
 	if cfg.Issuer != "" || cfg.TokenURL != "" {
 		if err := token.CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
 			return nil, err

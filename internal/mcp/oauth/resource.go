@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"answerd/internal/auth/fetch"
@@ -70,11 +71,21 @@ func (c *Client) metadataLocations(given string) []metadataLocation {
 	return []metadataLocation{{root + wellKnown + path, []string{self}}, atRoot}
 }
 
-// parseResource reads metadata that must describe one of resources. RFC 9728 section 3.3
-// requires identical strings; a trailing slash is ignored, because URL libraries add and
-// remove it. The check prevents that a server names the resource of another one, and gets a token that
-// it can use there (section 7.3). Of several authorization servers the first is used: section 7.6
-// leaves the choice to the client.
+// canonicalResource returns a resource for comparisons: with a canonical host, and without a trailing slash.
+func canonicalResource(name string) string {
+	if u, err := url.Parse(name); err == nil {
+		u.Host = canonicalHost(u)
+		name = u.String()
+	}
+	return strings.TrimSuffix(name, "/")
+}
+
+// parseResource reads metadata that must describe one of resources. RFC 9728 section 3.3 requires
+// identical strings. MCP asks clients to accept capitals in scheme and host too (basic/authorization,
+// canonical server URI), and URL libraries add and remove the default port and a trailing slash. The
+// check prevents that a server names the resource of another one, and gets a token that it can use there
+// (section 7.3). Of several authorization servers the first is used: section 7.6 leaves the choice to the
+// client.
 func parseResource(body []byte, resources []string) (resource, error) {
 	var w struct {
 		Resource string   `json:"resource"`
@@ -86,7 +97,7 @@ func parseResource(body []byte, resources []string) (resource, error) {
 	}
 	matches := false
 	for _, n := range resources {
-		matches = matches || strings.TrimSuffix(n, "/") == strings.TrimSuffix(w.Resource, "/")
+		matches = matches || canonicalResource(n) == canonicalResource(w.Resource)
 	}
 	switch {
 	case !matches:
