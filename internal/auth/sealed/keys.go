@@ -29,9 +29,10 @@ const (
 type Keys struct {
 	path string // "" for a key that ends with the process
 
-	mu   sync.Mutex  // protects what follows
-	info os.FileInfo // of the file, when it was read last
-	all  []key
+	mu       sync.Mutex  // protects what follows
+	info     os.FileInfo // of the file that has the keys in use
+	reported string      // why the file cannot be used now; "" if it can
+	all      []key
 }
 
 // key is one AES-256 key. Its id is a hash of it, which is stored with each secret to find the key again.
@@ -131,7 +132,7 @@ func newKey(raw []byte) (key, error) {
 }
 
 // current returns the keys, and reads the file again if it has changed. If the new file cannot be
-// used, the old keys stay.
+// used, the old keys stay, and the log says so once.
 func (k *Keys) current(logger *slog.Logger) []key {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,18 +141,22 @@ func (k *Keys) current(logger *slog.Logger) []key {
 	}
 	info, err := os.Stat(k.path)
 	if err == nil && os.SameFile(info, k.info) && info.ModTime().Equal(k.info.ModTime()) && info.Size() == k.info.Size() {
+		k.reported = ""
 		return k.all
 	}
 	var all []key
 	if err == nil {
-		k.info = info // so that a file that cannot be used is reported once
 		all, err = readFile(k.path)
 	}
 	if err != nil {
-		logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
+		// It is read again the next time, because a file that becomes readable looks unchanged.
+		if text := err.Error(); text != k.reported {
+			logger.Warn("the file of TOKENS_KEY_FILE cannot be used; the keys in use stay", "error", err, help.SecretFiles.Attr())
+			k.reported = text
+		}
 		return k.all
 	}
 	logger.Info("the keys of TOKENS_KEY_FILE were read again", "keys", len(all))
-	k.all = all
+	k.info, k.reported, k.all = info, "", all
 	return all
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -147,6 +148,48 @@ func TestKeyIsRotated(t *testing.T) {
 	if n := strings.Count(log.String(), "the keys in use stay"); n != 1 || strings.Contains(log.String(), "canary") {
 		t.Errorf("%d lines say that the keys stay, want 1 without what the file has: %s", n, log)
 	}
+}
+
+// TestKeyFileThatIsAwayIsReportedOnce removes the file while it is used, and makes it unreadable. Each way is
+// one line, however many secrets are read meanwhile, and the file is used again as soon as that works.
+func TestKeyFileThatIsAwayIsReportedOnce(t *testing.T) {
+	log := &bytes.Buffer{}
+	line := hex.EncodeToString(oldKey) + "\n"
+	path := keyFile(t, line)
+	s := open(t, path, newRecorder(), log)
+	save(t, s, "a", 0, "k")
+	expect := func(text string, want int) {
+		t.Helper()
+		log.Reset()
+		for range 3 {
+			load(t, s, "a", "k")
+		}
+		if got := strings.Count(log.String(), text); got != want {
+			t.Errorf("%d lines with %q, want %d: %s", got, text, want, log)
+		}
+	}
+	away := path + ".away"
+	for range 2 {
+		if err := os.Rename(path, away); err != nil {
+			t.Fatal(err)
+		}
+		expect("the keys in use stay", 1)
+		if err := os.Rename(away, path); err != nil {
+			t.Fatal(err)
+		}
+		expect("the keys", 0) // it is the same file
+	}
+	if os.Geteuid() == 0 {
+		return // root can read every file
+	}
+	if err := errors.Join(os.WriteFile(path, []byte("# rotated\n"+line), 0o600), os.Chmod(path, 0)); err != nil {
+		t.Fatal(err)
+	}
+	expect("the keys in use stay", 1)
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect("read again", 1)
 }
 
 func TestKeysOfABadFileAreRefusedWithoutQuotingIt(t *testing.T) {
