@@ -130,6 +130,8 @@ func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 		fileWithHTTPServer(`, "headers": {"Host": "x"}`):                                       `server "crm", headers.Host: is set by the transport (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "${MISSING}"}`):                             `server "crm", headers.X-Key: needs the environment variable MISSING, which is not set (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "${MISSING"}`):                              `server "crm", headers.X-Key: has a ${ that is not ${NAME} or ${NAME:-default} (line 3)`,
+		fileWithHTTPServer(`, "headers": {"X-Key": "${MISSING:-${PATH}}"}`):                    `server "crm", headers.X-Key: has a ${ inside of another ${…}, which is not supported (line 3)`,
+		fileWithHTTPServer(`, "headers": {"X-Key": "${file:${PATH}/key}"}`):                    `server "crm", headers.X-Key: has a ${ inside of another ${…}, which is not supported (line 3)`,
 		fileWithHTTPServer(`, "query": {"q": "${1A}"}`):                                        `server "crm", query.q: has a ${ that is not ${NAME} or ${NAME:-default} (line 3)`,
 		fileWithHTTPServer(`, "bearerToken": "a\nb"`):                                          `server "crm", bearerToken: has characters that a header cannot have (line 3)`,
 		fileWithHTTPServer(`, "bearerToken": "x", "auth": {"type":"jwt"}`):                     `server "crm", bearerToken: cannot be set together with auth type jwt (line 3)`,

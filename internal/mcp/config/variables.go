@@ -35,8 +35,11 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 			return out.String(), nil
 		}
 		inside, after, isClosed := strings.Cut(rest, "}")
-		if !isClosed {
+		switch {
+		case !isClosed:
 			return "", errNotVariable
+		case strings.Contains(inside, "${"): // it would end at the first }, and the second would become text
+			return "", errNested
 		}
 		value, err := r.lookupVariable(inside)
 		if err != nil {
@@ -47,10 +50,12 @@ func (r *fileReader) expandVariables(s string) (string, error) {
 	}
 }
 
-// bareVariable matches $NAME. errNotVariable is the error for any other text after ${.
+// bareVariable matches $NAME. errNested is the error for ${A:-${B}}, and errNotVariable for any other text
+// after ${ that is not a variable.
 var (
 	bareVariable   = regexp.MustCompile(`\$[A-Za-z_][A-Za-z0-9_]*`)
 	errNotVariable = errors.New("has a ${ that is not ${NAME} or ${NAME:-default}")
+	errNested      = errors.New("has a ${ inside of another ${…}, which is not supported")
 )
 
 // lookupVariable returns the value of ${inside}.
