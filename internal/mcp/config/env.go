@@ -88,8 +88,8 @@ func ReadEnv(text string) (map[string]string, error) {
 // unquoteEnv returns a value of an environment file without its quotes, or without the comment
 // after it.
 func unquoteEnv(value string) string {
-	if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
-		inside := value[1 : n-1]
+	if end := closingQuote(value); end > 0 {
+		inside := value[1:end]
 		if value[0] == '"' {
 			inside = strings.NewReplacer(`\n`, "\n", `\"`, `"`, `\\`, `\`).Replace(inside)
 		}
@@ -97,4 +97,24 @@ func unquoteEnv(value string) string {
 	}
 	value, _, _ = strings.Cut(value, " #")
 	return strings.TrimSpace(value)
+}
+
+// closingQuote returns the offset of the quote that ends a value which begins with one: the first that
+// nothing but a comment follows, or the last byte. It returns 0 if there is none.
+func closingQuote(value string) int {
+	if value == "" || value[0] != '"' && value[0] != '\'' {
+		return 0
+	}
+	for i := 1; i < len(value); i++ {
+		switch rest := strings.TrimSpace(value[i+1:]); {
+		case value[i] == '\\' && value[0] == '"':
+			i++ // an escaped character
+		case value[i] == value[0] && (rest == "" || rest[0] == '#'):
+			return i
+		}
+	}
+	if end := len(value) - 1; value[end] == value[0] {
+		return end
+	}
+	return 0
 }

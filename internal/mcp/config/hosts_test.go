@@ -224,6 +224,32 @@ func TestParseInheritsSixVariables(t *testing.T) {
 	}
 }
 
+// TestReadEnvReadsQuotesAndComments checks values as the dotenv packages of other hosts read them.
+func TestReadEnvReadsQuotesAndComments(t *testing.T) {
+	for line, want := range map[string]string{
+		`A=b # c`:               `b`,
+		`A=b#c`:                 `b#c`,
+		`A="b" # c`:             `b`,
+		`A='b' # c`:             `b`,
+		`A="b"#c`:               `b`,
+		`A="b # c"`:             `b # c`,
+		`A="b" # say "c"`:       `b`,
+		`A="b \"c\" # d" # "e"`: `b "c" # d`,
+		`A='b \' # c`:           `b \`,
+		`A="" # none`:           ``,
+		`A="C:\"`:               `C:\`,
+		`A="b" c`:               `"b" c`,
+		`A="b`:                  `"b`,
+		`A='it's'`:              `it's`,
+		`A="`:                   `"`,
+	} {
+		env, err := ReadEnv(line + "\n")
+		if err != nil || env["A"] != want {
+			t.Errorf("ReadEnv(%s) = %q, %v, want %q", line, env["A"], err, want)
+		}
+	}
+}
+
 // Errors about files do not quote them.
 func TestParseRefusesUnusableEnvFiles(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "env")
