@@ -71,7 +71,7 @@ func parseEnvFile(s *Server, v jsonValue) error {
 // NAME=value, a comment or empty.
 func ReadEnv(text string) (map[string]string, error) {
 	env := make(map[string]string)
-	for i, line := range strings.Split(text, "\n") {
+	for i, line := range strings.Split(strings.TrimPrefix(text, byteOrderMark), "\n") {
 		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
 		if line == "" || line[0] == '#' {
 			continue

@@ -224,6 +224,22 @@ func TestParseInheritsSixVariables(t *testing.T) {
 	}
 }
 
+// TestByteOrderMarkIsIgnored reads files as editors of Windows save them. RFC 8259 section 8.1 allows that for
+// JSON, and the other hosts do it.
+func TestByteOrderMarkIsIgnored(t *testing.T) {
+	const mark = "\ufeff"
+	servers, _, err := Parse([]byte(mark+`{"mcpServers":{"a":{"url":"https://h"}}}`), testGetenv)
+	if err != nil || len(servers) != 1 {
+		t.Errorf("Parse = %+v, %v, want one server", servers, err)
+	}
+	if _, _, err := Parse([]byte(mark+mark+`{}`), testGetenv); err == nil {
+		t.Error("Parse with two marks = no error, want one")
+	}
+	if env, err := ReadEnv(mark + "A=b\r\n"); err != nil || env["A"] != "b" {
+		t.Errorf("ReadEnv = %q, %v, want A=b", env, err)
+	}
+}
+
 // TestReadEnvReadsQuotesAndComments checks values as the dotenv packages of other hosts read them.
 func TestReadEnvReadsQuotesAndComments(t *testing.T) {
 	for line, want := range map[string]string{

@@ -56,6 +56,9 @@ func (r *fileReader) warn(text string) {
 	r.warnings = append(r.warnings, text)
 }
 
+// byteOrderMark may begin a file that an editor of Windows has saved.
+const byteOrderMark = "\ufeff"
+
 // parseJSON returns the JSON value that is all of data. Duplicate names in an object are an error,
 // because programs differ about which one counts (RFC 8259 section 4).
 func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
@@ -65,7 +68,7 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	case !utf8.Valid(data):
 		return jsonValue{}, errors.New("not UTF-8")
 	}
-	data = blankComments(data)
+	data = blankComments(bytes.TrimPrefix(data, []byte(byteOrderMark)))
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
 	for complete := false; ; complete = dec.StackDepth() == 0 {
 		_, err := dec.ReadToken()
