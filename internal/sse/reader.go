@@ -39,6 +39,7 @@ type Reader struct {
 	size     int    // bytes of the event so far, with line breaks
 	data     []byte // of the event so far
 	hasData  bool   // the event has a data field, which may be empty
+	hasID    bool   // the event has an id field, which may be empty
 	lastName string // of the previous event; most events repeat it, which saves an allocation
 	lastID   string // the same for the id
 
@@ -57,7 +58,8 @@ func NewReader(r io.Reader, maxEvent int) *Reader {
 	return &Reader{src: r, maxEvent: maxEvent}
 }
 
-// LastEventID returns the id of the last event that had one, even if that had no data.
+// LastEventID returns the id of the last event that had one, even if that had no data. It returns "" if that
+// id is empty: the stream then cannot be resumed.
 func (r *Reader) LastEventID() string { return r.eventID }
 
 // Retry returns the reconnection time that the stream has set last, or 0 if it has set none.
@@ -76,7 +78,7 @@ func (r *Reader) Cut() bool { return r.cut }
 // returned.
 func (r *Reader) Next() (Frame, error) {
 	var f Frame
-	r.data, r.hasData, r.size = r.data[:0], false, 0
+	r.data, r.hasData, r.hasID, r.size = r.data[:0], false, false, 0
 	for {
 		line, err := r.readLine()
 		if err != nil {
@@ -91,7 +93,7 @@ func (r *Reader) Next() (Frame, error) {
 		case len(line) > 0 && line[0] == ':':
 			// Comments before an event, such as heartbeats, do not count towards its size: there can
 			// be any number of them.
-			if !r.hasData && f.Event == "" && f.ID == "" {
+			if !r.hasData && f.Event == "" && !r.hasID {
 				r.size = 0
 			}
 		case len(line) > 0:
@@ -101,14 +103,14 @@ func (r *Reader) Next() (Frame, error) {
 			return f, nil
 		default: // an event without data is ignored, except for its id
 			r.finishEvent(&f)
-			f, r.size = Frame{}, 0
+			f, r.hasID, r.size = Frame{}, false, 0
 		}
 	}
 }
 
 // finishEvent sets the data of f and keeps its id.
 func (r *Reader) finishEvent(f *Frame) {
-	if f.ID != "" {
+	if r.hasID {
 		r.eventID = f.ID
 	}
 	f.Data = r.data
@@ -132,7 +134,7 @@ func (r *Reader) parseField(f *Frame, line []byte) {
 	case "id":
 		// The standard ignores an id that holds NUL.
 		if bytes.IndexByte(value, 0) < 0 {
-			f.ID = cachedString(&r.lastID, value)
+			f.ID, r.hasID = cachedString(&r.lastID, value), true
 		}
 	case "retry":
 		if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
