@@ -30,7 +30,7 @@ func parseChallenge(h http.Header) challenge {
 		if len(line) > maxChallenge {
 			continue
 		}
-		all, err := oauthex.ParseWWWAuthenticate([]string{line})
+		all, err := oauthex.ParseWWWAuthenticate([]string{fillEmptyStrings(line)})
 		if err != nil {
 			continue
 		}
@@ -39,17 +39,38 @@ func parseChallenge(h http.Header) challenge {
 				continue
 			}
 			if out.metadata == "" {
-				out.metadata = c.Params["resource_metadata"]
+				out.metadata = strings.TrimSpace(c.Params["resource_metadata"])
 			}
 			if out.scopes == nil {
 				out.scopes = validScopes(strings.Fields(c.Params["scope"]))
 			}
 			if out.code == "" {
-				out.code = c.Params["error"]
+				out.code = strings.TrimSpace(c.Params["error"])
 			}
 		}
 	}
 	return out
+}
+
+// fillEmptyStrings returns a header line with a space in each empty quoted string. RFC 9110 section 5.6.4
+// allows them, as in realm="", and oauthex refuses the whole line because of one.
+func fillEmptyStrings(line string) string {
+	var out strings.Builder
+	quoted := false
+	for i := 0; i < len(line); i++ {
+		out.WriteByte(line[i])
+		switch {
+		case line[i] == '\\' && quoted && i+1 < len(line):
+			i++
+			out.WriteByte(line[i])
+		case line[i] == '"':
+			quoted = !quoted
+			if quoted && strings.HasPrefix(line[i+1:], `"`) {
+				out.WriteByte(' ')
+			}
+		}
+	}
+	return out.String()
 }
 
 // validScopes returns the valid ones of scopes (RFC 6749 section 3.3), each once.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -213,6 +214,30 @@ func TestAssertionIsReadForEachRequest(t *testing.T) {
 		write(bad)
 		if _, err := (Text{File: path}).readText("it"); err == nil {
 			t.Errorf("got %d bytes are taken, want an error", len(bad))
+		}
+	}
+}
+
+// TestChallengeMayHaveEmptyParameters checks challenges with empty quoted strings (RFC 9110 section 5.6.4): the
+// parameters beside them say where the token is requested, and with which scopes.
+func TestChallengeMayHaveEmptyParameters(t *testing.T) {
+	want := challenge{metadata: "https://a/b", scopes: []string{"x"}, code: "invalid_token"}
+	const others = `error="invalid_token", scope="x", resource_metadata="https://a/b"`
+	for _, line := range []string{
+		`Bearer realm="", ` + others,
+		`Bearer error_description="", ` + others,
+		`Bearer ` + others + `, realm=""`,
+		`Basic realm="", Bearer ` + others,
+		`Bearer realm="\"\"", error_description="a \"\" b", ` + others,
+		`Bearer realm="a \\", error_description="", ` + others,
+	} {
+		if got := parseChallenge(http.Header{"Www-Authenticate": {line}}); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v", line, got, want)
+		}
+	}
+	for _, line := range []string{`Bearer resource_metadata="", scope="", error=""`, `Bearer realm=""`, `Bearer realm="`, `Bearer "", x=""`, `"`, `""`} {
+		if got := parseChallenge(http.Header{"Www-Authenticate": {line}}); !reflect.DeepEqual(got, challenge{}) {
+			t.Errorf("%s: got %+v, want nothing", line, got)
 		}
 	}
 }
