@@ -107,10 +107,18 @@ func (c *Client) clientAssertion(a *authServer, client clientIdentity) (string, 
 // ParsePrivateKey reads a key in PEM: PKCS #8, SEC 1 or PKCS #1, of RSA with 2048 bits or
 // more, ECDSA over P-256, P-384 or P-521, or Ed25519. It also returns the algorithm to sign
 // with. The error does not quote the key.
+//
+// Other blocks before the key are skipped, as crypto/tls does: openssl ecparam -genkey writes the
+// parameters of the curve first, and a file may begin with the certificate.
 func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
-	block, _ := pem.Decode([]byte(strings.TrimSpace(text)))
+	block, rest := pem.Decode([]byte(strings.TrimSpace(text)))
 	if block == nil {
 		return nil, nil, fetchErrorf("the private key is not PEM")
+	}
+	for !strings.HasSuffix(block.Type, "PRIVATE KEY") {
+		if block, rest = pem.Decode(rest); block == nil {
+			return nil, nil, fetchErrorf("the PEM has no private key")
+		}
 	}
 	var key any
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)

@@ -297,10 +297,13 @@ func TestParsePrivateKey(t *testing.T) {
 	_, edwards, _ := ed25519.GenerateKey(rand.Reader)
 	strong, _ := rsa.GenerateKey(rand.Reader, 2048)
 	elliptic384, _ := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	elliptic256, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	parameters := string(pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7}}))
 	elliptic224, _ := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	for want, text := range map[string]string{
 		"EdDSA": pemOf(t, edwards), "RS256": pemOf(t, strong), "ES384": pemOf(t, elliptic384),
-		"unsupported type": pemOf(t, elliptic224), "not PEM": "s3cret",
+		"ES256":            parameters + pemOf(t, elliptic256), // as openssl ecparam -genkey writes it
+		"unsupported type": pemOf(t, elliptic224), "not PEM": "s3cret", "has no private key": parameters,
 		"cannot be read": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("s3cret")})),
 	} {
 		_, method, err := ParsePrivateKey(text)
