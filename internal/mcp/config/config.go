@@ -356,7 +356,8 @@ func (s *Server) AllowsResource(uri string) bool {
 		return false
 	}
 	unescaped, err := url.PathUnescape(uri)
-	if err != nil || slices.Contains(strings.FieldsFunc(unescaped, func(r rune) bool { return r == '/' || r == '\\' }), "..") {
+	// A segment also ends where a query, a fragment or parameters begin.
+	if err != nil || slices.Contains(strings.FieldsFunc(unescaped, func(r rune) bool { return strings.ContainsRune(`/\?#;`, r) }), "..") {
 		return false
 	}
 	return slices.ContainsFunc(s.Resources, func(p string) bool { return matchWildcard(p, uri) })

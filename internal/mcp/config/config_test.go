@@ -286,6 +286,22 @@ func TestMatchWildcardLetsStarsStandForAnyText(t *testing.T) {
 	}
 }
 
+// TestAllowsResourceRefusesParentDirectories checks that no URI leads out of a pattern, however the path in it
+// ends: a query and a fragment are not part of it (RFC 3986 section 3).
+func TestAllowsResourceRefusesParentDirectories(t *testing.T) {
+	s := Server{Resources: []string{"file:///srv/docs/*", "db://tables/*"}}
+	for uri, want := range map[string]bool{
+		"file:///srv/docs/a.md": true, "file:///srv/docs/a..b": true, "file:///srv/docs/...": true, "db://tables/users?where=id%3D1": true,
+		"file:///srv/docs/../key": false, "file:///srv/docs/..": false, "file:///srv/docs/%2e%2e/key": false, `file:///srv/docs/..\key`: false,
+		"file:///srv/docs/..?x": false, "file:///srv/docs/a/..?": false, "file:///srv/docs/..#x": false, "file:///srv/docs/%2E.?x": false, "file:///srv/docs/..;v=1": false,
+		"file:///srv/key": false, "": false,
+	} {
+		if got := s.AllowsResource(uri); got != want {
+			t.Errorf("AllowsResource(%q) = %v, want %v", uri, got, want)
+		}
+	}
+}
+
 func TestParseReadsTLSFiles(t *testing.T) {
 	data := `{"mcpServers": {"crm": {"url": "https://h", "tls": {"caFile": "${DIR}/ca.pem", "certFile": "c.pem", "keyFile": "c.key", "pinned": true}}}}`
 	servers, warnings, err := Parse([]byte(data), func(name string) string { return "/etc/" + strings.ToLower(name) })
