@@ -274,18 +274,22 @@ var transportHeaders = []string{
 // checkHeaders refuses headers that net/http would refuse in every request, so that the operator
 // learns of them at start-up.
 func (s *Server) checkHeaders() *fieldError {
+	seen := map[string]bool{} // in lower case; of two, a random one would be sent with each request
 	for _, name := range slices.Sorted(maps.Keys(s.Headers)) {
-		value := s.Headers[name]
+		value, low := s.Headers[name], strings.ToLower(name)
 		// RFC 9110 sections 5.1 and 5.5.
 		isSeparator := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }
 		switch {
 		case name == "" || strings.ContainsFunc(name, isSeparator):
 			return fieldErrorf("headers", "%.80q is not a header name", name)
-		case slices.Contains(transportHeaders, strings.ToLower(name)):
+		case slices.Contains(transportHeaders, low):
 			return fieldErrorf("headers."+name, "is set by the transport")
 		case !validHeaderValue(value.Reveal()):
 			return fieldErrorf("headers."+name, "has characters that a header cannot have")
+		case seen[low]:
+			return fieldErrorf("headers."+name, "appears twice, since case does not matter in names")
 		}
+		seen[low] = true
 	}
 	if !validHeaderValue(s.BearerToken.Reveal()) {
 		return fieldErrorf("bearerToken", "has characters that a header cannot have")

@@ -127,6 +127,7 @@ func TestParseErrorsNameServerFieldAndLine(t *testing.T) {
 		fileWithHTTPServer(`, "headers": {"X-Key": 7}`):                                        `server "crm", headers.X-Key: must be a string, not a number (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X Key": "secret"}`):                                 `server "crm", headers: "X Key" is not a header name (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "secret\r\n"}`):                             `server "crm", headers.X-Key: has characters that a header cannot have (line 3)`,
+		fileWithHTTPServer(`, "headers": {"X-Key": "a", "x-key": "b"}`):                        `server "crm", headers.x-key: appears twice, since case does not matter in names (line 3)`,
 		fileWithHTTPServer(`, "headers": {"Host": "x"}`):                                       `server "crm", headers.Host: is set by the transport (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "${MISSING}"}`):                             `server "crm", headers.X-Key: needs the environment variable MISSING, which is not set (line 3)`,
 		fileWithHTTPServer(`, "headers": {"X-Key": "${MISSING"}`):                              `server "crm", headers.X-Key: has a ${ that is not ${NAME} or ${NAME:-default} (line 3)`,
