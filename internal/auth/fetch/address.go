@@ -41,13 +41,16 @@ var special = func() []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24",
-		"192.88.99.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23",
+		"192.88.99.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "64:ff9b:1::/48", "100::/64", "2001::/23",
 		"2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10", "fd00:ec2::254/128",
 	} {
 		out = append(out, netip.MustParsePrefix(p))
 	}
 	return out
 }()
+
+// nat64 has the addresses that translators give to IPv4 addresses (RFC 6052 section 2.1).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // ClassifyAddress returns the class of an address that DNS gave.
 func ClassifyAddress(ip netip.Addr) AddressClass {
@@ -56,6 +59,14 @@ func ClassifyAddress(ip netip.Addr) AddressClass {
 	case ip.IsLoopback():
 		return Local
 	case !ip.IsGlobalUnicast():
+		return Forbidden
+	case nat64.Contains(ip):
+		// In a network with IPv6 only, DNS gives these for all of the IPv4 internet. RFC 6052 section 3.1
+		// forbids them for other addresses.
+		b := ip.As16()
+		if ClassifyAddress(netip.AddrFrom4([4]byte(b[12:]))) == Public {
+			return Public
+		}
 		return Forbidden
 	}
 	for _, p := range special {
