@@ -51,11 +51,13 @@ func parseHeader(token string) (header, error) {
 // isAcceptedType reports whether typ may be the type of an access token. Other JWTs of the same
 // issuer, such as logout tokens, have another type (RFC 8725 section 3.11). An ID token may also
 // be a "JWT"; it has another audience.
-func isAcceptedType(typ string) bool { return strings.EqualFold(typ, "jwt") || isAccessType(typ) }
+func isAcceptedType(typ string) bool { return isMediaType(typ, "jwt") || isAccessType(typ) }
 
-// isAccessType reports whether typ is the type of access tokens (RFC 9068 section 2.1). Media
-// types are compared without regard to case, and "application/" may be left out (RFC 7515 section
-// 4.1.9).
-func isAccessType(typ string) bool {
-	return strings.EqualFold(typ, "at+jwt") || strings.EqualFold(typ, "application/at+jwt")
+// isAccessType reports whether typ is the type of access tokens (RFC 9068 section 2.1).
+func isAccessType(typ string) bool { return isMediaType(typ, "at+jwt") }
+
+// isMediaType reports whether typ is the media type application/subtype. Media types are compared
+// without regard to case, and "application/" may be left out (RFC 7515 section 4.1.9).
+func isMediaType(typ, subtype string) bool {
+	return strings.EqualFold(typ, subtype) || strings.EqualFold(typ, "application/"+subtype)
 }

@@ -134,6 +134,7 @@ func (m tokenBuilder) shapes() []matrixRow {
 		{"typ JWT", m.signed(authtest.JSON{"typ": "JWT"}, nil), 200},
 		{"typ absent", m.signed(authtest.JSON{"typ": nil}, nil), 200},
 		{"typ as media type", m.signed(authtest.JSON{"typ": "application/AT+JWT"}, nil), 200},
+		{"typ JWT as media type", m.signed(authtest.JSON{"typ": "application/jwt"}, nil), 200},
 		{"logout token", m.signed(authtest.JSON{"typ": "logout+jwt"}, nil), 401},
 		{"typ a number", m.signed(authtest.JSON{"typ": 1}, nil), 401},
 	}
