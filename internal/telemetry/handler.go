@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
@@ -53,6 +54,20 @@ func isNotProbe(r *http.Request) bool {
 		return false
 	}
 	return true
+}
+
+// traceContext is OpenTelemetry's propagator, which reads only the first of several tracestate headers.
+// They are one list (W3C Trace Context section 3.3.1).
+type traceContext struct{ propagation.TraceContext }
+
+// Extract implements propagation.TextMapPropagator.
+func (p traceContext) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
+	if h, ok := carrier.(propagation.HeaderCarrier); ok {
+		if states := h.Values("tracestate"); len(states) > 1 {
+			carrier = propagation.MapCarrier{"traceparent": h.Get("traceparent"), "tracestate": strings.Join(states, ",")}
+		}
+	}
+	return p.TraceContext.Extract(ctx, carrier)
 }
 
 // newTracePropagator starts a new trace for a request without one, because disabled tracers create

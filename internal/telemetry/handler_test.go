@@ -50,6 +50,37 @@ func TestHandlerGivesEveryRequestATraceWithTracingOff(t *testing.T) {
 	}
 }
 
+// TestTracestateOfSeveralHeadersGoesOn sends tracestate in more than one header, as a proxy that adds its own
+// member may do. The next server gets all members, in order (W3C Trace Context section 3.3.1).
+func TestTracestateOfSeveralHeadersGoesOn(t *testing.T) {
+	col := newCollector(t)
+	for name, tel := range map[string]*Telemetry{
+		"off": newTelemetry(t, Config{}), "on": newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()}),
+	} {
+		var seen []string
+		next, nextClient := serveHandler(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header.Values("tracestate") }))
+		outgoing := &http.Client{Transport: tel.Transport(nextClient.Transport)}
+		url, client := serveHandler(t, tel.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			fetchURL(r.Context(), t, outgoing, next)
+		}), nil))
+		for sent, want := range map[string]string{"a=1;b=2,c=3": "a=1,b=2,c=3", "a=1": "a=1", "a=1;": "a=1", "a=1;b": ""} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header["Traceparent"], req.Header["Tracestate"] = []string{caller}, strings.Split(sent, ";")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if got := strings.Join(seen, ";"); got != want {
+				t.Errorf("%s: tracestate %q goes on as %q, want %q", name, sent, got, want)
+			}
+		}
+	}
+}
+
 // A request that belongs to no trace goes out as it is, and no request is changed.
 func TestTransportDoesNotChangeTheRequest(t *testing.T) {
 	col := newCollector(t)

@@ -45,7 +45,7 @@ const flushTime = 5 * time.Second
 
 // propagator reads and writes the only format in which traces enter and leave the service (W3C
 // Trace Context).
-var propagator = propagation.TraceContext{}
+var propagator propagation.TextMapPropagator = traceContext{}
 
 // Telemetry holds the providers of one process.
 type Telemetry struct {
