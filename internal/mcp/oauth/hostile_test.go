@@ -152,6 +152,7 @@ func TestMetadataLocations(t *testing.T) {
 		"https://h":                 {"", "https://h" + root + "=https://h,https://h"},
 		"https://h/mcp?x=y":         {"https://h" + root, "https://h" + root + "=https://h/mcp,https://h"},
 		"https://h/tenant":          {"https://h/tenant/prm", "https://h/tenant/prm=https://h/tenant"},
+		"https://h/a":               {"https://H:443" + root, "https://H:443" + root + "=https://h/a,https://h"},
 		"https://h/elsewhere":       {"https://other/prm", "https://other/prm=https://h/elsewhere"},
 		"https://H.Example:443/Mcp": {"", "https://h.example" + root + "/Mcp=https://h.example/Mcp; https://h.example" + root + "=https://h.example/Mcp,https://h.example"},
 	} {

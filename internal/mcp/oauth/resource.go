@@ -59,8 +59,8 @@ func (c *Client) metadataLocations(given string) []metadataLocation {
 	self, root := c.server.String(), origin(c.server)
 	atRoot := metadataLocation{root + wellKnown, []string{self, root}}
 	if given != "" {
-		if given == atRoot.url {
-			return []metadataLocation{atRoot}
+		if canonicalResource(given) == atRoot.url {
+			return []metadataLocation{{given, atRoot.resources}}
 		}
 		return []metadataLocation{{given, []string{self}}}
 	}
