@@ -46,7 +46,8 @@ var (
 func ParseReply(r fetch.Reply, requested time.Time, tokenType string) (Token, error) {
 	t, err := parseReply(r.Body, issuerTime(r.Header, requested), tokenType)
 	if err != nil {
-		return Token{}, &fetch.Error{Public: err.Error(), Status: r.Status}
+		// Some endpoints refuse a request with the status 200 (GitHub).
+		return Token{}, &fetch.Error{Public: err.Error(), Status: r.Status, Code: ErrorCode(r.Body)}
 	}
 	t.Requested = requested
 	return t, nil
@@ -130,7 +131,8 @@ func expiresIn(reply strictjson.Object) (time.Duration, bool) {
 
 // ErrorCode returns the error code of a refusal (RFC 6749 section 5.2), for the log and for
 // errors. It returns only the codes of that section and of RFC 8707, and "" otherwise: anything
-// else would be text of the other side.
+// else would be text of the other side. GitHub's code for a refresh token that has expired or was
+// revoked counts as invalid_grant.
 func ErrorCode(body []byte) string {
 	var refusal struct {
 		Error string `json:"error"`
@@ -139,11 +141,16 @@ func ErrorCode(body []byte) string {
 		return ""
 	}
 	switch refusal.Error {
-	case "invalid_request", codeInvalidClient, "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target":
+	case "bad_refresh_token":
+		return codeInvalidGrant
+	case "invalid_request", codeInvalidClient, codeInvalidGrant, "unauthorized_client", "unsupported_grant_type", "invalid_scope", "invalid_target":
 		return refusal.Error
 	}
 	return ""
 }
 
-// codeInvalidClient is the code for refused client credentials.
-const codeInvalidClient = "invalid_client"
+// The codes for refused client credentials, and for a refused grant or refresh token.
+const (
+	codeInvalidClient = "invalid_client"
+	codeInvalidGrant  = "invalid_grant"
+)

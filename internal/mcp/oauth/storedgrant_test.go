@@ -307,20 +307,24 @@ func TestRenewedTokenThatCannotBeStored(t *testing.T) {
 func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 	configured := Config{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
 	for name, c := range map[string]struct {
-		cfg  Config
-		code string
-		kept bool
+		cfg    Config
+		status int
+		code   string
+		kept   bool
 	}{
-		"invalid_grant":                        {Config{}, "invalid_grant", false},
-		"invalid_client of a registration":     {Config{}, "invalid_client", false},
-		"invalid_client of the configured one": {configured, "invalid_client", true},
-		"temporarily_unavailable":              {Config{}, "temporarily_unavailable", true},
+		"invalid_grant":                        {Config{}, 400, "invalid_grant", false},
+		"invalid_client of a registration":     {Config{}, 400, "invalid_client", false},
+		"invalid_client of the configured one": {configured, 400, "invalid_client", true},
+		"temporarily_unavailable":              {Config{}, 400, "temporarily_unavailable", true},
+		"invalid_grant with status 200":        {Config{}, 200, "invalid_grant", false},
+		"as GitHub refuses a refresh token":    {Config{}, 200, "bad_refresh_token", false},
+		"a code of another kind, status 200":   {Config{}, 200, "temporarily_unavailable", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _, another := newShared(t, c.cfg, nil)
 			a.signIn(userNamed("ann"))
 			a.as.Lock()
-			a.as.Fail = func(oauthtest.Request) string { return c.code }
+			a.as.Fail, a.as.FailWith = func(oauthtest.Request) string { return c.code }, c.status
 			a.as.Unlock()
 			a.as.Revoke(false)
 			if e := a.mustFail(userNamed("ann")); errors.Is(e, ErrConsent) == c.kept {

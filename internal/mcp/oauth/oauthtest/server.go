@@ -45,6 +45,7 @@ type Server struct {
 	Metadata map[string]any                // added to the metadata; nil takes a member away
 	Response func(url.Values)              // changes what browsers are sent back with
 	Fail     func(r Request) (code string) // refuses a token request with that error code
+	FailWith int                           // status of such a refusal; 0: 400
 	Life     int                           // of tokens, in seconds; 0: not stated
 	Refresh  bool                          // whether there are refresh tokens
 	Nonce    string                        // that proofs must have at the token endpoint

@@ -1,6 +1,7 @@
 package oauthtest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
@@ -47,7 +48,7 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	s.Requests = append(s.Requests, in)
 	if s.Fail != nil {
 		if code := s.Fail(in); code != "" {
-			refuse(http.StatusBadRequest, code)
+			refuse(cmp.Or(s.FailWith, http.StatusBadRequest), code)
 			return
 		}
 	}
