@@ -92,6 +92,9 @@ func proofKeyOf(key *ecdsa.PrivateKey) (*proofKey, error) {
 // proof, although everything else of it stays.
 func (k *proofKey) addProof(r *http.Request, token auth.Secret, nonce string) error {
 	at := url.URL{Scheme: r.URL.Scheme, Host: r.URL.Host, Path: r.URL.Path, RawPath: r.URL.RawPath}
+	if at.Path == "" {
+		at.Path = "/" // as net/http sends it
+	}
 	claims := jwt.MapClaims{"jti": rand.Text(), "htm": r.Method, "htu": at.String(), "iat": time.Now().Unix()}
 	if !token.IsZero() {
 		sum := sha256.Sum256([]byte(token.Reveal()))

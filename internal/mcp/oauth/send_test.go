@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/golang-jwt/jwt/v5"
+
 	"answerd/internal/auth"
 	"answerd/internal/mcp/oauth/oauthtest"
 )
@@ -268,6 +270,35 @@ func TestDPoPProofs(t *testing.T) {
 		w.mustSend(userNamed("ann"), "service hello")
 		if n := len(w.as.Granted("client_credentials")); n != 1 {
 			t.Errorf("got %d tokens, want 1", n)
+		}
+	}
+}
+
+// TestDPoPProofNamesTheURLThatIsRequested checks the htu of proofs: a URL without a path is requested with the
+// path / (RFC 9110 section 4.2.3).
+func TestDPoPProofNamesTheURLThatIsRequested(t *testing.T) {
+	w := newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
+	w.mustSend(userNamed("ann"), "service hello")
+	for requested, want := range map[string]string{
+		"https://h": "https://h/", "https://h?a=b": "https://h/", "https://h/": "https://h/", "https://h/m%2Fcp/?a=b#c": "https://h/m%2Fcp/",
+	} {
+		var got any
+		next := roundTrip(func(r *http.Request) (*http.Response, error) {
+			claims := jwt.MapClaims{}
+			if _, _, err := jwt.NewParser().ParseUnverified(r.Header.Get("DPoP"), claims); err != nil {
+				t.Error(err)
+			}
+			got = claims["htu"]
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+		})
+		req, _ := http.NewRequest(http.MethodGet, requested, nil)
+		resp, err := w.For(userNamed("ann")).Send(next, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got != want {
+			t.Errorf("request of %s: htu %v, want %s", requested, got, want)
 		}
 	}
 }
