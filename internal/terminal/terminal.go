@@ -34,6 +34,7 @@ var ErrInterrupted = errors.New("interrupted; the run was cancelled")
 type answer struct {
 	Answer          string            `json:"answer"`
 	Metadata        event.Metadata    `json:"metadata"`
+	Output          json.RawMessage   `json:"output,omitempty"` // the answer as a value, if it must be JSON of a schema
 	RequestMetadata map[string]string `json:"request_metadata,omitempty"`
 	RunID           string            `json:"run_id"`
 	ThreadID        string            `json:"thread_id"`
@@ -61,7 +62,7 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 	}
 	if s.options.JSON {
 		if err := json.NewEncoder(s.options.Out).Encode(answer{
-			Answer: final.Answer, Metadata: final.Metadata, RequestMetadata: r.start.Metadata,
+			Answer: final.Answer, Metadata: final.Metadata, Output: final.Output, RequestMetadata: r.start.Metadata,
 			RunID: r.start.runID, ThreadID: r.start.ThreadID, TraceID: r.start.TraceID,
 		}); err != nil {
 			return fmt.Errorf("print the answer: %w", err)
