@@ -10,12 +10,17 @@ import (
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	table "github.com/yuin/goldmark/extension/ast"
+	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
 )
 
-// markdown parses CommonMark with the tables of GitHub.
-var markdown = goldmark.New(goldmark.WithExtensions(extension.Table, extension.Strikethrough))
+// markdown parses CommonMark with the tables of GitHub, but without link reference definitions: the link is in another
+// block as a rule, which is on the terminal already, and the parser drops the text of a definition. So both stay text.
+var markdown = goldmark.New(
+	goldmark.WithParser(parser.NewParser(parser.WithBlockParsers(parser.DefaultBlockParsers()...), parser.WithInlineParsers(parser.DefaultInlineParsers()...))),
+	goldmark.WithExtensions(extension.Table, extension.Strikethrough),
+)
 
 // markdownWriter renders Markdown block by block, so that an answer still appears as it streams. A
 // block ends at a blank line outside of fenced code.

@@ -102,6 +102,9 @@ func TestMarkdownIsWrittenBlockByBlock(t *testing.T) {
 	if err := w.write("one\n\ntwo"); err != nil || b.String() != "one\n" {
 		t.Errorf("got %q, %v after the first block, want it alone", b.String(), err)
 	}
+	if got, want := write("See [a][1].\n\n", "[1]: https://example.com/a"), "See [a][1].\n\n[1]: https://example.com/a\n"; got != want {
+		t.Errorf("got %q for a link and its definition, want %q", got, want)
+	}
 }
 
 // Fenced code is one block, whatever is in it.
