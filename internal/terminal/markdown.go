@@ -135,6 +135,9 @@ func (r *renderer) block(n ast.Node) string {
 			segment := n.Lines().At(i)
 			code.Write(segment.Value(r.source))
 		}
+		if h, ok := n.(*ast.HTMLBlock); ok && h.HasClosure() { // the line that ends it is not among its lines
+			code.Write(h.ClosureLine.Value(r.source))
+		}
 		return prefixLines(strings.TrimRight(code.String(), "\n"), "    "+styleCode, "    ") + styleReset
 	case *table.Table:
 		return r.table(n)

@@ -51,6 +51,7 @@ func TestMarkdownIsRenderedForTerminals(t *testing.T) {
 		"[page](https://example.com) `x`":      "page<dim> (https://example.com)</> <code>x</>\n",
 		"| a | bb |\n|---|---|\n| ccc | d |":   "<b>a    bb</>\nccc  d\n",
 		"~~old~~ 1 \\* 2 &lt; 3":               "<s>old</> 1 * 2 < 3\n",
+		"<pre>\na\n</pre> b":                   "    <code><pre>\n    a\n    </pre> b</>\n",
 		"a <b>c</b>":                           "a <b>c</b>\n",
 	} {
 		if got := showStyles.Replace(renderMarkdown(source)); got != want {
