@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"answerd/internal/client"
@@ -149,16 +148,6 @@ func (s *Session) openPage(ctx context.Context, interrupt event.Interrupt) (map[
 	}
 }
 
-// formField is a property of an elicitation's schema (MCP specification, Elicitation,
-// PrimitiveSchemaDefinition), as far as it matters for asking.
-type formField struct {
-	Type        string   `json:"type"`
-	Title       string   `json:"title"`
-	Description string   `json:"description"`
-	Enum        []string `json:"enum"`
-	Default     any      `json:"default"`
-}
-
 // fillForm asks for each field of a form. The server's schema is checked by answerd: input that
 // does not fit is refused there, and the form is asked again.
 func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[string]any, error) {
@@ -198,65 +187,4 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 		}
 	}
 	return map[string]any{"action": "accept", "content": content}, nil
-}
-
-// askField asks for one field until the reply has its type. It returns nil for a field that is left
-// out, and the default for an empty reply.
-func (s *Session) askField(ctx context.Context, name string, field formField, required bool) (any, error) {
-	title := name
-	if field.Title != "" {
-		title = field.Title
-	}
-	if field.Description != "" {
-		title += ", " + field.Description
-	}
-	if len(field.Enum) > 0 {
-		title += " (" + strings.Join(field.Enum, ", ") + ")"
-	} else if field.Type != "string" {
-		title += " (" + field.Type + ")"
-	}
-	if field.Default != nil {
-		title += fmt.Sprintf(" [%v]", field.Default)
-	} else if !required {
-		title += " (optional)"
-	}
-	for {
-		reply, err := s.read(ctx, plainText("  "+title+": "))
-		if err != nil {
-			return nil, err
-		}
-		reply = strings.TrimSpace(reply)
-		if reply == "" && (field.Default != nil || !required) {
-			return field.Default, nil
-		}
-		if value, ok := parseField(field, reply); ok && reply != "" {
-			return value, nil
-		}
-		s.printLine("  That is not a value of this field.")
-	}
-}
-
-// parseField returns the reply as a value of the field's type.
-func parseField(field formField, reply string) (value any, ok bool) {
-	switch {
-	case len(field.Enum) > 0:
-		return reply, slices.Contains(field.Enum, reply)
-	case field.Type == "integer":
-		n, err := strconv.ParseInt(reply, 10, 64)
-		return n, err == nil
-	case field.Type == "number":
-		n, err := strconv.ParseFloat(reply, 64)
-		return n, err == nil
-	case field.Type == "boolean":
-		switch strings.ToLower(reply) {
-		case "y", "yes", "true":
-			return true, true
-		case "n", "no", "false":
-			return false, true
-		}
-		return nil, false
-	case field.Type == "array":
-		return strings.FieldsFunc(reply, func(r rune) bool { return r == ',' || r == ' ' }), true
-	}
-	return reply, true
 }

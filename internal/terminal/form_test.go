@@ -1,0 +1,65 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// fillIn asks a question whose run has a form with one field, v, and returns what the session sent as its content and
+// what it showed. The person types the lines.
+func fillIn(t *testing.T, field string, lines ...string) (sent, shown string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/input"):
+			body, _ := io.ReadAll(r.Body)
+			sent = string(body)
+		case strings.HasSuffix(r.URL.Path, "/events"):
+			fmt.Fprint(w, "id: run_1:3\nevent: final_answer\ndata: {\"answer\":\"\"}\n\n")
+		default:
+			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"run_id\":\"run_1\"}\n\n")
+			fmt.Fprintf(w, "id: run_1:2\nevent: suspended\ndata: {\"interrupts\":[{\"id\":\"i\",\"kind\":\"elicitation\",\"mode\":\"form\",\"schema\":{\"type\":\"object\",\"properties\":{\"v\":%s},\"required\":[\"v\"]}}]}\n\n", field)
+		}
+	}))
+	defer server.Close()
+	var errs strings.Builder
+	s := New(Options{URL: server.URL, In: strings.NewReader("y\n" + strings.Join(lines, "\n") + "\n"), Out: io.Discard, Err: &errs, Interactive: true})
+	defer s.Close()
+	if err := s.Ask(t.Context(), "?"); err != nil {
+		t.Errorf("%s: Ask failed: %v", field, err)
+	}
+	sent = strings.TrimSuffix(strings.TrimPrefix(sent, `{"action":"accept","content":{"v":`), `},"id":"i"}`)
+	return sent, errs.String()
+}
+
+func TestFormSendsWhatThePersonTypes(t *testing.T) {
+	for _, c := range []struct {
+		field string
+		lines []string
+		sent  string
+		shown string
+	}{
+		{`{"type":"integer","default":9007199254740993}`, []string{""}, `9007199254740993`, "[9007199254740993]"},
+		{`{"type":"integer","default":1000000}`, []string{""}, `1000000`, "[1000000]"},
+		{`{"type":"integer"}`, []string{"1.5", "18446744073709551615"}, `18446744073709551615`, "not a value"},
+		{`{"type":"number"}`, []string{"nan", "inf", ".5"}, `0.5`, "not a value"},
+		{`{"type":"number"}`, []string{"0.10"}, `0.10`, "(number)"},
+		{`{"type":"string","default":"a b"}`, []string{""}, `"a b"`, "[a b]"},
+		{`{"type":"boolean","default":false}`, []string{""}, `false`, "[false]"},
+		{`{"type":["string","null"]}`, []string{"x"}, `"x"`, "v: "},
+		{`{"type":"integer","enum":[1,2]}`, []string{"3", "2"}, `2`, "(1, 2)"},
+		{`{"type":"string","oneOf":[{"const":"r","title":"Red"},{"const":"g","title":"Green"}]}`, []string{"blue", "g"}, `"g"`, "(r = Red, g = Green)"},
+		{`{"type":"array","items":{"type":"string","enum":["New York","Rome","Oslo"]}}`, []string{"Rome Oslo"}, `["Rome","Oslo"]`, "(list: New York, Rome, Oslo)"},
+		{`{"type":"array","items":{"type":"string","enum":["New York","Rome"]}}`, []string{"New York"}, `["New York"]`, ""},
+		{`{"type":"array","items":{"anyOf":[{"const":"New York","title":"NY"},{"const":"Rome"}]}}`, []string{"New York, Rome"}, `["New York","Rome"]`, "(list: New York = NY, Rome)"},
+		{`{"type":"array","items":{"enum":["a","b"]},"default":["a","b"]}`, []string{""}, `["a","b"]`, `["a","b"]`},
+	} {
+		if sent, shown := fillIn(t, c.field, c.lines...); sent != c.sent || !strings.Contains(shown, c.shown) {
+			t.Errorf("%s: got %s sent and %q shown, want %s and %q", c.field, sent, shown, c.sent, c.shown)
+		}
+	}
+}
