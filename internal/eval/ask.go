@@ -57,14 +57,23 @@ type reply struct {
 	Interrupts []event.Interrupt `json:"interrupts"`
 }
 
-// ask asks a question and waits for the end of the run, limit at most. If ctx ends, answerd cancels the
-// run, because the connection of POST /answer is closed. The error is that of ctx.
+// ask asks a question and waits for the end of the run, limit at most. While the service is too busy to begin the
+// run, that time does not pass. If ctx ends, answerd cancels the run, because the connection of POST /answer is
+// closed. The error is that of ctx.
 func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit time.Duration) (*outcome, error) {
 	r := &outcome{}
 	began := time.Now()
-	asking, stop := context.WithTimeout(ctx, limit)
-	defer stop()
-	reply, err := e.awaitAnswer(asking, q, approve, r, &began)
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	timer := time.AfterFunc(limit, cancel)
+	defer timer.Stop()
+	reply, err := e.awaitAnswer(asking, q, approve, r, func(busy time.Duration) error {
+		timer.Stop()
+		err := wait(asking, busy)
+		timer.Reset(limit)
+		began = time.Now()
+		return err
+	})
 	r.elapsed = time.Since(began)
 	switch {
 	case ctx.Err() != nil:
@@ -83,8 +92,8 @@ func (e *evaluator) ask(ctx context.Context, q question, approve bool, limit tim
 
 // awaitAnswer sends the question until the run has an answer: each time that the run is suspended, it
 // answers the interrupts and sends the question again, which attaches to the same run because of its key.
-// began is set when a question that the service was too busy for is asked again.
-func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, began *time.Time) (*reply, error) {
+// It calls pause to wait while the service is too busy to begin the run.
+func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r *outcome, pause func(time.Duration) error) (*reply, error) {
 	key := rand.Text()
 	answered := make(map[string]bool)
 	for retries := 0; ; {
@@ -92,10 +101,14 @@ func (e *evaluator) awaitAnswer(ctx context.Context, q question, approve bool, r
 		status, err := e.client.Send(ctx, http.MethodPost, "/answer", q, http.Header{"Idempotency-Key": {key}}, &got)
 		if p, ok := errors.AsType[*client.Problem](err); ok && p.RetryAfter > 0 && p.IsBusy() && retries < maxRetries {
 			retries++
-			if err := wait(ctx, p.RetryAfter); err != nil {
+			if r.runID != "" { // the run goes on meanwhile
+				err = wait(ctx, p.RetryAfter)
+			} else {
+				err = pause(p.RetryAfter)
+			}
+			if err != nil {
 				return nil, err
 			}
-			*began = time.Now()
 			continue
 		}
 		if err != nil {

@@ -1,0 +1,55 @@
+package eval
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+// runSuite runs a suite with one case against a service that gives answer to POST /answer.
+func runSuite(t *testing.T, suite string, answer http.HandlerFunc) RunReport {
+	t.Helper()
+	s, err := Parse([]byte(suite), FileOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /agents", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"agents":[]}`) })
+	mux.HandleFunc("POST /answer", answer)
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	report, err := Run(t.Context(), s, Options{URL: server.URL})
+	if err != nil || len(report.Cases) != 1 || len(report.Cases[0].Results) != 1 {
+		t.Fatalf("got %+v, %v, want one result", report, err)
+	}
+	return report.Cases[0].Results[0]
+}
+
+// The service names a time that is longer than the run may take. The run begins after it.
+func TestRunWaitsForABusyServiceOutsideOfMaxSeconds(t *testing.T) {
+	requests := 0
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.5}}]", func(w http.ResponseWriter, _ *http.Request) {
+		if requests++; requests == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			fmt.Fprint(w, `{"code":"rate_limited"}`)
+			return
+		}
+		fmt.Fprint(w, `{"run_id":"run_1","answer":"b"}`)
+	})
+	if !got.Passed || requests != 2 || got.Seconds >= 0.5 {
+		t.Errorf("got %+v after %d requests, want a pass after the second one", got, requests)
+	}
+}
+
+func TestRunIsCancelledAtMaxSeconds(t *testing.T) {
+	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.1}}]", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // net/http notices only then that the caller is gone
+		<-r.Context().Done()
+	})
+	if got.Passed || len(got.Failures) != 1 || got.Failures[0].Expect != "max_seconds" {
+		t.Errorf("got %+v, want a failure of max_seconds", got)
+	}
+}
