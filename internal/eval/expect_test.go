@@ -39,6 +39,8 @@ func TestExpectReportsWhatARunDoesNotMeet(t *testing.T) {
 		{value, `{"json":{"/a/0":2,"/a/2":1,"/a/01":1,"/a/x":1,"/d~0/x":1,"/missing":null}}`, "json json json json json json"},
 		{value, `{"schema":{"required":["b","c"]}}`, "schema schema"},
 		{&outcome{answer: " [1, 2] \n"}, `{"json":{"":[1,2]},"schema":{"type":"array"}}`, ""},
+		{&outcome{answer: `{"id":9007199254740993,"n":8.0}`}, `{"json":{"/id":9007199254740993,"/n":8,"":{"n":8,"id":9007199254740993}}}`, ""},
+		{&outcome{answer: `{"id":9007199254740993}`}, `{"json":{"/id":9007199254740992}}`, "json"},
 		{text, `{"calls":["current_time","crm_*"]}`, ""},
 		{text, `{"calls":["crm_get_order","crm_get_order"]}`, ""},
 		{text, `{"calls":["current_time","current_time"]}`, "calls"},

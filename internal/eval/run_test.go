@@ -53,3 +53,16 @@ func TestRunIsCancelledAtMaxSeconds(t *testing.T) {
 		t.Errorf("got %+v, want a failure of max_seconds", got)
 	}
 }
+
+// A float has 53 bits, and ids have more. A model that rounds one has not given the right answer.
+func TestRunComparesLargeIntegersExactly(t *testing.T) {
+	const suite = "cases: [{name: a, question: a, expect: {json: {/id: 18446744073709551615}, schema: {properties: {id: {const: 18446744073709551615}}}}}]"
+	for id, want := range map[string]bool{"18446744073709551615": true, "18446744073709551616": false, "18446744073709550000": false} {
+		got := runSuite(t, suite, func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"run_id":"run_1","answer":"","output":{"id":%s}}`, id)
+		})
+		if got.Passed != want || !want && len(got.Failures) != 2 {
+			t.Errorf("%s: got %+v, want passed %t, or a failure of json and of schema", id, got, want)
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -58,19 +59,20 @@ type Case struct {
 
 // Expect says what must be true of a run. Its zero value expects nothing.
 type Expect struct {
-	Contains   texts           `json:"contains"`
-	Matches    texts           `json:"matches"` // regular expressions
-	JSON       map[string]any  `json:"json"`    // values by their JSON pointers
-	Schema     json.RawMessage `json:"schema"`
-	Calls      []string        `json:"calls"`       // globs for the names of tools
-	InOrder    bool            `json:"in_order"`    // of Calls
-	NeverCalls []string        `json:"never_calls"` // globs
-	MaxCost    *float64        `json:"max_cost"`
-	MaxSeconds float64         `json:"max_seconds"`
-	Rubric     string          `json:"judge"`
+	Contains   texts                      `json:"contains"`
+	Matches    texts                      `json:"matches"` // regular expressions
+	JSON       map[string]json.RawMessage `json:"json"`    // values by their JSON pointers
+	Schema     json.RawMessage            `json:"schema"`
+	Calls      []string                   `json:"calls"`       // globs for the names of tools
+	InOrder    bool                       `json:"in_order"`    // of Calls
+	NeverCalls []string                   `json:"never_calls"` // globs
+	MaxCost    *float64                   `json:"max_cost"`
+	MaxSeconds float64                    `json:"max_seconds"`
+	Rubric     string                     `json:"judge"`
 
-	patterns []*regexp.Regexp // of Matches
-	schema   *schema.Schema   // of Schema
+	patterns []*regexp.Regexp          // of Matches
+	values   map[string]*schema.Schema // of JSON: each is valid for that value alone
+	schema   *schema.Schema            // of Schema
 }
 
 // texts is one text or a list of texts.
@@ -201,6 +203,12 @@ func (e *Expect) compile() (member string, err error) {
 			return fmt.Sprintf("matches/%d", i), fmt.Errorf("is not a regular expression: %w", err)
 		}
 		e.patterns = append(e.patterns, pattern)
+	}
+	e.values = make(map[string]*schema.Schema)
+	for pointer, value := range e.JSON {
+		if e.values[pointer], err = schema.Compile(slices.Concat([]byte(`{"const":`), value, []byte("}"))); err != nil {
+			return "json/" + pointerEscapes.Replace(pointer), fmt.Errorf("the value cannot be compared: %w", err)
+		}
 	}
 	if e.Schema != nil {
 		if e.schema, err = schema.Compile(e.Schema); err != nil {

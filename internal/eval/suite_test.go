@@ -60,7 +60,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 	if c := s.Cases[0]; c.Runs != 2 || c.Pass != 1 || c.Approve || c.Line != 7 || c.Question != "Two lines,\none question\n" || len(c.Expect.Contains) != 2 || len(c.Expect.Matches) != 1 {
 		t.Errorf("got %+v, want the values of the case at line 7", c)
 	}
-	if got, want := s.Cases[0].Expect.JSON, map[string]any{"": map[string]any{"a": []any{1.0, 2.5, nil}}, "/a/0": 1.0, "/a~1b": "2026-01-02"}; !reflect.DeepEqual(got, want) {
+	if got, want := s.Cases[0].Expect.JSON, map[string]json.RawMessage{"": json.RawMessage(`{"a":[1,2.5,null]}`), "/a/0": json.RawMessage("1"), "/a~1b": json.RawMessage(`"2026-01-02"`)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("JSON = %v, want %v", got, want)
 	}
 	if c := s.Cases[1]; c.Runs != 5 || c.Pass != 0.8 || !c.Approve || c.Question != "What was asked?" || c.Agent != "support" {

@@ -125,12 +125,14 @@ func (d *document) convertScalar(n *yaml.Node, pointer string) (any, error) {
 			return nil, d.errorAt(pointer, "is not a boolean")
 		}
 		return b, nil
-	case "!!int":
+	case "!!int", "!!float":
+		if json.Valid([]byte(n.Value)) { // as it is written: a float would round a large integer
+			return json.Number(n.Value), nil
+		}
 		var i int64
-		if err := n.Decode(&i); err == nil {
+		if err := n.Decode(&i); err == nil && n.Tag == "!!int" {
 			return i, nil
 		}
-	case "!!float":
 	default:
 		return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", n.Tag))
 	}
