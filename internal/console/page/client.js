@@ -2,6 +2,8 @@
 // Requests to the service that serves this page, and its errors. Paths are relative, so that the page
 // works behind a proxy that adds a prefix.
 
+import { parseExact } from "./json.js";
+
 /** An error response: its problem document (RFC 9457), or a text if it has none. */
 export class Problem extends Error {
   /**
@@ -77,6 +79,18 @@ export class Client {
   async json(path, options) {
     const response = await this.send(path, options);
     return response.json();
+  }
+
+  /**
+   * As json, for what tools have written: large integers are not rounded.
+   *
+   * @param {string} path
+   * @param {RequestInit} [options]
+   * @returns {Promise<any>}
+   */
+  async exact(path, options) {
+    const response = await this.send(path, options);
+    return parseExact(await response.text());
   }
 
   /** @param {string} run */

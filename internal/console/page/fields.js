@@ -3,6 +3,7 @@
 // texts, numbers, yes and no, and choices (MCP 2025-11-25, client/elicitation). The
 // service judges what is written; here is only what makes writing it easy.
 import { element } from "./element.js";
+import { integer, isInteger } from "./json.js";
 
 /** @typedef {{root: HTMLElement, entry: () => [string, unknown][]}} Field entry is empty where nothing was filled in */
 
@@ -32,7 +33,7 @@ function field(name, s, required) {
   const number = s.type === "number" || s.type === "integer";
   return {
     root: element("label", { class: "field" }, element("span", {}, s.title ?? name, required ? "" : " (optional)"), control, ...about(s)),
-    entry: () => (control.value === "" && !(required && s.type === "string") ? [] : [[name, number ? Number(control.value) : control.value]]),
+    entry: () => (control.value === "" && !(required && s.type === "string") ? [] : [[name, number ? integer(control.value) ?? Number(control.value) : control.value]]),
   };
 }
 
@@ -104,7 +105,7 @@ function input(s, required) {
   }
   if (s.format === "date-time") attributes.placeholder = "2026-11-21T10:15:00Z";
   const control = element("input", attributes);
-  if (s.default !== undefined) control.value = String(s.default);
+  if (s.default !== undefined) control.value = isInteger(s.default) ? JSON.stringify(s.default) : String(s.default);
   return control;
 }
 

@@ -50,7 +50,7 @@ const send = (run, answer) => {
 const side = drawer("side", "side-open", "side-close");
 drawer("panel", "panel-open", "panel-close");
 const toEnd = stickToEnd(root);
-const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.json(path), send, exported: (run) => client.exported(run) }, show);
+const conversation = new Conversation(root, client, threads, { announce, load: (path) => client.exact(path), send, exported: (run) => client.exported(run) }, show);
 const files = /** @type {HTMLInputElement} */ (byID("files"));
 const attachments = new Attachments(byID("attached"), files, document.body, announce);
 const list = new ThreadList(threads, announce, renamed, forget);

@@ -3,6 +3,7 @@
 // asks, or more of a limit. All of it is hostile text about to be agreed to.
 import { element } from "./element.js";
 import { fieldsOf } from "./fields.js";
+import { parseExact } from "./json.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {(input: object) => Promise<unknown>} Send gives the answer; it throws a Problem */
@@ -146,7 +147,7 @@ function webAddress(text) {
 function object(text) {
   try {
     const value = JSON.parse(text);
-    if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
+    if (typeof value === "object" && value !== null && !Array.isArray(value)) return parseExact(text);
   } catch {
     // Told below, as is JSON that is no object.
   }

@@ -1,6 +1,7 @@
 // @ts-check
 // One run, from its question to its last event, with as many connections as that needs.
 import { Problem } from "./client.js";
+import { isInteger, parseExact } from "./json.js";
 import { readFrames } from "./sse.js";
 
 /**
@@ -139,11 +140,27 @@ async function* newEvents(body, position) {
 function decode(data) {
   try {
     const event = JSON.parse(data);
-    if (Number.isSafeInteger(event?.seq) && typeof event.type === "string") return event;
+    if (Number.isSafeInteger(event?.seq) && typeof event.type === "string") return withExact(event, parseExact(data));
   } catch {
     // Reported below, like JSON that is not an event.
   }
   throw new Problem(0, { code: "unreadable", detail: "The service sent something that is not an event." });
+}
+
+/**
+ * Returns an event with the values of exact that the page shows or sends back: those of tools and of the model, and the
+ * defaults of a form. The page computes with the other fields, or takes them for texts.
+ *
+ * @param {any} event
+ * @param {any} exact the same event
+ */
+function withExact(event, exact) {
+  for (const name of ["args", "payload", "output"]) if (name in event) event[name] = exact[name];
+  for (const [name, field] of Object.entries(event.schema?.properties ?? {})) {
+    const value = exact.schema.properties[name]?.default;
+    if (isInteger(value)) field.default = value;
+  }
+  return event;
 }
 
 /**

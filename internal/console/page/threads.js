@@ -73,7 +73,7 @@ export class Threads {
    */
   async read(id, before, signal) {
     const query = new URLSearchParams({ limit: String(messagesLength), ...(before && { before }) });
-    const { title, agent, runs, messages, next = "" } = await this.#client.json(`${path(id)}?${query}`, { signal });
+    const { title, agent, runs, messages, next = "" } = await this.#client.exact(`${path(id)}?${query}`, { signal });
     /** @type {Turn[]} */
     const turns = [];
     for (const m of messages) {

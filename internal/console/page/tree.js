@@ -1,6 +1,7 @@
 // @ts-check
 // A JSON value as a tree that opens and closes by mouse and keyboard.
 import { element } from "./element.js";
+import { isInteger } from "./json.js";
 
 const mostNodes = 2000; // a value may have millions
 const openLevels = 2;
@@ -27,7 +28,7 @@ export function tree(label, value) {
 function node(name, value, level, left) {
   left.nodes--;
   const key = name === "" ? [] : [element("span", { class: "tree-key" }, name), ": "];
-  if (typeof value !== "object" || value === null) return element("div", { class: "tree-leaf" }, ...key, element("span", { class: "tree-value" }, JSON.stringify(value) ?? ""));
+  if (typeof value !== "object" || value === null || isInteger(value)) return element("div", { class: "tree-leaf" }, ...key, element("span", { class: "tree-value" }, JSON.stringify(value) ?? ""));
   const members = Object.entries(value);
   const size = Array.isArray(value) ? `[${members.length}]` : `{${members.length}}`;
   const list = element("div", { class: "tree-members" });
