@@ -1,7 +1,7 @@
-// Values that a page changes by accident: integers that JavaScript rounds.
+// Values that a page changes by accident: integers that JavaScript rounds, addresses in parentheses.
 import { after, before, beforeEach, describe, it } from "node:test";
 import assert from "node:assert/strict";
-import { answered, ask, finalAnswer, missing, openPage, script, sse, start, startBrowser, startDemo } from "./stage.js";
+import { answered, ask, finalAnswer, missing, openPage, says, script, sse, start, startBrowser, startDemo } from "./stage.js";
 
 const call = { call_id: "c1", tool: "lookup", server: "crm" };
 const big = "9007199254740993"; // a number of JavaScript is one less
@@ -72,6 +72,16 @@ describe("the console and values", { skip: missing }, () => {
       await page.locator(".ask").getByRole("button", { name: "Send" }).click();
     });
     assert.equal(sent, `{"id":"int_1","action":"accept","content":{"n":${big},"m":12}}`);
+    assert.deepEqual(faults, []);
+  });
+
+  it("links addresses without the parentheses around them", async () => {
+    await script(page, says("(see [a](https://a.example/x)) [b](https://b.example/y_(z)) ([c](https://c.example/y_(z))) [d](<https://d.example/q>) (https://e.example/y_(z)). (see https://f.example/g) https://h.example/(i"));
+    await ask(page, "?");
+    await answered(page);
+    const links = await page.locator(".text a").evaluateAll((all) => all.map((a) => a.getAttribute("href")));
+    assert.deepEqual(links, ["https://a.example/x", "https://b.example/y_(z)", "https://c.example/y_(z)", "https://d.example/q", "https://e.example/y_(z)", "https://f.example/g", "https://h.example/(i"]);
+    assert.equal(await page.locator(".text").innerText(), "(see a) b (c) d (https://e.example/y_(z)). (see https://f.example/g) https://h.example/(i");
     assert.deepEqual(faults, []);
   });
 });

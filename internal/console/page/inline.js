@@ -104,10 +104,26 @@ function strong(text, at, depth) {
  * @returns {Span | null}
  */
 function link(text, at, depth) {
-  const m = /^\[([^[\]\n]{1,500})\]\(<?(https?:[^\s<>]{1,1500}?)>?\)(?!\))/i.exec(text.slice(at, at + longestSpan));
-  const href = m && safe(m[2]);
-  if (!m || !href) return null;
-  return { node: anchor(href, withoutLinks(m[1], depth)), end: at + m[0].length };
+  const m = /^\[([^[\]\n]{1,500})\]\((<?)(https?:[^\s<>]{1,1500})/i.exec(text.slice(at, at + longestSpan));
+  if (!m) return null;
+  const address = m[2] ? m[3] : balanced(m[3]);
+  const close = m[2] ? ">)" : ")";
+  const end = at + m[0].length - m[3].length + address.length;
+  const href = safe(address);
+  if (!href || !text.startsWith(close, end)) return null;
+  return { node: anchor(href, withoutLinks(m[1], depth)), end: end + close.length };
+}
+
+/** The text up to the first parenthesis that closes one before it: an address may have pairs of them.
+ * @param {string} text
+ */
+function balanced(text) {
+  let open = 0;
+  for (let i = 0; i < text.length; i++) {
+    if (text[i] === "(") open++;
+    else if (text[i] === ")" && --open < 0) return text.slice(0, i);
+  }
+  return text;
 }
 
 /** The text of a link may be bold or code, but holds no other link.
@@ -126,8 +142,12 @@ function withoutLinks(text, depth) {
 function bareLink(text, at) {
   if (/\w/.test(text[at - 1] ?? "")) return null;
   let found = /^https?:\/\/[^\s<>"`*]+/.exec(text.slice(at, at + longestSpan))?.[0] ?? "";
-  found = found.replace(/[.,;:!?'_\]}]+$/, "");
-  if (found.endsWith(")") && !found.includes("(")) found = found.replace(/[).,;:!?]+$/, "");
+  let unopened = found.split(")").length - found.split("(").length;
+  for (let before = ""; before !== found; ) {
+    before = found;
+    found = found.replace(/[.,;:!?'_\]}]+$/, "");
+    if (found.endsWith(")") && unopened-- > 0) found = found.slice(0, -1);
+  }
   const href = safe(found);
   return href ? { node: anchor(href, [document.createTextNode(found)]), end: at + found.length } : null;
 }
