@@ -229,4 +229,20 @@ describe("the conversations of a browser", { skip: missing }, () => {
     assert.deepEqual(faults.filter((f) => !f.includes("status of 404")), []);
     await close();
   });
+
+  it("stay in the list if they cannot be deleted", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url);
+    await ask(page, "What is 2 + 3?");
+    await answered(page);
+    await page.route("**/threads/*", (route) => route.request().method() === "DELETE" ? route.fulfill(problem(503, "overloaded", "The log is down.")) : route.fallback());
+    const remove = page.locator("#threads [data-part=delete]");
+    await remove.click();
+    await remove.click();
+    await page.getByText("The log is down.").waitFor();
+    await page.reload();
+    await page.locator(".thread-link").waitFor();
+    assert.equal(await page.locator(".thread-link").count(), 1);
+    assert.deepEqual(faults.filter((f) => !/status of 503/.test(f)), []);
+    await close();
+  });
 });

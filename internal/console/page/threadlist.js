@@ -214,12 +214,12 @@ export class ThreadList {
       this.#listed = this.#listed.filter((t) => t.thread_id !== id);
       this.#showProblem(null);
       this.#announce("The conversation is deleted");
+      void this.load();
     } catch (error) {
-      this.#showProblem(error);
+      this.#showProblem(error); // until the list is read the next time
     }
     this.#draw();
     if (neighbour && (document.activeElement === document.body || document.activeElement === null)) this.#link(neighbour.thread_id)?.focus();
-    void this.load();
   }
 }
 

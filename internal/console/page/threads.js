@@ -2,6 +2,8 @@
 // The caller's conversations. The service keeps them; without authentication all callers are one, so
 // this browser keeps the ids of those that were started in it, and lists no others.
 
+import { Problem } from "./client.js";
+
 /** A conversation in the list.
  * @typedef {{thread_id: string, title: string, updated_at: string, status: string}} Listed
  *
@@ -94,8 +96,15 @@ export class Threads {
 
   /** Deletes a conversation with its runs. @param {string} id */
   async remove(id) {
-    this.#browser?.remove(id);
-    await this.#client.send(path(id), { method: "DELETE" });
+    let gone = true;
+    try {
+      await this.#client.send(path(id), { method: "DELETE" });
+    } catch (error) {
+      gone = error instanceof Problem && error.status === 404;
+      throw error;
+    } finally {
+      if (gone) this.#browser?.remove(id); // and not before: it would no longer be listed, and still be kept
+    }
   }
 
   /** Notes that a question of this conversation was asked here. @param {Thread} thread */
