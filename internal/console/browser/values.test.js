@@ -64,14 +64,16 @@ describe("the console and values", { skip: missing }, () => {
     assert.deepEqual(faults, []);
   });
 
-  it("sends large integers of a form", async () => {
+  it("sends large integers of a form, and no empty list for a choice that may be left out", async () => {
     const schema = { type: "object", required: ["n"], properties: {
-      n: { type: "integer", title: "Number", default: "BIG" }, m: { type: "integer", title: "More" } } };
+      n: { type: "integer", title: "Number", default: "BIG" }, m: { type: "integer", title: "More" },
+      tags: { type: "array", title: "Tags", minItems: 1, items: { type: "string", enum: ["a", "b"] } },
+      none: { type: "array", title: "None", items: { type: "string", enum: ["a", "b"] } } } };
     const sent = await send({ type: "elicitation", mode: "form", schema }, async () => {
       await page.locator(".ask").getByLabel("More").fill("12");
       await page.locator(".ask").getByRole("button", { name: "Send" }).click();
     });
-    assert.equal(sent, `{"id":"int_1","action":"accept","content":{"n":${big},"m":12}}`);
+    assert.equal(sent, `{"id":"int_1","action":"accept","content":{"n":${big},"m":12,"none":[]}}`);
     assert.deepEqual(faults, []);
   });
 

@@ -27,7 +27,7 @@ export function fieldsOf(schema) {
 function field(name, s, required) {
   if (s.type === "boolean") return yesNo(name, s);
   const some = s.type === "array" ? choices(s.items ?? {}) : null;
-  if (some) return severalOf(name, s, some);
+  if (some) return severalOf(name, s, some, required);
   const one = choices(s);
   const control = one ? select(one, s, required) : input(s, required);
   const number = s.type === "number" || s.type === "integer";
@@ -54,15 +54,20 @@ function yesNo(name, s) {
  * @param {string} name
  * @param {any} s
  * @param {[string, string][]} options
+ * @param {boolean} required
  * @returns {Field}
  */
-function severalOf(name, s, options) {
+function severalOf(name, s, options, required) {
   const chosen = new Set(Array.isArray(s.default) ? s.default : []);
   const boxes = options.map(([value]) => element("input", { type: "checkbox", value, checked: chosen.has(value) }));
   const labels = options.map(([, title], i) => element("label", { class: "choice" }, boxes[i], element("span", {}, title)));
   return {
     root: element("fieldset", { class: "field" }, element("legend", {}, s.title ?? name), ...about(s), ...labels),
-    entry: () => [[name, boxes.filter((b) => b.checked).map((b) => b.value)]],
+    entry: () => {
+      const values = boxes.filter((b) => b.checked).map((b) => b.value);
+      // Left out only where an empty list would be refused: a server may put its default in place of what is left out.
+      return values.length === 0 && !required && s.minItems > 0 ? [] : [[name, values]];
+    },
   };
 }
 
