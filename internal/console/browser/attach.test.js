@@ -41,6 +41,22 @@ describe("attachments and output", { skip: missing }, () => {
     await close();
   });
 
+  it("names a file that cannot be read, and attaches the others", async () => {
+    const { page, faults, close } = await openPage(browser, demo.url);
+    await page.evaluate(() => {
+      const read = File.prototype.arrayBuffer;
+      File.prototype.arrayBuffer = function () {
+        return this.name === "folder" ? Promise.reject(new DOMException("a folder", "NotReadableError")) : read.call(this);
+      };
+    });
+    await page.locator("#files").setInputFiles(["one.txt", "folder", "two.txt"].map((name) => ({ name, mimeType: "text/plain", buffer: Buffer.from(name) })));
+    await page.getByText("folder was not attached: it cannot be read.").waitFor();
+    await page.getByRole("button", { name: "Remove two.txt" }).waitFor();
+    assert.equal(await page.locator("#attached button").count(), 2);
+    assert.deepEqual(faults, []);
+    await close();
+  });
+
   it("shows output as a tree", async () => {
     const { page, faults, close } = await openPage(browser, demo.url);
     await page.route("**/answer/stream", async (route) => {

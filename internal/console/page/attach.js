@@ -47,6 +47,7 @@ export class Attachments {
 
   /** @param {Iterable<File> | ArrayLike<File> | null} files */
   async add(files) {
+    let unreadable = "";
     for (const file of Array.from(files ?? [])) {
       const used = this.#files.reduce((n, f) => n + (f.data.length / 4) * 3, 0);
       if (this.#files.length >= mostFiles || used + file.size > mostBytes) {
@@ -54,10 +55,16 @@ export class Attachments {
         this.#draw(`${file.name} was not attached: at most ${mostFiles} files and ${mostBytes / 1000} kB can be sent.`);
         return;
       }
-      this.#files.push({ name: file.name, media_type: file.type || "text/plain", data: base64(new Uint8Array(await file.arrayBuffer())) });
+      const bytes = await file.arrayBuffer().catch(() => null); // a folder that was dropped, or a file that is gone
+      if (!bytes) {
+        unreadable = `${file.name} was not attached: it cannot be read.`;
+        this.#announce(unreadable);
+        continue;
+      }
+      this.#files.push({ name: file.name, media_type: file.type || "text/plain", data: base64(new Uint8Array(bytes)) });
       this.#announce(`${file.name} is attached`);
     }
-    this.#draw("");
+    this.#draw(unreadable);
   }
 
   /** Returns the files and removes them from the list. */
