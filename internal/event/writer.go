@@ -47,6 +47,7 @@ type openCall struct {
 	complete bool   // tool_call has come
 	done     bool   // tool_result or tool_error has come
 	text     []byte // the arguments that have come
+	executor Executor
 }
 
 // NewWriter returns the writer of a run that has no events yet.
@@ -179,9 +180,11 @@ func (w *Writer) closersLocked(b Body) (closers []Body) {
 			continue
 		}
 		if !c.complete {
-			closers = append(closers, ToolCall{Call: c.Call, ArgsText: string(c.text)})
+			closers = append(closers, ToolCall{Call: c.Call, ArgsText: string(c.text), Executor: c.executor})
 		}
-		closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: payload})
+		if c.executor != Client { // the outcome of a client's call comes with its next request, if at all
+			closers = append(closers, ToolError{Call: c.Call, Kind: "cancelled", Payload: payload})
+		}
 	}
 	if w.step != 0 && !resets {
 		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(b)})
@@ -248,7 +251,7 @@ func (w *Writer) applyCallLocked(b Body) (reason string) {
 		if w.callLocked(b.CallID) != nil {
 			return "the call was started"
 		}
-		w.calls = append(w.calls, openCall{Call: b.Call})
+		w.calls = append(w.calls, openCall{Call: b.Call, executor: b.Executor})
 	case ToolCallArgs:
 		c := w.callLocked(b.CallID)
 		if c == nil || c.complete {

@@ -1,0 +1,40 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"answerd/internal/llm/llmtest"
+)
+
+// cutCall is an answer that breaks off while the model writes a call of the caller's own tool.
+func cutCall(w http.ResponseWriter, _ *http.Request) {
+	llmtest.Stream(w, "", map[string]any{"tool_calls": []any{map[string]any{
+		"index": 0, "id": "c1", "type": "function", "function": map[string]any{"name": "colour", "arguments": `{"of":`},
+	}}})
+}
+
+// A run can end while the model writes a call of the caller's own tool. The call is closed, and it must
+// not look like a call of a server's tool: no format then knows it.
+func TestStreamEndsWithinACallOfTheCallersTool(t *testing.T) {
+	t.Parallel()
+	s := serve(t, llmtest.Turns(cutCall, cutCall, cutCall, cutCall), nil, nil)
+	question := `{"role":"user","content":"The sky?"}`
+	for _, c := range []struct{ path, body, end, never string }{
+		{"/v1/responses", `{"input":"The sky?","stream":true,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"}}]}`, `"type":"response.failed"`, "mcp_call"},
+		{"/v1/chat/completions", `{"messages":[` + question + `],"stream":true,"tools":[{"type":"function","function":{"name":"colour"}}]}`, `"error":{`, "colour failed"},
+		{"/api/chat", `{"id":"c","messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"The sky?"}]}],"tools":[{"name":"colour"}]}`, `"type":"error"`, "tool-output-error"},
+		{"/agui", `{"threadId":"t","runId":"r","messages":[` + question + `],"tools":[{"name":"colour","description":"","parameters":{}}]}`, "RUN_ERROR", "TOOL_CALL_RESULT"},
+	} {
+		all := frames(t, s.do(t, "POST", c.path, c.body), "")
+		var stream []string
+		for _, f := range all {
+			stream = append(stream, string(f.Data))
+		}
+		got := strings.Join(stream, "\n")
+		if !strings.Contains(got, c.end) || strings.Contains(got, c.never) {
+			t.Errorf("%s: got the stream\n%s\nwant %s in it, and no %s", c.path, got, c.end, c.never)
+		}
+	}
+}
