@@ -15,11 +15,12 @@ import (
 type Encoder struct {
 	head         chunk
 	includeUsage bool
-	structured   bool           // the content must be JSON
-	begun        bool           // the stream has text
-	newStep      bool           // a step has begun since the last text
-	byID         map[string]int // index of a call in tool_calls, by its id
-	usage        event.Usage    // of the steps so far
+	structured   bool            // the content must be JSON
+	begun        bool            // the stream has text
+	newStep      bool            // a step has begun since the last text
+	byID         map[string]int  // index of a call in tool_calls, by its id
+	withArgs     map[string]bool // the calls whose arguments were sent, by id
+	usage        event.Usage     // of the steps so far
 }
 
 // NewEncoder returns the encoder of a new stream. includeUsage is stream_options.include_usage.
@@ -28,6 +29,7 @@ func NewEncoder(h Header, includeUsage bool) *Encoder {
 		head:         chunk{ID: completionID(h), Object: "chat.completion.chunk", Created: h.Created.Unix(), Model: h.Model},
 		includeUsage: includeUsage,
 		byID:         make(map[string]int),
+		withArgs:     make(map[string]bool),
 	}
 }
 
@@ -55,8 +57,16 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 			return enc.encodeCallStart(b.Call)
 		}
 	case event.ToolCallArgs:
-		if i, ok := enc.byID[b.CallID]; ok {
-			return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, Function: functionDelta{Arguments: b.Delta}}}})
+		if _, ok := enc.byID[b.CallID]; ok {
+			return enc.encodeArguments(b.CallID, b.Delta)
+		}
+	case event.ToolCall:
+		switch {
+		case b.Executor != event.Client:
+			return enc.encodeReasoning(reasoningText(b))
+		case !enc.withArgs[b.CallID]:
+			// Endpoints may send none for a tool without parameters. Clients parse what they got as JSON.
+			return enc.encodeArguments(b.CallID, argumentsOf(b))
 		}
 	case event.StepReset:
 		// Streamed text cannot be withdrawn, so it is separated from what follows.
@@ -113,6 +123,12 @@ func (enc *Encoder) encodeCallStart(c event.Call) []sse.Frame {
 	i := len(enc.byID)
 	enc.byID[c.CallID] = i
 	return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: i, ID: c.CallID, Type: "function", Function: functionDelta{Name: c.Tool}}}})
+}
+
+// encodeArguments returns a chunk with a piece of the arguments of a client call.
+func (enc *Encoder) encodeArguments(call, piece string) []sse.Frame {
+	enc.withArgs[call] = true
+	return enc.encodeDelta(delta{ToolCalls: []callDelta{{Index: enc.byID[call], Function: functionDelta{Arguments: piece}}}})
 }
 
 // endStream returns the last chunks of a stream: one with the finish_reason, one with the usage if

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -36,5 +37,30 @@ func TestStreamEndsWithinACallOfTheCallersTool(t *testing.T) {
 		if !strings.Contains(got, c.end) || strings.Contains(got, c.never) {
 			t.Errorf("%s: got the stream\n%s\nwant %s in it, and no %s", c.path, got, c.end, c.never)
 		}
+	}
+}
+
+// Some endpoints send no arguments for a tool without parameters. Clients parse what they got as JSON.
+func TestChatStreamHasTheArgumentsOfACallWithoutAny(t *testing.T) {
+	t.Parallel()
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour"})), nil, nil)
+	var got string
+	for _, f := range frames(t, s.do(t, "POST", "/v1/chat/completions", ask("The sky?", `,"stream":true,"tools":[{"type":"function","function":{"name":"colour"}}]`)), "") {
+		var chunk struct {
+			Choices []struct {
+				Delta struct {
+					ToolCalls []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
+				}
+			}
+		}
+		_ = json.Unmarshal(f.Data, &chunk) // [DONE] is not JSON
+		for _, c := range chunk.Choices {
+			for _, call := range c.Delta.ToolCalls {
+				got += call.Function.Arguments
+			}
+		}
+	}
+	if want := "{}"; got != want {
+		t.Errorf("got the arguments %q, want %q", got, want)
 	}
 }
