@@ -88,6 +88,7 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 		// Messages cannot be withdrawn, but a client may know this custom event.
 		enc.endText()
 		enc.endReasoning()
+		enc.pending = nil // only the last step of a run has calls of the client's tools
 		enc.emitEvent("CUSTOM", fields{"name": "step_reset", "value": fields{"step": b.Step, "reason": b.Reason}})
 	case event.TextStart:
 		enc.message = enc.nextMessage()

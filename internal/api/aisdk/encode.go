@@ -86,6 +86,7 @@ func (enc *Encoder) encodeEvent(body event.Body) {
 		// Streamed text cannot be withdrawn, but a page may know this data part.
 		enc.endText()
 		enc.endReasoning()
+		enc.held = nil // only the last step of a run has calls of the page's tools
 		enc.emitChunk(chunk{"type": "data-step-reset", "data": chunk{"step": b.Step, "reason": b.Reason}})
 	case event.Budget:
 		enc.emitChunk(chunk{"type": "data-budget", "transient": true, "data": chunk{"limit": b.Limit, "used": b.Used, "max": b.Max}})

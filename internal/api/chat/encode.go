@@ -201,6 +201,8 @@ func (c *Collector) Add(e event.Event) {
 		if b.Executor == event.Client {
 			c.calls = append(c.calls, call{ID: b.CallID, Type: "function", Function: function{b.Tool, argumentsOf(b)}})
 		}
+	case event.StepReset:
+		c.calls = nil // the step's calls are void; only the last step of a run has calls of the caller's tools
 	case event.FinalAnswer:
 		c.end = b
 	}
