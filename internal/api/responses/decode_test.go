@@ -61,6 +61,42 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	}
 }
 
+// Clients that keep the conversation themselves append the output of each response to the next input. The
+// model then gets the calls of servers' tools again, as it does with item_reference.
+func TestCallsOfServersToolsInTheInputAreHistory(t *testing.T) {
+	q, err := responses.Decode([]byte(input(`[
+		{"role":"user","content":"Notes?"},
+		{"type":"mcp_list_tools","id":"mcpl_1_crm","server_label":"crm","tools":[]},
+		{"type":"mcp_call","id":"mcp_1_call_1","server_label":"crm","name":"get","arguments":"{\"id\":1}","output":"one","error":null,"status":"completed"},
+		{"type":"mcp_call","id":"mcp_1_call_2","server_label":"crm","name":"get","arguments":"{}","output":null,"error":{"type":"mcp_tool_execution_error","content":[{"type":"text","text":"no id"}]}},
+		{"type":"mcp_call","id":"mcp_1_call_3","server_label":"crm","name":"get","arguments":"{}","error":{"type":"mcp_protocol_error","code":-32603,"message":"down"}},
+		{"type":"mcp_call","id":"other","server_label":"crm","name":"get","arguments":"{}","error":"gone"},
+		{"type":"mcp_call","id":"mcp_1_call_4","server_label":"crm","name":"get","arguments":"{}","status":"incomplete"},
+		{"role":"assistant","content":"One."},` + hello + `]`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range q.History {
+		line := m.Role + " " + m.CallID + " " + m.Content
+		for _, c := range m.Calls {
+			line += c.ID + " " + c.Name + c.Arguments
+		}
+		got = append(got, line)
+	}
+	want := `user  Notes?|assistant  call_1 get{"id":1}|tool call_1 one|assistant  call_2 get{}|tool call_2 Error: no id|` +
+		`assistant  call_3 get{}|tool call_3 Error: down|assistant  other get{}|tool other Error: gone|assistant  One.`
+	if strings.Join(got, "|") != want {
+		t.Errorf("got the history\n%s\nwant\n%s", strings.Join(got, "|"), want)
+	}
+	for _, item := range []string{`{"type":"mcp_call","name":"get","arguments":"{}","output":"x"}`, `{"type":"mcp_call","id":"mcp_1_a","arguments":"{}","output":"x"}`} {
+		_, err := responses.Decode([]byte(input(`[` + item + `,` + hello + `]`)))
+		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != "input[0]" {
+			t.Errorf("%s: got %v, want an Invalid about input[0]", item, err)
+		}
+	}
+}
+
 // JSON has one kind of number; what is repeated is the integer.
 func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
 	q, err := responses.Decode([]byte(input(`"?"`, `,"max_output_tokens":5.0,"max_tool_calls":2e0,"top_logprobs":0.0`)))

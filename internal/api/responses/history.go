@@ -110,9 +110,7 @@ func (q *Request) appendItem(s *runItems, kind, name string) {
 		}
 	case "mcp":
 		if c, ok := s.calls[name]; ok {
-			q.History = append(q.History,
-				agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}},
-				agent.Message{Role: "tool", CallID: name, Content: s.results[name]})
+			q.addServerCall(c, s.results[name])
 		}
 	}
 }
@@ -126,4 +124,11 @@ func (q *Request) addCall(c agent.ClientCall) {
 		return
 	}
 	q.History = append(q.History, agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}})
+}
+
+// addServerCall adds a call of a server's tool to the history, with its result.
+func (q *Request) addServerCall(c agent.ClientCall, result string) {
+	q.History = append(q.History,
+		agent.Message{Role: "assistant", Calls: []agent.ClientCall{c}},
+		agent.Message{Role: "tool", CallID: c.ID, Content: result})
 }

@@ -20,6 +20,7 @@ type inItem struct {
 	Name      string          `json:"name"`
 	Arguments string          `json:"arguments"`
 	Output    json.RawMessage `json:"output"`
+	Error     json.RawMessage `json:"error"` // of an mcp_call; a text or an object
 
 	ApprovalID string `json:"approval_request_id"`
 	Approve    bool   `json:"approve"`
@@ -92,12 +93,53 @@ func (q *Request) readItem(at string, item inItem) error {
 		return q.readApproval(at, item)
 	case "item_reference":
 		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: at})
-	case "reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request":
-		// Output items of earlier responses: the run has them, or the model does not need them.
+	case "mcp_call":
+		return q.readServerCall(at, item)
+	case "reasoning", "mcp_list_tools", "mcp_approval_request":
+		// Output items of earlier responses that the model does not need.
 	default:
 		return &Invalid{at + ".type", "is not supported"}
 	}
 	return nil
+}
+
+// readServerCall adds a call of a server's tool, and its result, to the history. It ignores a call without an
+// outcome, which a response has that waits for approvals: the next one has the call again.
+func (q *Request) readServerCall(at string, item inItem) error {
+	if item.ID == "" || item.Name == "" {
+		return &Invalid{at, "must have an id and a name"}
+	}
+	c := agent.ClientCall{ID: item.ID, Name: item.Name, Arguments: item.Arguments}
+	if kind, _, id, ok := parseItemID(item.ID); ok && kind == "mcp" {
+		c.ID = id // endpoints bound the length of a call's id
+	}
+	if message := errorText(item.Error); message != "" {
+		q.addServerCall(c, "Error: "+message)
+		return nil
+	}
+	text, _, err := decodeContent(at+".output", item.Output)
+	if err == nil && item.Output != nil && string(item.Output) != "null" {
+		q.addServerCall(c, text)
+	}
+	return err
+}
+
+// errorText returns the text of the error of an mcp_call; "" if there is none.
+func errorText(raw json.RawMessage) (text string) {
+	var e struct {
+		Message string
+		Content []struct{ Text string }
+	}
+	if raw == nil || string(raw) == "null" || json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	if json.Unmarshal(raw, &e) != nil || e.Message == "" && len(e.Content) == 0 {
+		return string(raw)
+	}
+	for _, part := range e.Content {
+		e.Message = strings.TrimPrefix(e.Message+"\n"+part.Text, "\n")
+	}
+	return e.Message
 }
 
 // readMessage adds a message to the history, or to the instructions if its role is system or
