@@ -23,7 +23,7 @@ type inItem struct {
 	Error     json.RawMessage `json:"error"` // of an mcp_call; a text or an object
 
 	ApprovalID string `json:"approval_request_id"`
-	Approve    bool   `json:"approve"`
+	Approve    *bool  `json:"approve"`
 	Reason     string `json:"reason"`
 }
 
@@ -171,8 +171,10 @@ func (q *Request) readApproval(at string, item inItem) error {
 		return &Invalid{at + ".approval_request_id", "belongs to another response than the approvals before it"}
 	case slices.ContainsFunc(q.Approvals, func(a Approval) bool { return a.Interrupt == interrupt }):
 		return &Invalid{at + ".approval_request_id", "answered twice"}
+	case item.Approve == nil:
+		return &Invalid{at + ".approve", "is required"}
 	}
-	q.Approvals = append(q.Approvals, Approval{run, interrupt, item.Approve, item.Reason})
+	q.Approvals = append(q.Approvals, Approval{run, interrupt, *item.Approve, item.Reason})
 	return nil
 }
 
