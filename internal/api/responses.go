@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 
@@ -94,7 +95,11 @@ func (h *Handler) continueThread(r *http.Request, q *responses.Request) error {
 // cause.
 func startProblem(err error, q responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
+	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
 	switch {
+	case isInvalid && strings.HasPrefix(bad.Pointer, "/servers/"):
+		index, _ := strconv.Atoi(strings.TrimPrefix(bad.Pointer, "/servers/")) // the agent made it of a number
+		return &responses.Invalid{Param: q.ServerParam(index), Message: bad.Detail}
 	case errors.Is(err, thread.ErrNoTurn):
 		p := newProblem("not_found", "Previous response with id '"+q.PreviousID+"' not found.")
 		p.param = "previous_response_id"

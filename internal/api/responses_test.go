@@ -336,7 +336,8 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 	for field, body := range map[string]string{
 		"tools[0].server_url":       `,"tools":[{"type":"mcp","server_label":"x","server_url":"http://169.254.169.254/"}]`,
 		"tools[0].require_approval": `,"tools":[{"type":"mcp","server_label":"default","require_approval":"always"}]`,
-		"answerd.servers.0":         `,"tools":[{"type":"mcp","server_label":"nosuch"}]`,
+		"tools[1].server_label":     `,"tools":[{"type":"mcp","server_label":"default"},{"type":"mcp","server_label":"nosuch"}]`,
+		"answerd.servers.0":         `,"tools":[{"type":"mcp","server_label":"default"}],"answerd":{"servers":["nosuch"]}`,
 		"background":                `,"background":true,"store":false`,
 	} {
 		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", body)), 400)

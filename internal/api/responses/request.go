@@ -2,6 +2,8 @@ package responses
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 
 	"answerd/internal/agent"
 )
@@ -39,6 +41,19 @@ type Request struct {
 
 // IsStored reports whether the response can be retrieved and continued later. The default is true.
 func (q *Request) IsStored() bool { return q.Echo.Store == nil || *q.Echo.Store }
+
+// ServerParam returns the parameter that named the server at that index of Servers: a tool of type mcp, or
+// the member "answerd", whose servers follow.
+func (q *Request) ServerParam(index int) string {
+	if index >= len(q.ListedServers) {
+		return fmt.Sprintf("answerd.servers.%d", index-len(q.ListedServers))
+	}
+	named := slices.IndexFunc(q.Echo.Tools, func(raw json.RawMessage) bool {
+		var t inTool
+		return json.Unmarshal(raw, &t) == nil && t.Type == "mcp" && t.ServerLabel == q.ListedServers[index]
+	})
+	return fmt.Sprintf("tools[%d].server_label", named)
+}
 
 // Approval is a person's answer to an mcp_approval_request.
 type Approval struct {
