@@ -110,7 +110,7 @@ func prefixPointer(err error, prefix, conversation string) error {
 	}
 	pointer := bad.Pointer
 	switch field, _, _ := strings.Cut(pointer[min(len(pointer), 1):], "/"); field {
-	case "servers", "tools", "max_turns", "budget", "context", "prompt":
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "output_schema":
 		pointer = prefix + "/answerd" + pointer
 	case "question", "history":
 		pointer = "/" + conversation

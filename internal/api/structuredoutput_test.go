@@ -226,3 +226,19 @@ func bodyOf(t *testing.T, resp *http.Response) string {
 	}
 	return string(b)
 }
+
+// The pointer of an error leads to the member of the body that has the schema.
+func TestUnusableSchemaIsNamedWhereItStands(t *testing.T) {
+	t.Parallel()
+	s := serve(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
+	const options = `"answerd":{"output_schema":{"type":5}}`
+	for path, c := range map[string]struct{ body, want string }{
+		"/api/chat": {`{"id":"c","messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"x"}]}],` + options + `}`, "/answerd/output_schema"},
+		"/agui":     {`{"threadId":"t","runId":"r","messages":[{"role":"user","content":"x"}],"forwardedProps":{` + options + `}}`, "/forwardedProps/answerd/output_schema"},
+	} {
+		p := decode[problem](t, s.do(t, "POST", path, c.body), 400)
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.want {
+			t.Errorf("%s: got the errors %+v, want one at %s", path, p.Errors, c.want)
+		}
+	}
+}
