@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/native"
 	"answerd/internal/api/responses"
 	"answerd/internal/auth"
 	"answerd/internal/event"
@@ -243,4 +245,20 @@ func TestProblemsOfUpstreamsSayWhatToDoNext(t *testing.T) {
 			t.Errorf("%v: got %q, want a next step after the first sentence", err, p.Detail)
 		}
 	}
+}
+
+// The member "answerd" takes those fields of a question that its document lists, and no others.
+func TestOptionsHaveTheFieldsThatAreRead(t *testing.T) {
+	read := make(object)
+	for name := range document().flat(component("Question"))["properties"].(object) {
+		body, err := json.Marshal(object{name: nil})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := native.DecodeOptions(body, &agent.Request{}); err == nil || !strings.Contains(err.Error(), "unknown field") {
+			read[name] = nil
+		}
+	}
+	schemas := documents()["openapi/openai.yaml"]["components"].(object)["schemas"].(object)
+	sameKeys(t, "Options", read, schemas["Options"].(object)["properties"].(object))
 }
