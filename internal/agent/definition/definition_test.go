@@ -96,6 +96,7 @@ var mistakes = []string{
 	"agents:\n- id: a\n  budget: {dollars: 1}", "agents:\n- id: a\n  budget: {cost: -1}", "agents:\n- id: a\n  budget: {seconds: .nan}", "agents:\n- id: a\n  budget: 3",
 	"agents:\n- id: a\n  sampling: {temperature: 3}", "agents:\n- id: a\n  sampling: {seed: x}", "agents:\n- id: a\n  sampling: {top_p: 1}",
 	"agents:\n- id: a\n  output_schema: 3", "agents:\n- id: a\n  output_schema: {$ref: \"https://example.com/x\"}", "agents:\n- id: a\n  output_schema: {minimum: .inf}", "agents:\n- id: a\n  output_schema: {a: 1, a: 2}",
+	"agents:\n- id: a\n  output_schema:\n    properties: {a: {type: strin}}",
 	"agents:\n- id: a\n  examples: [1]", "agents:\n- &x\n  id: a\n- *x", "agents:\n- id: a\n  tools: &t [x]\n- id: b\n  tools: *t",
 	"agents:\n- id: a\n  agents: [b]", "agents:\n- id: a\n  agents: [a]", "agents:\n- id: a\n  agents: [b, b]\n- id: b",
 	"agents:\n- id: a\n  agents: [b]\n- id: b\n  agents: [c]\n- id: c\n  agents:\n  - b", "agents:\n- id: a\n  agents: [" + strings.Repeat("b", 61) + "]\n- id: " + strings.Repeat("b", 61),

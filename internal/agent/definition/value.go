@@ -182,6 +182,9 @@ func (p *parser) readSchema(n *yaml.Node) (json.RawMessage, error) {
 	if _, err := schema.Compile(raw); err != nil {
 		return nil, p.errorAt(n, "output_schema cannot be used: %v", err)
 	}
+	if wrong := schema.CheckTypes(raw); wrong != nil { // no answer could conform to it
+		return nil, p.errorAt(n, "output_schema cannot be used: %s %s", wrong.Pointer, wrong.Detail)
+	}
 	return raw, nil
 }
 
