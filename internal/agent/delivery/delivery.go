@@ -54,6 +54,8 @@ const (
 	maxDelay   = 10 * time.Minute
 	// endDelay is how long a delivery waits for the terminal event of its run.
 	endDelay = 5 * time.Second
+	// newerDelay is how long a delivery that this process cannot read waits for a newer process to claim it.
+	newerDelay = 15 * time.Second
 	// maxAttempts bounds the attempts at a time, and maxAttemptsPerReceiver those of one origin.
 	maxAttempts            = 64
 	maxAttemptsPerReceiver = 8

@@ -134,12 +134,21 @@ func (p *Prepared) Release() {
 }
 
 // Resume makes the next attempt of a delivery that was claimed, and returns at once. Without a
-// Deliverer the delivery waits for a process that has one.
+// Deliverer the delivery waits for a process that has one. A delivery that a newer process has stored waits for one
+// that can read it.
 func (d *Deliverer) Resume(job event.Job) {
 	if d == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 		defer cancel()
 		_ = job.Park(ctx, 0, time.Now().Add(maxDelay)) // otherwise its lease ends, with the same effect
+		return
+	}
+	var head struct { // what a record of any version has
+		Version int   `json:"version"`
+		Created int64 `json:"created"`
+	}
+	if json.Unmarshal(job.Request(), &head) == nil && head.Version > recordVersion && d.Log.Now().Sub(time.UnixMilli(head.Created)) < lifetime {
+		d.park(job, newerDelay)
 		return
 	}
 	var rec record

@@ -225,3 +225,35 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 		p.end()
 	})
 }
+
+// While replicas are replaced, an older one may claim what only a newer one can read.
+func TestDeliveryOfANewerVersionWaitsForANewerProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, Options{URL: target, Log: newLog(), Local: true})
+		r := &receiver{t: t, answer: always(204)}
+		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": r})
+		id := idPrefix + "newer"
+		if err := p.Log.Create(t.Context(), event.Run{ID: id, Owner: deliveryOwner, Created: p.Log.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		job, err := p.Log.CreateJob(t.Context(), id, fmt.Appendf(nil, `{"version":%d,"created":%d,"body":"in another form"}`, recordVersion+1, p.Log.Now().UnixMilli()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(lifetime - time.Hour)
+		if _, err := p.Log.Run(t.Context(), id); err != nil {
+			t.Errorf("after 23 hours: got %v, want the delivery in the log", err)
+		}
+		<-time.After(2 * time.Hour)
+		if _, err := p.Log.Run(t.Context(), id); err == nil {
+			t.Error("after 25 hours: got the delivery, want it given up")
+		}
+		if n := len(r.attempts()); n != 0 {
+			t.Errorf("attempts = %d, want none", n)
+		}
+		p.end()
+	})
+}
