@@ -1,13 +1,17 @@
 package rerun
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
@@ -145,8 +149,9 @@ var omitted = []string{
 
 // comparable returns the members of an event that are compared.
 func comparable(e event.Event, line []byte) map[string]any {
-	var out map[string]any
-	if json.Unmarshal(line, &out) != nil {
+	decoded, _ := decodeExact(line)
+	out, ok := decoded.(map[string]any)
+	if !ok {
 		return map[string]any{"line": string(line)}
 	}
 	for _, name := range omitted {
@@ -173,6 +178,39 @@ func comparable(e event.Event, line []byte) map[string]any {
 		}
 	}
 	return out
+}
+
+// decodeExact decodes JSON to be compared: equal numbers become equal values, also if they are written differently, and
+// integers that a float64 would round stay numbers of their own.
+func decodeExact(data []byte) (value any, err error) {
+	if !json.Valid(data) { // a decoder would read its first value alone
+		return nil, errors.New("it is not JSON")
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
+		return nil, err
+	}
+	return withFloats(value), nil
+}
+
+// withFloats replaces the numbers in a value by float64, except large integers.
+func withFloats(value any) any {
+	switch v := value.(type) {
+	case json.Number:
+		if f, err := v.Float64(); err == nil && (math.Abs(f) < 1<<53 || strings.ContainsAny(v.String(), ".eE")) {
+			return f
+		}
+	case []any:
+		for i := range v {
+			v[i] = withFloats(v[i])
+		}
+	case map[string]any:
+		for name := range v {
+			v[name] = withFloats(v[name])
+		}
+	}
+	return value
 }
 
 // compareValues reports where two values differ.

@@ -94,8 +94,11 @@ func diffLines(a, b []string) (out []string) {
 
 // compareMembers compares two JSON objects member by member. what names them in the lines that it returns.
 func compareMembers(what string, was, is json.RawMessage) (out []string) {
-	var a, b map[string]any
-	if json.Unmarshal(was, &a) != nil || json.Unmarshal(is, &b) != nil {
+	x, _ := decodeExact(was)
+	y, _ := decodeExact(is)
+	a, aOK := x.(map[string]any)
+	b, bOK := y.(map[string]any)
+	if !aOK || !bOK {
 		return []string{what + " cannot be read"}
 	}
 	c := comparison{rec: &recording{doc: &export.Document{}}}

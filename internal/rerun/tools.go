@@ -1,12 +1,12 @@
 package rerun
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -142,13 +142,12 @@ func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) 
 
 // sameJSON reports whether two JSON values are equal.
 func sameJSON(a, b []byte) bool {
-	var x, y any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+	x, err := decodeExact(a)
+	if err != nil {
 		return false
 	}
-	p, _ := json.Marshal(x) // both were decoded from JSON
-	q, _ := json.Marshal(y)
-	return bytes.Equal(p, q)
+	y, err := decodeExact(b)
+	return err == nil && reflect.DeepEqual(x, y)
 }
 
 // repeat does what the server did during a call, and returns its outcome.
