@@ -18,6 +18,9 @@ var (
 // maxReserve bounds the time that is kept for the summing-up turn.
 const maxReserve = 15 * time.Second
 
+// maxSeconds bounds a limit to what a time.Duration can have: a century does not end a run.
+const maxSeconds = 100 * 365 * 86400
+
 // Clock measures and limits the time of one run. The time ends in two steps, so that a run
 // which used it up can still say what it has: tools may work until the reserve is reached, which
 // is a fifth of the time and at most 15 s; the model may answer to the end. While the run waits
@@ -119,7 +122,7 @@ func (c *Clock) Elapsed() time.Duration {
 func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	var endTools context.CancelCauseFunc
 	c.tools, endTools = context.WithCancelCause(c.ctx)
-	limit := time.Duration(seconds * float64(time.Second))
+	limit := time.Duration(min(seconds, maxSeconds) * float64(time.Second))
 	report := func(used time.Duration) {
 		// An error is ignored: a run that has just ended needs no report, and a log that
 		// fails ends the run at its own next event.

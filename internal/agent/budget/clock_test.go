@@ -59,3 +59,19 @@ func TestClockReachesNothingAfterStop(t *testing.T) {
 		}
 	})
 }
+
+// A person may raise the limit to any number up to 2^53, which is more seconds than a time.Duration has.
+func TestClockIsRaisedToAnyNumberOfSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Clock
+		ctx := c.Start(t.Context(), 10, nil, unguarded)
+		defer c.Stop()
+		for _, seconds := range []float64{1e10, 1 << 53} {
+			c.Raise(seconds, nil)
+			<-time.After(time.Hour)
+			if ctx.Err() != nil || c.ToolContext().Err() != nil {
+				t.Fatalf("raised to %g: the contexts ended with %v, want more time", seconds, context.Cause(ctx))
+			}
+		}
+	})
+}
