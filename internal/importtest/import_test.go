@@ -39,7 +39,7 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/client": {ours: []string{"sse"}},
 
-	"answerd/internal/terminal": {ours: []string{"client", "event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term"}},
+	"answerd/internal/terminal": {ours: []string{"client", "event", "sse"}, outside: []string{"github.com/yuin/goldmark", "golang.org/x/term", "golang.org/x/text/width"}},
 
 	"answerd/internal/eval": {ours: []string{"client", "event", "mcp/schema"}, outside: []string{"go.yaml.in/yaml/v3"}},
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/yuin/goldmark"
@@ -13,6 +14,7 @@ import (
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
+	"golang.org/x/text/width"
 )
 
 // markdown parses CommonMark with the tables of GitHub, but without link reference definitions: the link is in another
@@ -194,20 +196,25 @@ func (r *renderer) table(n *table.Table) string {
 	return strings.Join(lines, "\n")
 }
 
-// visibleWidth returns the number of characters of text without its styles.
+// visibleWidth returns the number of columns that text takes, without its styles: two for most emoji and for East Asian
+// wide characters (Unicode Standard Annex #11), none for combining marks and for what joins emoji.
 func visibleWidth(text string) int {
-	width, style := 0, false
+	columns, style := 0, false
 	for _, r := range text {
 		switch {
 		case r == '\x1b':
 			style = true
 		case style:
 			style = r != 'm'
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 		default:
-			width++
+			columns++
+			if kind := width.LookupRune(r).Kind(); kind == width.EastAsianWide || kind == width.EastAsianFullwidth {
+				columns++
+			}
 		}
 	}
-	return width
+	return columns
 }
 
 // inline returns the text of a block: its words, emphasis, code and links.

@@ -50,9 +50,10 @@ func TestMarkdownIsRenderedForTerminals(t *testing.T) {
 		"> a\n> b":                             "<dim>│ </>a\n<dim>│ </>b\n",
 		"[page](https://example.com) `x`":      "page<dim> (https://example.com)</> <code>x</>\n",
 		"| a | bb |\n|---|---|\n| ccc | d |":   "<b>a    bb</>\nccc  d\n",
-		"~~old~~ 1 \\* 2 &lt; 3":               "<s>old</> 1 * 2 < 3\n",
-		"<pre>\na\n</pre> b":                   "    <code><pre>\n    a\n    </pre> b</>\n",
-		"a <b>c</b>":                           "a <b>c</b>\n",
+		"| a | b |\n|---|---|\n| ✅ | 日本 |\n| e\u0301\u200d | xxxx |\n| xx | y |": "<b>a   b</>\n✅  日本\n" + "e\u0301\u200d   xxxx\nxx  y\n",
+		"~~old~~ 1 \\* 2 &lt; 3": "<s>old</> 1 * 2 < 3\n",
+		"<pre>\na\n</pre> b":     "    <code><pre>\n    a\n    </pre> b</>\n",
+		"a <b>c</b>":             "a <b>c</b>\n",
 	} {
 		if got := showStyles.Replace(renderMarkdown(source)); got != want {
 			t.Errorf("%q: got %q, want %q", source, got, want)
