@@ -13,6 +13,15 @@ import (
 // what it showed. The person types the lines.
 func fillIn(t *testing.T, field string, lines ...string) (sent, shown string) {
 	t.Helper()
+	sent, shown = answerInterrupt(t, `{"id":"i","kind":"elicitation","mode":"form","schema":{"type":"object","properties":{"v":`+field+`},"required":["v"]}}`, append([]string{"y"}, lines...)...)
+	sent = strings.TrimSuffix(strings.TrimPrefix(sent, `{"action":"accept","content":{"v":`), `},"id":"i"}`)
+	return sent, shown
+}
+
+// answerInterrupt asks a question whose run waits for an answer to the interrupt, and returns what the session sent and
+// what it showed. The person types the lines.
+func answerInterrupt(t *testing.T, interrupt string, lines ...string) (sent, shown string) {
+	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/input"):
@@ -22,17 +31,16 @@ func fillIn(t *testing.T, field string, lines ...string) (sent, shown string) {
 			fmt.Fprint(w, "id: run_1:3\nevent: final_answer\ndata: {\"answer\":\"\"}\n\n")
 		default:
 			fmt.Fprint(w, "id: run_1:1\nevent: start\ndata: {\"run_id\":\"run_1\"}\n\n")
-			fmt.Fprintf(w, "id: run_1:2\nevent: suspended\ndata: {\"interrupts\":[{\"id\":\"i\",\"kind\":\"elicitation\",\"mode\":\"form\",\"schema\":{\"type\":\"object\",\"properties\":{\"v\":%s},\"required\":[\"v\"]}}]}\n\n", field)
+			fmt.Fprintf(w, "id: run_1:2\nevent: suspended\ndata: {\"interrupts\":[%s]}\n\n", interrupt)
 		}
 	}))
 	defer server.Close()
 	var errs strings.Builder
-	s := New(Options{URL: server.URL, In: strings.NewReader("y\n" + strings.Join(lines, "\n") + "\n"), Out: io.Discard, Err: &errs, Interactive: true})
+	s := New(Options{URL: server.URL, In: strings.NewReader(strings.Join(lines, "\n") + "\n"), Out: io.Discard, Err: &errs, Interactive: true})
 	defer s.Close()
 	if err := s.Ask(t.Context(), "?"); err != nil {
-		t.Errorf("%s: Ask failed: %v", field, err)
+		t.Errorf("%s: Ask failed: %v", interrupt, err)
 	}
-	sent = strings.TrimSuffix(strings.TrimPrefix(sent, `{"action":"accept","content":{"v":`), `},"id":"i"}`)
 	return sent, errs.String()
 }
 
@@ -61,5 +69,14 @@ func TestFormSendsWhatThePersonTypes(t *testing.T) {
 		if sent, shown := fillIn(t, c.field, c.lines...); sent != c.sent || !strings.Contains(shown, c.shown) {
 			t.Errorf("%s: got %s sent and %q shown, want %s and %q", c.field, sent, shown, c.sent, c.shown)
 		}
+	}
+}
+
+// A person must see what they approve: text that turns around, or that has no width, can hide it.
+func TestApprovalShowsCharactersThatCannotBeSeen(t *testing.T) {
+	const args = "{\"to\":\"eve\u202egnp.\",\"n\":\"a\u200bb\U000e0041\u2028\u0085é😀\"}"
+	sent, shown := answerInterrupt(t, `{"id":"i","kind":"approval","tool":"send","message":"Allow it?","args":`+args+`}`, "y")
+	if want := `{"to":"eve\u202egnp.","n":"a\u200bb\udb40\udc41\u2028\u0085é😀"}`; !strings.Contains(shown, want) || sent != `{"approved":true,"id":"i"}` {
+		t.Errorf("got %q shown and %s sent, want %s and the approval", shown, sent, want)
 	}
 }

@@ -95,7 +95,7 @@ func (s *Session) approve(ctx context.Context, interrupt event.Interrupt) (map[s
 	s.printLine("%s", interrupt.Message)
 	choices := "[y]es, [n]o: "
 	if len(interrupt.Args) > 0 {
-		s.printLine("  %s", interrupt.Args)
+		s.printLine("  %s", visibleJSON(string(interrupt.Args)))
 		choices = "[y]es, [n]o, [e]dit the arguments: "
 	}
 	for {

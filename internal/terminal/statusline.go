@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 	"unicode"
+	"unicode/utf16"
 )
 
 // Styles of a terminal (ECMA-48, Select Graphic Rendition).
@@ -126,6 +127,22 @@ func colorLine(line string) string {
 		rest = styleDim + rest + styleReset
 	}
 	return mark + styleBold + name + styleReset + " " + rest
+}
+
+// visibleJSON returns JSON with escapes for the characters that plainText removes, and for those that cannot be seen: a
+// person who approves a value must see all of it. They can only be in strings, so it is the same JSON.
+func visibleJSON(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if !unicode.In(r, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp) && (r < 0x7f || !unicode.IsControl(r)) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
 }
 
 // plainText removes control characters and characters that change the direction of text. What
