@@ -24,6 +24,7 @@ import (
 	"answerd/internal/receipt"
 	"answerd/internal/rerun"
 	"answerd/internal/telemetry"
+	"answerd/internal/terminal"
 )
 
 // replayWorkers is how many exports are run again at the same time.
@@ -159,7 +160,7 @@ func (p *replayer) replayAll(ctx context.Context, files []string) error {
 	wg.Wait()
 	count := 0
 	for i, report := range reports {
-		if _, err := io.WriteString(p.out, report); err != nil {
+		if _, err := io.WriteString(p.out, terminal.PlainText(report)); err != nil { // files come from others, and answers from models
 			return fmt.Errorf("print a report: %w", err)
 		}
 		if different[i] {

@@ -67,6 +67,10 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "is not the recorded one") {
 		t.Errorf("replay with a changed tool = %q, %v, want the tool and exit code 1", out, err)
 	}
+	writeFile(t, changed, strings.ReplaceAll(string(recorded), "You are a helpful", `You \u001b]0;x\u0007 are\u202e helpful`))
+	if out, _ = replayed(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, changed); strings.ContainsAny(out, "\x1b\x07\u202e") || !strings.Contains(out, "]0;x are helpful") {
+		t.Errorf("replay of a file with control characters = %q, want its text without them", out)
+	}
 	writeFile(t, changed, strings.Replace(string(recorded), "1250", "1260", 1)+" ")
 	for name, text := range map[string]string{"no JSON": "{", "no version": "{}", "another version": `{"version":99}`, "no end": `{"version":1,"events":[{"type":"start","run_id":"r","seq":1,"ts":1}]}`} {
 		writeFile(t, changed, text)

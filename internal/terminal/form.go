@@ -118,7 +118,7 @@ func (f formField) prompt(name string, required bool) string {
 // out, and the default for an empty reply.
 func (s *Session) askField(ctx context.Context, name string, field formField, required bool) (any, error) {
 	for {
-		reply, err := s.read(ctx, plainText("  "+field.prompt(name, required)+": "))
+		reply, err := s.read(ctx, PlainText("  "+field.prompt(name, required)+": "))
 		if err != nil {
 			return nil, err
 		}

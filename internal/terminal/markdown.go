@@ -60,7 +60,7 @@ func (m *markdownWriter) render(block string) error {
 	if strings.TrimSpace(block) == "" {
 		return nil
 	}
-	out := renderMarkdown(plainText(block))
+	out := renderMarkdown(PlainText(block))
 	if m.wrote {
 		out = "\n" + out
 	}
@@ -260,7 +260,7 @@ func (r *renderer) inline(n ast.Node) string {
 // textOf resolves backslash escapes and character references. A reference can stand for a control
 // character, so the result is cleaned once more.
 func textOf(source []byte) string {
-	return plainText(string(util.UnescapePunctuations(util.ResolveEntityNames(util.ResolveNumericReferences(source)))))
+	return PlainText(string(util.UnescapePunctuations(util.ResolveEntityNames(util.ResolveNumericReferences(source)))))
 }
 
 // prefixLines puts first before the first line of text, and rest before the others.

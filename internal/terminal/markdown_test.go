@@ -139,7 +139,7 @@ func FuzzMarkdown(f *testing.F) {
 	f.Add("# a\n\n- b\n\n| c |\n|---|\n| d |")
 	f.Add("```\n&#27;[2J")
 	f.Fuzz(func(t *testing.T, source string) {
-		plain := showStyles.Replace(renderMarkdown(plainText(source)))
+		plain := showStyles.Replace(renderMarkdown(PlainText(source)))
 		if strings.ContainsRune(plain, '\x1b') {
 			t.Errorf("%q: got %q, want no escape", source, plain)
 		}

@@ -158,7 +158,7 @@ func (s *Session) cancelRun(r *runView) {
 		_, err = s.client.Send(ctx, http.MethodPost, client.RunPath(r.start.runID, "/cancel"), nil, nil, nil)
 	}
 	if err != nil {
-		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", plainText(err.Error()))
+		fmt.Fprintln(s.options.Err, "the run could not be cancelled:", PlainText(err.Error()))
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *Session) Close() {
 
 // printLine prints a line to Err, above the status line.
 func (s *Session) printLine(format string, args ...any) {
-	line := plainText(fmt.Sprintf(format, args...))
+	line := PlainText(fmt.Sprintf(format, args...))
 	if s.options.ErrColors {
 		line = colorLine(line)
 	}

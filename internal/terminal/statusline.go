@@ -71,7 +71,7 @@ func (l *statusLine) animate() {
 func (l *statusLine) set(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	text = plainText(text)
+	text = PlainText(text)
 	if l.enabled && l.text != "" && text == "" {
 		io.WriteString(l.w, eraseLine)
 	}
@@ -129,7 +129,7 @@ func colorLine(line string) string {
 	return mark + styleBold + name + styleReset + " " + rest
 }
 
-// visibleJSON returns JSON with escapes for the characters that plainText removes, and for those that cannot be seen: a
+// visibleJSON returns JSON with escapes for the characters that PlainText removes, and for those that cannot be seen: a
 // person who approves a value must see all of it. They can only be in strings, so it is the same JSON.
 func visibleJSON(text string) string {
 	var b strings.Builder
@@ -145,9 +145,9 @@ func visibleJSON(text string) string {
 	return b.String()
 }
 
-// plainText removes control characters and characters that change the direction of text. What
-// models and MCP servers send must not control the terminal.
-func plainText(text string) string {
+// PlainText returns text without control characters, other than line feeds and tabs, and without characters that change
+// its direction. What models, MCP servers and files of others say must not control the terminal.
+func PlainText(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
 			return -1

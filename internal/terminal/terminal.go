@@ -12,7 +12,7 @@
 // Ask sends the question with an idempotency key and reads the events of the run (run.go). A runView shows them
 // (view.go): the text through a textWriter, which renders Markdown on a terminal (markdown.go), and the rest
 // above the status line (statusline.go). When the run is suspended, the stream ends; the person answers
-// (interrupt.go), and the events are read on from where they were. All text from outside goes through plainText
+// (interrupt.go), and the events are read on from where they were. All text from outside goes through PlainText
 // before a terminal gets it.
 package terminal
 
@@ -92,7 +92,7 @@ func (s *Session) Chat(ctx context.Context) error {
 		if err := s.Ask(ctx, question); errors.Is(err, ErrInterrupted) {
 			return err
 		} else if err != nil {
-			fmt.Fprintln(s.options.Err, "error:", plainText(err.Error()))
+			fmt.Fprintln(s.options.Err, "error:", PlainText(err.Error()))
 		}
 	}
 }
