@@ -64,8 +64,27 @@ func comparePrompt(doc *export.Document, now export.Template) []string {
 	return out
 }
 
-// diffLines returns the lines that only one of two texts has, in order: of a with "-", of b with "+".
+// maxTable bounds the table of diffLines, in elements: a file may have any number of lines.
+const maxTable = 1 << 22
+
+// diffLines returns the lines that only one of two texts has, in order: of a with "-", of b with "+". Between the
+// lines that both begin and end with, all lines differ if there are too many to compare.
 func diffLines(a, b []string) (out []string) {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	if (len(a)+1)*(len(b)+1) > maxTable {
+		for _, line := range a {
+			out = append(out, "- "+line)
+		}
+		for _, line := range b {
+			out = append(out, "+ "+line)
+		}
+		return out
+	}
 	common := make([][]int, len(a)+1) // the longest common subsequences of the rests
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
