@@ -113,6 +113,9 @@ func (t Turn) Encode() []byte {
 	}
 }
 
+// maxAddress is the length up to which Encode keeps the address of an image, in bytes. A request has no bound for it.
+const maxAddress = 2 << 10
+
 // minText is the length down to which Encode shortens each text before it leaves out whole calls.
 const minText = 256
 
@@ -170,13 +173,15 @@ func (t Turn) withoutMedia() Turn {
 }
 
 // describeMedia returns a text with the files of a message in it: text files as they are, and a line for each other
-// one. Files that are only an address stay as they are.
+// one. Files that are only an address stay as they are, if that is not longer than maxAddress.
 func describeMedia(text string, media []llm.Media) (string, []llm.Media) {
 	var kept []llm.Media
 	for _, m := range media {
 		switch {
-		case m.URL != "":
+		case m.URL != "" && len(m.URL) <= maxAddress:
 			kept = append(kept, m)
+		case m.URL != "":
+			text = strings.TrimPrefix(text+"\n[An image was here. Its address is too long to be kept with the conversation.]", "\n")
 		case attachment.IsText(m):
 			text = strings.TrimPrefix(text+"\n\n"+attachment.Inline(m), "\n\n")
 		default:

@@ -3,6 +3,7 @@ package thread
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -43,6 +44,8 @@ func TestTurnFitsItsBound(t *testing.T) {
 	for name, turn := range map[string]Turn{
 		"a file":          {Question: "What?", Media: []llm.Media{{Name: "a.png", MIME: "image/png", Data: strings.Repeat("AAAA", 256<<10)}}},
 		"a text file":     {Question: "What?", Media: []llm.Media{{Name: "a.txt", MIME: "text/plain", Data: strings.Repeat("AAAA", 256<<10)}}},
+		"an address":      {Question: "What?", Media: []llm.Media{{URL: "https://example.com/" + long}}},
+		"addresses":       {Question: "What?", Media: slices.Repeat([]llm.Media{{URL: "https://example.com/" + long[:60<<10]}}, 16)},
 		"a question":      {Question: long},
 		"a result":        {Question: "What?", Steps: []Step{{Calls: []Call{{Payload: quoted}}}, {Text: "3."}}},
 		"arguments":       {Question: "What?", Steps: []Step{{Calls: []Call{{Args: json.RawMessage(`{"a":` + string(quoted) + `}`)}}}, {Text: "3."}}},
