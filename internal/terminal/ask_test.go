@@ -40,3 +40,15 @@ func TestAskPrintsTheStructuredOutput(t *testing.T) {
 		t.Errorf("got output %s, %v, want the value of the answer", got.Output, err)
 	}
 }
+
+// A question that cannot be read is not the end of the conversation as the person wanted it.
+func TestChatReportsAQuestionThatIsTooLong(t *testing.T) {
+	for in, want := range map[string]string{"": "", "\n/quit\n": "", strings.Repeat("x", 2<<20) + "\n": "too long"} {
+		s := New(Options{In: strings.NewReader(in), Out: &strings.Builder{}, Err: &strings.Builder{}})
+		err := s.Chat(t.Context())
+		s.Close()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d bytes of input: got %v, want %q", len(in), err, want)
+		}
+	}
+}

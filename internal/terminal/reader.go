@@ -14,7 +14,8 @@ import (
 const maxLineBytes = 1 << 20 // of the input, if it is not a terminal
 
 // lineReader prints a prompt and reads one line, without its line feed. It returns io.EOF at the
-// end of the input, and the context's error if ctx ends first.
+// end of the input, an error that wraps it if the input cannot be read any further, and the context's error if ctx
+// ends first.
 type lineReader func(ctx context.Context, prompt string) (string, error)
 
 // newLineReaders returns two readers of in. On a terminal each has line editing and a history of
@@ -32,7 +33,10 @@ func newLineReaders(in io.Reader, prompts io.Writer) (answers, questions lineRea
 		}
 		fmt.Fprint(prompts, prompt)
 		if !lines.Scan() {
-			return "", errors.Join(lines.Err(), io.EOF)
+			if err := lines.Err(); err != nil { // nothing can be read after it either
+				return "", errors.Join(fmt.Errorf("read a line of the input: %w", err), io.EOF)
+			}
+			return "", io.EOF
 		}
 		return lines.Text(), nil
 	}

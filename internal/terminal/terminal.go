@@ -78,7 +78,7 @@ func (s *Session) Chat(ctx context.Context) error {
 	for {
 		question, err := s.readAsk(ctx, "> ")
 		switch {
-		case errors.Is(err, io.EOF):
+		case err == io.EOF:
 			return nil
 		case err != nil:
 			return err
