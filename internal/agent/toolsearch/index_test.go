@@ -87,6 +87,7 @@ func TestWordsAreTakenApartAtTheirSeams(t *testing.T) {
 		"HTTPServer getURLs userIDs": "http server get url user id", "s3-bucket.v2": "s3 bucket v2",
 		"running filed files categories status": "run fil fil category status",
 		"東京の天気 API":                             "東京 京の の天 天気 api", "\xff\xfebad\xffX": "bad x", "météo": "météo",
+		"This was by which of its uses?": "",
 	} {
 		if got := strings.Join(splitWords(text), " "); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)

@@ -76,8 +76,9 @@ func hasNoSpaces(r rune) bool {
 func appendWord(out []string, word string) []string {
 	first, size := utf8.DecodeRuneInString(word)
 	if !hasNoSpaces(first) {
-		if w := stemWord(strings.ToLower(word)); !stopWords[w] {
-			out = append(out, w)
+		w := strings.ToLower(word)
+		if stem := stemWord(w); !stopWords[w] && !stopWords[stem] { // this and was lose their s
+			out = append(out, stem)
 		}
 		return out
 	}
