@@ -215,6 +215,13 @@ var callVectors = map[string]struct{ in, want string }{
 	"Python":                                 {"[get_weather(city='Rome'), calc(a=[1, {'b': None}])]", "^get_weather|^calc|get_weather {\"city\":\"Rome\"}|calc {\"a\":[1,{\"b\":null}]}"},
 	"Python, escapes":                        {`[calc(a='\d\u00e9\x41\r\'\"\\n')]`, `^calc|calc {"a":"\\déA\r'\"\\n"}`},
 	"Python, positional":                     {"[get_weather('Rome')]", "[get_weather('Rome')]"},
+	"Gemma":                                  {"I look.\n```tool_code\nget_weather(city=\"Rome\")\n```\nDone.", "I look.\n|^get_weather|\nDone.|get_weather {\"city\":\"Rome\"}"},
+	"Gemini":                                 {"```tool_code\nprint(default_api.get_weather(city='Rome'))\nprint(now())\n```", "^get_weather|^now|get_weather {\"city\":\"Rome\"}|now {}"},
+	"Gemma, two blocks":                      {"```tool_code\nnow()\n```\n```tool_code\ncalc(a=1)\n```", "^now|^calc|now {}|calc {\"a\":1}"},
+	"Gemma, invented output":                 {"```tool_code\nnow()\n```\n```tool_output\n12:00\n```\nIt is noon.", "^now|now {}"},
+	"Gemma, code that is not a call":         {"```tool_code\nx = now()\n```", "```tool_code\nx = now()\n```"},
+	"Gemma, unknown tool":                    {"```tool_code\nnosuch()\n```", "```tool_code\nnosuch()\n```"},
+	"Gemma, within a line":                   {"Write ```tool_code\nnow()\n``` for that.", "Write ```tool_code\nnow()\n``` for that."},
 	"a list that is an answer":               {"[1, 2, 3]", "[1, 2, 3]"},
 	"a link first":                           {"[calc](https://example.com) does that", "[calc](https://example.com) does that"},
 	"mention, in JSON":                       {`{"a": "I use the calc tool"}`, `{"a": "I use the calc tool"}|^calc|calc use the calc tool`},
@@ -288,7 +295,7 @@ func TestExtractorBoundsCallsAndArguments(t *testing.T) {
 }
 
 // otherNotation is the beginning of a call in another notation than the prompt's.
-var otherNotation = regexp.MustCompile("<tool_call>|<function|<invoke|<minimax|<\\||<｜|\\[TOOL_CALLS\\]|(?m:^Action:)|^\\s*(```\\w*\\s*)?[\\[{]|^\\s*[\\pL\\pM\\pN_./-]+[ \\t]*\\r?\\n\\s*\\{")
+var otherNotation = regexp.MustCompile("<tool_call>|<function|<invoke|<minimax|<\\||<｜|\\[TOOL_CALLS\\]|(?m:^Action:)|(?m:^\\s*```tool_code)|^\\s*(```\\w*\\s*)?[\\[{]|^\\s*[\\pL\\pM\\pN_./-]+[ \\t]*\\r?\\n\\s*\\{")
 
 // findInvented returns the first call that text does not contain. It matches a pattern of
 // its own against the whole text at once.

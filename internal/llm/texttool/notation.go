@@ -25,6 +25,7 @@ import (
 //	{"name": "f", "arguments": {"x": 1}}                           alone or in a code fence
 //	f⏎{"x": 1}                                                     GLM-4, alone
 //	[f(x=1)]                                                       Llama 3.2 and 4, alone
+//	```tool_code⏎f(x=1)⏎```                                        Gemma; with print(…) Gemini
 //
 // The text from the beginning of such a call to the end of the answer is held back and read at
 // once. If it is not a call, it is emitted as text.
@@ -67,7 +68,7 @@ type notationPlace struct {
 
 // matchNotation looks for the beginning of a call in another notation at the start of text.
 // final means that no more text follows. The less a notation differs from prose, the fewer places it
-// counts at: marks nearly anywhere, "Action:" at the start of a line, JSON and bare names only where
+// counts at: marks nearly anywhere, "Action:" and a fence of tool code at the start of a line, JSON and bare names only where
 // the answer begins.
 func matchNotation(text string, at notationPlace, final bool, tools toolSet) matchResult {
 	if len(text) >= maxNotationStart {
@@ -86,7 +87,10 @@ func matchNotation(text string, at notationPlace, final bool, tools toolSet) mat
 		result = max(result, matchWholeAnswer(text, final, tools))
 	}
 	if result != noMatch && strings.HasPrefix(text, "```") && !at.answerStart {
-		return noMatch
+		result = noMatch
+	}
+	if at.lineStart {
+		result = max(result, matchPrefix(text, toolCodeMark, final))
 	}
 	return result
 }
@@ -215,6 +219,9 @@ func parseHeld(text string, tools toolSet) ([]segment, bool) {
 		out = callSegments(tools.parseBlock(trimEnd(body)))
 	case strings.HasPrefix(text, mistralMark):
 		out = callSegments(parseMistral(text))
+	case strings.HasPrefix(text, toolCodeMark):
+		text, _, _ = strings.Cut(text, toolOutputMark)
+		out = splitBlocks(text, toolCodeMark, "```", parseToolCode)
 	case strings.HasPrefix(text, reactMark):
 		out = callSegments(tools.parseReAct(text))
 	case strings.HasPrefix(text, "<"):

@@ -14,21 +14,39 @@ func parsePythonCalls(text string) (calls []writtenCall) {
 	p := &pythonParser{text: strings.TrimSpace(text)}
 	list := p.skipToken("[")
 	for {
-		name := p.readName()
-		if name == "" || !p.skipToken("(") {
-			return nil
-		}
-		arguments, ok := p.readArguments()
+		call, ok := p.readCall()
 		if !ok {
 			return nil
 		}
-		calls = append(calls, writtenCall{name: strings.TrimSuffix(name, ".call"), arguments: arguments})
+		calls = append(calls, call)
 		if !p.skipToken(",") && !p.skipToken(";") {
 			break
 		}
 	}
 	if list && !p.skipToken("]") || p.remainingText() != "" {
 		return nil
+	}
+	return calls
+}
+
+const (
+	toolCodeMark = "```tool_code"
+	// toolOutputMark announces what the code prints. A model that continues after its code invents that.
+	toolOutputMark = "```tool_output"
+)
+
+// parseToolCode reads the calls in a fence of tool code, as Gemma writes them, each with or without
+// print() around it. It returns nil if there is anything else.
+func parseToolCode(text string) (calls []writtenCall) {
+	p := &pythonParser{text: text}
+	for p.remainingText() != "" {
+		printed := p.skipToken("print(")
+		call, ok := p.readCall()
+		if !ok || printed && !p.skipToken(")") {
+			return nil
+		}
+		call.name = strings.TrimPrefix(call.name, "default_api.") // the module of all tools, in Gemini's prompt
+		calls = append(calls, call)
 	}
 	return calls
 }
@@ -79,6 +97,16 @@ func (p *pythonParser) readName() string {
 	}
 	p.pos += n
 	return rest[:n]
+}
+
+// readCall reads a name and the arguments in parentheses behind it.
+func (p *pythonParser) readCall() (call writtenCall, ok bool) {
+	call.name = strings.TrimSuffix(p.readName(), ".call")
+	if call.name == "" || !p.skipToken("(") {
+		return call, false
+	}
+	call.arguments, ok = p.readArguments()
+	return call, ok
 }
 
 // readArguments reads name=value pairs up to the closing parenthesis as a JSON object.
