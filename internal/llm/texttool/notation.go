@@ -143,7 +143,7 @@ var (
 	// callMembers lists the names that can begin an object that is a call.
 	callMembers = map[string]bool{
 		"name": true, "function": true, "tool": true, "tool_name": true, "tool_calls": true, "arguments": true,
-		"parameters": true, "type": true, "id": true, "action": true,
+		"parameters": true, "type": true, "id": true, "action": true, "tool_call": true, "function_call": true, "tool_input": true,
 	}
 )
 
@@ -387,8 +387,10 @@ func parseJSONCall(value json.RawMessage) []writtenCall {
 	if list, ok := object["tool_calls"]; ok && len(object) == 1 {
 		return parseJSONCalls(string(list))
 	}
-	if inner, ok := object["function"]; ok && len(inner) > 0 && inner[0] == '{' {
-		return parseJSONCall(inner)
+	for _, wrapper := range []string{"function", "function_call", "tool_call"} {
+		if inner := object[wrapper]; len(inner) > 0 && inner[0] == '{' && (wrapper == "function" || len(object) == 1) {
+			return parseJSONCall(inner)
+		}
 	}
 	var call writtenCall
 	for member, v := range object {
@@ -397,7 +399,7 @@ func parseJSONCall(value json.RawMessage) []writtenCall {
 			if call.name != "" || json.Unmarshal(v, &call.name) != nil {
 				return nil
 			}
-		case "arguments", "parameters", "args", "input", "action_input":
+		case "arguments", "parameters", "args", "input", "action_input", "tool_input":
 			if call.arguments != "" {
 				return nil
 			}
