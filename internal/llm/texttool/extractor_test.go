@@ -254,6 +254,17 @@ func withoutText(parts []llm.Part) []llm.Part {
 	return slices.DeleteFunc(slices.Clone(parts), func(p llm.Part) bool { _, ok := p.(llm.Text); return ok })
 }
 
+// Each object around a call is decoded with all that is in it: 4,500 of them took four seconds.
+func TestExtractorBoundsTheObjectsAroundACall(t *testing.T) {
+	for opening, closing := range map[string]string{`{"function":`: "}", `{"tool_calls":[`: "]}"} {
+		const depth = 4500
+		text := strings.Repeat(opening, depth) + `{"name":"now"}` + strings.Repeat(closing, depth)
+		if parts := extractParts(t, text, 4096); len(callsOf(parts)) > 0 {
+			t.Errorf("%s: got a call in %d wrappers, want text", opening, depth)
+		}
+	}
+}
+
 // Text before a call still streams, and so do its arguments.
 func TestExtractorDelaysTextOnlyWhereACallMayBegin(t *testing.T) {
 	var got []llm.Part

@@ -1,0 +1,83 @@
+package texttool
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// parseJSONCalls reads a single object, a list of objects, or objects separated by white space,
+// commas or semicolons. It returns nil if one of them is not a call.
+func parseJSONCalls(text string) []writtenCall { return parseJSONList(text, maxWrappers) }
+
+// maxWrappers bounds the objects and lists around a call. Each of them is decoded with all that is in it, so
+// the time grows with the square of the depth, and a model may write any number of brackets.
+const maxWrappers = 4
+
+// parseJSONList is parseJSONCalls for calls in at most that many wrappers.
+func parseJSONList(text string, wrappers int) (calls []writtenCall) {
+	for text != "" {
+		dec := json.NewDecoder(strings.NewReader(text))
+		var value json.RawMessage
+		if dec.Decode(&value) != nil {
+			return nil
+		}
+		text = strings.TrimLeft(text[dec.InputOffset():], ",; \t\r\n")
+		var list []json.RawMessage
+		if json.Unmarshal(value, &list) != nil {
+			list = []json.RawMessage{value}
+		}
+		for _, element := range list {
+			found := parseJSONCall(element, wrappers)
+			if found == nil {
+				return nil
+			}
+			calls = append(calls, found...)
+		}
+	}
+	return calls
+}
+
+// parseJSONCall reads one object: a name and arguments under any of the member names that models
+// use, the form of Chat Completions, or {"tool_calls": […]}.
+func parseJSONCall(value json.RawMessage, wrappers int) []writtenCall {
+	var object map[string]json.RawMessage
+	if wrappers == 0 || json.Unmarshal(value, &object) != nil {
+		return nil
+	}
+	if list, ok := object["tool_calls"]; ok && len(object) == 1 {
+		return parseJSONList(string(list), wrappers-1)
+	}
+	for _, wrapper := range []string{"function", "function_call", "tool_call"} {
+		if inner := object[wrapper]; len(inner) > 0 && inner[0] == '{' && (wrapper == "function" || len(object) == 1) {
+			return parseJSONCall(inner, wrappers-1)
+		}
+	}
+	var call writtenCall
+	for member, v := range object {
+		switch member {
+		case "name", "function", "tool", "tool_name", "action":
+			if call.name != "" || json.Unmarshal(v, &call.name) != nil {
+				return nil
+			}
+		case "arguments", "parameters", "args", "input", "action_input", "tool_input":
+			if call.arguments != "" {
+				return nil
+			}
+			call.arguments = string(v)
+			var quoted string // Chat Completions has the arguments as a string
+			if json.Unmarshal(v, &quoted) == nil {
+				call.arguments = quoted
+			}
+		case "id", "type", "index":
+		default:
+			return nil // an object of another kind that happens to have a name
+		}
+	}
+	if call.name == "" {
+		return nil
+	}
+	if call.arguments == "" || call.arguments == "null" {
+		call.arguments = "{}"
+	}
+	return []writtenCall{call}
+}
