@@ -168,11 +168,7 @@ func (c *compiler) buildNode(n *node, v *value) {
 		return
 	}
 	if t := v.keyword("type"); t != nil {
-		n.kinds = kindNames[t.text]
-		for _, name := range t.items {
-			n.kinds |= kindNames[name.text]
-		}
-		n.alwaysFalse = n.kinds == 0 // it names no existing type
+		n.kinds = namedKinds(t)
 	}
 	if e := v.keyword("enum"); e != nil {
 		n.enum = e.items
@@ -195,6 +191,23 @@ func (c *compiler) buildNode(n *node, v *value) {
 		n.then, n.elseSchema = c.childSchema(v, "then"), c.childSchema(v, "else")
 	}
 	c.tracksEvaluated = c.tracksEvaluated || n.unevaluatedItems != nil || n.unevaluatedProperties != nil
+}
+
+// namedKinds returns the types that the value of the keyword type names; 0, which restricts nothing, if one of
+// them does not exist. Servers write "any" or "date", and only they know what fits.
+func namedKinds(t *value) (kinds kind) {
+	names := t.items
+	if t.kind == text {
+		names = []*value{t}
+	}
+	for _, name := range names {
+		one, exists := kindNames[name.text]
+		if !exists {
+			return 0
+		}
+		kinds |= one
+	}
+	return kinds
 }
 
 // buildArray fills in the keywords for arrays. The keyword items has two meanings in draft-07

@@ -11,8 +11,8 @@ import (
 // typeNames lists the types of JSON Schema.
 var typeNames = []string{"null", "boolean", "integer", "number", "string", "array", "object"}
 
-// CheckTypes returns a type in a schema that does not exist, or nil. Compile takes it for a type without values,
-// because servers' schemas have such types; a schema to which an answer must conform would then have no answer.
+// CheckTypes returns a type in a schema that does not exist, or nil. Compile takes it for no restriction, because
+// servers' schemas have such types; a schema to which an answer must conform would then not say what its author meant.
 // The pointer of the problem is the place within the schema, and its detail begins with a verb.
 func CheckTypes(raw json.RawMessage) *Problem {
 	var tree any
