@@ -357,13 +357,20 @@ func (l *loop) isClientTool(name string) bool {
 	return slices.ContainsFunc(l.clientTools, func(t llm.Tool) bool { return t.Name == name })
 }
 
-// validateForcedTool refuses a request whose model must call a tool that it is not offered. The
-// endpoint would refuse it too, but with a less clear message.
-func (a *Agent) validateForcedTool(ctx context.Context, caller auth.Identity, r Request) error {
-	if r.ForcedTool == "" {
+// validateRequiredTool refuses a request whose model must call a tool that it is not offered, or any tool
+// although it is offered none. The endpoint would refuse the first with a less clear message, and the second
+// would be answered without a call.
+func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, r Request) error {
+	if r.ForcedTool == "" && r.ToolChoice != ToolRequired {
 		return nil
 	}
 	all := r.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), r)
+	if r.ForcedTool == "" {
+		if len(all.tools) == 0 && len(r.ClientTools) == 0 && len(a.askTools(caller, r)) == 0 {
+			return &InvalidError{"/tool_choice", "no tool can be called"}
+		}
+		return nil
+	}
 	_, ours := all.byName[r.ForcedTool]
 	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
 	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {

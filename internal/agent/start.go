@@ -127,7 +127,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, ke
 	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
 		return event.Run{}, err
 	}
-	if err := a.validateForcedTool(ctx, owner, r); err != nil {
+	if err := a.validateRequiredTool(ctx, owner, r); err != nil {
 		return event.Run{}, err
 	}
 	span := trace.SpanContextFromContext(ctx)

@@ -64,3 +64,21 @@ func TestChatStreamHasTheArgumentsOfACallWithoutAny(t *testing.T) {
 		t.Errorf("got the arguments %q, want %q", got, want)
 	}
 }
+
+// A question that requires a call of a tool, and leaves none to call, would be answered without one.
+func TestRequiredCallNeedsATool(t *testing.T) {
+	t.Parallel()
+	s := serve(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
+	for _, none := range []string{`"tools":[]`, `"servers":[]`, `"tools":["nosuch_*"]`} {
+		p := decode[problem](t, s.do(t, "POST", "/answer", `{"question":"x","tool_choice":"required",`+none+`}`), 400)
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != "/tool_choice" {
+			t.Errorf("%s: got the errors %+v, want one at /tool_choice", none, p.Errors)
+		}
+		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", `{"input":"x","tool_choice":"required","answerd":{`+none+`}}`), 400)
+		if e.Error.Param == nil || *e.Error.Param != "tool_choice" {
+			t.Errorf("%s: got the error %+v, want one about tool_choice", none, e)
+		}
+	}
+	tool := `"tools":[{"type":"function","function":{"name":"colour"}}]`
+	decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x", `,"tool_choice":"required","answerd":{"tools":[]},`+tool)), 200)
+}
