@@ -76,6 +76,38 @@ func TestKeySetIsDiscoveredFromTheIssuer(t *testing.T) {
 	}
 }
 
+// TestMetadataIsFoundBesideAWebApplication checks issuers that know OpenID Connect only, and answer every
+// other path as web applications do: with their page, or by sending browsers to it.
+func TestMetadataIsFoundBesideAWebApplication(t *testing.T) {
+	const openID = "/.well-known/openid-configuration"
+	page := func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("<!doctype html>\n<title>Sign in</title>"))
+	}
+	login := func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) }
+	for name, c := range map[string]struct {
+		other http.HandlerFunc // of all other paths
+		path  string           // of the metadata
+		err   string           // "" if the keys are found
+	}{
+		"page": {page, openID, ""}, "redirect": {login, openID, ""},
+		"page, no metadata": {page, "/nowhere", "is not JSON"}, "redirect, no metadata": {login, "/nowhere", "redirect"},
+	} {
+		i := authtest.NewIAM(t)
+		i.HandleMetadata(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != c.path {
+				c.other(w, r)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(authtest.JSON{"issuer": i.URL, "jwks_uri": i.URL + "/jwks"})
+		})
+		v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.JWKSURL = "" })
+		_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf(i.URL, nil)))
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: got %v, want %q", name, err, c.err)
+		}
+	}
+}
+
 // movingIssuer is an issuer whose metadata may name other keys, or be away.
 type movingIssuer struct {
 	keys atomic.Value // string // path of the key set

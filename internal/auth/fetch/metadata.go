@@ -1,7 +1,10 @@
 package fetch
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -13,22 +16,31 @@ const maxMetadata = 256 << 10
 // Metadata returns the first metadata document at the URLs where an issuer may publish it, in
 // the order of the MCP specification (basic/authorization). It does not check the document. The
 // subject names the document in errors, which are *fetch.Error.
+//
+// A redirect, and a page that is not a JSON object, mean like a 4xx that there is no document: issuers that
+// are web applications answer every path in that way, and may have the document of OpenID Connect only.
 func Metadata(ctx context.Context, client *http.Client, issuer, subject string) ([]byte, error) {
-	notFound := &Error{Public: subject + " was not found at any well-known URL"}
+	notFound, noDocument := &Error{Public: subject + " was not found at any well-known URL"}, (*Error)(nil)
 	for _, metadataURL := range metadataURLs(issuer) {
 		reply, err := Get(ctx, client, metadataURL, subject, maxMetadata)
+		refused, _ := errors.AsType[*Error](err)
 		switch {
+		case refused != nil && refused.Status/100 == 3:
+			noDocument = refused
 		case err != nil:
 			return nil, err
-		case reply.Status == http.StatusOK:
+		case reply.Status == http.StatusOK && bytes.HasPrefix(bytes.TrimLeft(reply.Body, " \t\r\n"), []byte("{")):
 			return reply.Body, nil
-		}
-		notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
-		if !IsAbsent(reply.Status) {
-			return nil, notFound // the document may exist: another URL must not take its place
+		case reply.Status == http.StatusOK:
+			noDocument = &Error{Public: subject + " is not JSON", Status: reply.Status}
+		default:
+			notFound = &Error{Public: subject + " cannot be read", Status: reply.Status}
+			if !IsAbsent(reply.Status) {
+				return nil, notFound // the document may exist: another URL must not take its place
+			}
 		}
 	}
-	return nil, notFound
+	return nil, cmp.Or(noDocument, notFound)
 }
 
 // IsAbsent reports whether the status of a reply means that there is no document at the URL: a 4xx, except
