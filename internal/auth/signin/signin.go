@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 
 	"answerd/internal/auth/issuer"
 )
@@ -35,6 +36,7 @@ type Discovery struct {
 	source    issuer.Source
 	logger    *slog.Logger
 	endpoints *issuer.Cache[Endpoints]
+	known     atomic.Bool // the endpoints were read at least once
 }
 
 // NewDiscovery does not send a request yet. The client must be one of fetch.NewClient. The caller must
@@ -59,7 +61,12 @@ func (d *Discovery) read(ctx context.Context) (Endpoints, error) {
 	if err == nil {
 		found, err = d.parse(document)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+		d.known.Store(true)
+	case d.known.Load():
+		d.logger.WarnContext(ctx, "the metadata for the console's sign-in cannot be read again; the last one is used", "error", err.Error())
+	default:
 		d.logger.WarnContext(ctx, "the console offers no sign-in", "error", err.Error())
 	}
 	return found, err

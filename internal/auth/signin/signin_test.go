@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -70,4 +73,44 @@ func TestEndpointsAreThoseOfTheIssuersMetadata(t *testing.T) {
 			}
 		})
 	}
+}
+
+// issuerWithOutages serves metadata, or the status 503.
+type issuerWithOutages struct{ away atomic.Bool }
+
+func (i *issuerWithOutages) RoundTrip(*http.Request) (*http.Response, error) {
+	if i.away.Load() {
+		return authtest.Response(http.StatusServiceUnavailable, ""), nil
+	}
+	return authtest.Response(http.StatusOK, `{"issuer":"https://iam.example","authorization_endpoint":"https://iam.example/a","token_endpoint":"https://iam.example/t"}`), nil
+}
+
+// TestLogSaysWhetherSignInIsOffered checks the log while the metadata cannot be read: before the first time
+// there is no sign-in, and later the endpoints that are known stay in use.
+func TestLogSaysWhetherSignInIsOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, log := &issuerWithOutages{}, authtest.LogBuffer{}
+		d := signin.NewDiscovery("https://iam.example", fetch.NewClient(&http.Client{Transport: i}), log.Logger())
+		defer d.Close()
+		const none, known = "the console offers no sign-in", "the last one is used"
+		i.away.Store(true)
+		if _, err := d.Endpoints(t.Context()); err == nil || !strings.Contains(log.String(), none) || strings.Contains(log.String(), known) {
+			t.Errorf("Endpoints = %v, log %s, want an error and %q", err, log.String(), none)
+		}
+		i.away.Store(false)
+		authtest.Advance(time.Minute)
+		if _, err := d.Endpoints(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := len(log.String())
+		i.away.Store(true)
+		authtest.Advance(2 * time.Hour)
+		if _, err := d.Endpoints(t.Context()); err != nil {
+			t.Errorf("Endpoints = %v, want those that are known", err)
+		}
+		synctest.Wait() // they are read in the background
+		if text := log.String()[before:]; !strings.Contains(text, known) || strings.Contains(text, none) {
+			t.Errorf("log %s, want %q", text, known)
+		}
+	})
 }
