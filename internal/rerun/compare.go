@@ -50,16 +50,18 @@ const maxDifferences = 50
 // and all others are compared in their order. Then the order of all of them is: an event that comes too early or
 // too late is one difference, and not one of each event after it.
 type comparison struct {
-	rec         *recording
+	runID       string                   // the recorded run
+	last        event.Event              // of the recorded events
 	queues      map[string][]event.Event // recorded events that have not come yet, by streamOf
 	newest      int64                    // the highest number of the recorded events that have come
 	differences []Difference
 }
 
-// newComparison returns the comparison of a run that has no events yet.
-func newComparison(rec *recording) comparison {
-	c := comparison{rec: rec, queues: make(map[string][]event.Event)}
-	for _, e := range rec.events {
+// newComparison returns the comparison with the events of a recorded run. The new run has none yet.
+func newComparison(runID string, recorded []event.Event) comparison {
+	c := comparison{runID: runID, queues: make(map[string][]event.Event)}
+	for _, e := range recorded {
+		c.last = e
 		id := streamOf(e, nil)
 		c.queues[id] = append(c.queues[id], e)
 	}
@@ -78,7 +80,7 @@ func streamOf(e event.Event, recordedID map[string]string) string {
 
 // report adds a difference, up to maxDifferences.
 func (c *comparison) report(d Difference) {
-	if d.Run = c.rec.doc.Run.ID; len(c.differences) < maxDifferences {
+	if d.Run = c.runID; len(c.differences) < maxDifferences {
 		c.differences = append(c.differences, d)
 	}
 }
@@ -133,7 +135,7 @@ func (c *comparison) reportMissing(e event.Event) {
 
 // stall reports that the run does not go on.
 func (c *comparison) stall() {
-	next := c.rec.events[len(c.rec.events)-1]
+	next := c.last
 	for _, q := range c.queues {
 		if len(q) > 0 && q[0].Seq < next.Seq {
 			next = q[0]

@@ -77,46 +77,6 @@ func endArgs(e event.Event) []byte {
 	return nil
 }
 
-// toolAborted is the code of the end of a run that a hook ended.
-const toolAborted = "tool_aborted"
-
-// abortReason returns why a hook ended the run; ok is false if none did.
-func (r *recording) abortReason() (reason string, ok bool) {
-	if len(r.events) == 0 {
-		return "", false
-	}
-	end, failed := r.last().(event.RunError)
-	if !failed || end.Code != toolAborted {
-		return "", false
-	}
-	_, reason, _ = strings.Cut(end.Message, ": ")
-	return reason, true
-}
-
-// abortedBy returns the call with which a hook ended the run: the last one that ended before the others were
-// cancelled. It returns nil if the run ended between two turns, or while the model answered.
-func (r *recording) abortedBy() *recordedCall {
-	var last *recordedCall
-	for _, e := range r.events {
-		switch b := e.Body.(type) {
-		case event.StepStart, event.StepReset:
-			last = nil
-		case event.Budget:
-			if b.Limit == "tool_calls" || b.Limit == "max_turns" || b.Limit == "result_bytes" { // at the end of a turn
-				last = nil
-			}
-		case event.ToolResult:
-			last = r.calls[b.CallID]
-		case event.ToolError:
-			if b.Payload == recorded.CallCancelled || b.Payload == event.OpenAtEnd {
-				return last
-			}
-			last = r.calls[b.CallID]
-		}
-	}
-	return last
-}
-
 // ended implements recorded.Inputs.Ended.
 func (s *session) ended(run string, step int, answered bool) (reason string, ok bool) {
 	r := s.byID(run)

@@ -18,14 +18,11 @@ func (f modelFunc) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part
 	return f(ctx, r)
 }
 
-// model returns the model that the runs ask: the recorded one, or Options.Model.
-func (s *session) model() llm.Model {
-	if s.options.Model == nil {
-		return modelFunc(s.recordedAnswer)
-	}
+// askAs returns a model that asks m under the name id, whatever model a request names.
+func askAs(id string, m llm.Model) llm.Model {
 	return modelFunc(func(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
-		r.Model, r.Preferred = s.options.ModelID, ""
-		return s.options.Model.Stream(ctx, r)
+		r.Model, r.Preferred = id, ""
+		return m.Stream(ctx, r)
 	})
 }
 

@@ -3,7 +3,6 @@ package rerun
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"answerd/internal/agent"
@@ -132,20 +131,6 @@ func (r *runState) claim(e event.Event) *event.Event {
 	return found
 }
 
-// unclaim makes claim return again what was not appended, because another process continues the runs.
-func (s *session) unclaim(ctx context.Context) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.order {
-		n := r.position(ctx)
-		for seq := range r.claimed {
-			if seq > n {
-				delete(r.claimed, seq)
-			}
-		}
-	}
-}
-
 // awaitRelayed waits until the parent of a run has asked a question of the run, if it did so in the recording. If
 // the question was resolved before, it would not be asked any more.
 func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
@@ -195,15 +180,6 @@ func (s *session) suspends(run string) (suspends, ok bool) {
 	return suspends, true
 }
 
-// position returns how many events the run has.
-func (r *runState) position(ctx context.Context) int64 {
-	run, err := r.log.Run(ctx, r.id)
-	if err != nil {
-		return 0
-	}
-	return run.Last.Seq
-}
-
 // childBudget implements recorded.Inputs.ChildBudget.
 func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoice, bool) {
 	r := s.byID(run)
@@ -212,42 +188,4 @@ func (s *session) childBudget(run, callID string) (agent.Budget, agent.ToolChoic
 	}
 	recorded := r.rec.children[callID].doc.Request
 	return agent.Budget(recorded.Budget), recorded.ToolChoice, true
-}
-
-// isSent reports whether the first event of a call after it was complete comes from its server, or from a
-// decision that follows those about earlier calls anyway.
-func isSent(e event.Event) bool {
-	switch b := e.Body.(type) {
-	case event.ApprovalRequired:
-		return false
-	case event.ToolError:
-		return strings.HasPrefix(b.Payload, recorded.BudgetUsedUp) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
-	}
-	return true
-}
-
-// firstCancelled returns the number of the first event that a run has because it was cancelled.
-func (r *recording) firstCancelled() int64 {
-	first := r.firstCloser(len(r.events) - 1)
-	relayed := make(map[string]bool) // by their children, which may withdraw them
-	for _, e := range r.events {
-		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
-			relayed[asked.ID] = true
-		}
-	}
-	for _, e := range slices.Backward(r.events) {
-		switch b := e.Body.(type) {
-		case event.StepStart, event.StepReset:
-			return first
-		case event.ToolError:
-			if b.Kind == "cancelled" && b.Payload == recorded.CallCancelled {
-				first = min(first, e.Seq)
-			}
-		case event.ApprovalResolved:
-			if b.Reason == recorded.Withdrawn && !relayed[b.InterruptID] && r.inputs[b.InterruptID] == nil {
-				first = min(first, e.Seq)
-			}
-		}
-	}
-	return first
 }

@@ -120,7 +120,7 @@ func compareMembers(what string, was, is json.RawMessage) (out []string) {
 	if !aOK || !bOK {
 		return []string{what + " cannot be read"}
 	}
-	c := comparison{rec: &recording{doc: &export.Document{}}}
+	var c comparison
 	c.compareValues(startEvent, "", a, b)
 	for _, d := range c.differences {
 		out = append(out, fmt.Sprintf("%s %s: was %s, is %s", what, d.Path, d.Was, d.Is))

@@ -1,13 +1,21 @@
 package rerun
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
+	"answerd/internal/agent/recorded"
+	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/export"
 	"answerd/internal/llm"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/content"
 )
 
 // recording is a document in the form in which it is run again. Nothing changes it after newRecording.
@@ -114,83 +122,6 @@ func (r *recording) readCharges() {
 	}
 }
 
-// turnReader reads the turns of a recording out of its events.
-type turnReader struct {
-	*recording
-	turn  *turn // that is open; nil between steps
-	index map[string]int
-	text  map[string]string // the arguments of calls, as they came
-	after int64
-}
-
-// add adds a part to the open turn, with the event that it has to wait for.
-func (r *turnReader) add(p llm.Part) {
-	if r.turn != nil {
-		r.turn.parts = append(r.turn.parts, timedPart{p, r.after})
-	}
-}
-
-// open begins another turn. The indexes of calls begin again at 0, as in every answer of a model.
-func (r *turnReader) open() {
-	r.turn, r.after = &turn{}, 0
-	clear(r.index)
-	r.turns = append(r.turns, r.turn)
-}
-
-// read adds one event. What belongs to no turn and no call is left to planActions.
-func (r *turnReader) read(e event.Event) {
-	switch b := e.Body.(type) {
-	case event.StepStart:
-		r.open()
-	case event.StepReset:
-		r.open()
-	case event.StepEnd:
-		if r.turn != nil && b.FinishReason != "error" && b.FinishReason != "cancelled" {
-			r.turn.end, r.turn.after = &b, r.after
-		}
-		r.turn = nil
-	case event.TextDelta:
-		r.add(llm.Text{Delta: b.Delta})
-	case event.ReasoningDelta:
-		r.add(llm.Reasoning{Delta: b.Delta})
-	case event.ToolCallStart:
-		r.index[b.CallID] = len(r.index)
-		r.add(llm.ToolCallStart{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool})
-	case event.ToolCallArgs:
-		r.text[b.CallID] += b.Delta
-		r.add(llm.ToolCallArgs{Index: r.index[b.CallID], Delta: b.Delta})
-	case event.ToolCall:
-		r.readCall(b, e.Seq)
-	case event.Budget:
-		switch {
-		case b.Limit == "seconds":
-			r.after = e.Seq
-		case b.Limit == trimmed && r.turn != nil:
-			r.turn.refused = true
-		}
-	case event.BudgetRequired, event.BudgetResolved:
-		r.asked = append(r.asked, e)
-	default:
-		if c := r.calls[e.CallID()]; c != nil && r.turn == nil {
-			c.events = append(c.events, e)
-		}
-	}
-}
-
-// readCall reads a complete call. A call without arguments was cut off, and the writer has completed it.
-func (r *turnReader) readCall(b event.ToolCall, seq int64) {
-	text := b.ArgsText
-	if b.Args != nil {
-		text = string(b.Args)
-	} else if all := r.text[b.CallID]; strings.HasPrefix(all, text) {
-		text = all // an event has only the beginning of very long arguments
-	}
-	if b.Args != nil || b.ArgsText != "" {
-		r.add(llm.ToolCall{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool, Arguments: text})
-	}
-	r.calls[b.CallID] = &recordedCall{name: b.Tool, server: b.Server, args: []byte(text), complete: seq}
-}
-
 // inFlight reports whether a call was complete and had not ended at the event with the number seq.
 func (r *recording) inFlight(c *recordedCall, seq int64) bool {
 	return len(c.events) > 0 && c.complete <= seq && c.events[len(c.events)-1].Seq >= seq
@@ -286,3 +217,168 @@ func (r *recording) textOf(callID string) string {
 	}
 	return b.String()
 }
+
+// match returns a recorded call of a tool with these arguments, in this run or one of its children; nil if there is
+// none. It is for another model, whose calls have other ids. Of several calls any one is returned.
+func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
+	for _, c := range r.calls {
+		if len(c.events) == 0 || c.name != tool {
+			continue
+		}
+		end, recorded := c.events[len(c.events)-1], c.args
+		if b, ok := end.Body.(event.ToolResult); ok {
+			recorded = b.Args
+		}
+		if _, ok := end.EndsCall(); ok && (sameJSON(recorded, args) || sameJSON(c.args, args)) {
+			return r, c
+		}
+	}
+	for _, child := range r.children {
+		if rec, c := child.match(tool, args); c != nil {
+			return rec, c
+		}
+	}
+	return nil, nil
+}
+
+// sameJSON reports whether two JSON values are equal.
+func sameJSON(a, b []byte) bool {
+	x, err := decodeExact(a)
+	if err != nil {
+		return false
+	}
+	y, err := decodeExact(b)
+	return err == nil && reflect.DeepEqual(x, y)
+}
+
+// schemaHint begins what the agent adds to an error about arguments.
+const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
+
+// outcome returns the recorded outcome of a call, as its server gave it: without what the agent adds to it, and with
+// the whole result if the event has only a part. A call that was cancelled fails only when ctx ends.
+func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
+	switch b := e.Body.(type) {
+	case event.ToolResult:
+		out := &content.Result{Content: b.Content, Structured: b.Structured}
+		for _, v := range b.SchemaViolations {
+			out.Violations = append(out.Violations, mcp.ContentField(v))
+		}
+		if whole, ok := r.wholeResult(b.CallID); ok {
+			out.Content, out.Structured = whole.Content, whole.Structured
+		}
+		return out, nil
+	case event.ToolError:
+		if whole, ok := r.wholeResult(b.CallID); ok && whole.IsError {
+			return &content.Result{Content: whole.Content, Structured: whole.Structured, IsError: true}, nil
+		}
+		failure := &mcp.CallError{Kind: mcp.ErrorKind(b.Kind), Tool: call.Tool, Server: call.Server, Message: b.Payload, Err: errRecorded}
+		if failure.Kind == mcp.InvalidArguments {
+			failure.Message, _, _ = strings.Cut(b.Payload, schemaHint)
+		}
+		for _, f := range b.Errors {
+			failure.Fields = append(failure.Fields, mcp.ContentField(f))
+		}
+		if failure.Kind == mcp.Cancelled {
+			<-ctx.Done()
+		}
+		return nil, failure
+	}
+	return nil, &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
+}
+
+// storedResult is a whole result of an export.
+type storedResult struct {
+	IsError    bool              `json:"is_error"`
+	Content    []json.RawMessage `json:"content"`
+	Structured json.RawMessage   `json:"structured"`
+}
+
+// wholeResult returns the result of a call that its event has only a part of; ok is false if the event has all.
+func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
+	data, ok := r.doc.Results[callID]
+	return out, ok && json.Unmarshal(data, &out) == nil
+}
+
+// errRecorded is the cause of failures that were recorded: their own causes are not in an export.
+var errRecorded = errors.New("recorded")
+
+// toolAborted is the code of the end of a run that a hook ended.
+const toolAborted = "tool_aborted"
+
+// abortReason returns why a hook ended the run; ok is false if none did.
+func (r *recording) abortReason() (reason string, ok bool) {
+	if len(r.events) == 0 {
+		return "", false
+	}
+	end, failed := r.last().(event.RunError)
+	if !failed || end.Code != toolAborted {
+		return "", false
+	}
+	_, reason, _ = strings.Cut(end.Message, ": ")
+	return reason, true
+}
+
+// abortedBy returns the call with which a hook ended the run: the last one that ended before the others were
+// cancelled. It returns nil if the run ended between two turns, or while the model answered.
+func (r *recording) abortedBy() *recordedCall {
+	var last *recordedCall
+	for _, e := range r.events {
+		switch b := e.Body.(type) {
+		case event.StepStart, event.StepReset:
+			last = nil
+		case event.Budget:
+			if b.Limit == "tool_calls" || b.Limit == "max_turns" || b.Limit == "result_bytes" { // at the end of a turn
+				last = nil
+			}
+		case event.ToolResult:
+			last = r.calls[b.CallID]
+		case event.ToolError:
+			if b.Payload == recorded.CallCancelled || b.Payload == event.OpenAtEnd {
+				return last
+			}
+			last = r.calls[b.CallID]
+		}
+	}
+	return last
+}
+
+// isSent reports whether the first event of a call after it was complete comes from its server, or from a
+// decision that follows those about earlier calls anyway.
+func isSent(e event.Event) bool {
+	switch b := e.Body.(type) {
+	case event.ApprovalRequired:
+		return false
+	case event.ToolError:
+		return strings.HasPrefix(b.Payload, recorded.BudgetUsedUp) || b.Kind != "denied" && b.Kind != "unknown_tool" && b.Kind != "invalid_arguments"
+	}
+	return true
+}
+
+// firstCancelled returns the number of the first event that a run has because it was cancelled.
+func (r *recording) firstCancelled() int64 {
+	first := r.firstCloser(len(r.events) - 1)
+	relayed := make(map[string]bool) // by their children, which may withdraw them
+	for _, e := range r.events {
+		if asked, _ := replay.InterruptOf(e); asked.ChildRunID != "" {
+			relayed[asked.ID] = true
+		}
+	}
+	for _, e := range slices.Backward(r.events) {
+		switch b := e.Body.(type) {
+		case event.StepStart, event.StepReset:
+			return first
+		case event.ToolError:
+			if b.Kind == "cancelled" && b.Payload == recorded.CallCancelled {
+				first = min(first, e.Seq)
+			}
+		case event.ApprovalResolved:
+			if b.Reason == recorded.Withdrawn && !relayed[b.InterruptID] && r.inputs[b.InterruptID] == nil {
+				first = min(first, e.Seq)
+			}
+		}
+	}
+	return first
+}
+
+// ErrUnusable means that a document does not have what running it again needs.
+var ErrUnusable = errors.New("the export cannot be run again")

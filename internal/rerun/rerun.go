@@ -25,7 +25,6 @@ package rerun
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -58,12 +57,6 @@ type Result struct {
 	Events []event.Event
 }
 
-// ErrUnusable means that a document does not have what running it again needs.
-var ErrUnusable = errors.New("the export cannot be run again")
-
-// ErrStalled means that a run did nothing any more, and did not end when it was cancelled.
-var ErrStalled = errors.New("the run does not go on, and does not end")
-
 // Run runs a document again. Errors: ErrUnusable, ErrStalled, or ctx's.
 func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) {
 	rec, err := newRecording(doc)
@@ -73,9 +66,10 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	if o.Stall <= 0 {
 		o.Stall = 2 * time.Second
 	}
-	s := &session{options: o, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), watch: newWatch()}
+	s := &session{otherModel: o.Model != nil, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), watch: newWatch()}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	defer s.end(nil)
+	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, o) }
 	a, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -107,15 +101,17 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	return &Result{Differences: s.differences(), Events: events}, nil
 }
 
-// newAgent returns an agent with the settings of the recording.
-func (s *session) newAgent() (*agent.Agent, error) {
+// newAgent returns an agent with the settings of the recording, for the runs of a session.
+func newAgent(s *session, options Options) (*agent.Agent, error) {
 	doc := s.root.doc
 	o := agent.Options{
-		Model: s.model(), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
+		Model: modelFunc(s.recordedAnswer), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
 		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
 		InputTimeout: 24 * time.Hour, Durable: s.root.isTakenOver(),
 	}
-	if s.options.Model == nil {
+	if options.Model != nil {
+		o.Model = askAs(options.ModelID, options.Model)
+	} else {
 		o.Repeat = s.repetition()
 	}
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
@@ -136,8 +132,8 @@ func (s *session) newAgent() (*agent.Agent, error) {
 		}
 	}
 	addProfiles(doc, o.Profiles)
-	if s.options.Model != nil {
-		o.Profiles[s.options.ModelID] = llm.Profile{ID: s.options.ModelID, Images: llm.AcceptsImages(s.options.ModelID)}
+	if options.Model != nil {
+		o.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
 	}
 	return agent.New(o)
 }

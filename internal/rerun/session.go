@@ -17,13 +17,14 @@ import (
 
 // session runs one document with its children.
 type session struct {
-	options Options
-	root    *recording
-	log     event.Log
-	ctx     context.Context // ends with Run
-	end     context.CancelCauseFunc
-	drivers sync.WaitGroup // everything that observes runs or acts on them, in goroutines of its own
-	watch   *watch         // ends all waits when nothing happens any more
+	otherModel bool // another model is asked, so nothing is compared and nothing comes from outside
+	root       *recording
+	log        event.Log
+	ctx        context.Context // ends with Run
+	end        context.CancelCauseFunc
+	drivers    sync.WaitGroup               // everything that observes runs or acts on them, in goroutines of its own
+	watch      *watch                       // ends all waits when nothing happens any more
+	newAgent   func() (*agent.Agent, error) // makes the agent that continues the runs after a takeover
 
 	mu       sync.Mutex           // protects what follows
 	attached chan struct{}        // closed and made anew when there is one more run
@@ -77,7 +78,7 @@ func (s *session) attach(e record.Executing) *runState {
 		session: s, rec: rec, id: e.Run, parent: parent, childOf: make(map[string]*runState), claimed: make(map[int64]bool),
 		interrupts: make(map[string]string), recordedID: make(map[string]string), sent: make(map[string]chan struct{}), repeated: make(map[string]int),
 	}
-	r.comparison = newComparison(rec)
+	r.comparison = newComparison(rec.doc.Run.ID, rec.events)
 	r.planActions(e.Parent == "")
 	s.runs[e.Run] = r
 	s.order = append(s.order, r)
@@ -139,7 +140,7 @@ func (s *session) drain() {
 func (s *session) differences() (out []Difference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.options.Model != nil {
+	if s.otherModel {
 		return nil
 	}
 	for _, r := range s.order {
@@ -230,7 +231,7 @@ func (r *runState) drive(ctx context.Context) (events []event.Event, _ error) {
 
 // observe compares an event.
 func (r *runState) observe(e event.Event) {
-	if r.options.Model != nil {
+	if r.otherModel {
 		return
 	}
 	r.mu.Lock()
@@ -258,7 +259,7 @@ const timeForTools = "The run's time for tools is used up"
 // is false for a child run, for which only its own time is planned: everything else came through its parent,
 // which passes it on again.
 func (r *runState) planActions(root bool) {
-	if r.options.Model != nil {
+	if r.otherModel {
 		return
 	}
 	limit := r.rec.doc.Request.Budget.Seconds
@@ -421,4 +422,27 @@ func (r *runState) takeOver() {
 	r.mu.Lock()
 	r.agents = append(r.agents, next)
 	r.mu.Unlock()
+}
+
+// unclaim makes claim return again what was not appended, because another process continues the runs.
+func (s *session) unclaim(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.order {
+		n := r.position(ctx)
+		for seq := range r.claimed {
+			if seq > n {
+				delete(r.claimed, seq)
+			}
+		}
+	}
+}
+
+// position returns how many events the run has.
+func (r *runState) position(ctx context.Context) int64 {
+	run, err := r.log.Run(ctx, r.id)
+	if err != nil {
+		return 0
+	}
+	return run.Last.Seq
 }

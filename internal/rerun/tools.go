@@ -3,12 +3,9 @@ package rerun
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
-	"reflect"
 	"slices"
-	"strings"
 	"sync"
 
 	"answerd/internal/auth"
@@ -18,9 +15,6 @@ import (
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
-
-// errRecorded is the cause of failures that were recorded: their own causes are not in an export.
-var errRecorded = errors.New("recorded")
 
 // tools are the recorded tools.
 type tools struct{ session *session }
@@ -44,7 +38,7 @@ func (t *tools) ToolsFor(ctx context.Context, _ auth.Identity) []catalog.Tool {
 func (t *tools) restore(d export.Tool) catalog.Tool {
 	c := catalog.Tool{
 		Name: d.Name, Server: d.Server, Original: d.Original, Title: d.Title, Description: d.Description, InputSchema: d.InputSchema, OutputSchema: d.OutputSchema,
-		NeedsApproval: d.NeedsApproval && t.session.options.Model == nil,
+		NeedsApproval: d.NeedsApproval && !t.session.otherModel,
 	}
 	if d.Annotations != nil {
 		var a catalog.Annotations
@@ -101,7 +95,7 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 	if r == nil {
 		return nil, failure
 	}
-	if t.session.options.Model != nil {
+	if t.session.otherModel {
 		if rec, c := t.session.root.match(call.Tool, call.Args); c != nil {
 			return rec.outcome(ctx, call, c.events[len(c.events)-1])
 		}
@@ -115,39 +109,6 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 		close(sent) // a call is sent by one goroutine
 	}
 	return r.repeat(ctx, call, c)
-}
-
-// match returns a recorded call of a tool with these arguments, in this run or one of its children; nil if there is
-// none. It is for another model, whose calls have other ids. Of several calls any one is returned.
-func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
-	for _, c := range r.calls {
-		if len(c.events) == 0 || c.name != tool {
-			continue
-		}
-		end, recorded := c.events[len(c.events)-1], c.args
-		if b, ok := end.Body.(event.ToolResult); ok {
-			recorded = b.Args
-		}
-		if _, ok := end.EndsCall(); ok && (sameJSON(recorded, args) || sameJSON(c.args, args)) {
-			return r, c
-		}
-	}
-	for _, child := range r.children {
-		if rec, c := child.match(tool, args); c != nil {
-			return rec, c
-		}
-	}
-	return nil, nil
-}
-
-// sameJSON reports whether two JSON values are equal.
-func sameJSON(a, b []byte) bool {
-	x, err := decodeExact(a)
-	if err != nil {
-		return false
-	}
-	y, err := decodeExact(b)
-	return err == nil && reflect.DeepEqual(x, y)
 }
 
 // repeat does what the server did during a call, and returns its outcome.
@@ -232,54 +193,6 @@ type elicitParams struct {
 	Message         string          `json:"message"`
 	RequestedSchema json.RawMessage `json:"requestedSchema,omitempty"`
 	URL             string          `json:"url,omitempty"`
-}
-
-// schemaHint begins what the agent adds to an error about arguments.
-const schemaHint = "\nTry again with the correct arguments. The tool's input schema: "
-
-// outcome returns the recorded outcome of a call, as its server gave it: without what the agent adds to it, and with
-// the whole result if the event has only a part. A call that was cancelled fails only when ctx ends.
-func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
-	switch b := e.Body.(type) {
-	case event.ToolResult:
-		out := &content.Result{Content: b.Content, Structured: b.Structured}
-		for _, v := range b.SchemaViolations {
-			out.Violations = append(out.Violations, mcp.ContentField(v))
-		}
-		if whole, ok := r.wholeResult(b.CallID); ok {
-			out.Content, out.Structured = whole.Content, whole.Structured
-		}
-		return out, nil
-	case event.ToolError:
-		if whole, ok := r.wholeResult(b.CallID); ok && whole.IsError {
-			return &content.Result{Content: whole.Content, Structured: whole.Structured, IsError: true}, nil
-		}
-		failure := &mcp.CallError{Kind: mcp.ErrorKind(b.Kind), Tool: call.Tool, Server: call.Server, Message: b.Payload, Err: errRecorded}
-		if failure.Kind == mcp.InvalidArguments {
-			failure.Message, _, _ = strings.Cut(b.Payload, schemaHint)
-		}
-		for _, f := range b.Errors {
-			failure.Fields = append(failure.Fields, mcp.ContentField(f))
-		}
-		if failure.Kind == mcp.Cancelled {
-			<-ctx.Done()
-		}
-		return nil, failure
-	}
-	return nil, &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
-}
-
-// storedResult is a whole result of an export.
-type storedResult struct {
-	IsError    bool              `json:"is_error"`
-	Content    []json.RawMessage `json:"content"`
-	Structured json.RawMessage   `json:"structured"`
-}
-
-// wholeResult returns the result of a call that its event has only a part of; ok is false if the event has all.
-func (r *recording) wholeResult(callID string) (out storedResult, ok bool) {
-	data, ok := r.doc.Results[callID]
-	return out, ok && json.Unmarshal(data, &out) == nil
 }
 
 // Repeatable implements agent.Tools.

@@ -2,6 +2,7 @@ package rerun
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,3 +66,6 @@ func (w *watch) run(ctx context.Context, stall time.Duration, end context.Cancel
 		}
 	}
 }
+
+// ErrStalled means that a run did nothing any more, and did not end when it was cancelled.
+var ErrStalled = errors.New("the run does not go on, and does not end")
