@@ -165,7 +165,9 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/event/jetstream/batch":   {ours: []string{"event"}},
 	"answerd/internal/event/jetstream/threads": {ours: []string{"event", "event/threadindex"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/memory": {ours: []string{"event", "event/threadindex", "values"}},
+	"answerd/internal/event/memory": {ours: []string{"event", "event/memory/threads", "values"}},
+
+	"answerd/internal/event/memory/threads": {ours: []string{"event", "event/threadindex"}},
 
 	"answerd/internal/event/threadindex": {ours: []string{"event"}},
 

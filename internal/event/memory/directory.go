@@ -33,7 +33,7 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 		if f.HidesChild(r.record) || f.Status != "" && r.currentStatus() != f.Status {
 			continue
 		}
-		snapshot, kept, err := r.snapshot(l)
+		snapshot, kept, err := r.snapshot(l.retention)
 		if err != nil {
 			return event.RunPage{}, err
 		}
@@ -49,13 +49,6 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	return page, nil
 }
 
-// currentStatus returns the status of r.
-func (r *run) currentStatus() event.Status {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.status
-}
-
 // RunByKey implements event.Directory.
 func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.Run, error) {
 	l.mu.RLock()
@@ -64,7 +57,7 @@ func (l *Log) RunByKey(_ context.Context, owner event.Owner, key string) (event.
 	if r == nil {
 		return event.Run{}, event.ErrNotFound
 	}
-	snapshot, kept, err := r.snapshot(l)
+	snapshot, kept, err := r.snapshot(l.retention)
 	if !kept {
 		return event.Run{}, event.ErrNotFound
 	}

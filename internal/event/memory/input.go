@@ -6,12 +6,6 @@ import (
 	"answerd/internal/event"
 )
 
-// inbox stores the inputs of one run. The position of an input is its index plus 1.
-type inbox struct {
-	inputs []event.Input
-	more   chan struct{} // closed at the next input; nil while no caller waits
-}
-
 // AddInput implements event.Inbox.
 func (l *Log) AddInput(_ context.Context, id, inputID string, data []byte) error {
 	if !event.ValidID(inputID) {
@@ -41,7 +35,7 @@ func (l *Log) addInput(r *run, inputID string, data []byte) (*job, int64, error)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case l.expiredLocked(r):
+	case r.expiredLocked(l.retention):
 		return nil, 0, event.ErrGone
 	case !r.ended.IsZero():
 		return nil, 0, event.ErrEnded
@@ -67,7 +61,7 @@ func (l *Log) Inputs(_ context.Context, id string, after int64) (event.InputPage
 	defer r.mu.Unlock()
 	n := int64(len(r.inbox.inputs))
 	switch {
-	case l.expiredLocked(r):
+	case r.expiredLocked(l.retention):
 		return event.InputPage{}, event.ErrGone
 	case after < 0:
 		return event.InputPage{}, event.ErrInvalidPosition

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"answerd/internal/event"
 )
 
 // jobQueue holds the jobs that wait for a Claim, in the order in which they were released or
@@ -19,7 +17,7 @@ type jobQueue struct {
 // job implements event.Job. It is in one of three states: claimed by this process, parked, or in
 // the queue. No other process can read the log, so a claimed job is never lost.
 type job struct {
-	log     *Log
+	queue   *jobQueue
 	run     *run
 	request []byte
 
@@ -30,61 +28,8 @@ type job struct {
 	attempt int
 }
 
-// CreateJob implements event.Jobs.
-func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job, error) {
-	if len(request) > event.MaxResult {
-		return nil, event.ErrTooLarge
-	}
-	r, err := l.findRun(id)
-	if err != nil {
-		return nil, err
-	}
-	j := &job{log: l, run: r, request: request, claimed: true, attempt: 1}
-	grown, err := l.addJob(r, j)
-	if err != nil {
-		return nil, err
-	}
-	l.addBytes(r, grown, false)
-	return j, nil
-}
-
-// addJob sets the job of r and returns by how many bytes the run grew.
-func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case l.expiredLocked(r):
-		return 0, event.ErrGone
-	case !r.ended.IsZero():
-		return 0, event.ErrEnded
-	case r.job != nil:
-		return 0, event.ErrFenced
-	}
-	r.job = j
-	r.other += j.size()
-	return r.countLocked(), nil
-}
-
 // size estimates the bytes of j.
 func (j *job) size() int64 { return int64(cap(j.request)) + entryOverhead }
-
-// Claim implements event.Jobs.
-func (l *Log) Claim(ctx context.Context) (event.Job, error) {
-	for {
-		j, more := l.queue.removeFirst()
-		if j != nil {
-			if j.markClaimed() {
-				return j, nil
-			}
-			continue // the run was deleted meanwhile
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
 
 // removeFirst returns the first job of the queue. If the queue is empty, it returns a channel
 // that is closed when a job is added.
@@ -140,7 +85,7 @@ func (j *job) Done(context.Context) error {
 	defer r.mu.Unlock()
 	if r.job == j && !r.dropped {
 		r.other -= j.size()
-		j.log.countBytes(r, r.countLocked())
+		r.usage.count(r.countLocked())
 	}
 	r.job = nil
 	return nil
@@ -151,7 +96,7 @@ func (j *job) Release(context.Context) error {
 	j.run.mu.Lock()
 	j.claimed = false
 	j.run.mu.Unlock()
-	j.log.queue.addJob(j)
+	j.queue.addJob(j)
 	return nil
 }
 
@@ -167,7 +112,7 @@ func (j *job) Park(_ context.Context, seen int64, until time.Time) error {
 	parked := j.parked
 	j.run.mu.Unlock()
 	if !parked {
-		j.log.queue.addJob(j)
+		j.queue.addJob(j)
 	}
 	return nil
 }
@@ -180,7 +125,7 @@ func (j *job) wakeIfParked() {
 	j.stopTimerLocked()
 	j.run.mu.Unlock()
 	if wasParked {
-		j.log.queue.addJob(j)
+		j.queue.addJob(j)
 	}
 }
 

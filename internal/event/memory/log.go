@@ -44,20 +44,8 @@ import (
 	"time"
 
 	"answerd/internal/event"
+	"answerd/internal/event/memory/threads"
 	"answerd/internal/values"
-)
-
-const (
-	// entryOverhead estimates the bytes that an event of a tail, an input, note or result needs in
-	// addition to its own text.
-	entryOverhead = 128
-	// runOverhead estimates the bytes that a run needs in addition to its entries.
-	runOverhead = 1 << 10
-	// maxPageEvents bounds the events of a page, so that the reader of a long run regains
-	// control between pages, for example to flush or to notice the end of its request.
-	maxPageEvents = 64
-	// maxPageBytes bounds the JSON of a page of more than one event that must be decoded.
-	maxPageBytes = 1 << 20
 )
 
 // A run id consists of idPrefix and idLength characters of five random bits each. The last
@@ -86,7 +74,7 @@ type Log struct {
 	instanceID string
 	retention  time.Duration
 	maxBytes   int64
-	bytes      atomic.Int64 // of all runs
+	bytes      atomic.Int64 // of all runs and threads
 
 	// runs holds a *run for every id that was not dropped. Every append and every read looks up
 	// its run here. A sync.Map needs no lock for that. With a lock, even a shared one, all cores
@@ -103,12 +91,15 @@ type Log struct {
 	created     int64 // runs, ever
 	lastDropped time.Time
 
-	expiry  expiryTimer
-	queue   jobQueue
-	threads threads
+	expiry expiryTimer
+	queue  jobQueue
 
+	*threads.Store
 	values.Memory
 }
+
+// threadsShare is the part of MaxBytes that threads may use: one in threadsShare bytes.
+const threadsShare = 4
 
 var _ event.Log = (*Log)(nil)
 
@@ -126,11 +117,13 @@ func New(o Options) *Log {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = event.DefaultMaxBytes
 	}
-	return &Log{
+	l := &Log{
 		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
 		retention:  o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
 		tombstones: newTombstones(o.MaxBytes),
 	}
+	l.Store = threads.New(threads.Options{Retention: o.Retention, MaxBytes: o.MaxBytes / threadsShare, Total: &l.bytes})
+	return l
 }
 
 // NewID implements event.Log.
@@ -170,23 +163,14 @@ func (l *Log) Create(_ context.Context, record event.Run) error {
 	l.created++
 	added.usage = l.usage[record.Owner]
 	if added.usage == nil {
-		added.usage = &ownerUsage{owner: record.Owner}
+		added.usage = &ownerUsage{owner: record.Owner, total: &l.bytes}
 		l.usage[record.Owner] = added.usage
 	}
 	added.usage.runs++
 	added.record.Owner = added.usage.owner // the runs of an owner share its strings
 	l.runs.Store(record.ID, added)
-	l.countBytes(added, added.countLocked()) // no other goroutine can append to it before
+	added.usage.count(added.countLocked()) // no other goroutine can append to it before
 	return nil
-}
-
-// recordSize estimates the bytes of a run without events.
-func recordSize(r event.Run) int64 {
-	n := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
-	for name, value := range r.Metadata {
-		n += len(name) + len(value) + entryOverhead
-	}
-	return int64(n)
 }
 
 // findRun returns the run of an id, or the error that explains why there is no such run.
@@ -234,7 +218,7 @@ func (l *Log) After(_ context.Context, id string, seq int64) (event.Page, error)
 func (l *Log) readPage(r *run, seq int64) (event.Page, [][]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l.expiredLocked(r) {
+	if r.expiredLocked(l.retention) {
 		return event.Page{}, nil, event.ErrGone
 	}
 	return r.pageLocked(seq)
@@ -248,7 +232,7 @@ func (l *Log) Settled(_ context.Context, id string) (<-chan struct{}, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l.expiredLocked(r) {
+	if r.expiredLocked(l.retention) {
 		return nil, event.ErrGone
 	}
 	settled := waitChannel(&r.settled)
@@ -267,7 +251,7 @@ func (l *Log) Run(_ context.Context, id string) (event.Run, error) {
 		}
 		return event.Run{}, err
 	}
-	snapshot, kept, err := r.snapshot(l)
+	snapshot, kept, err := r.snapshot(l.retention)
 	if !kept {
 		return event.Run{ID: id, Owner: snapshot.Owner}, event.ErrGone
 	}
@@ -282,3 +266,111 @@ func (l *Log) Ready(context.Context) error { return nil }
 
 // HasRemoteReader implements event.Log: no other process can read this log.
 func (l *Log) HasRemoteReader(context.Context, string) bool { return false }
+
+// SaveResult implements event.Log.
+func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) error {
+	if len(result) > event.MaxResult {
+		return event.ErrTooLarge
+	}
+	r, err := l.findRun(id)
+	if err != nil {
+		return err
+	}
+	grown, err := l.saveResult(r, call, result)
+	if err != nil {
+		return err
+	}
+	l.addBytes(r, grown, false)
+	return nil
+}
+
+// saveResult adds a result to r and returns by how many bytes the run grew.
+func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
+	if result == nil {
+		result = []byte{} // nil marks a result that was dropped
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.expiredLocked(l.retention):
+		return 0, event.ErrGone
+	case !r.ended.IsZero():
+		return 0, event.ErrEnded
+	}
+	r.other += r.results.setResult(call, result)
+	return r.countLocked(), nil
+}
+
+// Result implements event.Log.
+func (l *Log) Result(_ context.Context, id, call string) ([]byte, error) {
+	r, err := l.findRun(id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.expiredLocked(l.retention) {
+		return nil, event.ErrGone
+	}
+	switch result, known := r.results.byCall[call]; {
+	case !known:
+		return nil, event.ErrNotFound
+	case result == nil:
+		return nil, event.ErrGone
+	default:
+		return result, nil
+	}
+}
+
+// CreateJob implements event.Jobs.
+func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job, error) {
+	if len(request) > event.MaxResult {
+		return nil, event.ErrTooLarge
+	}
+	r, err := l.findRun(id)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{queue: &l.queue, run: r, request: request, claimed: true, attempt: 1}
+	grown, err := l.addJob(r, j)
+	if err != nil {
+		return nil, err
+	}
+	l.addBytes(r, grown, false)
+	return j, nil
+}
+
+// addJob sets the job of r and returns by how many bytes the run grew.
+func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.expiredLocked(l.retention):
+		return 0, event.ErrGone
+	case !r.ended.IsZero():
+		return 0, event.ErrEnded
+	case r.job != nil:
+		return 0, event.ErrFenced
+	}
+	r.job = j
+	r.other += j.size()
+	return r.countLocked(), nil
+}
+
+// Claim implements event.Jobs.
+func (l *Log) Claim(ctx context.Context) (event.Job, error) {
+	for {
+		j, more := l.queue.removeFirst()
+		if j != nil {
+			if j.markClaimed() {
+				return j, nil
+			}
+			continue // the run was deleted meanwhile
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}

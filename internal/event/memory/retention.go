@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unique"
 
@@ -22,28 +21,13 @@ const maxTombstones = 16384
 // bytesPerTombstone is the part of MaxBytes for which a generation has one tombstone.
 const bytesPerTombstone = 2048
 
-// ownerUsage counts what the runs of one owner use of the log.
-type ownerUsage struct {
-	owner event.Owner
-	bytes atomic.Int64
-
-	runs  int    // guarded by Log.mu, as is ended
-	ended []*run // in the order in which they ended
-}
-
 // maxOwnersCompared bounds the owners that are compared to find one above its share.
 const maxOwnersCompared = 64
-
-// countBytes accounts for n more bytes of r and returns the bytes of all runs.
-func (l *Log) countBytes(r *run, n int64) int64 {
-	r.usage.bytes.Add(n)
-	return l.bytes.Add(n)
-}
 
 // addBytes accounts for what was added to r, and drops runs if the log exceeds its limit. Most
 // calls do not lock l.mu, which other runs need.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
-	if l.countBytes(r, size) <= l.maxBytes && !ended {
+	if r.usage.count(size) <= l.maxBytes && !ended {
 		return
 	}
 	l.mu.Lock()
@@ -63,7 +47,7 @@ func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if excess := l.bytes.Load() - l.maxBytes; excess > 0 && !l.hasOtherEndedLocked(r) {
 		// Drop more than needed, so that not every append drops something.
 		l.dropTailLocked(r)
-		l.countBytes(r, r.trimContent(excess+l.maxBytes/16))
+		r.usage.count(r.trimContent(excess + l.maxBytes/16))
 	}
 }
 
@@ -90,7 +74,7 @@ func (l *Log) dropTailLocked(r *run) {
 	r.tail = tail{}
 	freed := r.countLocked()
 	r.mu.Unlock()
-	l.countBytes(r, freed)
+	r.usage.count(freed)
 }
 
 // hasOtherEndedLocked reports whether the run that ended first is not r.
@@ -121,28 +105,6 @@ func (l *Log) nextToDropLocked(r *run) *run {
 		}
 	}
 	return largest
-}
-
-// canDropLocked reports whether the owner's run that ended first is not r and ended before t.
-func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
-	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
-}
-
-// trimContent drops the oldest results of r, then most of its tail, and then its oldest events, until
-// want bytes are free or only the newest block of events remains. It returns by how many bytes the run
-// grew, which is negative.
-func (r *run) trimContent(want int64) (grown int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	freed := r.results.dropOldest(want)
-	r.other -= freed
-	if !r.dropped && freed < want && r.events.newest > 0 {
-		before := r.tail.bytes
-		r.tail.cut(0)
-		freed += before - r.tail.bytes
-		r.events.dropOldest(want - freed)
-	}
-	return r.countLocked()
 }
 
 // DropEndedRuns drops a quarter of the runs that have ended, in the order in which they ended.
@@ -209,12 +171,6 @@ func (l *Log) Close() {
 	l.expiry.running.Wait()
 }
 
-// expiredLocked reports whether r was dropped, or will be by the timer or the next Create because its
-// retention has passed. The caller holds r.mu.
-func (l *Log) expiredLocked(r *run) bool {
-	return r.dropped || !r.ended.IsZero() && time.Since(r.ended) >= l.retention
-}
-
 // dropLocked removes a run and leaves its tombstone.
 func (l *Log) dropLocked(r *run) {
 	l.ended, r.usage.ended = removeRun(l.ended, r), removeRun(r.usage.ended, r)
@@ -230,7 +186,7 @@ func (l *Log) dropLocked(r *run) {
 	}
 	// A reader that already has r sees dropped at its next call, which the wake-up causes.
 	r.events, r.tail, r.results, r.other, r.dropped = events{}, tail{}, results{}, 0, true
-	l.countBytes(r, r.countLocked())
+	r.usage.count(r.countLocked())
 	r.inbox.inputs, r.notes, r.record.Request, r.record.Metadata = nil, nil, nil, nil
 	if r.job != nil {
 		r.job.stopTimerLocked()

@@ -3,9 +3,20 @@ package memory
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"answerd/internal/event"
+)
+
+const (
+	// runOverhead estimates the bytes that a run needs in addition to its entries.
+	runOverhead = 1 << 10
+	// maxPageEvents bounds the events of a page, so that the reader of a long run regains
+	// control between pages, for example to flush or to notice the end of its request.
+	maxPageEvents = 64
+	// maxPageBytes bounds the JSON of a page of more than one event that must be decoded.
+	maxPageBytes = 1 << 20
 )
 
 // run holds one run of a Log.
@@ -30,6 +41,15 @@ type run struct {
 	dropped bool          // only record is left
 	more    chan struct{} // closed at the next append; nil while no caller waits
 	settled chan struct{} // closed at the next append after which the run has settled; nil while no caller waits
+}
+
+// recordSize estimates the bytes of a run without events.
+func recordSize(r event.Run) int64 {
+	n := runOverhead + cap(r.Request) + len(r.ThreadID) + len(r.Agent) + len(r.Key)
+	for name, value := range r.Metadata {
+		n += len(name) + len(value) + entryOverhead
+	}
+	return int64(n)
 }
 
 // lines has buffers in which events are encoded.
@@ -134,10 +154,16 @@ func (r *run) decodePage(p event.Page, undecoded [][]byte) (event.Page, error) {
 	return p, nil
 }
 
-// snapshot returns what is known of the run, its newest event included, and whether the run is kept.
-func (r *run) snapshot(l *Log) (record event.Run, kept bool, err error) {
+// expiredLocked reports whether the run was dropped, or will be by the timer or the next Create because its
+// retention has passed.
+func (r *run) expiredLocked(retention time.Duration) bool {
+	return r.dropped || !r.ended.IsZero() && time.Since(r.ended) >= retention
+}
+
+// snapshot returns what is known of the run, its newest event included, and whether the run is kept for a retention.
+func (r *run) snapshot(retention time.Duration) (record event.Run, kept bool, err error) {
 	r.mu.Lock()
-	record, kept = r.record, !l.expiredLocked(r)
+	record, kept = r.record, !r.expiredLocked(retention)
 	var undecoded [][]byte
 	if newest := r.events.newest; kept && newest > 0 {
 		if last, ok := r.tail.after(newest - 1); ok {
@@ -176,4 +202,67 @@ func wakeWaiters(more *chan struct{}) {
 		close(*more)
 		*more = nil
 	}
+}
+
+// inbox stores the inputs of one run. The position of an input is its index plus 1.
+type inbox struct {
+	inputs []event.Input
+	more   chan struct{} // closed at the next input; nil while no caller waits
+}
+
+// ownerUsage counts what the runs of one owner use of the log.
+type ownerUsage struct {
+	owner event.Owner
+	bytes atomic.Int64
+	total *atomic.Int64 // the bytes of the log
+
+	runs  int    // guarded by Log.mu, as is ended
+	ended []*run // in the order in which they ended
+}
+
+// count accounts for n more bytes of the owner's runs and returns the bytes of the log.
+func (u *ownerUsage) count(n int64) int64 {
+	u.bytes.Add(n)
+	return u.total.Add(n)
+}
+
+// canDropLocked reports whether the owner's run that ended first is not r and ended before t.
+func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
+	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
+}
+
+// trimContent drops the oldest results of r, then most of its tail, and then its oldest events, until
+// want bytes are free or only the newest block of events remains. It returns by how many bytes the run
+// grew, which is negative.
+func (r *run) trimContent(want int64) (grown int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	freed := r.results.dropOldest(want)
+	r.other -= freed
+	if !r.dropped && freed < want && r.events.newest > 0 {
+		before := r.tail.bytes
+		r.tail.cut(0)
+		freed += before - r.tail.bytes
+		r.events.dropOldest(want - freed)
+	}
+	return r.countLocked()
+}
+
+// currentStatus returns the status of r.
+func (r *run) currentStatus() event.Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// addNote adds a note to r and returns by how many bytes the run grew.
+func (r *run) addNote(note []byte) (grown int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.checkWritableLocked(); err != nil {
+		return 0, err
+	}
+	r.notes = append(r.notes, event.Note{After: r.events.newest, Data: note})
+	r.other += int64(cap(note)) + entryOverhead
+	return r.countLocked(), nil
 }

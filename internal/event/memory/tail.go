@@ -7,6 +7,9 @@ import (
 )
 
 const (
+	// entryOverhead estimates the bytes that an event of a tail, an input, note or result needs in
+	// addition to its own text.
+	entryOverhead = 128
 	// maxTail is the size that a tail is cut to when it has twice as much. Readers that follow a run are
 	// seldom more than some events behind.
 	maxTail = 256 << 10

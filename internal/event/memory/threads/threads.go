@@ -1,0 +1,355 @@
+// Package threads keeps the threads of an event log in the memory of one process, within a bound.
+//
+//	store := threads.New(threads.Options{Retention: time.Hour, MaxBytes: 64 << 20, Total: &total})
+//	begun, err := store.BeginTurn(ctx, owner, "thr_1", "run_1", "default", "A title")
+//	err = store.EndTurn(ctx, owner, "thr_1", "run_1", data)
+//
+// A thread is kept for Retention after its last update. When all of them exceed MaxBytes, those that were not
+// updated for longest are removed first: of an owner above an equal share, if there is one. Every method may be
+// called concurrently and returns at once.
+package threads
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"answerd/internal/event"
+	"answerd/internal/event/threadindex"
+)
+
+const (
+	// threadOverhead estimates the bytes that a thread needs in addition to its texts and turns.
+	threadOverhead = 1 << 10
+	// turnOverhead estimates the bytes that a turn needs in addition to its data.
+	turnOverhead = 128
+	// maxUnfinished bounds the runs of a thread that began and have no turn.
+	maxUnfinished = 16
+	// maxThreadsCompared bounds the threads that are compared to find one of an owner above its share.
+	maxThreadsCompared = 64
+)
+
+// Options configures a Store.
+type Options struct {
+	Retention time.Duration // how long a thread is kept after its last update
+	MaxBytes  int64         // of all threads
+	Total     *atomic.Int64 // the bytes of the log, to which the Store adds its own
+}
+
+// Store implements event.Threads. Its methods whose names end in Locked need mu.
+type Store struct {
+	options Options
+
+	mu       sync.Mutex // guards the fields below
+	index    threadindex.Index
+	byKey    map[threadKey]*thread
+	byUpdate list.List // of *thread, the one that was updated longest ago first
+	updates  uint64    // ever
+	bytes    int64     // of all threads
+	usage    map[event.Owner]int64
+}
+
+var _ event.Threads = (*Store)(nil)
+
+// New returns a Store without threads.
+func New(o Options) *Store {
+	return &Store{options: o, byKey: make(map[threadKey]*thread), usage: make(map[event.Owner]int64)}
+}
+
+// threadKey identifies a thread.
+type threadKey struct {
+	owner event.Owner
+	id    string
+}
+
+// thread is a thread with its turns.
+type thread struct {
+	key        threadKey
+	turns      []event.Turn // without a gap; pages share parts of it
+	lastNumber int64        // of the turns, ever
+	unfinished []string     // runs that began and have no turn, the newest last; the active run is one of them
+	bytes      int64
+	place      *list.Element // in byUpdate
+}
+
+// turnSize estimates the bytes of a turn in memory.
+func turnSize(t event.Turn) int64 { return int64(cap(t.Data)) + turnOverhead }
+
+// findLocked returns a thread that is kept, and its entry in the index.
+func (s *Store) findLocked(owner event.Owner, id string) (*thread, threadindex.Entry, error) {
+	e, ok := s.index.Get(owner, id)
+	if !ok || e.Expired(time.Now(), s.options.Retention) {
+		return nil, e, event.ErrNotFound
+	}
+	return s.byKey[threadKey{owner, id}], e, nil
+}
+
+// BeginTurn implements event.Threads. It also removes the threads whose retention has passed.
+func (s *Store) BeginTurn(_ context.Context, owner event.Owner, id, run, agent, title string) (event.Thread, error) {
+	if !event.ValidThreadID(id) || !event.ValidID(run) {
+		return event.Thread{}, event.ErrNotFound
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeExpiredLocked()
+	return s.beginLocked(owner, id, run, agent, title)
+}
+
+func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (event.Thread, error) {
+	t, e, err := s.findLocked(owner, id)
+	switch {
+	case err != nil:
+		t, e = s.addThreadLocked(owner, strings.Clone(id), strings.Clone(event.CutTitle(title)))
+	case e.Active == run:
+		return e.Thread, nil
+	case e.Active != "":
+		return event.Thread{}, &event.BusyError{Run: e.Active}
+	}
+	t.unfinished = append(slices.DeleteFunc(t.unfinished, func(r string) bool { return r == run }), run)
+	if n := len(t.unfinished) - maxUnfinished; n > 0 {
+		t.unfinished = slices.Delete(t.unfinished, 0, n)
+	}
+	e.Active, e.Agent = run, agent
+	return s.updateLocked(t, e, 0), nil
+}
+
+// addThreadLocked returns a new thread that is not yet in the index.
+func (s *Store) addThreadLocked(owner event.Owner, id, title string) (*thread, threadindex.Entry) {
+	t := &thread{key: threadKey{owner, id}}
+	t.place = s.byUpdate.PushBack(t)
+	s.byKey[t.key] = t
+	s.countThreadBytesLocked(t, threadOverhead+int64(len(id)+event.MaxTitle))
+	return t, threadindex.Entry{Thread: event.Thread{ID: id, Owner: owner, Title: title, Created: time.Now()}}
+}
+
+// updateLocked makes e, changed by an update that added grown bytes, the newest entry.
+func (s *Store) updateLocked(t *thread, e threadindex.Entry, grown int64) event.Thread {
+	s.updates++
+	e.Order, e.Updated = s.updates, time.Now()
+	s.index.Put(e)
+	s.byUpdate.MoveToBack(t.place)
+	s.countThreadBytesLocked(t, grown)
+	s.makeSpaceLocked(t)
+	return e.Thread
+}
+
+// EndTurn implements event.Threads.
+func (s *Store) EndTurn(_ context.Context, owner event.Owner, id, run string, data []byte) error {
+	if len(data) > event.MaxTurn {
+		return event.ErrTooLarge
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endLocked(owner, id, run, data)
+}
+
+func (s *Store) endLocked(owner event.Owner, id, run string, data []byte) error {
+	t, e, err := s.findLocked(owner, id)
+	if err != nil {
+		return err
+	}
+	began := slices.Contains(t.unfinished, run)
+	switch {
+	case !began && slices.ContainsFunc(t.turns, func(t event.Turn) bool { return t.Run == run }):
+		return nil
+	case !began:
+		return event.ErrNotFound
+	case data == nil && e.Active != run:
+		return nil
+	}
+	if e.Active == run {
+		e.Active = ""
+	}
+	if data == nil {
+		s.updateLocked(t, e, 0)
+		return nil
+	}
+	t.unfinished = slices.DeleteFunc(t.unfinished, func(r string) bool { return r == run })
+	t.lastNumber++
+	turn := event.Turn{Run: run, Number: t.lastNumber, Time: time.Now(), Data: data}
+	t.turns = append(t.turns, turn)
+	e.Turns, e.LastRun = e.Turns+1, run
+	s.updateLocked(t, e, turnSize(turn))
+	return nil
+}
+
+// Thread implements event.Threads.
+func (s *Store) Thread(_ context.Context, owner event.Owner, id string) (event.Thread, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, e, err := s.findLocked(owner, id)
+	if err != nil {
+		return event.Thread{}, err
+	}
+	return e.Thread, nil
+}
+
+// Turns implements event.Threads.
+func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before int64, limit, maxBytes int) (page event.TurnPage, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, _, err := s.findLocked(owner, id)
+	if err != nil {
+		return page, err
+	}
+	end := len(t.turns)
+	if before > 0 {
+		end, _ = slices.BinarySearchFunc(t.turns, before, func(t event.Turn, n int64) int { return cmp.Compare(t.Number, n) })
+	}
+	first, size := end, 0
+	for first > 0 && end-first < max(limit, 1) {
+		if size += len(t.turns[first-1].Data); size > maxBytes && first < end {
+			break
+		}
+		first--
+	}
+	page.Turns = t.turns[first:end:end]
+	if first > 0 {
+		page.Before = t.turns[first].Number
+	}
+	return page, nil
+}
+
+// ListThreads implements event.Threads.
+func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.ThreadPage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	return s.index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.options.Retention) })
+}
+
+// RenameThread implements event.Threads.
+func (s *Store) RenameThread(_ context.Context, owner event.Owner, id, title string) (event.Thread, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, e, err := s.findLocked(owner, id)
+	if err != nil {
+		return event.Thread{}, err
+	}
+	e.Title = strings.Clone(event.CutTitle(title))
+	s.index.Put(e)
+	return e.Thread, nil
+}
+
+// DeleteThread implements event.Threads.
+func (s *Store) DeleteThread(_ context.Context, owner event.Owner, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, _, err := s.findLocked(owner, id)
+	if err != nil {
+		return err
+	}
+	s.removeThreadLocked(t)
+	return nil
+}
+
+func (s *Store) removeThreadLocked(t *thread) {
+	s.countThreadBytesLocked(t, -t.bytes)
+	s.index.Remove(t.key.owner, t.key.id)
+	s.byUpdate.Remove(t.place)
+	delete(s.byKey, t.key)
+}
+
+// countThreadBytesLocked accounts for n more bytes of t.
+func (s *Store) countThreadBytesLocked(t *thread, n int64) {
+	t.bytes += n
+	s.bytes += n
+	s.options.Total.Add(n)
+	if s.usage[t.key.owner] += n; s.usage[t.key.owner] == 0 {
+		delete(s.usage, t.key.owner)
+	}
+}
+
+// removeExpiredLocked removes the threads whose retention has passed, as far as it finds them at the
+// beginning of byUpdate. A thread with an active run, which is kept for longer, may hide others there
+// until it ends; nobody can read those.
+func (s *Store) removeExpiredLocked() {
+	now := time.Now()
+	for place := s.byUpdate.Front(); place != nil; {
+		t := place.Value.(*thread)
+		place = place.Next()
+		e, _ := s.index.Get(t.key.owner, t.key.id)
+		switch {
+		case e.Expired(now, s.options.Retention):
+			s.removeThreadLocked(t)
+		case e.Active == "" || now.Sub(e.Updated) < s.options.Retention:
+			return // the threads after it were updated later
+		}
+	}
+}
+
+// makeSpaceLocked removes threads until they need no more than MaxBytes: those without an
+// active run first. It keeps t as long as there are others, but not all of its turns.
+func (s *Store) makeSpaceLocked(t *thread) {
+	for limit := s.options.MaxBytes; s.bytes > limit; {
+		if idle := s.oldestIdleLocked(t, limit); idle != nil {
+			s.removeThreadLocked(idle)
+			continue
+		}
+		// Cut more than needed, because each call copies the remaining turns.
+		if s.cutTurnsLocked(t, s.bytes-limit+limit/16, 1); s.bytes <= limit {
+			return
+		}
+		other := s.byUpdate.Front()
+		if other.Value.(*thread) == t {
+			other = other.Next()
+		}
+		if other == nil {
+			s.cutTurnsLocked(t, s.bytes-limit, 0)
+			return
+		}
+		s.removeThreadLocked(other.Value.(*thread))
+	}
+}
+
+// oldestIdleLocked returns the thread that was updated longest ago among those without an active run,
+// other than t; nil if there is none. Threads of owners above an equal share of limit come first, as far
+// as they are among the first maxThreadsCompared.
+func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
+	share, compared := limit/int64(max(len(s.usage), 1)), 0
+	isIdle := func(owner event.Owner, id string) bool {
+		e, _ := s.index.Get(owner, id)
+		return e.Active == ""
+	}
+	if s.usage[t.key.owner] > share {
+		for e := range s.index.Oldest(t.key.owner) {
+			if e.Active == "" && e.ID != t.key.id {
+				return s.byKey[threadKey{e.Owner, e.ID}]
+			}
+		}
+	}
+	for place := s.byUpdate.Front(); place != nil; place = place.Next() {
+		other := place.Value.(*thread)
+		if other == t || !isIdle(other.key.owner, other.key.id) {
+			continue
+		}
+		if s.usage[other.key.owner] > share {
+			return other
+		}
+		if oldest == nil {
+			oldest = other
+		}
+		if compared++; compared == maxThreadsCompared {
+			break
+		}
+	}
+	return oldest
+}
+
+// cutTurnsLocked drops the oldest turns of t until want bytes are free, but not the newest keep of them.
+func (s *Store) cutTurnsLocked(t *thread, want int64, keep int) {
+	n, freed := 0, int64(0)
+	for ; freed < want && n < len(t.turns)-keep; n++ {
+		freed += turnSize(t.turns[n])
+	}
+	if n == 0 {
+		return
+	}
+	t.turns = slices.Clone(t.turns[n:]) // a subslice would keep the dropped turns in memory
+	s.countThreadBytesLocked(t, -freed)
+}
