@@ -158,7 +158,9 @@ var packages = map[string]struct{ ours, outside []string }{
 	// It has a NATS cluster, for the tests of internal/event/jetstream and internal/faults.
 	"answerd/internal/event/eventtest": {ours: []string{"event", "values"}, outside: []string{"github.com/nats-io/"}},
 
-	"answerd/internal/event/jetstream": {ours: []string{"event", "event/jetstream/batch", "event/jetstream/share", "event/jetstream/threads", "values"}, outside: []string{"github.com/nats-io/"}},
+	"answerd/internal/event/jetstream": {ours: []string{"event", "event/jetstream/batch", "event/jetstream/embedded", "event/jetstream/share", "event/jetstream/threads", "values"}, outside: []string{"github.com/nats-io/"}},
+
+	"answerd/internal/event/jetstream/embedded": {ours: []string{"event"}, outside: []string{"github.com/nats-io/nats-server/v2/server"}},
 
 	"answerd/internal/event/jetstream/share": {ours: []string{"event"}, outside: []string{"github.com/nats-io/"}},
 

@@ -16,6 +16,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/event/eventtest"
+	"answerd/internal/event/jetstream/embedded"
 )
 
 func openEmbedded(t testing.TB, o Options) *Log {
@@ -62,7 +63,7 @@ func TestRetentionLeavesATombstone(t *testing.T) {
 	l := openEmbedded(t, Options{Retention: time.Nanosecond})
 	createRun(t, l, "run_open", event.Start{})
 	createRun(t, l, "run_a", event.Start{})
-	if err := l.SaveResult(t.Context(), "run_a", "call_1", make([]byte, 3*embeddedPayload)); err != nil {
+	if err := l.SaveResult(t.Context(), "run_a", "call_1", make([]byte, 3*embedded.MaxPayload)); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.AddInput(t.Context(), "run_a", "int_1", nil); err != nil {
@@ -246,7 +247,7 @@ func TestReaderFillsAGapInLiveMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{Answer: strings.Repeat("x", embeddedPayload)}); err != nil {
+	if _, err := l.Append(t.Context(), "run_a", event.FinalAnswer{Answer: strings.Repeat("x", embedded.MaxPayload)}); err != nil {
 		t.Fatal(err)
 	}
 	seq := int64(1)

@@ -60,6 +60,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/embedded"
 	"answerd/internal/event/jetstream/share"
 	"answerd/internal/event/jetstream/threads"
 	"answerd/internal/help"
@@ -122,10 +123,11 @@ type Log struct {
 	lease      time.Duration
 	logger     *slog.Logger
 
-	embedded    *embedded    // nil on a cluster
-	expired     atomic.Int64 // runs that retention has deleted, ever
-	accountFull atomic.Bool  // an append was refused since expireLoop looked
-	diskFull    atomic.Bool  // the disk of the embedded server accepts no writes (disk.go)
+	embedded    *embedded.Server // nil on a cluster
+	unrepaired  bool             // repairRuns is still to be called, because the log was opened on a full disk
+	expired     atomic.Int64     // runs that retention has deleted, ever
+	accountFull atomic.Bool      // an append was refused since expireLoop looked
+	diskFull    atomic.Bool      // the disk of the embedded server accepts no writes (disk.go)
 	// Two connections: messages to many readers must not contend with appends for the lock
 	// of one connection.
 	write, read *nats.Conn
@@ -168,6 +170,9 @@ type Log struct {
 
 var _ event.Log = (*Log)(nil)
 
+// DiskError reports that the file system of a log has too little space for Options.MaxBytes.
+type DiskError = embedded.DiskError
+
 // Open connects, makes missing streams, and starts the log's goroutines, which Close ends. If a
 // cluster cannot be reached, Open returns ErrUnavailable when ctx ends. It returns a *DiskError
 // if MaxBytes exceeds the space on the file system of a file: URL.
@@ -184,12 +189,16 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	}
 	servers, connect := o.URL, append(l.connectOptions(), login)
 	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
-		if l.embedded, err = startEmbedded(dir, o.MaxBytes, cmp.Or(max(o.Memory, 0), DefaultMemory)/3*2, l.logger); err != nil {
+		l.embedded, err = embedded.Start(embedded.Options{
+			Dir: dir, MaxBytes: o.MaxBytes, Default: cmp.Or(max(o.Memory, 0), DefaultMemory) / 3 * 2,
+			Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: l.logger,
+		})
+		if err != nil {
 			return l, err
 		}
-		l.maxBytes, l.alone = l.embedded.maxBytes, l.batches
-		l.diskFull.Store(l.embedded.diskFull)
-		servers, connect = "", append(connect, nats.InProcessServer(l.embedded.server))
+		l.maxBytes, l.alone, l.unrepaired = l.embedded.MaxBytes, l.batches, l.embedded.DiskFull
+		l.diskFull.Store(l.unrepaired)
+		servers, connect = "", append(connect, nats.InProcessServer(l.embedded))
 	} else if err = CheckURL(o.URL); err != nil {
 		return l, err
 	}
@@ -202,7 +211,7 @@ func Open(ctx context.Context, o Options) (l *Log, err error) {
 	if err = l.openStreams(ctx); err != nil {
 		return l, err
 	}
-	if l.embedded != nil && !l.embedded.diskFull { // else recoverDisk does it
+	if l.embedded != nil && !l.unrepaired { // else recoverDisk does it
 		if err = l.repairRuns(ctx); err != nil {
 			return l, err
 		}
@@ -305,7 +314,7 @@ func (l *Log) closeAll() error {
 		}
 	}
 	if l.embedded != nil {
-		return l.embedded.close()
+		return l.embedded.Close()
 	}
 	return nil
 }

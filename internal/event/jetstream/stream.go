@@ -15,6 +15,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/embedded"
 	"answerd/internal/event/jetstream/threads"
 )
 
@@ -129,7 +130,7 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	// Half of the limit, because headers and the envelope of a batch count too.
-	l.maxPart = int(min(l.write.MaxPayload(), embeddedPayload)) / 2
+	l.maxPart = int(min(l.write.MaxPayload(), embedded.MaxPayload)) / 2
 	replicas := 1
 	if len(l.write.Servers()) >= 3 {
 		replicas = 3

@@ -1,0 +1,121 @@
+// Package embedded runs a NATS server inside this process, for an event log on the disk of this process. It does
+// not listen on a port.
+//
+//	s, err := embedded.Start(embedded.Options{Dir: "/var/lib/answerd", Default: 1 << 30, Logger: logger})
+//	if err != nil {
+//		return err
+//	}
+//	defer s.Close()
+//	c, err := nats.Connect("", nats.InProcessServer(s))
+//
+// Deleting needs disk space too: the server records each deletion, and compacts a file by writing it again. So the
+// package keeps a reserve file. Its caller removes it when a write has failed (ReleaseReserve), deletes with that
+// space, and writes it again (MakeReserve). Start makes it, unless the disk is full.
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"answerd/internal/help"
+)
+
+const (
+	// startTimeout bounds how long a server may take to read its files.
+	startTimeout = time.Minute
+	// MaxPayload bounds a message of the server, in bytes.
+	MaxPayload = 1 << 20
+	// maxStore is the server's own limit, in bytes. It far exceeds the limits of the streams, so
+	// that it never rejects a stream whose limit changes while the others keep theirs.
+	maxStore = 1 << 50
+)
+
+// Options configures Start. Dir and Logger are required.
+type Options struct {
+	Dir      string   // of the server's files
+	MaxBytes int64    // bounds the log; 0 means Default, or what the disk has
+	Default  int64    // of MaxBytes
+	Streams  []string // the names of the streams that count as the log
+	Logger   *slog.Logger
+}
+
+// Server is a NATS server in this process.
+type Server struct {
+	MaxBytes int64 // of the log
+	DiskFull bool  // the server was started on a full disk
+
+	server  *server.Server
+	options *server.Options
+	dir     string
+	lock    *os.File
+}
+
+// Start starts a server. Two processes would destroy each other's files, so the second one gets an error. It
+// returns a *DiskError if the disk is too small.
+func Start(o Options) (*Server, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the event log's directory: %w", err)
+	}
+	lock, err := lockFile(filepath.Join(o.Dir, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("lock the event log's directory: %w", err)
+	}
+	maxBytes, err := o.fitDisk()
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	// Without these options the server would handle signals, write logs, listen, and use
+	// three quarters of the machine's memory.
+	s := &Server{dir: o.Dir, lock: lock, MaxBytes: maxBytes, options: &server.Options{
+		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
+		MaxPayload: MaxPayload, MaxPending: 64 << 20, NoSystemAccount: false,
+	}}
+	if s.DiskFull = !s.prepareDisk(); s.DiskFull {
+		o.Logger.Error("event log disk full, refusing new runs", help.EventLogSpace.Attr())
+	}
+	s.server, err = server.NewServer(s.options)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start the embedded event log: %w", err), lock.Close())
+	}
+	s.server.SetLoggerV2(serverLog{o.Logger}, false, false, false)
+	s.server.Start()
+	if !s.server.ReadyForConnections(startTimeout) {
+		return nil, errors.Join(errors.New("start the embedded event log: it did not get ready in time"), s.Close())
+	}
+	return s, nil
+}
+
+// InProcessConn implements nats.InProcessConnProvider.
+func (s *Server) InProcessConn() (net.Conn, error) { return s.server.InProcessConn() }
+
+// Close shuts the server down and returns when everything is on disk.
+func (s *Server) Close() error {
+	s.server.Shutdown()
+	s.server.WaitForShutdown()
+	return s.lock.Close()
+}
+
+// serverLog forwards the warnings and errors of the server to the logger.
+type serverLog struct{ logger *slog.Logger }
+
+func (s serverLog) Errorf(format string, v ...any) {
+	s.logger.Error("embedded event log", "error", fmt.Sprintf(format, v...))
+}
+
+func (s serverLog) Fatalf(format string, v ...any) { s.Errorf(format, v...) }
+
+func (s serverLog) Warnf(format string, v ...any) {
+	s.logger.Warn("embedded event log", "warning", fmt.Sprintf(format, v...))
+}
+
+func (serverLog) Noticef(string, ...any) {}
+func (serverLog) Debugf(string, ...any)  {}
+func (serverLog) Tracef(string, ...any)  {}
