@@ -2,8 +2,6 @@ package jetstream
 
 import (
 	"time"
-
-	"answerd/internal/help"
 )
 
 // How an embedded log recovers from a full disk
@@ -17,26 +15,6 @@ import (
 
 // diskCheckInterval separates two attempts to recover a disk that was full.
 const diskCheckInterval = time.Second
-
-// diskFailed reports whether the disk of an embedded log accepts no writes. No append then
-// succeeds before recoverDisk. The server does not answer an append that it could not write, so
-// diskFailed asks the server for its health after a failed append.
-func (l *Log) diskFailed() bool {
-	if l.embedded == nil {
-		return false
-	}
-	if l.diskFull.Load() {
-		return true
-	}
-	err := l.embedded.Health()
-	if err == nil || l.ctx.Err() != nil {
-		return false
-	}
-	if !l.diskFull.Swap(true) {
-		l.logger.Error("event log disk not writable, refusing new runs", "error", err, help.EventLogSpace.Attr())
-	}
-	return true
-}
 
 // recoverDiskLoop calls recoverDisk while the disk of the embedded log is full.
 func (l *Log) recoverDiskLoop() {

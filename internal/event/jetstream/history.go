@@ -15,20 +15,6 @@ import (
 // errLagging is the cause if a server of a cluster lacks messages of a run.
 var errLagging = errors.New("a server lacks messages of the run")
 
-// position locates events in the stream: the events up to seq are at pos or before it.
-type position struct {
-	seq int64
-	pos uint64
-}
-
-// addPositionLocked remembers a position, in place of the oldest one if there are too many.
-func (r *run) addPositionLocked(seq int64, pos uint64) {
-	if len(r.positions) == maxPositions {
-		r.positions = append(r.positions[:0], r.positions[1:]...)
-	}
-	r.positions = append(r.positions, position{seq, pos})
-}
-
 // readHistory reads events after seq that are older than the tail. It returns ErrGone if
 // they are no longer all kept.
 //

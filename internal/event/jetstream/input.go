@@ -119,20 +119,3 @@ func (r *run) subscribeInputs(ctx context.Context) error {
 	}
 	return r.log.flushSubscriptions(ctx)
 }
-
-// readInputs reads the inputs of a run after a position.
-func (l *Log) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
-	found, _, err := l.readNext(ctx, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
-	if err != nil {
-		return nil, err
-	}
-	var inputs []event.Input
-	for _, m := range found {
-		data, err := l.readPayload(ctx, m)
-		if err != nil {
-			return nil, err
-		}
-		inputs = append(inputs, event.Input{ID: lastToken(m.subject), Pos: int64(m.pos), Data: data})
-	}
-	return inputs, nil
-}

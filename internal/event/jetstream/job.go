@@ -77,12 +77,12 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 
 // readRequest returns the message that has the request of a run: that of its job, or one of the run if the
 // request is large or an older version stored it. It returns nil if the log has none.
-func (l *Log) readRequest(ctx context.Context, id string) (*message, error) {
-	m, err := l.readLastFromLeader(ctx, jobsName, jobPrefix+id)
+func (c *client) readRequest(ctx context.Context, id string) (*message, error) {
+	m, err := c.readLastFromLeader(ctx, jobsName, jobPrefix+id)
 	if err != nil || m != nil && m.header.Get(writerHeader) != "" {
 		return m, err
 	}
-	return l.readLast(ctx, runsName, runSubject(id, requestToken))
+	return c.readLast(ctx, runsName, runSubject(id, requestToken))
 }
 
 // addJob registers a job that this instance executes, unless the run has one already.

@@ -123,12 +123,12 @@ func parseWriterID(header nats.Header) (w writerID, err error) {
 }
 
 // readEvents returns the events in a message, or the event that a control message repeats, if there is one.
-func (l *Log) readEvents(ctx context.Context, m message) ([]event.Event, writerID, error) {
+func (c *client) readEvents(ctx context.Context, m message) ([]event.Event, writerID, error) {
 	by, err := parseWriterID(m.header)
 	if err != nil || by.seq == 0 { // a control message before the first event
 		return nil, by, err
 	}
-	payload, err := l.readPayload(ctx, m)
+	payload, err := c.readPayload(ctx, m)
 	if err != nil {
 		return nil, by, err
 	}
@@ -161,8 +161,8 @@ func decodeEvents(payload []byte, by writerID) (events []event.Event, err error)
 }
 
 // readEvent returns the last event in a message, or the event that a control message repeats.
-func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
-	events, by, err := l.readEvents(ctx, m)
+func (c *client) readEvent(ctx context.Context, m message) (event.Event, writerID, error) {
+	events, by, err := c.readEvents(ctx, m)
 	if len(events) == 0 {
 		return event.Event{}, by, err
 	}
@@ -171,17 +171,17 @@ func (l *Log) readEvent(ctx context.Context, m message) (event.Event, writerID, 
 
 // setPayload puts a payload into m. A payload above the server's limit is first published in
 // parts, and m refers to the parts.
-func (l *Log) setPayload(ctx context.Context, run string, m *nats.Msg, payload []byte) error {
-	if len(payload) <= l.maxPart {
+func (c *client) setPayload(ctx context.Context, run string, m *nats.Msg, payload []byte) error {
+	if len(payload) <= c.maxPart {
 		m.Data = payload
 		return nil
 	}
 	nonce, count := strings.ToLower(rand.Text()), 0
 	for ; len(payload) > 0; count++ {
 		part := nats.NewMsg(runSubject(run, partToken+"."+nonce+"."+strconv.Itoa(count)))
-		part.Data = payload[:min(l.maxPart, len(payload))]
+		part.Data = payload[:min(c.maxPart, len(payload))]
 		payload = payload[len(part.Data):]
-		if _, err := l.publishAfter(ctx, runsName, part, 0, appendTimeout); err != nil {
+		if _, err := c.publishAfter(ctx, runsName, part, 0, appendTimeout); err != nil {
 			return err
 		}
 	}
@@ -191,7 +191,7 @@ func (l *Log) setPayload(ctx context.Context, run string, m *nats.Msg, payload [
 
 // readPayload returns the payload of a message, from its parts if it has some. It returns
 // ErrGone if a part is no longer kept.
-func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
+func (c *client) readPayload(ctx context.Context, m message) ([]byte, error) {
 	parts := m.header.Get(partsHeader)
 	if parts == "" {
 		return m.data, nil
@@ -206,7 +206,7 @@ func (l *Log) readPayload(ctx context.Context, m message) ([]byte, error) {
 	var payload []byte
 	from := uint64(0)
 	for got := 0; got < count; {
-		found, _, err := l.readNext(ctx, partSubjects, from, maxBatch)
+		found, _, err := c.readNext(ctx, partSubjects, from, maxBatch)
 		if err != nil {
 			return nil, err
 		}
@@ -239,7 +239,7 @@ type directGet struct {
 
 // readBatch reads messages of a stream. more reports whether the stream has further messages
 // that match q.
-func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found []message, more bool, err error) {
+func (c *client) readBatch(ctx context.Context, stream string, q directGet) (found []message, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if q.Batch == 0 {
@@ -251,7 +251,7 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 	}
 	// SubscribeSync would allocate a channel of 65,536 messages each time.
 	answers := make(chan *nats.Msg, q.Batch+2)
-	sub, err := l.read.ChanSubscribe(l.read.NewInbox(), answers)
+	sub, err := c.read.ChanSubscribe(c.read.NewInbox(), answers)
 	if err != nil {
 		return nil, false, unavailableError("read the log", err)
 	}
@@ -260,7 +260,7 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 	if err != nil {
 		return nil, false, fmt.Errorf("read the log: %w", err)
 	}
-	if err := l.read.PublishRequest("$JS.API.DIRECT.GET."+stream, sub.Subject, body); err != nil {
+	if err := c.read.PublishRequest("$JS.API.DIRECT.GET."+stream, sub.Subject, body); err != nil {
 		return nil, false, unavailableError("read the log", err)
 	}
 	for {
@@ -269,8 +269,8 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 		case m = <-answers:
 		case <-ctx.Done():
 			return nil, false, unavailableError("read the log", context.Cause(ctx))
-		case <-l.ctx.Done():
-			return nil, false, unavailableError("read the log", context.Cause(l.ctx))
+		case <-c.ctx.Done():
+			return nil, false, unavailableError("read the log", context.Cause(c.ctx))
 		}
 		switch m.Header.Get("Status") {
 		case "":
@@ -287,10 +287,10 @@ func (l *Log) readBatch(ctx context.Context, stream string, q directGet) (found 
 }
 
 // readLast returns the last message of a subject, or nil if the subject is empty.
-func (l *Log) readLast(ctx context.Context, stream, subject string) (*message, error) {
+func (c *client) readLast(ctx context.Context, stream, subject string) (*message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := l.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
+	m, err := c.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
 	switch {
 	case err != nil:
 		return nil, unavailableError("read the log", err)
@@ -299,21 +299,21 @@ func (l *Log) readLast(ctx context.Context, stream, subject string) (*message, e
 		return &found, nil
 	case m.Header.Get("Status") != "404":
 		return nil, unavailableError("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
-	case !l.clustered:
+	case !c.clustered:
 		return nil, nil
 	}
-	return l.readLastFromLeader(ctx, stream, subject)
+	return c.readLastFromLeader(ctx, stream, subject)
 }
 
 // readNext reads up to batch messages of a subject of the stream of runs, from a pos on. In a cluster
 // any server answers, perhaps one that lacks the newest messages. So readNext asks the leader if
 // nothing was found: no message in its answer means that the stream has none.
-func (l *Log) readNext(ctx context.Context, subject string, from uint64, batch int) (found []message, more bool, err error) {
-	found, more, err = l.readBatch(ctx, runsName, directGet{Next: subject, From: from, Batch: batch})
-	if err != nil || len(found) > 0 || !l.clustered {
+func (c *client) readNext(ctx context.Context, subject string, from uint64, batch int) (found []message, more bool, err error) {
+	found, more, err = c.readBatch(ctx, runsName, directGet{Next: subject, From: from, Batch: batch})
+	if err != nil || len(found) > 0 || !c.clustered {
 		return found, more, err
 	}
-	m, err := l.readFromLeader(ctx, runsName, directGet{Next: subject, From: max(from, 1)})
+	m, err := c.readFromLeader(ctx, runsName, directGet{Next: subject, From: max(from, 1)})
 	if err != nil || m == nil {
 		return nil, false, err
 	}
@@ -322,20 +322,20 @@ func (l *Log) readNext(ctx context.Context, subject string, from uint64, batch i
 
 // readLastFromLeader reads like readLast, but never from a replica. A replica that lags behind
 // the stream's leader may lack a message that other callers have seen.
-func (l *Log) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
-	return l.readFromLeader(ctx, stream, map[string]string{"last_by_subj": subject})
+func (c *client) readLastFromLeader(ctx context.Context, stream, subject string) (*message, error) {
+	return c.readFromLeader(ctx, stream, map[string]string{"last_by_subj": subject})
 }
 
 // readFromLeader reads one message from the stream's leader, or returns nil if no message matches
 // the query.
-func (l *Log) readFromLeader(ctx context.Context, stream string, query any) (*message, error) {
+func (c *client) readFromLeader(ctx context.Context, stream string, query any) (*message, error) {
 	body, err := json.Marshal(query)
 	if err != nil {
 		return nil, fmt.Errorf("read the log: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := l.read.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
+	m, err := c.read.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
 	if err != nil {
 		return nil, unavailableError("read the log", err)
 	}
@@ -369,12 +369,12 @@ func (l *Log) readFromLeader(ctx context.Context, stream string, query any) (*me
 }
 
 // readLastOfEach returns the last message of every given subject, by subject.
-func (l *Log) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
+func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
 	bySubject := make(map[string]message, len(subjects))
 	missing := subjects
 	for len(missing) > 0 {
 		// The answer is in the stream's order and ends early at maxBatchBytes.
-		found, more, err := l.readBatch(ctx, stream, directGet{LastOf: missing})
+		found, more, err := c.readBatch(ctx, stream, directGet{LastOf: missing})
 		if err != nil {
 			return nil, err
 		}
@@ -393,4 +393,31 @@ func (l *Log) readLastOfEach(ctx context.Context, stream string, subjects []stri
 // the log did not answer.
 func unavailableError(attempted string, err error) error {
 	return fmt.Errorf("%s: %w: %w", attempted, event.ErrUnavailable, err)
+}
+
+// readInputs reads the inputs of a run after a position.
+func (c *client) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
+	found, _, err := c.readNext(ctx, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
+	if err != nil {
+		return nil, err
+	}
+	var inputs []event.Input
+	for _, m := range found {
+		data, err := c.readPayload(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		inputs = append(inputs, event.Input{ID: lastToken(m.subject), Pos: int64(m.pos), Data: data})
+	}
+	return inputs, nil
+}
+
+// savePayload publishes a payload to a subject of a run. Readers use the newest one.
+func (c *client) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
+	m := nats.NewMsg(runSubject(id, tokens))
+	m.Header.Set(writerHeader, writerID{instance: c.instanceID, attempt: 1}.String())
+	if err := c.setPayload(ctx, id, m, payload); err != nil {
+		return err
+	}
+	return c.publishUnordered(ctx, "save in the log", m, nil)
 }

@@ -50,36 +50,36 @@ var errUndecided = errors.New("not decided yet")
 // ErrFenced. After an attempt without an answer, the stream may already have m. A repetition
 // then fails like a fenced append, and resolveConflict tells the two cases apart. A Nats-Msg-Id
 // would not help, because the server checks the expectation first.
-func (l *Log) publishAfter(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
-	if l.diskFull.Load() { // the remaining space is for deleting runs
+func (c *client) publishAfter(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
+	if c.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	begun := time.Now()
-	ack, err := l.publishOnce(ctx, m)
+	ack, err := c.publishOnce(ctx, m)
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	return l.publishAgain(ctx, stream, m, last, begun.Add(within), err, false)
+	return c.publishAgain(ctx, stream, m, last, begun.Add(within), err, false)
 }
 
 // publishAgain repeats an append after an attempt that failed with err, until it is certain whether the stream has
 // m, but no longer than until deadline. repeated says that there were other attempts before that one.
-func (l *Log) publishAgain(ctx context.Context, stream string, m *nats.Msg, last uint64, deadline time.Time, err error, repeated bool) (uint64, error) {
+func (c *client) publishAgain(ctx context.Context, stream string, m *nats.Msg, last uint64, deadline time.Time, err error, repeated bool) (uint64, error) {
 	within := time.Until(deadline)
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
 	for ; ; repeated = true {
 		switch {
 		case isWrongLastSequence(err):
-			if pos, err := l.resolveConflict(ctx, stream, m, last, repeated); !errors.Is(err, errUndecided) {
+			if pos, err := c.resolveConflict(ctx, stream, m, last, repeated); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
-		case l.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
-			l.expireSoon(err)
+		case c.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
+			c.expireSoon(err)
 			return 0, unavailableError("append to the log", err)
 		case isFull(err): // keep trying: runs may be deleted meanwhile
-			l.expireSoon(err)
+			c.expireSoon(err)
 		case isPermanent(err):
 			return 0, fmt.Errorf("append to the log: %w", err)
 		}
@@ -87,12 +87,12 @@ func (l *Log) publishAgain(ctx context.Context, stream string, m *nats.Msg, last
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return 0, unavailableError("append to the log", err)
-		case <-l.ctx.Done():
+		case <-c.ctx.Done():
 			return 0, unavailableError("append to the log", err)
 		}
 		// The same bytes with the same expectation.
 		var ack *js.PubAck
-		if ack, err = l.publishOnce(ctx, m); err == nil {
+		if ack, err = c.publishOnce(ctx, m); err == nil {
 			return ack.Sequence, nil
 		}
 	}
@@ -106,12 +106,12 @@ type sentMessage struct {
 }
 
 // send sends a message to a subject that must be empty, and does not wait for the acknowledgement.
-func (l *Log) send(stream string, m *nats.Msg) (sentMessage, error) {
-	if l.diskFull.Load() {
+func (c *client) send(stream string, m *nats.Msg) (sentMessage, error) {
+	if c.diskFull.Load() {
 		return sentMessage{}, unavailableError("append to the log", errDiskFull)
 	}
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, "0")
-	ack, err := l.js.PublishMsgAsync(m)
+	ack, err := c.js.PublishMsgAsync(m)
 	if err != nil {
 		return sentMessage{}, unavailableError("append to the log", err)
 	}
@@ -119,7 +119,7 @@ func (l *Log) send(stream string, m *nats.Msg) (sentMessage, error) {
 }
 
 // awaitSent waits until a message is stored. If it was not, awaitSent repeats the append as publishAfter does.
-func (l *Log) awaitSent(ctx context.Context, s sentMessage) error {
+func (c *client) awaitSent(ctx context.Context, s sentMessage) error {
 	select {
 	case <-s.ack.Ok(): // as nearly always
 		return nil
@@ -135,18 +135,18 @@ func (l *Log) awaitSent(ctx context.Context, s sentMessage) error {
 	case err = <-s.ack.Err():
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-l.ctx.Done():
-		return unavailableError("append to the log", l.ctx.Err())
+	case <-c.ctx.Done():
+		return unavailableError("append to the log", c.ctx.Err())
 	}
-	_, err = l.publishAgain(context.WithoutCancel(ctx), s.stream, s.m, 0, deadline, err, true)
-	return l.createError(err)
+	_, err = c.publishAgain(context.WithoutCancel(ctx), s.stream, s.m, 0, deadline, err, true)
+	return c.createError(err)
 }
 
 // resolveConflict finds out why the last message of m's subject is not at last. If the last
 // message is m, stored by an earlier attempt whose acknowledgement was lost, it returns the pos
 // of m. If another writer's message is last, it returns ErrFenced.
-func (l *Log) resolveConflict(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
-	found, err := l.readLastFromLeader(ctx, stream, m.Subject)
+func (c *client) resolveConflict(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
+	found, err := c.readLastFromLeader(ctx, stream, m.Subject)
 	switch {
 	case errors.Is(err, event.ErrUnavailable), err == nil && found == nil && last == 0, err == nil && found != nil && found.pos <= last:
 		return 0, errUndecided
@@ -163,21 +163,21 @@ func (l *Log) resolveConflict(ctx context.Context, stream string, m *nats.Msg, l
 // publishUnordered appends m without an expectation about the last message of its subject. It
 // repeats the append until it is acknowledged, so the stream may get m twice. accepts reports
 // errors that count as success; nil accepts none.
-func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Msg, accepts func(error) bool) error {
-	if l.diskFull.Load() {
+func (c *client) publishUnordered(ctx context.Context, attempted string, m *nats.Msg, accepts func(error) bool) error {
+	if c.diskFull.Load() {
 		return unavailableError(attempted, errDiskFull)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, appendTimeout, event.ErrUnavailable)
 	defer cancel()
 	for {
-		_, err := l.publishOnce(ctx, m)
+		_, err := c.publishOnce(ctx, m)
 		switch {
 		case err == nil, accepts != nil && accepts(err):
 			return nil
-		case l.diskFailed():
+		case c.diskFailed():
 			return unavailableError(attempted, err)
 		case isFull(err):
-			l.expireSoon(err)
+			c.expireSoon(err)
 		case isPermanent(err):
 			return fmt.Errorf("%s: %w", attempted, err)
 		}
@@ -185,7 +185,7 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
 			return unavailableError(attempted, err)
-		case <-l.ctx.Done():
+		case <-c.ctx.Done():
 			return unavailableError(attempted, err)
 		}
 	}
@@ -193,9 +193,9 @@ func (l *Log) publishUnordered(ctx context.Context, attempted string, m *nats.Ms
 
 // publishRemoval makes one attempt to append m in place of its subject's last message, which must be at
 // last. It returns ErrFenced if it is not. A log that recovers from a full disk has space for it.
-func (l *Log) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last uint64) (uint64, error) {
+func (c *client) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last uint64) (uint64, error) {
 	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
-	ack, err := l.publishOnce(ctx, m)
+	ack, err := c.publishOnce(ctx, m)
 	switch {
 	case isWrongLastSequence(err):
 		return 0, event.ErrFenced
@@ -207,10 +207,10 @@ func (l *Log) publishRemoval(ctx context.Context, _ string, m *nats.Msg, last ui
 
 // publishOnce makes one attempt to append m. It is a plain request, because PublishMsg of the client library
 // would try again by itself.
-func (l *Log) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
+func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	answer, err := l.write.RequestMsgWithContext(ctx, m)
+	answer, err := c.write.RequestMsgWithContext(ctx, m)
 	if err != nil {
 		return nil, err
 	}
@@ -264,4 +264,15 @@ func isPermanent(err error) bool {
 	}
 	var api *js.APIError
 	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408 && !isFull(err)
+}
+
+// createError returns the error of Create for an error of publishAfter.
+func (c *client) createError(err error) error {
+	switch {
+	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
+		return event.ErrExists
+	case isFull(err):
+		c.logger.Error("the event log is full: raise EVENTS_MAX_BYTES or the limits of its NATS account, or lower EVENTS_RETENTION", "error", err)
+	}
+	return err
 }

@@ -25,7 +25,7 @@ const maxPullInboxes = 16
 // delivery is a job's message that the server delivered to this instance. No other instance gets
 // it for the time of a lease (the consumer's AckWait), unless it is returned earlier.
 type delivery struct {
-	log     *Log
+	client  *client
 	subject string
 	reply   string // the subject that takes acknowledgements
 }
@@ -33,10 +33,10 @@ type delivery struct {
 // pullDelivery waits up to pullTimeout for a job's message. A message that arrives after ctx has
 // ended is returned to the queue. The client library's own Fetch would drop it, and the job
 // would wait until the lease ends.
-func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
-	in, err := l.openPullInbox()
+func (c *client) pullDelivery(ctx context.Context) (*delivery, error) {
+	in, err := c.openPullInbox()
 	if err == nil {
-		err = l.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, in.sub.Subject, pullRequest)
+		err = c.write.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+jobsName+"."+workersName, in.sub.Subject, pullRequest)
 	}
 	if err != nil {
 		return nil, unavailableError("ask for a job", err)
@@ -47,11 +47,11 @@ func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
 	select {
 	case m := <-answers:
 		select {
-		case l.pullInboxes <- in: // the request has its answer, so no other message comes
+		case c.pullInboxes <- in: // the request has its answer, so no other message comes
 		default:
 			_ = in.sub.Unsubscribe() // fails on a closed connection only
 		}
-		return l.newDelivery(m)
+		return c.newDelivery(m)
 	case <-noAnswer.C: // the server was unreachable
 	case <-ctx.Done():
 	}
@@ -59,10 +59,10 @@ func (l *Log) pullDelivery(ctx context.Context) (*delivery, error) {
 	_ = in.sub.Unsubscribe()
 	flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
-	_ = l.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
+	_ = c.write.FlushWithContext(flushCtx) // if the flush fails, the message is delivered again after a lease
 	select {
 	case m := <-answers:
-		if d, err := l.newDelivery(m); err == nil {
+		if d, err := c.newDelivery(m); err == nil {
 			_ = d.returnAfter(0)
 		}
 	default:
@@ -77,36 +77,36 @@ type pullInbox struct {
 }
 
 // openPullInbox returns an inbox without a request: one that was used before, or a new one.
-func (l *Log) openPullInbox() (pullInbox, error) {
+func (c *client) openPullInbox() (pullInbox, error) {
 	select {
-	case in := <-l.pullInboxes:
+	case in := <-c.pullInboxes:
 		return in, nil
 	default:
 	}
 	in := pullInbox{answers: make(chan *nats.Msg, 2)}
 	var err error
-	in.sub, err = l.write.ChanSubscribe(l.write.NewInbox(), in.answers)
+	in.sub, err = c.write.ChanSubscribe(c.write.NewInbox(), in.answers)
 	return in, err
 }
 
 // newDelivery returns the delivery of a message, or errNoJob if the message is the server's
 // answer that no job waits.
-func (l *Log) newDelivery(m *nats.Msg) (*delivery, error) {
+func (c *client) newDelivery(m *nats.Msg) (*delivery, error) {
 	switch status := m.Header.Get("Status"); {
 	case status == "408" || status == "404":
 		return nil, errNoJob
 	case status != "" || m.Reply == "":
 		return nil, unavailableError("ask for a job", fmt.Errorf("status %s", status))
 	}
-	return &delivery{log: l, subject: m.Subject, reply: m.Reply}, nil
+	return &delivery{client: c, subject: m.Subject, reply: m.Reply}, nil
 }
 
 // extendLease restarts the lease.
-func (d *delivery) extendLease() error { return d.log.write.Publish(d.reply, []byte("+WPI")) }
+func (d *delivery) extendLease() error { return d.client.write.Publish(d.reply, []byte("+WPI")) }
 
 // returnAfter makes the server deliver the message again after a delay, to any instance.
 func (d *delivery) returnAfter(delay time.Duration) error {
-	return d.log.write.Publish(d.reply, nakPayload(delay))
+	return d.client.write.Publish(d.reply, nakPayload(delay))
 }
 
 // returnAfterConfirmed acts like returnAfter, and waits until the server has processed it. A
@@ -128,10 +128,10 @@ func (d *delivery) acknowledge(ctx context.Context) error { return d.requestRepl
 // acknowledgeEnded removes the message of a run that has ended. The server in this process needs no confirmation: if
 // the process ends before, the next one finds that the run has ended, and removes the message.
 func (d *delivery) acknowledgeEnded(ctx context.Context) error {
-	if d.log.embedded == nil {
+	if d.client.embedded == nil {
 		return d.acknowledge(ctx)
 	}
-	if err := d.log.write.Publish(d.reply, []byte("+ACK")); err != nil {
+	if err := d.client.write.Publish(d.reply, []byte("+ACK")); err != nil {
 		return unavailableError("acknowledge a job", err)
 	}
 	return nil
@@ -140,26 +140,26 @@ func (d *delivery) acknowledgeEnded(ctx context.Context) error {
 func (d *delivery) requestReply(ctx context.Context, payload []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	if _, err := d.log.write.RequestWithContext(ctx, d.reply, payload); err != nil {
+	if _, err := d.client.write.RequestWithContext(ctx, d.reply, payload); err != nil {
 		return unavailableError("acknowledge a job", err)
 	}
 	return nil
 }
 
 // enqueueJob adds a message of a job to the queue, unless the subject already has one.
-func (l *Log) enqueueJob(ctx context.Context, subject string) error {
-	return l.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isDuplicate)
+func (c *client) enqueueJob(ctx context.Context, subject string) error {
+	return c.publishUnordered(ctx, "enqueue a run", nats.NewMsg(subject), isDuplicate)
 }
 
 // removeJobMessage removes a message from the queue by its sequence number. Purging its subject
 // would delay other jobs: on any purge, the server forgets the pending redeliveries of all
 // subjects (nats-server 2.15, consumer.purge).
-func (l *Log) removeJobMessage(ctx context.Context, subject string) error {
+func (c *client) removeJobMessage(ctx context.Context, subject string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := l.jobsStream.GetLastMsgForSubject(ctx, subject)
+	m, err := c.jobsStream.GetLastMsgForSubject(ctx, subject)
 	if err == nil {
-		err = l.jobsStream.DeleteMsg(ctx, m.Sequence)
+		err = c.jobsStream.DeleteMsg(ctx, m.Sequence)
 	}
 	if err != nil && !errors.Is(err, js.ErrMsgNotFound) {
 		return unavailableError("remove from the log", err)

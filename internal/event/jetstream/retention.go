@@ -56,17 +56,6 @@ func (l *Log) expireLoop() {
 	}
 }
 
-// expireSoon makes expireLoop delete runs now, because the log is full, as err says.
-func (l *Log) expireSoon(err error) {
-	if isAccountFull(err) {
-		l.accountFull.Store(true)
-	}
-	select {
-	case l.expireNow <- struct{}{}:
-	default: // a request is pending
-	}
-}
-
 func (l *Log) expireOnce() {
 	defer l.recoverPanic("delete expired runs")
 	if err := l.expireRuns(l.ctx); err != nil && l.ctx.Err() == nil {

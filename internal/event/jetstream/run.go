@@ -462,3 +462,17 @@ func (l *Log) mayHaveDropped(ctx context.Context, rec *record) (bool, error) {
 	wasFull := info.State.Bytes > uint64(maxRunsBytes(l.maxBytes))/2 // some runs may have been deleted since
 	return wasFull && info.State.FirstTime.After(rec.Created), nil
 }
+
+// position locates events in the stream: the events up to seq are at pos or before it.
+type position struct {
+	seq int64
+	pos uint64
+}
+
+// addPositionLocked remembers a position, in place of the oldest one if there are too many.
+func (r *run) addPositionLocked(seq int64, pos uint64) {
+	if len(r.positions) == maxPositions {
+		r.positions = append(r.positions[:0], r.positions[1:]...)
+	}
+	r.positions = append(r.positions, position{seq, pos})
+}

@@ -423,42 +423,44 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 	return nil
 }
 
-// SaveResult implements event.Log.
-func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) error {
-	if len(result) > event.MaxResult {
-		return event.ErrTooLarge
+// sendAhead sends a message that must be stored before readers see the first event of the run, and does not wait for
+// that. It reports false, and sends nothing, if the run has an event already or other processes share the log: the
+// caller then has to wait until the message is stored.
+func (w *writer) sendAhead(stream string, m *nats.Msg) (sent bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.run.log.alone || w.last.Seq > 0 {
+		return false, nil
 	}
-	w, err := l.writerFor(ctx, id)
-	if err != nil {
-		return err
+	s, err := w.run.log.send(stream, m)
+	if err == nil {
+		w.ahead = append(w.ahead, s)
 	}
-	if err := w.checkWritable(); err != nil {
-		return err
-	}
-	return l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
+	return true, err
 }
 
-// savePayload publishes a payload to a subject of a run. Readers use the newest one.
-func (l *Log) savePayload(ctx context.Context, id, tokens string, payload []byte) error {
-	m := nats.NewMsg(runSubject(id, tokens))
-	m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
-	if err := l.setPayload(ctx, id, m, payload); err != nil {
-		return err
+// awaitAhead waits until what was sent ahead is stored. If that fails, the run cannot be written any more, since a
+// part of it is missing.
+//
+// With a log on disk, no other process sees a run that is being created. So its record, its job and its first event
+// need not wait for each other: at 16 callers, that was half of the time until the first event. If the process dies in
+// between, repairRuns deletes or ends the run, of which no caller knows. If only the event was stored, it stays until the
+// stream drops its oldest messages.
+func (w *writer) awaitAhead(ctx context.Context) error {
+	w.awaiting.Lock() // an acknowledgement has one receiver
+	defer w.awaiting.Unlock()
+	w.mu.Lock()
+	ahead := w.ahead
+	w.mu.Unlock()
+	var failed error
+	for _, s := range ahead { // all of them, or a later one could be stored after the run was deleted
+		failed = errors.Join(failed, w.run.log.awaitSent(ctx, s))
 	}
-	return l.publishUnordered(ctx, "save in the log", m, nil)
-}
-
-// Result implements event.Log.
-func (l *Log) Result(ctx context.Context, id, call string) ([]byte, error) {
-	if _, err := l.Run(ctx, id); err != nil {
-		return nil, err
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ahead = w.ahead[len(ahead):]
+	if failed != nil {
+		w.revokeLocked(failed)
 	}
-	m, err := l.readLast(ctx, runsName, runSubject(id, resultToken+"."+subjectDigest(call)))
-	if err != nil {
-		return nil, err
-	}
-	if m == nil {
-		return nil, event.ErrNotFound
-	}
-	return l.readPayload(ctx, *m)
+	return failed
 }

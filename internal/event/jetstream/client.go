@@ -1,0 +1,286 @@
+package jetstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/event"
+	"answerd/internal/event/jetstream/embedded"
+	"answerd/internal/help"
+)
+
+// client has what the log needs of NATS: two connections, the streams, and the clock of the server. Its methods
+// publish and read messages, and know nothing of the cached runs.
+type client struct {
+	instanceID string // identifies this Log among those that share the streams
+	logger     *slog.Logger
+	ctx        context.Context // ends with Close
+
+	// Two connections: messages to many readers must not contend with appends for the lock
+	// of one connection.
+	write, read *nats.Conn
+	js          js.JetStream
+	runsStream  js.Stream
+	indexStream js.Stream
+	jobsStream  js.Stream
+	headsStream js.Stream
+	turnsStream js.Stream
+	maxPart     int            // bytes of a payload that is not split
+	clustered   bool           // the streams have replicas, which may lag behind their leader
+	clock       clock          // of the server
+	pullInboxes chan pullInbox // that wait for their next request
+
+	embedded    *embedded.Server // nil on a cluster
+	diskFull    atomic.Bool      // the disk of the embedded server accepts no writes (disk.go)
+	accountFull atomic.Bool      // an append was refused since expireLoop looked
+	expireNow   chan struct{}    // signals that the log is full
+}
+
+// connectTimeout bounds one attempt to reach one server.
+const connectTimeout = 2 * time.Second
+
+// A server that loses the rest of its cluster keeps its clients, but can do nothing for them. Every
+// leaderInterval a connection is checked, and after leaderFailures failed checks in a row it moves
+// to another server.
+const (
+	leaderInterval = 2 * time.Second
+	leaderFailures = 3
+)
+
+// maxCredentials bounds the credentials file, in bytes.
+const maxCredentials = 64 << 10
+
+// credentialsOption returns the option to log in with a file: the JWT and the seed that nsc
+// writes (.creds), or the seed of an NKey alone; "" means no login. The client library reads
+// the file again at every connection.
+func credentialsOption(file string) (nats.Option, error) {
+	if file == "" {
+		return func(*nats.Options) error { return nil }, nil
+	}
+	info, err := os.Stat(file)
+	if err == nil && info.Size() > maxCredentials {
+		err = errors.New("the file is too large")
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the credentials: %w", err)
+	}
+	if bytes.Contains(text, []byte("-----BEGIN NATS USER JWT-----")) {
+		return nats.UserCredentials(file), nil
+	}
+	option, err := nats.NkeyOptionFromSeed(file)
+	if err != nil { // err may quote the file
+		return nil, errors.New("read the credentials: neither a .creds file nor the seed of an NKey")
+	}
+	return option, nil
+}
+
+// connectUntilDone tries to connect until one of the servers answers, and returns ErrUnavailable when ctx
+// ends. It does not wrap the client library's errors, because they may quote the URL and its
+// password.
+func connectUntilDone(ctx context.Context, servers string, options []nats.Option) (*nats.Conn, error) {
+	for {
+		c, err := nats.Connect(servers, options...)
+		switch {
+		case err == nil:
+			return c, nil
+		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrSecureConnRequired), errors.Is(err, nats.ErrSecureConnWanted):
+			return nil, fmt.Errorf("connect to the event log: %w", err)
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("connect to the event log: %w", event.ErrUnavailable)
+		}
+	}
+}
+
+// watchLeaderLoop makes a connection try another server while its server does not reach the leader
+// of the events' stream. It also keeps the clock up to date.
+func (c *client) watchLeaderLoop(conn *nats.Conn) {
+	tick := time.NewTicker(leaderInterval)
+	defer tick.Stop()
+	for failures := 0; ; {
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return
+		}
+		switch {
+		case !conn.IsConnected() || c.hasLeader(conn): // without a connection, the client library looks for a server
+			failures = 0
+		case failures+1 < leaderFailures || len(conn.Servers()) < 2:
+			failures++
+		default:
+			failures = 0
+			c.logger.Warn("event log: this server of the cluster does not reach the leader, trying another")
+			_ = conn.ForceReconnect() // fails on a closed connection only
+		}
+	}
+}
+
+// hasLeader reports whether the leader of the events' stream answers on a connection.
+func (c *client) hasLeader(conn *nats.Conn) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, readyTimeout)
+	defer cancel()
+	m, err := conn.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+runsName, nil)
+	if err != nil {
+		return false
+	}
+	var info struct {
+		js.StreamInfo
+		Error *js.APIError
+	}
+	if json.Unmarshal(m.Data, &info) != nil || info.Error != nil || isLeaderless(&info.StreamInfo) {
+		return false
+	}
+	c.clock.set(info.TimeStamp)
+	return true
+}
+
+// isLeaderless reports whether a stream has no leader: then any of its servers sends the state.
+func isLeaderless(info *js.StreamInfo) bool {
+	return info.Cluster != nil && info.Cluster.Leader == ""
+}
+
+// CheckURL returns an error if the URL of a log is malformed. The error does not quote the URL,
+// which may contain a password.
+func CheckURL(s string) error {
+	if dir, ok := strings.CutPrefix(s, "file:"); ok {
+		if strings.HasPrefix(dir, "//") || strings.TrimSpace(dir) == "" || filepath.Clean(dir) == string(filepath.Separator) {
+			return errors.New("must be file: and a directory, such as file:/var/lib/answerd")
+		}
+		return nil
+	}
+	scheme := ""
+	for _, server := range strings.Split(s, ",") {
+		u, err := url.Parse(strings.TrimSpace(server))
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+			return errors.New("must be file:DIR, or servers like nats://host:4222, comma separated")
+		}
+		if scheme != "" && scheme != u.Scheme {
+			return errors.New("must have nats:// for all servers or tls:// for all")
+		}
+		scheme = u.Scheme
+	}
+	return nil
+}
+
+// diskFailed reports whether the disk of an embedded log accepts no writes. No append then
+// succeeds before recoverDisk. The server does not answer an append that it could not write, so
+// diskFailed asks the server for its health after a failed append.
+func (c *client) diskFailed() bool {
+	if c.embedded == nil {
+		return false
+	}
+	if c.diskFull.Load() {
+		return true
+	}
+	err := c.embedded.Health()
+	if err == nil || c.ctx.Err() != nil {
+		return false
+	}
+	if !c.diskFull.Swap(true) {
+		c.logger.Error("event log disk not writable, refusing new runs", "error", err, help.EventLogSpace.Attr())
+	}
+	return true
+}
+
+// expireSoon makes expireLoop delete runs now, because the log is full, as err says.
+func (c *client) expireSoon(err error) {
+	if isAccountFull(err) {
+		c.accountFull.Store(true)
+	}
+	select {
+	case c.expireNow <- struct{}{}:
+	default: // a request is pending
+	}
+}
+
+// clock is the clock of the server, which also gives messages their time. Each state of a stream
+// sets it. Until the first one it is the clock of this machine.
+type clock struct {
+	mu       sync.Mutex // guards the fields below
+	server   time.Time  // the server's time in its last answer
+	received time.Time  // when that arrived, with a monotonic clock reading
+}
+
+func (c *clock) set(server time.Time) {
+	if server.IsZero() {
+		return // NATS servers before 2.10 do not send it
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server, c.received = server, time.Now()
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.received.IsZero() {
+		return time.Now()
+	}
+	return c.server.Add(time.Since(c.received))
+}
+
+// Now implements event.Log. It returns the time of the server. Between two answers of the server it
+// adds monotonic time, so a change of this machine's clock has no effect.
+func (c *client) Now() time.Time { return c.clock.now() }
+
+// streamInfo returns the state of a stream from its leader, and sets the log's clock by it.
+func (c *client) streamInfo(ctx context.Context, s js.Stream) (*js.StreamInfo, error) {
+	info, err := s.Info(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case isLeaderless(info):
+		return nil, errNoLeader
+	}
+	c.clock.set(info.TimeStamp)
+	return info, nil
+}
+
+// readyTimeout bounds the request of Ready.
+const readyTimeout = time.Second
+
+// deleteMessage removes the message at a pos. It returns ErrFenced if the stream does not have it any more.
+func deleteMessage(ctx context.Context, s js.Stream, pos uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	err := s.DeleteMsg(ctx, pos)
+	var api *js.APIError
+	switch {
+	case errors.As(err, &api) && api.Code < 500, errors.Is(err, js.ErrMsgDeleteUnsuccessful):
+		return event.ErrFenced
+	case err != nil:
+		return unavailableError("remove from the log", err)
+	}
+	return nil
+}
+
+// purgeSubject removes the messages of a subject from a stream. The subject may have wildcards.
+func purgeSubject(ctx context.Context, s js.Stream, subject string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := s.Purge(ctx, js.WithPurgeSubject(subject)); err != nil {
+		return unavailableError("remove from the log", err)
+	}
+	return nil
+}
