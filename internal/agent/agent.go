@@ -51,6 +51,7 @@ import (
 	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/usage"
 	"answerd/internal/agent/webhook"
 	"answerd/internal/agent/window"
@@ -211,7 +212,7 @@ type loop struct {
 	catalog     *toolCatalog
 	tools       map[string]catalog.Tool // tools that the run may call, by the name that the model uses
 	askShare    int                     // how many calls of the turn ask other agents
-	search      *toolSearch             // finds more tools for the model; nil if the model is offered all tools
+	search      *toolsearch.Search      // finds more tools for the model; nil if the model is offered all tools
 	clientTools []llm.Tool              // tools that the caller executes; the model is offered them too
 	askTools    []askTool               // tools that ask other agents; the model is offered them too
 	offered     []llm.Tool              // tools that the model is offered

@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/definition"
 	"answerd/internal/agent/prompt"
+	"answerd/internal/agent/record"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
+	"answerd/internal/mcp/catalog"
 )
 
 // Named agents (Options.Agents): a question selects one by its id, and the agent's definition completes
@@ -186,4 +190,49 @@ func (a *Agent) budgetLimits(n *namedAgent) Budget {
 		return a.Budget
 	}
 	return n.Budget.Within(a.Budget)
+}
+
+// ToolSearch sets when a model is offered a search tool and the tools that it has found, instead of all tools.
+type ToolSearch = toolsearch.Options
+
+// toolCatalog holds the tools that a run may use. Runs share it, so it never changes.
+type toolCatalog struct {
+	*toolsearch.Catalog
+	source []catalog.Tool // that the tools were chosen from
+	list   *record.ToolList
+}
+
+// newToolCatalog returns the catalog of some tools, which must not change any more.
+func newToolCatalog(tools []catalog.Tool) *toolCatalog {
+	return &toolCatalog{Catalog: toolsearch.NewCatalog(tools), list: record.NewToolList(tools)}
+}
+
+// toolCatalogCache caches the catalog of all tools of an agent. Almost every run uses it, and computing
+// one costs more than the rest of a run's start.
+type toolCatalogCache struct{ last atomic.Pointer[toolCatalog] }
+
+// catalogFor returns the catalog of the tools in all that r may use. The caller must not change
+// it.
+func (c *toolCatalogCache) catalogFor(all []catalog.Tool, r Request) *toolCatalog {
+	if len(all) == 0 || r.restrictsTools() {
+		return newToolCatalog(r.filterTools(all))
+	}
+	// Package mcp returns the same slice until a tool changes.
+	if last := c.last.Load(); last != nil && len(all) == len(last.source) && &all[0] == &last.source[0] {
+		return last
+	}
+	made := newToolCatalog(r.filterTools(all))
+	made.source = all
+	c.last.Store(made)
+	return made
+}
+
+// UsableTools returns the tools that a request of the caller may use; none if they may not use its agent.
+// The caller must not change the slice.
+func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request) []catalog.Tool {
+	var err error
+	if r.as, err = a.selectAgent(caller, r.Agent); err != nil {
+		return nil
+	}
+	return r.filterTools(a.ToolsFor(ctx, caller))
 }

@@ -200,7 +200,7 @@ func (l *loop) systemPrompt(ctx context.Context, tools []catalog.Tool) (string, 
 // the text of another server.
 func (l *loop) serverInstructions(ctx context.Context) string {
 	hasTools := func(server string) bool {
-		return slices.ContainsFunc(l.catalog.tools, func(t catalog.Tool) bool { return t.Server == server })
+		return slices.ContainsFunc(l.catalog.Tools, func(t catalog.Tool) bool { return t.Server == server })
 	}
 	var b strings.Builder
 	for _, i := range l.agent.Tools.InstructionsFor(ctx, l.run.caller, hasTools) {

@@ -8,6 +8,7 @@ import (
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
@@ -81,8 +82,8 @@ const summaryPrompt = "You have reached the limit of this run and cannot call an
 func (l *loop) prepareRun(ctx context.Context) (err error) {
 	req := l.run.req
 	l.catalog = req.as.catalogs.catalogFor(l.agent.ToolsFor(ctx, l.run.caller), req)
-	l.tools = l.catalog.byName
-	promptTools := l.catalog.tools
+	l.tools = l.catalog.ByName
+	promptTools := l.catalog.Tools
 	profile := l.agent.profileOf(req.Model)
 	l.profile = profile
 	l.window = window.New(profile)
@@ -90,12 +91,12 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 		l.window.LimitReserve(req.MaxTokens)
 	}
 	l.window.LearnSize(l.agent.windowSizes.Size(req.Model))
-	l.search = l.agent.ToolSearch.newToolSearch(l.catalog, req, l.window.Size())
-	if l.search == nil && l.replayed.HasCallOf(searchToolName(l.catalog)) {
-		l.search = newToolSearch(l.catalog, 0) // the process that began the run knew that the window is small
+	l.search = l.newToolSearch()
+	if l.search == nil && l.replayed.HasCallOf(l.catalog.SearchToolName()) {
+		l.search = toolsearch.NewSearch(l.catalog.Catalog, 0) // the process that began the run knew that the window is small
 	}
 	if l.search != nil {
-		promptTools = []catalog.Tool{l.search.tool}
+		promptTools = []catalog.Tool{l.search.Tool}
 	}
 	if len(req.OutputSchema) > 0 {
 		if l.output, err = output.Compile(req.OutputSchema); err != nil {
@@ -128,11 +129,11 @@ func (l *loop) updateOffered() {
 	}
 	switch {
 	case l.search != nil:
-		l.offered = append(first, l.search.shownTools()...)
+		l.offered = append(first, l.search.Shown()...)
 	case len(first) > 0:
-		l.offered = append(first, l.catalog.offered...)
+		l.offered = append(first, l.catalog.Offered...)
 	default:
-		l.offered = l.catalog.offered
+		l.offered = l.catalog.Offered
 	}
 }
 

@@ -13,10 +13,12 @@ import (
 	"unicode"
 
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/help"
 	"answerd/internal/llm"
+	"answerd/internal/mcp/catalog"
 )
 
 // conversationCalls returns the calls in the form of the conversation.
@@ -453,4 +455,35 @@ func (l *loop) windowConversation(tools []llm.Tool) *window.Conversation {
 		}
 		return l.agent.resultPath(l.run.ID, callID)
 	}}
+}
+
+// newToolSearch returns nil if the model is offered all of its tools, because they are few, or
+// because the request names its tools or requires a call.
+func (l *loop) newToolSearch() *toolsearch.Search {
+	if l.run.req.restrictsTools() || l.run.req.ToolChoice == ToolRequired {
+		return nil
+	}
+	return l.agent.ToolSearch.Search(l.catalog.Catalog, l.window.Size())
+}
+
+// fitTools adapts the offered tools to the model's window after its size was learned: it starts the
+// tool search if they take too much of the window. Tools that the run has called stay offered.
+func (l *loop) fitTools(ctx context.Context) (err error) {
+	if l.search == nil {
+		if l.search = l.newToolSearch(); l.search == nil {
+			return nil
+		}
+		var called []string
+		for _, m := range l.messages {
+			for _, c := range m.Calls {
+				called = append(called, c.Name)
+			}
+		}
+		l.search.Offer(called...)
+		l.clientTools = l.run.req.clientTools(l.catalog, l.search)
+		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
+	}
+	l.search.Fit(l.window.Size())
+	l.updateOffered()
+	return err
 }

@@ -350,7 +350,7 @@ func (l *loop) recordBeginning(ctx context.Context) {
 		b.Offered = append(b.Offered, t.Tool)
 	}
 	if l.search != nil {
-		t := l.search.tool
+		t := l.search.Tool
 		b.Offered = append(b.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
 	if err := l.agent.recorder.Begin(ctx, l.run.ID, b); err != nil && ctx.Err() == nil {

@@ -19,6 +19,7 @@ import (
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
 	"answerd/internal/agent/thread"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -338,14 +339,14 @@ func IsToolName(s string) bool {
 
 // clientTools returns the caller's tools that the model is offered. If a tool of the operator
 // has the same name, the caller's tool is dropped: a caller cannot replace an operator's tool.
-func (r Request) clientTools(ours *toolCatalog, search *toolSearch) []llm.Tool {
+func (r Request) clientTools(ours *toolCatalog, search *toolsearch.Search) []llm.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
 	var out []llm.Tool
 	for _, t := range r.ClientTools {
-		_, taken := ours.byName[t.Name]
-		if !taken && (search == nil || t.Name != search.tool.Name) {
+		_, taken := ours.ByName[t.Name]
+		if !taken && (search == nil || t.Name != search.Tool.Name) {
 			out = append(out, t)
 		}
 	}
@@ -366,12 +367,12 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 	}
 	all := r.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), r)
 	if r.ForcedTool == "" {
-		if len(all.tools) == 0 && len(r.ClientTools) == 0 && len(a.askTools(caller, r)) == 0 {
+		if len(all.Tools) == 0 && len(r.ClientTools) == 0 && len(a.askTools(caller, r)) == 0 {
 			return &InvalidError{"/tool_choice", "no tool can be called"}
 		}
 		return nil
 	}
-	_, ours := all.byName[r.ForcedTool]
+	_, ours := all.ByName[r.ForcedTool]
 	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
 	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {
 		return nil

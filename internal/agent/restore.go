@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp/content"
@@ -132,7 +133,7 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			continue
 		}
 		result, succeeded := known.End.(event.ToolResult)
-		isSearch := l.search != nil && c.Tool == l.search.tool.Name
+		isSearch := l.search != nil && c.Tool == l.search.Tool.Name
 		if known.Spent != nil {
 			l.budget.RestoreChild(*known.Spent)
 		}
@@ -153,7 +154,7 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			c.args, c.edited = args, true
 		}
 		if isSearch {
-			c.foundTools = foundToolNames(result)
+			c.foundTools = toolsearch.FoundNames(result.Structured)
 		}
 	}
 	if s := l.replayed.Step(l.step); s != nil {

@@ -12,8 +12,10 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/agent/recorded"
+	"answerd/internal/agent/toolsearch"
 	"answerd/internal/event"
 	"answerd/internal/llm"
+	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
 )
@@ -115,7 +117,7 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 		l.addMetadata(c, outcome)
 	}
 	l.holdConversation()
-	if l.search != nil && l.search.addFound(reply.calls) {
+	if l.search != nil && l.search.Offer(foundBy(reply.calls)...) {
 		l.updateOffered()
 	}
 	if final {
@@ -185,8 +187,8 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 			x.tool, x.exists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
-	if l.search != nil && c.Tool == l.search.tool.Name {
-		x.tool, x.exists, x.builtin = l.search.tool, true, l.search.searchTools
+	if l.search != nil && c.Tool == l.search.Tool.Name {
+		x.tool, x.exists, x.builtin = l.search.Tool, true, l.searchTools
 	}
 	l.prepareAsk(&x)
 	outcome, err := l.agent.executeToolCall(ctx, x)
@@ -341,4 +343,23 @@ func (c *call) executor() event.Executor {
 		return event.Client
 	}
 	return ""
+}
+
+// searchTools executes one call of the search tool.
+func (l *loop) searchTools(_ context.Context, x *toolExecution) (*content.Result, error) {
+	result, found, err := l.search.Find(x.args)
+	if errors.Is(err, toolsearch.ErrArguments) {
+		return nil, x.failure(mcp.InvalidArguments, err.Error())
+	}
+	x.foundTools = found
+	return result, err
+}
+
+// foundBy returns the names of the tools that the calls of a turn found, in call order, and of tools that the
+// model called by name without a search.
+func foundBy(calls []*call) (names []string) {
+	for _, c := range calls {
+		names = append(append(names, c.Tool), c.foundTools...)
+	}
+	return names
 }

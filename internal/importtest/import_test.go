@@ -108,7 +108,7 @@ var packages = map[string]struct{ ours, outside []string }{
 	"answerd/internal/agent/output":     {ours: []string{"mcp/schema"}},
 	"answerd/internal/agent/replay":     {ours: []string{"event"}},
 	"answerd/internal/agent/thread":     {ours: []string{"compute", "event", "llm", "agent/attachment", "mcp/content"}, outside: jsonv2},
-	"answerd/internal/agent/toolsearch": {},
+	"answerd/internal/agent/toolsearch": {ours: []string{"agent/window", "llm", "mcp/catalog", "mcp/content"}},
 	"answerd/internal/agent/usage":      {ours: []string{"auth", "event", "values"}, outside: otelAPI},
 	"answerd/internal/agent/window":     {ours: []string{"event", "llm"}},
 

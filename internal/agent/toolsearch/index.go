@@ -13,7 +13,9 @@
 // than the description is worth. There is no model in it and no network: the same query
 // over the same tools gives the same answer.
 //
-// An Index does not change once it is made and may be used by any number of goroutines.
+// An Index does not change once it is made and may be used by any number of goroutines. Neither does a Catalog, which
+// has the tools of runs and their Index. A Search belongs to one run: it is the tool by which the model finds others,
+// and knows which ones it has found.
 package toolsearch
 
 import (

@@ -1,0 +1,49 @@
+package toolsearch
+
+import (
+	"fmt"
+	"sync"
+
+	"answerd/internal/llm"
+	"answerd/internal/mcp/catalog"
+)
+
+// Catalog holds the tools that a run may use. Runs share it, so it never changes.
+type Catalog struct {
+	Tools   []catalog.Tool
+	ByName  map[string]catalog.Tool
+	Offered []llm.Tool // the same tools in the same order
+
+	bytes int // of the tools' definitions for the model
+	// Computed on first use, because the index of 1,000 tools takes about 20 ms.
+	index      func() *Index
+	searchTool func() catalog.Tool
+}
+
+// NewCatalog returns the catalog of some tools, which must not change any more.
+func NewCatalog(tools []catalog.Tool) *Catalog {
+	c := &Catalog{Tools: tools, ByName: make(map[string]catalog.Tool, len(tools)), Offered: make([]llm.Tool, len(tools))}
+	for i, t := range tools {
+		c.ByName[t.Name] = t
+		c.Offered[i] = llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema}
+		c.bytes += len(t.Name) + len(t.Description) + len(t.InputSchema)
+	}
+	c.searchTool = sync.OnceValue(func() catalog.Tool { return newSearchTool(c) })
+	c.index = sync.OnceValue(func() *Index {
+		docs := make([]Doc, len(tools))
+		for i, t := range tools {
+			docs[i] = Doc{Name: t.Name, Title: t.Title, Server: t.Server, Description: t.Description, Schema: t.InputSchema}
+		}
+		return New(docs)
+	})
+	return c
+}
+
+// SearchToolName returns the name that the search tool for c has.
+func (c *Catalog) SearchToolName() string {
+	name := "search_tools"
+	for n := 2; c.ByName[name].Name != ""; n++ {
+		name = fmt.Sprintf("search_tools_%d", n)
+	}
+	return name
+}

@@ -1,0 +1,228 @@
+package toolsearch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"answerd/internal/agent/window"
+	"answerd/internal/llm"
+	"answerd/internal/mcp/catalog"
+	"answerd/internal/mcp/content"
+)
+
+// Options set when a model is offered a search tool and the tools that it has found, instead
+// of all tools. A zero field means no limit. If one is set, tools are also searched when their
+// definitions take more than a third of the model's window, as far as its size is known.
+type Options struct {
+	MinTools int // with more tools than this
+	MinBytes int // or with more bytes of names, descriptions and schemas
+}
+
+// Bounds of the tool search.
+const (
+	maxToolShare     = 3    // the offered tools may take one part in so many of the model's window
+	maxHits          = 8    // tools that one search finds
+	maxShownTools    = 48   // the latest found tools that the model is offered
+	maxQuery         = 1000 // bytes of a query
+	maxSummary       = 300  // bytes of a description in a hit
+	maxListedServers = 20   // servers that the search tool names
+)
+
+var searchSchema = json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","minLength":1,` +
+	`"description":"A few words on what the tool should do, such as: create calendar event"}},"required":["query"],"additionalProperties":false}`)
+
+// Search is the tool by which the model of one run finds the others. Only the goroutine of the run may change it, and
+// not during a call of Find.
+type Search struct {
+	Tool catalog.Tool // as the model is offered it
+
+	catalog    *Catalog
+	maxTokens  int64    // that the offered tools may take of the model's window; 0 means no limit
+	foundNames []string // the last found names are at the end
+}
+
+// Search returns nil if the model is offered all tools of a catalog, because they are few. windowTokens is the size
+// of the model's window; 0 if it is unknown.
+func (o Options) Search(c *Catalog, windowTokens int64) *Search {
+	many := o.MinTools > 0 && len(c.Tools) > o.MinTools || o.MinBytes > 0 && c.bytes > o.MinBytes
+	if windowTokens > 0 && o != (Options{}) && len(c.Tools) > 1 {
+		many = many || window.ToolTokens(c.Offered) > windowTokens/maxToolShare
+	}
+	if !many {
+		return nil
+	}
+	return NewSearch(c, windowTokens)
+}
+
+// NewSearch returns a search that has found nothing, whatever the number of tools.
+func NewSearch(c *Catalog, windowTokens int64) *Search {
+	return &Search{Tool: c.searchTool(), catalog: c, maxTokens: windowTokens / maxToolShare}
+}
+
+// Fit keeps the tools that the model is offered within its share of a window whose size was learned.
+func (s *Search) Fit(windowTokens int64) {
+	s.maxTokens = windowTokens / maxToolShare
+	s.dropOldest()
+}
+
+// newSearchTool returns the tool that searches c, under a name that no tool of c has.
+func newSearchTool(c *Catalog) catalog.Tool {
+	return catalog.Tool{
+		Name: c.SearchToolName(), Title: "Search tools", Description: searchDescription(c.Tools), InputSchema: searchSchema,
+		Annotations: &catalog.Annotations{ReadOnly: true, Idempotent: true},
+	}
+}
+
+// searchDescription describes to the model the tools that it is not offered.
+func searchDescription(tools []catalog.Tool) string {
+	var servers []string
+	known := make(map[string]bool)
+	for _, t := range tools {
+		if !known[t.Server] {
+			known[t.Server] = true
+			servers = append(servers, t.Server)
+		}
+	}
+	more := ""
+	if len(servers) > maxListedServers {
+		more = fmt.Sprintf(" and %d more", len(servers)-maxListedServers)
+		servers = servers[:maxListedServers]
+	}
+	return fmt.Sprintf("Finds tools by what they do. %d tools can be used, of the servers %s%s; you are shown only those that you have found. "+
+		"Search before you say that you cannot do something, and again in other words if nothing fits. "+
+		"From your next turn on you can call what you found.", len(tools), strings.Join(servers, ", "), more)
+}
+
+// Shown returns the search tool and then the found tools, the newest last. A provider's
+// prompt cache stays valid for as much of the beginning as stays the same.
+func (s *Search) Shown() []llm.Tool {
+	out := make([]llm.Tool, 0, len(s.foundNames)+1)
+	out = append(out, llm.Tool{Name: s.Tool.Name, Description: s.Tool.Description, Schema: s.Tool.InputSchema})
+	for _, name := range s.foundNames {
+		t := s.catalog.ByName[name]
+		out = append(out, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+	}
+	return out
+}
+
+// Offer offers tools that were found or called by name, in this order, as far as they exist. It reports whether that
+// changes the offered tools.
+func (s *Search) Offer(names ...string) bool {
+	before := len(s.foundNames)
+	for _, name := range names {
+		if s.catalog.ByName[name].Name != "" && !slices.Contains(s.foundNames, name) {
+			s.foundNames = append(s.foundNames, name)
+		}
+	}
+	changed := len(s.foundNames) > before
+	s.dropOldest()
+	return changed
+}
+
+// dropOldest keeps the found tools within their limits. The latest one always stays.
+func (s *Search) dropOldest() {
+	s.foundNames = s.foundNames[max(0, len(s.foundNames)-maxShownTools):]
+	for s.maxTokens > 0 && len(s.foundNames) > 1 && window.ToolTokens(s.Shown()) > s.maxTokens {
+		s.foundNames = s.foundNames[1:]
+	}
+}
+
+// searchHit describes one tool in the result of a search.
+type searchHit struct {
+	Name        string `json:"name"`
+	Title       string `json:"title,omitempty"`
+	Server      string `json:"server"`
+	Description string `json:"description"`
+}
+
+// ErrArguments means that the arguments of a search cannot be used.
+var ErrArguments = errors.New("the arguments cannot be used")
+
+// Find executes one call of the search tool. It returns the result and the names of the tools in it, which the
+// caller gives to Offer when the turn has ended. The error wraps ErrArguments, if the model can do better.
+func (s *Search) Find(args json.RawMessage) (result *content.Result, found []string, _ error) {
+	query, err := queryOf(args)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	findings := []searchHit{}
+	var said strings.Builder
+	tokens := window.ToolTokens(s.Shown()[:1])
+	for _, i := range s.catalog.index().Find(query, maxHits) {
+		t := s.catalog.Tools[i]
+		tokens += window.ToolTokens(s.catalog.Offered[i : i+1])
+		if s.maxTokens > 0 && tokens > s.maxTokens && len(findings) > 0 {
+			break // the best hits come first
+		}
+		f := searchHit{t.Name, t.Title, t.Server, summarize(t.Description)}
+		findings = append(findings, f)
+		found = append(found, t.Name)
+		fmt.Fprintf(&said, "- %s (%s): %s\n", f.Name, f.Server, f.Description)
+	}
+	text := "You can call these tools from your next turn on:\n" + said.String()
+	if len(findings) == 0 {
+		text = "No tool has these words. Try others."
+	}
+	block, err := json.Marshal(map[string]string{"type": "text", "text": text})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode what was found: %w", err)
+	}
+	structured, err := json.Marshal(map[string]any{"tools": findings})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode what was found: %w", err)
+	}
+	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, found, nil
+}
+
+// queryOf returns the query of a search by its arguments, a JSON object.
+func queryOf(args json.RawMessage) (string, error) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(args, &members); err != nil {
+		return "", err
+	}
+	for name := range members {
+		if name != "query" {
+			return "", fmt.Errorf("there is no field %.40q", name)
+		}
+	}
+	var query string
+	switch raw, given := members["query"]; {
+	case !given:
+		return "", fmt.Errorf("missing required field: query")
+	case json.Unmarshal(raw, &query) != nil || string(raw) == "null":
+		return "", fmt.Errorf("query is not a string")
+	case strings.TrimSpace(query) == "":
+		return "", fmt.Errorf("query is empty")
+	case len(query) > maxQuery:
+		return "", fmt.Errorf("query is longer than %d bytes", maxQuery)
+	}
+	return query, nil
+}
+
+// summarize returns the beginning of a description, on one line.
+func summarize(description string) string {
+	line := strings.Join(strings.Fields(description), " ")
+	if len(line) <= maxSummary {
+		return line
+	}
+	cut := maxSummary
+	for !utf8.RuneStart(line[cut]) {
+		cut--
+	}
+	return line[:cut] + "…"
+}
+
+// FoundNames returns the names of the tools in the structured content of a search's result.
+func FoundNames(structured json.RawMessage) (names []string) {
+	var found struct{ Tools []searchHit }
+	if json.Unmarshal(structured, &found) == nil {
+		for _, hit := range found.Tools {
+			names = append(names, hit.Name)
+		}
+	}
+	return names
+}
