@@ -31,8 +31,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
-	"runtime/debug"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -128,6 +130,29 @@ type Options struct {
 	Meter  metric.Meter
 }
 
+// Tools are the tools that an agent calls. A *mcp.Client calls those of MCP servers; package rerun returns
+// what a run recorded. The methods are described there.
+type Tools interface {
+	ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool
+	Tool(name string) (catalog.Tool, bool)
+	NameOf(server, name string) string
+	CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error)
+	Call(ctx context.Context, call mcp.Call) (*content.Result, error)
+	Repeatable(tool string) bool
+
+	Servers() []mcp.ServerStatus
+	Unavailable(waited bool) []string
+	InstructionsFor(ctx context.Context, caller auth.Identity, isUsed func(server string) bool) []mcp.Instructions
+	Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error)
+	Prompt(ctx context.Context, caller auth.Identity, server, name string, args map[string]string) ([]mcp.PromptMessage, error)
+	RefreshFor(ctx context.Context, caller auth.Identity, server string) error
+	Ready() bool
+
+	AwaitSignIn(ctx context.Context, call mcp.Call, action string) error
+	Callback(ctx context.Context, query url.Values) (waiters []string, found bool, err error)
+	SignOut(ctx context.Context, caller auth.Identity, server string) (bool, error)
+}
+
 // Reasons for which a request does not become a run.
 var (
 	ErrDraining = errors.New("the service is shutting down")
@@ -195,11 +220,6 @@ type Agent struct {
 	readers     map[string]int  // open readers in this process, by run id
 	draining    bool
 	handedOver  bool // handOverRuns has begun: no run may be registered any more
-}
-
-// ownerOf returns the owner of what the caller starts.
-func ownerOf(caller auth.Identity) event.Owner {
-	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
 }
 
 // loop holds the state of one run during its turns. Only the run's goroutine uses it. The calls
@@ -283,75 +303,6 @@ type run struct {
 	gracePeriods int         // that have begun
 }
 
-// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
-// process may have stored an input. The inbox also notices that another process took over the
-// run.
-type inbox struct {
-	run     *run
-	stopped chan struct{} // closed when the last input has been delivered
-
-	mu          sync.Mutex // guards the fields below
-	cancel      context.CancelFunc
-	undelivered map[string]resolution // inputs for interrupts that do not wait yet
-	waiting     map[string]*interrupt
-
-	pos int64 // the last position that was received; used by receiveAvailable
-}
-
-// toolExecution holds a tool call while it is executed. Calls of a run and direct calls differ
-// only in the values of these fields.
-type toolExecution struct {
-	*call
-	tool          catalog.Tool
-	exists        bool   // the run knows a tool of this name
-	preapproved   bool   // the caller of a direct call has agreed to it in advance
-	refusal       string // why the call is refused; "" if it is not
-	contextParams map[string]string
-	caller        auth.Identity     // on whose behalf
-	runID         string            // "" for a direct call
-	notifications *notificationSink // receives the server's notifications during the call; nil for a direct call
-	loop          *loop             // answers the server's requests during the call; nil for a direct call
-	index         int               // position of the call in its turn, from 0
-	replayed      *replay.Call      // what other processes did for the call; nil if nothing
-	pending       *pendingInput     // what its server requires before the call is sent again; nil if nothing
-	asks          string            // the agent that the call asks; "" for any other tool
-	// builtin executes a tool of the agent's own; nil for a server's tool.
-	builtin func(context.Context, *toolExecution) (*content.Result, error)
-
-	result     *content.Result // set by execute
-	childID    string          // of a call that asks an agent: the child run, once there is one
-	spent      *event.Spent    // by the child run, once it has ended
-	toolReport *content.Result // the tool's own report of its failure
-	hookResult *content.Result // a hook's answer in place of the tool's; nil if no hook answered
-	abort      *abortError     // set by a hook that ends the run
-	duration   time.Duration   // of execute
-
-	rule            string   // the rule of auth.Rules that allows the call; "" without rules
-	decision        decision // whether the call may be made
-	approvedVersion string   // the tool's version that a person approved; "" if no person was asked
-}
-
-// call holds one tool call of a turn.
-type call struct {
-	event.Call
-	args        jsonText // a JSON object; nil if the model's text is not one
-	argsText    string   // the model's text if args is nil
-	argsProblem string   // what is wrong with argsText
-	byClient    bool     // the caller executes it
-	edited      bool     // a person changed args
-	foundTools  []string // the names of the tools that it found, if it was a tool search
-}
-
-// callOutcome tells how a call ended: resultEvent or errorEvent is set.
-type callOutcome struct {
-	resultEvent *event.ToolResult
-	errorEvent  *event.ToolError
-	fullResult  *content.Result // of a call that succeeded
-	resultURL   string          // where the full result can be read; "" if nowhere
-	abort       *abortError     // set if the run ends with the call
-	spent       *event.Spent    // by the child run of the call; nil if it has none
-}
-
 // modelReply holds the model's answer of one step.
 type modelReply struct {
 	text   string
@@ -399,72 +350,134 @@ type mediaBudget struct {
 	shownInRun  int            // shown in this run, in characters of base64
 }
 
-// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
-type abortError struct {
-	reason string
-	// withheld reports that the caller must not get the text of the step.
-	withheld bool
-}
+// presentName returns the current name of the call's tool.
+func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }
 
 type jsonText = json.RawMessage
 
-// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
-// until the log knows whether the previous process is alive. Other runs, perhaps of another
-// process, must not wait for it.
-const claimWorkers = 4
+// addUsage adds tokens to the metadata of the answer.
+func (l *loop) addUsage(u event.Usage) {
+	l.metadata.Usage.InputTokens += u.InputTokens
+	l.metadata.Usage.OutputTokens += u.OutputTokens
+	l.metadata.Usage.TotalTokens += u.TotalTokens
+}
 
-// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
-var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
-
-// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled, which runByKey
-// compares to let the idempotency key of such a run start another one. So the text must not change.
-var errAbandoned = errors.New("abandoned")
-
-// errRequested cancels a run because somebody asked for it, in this process or through an input in the log. Its
-// text becomes the reason in the event cancelled.
-var errRequested = errors.New("requested")
-
-// errShutdown ends the runs that a draining process could not hand over, because its log ends with it.
-var errShutdown = errors.New("server_shutdown")
-
-// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
-// it continues from its log, in another process or in this one.
-var (
-	errParked     = errors.New("the run waits for a person")
-	errHandedOver = errors.New("the run is handed over")
-	errTakenOver  = errors.New("the run was taken over")
-)
-
-// recoverTo turns a panic into an error of the function that defers it.
-func recoverTo(err *error) {
-	if v := recover(); v != nil {
-		*err = &panicError{v, debug.Stack()}
+// countChild adds to the metadata of the answer what a child has used.
+func (l *loop) countChild(s event.Spent) {
+	if l.childSpent.Cost == nil && l.childSpent.Calls == 0 && l.childSpent.Usage == (event.Usage{}) {
+		l.childSpent.Cost = new(float64)
 	}
+	l.childSpent = l.childSpent.Plus(s)
+	l.addUsage(s.Usage)
 }
 
-// panicError reports a panic in a goroutine of a run. It ends only that run.
-type panicError struct {
-	value any    // of the panic
-	stack []byte // of the goroutine that panicked; only the log shows it
-}
-
-// errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
-func errorAttrs(err error) []slog.Attr {
-	attrs := []slog.Attr{slog.String("error", err.Error())}
-	if p, ok := errors.AsType[*panicError](err); ok {
-		attrs = append(attrs, slog.String("stack", string(p.stack)))
+// cost returns what the run and its children have cost; nil if a price is unknown.
+func (l *loop) cost() *float64 {
+	all, children := l.metadata.Usage, l.childSpent.Usage
+	own := l.budget.CostOf(event.Usage{
+		InputTokens: all.InputTokens - children.InputTokens, OutputTokens: all.OutputTokens - children.OutputTokens, TotalTokens: all.TotalTokens - children.TotalTokens,
+	})
+	if children == (event.Usage{}) {
+		return own
 	}
-	return attrs
+	return event.Spent{Cost: own}.Plus(event.Spent{Cost: l.childSpent.Cost}).Cost
 }
 
-// memoryOf returns how much memory a run needs for n bytes of text.
-func memoryOf(n int) int64 { return textCopies * int64(n) }
+// ToolsFor returns the tools that the rules let a caller use. The slice is shared: do not change
+// it.
+func (a *Agent) ToolsFor(ctx context.Context, caller auth.Identity) []catalog.Tool {
+	all, access := a.Tools.ToolsFor(ctx, caller), a.Rules.Of(caller)
+	if access.AllowsEverything() {
+		return all // the same slice, so that toolCatalogCache recognizes it
+	}
+	allowed := make([]catalog.Tool, 0, len(all))
+	for _, t := range all {
+		if _, ok := access.AllowsTool(t.Server, t.Name); ok {
+			allowed = append(allowed, t)
+		}
+	}
+	return allowed
+}
 
-// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
-// or a result in the conversation, in the request to the model, and in the response; and a result,
-// until its turn has ended, as it was received, decoded, and in its event.
-const textCopies = 3
+// ServersFor returns the states of the servers that the rules let a caller use, in the
+// configuration's order.
+func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
+	access := a.Rules.Of(caller)
+	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })
+}
 
-const maxArgs = 64 << 10 // bytes of one call's arguments
+// unavailableServers returns the servers that r would use and that cannot be connected at present, as
+// mcp.Client.Unavailable has them.
+func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
+	access := a.Rules.Of(caller)
+	return slices.DeleteFunc(a.Tools.Unavailable(waited), func(name string) bool {
+		return !access.AllowsServer(name) || !matches(r.Servers, name) || r.as != nil && !r.as.AllowsServer(name)
+	})
+}
 
-const maxForModel = 256 << 10 // bytes of text that one result adds to the conversation
+// checkToolsAvailable refuses a question that cannot be answered as asked because servers are down:
+// it names only servers or tools that are unavailable, or requires a call and no tool is available.
+// The model would otherwise answer without the tools, and the caller might not notice.
+func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r Request) error {
+	if r.ToolChoice == ToolNone || r.ToolChoice != ToolRequired && len(r.Servers) == 0 && len(r.Tools) == 0 {
+		return nil
+	}
+	all := r.filterTools(a.ToolsFor(ctx, caller)) // waits for servers that are being connected
+	down := a.unavailableServers(caller, r, true)
+	if len(down) == 0 {
+		return nil
+	}
+	available := slices.ContainsFunc(all, func(t catalog.Tool) bool {
+		return !slices.Contains(down, t.Server) && (r.ForcedTool == "" || t.Name == r.ForcedTool)
+	})
+	if r.ToolChoice == ToolRequired && r.ForcedTool == "" {
+		available = available || len(r.ClientTools) > 0
+	}
+	if r.ForcedTool != "" {
+		available = available || slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return t.Name == r.ForcedTool })
+	}
+	if available {
+		return nil
+	}
+	// The tools of a server that was never listed are not known: the question may mean any of them.
+	return &ToolsUnavailableError{Servers: down}
+}
+
+// MayUseModel reports whether the rules let a caller use a model.
+func (a *Agent) MayUseModel(caller auth.Identity, model string) bool {
+	return a.Rules.Of(caller).AllowsModel(model)
+}
+
+// Refresh lists the tools of a server again, for a caller. It returns ErrUnknownServer, even if
+// the server exists but the caller may not use it, or the error of the listing.
+func (a *Agent) Refresh(ctx context.Context, caller auth.Identity, server string) error {
+	if !a.Rules.Of(caller).AllowsServer(server) {
+		return fmt.Errorf("refresh %.64q: %w", server, ErrUnknownServer)
+	}
+	return a.Tools.RefreshFor(ctx, caller, server)
+}
+
+// SignOut removes the tokens that a caller has granted for a server. It returns ErrUnknownServer like
+// Refresh, and for a server that callers do not sign in to.
+func (a *Agent) SignOut(ctx context.Context, caller auth.Identity, server string) error {
+	if !a.Rules.Of(caller).AllowsServer(server) {
+		return fmt.Errorf("sign out of %.64q: %w", server, ErrUnknownServer)
+	}
+	_, err := a.Tools.SignOut(ctx, caller, server)
+	return err
+}
+
+// Prompts returns the prompts of a server, for a caller. It returns ErrUnknownServer like
+// Refresh.
+func (a *Agent) Prompts(ctx context.Context, caller auth.Identity, server string) ([]mcp.Prompt, error) {
+	if !a.Rules.Of(caller).AllowsServer(server) {
+		return nil, fmt.Errorf("list the prompts of %.64q: %w", server, ErrUnknownServer)
+	}
+	return a.Tools.Prompts(ctx, caller, server)
+}
+
+// mayUse reports whether the rules let a caller use a tool now.
+func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
+	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
+	return ok
+}

@@ -16,6 +16,7 @@ import (
 	"answerd/internal/agent/record"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
+	"answerd/internal/llm"
 	"answerd/internal/mcp/catalog"
 )
 
@@ -235,4 +236,63 @@ func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request
 		return nil
 	}
 	return r.filterTools(a.ToolsFor(ctx, caller))
+}
+
+// askTools returns the tools with which a run of r asks other agents: those that the agent lists, that
+// exist at present, and that the caller may use.
+func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
+	if len(r.as.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {
+		return nil
+	}
+	served, access := a.agents.Load(), a.Rules.Of(caller)
+	for _, id := range r.as.Agents {
+		n, name := served.find(id), definition.AskPrefix+id
+		if n == nil || !access.AllowsAgent(id) || !matches(r.Tools, name) {
+			continue
+		}
+		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
+		if n.Description != "" {
+			description += " " + n.Description
+		}
+		tools = append(tools, askTool{llm.Tool{Name: name, Description: description, Schema: askSchema}, id})
+	}
+	return tools
+}
+
+var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
+	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
+
+// servedModels are the models that requests may name, see Options.
+type servedModels struct {
+	byDefault string
+	profiles  map[string]llm.Profile
+}
+
+// Models returns Options.DefaultModel and Options.Profiles, or what has replaced them. The caller
+// must not change the map.
+func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
+	m := a.models.Load()
+	return m.byDefault, m.profiles
+}
+
+// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the
+// profiles of their models.
+func (a *Agent) ReplaceModels(defaultModel string, profiles map[string]llm.Profile) {
+	a.models.Store(&servedModels{defaultModel, profiles})
+}
+
+// profileOf returns the profile of a model. If the operator lists no models, the model's id decides
+// whether it takes images.
+func (a *Agent) profileOf(model string) llm.Profile {
+	_, profiles := a.Models()
+	if len(profiles) == 0 {
+		return llm.Profile{ID: model, Images: llm.AcceptsImages(model)}
+	}
+	return profiles[model]
+}
+
+// priceOf returns the price of a model; nil if the operator has set none.
+func (a *Agent) priceOf(model string) *llm.Price {
+	_, profiles := a.Models()
+	return profiles[model].Price
 }

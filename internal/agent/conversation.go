@@ -118,20 +118,6 @@ func acceptedMedia(p llm.Profile, text string, media []Media) (string, []Media) 
 	return text, shown
 }
 
-// questionText returns the question. If a request only contains results of the client's tools,
-// the question is the user's last message.
-func (r Request) questionText() string {
-	if r.Question != "" || len(r.Media) > 0 {
-		return r.Question
-	}
-	for _, m := range slices.Backward(slices.Concat(r.earlier, r.History)) {
-		if strings.EqualFold(m.Role, string(llm.User)) {
-			return m.Content
-		}
-	}
-	return ""
-}
-
 // validateQuestion refuses a request without anything for the model to answer.
 func (r Request) validateQuestion() error {
 	if strings.TrimSpace(r.Question) != "" || len(r.Media) > 0 {

@@ -17,9 +17,7 @@ import (
 	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
-	"answerd/internal/auth"
 	"answerd/internal/event"
-	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/mcp/content"
@@ -50,30 +48,6 @@ const (
 	childStartWait = 15 * time.Second
 	maxProgress    = 500 // bytes of the message of a tool_progress event
 )
-
-var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
-	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
-
-// askTools returns the tools with which a run of r asks other agents: those that the agent lists, that
-// exist at present, and that the caller may use.
-func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
-	if len(r.as.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {
-		return nil
-	}
-	served, access := a.agents.Load(), a.Rules.Of(caller)
-	for _, id := range r.as.Agents {
-		n, name := served.find(id), definition.AskPrefix+id
-		if n == nil || !access.AllowsAgent(id) || !matches(r.Tools, name) {
-			continue
-		}
-		description := "Asks the agent " + id + ", which has tools of its own, and returns its answer."
-		if n.Description != "" {
-			description += " " + n.Description
-		}
-		tools = append(tools, askTool{llm.Tool{Name: name, Description: description, Schema: askSchema}, id})
-	}
-	return tools
-}
 
 // isAsk reports whether a tool of that name asks another agent.
 func (l *loop) isAsk(name string) bool {
@@ -485,4 +459,27 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spen
 	}
 	s.Cost = a.priceOf(model).CostOf(s.Usage.InputTokens, s.Usage.OutputTokens)
 	return s.Plus(children)
+}
+
+// result returns the result of the call, or its failure, for the end of the child.
+func (c *childRun) result(end event.Event) (*content.Result, error) {
+	switch b := end.Body.(type) {
+	case event.FinalAnswer:
+		block, err := json.Marshal(map[string]string{"type": "text", "text": b.Answer})
+		if err != nil {
+			return nil, fmt.Errorf("encode the answer of a child run: %w", err)
+		}
+		return &content.Result{Content: []json.RawMessage{block}}, nil
+	case event.RunError:
+		return nil, c.x.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.x.asks, b.Code, b.Message, b.PartialAnswer)))
+	}
+	return nil, c.x.failure(mcp.Cancelled, "The agent "+c.x.asks+" was cancelled.")
+}
+
+// lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
+func (c *childRun) lostFailure(err error) error {
+	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
+		return c.x.failure(mcp.UnknownOutcome, "What the agent "+c.x.asks+" did is no longer kept.")
+	}
+	return err
 }

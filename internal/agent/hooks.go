@@ -189,14 +189,6 @@ func textResult(text string) *content.Result {
 	return &content.Result{Content: []jsonText{block}}
 }
 
-// contentList returns the content blocks of a result, never nil.
-func contentList(res *content.Result) []jsonText {
-	if res.Content == nil {
-		return []jsonText{}
-	}
-	return res.Content
-}
-
 // logHookFailure logs that a hook sent no usable reply.
 func (a *Agent) logHookFailure(ctx context.Context, x *toolExecution, about webhook.Event, err error) {
 	a.logHook(ctx, slog.LevelWarn, "hook failed", x, about, slog.String("error", err.Error()), help.Hooks.Attr())

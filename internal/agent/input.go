@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"answerd/internal/agent/replay"
@@ -369,4 +370,19 @@ func (b *inbox) deliverInput(in event.Input) {
 		return
 	}
 	b.undelivered[in.ID] = v
+}
+
+// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
+// process may have stored an input. The inbox also notices that another process took over the
+// run.
+type inbox struct {
+	run     *run
+	stopped chan struct{} // closed when the last input has been delivered
+
+	mu          sync.Mutex // guards the fields below
+	cancel      context.CancelFunc
+	undelivered map[string]resolution // inputs for interrupts that do not wait yet
+	waiting     map[string]*interrupt
+
+	pos int64 // the last position that was received; used by receiveAvailable
 }

@@ -183,19 +183,6 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 	return i, nil, nil
 }
 
-// canAnswer reports whether the caller of the request can answer an interrupt of that kind.
-func (r Request) canAnswer(kind string) bool {
-	switch kind {
-	case event.KindElicitation:
-		return r.Interactive && !r.FormsDeclined
-	case event.KindApproval:
-		return r.Interactive && !r.ApprovalsDeclined
-	case event.KindBudget:
-		return r.Interactive && r.AskAtLimit
-	}
-	return r.Interactive
-}
-
 // awaitAnswer waits for the answer, the expiry, or the end of ctx. The log decides which of them was
 // first: each question has one input, so storing closedInput fails if an answer is
 // there already. That answer then counts, although its time is over here: the person was told that it counts.

@@ -255,10 +255,3 @@ func (l *loop) endOrRepair(reply modelReply) event.Body {
 	l.messages = append(l.messages, llm.Message{Role: llm.User, Text: output.RepairPrompt(problems)})
 	return nil
 }
-
-// addUsage adds tokens to the metadata of the answer.
-func (l *loop) addUsage(u event.Usage) {
-	l.metadata.Usage.InputTokens += u.InputTokens
-	l.metadata.Usage.OutputTokens += u.OutputTokens
-	l.metadata.Usage.TotalTokens += u.TotalTokens
-}

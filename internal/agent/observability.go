@@ -206,22 +206,6 @@ func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, x *toolE
 	a.metrics.recordToolTime(ctx, x.Call, kind, x.duration)
 }
 
-// The verdicts of a decision.
-const (
-	allowed  = "allowed"  // no approval is needed
-	approved = "approved" // a person approved this call
-	denied   = "denied"
-	replaced = "replaced" // a hook answered instead; the tool was not called
-)
-
-// decision records whether a call may be made, and who decided that.
-type decision struct {
-	verdict string // "" until it is decided
-	by      string // subject of the person who decided; "" if no decision was needed, or the person is anonymous
-	why     string // the reason of a denial
-	edited  bool   // a person changed the arguments
-}
-
 // writeAuditLine logs one line for every call, however it ended: who called what for whom, who
 // allowed it, and the outcome. It includes the values of arguments only if the operator enabled
 // that. err is the outcome of the call before the post-hook changed it.

@@ -21,6 +21,7 @@ import (
 	"answerd/internal/agent/thread"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/auth"
+	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
@@ -141,41 +142,6 @@ type Message = thread.Message
 
 // Budget limits one run; zero fields mean no limit.
 type Budget = budget.Limits
-
-// servedModels are the models that requests may name, see Options.
-type servedModels struct {
-	byDefault string
-	profiles  map[string]llm.Profile
-}
-
-// Models returns Options.DefaultModel and Options.Profiles, or what has replaced them. The caller
-// must not change the map.
-func (a *Agent) Models() (defaultModel string, profiles map[string]llm.Profile) {
-	m := a.models.Load()
-	return m.byDefault, m.profiles
-}
-
-// ReplaceModels replaces Options.DefaultModel and Options.Profiles. Runs in progress keep the
-// profiles of their models.
-func (a *Agent) ReplaceModels(defaultModel string, profiles map[string]llm.Profile) {
-	a.models.Store(&servedModels{defaultModel, profiles})
-}
-
-// profileOf returns the profile of a model. If the operator lists no models, the model's id decides
-// whether it takes images.
-func (a *Agent) profileOf(model string) llm.Profile {
-	_, profiles := a.Models()
-	if len(profiles) == 0 {
-		return llm.Profile{ID: model, Images: llm.AcceptsImages(model)}
-	}
-	return profiles[model]
-}
-
-// priceOf returns the price of a model; nil if the operator has set none.
-func (a *Agent) priceOf(model string) *llm.Price {
-	_, profiles := a.Models()
-	return profiles[model].Price
-}
 
 // size returns the bytes of the request's texts, images and audio.
 func (r *Request) size() int {
@@ -424,14 +390,6 @@ func ParseHops(meta map[string]any) (hops int, ok bool) {
 	return int(min(n, MaxHops+1)), true
 }
 
-// nextHops returns the number of agents for the _meta of a call.
-func (x *toolExecution) nextHops() int {
-	if x.loop == nil {
-		return 1
-	}
-	return x.loop.run.req.Hops + 1
-}
-
 // ContinueTrace returns ctx within the trace that carrier names, in the W3C trace context
 // format. If ctx is already in that trace, it is returned unchanged, since its span is closer.
 func ContinueTrace(ctx context.Context, carrier map[string]string) context.Context {
@@ -500,4 +458,39 @@ type parentCall struct {
 	Run   string `json:"run,omitempty"` // "" of a run that a caller asked for
 	Call  string `json:"call,omitempty"`
 	Level int    `json:"level,omitempty"`
+}
+
+// nextHops returns the number of agents for the _meta of a call.
+func (x *toolExecution) nextHops() int {
+	if x.loop == nil {
+		return 1
+	}
+	return x.loop.run.req.Hops + 1
+}
+
+// questionText returns the question. If a request only contains results of the client's tools,
+// the question is the user's last message.
+func (r Request) questionText() string {
+	if r.Question != "" || len(r.Media) > 0 {
+		return r.Question
+	}
+	for _, m := range slices.Backward(slices.Concat(r.earlier, r.History)) {
+		if strings.EqualFold(m.Role, string(llm.User)) {
+			return m.Content
+		}
+	}
+	return ""
+}
+
+// canAnswer reports whether the caller of the request can answer an interrupt of that kind.
+func (r Request) canAnswer(kind string) bool {
+	switch kind {
+	case event.KindElicitation:
+		return r.Interactive && !r.FormsDeclined
+	case event.KindApproval:
+		return r.Interactive && !r.ApprovalsDeclined
+	case event.KindBudget:
+		return r.Interactive && r.AskAtLimit
+	}
+	return r.Interactive
 }

@@ -432,3 +432,64 @@ func (e *promptError) runError() event.RunError {
 func (e *promptError) Error() string {
 	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
 }
+
+// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled, which runByKey
+// compares to let the idempotency key of such a run start another one. So the text must not change.
+var errAbandoned = errors.New("abandoned")
+
+// errRequested cancels a run because somebody asked for it, in this process or through an input in the log. Its
+// text becomes the reason in the event cancelled.
+var errRequested = errors.New("requested")
+
+// errShutdown ends the runs that a draining process could not hand over, because its log ends with it.
+var errShutdown = errors.New("server_shutdown")
+
+// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
+// it continues from its log, in another process or in this one.
+var (
+	errParked     = errors.New("the run waits for a person")
+	errHandedOver = errors.New("the run is handed over")
+	errTakenOver  = errors.New("the run was taken over")
+)
+
+// recoverTo turns a panic into an error of the function that defers it.
+func recoverTo(err *error) {
+	if v := recover(); v != nil {
+		*err = &panicError{v, debug.Stack()}
+	}
+}
+
+// panicError reports a panic in a goroutine of a run. It ends only that run.
+type panicError struct {
+	value any    // of the panic
+	stack []byte // of the goroutine that panicked; only the log shows it
+}
+
+// errorAttrs returns the attributes of an error for a log line, with the stack of a panic.
+func errorAttrs(err error) []slog.Attr {
+	attrs := []slog.Attr{slog.String("error", err.Error())}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	return attrs
+}
+
+// memoryOf returns how much memory a run needs for n bytes of text.
+func memoryOf(n int) int64 { return textCopies * int64(n) }
+
+// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
+// or a result in the conversation, in the request to the model, and in the response; and a result,
+// until its turn has ended, as it was received, decoded, and in its event.
+const textCopies = 3
+
+// ownerOf returns the owner of what the caller starts.
+func ownerOf(caller auth.Identity) event.Owner {
+	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
+}
+
+// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
+type abortError struct {
+	reason string
+	// withheld reports that the caller must not get the text of the step.
+	withheld bool
+}

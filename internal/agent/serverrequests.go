@@ -83,43 +83,6 @@ const (
 
 const errBadQuestion = "What its server asks for cannot be shown to a person."
 
-// pendingInput is what a call requires before it is sent again, and what any process needs to do so.
-// Notes of the run have it. Readers never see it, since the server's requestState may be a secret.
-//
-// Protocol 2026-07-28 lets a server end a request with what it requires, and the client sends the request again
-// with the answers. No connection stays open meanwhile, so such a run can be parked, and another process can
-// send the request again: it has not been executed before. A question within an open request (HeldOpen) keeps
-// the run in this process instead.
-type pendingInput struct {
-	Required *content.InputRequired `json:"required,omitempty"`
-	// Interrupts are the ids of the questions to the owner, by the key of the server's request.
-	Interrupts map[string]string `json:"interrupts,omitempty"`
-	Asked      int               `json:"asked,omitempty"` // questions of the call so far
-	// SignIn is what the owner has to do first, and SignInInterrupt the id of the question for it.
-	SignIn          *content.SignIn `json:"sign_in,omitempty"`
-	SignInInterrupt string          `json:"sign_in_interrupt,omitempty"`
-	SignInExpires   int64           `json:"sign_in_expires,omitempty"` // in ms since the Unix epoch, of the log's time
-
-	// The call as it was sent.
-	Args            jsonText `json:"args"`
-	Edited          bool     `json:"edited,omitempty"`
-	ApprovedVersion string   `json:"approved_version,omitempty"`
-
-	answers map[string]mcp.ElicitationResult // to what is Required; nil before the owner was asked
-}
-
-// interruptIDs returns the ids of the questions; none of a nil pendingInput.
-func (p *pendingInput) interruptIDs() []string {
-	if p == nil {
-		return nil
-	}
-	ids := slices.Collect(maps.Values(p.Interrupts))
-	if p.SignInInterrupt != "" {
-		ids = append(ids, p.SignInInterrupt)
-	}
-	return ids
-}
-
 // saveSignIn sets that the owner has to sign in before the call is sent, as savePending does. What its
 // server has required before stays required.
 func (l *loop) saveSignIn(ctx context.Context, x *toolExecution, in *content.SignIn, interrupt string) error {
@@ -264,48 +227,4 @@ func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]
 		answers[keys[n]] = mcp.ElicitationResult{Action: v.elicitationAction(), Content: v.Content}
 	}
 	return answers, nil
-}
-
-// notificationSink appends a server's notifications during one call as events. While the run is
-// suspended it waits. Package mcp calls it for one notification at a time, and not after the
-// call.
-type notificationSink struct {
-	run  *run
-	call event.Call
-	err  error // the first failure to append
-}
-
-// appendProgress appends a progress notification as tool_progress.
-func (s *notificationSink) appendProgress(ctx context.Context, p mcp.Progress) {
-	s.appendEvent(ctx, event.ToolProgress{Call: s.call, Progress: p.Progress, Total: p.Total, Message: p.Message})
-}
-
-// appendLog appends a log message. If messages before it were dropped, it first appends a line
-// that says so.
-func (s *notificationSink) appendLog(ctx context.Context, m mcp.LogMessage) {
-	if m.Omitted > 0 {
-		text, _ := json.Marshal(fmt.Sprintf("%d log messages were left out here.", m.Omitted)) // strings always marshal
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: "warning", Logger: "answerd", Data: text})
-	}
-	if m.Data != nil {
-		s.appendEvent(ctx, event.LogMessage{Call: s.call, Level: m.Level, Logger: m.Logger, Data: m.Data})
-	}
-}
-
-// appendEvent appends an event of the call. It returns no error, because package mcp has no use for one: execute
-// looks at err after the call. So a log that fails ends the run, and does not only lose a notification.
-func (s *notificationSink) appendEvent(ctx context.Context, b event.Body) {
-	err := func() (err error) {
-		defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-		if err := s.run.awaitOrder(ctx, b); err != nil {
-			return err
-		}
-		if err := s.run.appendWhenResumed(ctx, b); err != nil {
-			return err
-		}
-		return s.run.suspension.recheck()
-	}()
-	if err != nil && s.err == nil {
-		s.err = err
-	}
 }

@@ -505,3 +505,6 @@ func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, e
 	}
 	return a.Log.Run(ctx, run.ID)
 }
+
+// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
+var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")

@@ -456,3 +456,8 @@ func (a *Agent) endClaims() {
 	a.stopClaims()
 	a.claiming.Wait()
 }
+
+// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
+// until the log knows whether the previous process is alive. Other runs, perhaps of another
+// process, must not wait for it.
+const claimWorkers = 4

@@ -22,9 +22,6 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// isSet reports whether the call has ended, in this process or in another one.
-func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
-
 // executeToolCall runs the steps of a tool call in order:
 //
 //	resolve → authorize → pre-hook → validate → approve → authorize again → charge → execute → post-hook → record
@@ -95,20 +92,6 @@ func (a *Agent) startCallSpan(ctx context.Context, x *toolExecution) (context.Co
 	))
 }
 
-// failure returns a failure of the call with a message for the model and the caller.
-func (x *toolExecution) failure(kind mcp.ErrorKind, message string) error {
-	return &mcp.CallError{Kind: kind, Tool: x.Tool, Server: x.Server, Message: message}
-}
-
-// canceledFailure returns the failure of a call that ctx ended. Usually the run or its caller
-// has gone. But a run whose time for tools is used up continues, and its model needs the reason.
-func (x *toolExecution) canceledFailure(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
-		return x.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
-	}
-	return x.failure(mcp.Cancelled, recorded.CallCancelled)
-}
-
 // refuseRepetition refuses a call that a process sent before it died, because it is unknown
 // whether the server executed it. It lets the call pass if its tool may be called twice, or if the
 // server had required input, because then it has not executed the call yet.
@@ -125,9 +108,6 @@ func (a *Agent) refuseRepetition(x *toolExecution) error {
 	}
 	return x.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
-
-// presentName returns the current name of the call's tool.
-func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }
 
 // resolveTool refuses a call of a tool that does not exist, and one whose arguments are not a
 // JSON object.

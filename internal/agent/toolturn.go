@@ -1,15 +1,12 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"answerd/internal/agent/recorded"
 	"answerd/internal/agent/toolsearch"
@@ -24,57 +21,6 @@ import (
 const (
 	maxCallsPerTurn = 32
 )
-
-// parseArgs parses the model's arguments. It never guesses: a text that is not a JSON object is
-// kept as text, and the model gets an error that explains what is wrong.
-func (c *call) parseArgs(text string) {
-	trimmed := bytes.TrimSpace([]byte(text))
-	if len(trimmed) == 0 {
-		trimmed = []byte("{}")
-	}
-	var object map[string]json.RawMessage
-	switch err := json.Unmarshal(trimmed, &object); {
-	case len(text) > maxArgs:
-		c.argsProblem = fmt.Sprintf("they are longer than %d bytes", maxArgs)
-		text = text[:maxArgs]
-	case !utf8.Valid(trimmed):
-		c.argsProblem = "they are not valid UTF-8"
-	case err != nil:
-		c.argsProblem = describeJSONError(trimmed, err)
-	case object == nil:
-		c.argsProblem = "they are not a JSON object but null"
-	default:
-		c.args = trimmed
-		return
-	}
-	c.argsText = text
-}
-
-// describeJSONError explains to the model why text is not a JSON object, and at which byte.
-func describeJSONError(text []byte, err error) string {
-	if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return "they are a JSON " + wrongType.Value + ", not an object"
-	}
-	var value json.RawMessage
-	if errors.Is(json.NewDecoder(bytes.NewReader(text)).Decode(&value), io.ErrUnexpectedEOF) {
-		return "they end before the JSON object is complete"
-	}
-	broken, ok := errors.AsType[*json.SyntaxError](err)
-	if !ok {
-		return "they are not a JSON object"
-	}
-	// Offset counts the bytes that were read, including the invalid one.
-	at := max(0, min(int(broken.Offset)-1, len(text)-1))
-	return fmt.Sprintf("they are not a JSON object: at byte %d, %q is not valid JSON", at+1, bytes.ToValidUTF8(text[at:min(len(text), at+20)], nil))
-}
-
-// argsAsWritten returns the model's arguments unchanged, for the conversation.
-func (c *call) argsAsWritten() string {
-	if c.args != nil {
-		return string(c.args)
-	}
-	return c.argsText
-}
 
 // metadataParams returns the arguments for the metadata, in which every element is an object.
 func (c *call) metadataParams() jsonText {
@@ -335,14 +281,6 @@ func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, me
 		parts = append(parts, p.Text)
 	}
 	return strings.Join(parts, "\n"), media
-}
-
-// executor returns who executes the call, as events say it; "" means answerd.
-func (c *call) executor() event.Executor {
-	if c.byClient {
-		return event.Client
-	}
-	return ""
 }
 
 // searchTools executes one call of the search tool.
