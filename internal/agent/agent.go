@@ -23,8 +23,8 @@
 // know what was announced, and would do it again.
 //
 // Start reading with loop.go, which has the turns of a run, and toolcall.go, which has the steps of
-// a tool call. start.go has how a run begins and when it is cancelled for lack of readers, run.go how it
-// ends, suspension.go how it waits for people, and takeover.go how it continues in another process.
+// a tool call. start.go has how a run begins, execute.go how it ends, run.go when it is cancelled for lack of
+// readers, suspension.go how it waits for people, and takeover.go how it continues in another process.
 package agent
 
 import (
@@ -350,9 +350,6 @@ type mediaBudget struct {
 	shownInRun  int            // shown in this run, in characters of base64
 }
 
-// presentName returns the current name of the call's tool.
-func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }
-
 type jsonText = json.RawMessage
 
 // addUsage adds tokens to the metadata of the answer.
@@ -481,3 +478,6 @@ func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 	_, ok := a.Rules.Of(caller).AllowsTool(t.Server, t.Name)
 	return ok
 }
+
+// presentName returns the current name of the call's tool.
+func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }

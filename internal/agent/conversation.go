@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"answerd/internal/agent/attachment"
+	"answerd/internal/agent/budget"
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/thread"
 	"answerd/internal/auth"
@@ -252,6 +253,10 @@ const (
 	BusyCancel OnBusy = "cancel" // cancel it
 )
 
+// endWait bounds how long the end of a run that was cancelled is waited for: by the question that replaces it in its
+// thread, and by the call that started it, so that the end of the parent comes after it.
+const endWait = 10 * time.Second
+
 // turnTimeout bounds how long the end of a run waits until its turn is stored.
 const turnTimeout = 5 * time.Second
 
@@ -290,7 +295,7 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 			return fmt.Errorf("cancel the active run of a thread: %w", err)
 		}
 		var stop context.CancelFunc
-		ctx, stop = context.WithTimeoutCause(ctx, childEndWait, errQueuedTooLong)
+		ctx, stop = context.WithTimeoutCause(ctx, endWait, errQueuedTooLong)
 		defer stop()
 	}
 	switch waitErr := thread.AwaitEnd(ctx, a.Log, id, a.accepting.Done()); {
@@ -403,4 +408,69 @@ func (r *Request) givenMessages() []Message {
 		n--
 	}
 	return r.History[n:]
+}
+
+// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
+var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
+
+// promptError reports that a server did not return a prompt.
+type promptError struct {
+	of  ServerPrompt
+	err error
+}
+
+func (e *promptError) Error() string {
+	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
+}
+
+// updateOffered sets the tools that the model is offered. The caller's tools and those that ask other
+// agents come first: they stay the same for the whole run, so the beginning of the prompt stays cacheable.
+func (l *loop) updateOffered() {
+	first := slices.Clone(l.clientTools)
+	for _, t := range l.askTools {
+		first = append(first, t.Tool)
+	}
+	switch {
+	case l.search != nil:
+		l.offered = append(first, l.search.Shown()...)
+	case len(first) > 0:
+		l.offered = append(first, l.catalog.Offered...)
+	default:
+		l.offered = l.catalog.Offered
+	}
+}
+
+// offeredTools returns the tools of a model request; the final turn has none.
+func (l *loop) offeredTools(final bool) []llm.Tool {
+	if final {
+		return nil
+	}
+	return l.offered
+}
+
+// answerTokens returns how many tokens the next answer may have. It is the smallest of the
+// request's limit, the operator's, the model's, the rest of the run's budget, and then the rest of
+// the model's window, because endpoints refuse a longer answer. 0 means no limit.
+func (l *loop) answerTokens(final bool) int64 {
+	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
+	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
+	if limit == 0 && !l.answerRefused {
+		return 0
+	}
+	return budget.LowerTokens(limit, l.window.AnswerRoom())
+}
+
+// modelRequest returns the request of a turn.
+func (l *loop) modelRequest(turn int, final bool) llm.Request {
+	req := &l.run.req
+	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final), Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferred}
+	if tools := l.offeredTools(final); len(tools) > 0 {
+		r.Tools, r.ToolChoice = tools, llm.Auto
+		if turn == 1 && req.ToolChoice == ToolRequired {
+			// Only in the first turn: a model that must always call a tool never answers.
+			r.ToolChoice, r.MustCall = llm.Required, req.ForcedTool
+		}
+	}
+	return r
 }

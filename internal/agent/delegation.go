@@ -40,9 +40,6 @@ const (
 	// maxAsksPerTurn bounds the child runs of a turn. With definition.MaxLevels it bounds the runs that
 	// one question can cause.
 	maxAsksPerTurn = 8
-	// childEndWait bounds how long a cancelled call waits for the end of its child, so that the end of
-	// the parent comes after it.
-	childEndWait = 10 * time.Second
 	// childStartWait bounds how long a process that took over a parent waits for the first event of the
 	// child. The process that created the child may have died before that.
 	childStartWait = 15 * time.Second
@@ -371,7 +368,7 @@ func (c *childRun) passOn(ctx context.Context, id string, v resolution) error {
 // cancel cancels the child and waits for its end.
 func (c *childRun) cancel(ctx context.Context) {
 	a := c.loop.agent
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), childEndWait)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), endWait)
 	defer stop()
 	if err := a.Cancel(ctx, c.id); err != nil {
 		a.Logger.WarnContext(ctx, "a child run could not be cancelled", "run_id", c.loop.run.ID, "child_run_id", c.id, "error", err)

@@ -20,16 +20,6 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
-
-// withReason returns what, followed by the reason if there is one.
-func withReason(what, reason string) string {
-	if reason == "" {
-		return what + "."
-	}
-	return what + ": " + reason
-}
-
 // callPreHook asks the hook pre_tool_call. The hook may change the arguments, answer in place of
 // the tool, or refuse the call. Without a usable reply the call is refused, because its
 // decision is unknown (docs/hooks.md).

@@ -1,228 +1,142 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/url"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"answerd/internal/agent/replay"
+	"answerd/internal/agent/recorded"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 )
 
-// resolutionWait bounds how long Answer waits until the run continues. The process that executes
-// the run may just have died, and another process needs time to notice.
-const resolutionWait = 10 * time.Second
+// Input holds a person's answer to an interrupt. An approval or a budget increase sets Approved,
+// an elicitation sets Action.
+type Input struct {
+	ID string // of the interrupt
 
-// Answer stores a person's answers to the interrupts of a run. Any process may execute the run.
-// Answer checks all answers before it stores the first one, and returns when the log has the
-// resolutions, or after resolutionWait. Only the run's owner may answer; for everyone else the
-// run does not exist. The first answer to an interrupt counts: if another request answers one at
-// the same moment, Answer stores none of the following answers. Errors: *InvalidError,
-// *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
-func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
-	r, err := a.Log.Run(ctx, run)
-	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
-		return event.ErrNotFound
+	Approved *bool
+	Reason   string // for the model; usually explains a refusal
+	// Args, a JSON object, replaces the arguments of an approved call; nil keeps them. For a
+	// budget increase it is {"max": N}.
+	Args jsonText
+
+	Action string // accept, decline or cancel
+	// Content holds the values of an accepted form, a JSON object; nil otherwise.
+	Content jsonText
+}
+
+// Reasons for which an answer is refused.
+var (
+	ErrUnknownInterrupt = errors.New("the run has no open interrupt with that id")
+	ErrAnswered         = errors.New("the interrupt has been answered already")
+	ErrExpired          = errors.New("the interrupt has expired")
+)
+
+// interrupt holds a question that a run waits for its owner to answer. Its event determines
+// which answers are valid, so any process can check them.
+type interrupt struct {
+	event.Interrupt      // not changed once it is asked
+	isAsked         bool // the log has the question
+	notifying       bool // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
+
+	answer chan resolution // of capacity 1, and there is one answer at most
+}
+
+// newInterrupt returns a question that is not asked yet.
+func newInterrupt(rec event.Interrupt) *interrupt {
+	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
+}
+
+// timeLeft returns how long after now, which is the log's time, the question can still be answered.
+func (i *interrupt) timeLeft(now time.Time) time.Duration {
+	return time.UnixMilli(i.ExpiresAt).Sub(now)
+}
+
+// resolution holds the outcome of a question: an answer, or the reason why it was not answered.
+type resolution struct {
+	Input
+	by         auth.Identity
+	unanswered error // why the question was not answered; nil if it was
+}
+
+// Reasons for which a question was not answered, in addition to ErrExpired.
+var (
+	errNobodyToAsk = errors.New("no person can be asked")
+	errWithdrawn   = errors.New(recorded.Withdrawn)
+	errTooManyOpen = errors.New("too many questions are open")
+)
+
+// resolvedEvent returns the event with the outcome of the question.
+func (i *interrupt) resolvedEvent(v resolution) event.Body {
+	reason := v.Reason
+	if v.unanswered != nil {
+		reason = v.unanswered.Error()
 	}
-	if err != nil {
-		return err
+	switch i.Kind {
+	case event.KindApproval:
+		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: v.isApproved(), Reason: reason, By: v.by.Subject}
+	case event.KindBudget:
+		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: v.isApproved(), Max: v.raisedLimit(i.Max), Reason: reason, By: v.by.Subject}
 	}
-	asked := make([]event.Interrupt, len(answers))
-	answers = slices.Clone(answers) // the checks complete them
-	for n := range answers {
-		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
-			return err
-		}
-		// If the run waits in this process, its timer decides, because this machine's clock may be set.
-		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
-			return ErrExpired
-		}
-		if err := a.validateInput(r, asked[n], &answers[n]); err != nil {
-			return err
-		}
+	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: v.elicitationAction()}
+}
+
+// isApproved reports whether a person has approved. An expired or withdrawn question counts as refused.
+func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
+
+// elicitationAction returns the action for the server: decline if no person can be asked, cancel
+// if the person did not answer.
+func (v resolution) elicitationAction() string {
+	switch {
+	case v.unanswered == nil:
+		return v.Action
+	case errors.Is(v.unanswered, errNobodyToAsk):
+		return mcp.Decline
 	}
-	for n, i := range asked {
-		switch err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], by)); {
-		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
-			return ErrAnswered
-		case err != nil:
-			return fmt.Errorf("give an answer: %w", err)
-		}
-		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
+	return mcp.Cancel
+}
+
+// maxRaised bounds the value of a raised limit: up to it, a float64 represents whole numbers
+// exactly.
+const maxRaised = 1 << 53
+
+// raisedLimit returns the limit after the answer.
+func (v resolution) raisedLimit(limit float64) float64 {
+	if !v.isApproved() {
+		return limit
 	}
-	return a.awaitResolutions(ctx, r, asked)
+	var args struct{ Max float64 }
+	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked it
+	return max(args.Max, limit)
+}
+
+// refusalMessage returns the model's message for a call that was not approved.
+func (v resolution) refusalMessage() string {
+	switch {
+	case v.unanswered == nil && v.Reason != "":
+		return recorded.RefusedByPerson + " Their reason: " + v.Reason
+	case v.unanswered == nil:
+		return recorded.RefusedByPerson
+	case errors.Is(v.unanswered, ErrExpired):
+		return recorded.NotApproved + "nobody gave it in time."
+	}
+	return recorded.NotApproved + v.unanswered.Error() + "."
+}
+
+// denialDecision returns the audit-log form of refusalMessage. It omits the person's own words.
+func (v resolution) denialDecision() decision {
+	if v.unanswered == nil {
+		return decision{verdict: denied, by: v.by.Subject, why: "refused"}
+	}
+	return decision{verdict: denied, why: v.unanswered.Error()}
 }
 
 // wakeTimeout bounds how long FinishSignIn waits for the log.
 const wakeTimeout = 10 * time.Second
-
-// FinishSignIn handles the query that a browser brought back from the authorization server of an MCP
-// server (mcp.Client.Callback). It answers the questions of the runs that wait for it, which any process
-// may execute. found is false if the query belongs to no sign-in that has not ended, or, with an error,
-// if the log does not answer: the same query may be handled later.
-func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
-	waiters, found, err := a.Tools.Callback(ctx, query)
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
-	defer stop()
-	for _, waiter := range waiters {
-		run, interrupt, _ := strings.Cut(waiter, " ")
-		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
-		switch err := a.Log.AddInput(ctx, run, interrupt, in); {
-		case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
-		default:
-			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
-		}
-	}
-	return found, err
-}
-
-// waiterName returns the name under which a run waits for a sign-in, with the interrupt that asks for it.
-func waiterName(run, interrupt string) string { return run + " " + interrupt }
-
-// awaitResolutions waits for the events that resolve the interrupts, but at most for
-// resolutionWait.
-func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
-	open := make(map[string]bool, len(asked))
-	for _, i := range asked {
-		open[i.ID] = true
-	}
-	over := time.NewTimer(resolutionWait)
-	defer over.Stop()
-	for pos := r.Last.Seq; ; {
-		page, err := a.Log.After(ctx, r.ID, pos)
-		if err != nil {
-			return err
-		}
-		for _, e := range page.Events {
-			_, answered := replay.InterruptOf(e)
-			delete(open, answered)
-			pos = e.Seq
-		}
-		switch {
-		case page.Ended || len(open) == 0:
-			return nil
-		case len(page.Events) > 0:
-			continue
-		}
-		select {
-		case <-page.More:
-		case <-over.C:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// findInterrupt looks up an open interrupt in the run's log, because the run may be executed by
-// another process, or by none while it is parked. The error explains why the interrupt cannot be
-// answered.
-func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
-	if s, waits := r.Last.Body.(event.Suspended); waits {
-		for _, i := range s.Interrupts {
-			if i.ID == id {
-				return i, nil
-			}
-		}
-	}
-	var found event.Interrupt
-	for pos := int64(0); ; {
-		page, err := a.Log.After(ctx, r.ID, pos)
-		if err != nil {
-			return found, err
-		}
-		for _, e := range page.Events {
-			pos = e.Seq
-			asked, answered := replay.InterruptOf(e)
-			switch {
-			case asked.ID == id && id != "":
-				found = asked
-			case answered != id || id == "":
-			case e.Time >= found.ExpiresAt:
-				return found, ErrExpired
-			default:
-				return found, ErrAnswered
-			}
-		}
-		switch {
-		case len(page.Events) > 0 && !page.Ended:
-		case found.ID == "":
-			return found, ErrUnknownInterrupt
-		default:
-			return found, nil
-		}
-	}
-}
-
-// validateInput refuses an answer that does not fit its interrupt.
-func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) error {
-	switch asked.Kind {
-	case event.KindApproval:
-		return a.validateApproval(asked, in)
-	case event.KindBudget:
-		return a.validateBudgetIncrease(r, asked, *in)
-	}
-	switch {
-	case in.Approved != nil || in.Reason != "" || in.Args != nil:
-		return &InvalidError{"/approved", "goes with an approval; an elicitation is answered with action"}
-	case in.Action == mcp.Accept:
-		err := mcp.Elicitation{Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL}.Check(in.Content)
-		if wrong, ok := errors.AsType[*mcp.ContentError](err); ok {
-			return contentErrorAt("/content", wrong.Fields)
-		}
-		return err
-	case in.Action != mcp.Decline && in.Action != mcp.Cancel:
-		return &InvalidError{"/action", "must be accept, decline or cancel"}
-	case in.Content != nil:
-		return &InvalidError{"/content", "goes with the action accept only"}
-	}
-	return nil
-}
-
-// validateApproval also checks arguments that a person wrote in place of the model's, against
-// the tool's schema and with the same lossless repairs.
-func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
-	switch {
-	case in.Approved == nil:
-		return &InvalidError{"/approved", "required: this asks for an approval"}
-	case in.Action != "" || in.Content != nil:
-		return &InvalidError{"/action", "goes with an elicitation; an approval is answered with approved"}
-	case in.Args == nil:
-		return nil
-	case !*in.Approved:
-		return &InvalidError{"/args", "goes with approved true only"}
-	case len(in.Args) > maxArgs:
-		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
-	}
-	var object map[string]json.RawMessage
-	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
-		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
-	}
-	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
-	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
-		return contentErrorAt("/args", wrong.Fields)
-	}
-	in.Args = args
-	return err
-}
-
-// contentErrorAt returns an error for fields below a member of the body.
-func contentErrorAt(at string, fields []mcp.ContentField) error {
-	out := &ContentError{}
-	for _, f := range fields {
-		out.Fields = append(out.Fields, InvalidError{at + f.Pointer, f.Detail})
-	}
-	return out
-}
 
 // inboxRetry is the pause after the log failed to return inputs.
 const inboxRetry = time.Second
@@ -262,6 +176,21 @@ func decodeInput(id string, data []byte) resolution {
 		Input: Input{ID: id, Approved: g.Approved, Reason: g.Reason, Args: g.Args, Action: g.Action, Content: g.Content},
 		by:    auth.Identity{Issuer: g.Issuer, Subject: g.Subject},
 	}
+}
+
+// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
+// process may have stored an input. The inbox also notices that another process took over the
+// run.
+type inbox struct {
+	run     *run
+	stopped chan struct{} // closed when the last input has been delivered
+
+	mu          sync.Mutex // guards the fields below
+	cancel      context.CancelFunc
+	undelivered map[string]resolution // inputs for interrupts that do not wait yet
+	waiting     map[string]*interrupt
+
+	pos int64 // the last position that was received; used by receiveAvailable
 }
 
 // newInbox returns an inbox that does not listen. A run listens once it has a job, or at its first question.
@@ -370,19 +299,4 @@ func (b *inbox) deliverInput(in event.Input) {
 		return
 	}
 	b.undelivered[in.ID] = v
-}
-
-// inbox delivers the inputs of a run to the goroutines of the run that wait for them. Any
-// process may have stored an input. The inbox also notices that another process took over the
-// run.
-type inbox struct {
-	run     *run
-	stopped chan struct{} // closed when the last input has been delivered
-
-	mu          sync.Mutex // guards the fields below
-	cancel      context.CancelFunc
-	undelivered map[string]resolution // inputs for interrupts that do not wait yet
-	waiting     map[string]*interrupt
-
-	pos int64 // the last position that was received; used by receiveAvailable
 }

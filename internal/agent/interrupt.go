@@ -1,43 +1,23 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"answerd/internal/agent/budget"
-	"answerd/internal/agent/recorded"
+	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
-)
-
-// Input holds a person's answer to an interrupt. An approval or a budget increase sets Approved,
-// an elicitation sets Action.
-type Input struct {
-	ID string // of the interrupt
-
-	Approved *bool
-	Reason   string // for the model; usually explains a refusal
-	// Args, a JSON object, replaces the arguments of an approved call; nil keeps them. For a
-	// budget increase it is {"max": N}.
-	Args jsonText
-
-	Action string // accept, decline or cancel
-	// Content holds the values of an accepted form, a JSON object; nil otherwise.
-	Content jsonText
-}
-
-// Reasons for which an answer is refused.
-var (
-	ErrUnknownInterrupt = errors.New("the run has no open interrupt with that id")
-	ErrAnswered         = errors.New("the interrupt has been answered already")
-	ErrExpired          = errors.New("the interrupt has expired")
 )
 
 // ContentError reports an answer whose content does not fit the question: a form, or the
@@ -45,40 +25,6 @@ var (
 type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
-
-// interrupt holds a question that a run waits for its owner to answer. Its event determines
-// which answers are valid, so any process can check them.
-type interrupt struct {
-	event.Interrupt      // not changed once it is asked
-	isAsked         bool // the log has the question
-	notifying       bool // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
-
-	answer chan resolution // of capacity 1, and there is one answer at most
-}
-
-// newInterrupt returns a question that is not asked yet.
-func newInterrupt(rec event.Interrupt) *interrupt {
-	return &interrupt{Interrupt: rec, answer: make(chan resolution, 1)}
-}
-
-// timeLeft returns how long after now, which is the log's time, the question can still be answered.
-func (i *interrupt) timeLeft(now time.Time) time.Duration {
-	return time.UnixMilli(i.ExpiresAt).Sub(now)
-}
-
-// resolution holds the outcome of a question: an answer, or the reason why it was not answered.
-type resolution struct {
-	Input
-	by         auth.Identity
-	unanswered error // why the question was not answered; nil if it was
-}
-
-// Reasons for which a question was not answered, in addition to ErrExpired.
-var (
-	errNobodyToAsk = errors.New("no person can be asked")
-	errWithdrawn   = errors.New(recorded.Withdrawn)
-	errTooManyOpen = errors.New("too many questions are open")
-)
 
 // askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
 // ends. A question that another process asked is not asked again. The resolution is in the log when
@@ -213,36 +159,6 @@ func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error)
 	return otherwise, nil // if the log fails, the run ends at its next event
 }
 
-// resolvedEvent returns the event with the outcome of the question.
-func (i *interrupt) resolvedEvent(v resolution) event.Body {
-	reason := v.Reason
-	if v.unanswered != nil {
-		reason = v.unanswered.Error()
-	}
-	switch i.Kind {
-	case event.KindApproval:
-		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: v.isApproved(), Reason: reason, By: v.by.Subject}
-	case event.KindBudget:
-		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: v.isApproved(), Max: v.raisedLimit(i.Max), Reason: reason, By: v.by.Subject}
-	}
-	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: v.elicitationAction()}
-}
-
-// isApproved reports whether a person has approved. An expired or withdrawn question counts as refused.
-func (v resolution) isApproved() bool { return v.unanswered == nil && v.Approved != nil && *v.Approved }
-
-// elicitationAction returns the action for the server: decline if no person can be asked, cancel
-// if the person did not answer.
-func (v resolution) elicitationAction() string {
-	switch {
-	case v.unanswered == nil:
-		return v.Action
-	case errors.Is(v.unanswered, errNobodyToAsk):
-		return mcp.Decline
-	}
-	return mcp.Cancel
-}
-
 // elicitInput asks the owner of the run a question that the server of a call sent during the
 // call. The server waits for this process to answer, so the run cannot be parked meanwhile.
 func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation) (res mcp.ElicitationResult, err error) {
@@ -256,99 +172,8 @@ func (l *loop) elicitInput(ctx context.Context, c event.Call, e mcp.Elicitation)
 	return mcp.ElicitationResult{Action: v.elicitationAction(), Content: v.Content}, nil
 }
 
-// maxRaised bounds the value of a raised limit: up to it, a float64 represents whole numbers
-// exactly.
-const maxRaised = 1 << 53
-
-// checkBudgetBeforeCalls asks for a higher budget if the model's output already exhausted it,
-// since every call of the turn would be refused.
-func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply modelReply, final bool) error {
-	if s := l.replayed.Step(l.step); s != nil {
-		l.applyRaised(s.RaisedBefore)
-		if s.HasEndedCall() {
-			return nil
-		}
-	}
-	if final || len(reply.ownCalls()) == 0 {
-		return nil
-	}
-	return l.checkBudget(ctx, turn)
-}
-
-// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows
-// it, checkBudget asks the owner of the run for a higher limit. After an increase it checks
-// again, because another limit may be reached too.
-func (l *loop) checkBudget(ctx context.Context, turn int) error {
-	for {
-		name := l.budget.Spent()
-		switch {
-		case l.replayed != nil && l.replayed.Asked != nil:
-			name = l.replayed.Asked.Limit // another process has asked this question, and it is still open
-		case name == "":
-			return nil
-		case turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name):
-			l.budgetSpent = true
-			return nil
-		}
-		raised, err := l.askForIncrease(ctx, l.budget.Status(name))
-		if l.budgetSpent = !raised; err != nil || l.budgetSpent {
-			return err
-		}
-	}
-}
-
-// canIncrease reports whether the run's limit is below the operator's, so that it may be raised.
-func (l *loop) canIncrease(name string) bool {
-	operatorLimit := l.agent.budgetLimits(l.run.req.as).ByName()[name]
-	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit
-}
-
-// askForIncrease asks the owner of the run for a higher limit. The caller must be between two
-// steps, with no call in flight.
-func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
-	s := &l.run.suspension
-	s.beginTurn(ctx, []*call{{}}) // the run itself waits, so it stands in for a call
-	v, err := l.askOwner(ctx, event.Interrupt{
-		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
-		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
-	})
-	err = errors.Join(err, s.endCall(""))
-	if cause := context.Cause(ctx); cause != nil {
-		return false, cause
-	}
-	if err != nil || !v.isApproved() {
-		return false, err
-	}
-	limit := v.raisedLimit(reached.Max)
-	if most := l.agent.budgetLimits(l.run.req.as).ByName()[reached.Name]; most > 0 {
-		limit = max(reached.Max, min(limit, most))
-	}
-	l.budget.Raise(reached.Name, limit)
-	if reached.Name == "seconds" {
-		l.run.clock.Raise(limit, l.run.out)
-	}
-	return true, nil
-}
-
-// applyRaised applies the increases that the log records for a replayed step.
-func (l *loop) applyRaised(raised []event.BudgetResolved) {
-	for _, r := range raised {
-		l.budget.Raise(r.Limit, r.Max)
-	}
-}
-
 // formatNumber formats a number for a sentence, with at most three decimals.
 func formatNumber(n float64) string { return strconv.FormatFloat(math.Round(n*1e3)/1e3, 'f', -1, 64) }
-
-// raisedLimit returns the limit after the answer.
-func (v resolution) raisedLimit(limit float64) float64 {
-	if !v.isApproved() {
-		return limit
-	}
-	var args struct{ Max float64 }
-	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked it
-	return max(args.Max, limit)
-}
 
 // validateBudgetIncrease refuses an answer that does not raise the limit, or raises it above the
 // operator's.
@@ -387,3 +212,206 @@ func (a *Agent) validateBudgetIncrease(r event.Run, asked event.Interrupt, in In
 	}
 	return nil
 }
+
+// resolutionWait bounds how long Answer waits until the run continues. The process that executes
+// the run may just have died, and another process needs time to notice.
+const resolutionWait = 10 * time.Second
+
+// Answer stores a person's answers to the interrupts of a run. Any process may execute the run.
+// Answer checks all answers before it stores the first one, and returns when the log has the
+// resolutions, or after resolutionWait. Only the run's owner may answer; for everyone else the
+// run does not exist. The first answer to an interrupt counts: if another request answers one at
+// the same moment, Answer stores none of the following answers. Errors: *InvalidError,
+// *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
+func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
+	r, err := a.Log.Run(ctx, run)
+	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
+		return event.ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	asked := make([]event.Interrupt, len(answers))
+	answers = slices.Clone(answers) // the checks complete them
+	for n := range answers {
+		if asked[n], err = a.findInterrupt(ctx, r, answers[n].ID); err != nil {
+			return err
+		}
+		// If the run waits in this process, its timer decides, because this machine's clock may be set.
+		if !a.isActive(run) && a.Log.Now().UnixMilli() >= asked[n].ExpiresAt {
+			return ErrExpired
+		}
+		if err := a.validateInput(r, asked[n], &answers[n]); err != nil {
+			return err
+		}
+	}
+	for n, i := range asked {
+		switch err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], by)); {
+		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
+			return ErrAnswered
+		case err != nil:
+			return fmt.Errorf("give an answer: %w", err)
+		}
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
+	}
+	return a.awaitResolutions(ctx, r, asked)
+}
+
+// FinishSignIn handles the query that a browser brought back from the authorization server of an MCP
+// server (mcp.Client.Callback). It answers the questions of the runs that wait for it, which any process
+// may execute. found is false if the query belongs to no sign-in that has not ended, or, with an error,
+// if the log does not answer: the same query may be handled later.
+func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool, err error) {
+	waiters, found, err := a.Tools.Callback(ctx, query)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
+	defer stop()
+	for _, waiter := range waiters {
+		run, interrupt, _ := strings.Cut(waiter, " ")
+		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
+		switch err := a.Log.AddInput(ctx, run, interrupt, in); {
+		case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
+		default:
+			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
+		}
+	}
+	return found, err
+}
+
+// awaitResolutions waits for the events that resolve the interrupts, but at most for
+// resolutionWait.
+func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event.Interrupt) error {
+	open := make(map[string]bool, len(asked))
+	for _, i := range asked {
+		open[i.ID] = true
+	}
+	over := time.NewTimer(resolutionWait)
+	defer over.Stop()
+	for pos := r.Last.Seq; ; {
+		page, err := a.Log.After(ctx, r.ID, pos)
+		if err != nil {
+			return err
+		}
+		for _, e := range page.Events {
+			_, answered := replay.InterruptOf(e)
+			delete(open, answered)
+			pos = e.Seq
+		}
+		switch {
+		case page.Ended || len(open) == 0:
+			return nil
+		case len(page.Events) > 0:
+			continue
+		}
+		select {
+		case <-page.More:
+		case <-over.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// findInterrupt looks up an open interrupt in the run's log, because the run may be executed by
+// another process, or by none while it is parked. The error explains why the interrupt cannot be
+// answered.
+func (a *Agent) findInterrupt(ctx context.Context, r event.Run, id string) (event.Interrupt, error) {
+	if s, waits := r.Last.Body.(event.Suspended); waits {
+		for _, i := range s.Interrupts {
+			if i.ID == id {
+				return i, nil
+			}
+		}
+	}
+	var found event.Interrupt
+	for pos := int64(0); ; {
+		page, err := a.Log.After(ctx, r.ID, pos)
+		if err != nil {
+			return found, err
+		}
+		for _, e := range page.Events {
+			pos = e.Seq
+			asked, answered := replay.InterruptOf(e)
+			switch {
+			case asked.ID == id && id != "":
+				found = asked
+			case answered != id || id == "":
+			case e.Time >= found.ExpiresAt:
+				return found, ErrExpired
+			default:
+				return found, ErrAnswered
+			}
+		}
+		switch {
+		case len(page.Events) > 0 && !page.Ended:
+		case found.ID == "":
+			return found, ErrUnknownInterrupt
+		default:
+			return found, nil
+		}
+	}
+}
+
+// validateInput refuses an answer that does not fit its interrupt.
+func (a *Agent) validateInput(r event.Run, asked event.Interrupt, in *Input) error {
+	switch asked.Kind {
+	case event.KindApproval:
+		return a.validateApproval(asked, in)
+	case event.KindBudget:
+		return a.validateBudgetIncrease(r, asked, *in)
+	}
+	switch {
+	case in.Approved != nil || in.Reason != "" || in.Args != nil:
+		return &InvalidError{"/approved", "goes with an approval; an elicitation is answered with action"}
+	case in.Action == mcp.Accept:
+		err := mcp.Elicitation{Mode: asked.Mode, Schema: asked.Schema, URL: asked.URL}.Check(in.Content)
+		if wrong, ok := errors.AsType[*mcp.ContentError](err); ok {
+			return contentErrorAt("/content", wrong.Fields)
+		}
+		return err
+	case in.Action != mcp.Decline && in.Action != mcp.Cancel:
+		return &InvalidError{"/action", "must be accept, decline or cancel"}
+	case in.Content != nil:
+		return &InvalidError{"/content", "goes with the action accept only"}
+	}
+	return nil
+}
+
+// validateApproval also checks arguments that a person wrote in place of the model's, against
+// the tool's schema and with the same lossless repairs.
+func (a *Agent) validateApproval(asked event.Interrupt, in *Input) error {
+	switch {
+	case in.Approved == nil:
+		return &InvalidError{"/approved", "required: this asks for an approval"}
+	case in.Action != "" || in.Content != nil:
+		return &InvalidError{"/action", "goes with an elicitation; an approval is answered with approved"}
+	case in.Args == nil:
+		return nil
+	case !*in.Approved:
+		return &InvalidError{"/args", "goes with approved true only"}
+	case len(in.Args) > maxArgs:
+		return &ContentError{[]InvalidError{{"/args", fmt.Sprintf("must not be longer than %d bytes", maxArgs)}}}
+	}
+	var object map[string]json.RawMessage
+	if json.Unmarshal(in.Args, &object) != nil || object == nil || !bytes.HasPrefix(in.Args, []byte("{")) {
+		return &ContentError{[]InvalidError{{"/args", "must be an object"}}}
+	}
+	args, err := a.Tools.CheckArgs(asked.Tool, in.Args)
+	if wrong, ok := errors.AsType[*mcp.CallError](err); ok {
+		return contentErrorAt("/args", wrong.Fields)
+	}
+	in.Args = args
+	return err
+}
+
+// contentErrorAt returns an error for fields below a member of the body.
+func contentErrorAt(at string, fields []mcp.ContentField) error {
+	out := &ContentError{}
+	for _, f := range fields {
+		out.Fields = append(out.Fields, InvalidError{at + f.Pointer, f.Detail})
+	}
+	return out
+}
+
+// waiterName returns the name under which a run waits for a sign-in, with the interrupt that asks for it.
+func waiterName(run, interrupt string) string { return run + " " + interrupt }

@@ -2,8 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 
 	"answerd/internal/agent/budget"
 	"answerd/internal/agent/output"
@@ -120,58 +120,6 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	return err
 }
 
-// updateOffered sets the tools that the model is offered. The caller's tools and those that ask other
-// agents come first: they stay the same for the whole run, so the beginning of the prompt stays cacheable.
-func (l *loop) updateOffered() {
-	first := slices.Clone(l.clientTools)
-	for _, t := range l.askTools {
-		first = append(first, t.Tool)
-	}
-	switch {
-	case l.search != nil:
-		l.offered = append(first, l.search.Shown()...)
-	case len(first) > 0:
-		l.offered = append(first, l.catalog.Offered...)
-	default:
-		l.offered = l.catalog.Offered
-	}
-}
-
-// offeredTools returns the tools of a model request; the final turn has none.
-func (l *loop) offeredTools(final bool) []llm.Tool {
-	if final {
-		return nil
-	}
-	return l.offered
-}
-
-// answerTokens returns how many tokens the next answer may have. It is the smallest of the
-// request's limit, the operator's, the model's, the rest of the run's budget, and then the rest of
-// the model's window, because endpoints refuse a longer answer. 0 means no limit.
-func (l *loop) answerTokens(final bool) int64 {
-	limit := budget.LowerTokens(l.run.req.MaxTokens, l.agent.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.profile.MaxOutputTokens)
-	limit = budget.LowerTokens(limit, l.budget.AnswerTokens(l.lastPrompt, final))
-	if limit == 0 && !l.answerRefused {
-		return 0
-	}
-	return budget.LowerTokens(limit, l.window.AnswerRoom())
-}
-
-// modelRequest returns the request of a turn.
-func (l *loop) modelRequest(turn int, final bool) llm.Request {
-	req := &l.run.req
-	r := llm.Request{Model: req.Model, Messages: l.messages, ToolChoice: llm.None, MaxTokens: l.answerTokens(final), Sampling: req.Sampling, OutputSchema: req.OutputSchema, Preferred: l.preferred}
-	if tools := l.offeredTools(final); len(tools) > 0 {
-		r.Tools, r.ToolChoice = tools, llm.Auto
-		if turn == 1 && req.ToolChoice == ToolRequired {
-			// Only in the first turn: a model that must always call a tool never answers.
-			r.ToolChoice, r.MustCall = llm.Required, req.ForcedTool
-		}
-	}
-	return r
-}
-
 // spendTokens counts the tokens that a turn used according to the provider.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
@@ -254,4 +202,91 @@ func (l *loop) endOrRepair(reply modelReply) event.Body {
 	}
 	l.messages = append(l.messages, llm.Message{Role: llm.User, Text: output.RepairPrompt(problems)})
 	return nil
+}
+
+// checkBudgetBeforeCalls asks for a higher budget if the model's output already exhausted it,
+// since every call of the turn would be refused.
+func (l *loop) checkBudgetBeforeCalls(ctx context.Context, turn int, reply modelReply, final bool) error {
+	if s := l.replayed.Step(l.step); s != nil {
+		l.applyRaised(s.RaisedBefore)
+		if s.HasEndedCall() {
+			return nil
+		}
+	}
+	if final || len(reply.ownCalls()) == 0 {
+		return nil
+	}
+	return l.checkBudget(ctx, turn)
+}
+
+// checkBudget sets budgetSpent if a limit is reached and is not raised. If the request allows
+// it, checkBudget asks the owner of the run for a higher limit. After an increase it checks
+// again, because another limit may be reached too.
+func (l *loop) checkBudget(ctx context.Context, turn int) error {
+	for {
+		name := l.budget.Spent()
+		switch {
+		case l.replayed != nil && l.replayed.Asked != nil:
+			name = l.replayed.Asked.Limit // another process has asked this question, and it is still open
+		case name == "":
+			return nil
+		case turn == l.run.req.MaxTurns || !l.run.req.canAnswer(event.KindBudget) || !l.canIncrease(name):
+			l.budgetSpent = true
+			return nil
+		}
+		raised, err := l.askForIncrease(ctx, l.budget.Status(name))
+		if l.budgetSpent = !raised; err != nil || l.budgetSpent {
+			return err
+		}
+	}
+}
+
+// canIncrease reports whether the run's limit is below the operator's, so that it may be raised.
+func (l *loop) canIncrease(name string) bool {
+	operatorLimit := l.agent.budgetLimits(l.run.req.as).ByName()[name]
+	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit
+}
+
+// askForIncrease asks the owner of the run for a higher limit. The caller must be between two
+// steps, with no call in flight.
+func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
+	s := &l.run.suspension
+	s.beginTurn(ctx, []*call{{}}) // the run itself waits, so it stands in for a call
+	v, err := l.askOwner(ctx, event.Interrupt{
+		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
+		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
+	})
+	err = errors.Join(err, s.endCall(""))
+	if cause := context.Cause(ctx); cause != nil {
+		return false, cause
+	}
+	if err != nil || !v.isApproved() {
+		return false, err
+	}
+	limit := v.raisedLimit(reached.Max)
+	if most := l.agent.budgetLimits(l.run.req.as).ByName()[reached.Name]; most > 0 {
+		limit = max(reached.Max, min(limit, most))
+	}
+	l.budget.Raise(reached.Name, limit)
+	if reached.Name == "seconds" {
+		l.run.clock.Raise(limit, l.run.out)
+	}
+	return true, nil
+}
+
+// applyRaised applies the increases that the log records for a replayed step.
+func (l *loop) applyRaised(raised []event.BudgetResolved) {
+	for _, r := range raised {
+		l.budget.Raise(r.Limit, r.Max)
+	}
+}
+
+// holdConversation counts what the run holds between its turns: its request, and its own messages,
+// which follow the question.
+func (l *loop) holdConversation() {
+	n := l.run.req.size()
+	for _, m := range l.messages[min(l.historyLen+2, len(l.messages)):] {
+		n += len(m.Text) + mediaSize(m.Media)
+	}
+	l.run.hold(n - int(l.run.textHeld.Load()))
 }

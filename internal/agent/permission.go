@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"answerd/internal/agent/recorded"
 	"answerd/internal/event"
 	"answerd/internal/mcp"
 )
@@ -108,27 +107,6 @@ func (a *Agent) recheckEditedArgs(ctx context.Context, x *toolExecution) error {
 		return x.failure(mcp.Denied, "A hook does not let this call be made with the arguments that a person approved.")
 	}
 	return nil
-}
-
-// refusalMessage returns the model's message for a call that was not approved.
-func (v resolution) refusalMessage() string {
-	switch {
-	case v.unanswered == nil && v.Reason != "":
-		return recorded.RefusedByPerson + " Their reason: " + v.Reason
-	case v.unanswered == nil:
-		return recorded.RefusedByPerson
-	case errors.Is(v.unanswered, ErrExpired):
-		return recorded.NotApproved + "nobody gave it in time."
-	}
-	return recorded.NotApproved + v.unanswered.Error() + "."
-}
-
-// denialDecision returns the audit-log form of refusalMessage. It omits the person's own words.
-func (v resolution) denialDecision() decision {
-	if v.unanswered == nil {
-		return decision{verdict: denied, by: v.by.Subject, why: "refused"}
-	}
-	return decision{verdict: denied, why: v.unanswered.Error()}
 }
 
 // repeatDenial refuses a call that a rule or a hook refused in the recording.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"path"
 	"slices"
@@ -17,10 +16,8 @@ import (
 
 	"answerd/internal/agent/attachment"
 	"answerd/internal/agent/budget"
-	"answerd/internal/agent/output"
 	"answerd/internal/agent/thread"
 	"answerd/internal/agent/toolsearch"
-	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -166,74 +163,6 @@ func mediaSize(media []Media) (n int) {
 	return n
 }
 
-// validateRequest sets the defaults of r, and refuses a request that cannot be run.
-func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
-	if r.Hops > MaxHops {
-		return ErrTooManyHops
-	}
-	if err := a.applyAgent(owner, r); err != nil {
-		return err
-	}
-	defaultModel, profiles := a.Models()
-	if r.Model == "" {
-		r.Model = defaultModel
-	}
-	if _, served := profiles[r.Model]; !served && len(profiles) > 0 {
-		return &InvalidError{"/model", "not one of the models that are served"}
-	}
-	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(r.Model) {
-		return ErrForbidden
-	}
-	if err := r.validateQuestion(); err != nil {
-		return err
-	}
-	if err := a.validateAttachments(*r); err != nil {
-		return err
-	}
-	if r.Callback != "" && !a.Deliveries.AllowsCallback(r.Callback) {
-		return &InvalidError{"/callback", "must be an https URL whose origin the operator of the service allows (CALLBACK_ORIGINS)"}
-	}
-	if len(r.OutputSchema) > 0 {
-		if _, err := output.Compile(r.OutputSchema); err != nil {
-			var at string
-			if bad, ok := errors.AsType[*output.InvalidError](err); ok {
-				at, err = bad.Pointer, errors.New(bad.Detail)
-			}
-			return &InvalidError{"/output_schema" + at, "cannot be used as a JSON Schema: " + err.Error()}
-		}
-	}
-	if r.ThreadID == "" {
-		r.ThreadID, r.newThread = newID("thr"), true
-	} else if r.History == nil && r.parent.Run == "" {
-		r.ContinueThread = true
-	}
-	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
-		r.MaxTurns = a.MaxTurns
-	}
-	if err := a.validateCostLimit(*r); err != nil {
-		return err
-	}
-	r.Budget = r.Budget.Within(a.budgetLimits(r.as))
-	known := make(map[string]bool)
-	for _, s := range a.ServersFor(owner) {
-		known[s.Name] = true
-	}
-	for i, name := range r.Servers {
-		if !known[name] {
-			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
-		}
-	}
-	if r.Prompt != nil && !(known[r.Prompt.Server] && r.as.AllowsServer(r.Prompt.Server)) {
-		return &InvalidError{"/prompt/server", "no MCP server has this name"}
-	}
-	for i, glob := range r.Tools {
-		if _, err := path.Match(glob, ""); err != nil {
-			return &InvalidError{fmt.Sprintf("/tools/%d", i), "not a valid pattern"}
-		}
-	}
-	return nil
-}
-
 // restrictsTools reports whether the request may use only some of the tools.
 func (r Request) restrictsTools() bool {
 	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil
@@ -324,45 +253,9 @@ func (l *loop) isClientTool(name string) bool {
 	return slices.ContainsFunc(l.clientTools, func(t llm.Tool) bool { return t.Name == name })
 }
 
-// validateRequiredTool refuses a request whose model must call a tool that it is not offered, or any tool
-// although it is offered none. The endpoint would refuse the first with a less clear message, and the second
-// would be answered without a call.
-func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, r Request) error {
-	if r.ForcedTool == "" && r.ToolChoice != ToolRequired {
-		return nil
-	}
-	all := r.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), r)
-	if r.ForcedTool == "" {
-		if len(all.Tools) == 0 && len(r.ClientTools) == 0 && len(a.askTools(caller, r)) == 0 {
-			return &InvalidError{"/tool_choice", "no tool can be called"}
-		}
-		return nil
-	}
-	_, ours := all.ByName[r.ForcedTool]
-	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
-	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {
-		return nil
-	}
-	return &InvalidError{"/tool_choice", "there is no tool of this name"}
-}
-
 // NewMedia parses a file from a request: a data: URL (RFC 2397) in base64, or the https: URL of an
 // image. The model's endpoint fetches that URL; the agent never does.
 func NewMedia(name, address string) (Media, error) { return attachment.FromURL(name, address) }
-
-// validateAttachments refuses attachments that the model does not take.
-func (a *Agent) validateAttachments(r Request) error {
-	if !r.OnlyAcceptedMedia || len(r.Media) == 0 {
-		return nil
-	}
-	profile := a.profileOf(r.Model)
-	for i, m := range r.Media {
-		if !attachment.Accepts(profile, m) {
-			return &InvalidError{fmt.Sprintf("/attachments/%d", i), fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))}
-		}
-	}
-	return nil
-}
 
 const (
 	// HopsKey names the member of an MCP request's _meta that counts the agents that a question
@@ -399,22 +292,6 @@ func ContinueTrace(ctx context.Context, carrier map[string]string) context.Conte
 		return ctx
 	}
 	return trace.ContextWithRemoteSpanContext(ctx, span)
-}
-
-// validateCostLimit refuses a cost limit for a model without a price, because the limit would
-// never be reached.
-func (a *Agent) validateCostLimit(r Request) error {
-	switch {
-	case a.priceOf(r.Model) != nil:
-		return nil
-	case r.Budget.Cost > 0:
-		return &InvalidError{"/budget/cost", "no price is configured for this model"}
-	case a.budgetLimits(r.as).Cost > 0:
-		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
-	case a.usage.LimitsCost():
-		return &InvalidError{"/model", "no price is configured for this model, and the cost of every caller is limited"}
-	}
-	return nil
 }
 
 // JSONInteger decodes a whole number of a request, in any API format. JSON has one number type:

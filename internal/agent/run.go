@@ -1,45 +1,42 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
-	"answerd/internal/agent/budget"
-	"answerd/internal/agent/definition"
 	"answerd/internal/agent/record"
 	"answerd/internal/agent/replay"
 	"answerd/internal/auth"
 	"answerd/internal/event"
-	"answerd/internal/help"
-	"answerd/internal/llm"
-	"answerd/internal/mcp"
 )
 
-// Causes of the context of a run that is ended from outside.
+// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled, which runByKey
+// compares to let the idempotency key of such a run start another one. So the text must not change.
+var errAbandoned = errors.New("abandoned")
+
+// errRequested cancels a run because somebody asked for it, in this process or through an input in the log. Its
+// text becomes the reason in the event cancelled.
+var errRequested = errors.New("requested")
+
+// errNoMemory ends a run that needs more memory than is left.
+var errNoMemory = errors.New("no memory is left for the run")
+
+// errShutdown ends the runs that a draining process could not hand over, because its log ends with it.
+var errShutdown = errors.New("server_shutdown")
+
+// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
+// it continues from its log, in another process or in this one.
 var (
-	errNoMemory = errors.New("no memory is left for the run")
+	errParked     = errors.New("the run waits for a person")
+	errHandedOver = errors.New("the run is handed over")
+	errTakenOver  = errors.New("the run was taken over")
 )
-
-// AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
-func (a *Agent) AdvanceClock(run string, used time.Duration) {
-	a.mu.Lock()
-	r := a.active[run]
-	a.mu.Unlock()
-	if r != nil {
-		r.clock.Advance(used)
-		_ = r.suspension.recheck() // an error of the log ends the run at its next event
-	}
-}
 
 // newRun returns a run that nobody executes yet: it is not registered in Agent.active and has no slot. parent is
 // within Agent.ctx and never within the context of a request, since a run outlives the connection that asked for
@@ -52,6 +49,24 @@ func (a *Agent) newRun(parent context.Context, rec event.Run, caller auth.Identi
 	run.out.Observe(run.turn.Add)
 	run.suspension.run, run.inbox = run, newInbox(run)
 	return run
+}
+
+// relinquish stops executing the run here. It seals the writer first, so that no goroutine that
+// is still working can append an event. When it returns, no append is in flight, and what was appended is what
+// the next process finds. Whatever process claims the job continues the run; it may be this
+// one again, with a new value of run.
+func (r *run) relinquish(why error) {
+	r.out.Seal()
+	r.cancel(why)
+}
+
+// relinquished returns why this process stopped executing the run, or nil.
+func (r *run) relinquished() error {
+	switch cause := context.Cause(r.ctx); cause {
+	case errParked, errHandedOver, errTakenOver:
+		return cause
+	}
+	return nil
 }
 
 // appendWhenResumed appends an event. While the run is suspended it waits, because no event may
@@ -70,6 +85,14 @@ func (r *run) appendWhenResumed(ctx context.Context, b event.Body) error {
 	}
 }
 
+// memoryOf returns how much memory a run needs for n bytes of text.
+func memoryOf(n int) int64 { return textCopies * int64(n) }
+
+// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
+// or a result in the conversation, in the request to the model, and in the response; and a result,
+// until its turn has ended, as it was received, decoded, and in its event.
+const textCopies = 3
+
 // hold counts n more bytes of text that the run holds, or fewer if n is negative. If not enough
 // memory is left, the run ends.
 func (r *run) hold(n int) {
@@ -77,16 +100,6 @@ func (r *run) hold(n int) {
 	if !r.memory.Hold(memoryOf(n)) {
 		r.cancel(errNoMemory)
 	}
-}
-
-// holdConversation counts what the run holds between its turns: its request, and its own messages,
-// which follow the question.
-func (l *loop) holdConversation() {
-	n := l.run.req.size()
-	for _, m := range l.messages[min(l.historyLen+2, len(l.messages)):] {
-		n += len(m.Text) + mediaSize(m.Media)
-	}
-	l.run.hold(n - int(l.run.textHeld.Load()))
 }
 
 // appendStart appends the first event of the run.
@@ -157,124 +170,6 @@ func (a *Agent) Cancel(ctx context.Context, id string) error {
 	return err
 }
 
-// executeRun executes a run in its own goroutine. It starts with the start event, or where
-// another process stopped, and ends with the terminal event, or when this process relinquishes
-// the run. lost explains why the run cannot continue; nil if it can.
-func (a *Agent) executeRun(r *run, lost error) {
-	started := time.Now()
-	if r.job != nil && r.job.Attempt() > 1 { // another process has begun the run
-		started = started.Add(r.Created.Sub(a.Log.Now()))
-	}
-	a.metrics.active.Add(a.ctx, 1)
-	defer a.containPanic(r)
-	ctx := a.startRunSpan(r)
-	seconds := r.req.Budget.Seconds
-	if r.replayed != nil {
-		r.clock.Restore(r.replayed.Used, r.replayed.Reported["seconds"])
-		seconds = cmp.Or(r.replayed.Raised["seconds"], seconds)
-	}
-	if a.Repeat != nil && a.Repeat.ManualClock {
-		r.clock.SetManual()
-	}
-	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)
-	defer r.clock.Stop()
-	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
-	end, err := event.Body(nil), lost
-	if err == nil {
-		end, err = l.restoredEnd()
-	}
-	if err == nil && end == nil {
-		end, err = l.runTurns(ctx)
-	}
-	a.concludeRun(ctx, l, end, err, lost)
-}
-
-// concludeRun appends the terminal event, unless the run was relinquished, and removes the run.
-//
-// A run that came to its end keeps that end: err decides between an answer and the event for a cancellation,
-// and a cancellation that comes after the last turn finds err nil. A run that is relinquished at this moment
-// is also safe: relinquish seals the writer before it sets the cause, so that the append fails with ErrFenced
-// and the job is released. The same happens if the log does not take the event; whoever claims the job then
-// ends the run.
-//
-// Children are cancelled, and the hook run_end is asked, before the event. If the process dies in between,
-// the next one finds a run that has not ended and does both again. wakeParent comes after it, since the parent
-// reads the end of its child in the log. The slot is released before it: see below.
-func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
-	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
-	ended := false
-	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
-		if err != nil {
-			end = a.terminalEventFor(ctx, r, l, err)
-		}
-		a.cancelChildren(lasting, l)
-		l.callRunEndHook(lasting, end)
-		// Release the slot first: a client that reads the end may ask its next question at once.
-		r.slot.Release()
-		// The terminal event is appended even if the run's context has ended.
-		if err = a.appendTerminal(lasting, r, end, lost); err != nil && r.relinquished() == nil {
-			a.Logger.ErrorContext(ctx, "the terminal event could not be written", "run_id", r.ID, "error", err)
-		}
-		ended = err == nil // also if the run is relinquished from now on
-	}
-	if ended {
-		a.wakeParent(r, r.ID)
-	}
-	r.inbox.stopListening()
-	if !ended {
-		span.End()
-		a.removeRun(r)
-		a.metrics.active.Add(a.ctx, -1)
-		if r.job != nil {
-			a.releaseJob(r)
-		}
-		return
-	}
-	a.recordRunEnd(span, l, end)
-	span.End()
-	a.removeRun(r)
-	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))
-	l.logEnd(ctx, end)
-}
-
-// appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
-// stored first, and sent afterwards. Stored after the event, they would be lost if the process died between
-// the two, because nobody continues a run that has ended. Sent before it, they could tell of an end that the
-// next process replaces by another one.
-func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost error) error {
-	deliveries, err := a.Deliveries.Prepare(ctx, r.Run, cmp.Or(r.Agent, definition.DefaultID), r.req.Callback, end)
-	if err != nil {
-		return err
-	}
-	if err := a.appendEnd(ctx, r, end, lost); err != nil {
-		deliveries.Release()
-		return err
-	}
-	deliveries.Send()
-	return nil
-}
-
-// appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn
-// comes first because whoever reads the event may ask the next question of the thread at once. The job ends
-// last, because a run without a job and without an end would be continued by nobody.
-func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost error) error {
-	r.endTurn(ctx, end)
-	err := r.out.Append(ctx, end)
-	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
-		// The run's state could not be read, so open parts and calls cannot be closed. The
-		// terminal event matters more.
-		_, err = a.Log.Append(ctx, r.ID, end)
-	}
-	if err != nil || r.job == nil {
-		return err
-	}
-	if err := r.job.Done(ctx); err != nil {
-		// A process that claims the job will find that the run has ended.
-		a.Logger.WarnContext(ctx, "the job of a run is not taken away", "run_id", r.ID, "error", err)
-	}
-	return nil
-}
-
 // removeRun removes the run from those of this process, ends its context and releases its slot. It releases the
 // slot a second time after concludeRun, which has no effect.
 func (a *Agent) removeRun(r *run) {
@@ -291,166 +186,27 @@ func (a *Agent) removeRun(r *run) {
 	a.signalIdle()
 }
 
-// terminalEventFor returns the terminal event for an error. It is the only place that maps
-// errors to events: the log gets the cause, and the caller gets a text that they can act on.
-// The cause of the context comes before err: when a run is cancelled, err is only what was interrupted by it,
-// such as a model request that failed.
-func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
-	partial := r.turn.StepText()
-	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):
-		return event.Cancelled{Reason: cause.Error(), PartialAnswer: partial}
-	case errors.Is(cause, errShutdown):
-		return event.RunError{Code: "server_shutdown", Message: "The service is shutting down. Ask again.", Retryable: true, PartialAnswer: partial}
-	case errors.Is(cause, errNoMemory):
-		a.Logger.WarnContext(ctx, "run ended: it needs more memory than is left", "run_id", r.ID)
-		return event.RunError{Code: "overloaded", Message: "The run needed more memory than the service has left. Ask again later.", Retryable: true, RetryAfter: 2, PartialAnswer: partial}
-	case errors.Is(cause, budget.ErrTimeUsed):
-		return event.RunError{Code: "budget_exceeded", Message: "The run's time is used up.", PartialAnswer: partial}
-	}
-	if errors.Is(err, errJobLost) {
-		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", err, help.Scaling.Attr())
-		return event.RunError{Code: "server_shutdown", Message: "The service ended before the run did. Ask again.", Retryable: true, PartialAnswer: partial}
-	}
-	if lost, ok := errors.AsType[*unrecoverableError](err); ok {
-		a.Logger.WarnContext(ctx, "run given up", "run_id", r.ID, "error", lost.err, help.Scaling.Attr())
-		return event.RunError{Code: "internal", Message: lost.public, Retryable: true, PartialAnswer: partial}
-	}
-	abort, aborted := errors.AsType[*abortError](err)
-	if !aborted { // the hook interrupt ends the run's context
-		abort, aborted = errors.AsType[*abortError](context.Cause(ctx))
-	}
-	if aborted {
-		if abort.withheld {
-			partial = ""
-		}
-		return event.RunError{Code: "tool_aborted", Message: withReason("A hook ended the run", abort.reason), PartialAnswer: partial}
-	}
-	var model *llm.Error
-	if errors.As(err, &model) {
-		a.Logger.WarnContext(ctx, "model call failed", "run_id", r.ID, "error", err, help.Model.Attr())
-		end := event.RunError{
-			Code: string(model.Kind), Message: model.Public, Retryable: model.Retryable,
-			RetryAfter: int64(math.Ceil(model.RetryAfter.Seconds())), PartialAnswer: partial,
-		}
-		if model.UnknownModel {
-			end.Reason = event.ModelNotFound
-		}
-		return end
-	}
-	if prompt, ok := errors.AsType[*promptError](err); ok {
-		a.Logger.WarnContext(ctx, "prompt could not be used", "run_id", r.ID, "error", prompt.err)
-		return prompt.runError()
-	}
-	a.Logger.LogAttrs(ctx, slog.LevelError, "run failed", append(errorAttrs(err), slog.String("run_id", r.ID))...)
-	return event.RunError{Code: "internal", Message: internalErrorMessage, PartialAnswer: partial}
+// ownerOf returns the owner of what the caller starts.
+func ownerOf(caller auth.Identity) event.Owner {
+	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
 }
 
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
+type abortError struct {
+	reason string
+	// withheld reports that the caller must not get the text of the step.
+	withheld bool
+}
 
-// runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
-// in f ends only this run. Every goroutine, timer and callback of a run needs it or recoverTo, since a panic
-// that nobody recovers ends the process with all its runs.
-func (r *run) runGuarded(f func()) {
-	var err error
-	func() {
-		defer recoverTo(&err)
-		f()
-	}()
-	if err != nil {
-		r.cancel(err)
+func (e *abortError) Error() string { return withReason("a hook ended the run", e.reason) }
+
+// withReason returns what, followed by the reason if there is one.
+func withReason(what, reason string) string {
+	if reason == "" {
+		return what + "."
 	}
+	return what + ": " + reason
 }
-
-// containPanic ends a run whose concludeRun panicked; executeRun defers it. The run still gets a
-// terminal event.
-func (a *Agent) containPanic(r *run) {
-	v := recover()
-	if v == nil {
-		return
-	}
-	a.Logger.Error("run failed", "run_id", r.ID, "error", fmt.Sprintf("panic: %v", v), "stack", string(debug.Stack()))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
-	defer cancel()
-	if err := a.forceTerminal(ctx, r); err != nil {
-		a.Logger.Error("the terminal event could not be written", "run_id", r.ID, "error", err)
-	}
-	r.inbox.stopListening()
-	a.removeRun(r)
-	a.metrics.active.Add(a.ctx, -1)
-}
-
-// forceTerminal appends a terminal event unless the log has one. It goes to the log without the writer if the
-// writer refuses the event or panics, because a run without an end would keep its readers and its thread waiting.
-func (a *Agent) forceTerminal(ctx context.Context, r *run) (err error) {
-	defer recoverTo(&err)
-	if run, err := a.Log.Run(ctx, r.ID); err == nil && run.Last.Terminal() {
-		return nil
-	}
-	end := event.RunError{Code: "internal", Message: internalErrorMessage}
-	err = func() (err error) {
-		defer recoverTo(&err)
-		return a.appendTerminal(ctx, r, end, errors.New("its end panicked"))
-	}()
-	if err != nil { // even if the code that orders events is broken
-		_, err = a.Log.Append(ctx, r.ID, end)
-	}
-	return err
-}
-
-// internalErrorMessage replaces the cause of an internal fault for callers.
-const internalErrorMessage = "The run failed inside the service."
-
-// errJobLost means that the log has lost the job of a run, and perhaps events too. Calls that
-// were made could be made again, so no process continues the run.
-var errJobLost = errors.New("the log has lost the job of the run")
-
-// releaseTimeout bounds the release of a run. It exceeds the log's own timeout for an
-// append.
-const releaseTimeout = 40 * time.Second
-
-// unrecoverableError reports that no process can continue a run.
-type unrecoverableError struct {
-	public string // for the caller
-	err    error
-}
-
-// promptError reports that a server did not return a prompt.
-type promptError struct {
-	of  ServerPrompt
-	err error
-}
-
-// runError returns the terminal event of a run that needed the prompt.
-func (e *promptError) runError() event.RunError {
-	if errors.Is(e.err, mcp.ErrBadPrompt) {
-		return event.RunError{Code: "unprocessable", Message: "The MCP server has no such prompt, or does not take these arguments."}
-	}
-	return event.RunError{Code: "unavailable", Message: "The prompt cannot be had from its MCP server now. Ask again later; GET /servers says why.", Retryable: true}
-}
-
-func (e *promptError) Error() string {
-	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
-}
-
-// errAbandoned cancels a run without readers. Its text becomes the reason in the event cancelled, which runByKey
-// compares to let the idempotency key of such a run start another one. So the text must not change.
-var errAbandoned = errors.New("abandoned")
-
-// errRequested cancels a run because somebody asked for it, in this process or through an input in the log. Its
-// text becomes the reason in the event cancelled.
-var errRequested = errors.New("requested")
-
-// errShutdown ends the runs that a draining process could not hand over, because its log ends with it.
-var errShutdown = errors.New("server_shutdown")
-
-// Causes of the context of a run that is relinquished. Such a run gets no terminal event here:
-// it continues from its log, in another process or in this one.
-var (
-	errParked     = errors.New("the run waits for a person")
-	errHandedOver = errors.New("the run is handed over")
-	errTakenOver  = errors.New("the run was taken over")
-)
 
 // recoverTo turns a panic into an error of the function that defers it.
 func recoverTo(err *error) {
@@ -474,22 +230,177 @@ func errorAttrs(err error) []slog.Attr {
 	return attrs
 }
 
-// memoryOf returns how much memory a run needs for n bytes of text.
-func memoryOf(n int) int64 { return textCopies * int64(n) }
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// textCopies is how many times a run holds a text at most, besides the log's own copies: an answer
-// or a result in the conversation, in the request to the model, and in the response; and a result,
-// until its turn has ended, as it was received, decoded, and in its event.
-const textCopies = 3
-
-// ownerOf returns the owner of what the caller starts.
-func ownerOf(caller auth.Identity) event.Owner {
-	return event.Owner{Issuer: caller.Issuer, Subject: caller.Subject}
+// runGuarded calls f, which works for the run in another goroutine than the run's own. A panic
+// in f ends only this run. Every goroutine, timer and callback of a run needs it or recoverTo, since a panic
+// that nobody recovers ends the process with all its runs.
+func (r *run) runGuarded(f func()) {
+	var err error
+	func() {
+		defer recoverTo(&err)
+		f()
+	}()
+	if err != nil {
+		r.cancel(err)
+	}
 }
 
-// abortError reports that a hook ended the run. Its reason is one line that the caller may read.
-type abortError struct {
-	reason string
-	// withheld reports that the caller must not get the text of the step.
-	withheld bool
+// signalIdle makes Drain check again, since fewer runs may be active.
+func (a *Agent) signalIdle() {
+	select {
+	case a.idleSignal <- struct{}{}:
+	default:
+	}
+}
+
+// isIdle reports whether all active runs are suspended and no direct call is in flight.
+func (a *Agent) isIdle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.active {
+		if !r.suspension.isSuspended.Load() {
+			return false
+		}
+	}
+	return a.directCalls == 0
+}
+
+// StopAccepting refuses new runs and direct calls from now on.
+func (a *Agent) StopAccepting() {
+	a.mu.Lock()
+	a.draining = true
+	a.mu.Unlock()
+	a.gate.Close()
+	a.stopAccept()
+}
+
+// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds
+// of runs are exempt: background runs, and runs that wait for a person. A person may be asked
+// outside of the stream, and the time to answer limits the wait. The first reader of a new run
+// has at least firstReaderGrace to connect. Agent.readers counts the readers of each run in this
+// process. Before a timer cancels a run, it asks the log for readers in other processes.
+
+// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to
+// its first reader.
+const firstReaderGrace = 10 * time.Second
+
+// Reader prevents that a run is cancelled for lack of readers. It must be closed once, with one
+// of its methods.
+type Reader struct {
+	agent *Agent
+	id    string
+}
+
+// OpenReader counts a reader of the run with that id; any process may execute the run. For a run
+// that has ended it has no effect.
+func (a *Agent) OpenReader(id string) *Reader {
+	a.metrics.streams.Add(a.ctx, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.readers[id]++
+	if r := a.active[id]; r != nil {
+		r.stopGraceLocked()
+	}
+	return &Reader{agent: a, id: id}
+}
+
+// Close ends the reader. If it was the last one, the grace period starts.
+func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
+
+// CloseAndCancel ends a reader that cannot reconnect for the answer. If it was the last one, the
+// run is cancelled at once.
+func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
+
+// closeAfter counts the reader as gone. The grace period starts only if no other reader is open in this process.
+func (w *Reader) closeAfter(grace time.Duration) {
+	a := w.agent
+	a.metrics.streams.Add(a.ctx, -1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.readers[w.id]--; a.readers[w.id] == 0 {
+		delete(a.readers, w.id)
+	}
+	if r := a.active[w.id]; r != nil {
+		r.startGraceLocked(grace)
+	}
+}
+
+// Detach ends the reader of a caller who was asked to fetch the answer later. From now on the
+// run needs no reader, like a background run.
+func (w *Reader) Detach() {
+	w.agent.mu.Lock()
+	if r := w.agent.active[w.id]; r != nil {
+		r.Background = true
+	}
+	w.agent.mu.Unlock()
+	w.Close()
+}
+
+// startGraceLocked starts the timer that cancels the run, unless the run needs no reader, has
+// one, or waits for a person.
+func (r *run) startGraceLocked(grace time.Duration) {
+	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
+		return
+	}
+	r.gracePeriods++
+	period := r.gracePeriods
+	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r, period) }) })
+}
+
+// isInGraceLocked reports whether the run is still in its nth grace period, from 1.
+func (r *run) isInGraceLocked(period int) bool {
+	return r.agent.active[r.ID] == r && r.graceTimer != nil && r.gracePeriods == period
+}
+
+// stopGraceLocked ends the grace period. Its timer may have fired already: cancelUnread then finds that this
+// period is over.
+func (r *run) stopGraceLocked() {
+	if r.graceTimer != nil {
+		r.graceTimer.Stop()
+		r.graceTimer = nil
+	}
+}
+
+// awaitReader starts the grace period of a run that starts or continues in this process. The
+// client whose request caused that is about to read the run.
+func (a *Agent) awaitReader(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.active[r.ID] == r {
+		r.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
+	}
+}
+
+// holdGrace stops the grace period of a run that waits for a person. The time to answer limits
+// the wait instead.
+func (a *Agent) holdGrace(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.stopGraceLocked()
+}
+
+// cancelUnread cancels a run at the end of its nth grace period. With a shared log, another process
+// may have readers of the run; in that case the grace period starts again.
+func (a *Agent) cancelUnread(r *run, period int) {
+	a.mu.Lock()
+	if !r.isInGraceLocked(period) {
+		a.mu.Unlock()
+		return
+	}
+	a.runs.Add(1) // Drain waits for this goroutine too
+	a.mu.Unlock()
+	defer a.runs.Done()
+	readElsewhere := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !r.isInGraceLocked(period) {
+		return // the run ended or got a reader while the log was asked; the reader may have left since
+	}
+	r.graceTimer = nil
+	if readElsewhere {
+		r.startGraceLocked(max(a.DisconnectGrace, time.Second))
+		return
+	}
+	r.cancel(errAbandoned)
 }

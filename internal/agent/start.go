@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
 	"answerd/internal/agent/admission"
+	"answerd/internal/agent/attachment"
+	"answerd/internal/agent/output"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/agent/record"
 	"answerd/internal/agent/thread"
@@ -287,165 +291,6 @@ func (a *Agent) registerWork(slot *admission.Slot, then func(*admission.Slot)) b
 	return true
 }
 
-// StopAccepting refuses new runs and direct calls from now on.
-func (a *Agent) StopAccepting() {
-	a.mu.Lock()
-	a.draining = true
-	a.mu.Unlock()
-	a.gate.Close()
-	a.stopAccept()
-}
-
-// isIdle reports whether all active runs are suspended and no direct call is in flight.
-func (a *Agent) isIdle() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.active {
-		if !r.suspension.isSuspended.Load() {
-			return false
-		}
-	}
-	return a.directCalls == 0
-}
-
-// signalIdle makes Drain check again, since fewer runs may be active.
-func (a *Agent) signalIdle() {
-	select {
-	case a.idleSignal <- struct{}{}:
-	default:
-	}
-}
-
-// Disconnect grace: a run without a reader for Options.DisconnectGrace is cancelled. Two kinds
-// of runs are exempt: background runs, and runs that wait for a person. A person may be asked
-// outside of the stream, and the time to answer limits the wait. The first reader of a new run
-// has at least firstReaderGrace to connect. Agent.readers counts the readers of each run in this
-// process. Before a timer cancels a run, it asks the log for readers in other processes.
-
-// firstReaderGrace bounds from below the time from the start of a run, or from its takeover, to
-// its first reader.
-const firstReaderGrace = 10 * time.Second
-
-// Reader prevents that a run is cancelled for lack of readers. It must be closed once, with one
-// of its methods.
-type Reader struct {
-	agent *Agent
-	id    string
-}
-
-// OpenReader counts a reader of the run with that id; any process may execute the run. For a run
-// that has ended it has no effect.
-func (a *Agent) OpenReader(id string) *Reader {
-	a.metrics.streams.Add(a.ctx, 1)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.readers[id]++
-	if r := a.active[id]; r != nil {
-		r.stopGraceLocked()
-	}
-	return &Reader{agent: a, id: id}
-}
-
-// Close ends the reader. If it was the last one, the grace period starts.
-func (w *Reader) Close() { w.closeAfter(w.agent.DisconnectGrace) }
-
-// CloseAndCancel ends a reader that cannot reconnect for the answer. If it was the last one, the
-// run is cancelled at once.
-func (w *Reader) CloseAndCancel() { w.closeAfter(0) }
-
-// closeAfter counts the reader as gone. The grace period starts only if no other reader is open in this process.
-func (w *Reader) closeAfter(grace time.Duration) {
-	a := w.agent
-	a.metrics.streams.Add(a.ctx, -1)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.readers[w.id]--; a.readers[w.id] == 0 {
-		delete(a.readers, w.id)
-	}
-	if r := a.active[w.id]; r != nil {
-		r.startGraceLocked(grace)
-	}
-}
-
-// Detach ends the reader of a caller who was asked to fetch the answer later. From now on the
-// run needs no reader, like a background run.
-func (w *Reader) Detach() {
-	w.agent.mu.Lock()
-	if r := w.agent.active[w.id]; r != nil {
-		r.Background = true
-	}
-	w.agent.mu.Unlock()
-	w.Close()
-}
-
-// startGraceLocked starts the timer that cancels the run, unless the run needs no reader, has
-// one, or waits for a person.
-func (r *run) startGraceLocked(grace time.Duration) {
-	if r.Background || r.graceTimer != nil || r.agent.readers[r.ID] > 0 || r.suspension.openCount.Load() > 0 {
-		return
-	}
-	r.gracePeriods++
-	period := r.gracePeriods
-	r.graceTimer = time.AfterFunc(grace, func() { r.runGuarded(func() { r.agent.cancelUnread(r, period) }) })
-}
-
-// isInGraceLocked reports whether the run is still in its nth grace period, from 1.
-func (r *run) isInGraceLocked(period int) bool {
-	return r.agent.active[r.ID] == r && r.graceTimer != nil && r.gracePeriods == period
-}
-
-// stopGraceLocked ends the grace period. Its timer may have fired already: cancelUnread then finds that this
-// period is over.
-func (r *run) stopGraceLocked() {
-	if r.graceTimer != nil {
-		r.graceTimer.Stop()
-		r.graceTimer = nil
-	}
-}
-
-// awaitReader starts the grace period of a run that starts or continues in this process. The
-// client whose request caused that is about to read the run.
-func (a *Agent) awaitReader(r *run) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.active[r.ID] == r {
-		r.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
-	}
-}
-
-// holdGrace stops the grace period of a run that waits for a person. The time to answer limits
-// the wait instead.
-func (a *Agent) holdGrace(r *run) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	r.stopGraceLocked()
-}
-
-// cancelUnread cancels a run at the end of its nth grace period. With a shared log, another process
-// may have readers of the run; in that case the grace period starts again.
-func (a *Agent) cancelUnread(r *run, period int) {
-	a.mu.Lock()
-	if !r.isInGraceLocked(period) {
-		a.mu.Unlock()
-		return
-	}
-	a.runs.Add(1) // Drain waits for this goroutine too
-	a.mu.Unlock()
-	defer a.runs.Done()
-	readElsewhere := a.Durable && a.Log.HasRemoteReader(r.ctx, r.ID)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !r.isInGraceLocked(period) {
-		return // the run ended or got a reader while the log was asked; the reader may have left since
-	}
-	r.graceTimer = nil
-	if readElsewhere {
-		r.startGraceLocked(max(a.DisconnectGrace, time.Second))
-		return
-	}
-	r.cancel(errAbandoned)
-}
-
 // maxAbandoned bounds how many abandoned runs of one idempotency key are skipped.
 const maxAbandoned = 64
 
@@ -506,5 +351,122 @@ func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, e
 	return a.Log.Run(ctx, run.ID)
 }
 
-// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
-var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
+// validateRequest sets the defaults of r, and refuses a request that cannot be run.
+func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
+	if r.Hops > MaxHops {
+		return ErrTooManyHops
+	}
+	if err := a.applyAgent(owner, r); err != nil {
+		return err
+	}
+	defaultModel, profiles := a.Models()
+	if r.Model == "" {
+		r.Model = defaultModel
+	}
+	if _, served := profiles[r.Model]; !served && len(profiles) > 0 {
+		return &InvalidError{"/model", "not one of the models that are served"}
+	}
+	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(r.Model) {
+		return ErrForbidden
+	}
+	if err := r.validateQuestion(); err != nil {
+		return err
+	}
+	if err := a.validateAttachments(*r); err != nil {
+		return err
+	}
+	if r.Callback != "" && !a.Deliveries.AllowsCallback(r.Callback) {
+		return &InvalidError{"/callback", "must be an https URL whose origin the operator of the service allows (CALLBACK_ORIGINS)"}
+	}
+	if len(r.OutputSchema) > 0 {
+		if _, err := output.Compile(r.OutputSchema); err != nil {
+			var at string
+			if bad, ok := errors.AsType[*output.InvalidError](err); ok {
+				at, err = bad.Pointer, errors.New(bad.Detail)
+			}
+			return &InvalidError{"/output_schema" + at, "cannot be used as a JSON Schema: " + err.Error()}
+		}
+	}
+	if r.ThreadID == "" {
+		r.ThreadID, r.newThread = newID("thr"), true
+	} else if r.History == nil && r.parent.Run == "" {
+		r.ContinueThread = true
+	}
+	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
+		r.MaxTurns = a.MaxTurns
+	}
+	if err := a.validateCostLimit(*r); err != nil {
+		return err
+	}
+	r.Budget = r.Budget.Within(a.budgetLimits(r.as))
+	known := make(map[string]bool)
+	for _, s := range a.ServersFor(owner) {
+		known[s.Name] = true
+	}
+	for i, name := range r.Servers {
+		if !known[name] {
+			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
+		}
+	}
+	if r.Prompt != nil && !(known[r.Prompt.Server] && r.as.AllowsServer(r.Prompt.Server)) {
+		return &InvalidError{"/prompt/server", "no MCP server has this name"}
+	}
+	for i, glob := range r.Tools {
+		if _, err := path.Match(glob, ""); err != nil {
+			return &InvalidError{fmt.Sprintf("/tools/%d", i), "not a valid pattern"}
+		}
+	}
+	return nil
+}
+
+// validateRequiredTool refuses a request whose model must call a tool that it is not offered, or any tool
+// although it is offered none. The endpoint would refuse the first with a less clear message, and the second
+// would be answered without a call.
+func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, r Request) error {
+	if r.ForcedTool == "" && r.ToolChoice != ToolRequired {
+		return nil
+	}
+	all := r.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), r)
+	if r.ForcedTool == "" {
+		if len(all.Tools) == 0 && len(r.ClientTools) == 0 && len(a.askTools(caller, r)) == 0 {
+			return &InvalidError{"/tool_choice", "no tool can be called"}
+		}
+		return nil
+	}
+	_, ours := all.ByName[r.ForcedTool]
+	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
+	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {
+		return nil
+	}
+	return &InvalidError{"/tool_choice", "there is no tool of this name"}
+}
+
+// validateAttachments refuses attachments that the model does not take.
+func (a *Agent) validateAttachments(r Request) error {
+	if !r.OnlyAcceptedMedia || len(r.Media) == 0 {
+		return nil
+	}
+	profile := a.profileOf(r.Model)
+	for i, m := range r.Media {
+		if !attachment.Accepts(profile, m) {
+			return &InvalidError{fmt.Sprintf("/attachments/%d", i), fmt.Sprintf("the model %s does not take %s; it takes %s", r.Model, m.MIME, attachment.Accepted(profile))}
+		}
+	}
+	return nil
+}
+
+// validateCostLimit refuses a cost limit for a model without a price, because the limit would
+// never be reached.
+func (a *Agent) validateCostLimit(r Request) error {
+	switch {
+	case a.priceOf(r.Model) != nil:
+		return nil
+	case r.Budget.Cost > 0:
+		return &InvalidError{"/budget/cost", "no price is configured for this model"}
+	case a.budgetLimits(r.as).Cost > 0:
+		return &InvalidError{"/model", "no price is configured for this model, and the cost of every run is limited"}
+	case a.usage.LimitsCost():
+		return &InvalidError{"/model", "no price is configured for this model, and the cost of every caller is limited"}
+	}
+	return nil
+}

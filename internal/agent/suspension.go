@@ -115,44 +115,6 @@ func (s *suspension) hold(callID string, waits bool) error {
 	return nil
 }
 
-// keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
-// before events that close something: these are appended even if the run's context has ended, but not by a
-// process that has given the run up.
-func (r *run) keptContext() (kept context.Context, stop func()) {
-	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
-	unhook := context.AfterFunc(r.ctx, func() {
-		if r.relinquished() != nil {
-			cancel()
-		}
-	})
-	return kept, func() { unhook(); cancel() }
-}
-
-// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
-func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
-	if r.agent.Repeat == nil {
-		return nil
-	}
-	kept, stop := r.keptContext()
-	defer stop()
-	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
-}
-
-// awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
-// waiting, so that the run can be suspended.
-func (r *run) awaitCharge(callID, child string) error {
-	if r.agent.Repeat == nil {
-		return nil
-	}
-	if err := r.suspension.hold(callID, true); err != nil {
-		return err
-	}
-	kept, stop := r.keptContext()
-	defer stop()
-	r.agent.Repeat.Charge(kept, r.ID, callID, child)
-	return r.suspension.hold(callID, false)
-}
-
 // releaseTurn closes changed, which wakes the calls in waitTurn. In the same critical section it
 // marks all calls as not blocked. A call that is about to continue must not count as waiting,
 // because the run would be suspended while it continues.
@@ -432,5 +394,54 @@ func (a *Agent) wakeParent(child *run, id string) {
 	case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
 	default:
 		a.Logger.WarnContext(ctx, "a run could not be told of its child; it continues when its question expires", "run_id", child.req.parent.Run, "child_run_id", child.ID, "error", err)
+	}
+}
+
+// keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
+// before events that close something: these are appended even if the run's context has ended, but not by a
+// process that has given the run up.
+func (r *run) keptContext() (kept context.Context, stop func()) {
+	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
+	unhook := context.AfterFunc(r.ctx, func() {
+		if r.relinquished() != nil {
+			cancel()
+		}
+	})
+	return kept, func() { unhook(); cancel() }
+}
+
+// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
+func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
+}
+
+// awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
+// waiting, so that the run can be suspended.
+func (r *run) awaitCharge(callID, child string) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	if err := r.suspension.hold(callID, true); err != nil {
+		return err
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	r.agent.Repeat.Charge(kept, r.ID, callID, child)
+	return r.suspension.hold(callID, false)
+}
+
+// AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
+func (a *Agent) AdvanceClock(run string, used time.Duration) {
+	a.mu.Lock()
+	r := a.active[run]
+	a.mu.Unlock()
+	if r != nil {
+		r.clock.Advance(used)
+		_ = r.suspension.recheck() // an error of the log ends the run at its next event
 	}
 }

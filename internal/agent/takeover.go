@@ -44,6 +44,29 @@ const (
 	claimRetry = time.Second
 )
 
+// releaseTimeout bounds the release of a run. It exceeds the log's own timeout for an
+// append.
+const releaseTimeout = 40 * time.Second
+
+// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
+// until the log knows whether the previous process is alive. Other runs, perhaps of another
+// process, must not wait for it.
+const claimWorkers = 4
+
+// errJobLost means that the log has lost the job of a run, and perhaps events too. Calls that
+// were made could be made again, so no process continues the run.
+var errJobLost = errors.New("the log has lost the job of the run")
+
+// unrecoverableError reports that no process can continue a run.
+type unrecoverableError struct {
+	public string // for the caller
+	err    error
+}
+
+func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }
+
+func (e *unrecoverableError) Unwrap() error { return e.err }
+
 // checkpoint holds what another process needs to execute the run and readers do not see. It does
 // not contain the caller's token, which was given to one process only. It contains the caller's
 // claims only if there are rules, which need them, and otherwise of the one claim that Account has.
@@ -230,9 +253,6 @@ func (a *Agent) releaseClaim(job event.Job) {
 	}
 }
 
-func (e *unrecoverableError) Error() string { return "go on with a run: " + e.err.Error() }
-func (e *unrecoverableError) Unwrap() error { return e.err }
-
 // restoreFromLog reads what the run did so far and prepares it to continue. Its error explains
 // why the run cannot continue: *unrecoverableError or errJobLost if it cannot in any process. It
 // ignores the end of the run's context, because a cancelled run needs its state to close what is
@@ -309,22 +329,6 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	return nil
 }
 
-// repairTurn begins the turn of a run if its thread does not exist, because the process that began the run died before
-// it was written (see appendBeginning). Where the thread exists, the turn was begun, and may have ended by now.
-func (r *run) repairTurn(ctx context.Context) error {
-	if r.req.parent.Run != "" {
-		return nil
-	}
-	_, err := r.agent.threads().Get(ctx, r.Owner, r.ThreadID)
-	if errors.Is(err, event.ErrNotFound) {
-		_, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
-	}
-	if errors.Is(err, event.ErrUnavailable) {
-		return fmt.Errorf("begin the turn of a run: %w", err)
-	}
-	return nil
-}
-
 // allEvents returns all events of a run so far.
 func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event, _ error) {
 	for {
@@ -338,20 +342,18 @@ func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event,
 	}
 }
 
-// relinquish stops executing the run here. It seals the writer first, so that no goroutine that
-// is still working can append an event. When it returns, no append is in flight, and what was appended is what
-// the next process finds. Whatever process claims the job continues the run; it may be this
-// one again, with a new value of run.
-func (r *run) relinquish(why error) {
-	r.out.Seal()
-	r.cancel(why)
-}
-
-// relinquished returns why this process stopped executing the run, or nil.
-func (r *run) relinquished() error {
-	switch cause := context.Cause(r.ctx); cause {
-	case errParked, errHandedOver, errTakenOver:
-		return cause
+// repairTurn begins the turn of a run if its thread does not exist, because the process that began the run died before
+// it was written (see appendBeginning). Where the thread exists, the turn was begun, and may have ended by now.
+func (r *run) repairTurn(ctx context.Context) error {
+	if r.req.parent.Run != "" {
+		return nil
+	}
+	_, err := r.agent.threads().Get(ctx, r.Owner, r.ThreadID)
+	if errors.Is(err, event.ErrNotFound) {
+		_, err = r.agent.threads().Begin(ctx, r.Run, r.req.title())
+	}
+	if errors.Is(err, event.ErrUnavailable) {
+		return fmt.Errorf("begin the turn of a run: %w", err)
 	}
 	return nil
 }
@@ -456,8 +458,3 @@ func (a *Agent) endClaims() {
 	a.stopClaims()
 	a.claiming.Wait()
 }
-
-// claimWorkers bounds the runs that are claimed at the same time. A claim can take long,
-// until the log knows whether the previous process is alive. Other runs, perhaps of another
-// process, must not wait for it.
-const claimWorkers = 4
