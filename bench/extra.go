@@ -10,23 +10,6 @@ import (
 	"time"
 )
 
-// extra is a measurement that is not a comparison with the floor under load.
-type extra struct {
-	name    string
-	measure func(context.Context, *fixture) (string, error)
-}
-
-// extras has the measurements after the table.
-var extras = []extra{
-	{"idle memory; start to listening (at most 45 MB, 0.3 s)", measureIdle},
-	{"memory of an open stream (at most 135 kB)", measureOpenStreams},
-	{"3,000 clients gone (must 1 s, goal 0.5 s)", measureDisconnects},
-	{"CPU per answer beside open streams; memory after them", measureGrowth},
-	{"memory after load with EVENTS_MAX_BYTES=" + memoryBound + " (idle: at most 382 MB)", measureMemory},
-	{"throughput: callers: answers per second, processors of the service", measureThroughput},
-	{"default limits: callers: answers per second, refused", measureDefaults},
-}
-
 // measureIdle starts the service three times and measures it after one answer.
 func measureIdle(ctx context.Context, fx *fixture) (string, error) {
 	var memory, start []float64

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -135,45 +134,6 @@ func (fx *fixture) serviceFor(ctx context.Context, s setting) (*process, error) 
 	return p, err
 }
 
-// measureAll measures all rows and prints the table.
-func (o options) measureAll(ctx context.Context, out io.Writer) (err error) {
-	fx, err := o.newFixture(ctx)
-	defer func() { err = errors.Join(err, fx.close()) }()
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	fmt.Fprint(out, tableHead)
-	found := false
-	for _, r := range rows {
-		if !strings.Contains(r.name, o.row) {
-			continue
-		}
-		found = true
-		line, err := fx.measureRow(ctx, r)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
-		}
-		fmt.Fprint(out, line)
-	}
-	for _, e := range extras {
-		if !strings.Contains(e.name, o.row) {
-			continue
-		}
-		found = true
-		line, err := e.measure(ctx, fx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", e.name, err)
-		}
-		fmt.Fprintf(out, "| %s | %s |\n", e.name, line)
-	}
-	if !found {
-		return fmt.Errorf("no row has %q in its name", o.row)
-	}
-	fmt.Fprintf(out, "\n%s in all; no errors, every answer checked.\n", time.Since(began).Round(time.Second))
-	return nil
-}
-
 // median returns the middle one of the values, or 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
@@ -181,4 +141,27 @@ func median(values []float64) float64 {
 	}
 	values = slices.Sorted(slices.Values(values))
 	return values[len(values)/2]
+}
+
+// options selects what is measured, and for how long.
+type options struct {
+	row      string
+	quick    bool
+	answerd  string
+	against  string
+	env      []string
+	profiles string
+	work     string // a temporary directory
+}
+
+// sliceCount returns how many slices each of the two services gets for a row, and how long a slice
+// is. CPU time is counted in ticks of 10 ms, so a slice must not be much shorter.
+func (o options) sliceCount(r row) (n int, each time.Duration) {
+	switch {
+	case o.against != "" || r.plain && !o.quick: // answerd with answerd: the difference is small
+		return 31, 400 * time.Millisecond
+	case o.quick:
+		return 3, 400 * time.Millisecond
+	}
+	return 5, 700 * time.Millisecond
 }
