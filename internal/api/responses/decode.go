@@ -166,25 +166,6 @@ func (q *Request) readFormat(in body) error {
 	return nil
 }
 
-// inTool is a function of the caller, or an MCP server that the request may use.
-type inTool struct {
-	Type        string          `json:"type"`
-	Name        string          `json:"name"`
-	Description string          `json:"description"`
-	Parameters  json.RawMessage `json:"parameters"`
-	ServerLabel string          `json:"server_label"`
-	ServerURL   string          `json:"server_url"`
-	Allowed     json.RawMessage `json:"allowed_tools"`
-	Approval    json.RawMessage `json:"require_approval"`
-}
-
-// requiresApproval reports whether the request demands approval of calls. readTools refuses such a
-// request, because only the operator's configuration decides which calls need approval.
-func (t *inTool) requiresApproval() bool {
-	var filter struct{ Always json.RawMessage }
-	return string(t.Approval) == `"always"` || json.Unmarshal(t.Approval, &filter) == nil && filter.Always != nil
-}
-
 // readTools reads the caller's functions, and which of the configured MCP servers the request may
 // use. It refuses MCP servers that are named by URL: callers must not make the service connect to
 // addresses of their choice.
@@ -217,17 +198,6 @@ func (q *Request) readTools(in body) error {
 		}
 	}
 	return nil
-}
-
-// publicTool returns the members of an MCP tool that a response may repeat. It leaves out all
-// others, because they may contain the caller's tokens (headers, authorization).
-func (t *inTool) publicTool() json.RawMessage {
-	data, _ := json.Marshal(struct {
-		Type    string          `json:"type"`
-		Label   string          `json:"server_label"`
-		Allowed json.RawMessage `json:"allowed_tools,omitempty"`
-	}{t.Type, t.ServerLabel, t.Allowed}) // cannot fail: the values were decoded from JSON
-	return data
 }
 
 // readServer adds a configured MCP server, and the tools of allowed_tools. Without allowed_tools the
