@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -25,9 +25,6 @@ const (
 	reserveName  = "reserve"
 	// minMaxBytes bounds from below what fitDisk chooses.
 	minMaxBytes = 1 << 20
-	// compactInterval makes the server compact its files every second while the disk is full.
-	// The server's default of two minutes would delay the recovery.
-	compactInterval = time.Second
 )
 
 // DiskError reports that the file system of a log has too little space for the size of the log.
@@ -40,33 +37,33 @@ func (e *DiskError) Error() string {
 	return fmt.Sprintf("the log needs %d MiB on its file system, which has %d MiB for it", e.Need>>20, e.Have>>20)
 }
 
-// fitDisk returns the size limit of a log. A given MaxBytes is returned as it is, or a
-// *DiskError if the file system is too small for it. If MaxBytes is 0, fitDisk chooses Default or
-// the space available, whichever is less, but at least what the log has stored: a stream drops
+// fitDisk returns the size limit of a log in dir. A given maxBytes is returned as it is, or a
+// *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses byDefault or
+// the space available, whichever is less, but at least what the streams have stored: a stream drops
 // messages that exceed its limit.
-func (o *Options) fitDisk() (int64, error) {
-	free, err := freeBytes(o.Dir)
+func fitDisk(dir string, maxBytes, byDefault int64, streams []string, logger *slog.Logger) (int64, error) {
+	free, err := freeBytes(dir)
 	if err != nil {
 		return 0, err
 	}
-	have := free + bytesIn(o.Dir)
+	have := free + bytesIn(dir)
 	bound := (have - reserveBytes) / 5 * 4
 	switch {
-	case o.MaxBytes > bound:
-		return 0, &DiskError{Need: o.MaxBytes/4*5 + reserveBytes, Have: have}
-	case o.MaxBytes > 0:
-		return o.MaxBytes, nil
+	case maxBytes > bound:
+		return 0, &DiskError{Need: maxBytes/4*5 + reserveBytes, Have: have}
+	case maxBytes > 0:
+		return maxBytes, nil
 	}
 	stored := int64(0)
-	for _, stream := range o.Streams {
-		stored += bytesIn(filepath.Join(o.Dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs"))
+	for _, stream := range streams {
+		stored += bytesIn(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs"))
 	}
-	if bound < o.Default {
+	if bound < byDefault {
 		bound = max(bound, stored, minMaxBytes)
-		o.Logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", bound, "default", o.Default)
+		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", bound, "default", byDefault)
 		return bound, nil
 	}
-	return max(o.Default, min(stored, event.DefaultMaxBytes)), nil
+	return max(byDefault, min(stored, event.DefaultMaxBytes)), nil
 }
 
 // bytesIn returns the bytes of all files below dir. Files that cannot be read count as empty.
@@ -83,70 +80,41 @@ func bytesIn(dir string) (n int64) {
 	return n
 }
 
-// reservePath returns the path of the reserve.
-func (s *Server) reservePath() string { return filepath.Join(s.dir, reserveName) }
+// reserve is a file that holds space for deleting.
+type reserve struct{ dir string }
 
-// prepareDisk makes the reserve if there is space for it, before the store is opened. It
+func (r reserve) path() string { return filepath.Join(r.dir, reserveName) }
+
+// prepare makes the reserve if there is space for it, before the store is opened. It
 // reports false on a full disk, whose reserve it releases.
-func (s *Server) prepareDisk() bool {
-	if info, err := os.Stat(s.reservePath()); err == nil && info.Size() == reserveBytes && s.hasFree(diskRoom) {
+func (r reserve) prepare() bool {
+	if info, err := os.Stat(r.path()); err == nil && info.Size() == reserveBytes && r.hasFree(diskRoom) {
 		return true
 	}
-	s.ReleaseReserve() // it may be incomplete
-	return s.MakeReserve() == nil
+	r.release() // it may be incomplete
+	return r.make() == nil
 }
 
-// MakeReserve writes the reserve, if that leaves diskRoom free. The bytes are random, because
+// make writes the reserve, if that leaves diskRoom free. The bytes are random, because
 // some file systems compress.
-func (s *Server) MakeReserve() error {
-	if !s.hasFree(reserveBytes + diskRoom) {
+func (r reserve) make() error {
+	if !r.hasFree(reserveBytes + diskRoom) {
 		return errors.New("the disk has no space for the reserve of the event log")
 	}
 	data := make([]byte, reserveBytes)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // never fails
-	if err := os.WriteFile(s.reservePath(), data, 0o600); err != nil {
-		s.ReleaseReserve()
+	if err := os.WriteFile(r.path(), data, 0o600); err != nil {
+		r.release()
 		return fmt.Errorf("write the reserve of the event log: %w", err)
 	}
 	return nil
 }
 
-// ReleaseReserve removes the reserve. It reports whether there was one.
-func (s *Server) ReleaseReserve() bool { return os.Remove(s.reservePath()) == nil }
+// release removes the reserve. It reports whether there was one.
+func (r reserve) release() bool { return os.Remove(r.path()) == nil }
 
 // hasFree reports whether n bytes are free on the disk.
-func (s *Server) hasFree(n int64) bool {
-	free, err := freeBytes(s.dir)
+func (r reserve) hasFree(n int64) bool {
+	free, err := freeBytes(r.dir)
 	return err == nil && free >= n
-}
-
-// CanOpen reports whether the disk has space to open the store again.
-func (s *Server) CanOpen() bool { return s.hasFree(openRoom) }
-
-// Health returns the error that the server reports for its own health, or nil.
-func (s *Server) Health() error {
-	if health := s.server.Healthz(&server.HealthzOptions{}); health.Status != "ok" {
-		return errors.New(health.Error)
-	}
-	return nil
-}
-
-// Reopen closes the server's store and opens it again. compacts makes the server compact its files every second
-// from then on. Client connections to the server stay open.
-func (s *Server) Reopen(compacts bool) error {
-	compact := time.Duration(0) // the server's default
-	if compacts {
-		compact = compactInterval
-	}
-	if err := s.server.ShutdownJetStream(); err != nil {
-		return fmt.Errorf("close the embedded event log: %w", err)
-	}
-	s.options.SyncInterval = compact // no stream reads it while the store is closed
-	err := s.server.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: s.dir, MaxMemory: s.options.JetStreamMaxMemory, MaxStore: s.options.JetStreamMaxStore, SyncInterval: compact, Strict: true,
-	})
-	if err != nil {
-		return fmt.Errorf("open the embedded event log: %w", err)
-	}
-	return nil
 }

@@ -35,6 +35,9 @@ const (
 	// maxStore is the server's own limit, in bytes. It far exceeds the limits of the streams, so
 	// that it never rejects a stream whose limit changes while the others keep theirs.
 	maxStore = 1 << 50
+	// compactInterval makes the server compact its files every second while the disk is full.
+	// The server's default of two minutes would delay the recovery.
+	compactInterval = time.Second
 )
 
 // Options configures Start. Dir and Logger are required.
@@ -53,7 +56,7 @@ type Server struct {
 
 	server  *server.Server
 	options *server.Options
-	dir     string
+	reserve reserve
 	lock    *os.File
 }
 
@@ -67,18 +70,18 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the event log's directory: %w", err)
 	}
-	maxBytes, err := o.fitDisk()
+	maxBytes, err := fitDisk(o.Dir, o.MaxBytes, o.Default, o.Streams, o.Logger)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	// Without these options the server would handle signals, write logs, listen, and use
 	// three quarters of the machine's memory.
-	s := &Server{dir: o.Dir, lock: lock, MaxBytes: maxBytes, options: &server.Options{
+	s := &Server{reserve: reserve{o.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
 		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
 		MaxPayload: MaxPayload, MaxPending: 64 << 20, NoSystemAccount: false,
 	}}
-	if s.DiskFull = !s.prepareDisk(); s.DiskFull {
+	if s.DiskFull = !s.reserve.prepare(); s.DiskFull {
 		o.Logger.Error("event log disk full, refusing new runs", help.EventLogSpace.Attr())
 	}
 	s.server, err = server.NewServer(s.options)
@@ -101,6 +104,43 @@ func (s *Server) Close() error {
 	s.server.Shutdown()
 	s.server.WaitForShutdown()
 	return s.lock.Close()
+}
+
+// MakeReserve writes the reserve, if that leaves space for the log to accept events again.
+func (s *Server) MakeReserve() error { return s.reserve.make() }
+
+// ReleaseReserve removes the reserve. It reports whether there was one.
+func (s *Server) ReleaseReserve() bool { return s.reserve.release() }
+
+// CanOpen reports whether the disk has space to open the store again.
+func (s *Server) CanOpen() bool { return s.reserve.hasFree(openRoom) }
+
+// Health returns the error that the server reports for its own health, or nil.
+func (s *Server) Health() error {
+	if health := s.server.Healthz(&server.HealthzOptions{}); health.Status != "ok" {
+		return errors.New(health.Error)
+	}
+	return nil
+}
+
+// Reopen closes the server's store and opens it again. compacts makes the server compact its files every second
+// from then on. Client connections to the server stay open.
+func (s *Server) Reopen(compacts bool) error {
+	compact := time.Duration(0) // the server's default
+	if compacts {
+		compact = compactInterval
+	}
+	if err := s.server.ShutdownJetStream(); err != nil {
+		return fmt.Errorf("close the embedded event log: %w", err)
+	}
+	s.options.SyncInterval = compact // no stream reads it while the store is closed
+	err := s.server.EnableJetStream(&server.JetStreamConfig{
+		StoreDir: s.reserve.dir, MaxMemory: s.options.JetStreamMaxMemory, MaxStore: s.options.JetStreamMaxStore, SyncInterval: compact, Strict: true,
+	})
+	if err != nil {
+		return fmt.Errorf("open the embedded event log: %w", err)
+	}
+	return nil
 }
 
 // serverLog forwards the warnings and errors of the server to the logger.
