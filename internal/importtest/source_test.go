@@ -154,6 +154,9 @@ func isBelowError(path []ast.Node) bool {
 // parsed has the files that were parsed, since many tests read all of them. The tests run one at a time.
 var parsed = make(map[string]*ast.File)
 
+// fileSet has the positions of these files.
+var fileSet = token.NewFileSet()
+
 // eachFile parses every Go file below dir and calls f with it.
 func eachFile(t *testing.T, dir string, f func(path string, file *ast.File)) {
 	t.Helper()
@@ -169,7 +172,7 @@ func eachFile(t *testing.T, dir string, f func(path string, file *ast.File)) {
 		}
 		file := parsed[path]
 		if file == nil {
-			if file, err = parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments); err != nil {
+			if file, err = parser.ParseFile(fileSet, path, nil, parser.ParseComments); err != nil {
 				return err
 			}
 			parsed[path] = file
