@@ -194,6 +194,9 @@ func loadConfig(environ environment) (config, error) {
 	if err := c.validate(c.modelSet || len(c.models) > 0); err != nil {
 		return c, err
 	}
+	if err := c.checkOTLPHeaders(); err != nil {
+		return c, err
+	}
 	if err := c.readModelCertificates(); err != nil {
 		return c, err
 	}
@@ -204,6 +207,27 @@ func loadConfig(environ environment) (config, error) {
 		return c, err
 	}
 	return c, c.readCertificates()
+}
+
+// otlpHeader matches a header in the form of the OpenTelemetry specification ("Protocol Exporter", "Specifying
+// headers via environment variables"): name=value, percent-encoded.
+var otlpHeader = regexp.MustCompile("^\\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\\s*=([^%]|%[0-9A-Fa-f]{2})*$")
+
+// checkOTLPHeaders returns an error for headers that the OpenTelemetry SDK would leave out. Otherwise its log,
+// which is not answerd's, would quote them, and they are credentials.
+func (c *config) checkOTLPHeaders() error {
+	if !c.EnableTracing && !c.exportsMetrics() && c.OTelLogsExporter != "otlp" {
+		return nil // they are not read
+	}
+	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
+		name := "OTEL_EXPORTER_OTLP_" + signal + "HEADERS"
+		for header := range strings.SplitSeq(c.lookup(name), ",") {
+			if strings.TrimSpace(header) != "" && !otlpHeader.MatchString(header) {
+				return &configError{name, "must be name=value, several of them separated by commas; other commas and % are percent-encoded"}
+			}
+		}
+	}
+	return nil
 }
 
 // readTokenKeys reads TOKENS_KEY_FILE.

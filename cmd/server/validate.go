@@ -340,6 +340,7 @@ var settingPages = []struct{ prefix, page string }{
 	{"TRACE_", "docs/observability.md#traces"},
 	{"OTEL_METRICS_", "docs/observability.md#metrics"},
 	{"OTEL_LOGS_", "docs/observability.md#log"},
+	{"OTEL_EXPORTER_", "docs/observability.md"},
 	{"TLS_", "docs/deploy/reverse-proxy.md"},
 	{"PUBLIC_URL", "docs/deploy/reverse-proxy.md"},
 	{"ADDR", "docs/troubleshooting.md#at-start"},
