@@ -3,6 +3,7 @@ package api_test
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -69,6 +70,32 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A request that names two agents must not be answered by one of them without a word.
+func TestTwoAgentsInOneRequestAreRefused(t *testing.T) {
+	t.Parallel()
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	const b = `"answerd":{"agent":"b"}`
+	for _, c := range []struct{ path, body, where string }{
+		{"/v1/chat/completions", `{"model":"a","messages":[{"role":"user","content":"?"}],` + b + `}`, `"param":"answerd.agent"`},
+		{"/v1/responses", `{"model":"a","input":"?",` + b + `}`, `"param":"answerd.agent"`},
+		{"/api/chat", `{"id":"t","agent":"a","messages":[{"id":"u","role":"user","parts":[{"type":"text","text":"?"}]}],` + b + `}`, `"pointer":"/answerd/agent"`},
+		{"/agui/a", `{"threadId":"t","runId":"r","messages":[{"id":"u","role":"user","content":"?"}],"forwardedProps":{` + b + `}}`, `"pointer":"/forwardedProps/answerd/agent"`},
+	} {
+		for other, status := range map[string]int{"b": 400, "a": 200} {
+			resp := s.do(t, "POST", c.path, strings.Replace(c.body, b, `"answerd":{"agent":"`+other+`"}`, 1))
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != status || status == 400 && !strings.Contains(string(body), c.where) {
+				t.Errorf("%s, a and %s: got %d %s, %v, want %d, with %s if 400", c.path, other, resp.StatusCode, body, err, status, c.where)
+			}
+		}
+	}
+	c := heard(t, s.sends(bounded(t), t, "tools/call", strings.Replace(callOf(`{"question":"?","agent":"b"}`, ""), `"answer"`, `"a"`, 1),
+		"Mcp-Protocol-Version", versions[0], "Mcp-Method", "tools/call", "Mcp-Name", "a"))
+	if m := c.result(); !m.Result.IsError || !strings.Contains(fmt.Sprint(m.Result), "/agent") {
+		t.Errorf("MCP: got %+v, want an error about /agent", m.Result)
 	}
 }
 

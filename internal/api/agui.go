@@ -32,7 +32,9 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if id != "" {
-		req.Agent = id
+		if err := setAgent(&req, id); err != nil {
+			return prefixPointer(err, "/forwardedProps", "messages")
+		}
 	}
 	if len(q.Answers) > 0 {
 		return h.resumeAGUI(w, r, q)

@@ -67,7 +67,9 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	h.selectAgent(&req)
+	if err := h.selectAgent(&req); err != nil {
+		return err
+	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return err

@@ -88,8 +88,11 @@ func (h *Handler) untilSuspended(r *http.Request, f streamFormat, canAsk func(ev
 // decodeOptions reads the member "answerd", which has native fields, of a request in an API format
 // that names the thread itself. prefix is the JSON pointer to the object with that member.
 func decodeOptions(raw []byte, prefix string, req *agent.Request) error {
-	thread := req.ThreadID
+	thread, id := req.ThreadID, req.Agent
 	err := native.DecodeOptions(raw, req)
+	if err == nil && id != "" && req.Agent != id {
+		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/answerd/agent", Detail: "the request also names the agent " + id}}}
+	}
 	if err == nil && req.ThreadID != thread {
 		err = &native.Invalid{Errors: []native.FieldError{{Pointer: "/answerd/thread_id", Detail: "this API format has its own field for the thread"}}}
 	}
@@ -110,7 +113,7 @@ func prefixPointer(err error, prefix, conversation string) error {
 	}
 	pointer := bad.Pointer
 	switch field, _, _ := strings.Cut(pointer[min(len(pointer), 1):], "/"); field {
-	case "servers", "tools", "max_turns", "budget", "context", "prompt", "output_schema":
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "output_schema", "agent":
 		pointer = prefix + "/answerd" + pointer
 	case "question", "history":
 		pointer = "/" + conversation

@@ -95,7 +95,11 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	if req, err = withIdempotencyKey(t.call.Request, t.call.Arguments, req); err != nil {
 		return event.Run{}, err
 	}
-	req.Agent = cmp.Or(t.agent, req.Agent)
+	if t.agent != "" {
+		if err := setAgent(&req, t.agent); err != nil {
+			return event.Run{}, err
+		}
+	}
 	req.Hops, req.Interactive, req.Awaited = hops, true, true
 	req.AskAtLimit = false // MCP has no form for that question
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)

@@ -326,7 +326,7 @@ func openAIParam(pointer, conversation string) string {
 	name := strings.ReplaceAll(strings.TrimPrefix(pointer, "/"), "/", ".")
 	field, _, _ := strings.Cut(name, ".")
 	switch field {
-	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id", "on_busy", "output_schema":
+	case "servers", "tools", "max_turns", "budget", "context", "prompt", "thread_id", "on_busy", "output_schema", "agent":
 		return "answerd." + name
 	case "question", "history":
 		return conversation

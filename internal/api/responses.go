@@ -47,7 +47,9 @@ func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
 		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
 		req.Awaited = !q.Stream
 	}
-	h.selectAgent(&req)
+	if err := h.selectAgent(&req); err != nil {
+		return err
+	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return startProblem(err, q)

@@ -50,10 +50,23 @@ func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agen
 
 // selectAgent makes req select the agent whose id it has as its model, for the API formats that have no
 // field for agents. No agent has the id of a model.
-func (h *Handler) selectAgent(req *agent.Request) {
-	if req.Agent == "" && h.Agent.HasAgent(req.Model) {
-		req.Agent, req.Model = req.Model, ""
+func (h *Handler) selectAgent(req *agent.Request) error {
+	if req.Model == "" || !h.Agent.HasAgent(req.Model) {
+		return nil
 	}
+	id := req.Model
+	req.Model = ""
+	return setAgent(req, id)
+}
+
+// setAgent makes req select the agent that it names outside of its native fields: as the model, in the
+// path, or as the tool. It refuses a request whose native field names another one.
+func setAgent(req *agent.Request, id string) error {
+	if req.Agent != "" && req.Agent != id {
+		return &agent.InvalidError{Pointer: "/agent", Detail: "the request also names the agent " + id}
+	}
+	req.Agent = id
+	return nil
 }
 
 // callTool serves POST /tools/{name}/call: one tool call without a model. The body of a successful
