@@ -349,6 +349,8 @@ describe("the console and scripted answers", { skip: missing }, () => {
     await page.keyboard.press("Shift+Enter");
     await field.pressSequentially("two");
     await field.dispatchEvent("keydown", { key: "Enter", isComposing: true });
+    await field.dispatchEvent("keydown", { key: "Enter", keyCode: 229 }); // as Safari ends a composition
+    assert.equal(await field.inputValue(), "one\ntwo");
     assert.equal(requests.length, 0);
     await page.keyboard.press("Enter");
     await answered(page);

@@ -49,3 +49,13 @@ export function pretty(value) {
   const line = text.replace(/\n */g, " ");
   return line.length <= oneLine ? line : text;
 }
+
+/**
+ * Reports whether a key belongs to an input method, which composes a word. Safari ends the composition before it sends
+ * the key that ended it. That key then has the code 229, which UI Events gives to all keys that an input method handles.
+ *
+ * @param {KeyboardEvent} event
+ */
+export function composes(event) {
+  return event.isComposing || event.keyCode === 229;
+}

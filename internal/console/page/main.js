@@ -5,6 +5,7 @@ import { Choices } from "./choices.js";
 import { Client, Problem } from "./client.js";
 import { Conversation } from "./conversation.js";
 import { drawer } from "./drawer.js";
+import { composes } from "./element.js";
 import { showExamples } from "./examples.js";
 import { NotSent } from "./notsent.js";
 import { Panel } from "./panel.js";
@@ -177,7 +178,7 @@ composer.addEventListener("submit", (event) => {
 });
 field.addEventListener("keydown", (event) => {
   // Enter also ends the composition of an input method, which must not send the question.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || composes(event)) return;
   event.preventDefault();
   composer.requestSubmit();
 });

@@ -1,7 +1,7 @@
 // @ts-check
 // The list of conversations at the side.
 import { Problem } from "./client.js";
-import { element } from "./element.js";
+import { composes, element } from "./element.js";
 
 /** @typedef {import("./threads.js").Listed} Listed */
 
@@ -197,7 +197,7 @@ export class ThreadList {
       if (stay) this.#link(thread.thread_id)?.focus();
     };
     field.addEventListener("keydown", (event) => {
-      if (event.isComposing || (event.key !== "Enter" && event.key !== "Escape")) return;
+      if (composes(event) || (event.key !== "Enter" && event.key !== "Escape")) return;
       event.preventDefault();
       event.stopPropagation(); // Escape would close the drawer too
       void end(event.key === "Enter", true);
