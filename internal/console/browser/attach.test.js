@@ -25,6 +25,15 @@ describe("attachments and output", { skip: missing }, () => {
       }, [kind, member, name]);
       await page.getByText(name, { exact: true }).waitFor();
     }
+    // Cells of a spreadsheet come as text, and as a picture of them.
+    const prevented = await page.evaluate(() => {
+      const data = new DataTransfer();
+      data.items.add("a\tb", "text/plain");
+      data.items.add("<table><tr><td>a<td>b</table>", "text/html");
+      data.items.add(new File(["p"], "image.png", { type: "image/png" }));
+      return !document.getElementById("question").dispatchEvent(new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+    });
+    assert.equal(prevented, false, "the text is pasted");
     await page.getByRole("button", { name: "Remove gone.txt" }).click();
     await accessible(page);
     await fits(page);

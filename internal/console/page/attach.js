@@ -30,8 +30,10 @@ export class Attachments {
       input.value = ""; // so that the same file can be chosen again
     });
     target.addEventListener("paste", (event) => {
-      const files = event.clipboardData?.files;
+      const { files, types } = event.clipboardData ?? {};
       if (!files?.length) return;
+      // Office programs add a picture of the text. Copied files have at most their name as text, and pictures have HTML alone.
+      if (types?.includes("text/plain") && types.includes("text/html")) return;
       event.preventDefault();
       void this.add(files);
     });
