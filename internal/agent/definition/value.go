@@ -182,7 +182,7 @@ func (p *parser) readSchema(n *yaml.Node) (json.RawMessage, error) {
 	if _, err := schema.Compile(raw); err != nil {
 		return nil, p.errorAt(n, "output_schema cannot be used: %v", err)
 	}
-	if wrong := schema.CheckTypes(raw); wrong != nil { // no answer could conform to it
+	if wrong := schema.CheckTypes(raw); wrong != nil { // it would restrict nothing
 		return nil, p.errorAt(n, "output_schema cannot be used: %s %s", wrong.Pointer, wrong.Detail)
 	}
 	return raw, nil
