@@ -214,6 +214,9 @@ func (e *Expect) compile() (member string, err error) {
 		if e.schema, err = schema.Compile(e.Schema); err != nil {
 			return "schema", fmt.Errorf("the schema cannot be used: %w", err)
 		}
+		if wrong := schema.CheckTypes(e.Schema); wrong != nil { // it would restrict nothing, and every answer would pass
+			return "schema" + wrong.Pointer, fmt.Errorf("the schema cannot be used: it %s", wrong.Detail)
+		}
 	}
 	for member, globs := range map[string][]string{"calls": e.Calls, "never_calls": e.NeverCalls} {
 		for i, glob := range globs {
