@@ -215,6 +215,16 @@ func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []me
 }
 
 // Unwrap returns why the prompt cannot be had, such as mcp.ErrBadPrompt.
+// promptError reports that a server did not return a prompt.
+type promptError struct {
+	of  ServerPrompt
+	err error
+}
+
+func (e *promptError) Error() string {
+	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
+}
+
 func (e *promptError) Unwrap() error { return e.err }
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
@@ -259,6 +269,9 @@ const endWait = 10 * time.Second
 
 // turnTimeout bounds how long the end of a run waits until its turn is stored.
 const turnTimeout = 5 * time.Second
+
+// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
+var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
 
 // runsBeside reports whether the question may be answered while another run of its thread is active: it
 // brings its own history, and so does not depend on the answer of that run.
@@ -408,19 +421,6 @@ func (r *Request) givenMessages() []Message {
 		n--
 	}
 	return r.History[n:]
-}
-
-// errQueuedTooLong ends the wait for the active run of a thread. The caller then gets the *event.BusyError.
-var errQueuedTooLong = errors.New("the active run of the thread has not ended in time")
-
-// promptError reports that a server did not return a prompt.
-type promptError struct {
-	of  ServerPrompt
-	err error
-}
-
-func (e *promptError) Error() string {
-	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
 }
 
 // updateOffered sets the tools that the model is offered. The caller's tools and those that ask other
