@@ -95,11 +95,17 @@ func (c *Cluster) StopServer(i int) {
 }
 
 // Leader returns the number of the server that leads the stream of runs.
-func (c *Cluster) Leader(t testing.TB) (leader int) {
+func (c *Cluster) Leader(t testing.TB) int {
 	t.Helper()
-	Await(t, "the stream of runs to have a leader", func() bool {
+	return c.LeaderOf(t, "ANSWERD_RUNS")
+}
+
+// LeaderOf returns the number of the server that leads a stream.
+func (c *Cluster) LeaderOf(t testing.TB, stream string) (leader int) {
+	t.Helper()
+	Await(t, "the stream "+stream+" to have a leader", func() bool {
 		for i, s := range c.servers {
-			if s.JetStreamIsStreamLeader("$G", "ANSWERD_RUNS") {
+			if s.JetStreamIsStreamLeader("$G", stream) {
 				leader = i
 				return true
 			}

@@ -124,7 +124,7 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 			return
 		}
 		switch {
-		case !conn.IsConnected() || c.hasLeader(conn): // without a connection, the client library looks for a server
+		case !conn.IsConnected() || c.hasLeader(c.ctx, conn, runsName): // without a connection, the client library looks for a server
 			failures = 0
 		case failures+1 < leaderFailures || len(conn.Servers()) < 2:
 			failures++
@@ -136,11 +136,11 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 	}
 }
 
-// hasLeader reports whether the leader of the events' stream answers on a connection.
-func (c *client) hasLeader(conn *nats.Conn) bool {
-	ctx, cancel := context.WithTimeout(c.ctx, readyTimeout)
+// hasLeader reports whether the leader of a stream answers on a connection.
+func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) bool {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	m, err := conn.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+runsName, nil)
+	m, err := conn.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+stream, nil)
 	if err != nil {
 		return false
 	}
@@ -155,9 +155,24 @@ func (c *client) hasLeader(conn *nats.Conn) bool {
 	return true
 }
 
-// isLeaderless reports whether a stream has no leader: then any of its servers sends the state.
+// maxSilence is how long a leader may hear nothing from most of its replicas and count as the leader. They answer its
+// heartbeats, which it sends every second.
+const maxSilence = 3 * time.Second
+
+// isLeaderless reports whether a stream has no leader: then any of its servers sends the state. A server that is cut
+// off from the others leads its streams for 10 to 20 s more, until it notices, while the others have elected a leader.
+// So a leader that does not hear of them is none.
 func isLeaderless(info *js.StreamInfo) bool {
-	return info.Cluster != nil && info.Cluster.Leader == ""
+	if info.Cluster == nil {
+		return false
+	}
+	silent := 0
+	for _, replica := range info.Cluster.Replicas {
+		if replica.Active > maxSilence {
+			silent++
+		}
+	}
+	return info.Cluster.Leader == "" || silent > len(info.Cluster.Replicas)/2
 }
 
 // CheckURL returns an error if the URL of a log is malformed. The error does not quote the URL,

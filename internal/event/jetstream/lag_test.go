@@ -86,3 +86,36 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 	reading.Wait()
 	t.Logf("%d reads, %d unavailable", reads.Load(), refused.Load())
 }
+
+// A server that is cut off from the others leads its streams for 10 to 20 s more, in which it answers with what it had.
+// A run that began meanwhile must not be reported as missing.
+func TestLeaderThatIsCutOffHidesNothing(t *testing.T) {
+	t.Parallel()
+	cluster := eventtest.StartCluster(t)
+	openLog(t, jetstream.Options{URL: cluster.URL()}) // creates the streams
+	isolated := cluster.LeaderOf(t, "ANSWERD_INDEX")
+	a := openLog(t, jetstream.Options{URL: cluster.URLs[(isolated+1)%3]})
+	b := openLog(t, jetstream.Options{URL: cluster.URLs[isolated]})
+	cluster.AwaitReplicas(t)
+	cluster.Isolate(isolated, false)
+	id := ""
+	eventtest.Await(t, "the other servers to take a run", func() bool {
+		id = a.NewID()
+		err := a.Create(t.Context(), event.Run{ID: id})
+		if err == nil {
+			_, err = a.Append(t.Context(), id, event.Start{})
+		}
+		return err == nil
+	})
+	if _, err := b.Run(t.Context(), id); err != nil && !errors.Is(err, event.ErrUnavailable) { // nil: the log moved to another server
+		t.Errorf("Run at the server that is cut off = %v, want no error or %v", err, event.ErrUnavailable)
+	}
+	cluster.Heal()
+	eventtest.Await(t, "the run to be found", func() bool {
+		_, err := b.Run(t.Context(), id)
+		if err != nil && !errors.Is(err, event.ErrUnavailable) {
+			t.Fatalf("Run after the partition = %v, want no error or %v", err, event.ErrUnavailable)
+		}
+		return err == nil
+	})
+}

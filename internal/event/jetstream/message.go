@@ -354,6 +354,9 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	}
 	switch found := answer.Message; {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:
+		if c.clustered && !c.hasLeader(ctx, c.read, stream) { // it was cut off, and may lack what others have
+			return nil, unavailableError("read the log", errNoLeader)
+		}
 		return nil, nil
 	case answer.Error != nil:
 		return nil, unavailableError("read the log", answer.Error)
