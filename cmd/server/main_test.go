@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"answerd/internal/auth/authtest"
 	"answerd/internal/demo"
 	"answerd/internal/llm/llmtest"
 )
@@ -54,13 +55,13 @@ func newTestWorld(t testing.TB, script llmtest.Script) *testWorld {
 	w := &testWorld{model: llmtest.New(t, script), lines: &syncBuffer{}}
 	logger := slog.New(slog.NewJSONHandler(w.lines, nil))
 	w.iam = startTestService(t, func(url string) (http.Handler, func(), error) {
-		h, release, err := buildIAM("", clientSecret, logger)(url)
+		h, err := demo.NewIAM(demo.IAMConfig{Issuer: url, ClientID: demoClient, ClientSecret: clientSecret, Key: authtest.RSAKey(), Logger: logger})
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
 				w.tokens.Add(1)
 			}
 			h.ServeHTTP(rw, r)
-		}), release, err
+		}), noRelease, err
 	})
 	w.tools = startTestService(t, buildMCPServer(w.iam.url, logger))
 	return w

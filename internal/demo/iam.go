@@ -27,34 +27,37 @@ const (
 
 // IAMConfig configures the IAM and its one client. All strings are required.
 type IAMConfig struct {
-	Issuer                 string       // iss of the tokens and base of the advertised URLs
-	ClientID, ClientSecret string       // of the client
-	Logger                 *slog.Logger // nil means no log; tokens and secrets are never logged
+	Issuer                 string          // iss of the tokens and base of the advertised URLs
+	ClientID, ClientSecret string          // of the client
+	Key                    *rsa.PrivateKey // signs the tokens; nil means a new one, which takes about 0.1 s of CPU
+	Logger                 *slog.Logger    // nil means no log; tokens and secrets are never logged
 }
 
-// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). Its key ends
-// with the process, and so do its tokens: after a restart, nobody accepts them. It stores nothing that it
+// IAM is an OAuth 2.0 authorization server for client credentials (RFC 6749 section 4.4). The id of its key
+// ends with the process, and so do its tokens: after a restart, nobody accepts them. It stores nothing that it
 // has issued.
 type IAM struct {
 	http.Handler
 	config IAMConfig
-	key    *rsa.PrivateKey
 	keyID  string
 }
 
-// NewIAM returns an IAM with a new signing key. The error is about a configuration that would
+// NewIAM returns an IAM whose key has a new id. The error is about a configuration that would
 // issue tokens to any client.
 func NewIAM(c IAMConfig) (*IAM, error) {
 	if c.Issuer == "" || c.ClientID == "" || c.ClientSecret == "" {
 		return nil, errors.New("demo IAM: the issuer, the client's id and its secret are required")
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return nil, fmt.Errorf("demo IAM: make the signing key: %w", err)
+	if c.Key == nil {
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
+		if err != nil {
+			return nil, fmt.Errorf("demo IAM: make the signing key: %w", err)
+		}
+		c.Key = key
 	}
 	mux := http.NewServeMux()
-	m := &IAM{mux, c, key, rand.Text()}
+	m := &IAM{mux, c, rand.Text()}
 	mux.HandleFunc("POST "+TokenPath, m.serveToken)
 	mux.HandleFunc("GET "+JWKSPath, m.serveJWKS)
 	mux.HandleFunc("GET /.well-known/openid-configuration", m.serveMetadata)
@@ -127,7 +130,7 @@ func (m *IAM) issueToken(w http.ResponseWriter) {
 func (m *IAM) signClaims(claims jwt.MapClaims) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
 	t.Header["kid"], t.Header["typ"] = m.keyID, "at+jwt"
-	return t.SignedString(m.key)
+	return t.SignedString(m.config.Key)
 }
 
 // serveJWKS publishes the public key (RFC 7517).
@@ -135,7 +138,7 @@ func (m *IAM) serveJWKS(w http.ResponseWriter, _ *http.Request) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	writeJSON(w, http.StatusOK, map[string]any{"keys": []any{map[string]string{
 		"kty": "RSA", "use": "sig", "alg": "RS256", "kid": m.keyID,
-		"n": b64(m.key.N.Bytes()), "e": b64(big.NewInt(int64(m.key.E)).Bytes()),
+		"n": b64(m.config.Key.N.Bytes()), "e": b64(big.NewInt(int64(m.config.Key.E)).Bytes()),
 	}}})
 }
 

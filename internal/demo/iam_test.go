@@ -12,6 +12,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/authtest"
 )
 
 const (
@@ -24,7 +25,7 @@ func startIAM(t *testing.T, c IAMConfig) (*IAM, *httptest.Server) {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(nil)
 	c.Issuer = "http://" + srv.Listener.Addr().String()
-	c.ClientID, c.ClientSecret = testClient, testSecret
+	c.ClientID, c.ClientSecret, c.Key = testClient, testSecret, authtest.RSAKey()
 	iam, err := NewIAM(c)
 	if err != nil {
 		t.Fatal(err)

@@ -2,8 +2,6 @@ package demo
 
 import (
 	"bytes"
-	"crypto/rand"
-	"crypto/rsa"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -16,6 +14,8 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"answerd/internal/auth/authtest"
 )
 
 // bearerTransport sends token with every request.
@@ -123,10 +123,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		}
 		return "Bearer " + s
 	}
-	foreign, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	foreign := authtest.OtherRSAKey()
 	past := time.Now().Add(-time.Hour).Unix()
 	for _, c := range []struct {
 		name, authorization string
@@ -149,12 +146,12 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		{"wrong scope", sign(jwt.MapClaims{"scope": "other"}), 403, "insufficient_scope"},
 		{"right kid, wrong key", with(jwt.SigningMethodRS256, foreign, nil), 401, "invalid_token"},
 		{"alg none", with(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, nil), 401, "invalid_token"},
-		{"HS256 with the public modulus", with(jwt.SigningMethodHS256, iam.key.N.Bytes(), nil), 401, "invalid_token"},
-		{"RS512", with(jwt.SigningMethodRS512, iam.key, nil), 401, "invalid_token"},
-		{"critical extension", with(jwt.SigningMethodRS256, iam.key, map[string]any{"crit": []string{"x"}}), 401, "invalid_token"},
-		{"ID token", with(jwt.SigningMethodRS256, iam.key, map[string]any{"typ": "logout+jwt"}), 401, "invalid_token"},
-		{"no kid", with(jwt.SigningMethodRS256, iam.key, map[string]any{"kid": ""}), 401, "invalid_token"},
-		{"unknown kid", with(jwt.SigningMethodRS256, iam.key, map[string]any{"kid": "../../keys"}), 401, "invalid_token"},
+		{"HS256 with the public modulus", with(jwt.SigningMethodHS256, iam.config.Key.N.Bytes(), nil), 401, "invalid_token"},
+		{"RS512", with(jwt.SigningMethodRS512, iam.config.Key, nil), 401, "invalid_token"},
+		{"critical extension", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"crit": []string{"x"}}), 401, "invalid_token"},
+		{"ID token", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"typ": "logout+jwt"}), 401, "invalid_token"},
+		{"no kid", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"kid": ""}), 401, "invalid_token"},
+		{"unknown kid", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"kid": "../../keys"}), 401, "invalid_token"},
 		// The guard is passed: a GET without a session is then MCP's own 400.
 		{"valid", sign(nil), 400, "-"},
 	} {
@@ -205,7 +202,7 @@ func TestMCPServerConnectsOnlyWithAToken(t *testing.T) {
 // The compose file starts both at once: the MCP server must start without an IAM, and must
 // not call a good token bad meanwhile.
 func TestMCPServerWithoutIAMIsUnavailable(t *testing.T) {
-	iam, err := NewIAM(IAMConfig{Issuer: "http://iam", ClientID: testClient, ClientSecret: testSecret})
+	iam, err := NewIAM(IAMConfig{Issuer: "http://iam", ClientID: testClient, ClientSecret: testSecret, Key: authtest.RSAKey()})
 	if err != nil {
 		t.Fatal(err)
 	}
