@@ -65,10 +65,11 @@ func TestRunIsGoneAfterItsRetentionAndKeepsItsOwner(t *testing.T) {
 }
 
 func TestFullLogDeletesRunsByShare(t *testing.T) {
-	t.Parallel()
-	log := memory.New(memory.Options{MaxBytes: 8 << 20})
-	defer log.Close()
-	eventtest.Fairness(t, 8<<20/4*3, func(*testing.T) event.Log { return log })
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{MaxBytes: 8 << 20})
+		defer log.Close()
+		eventtest.Fairness(t, 8<<20/4*3, func(*testing.T) event.Log { return log })
+	})
 }
 
 func TestMaxBytesDropsTheRunThatEndedFirst(t *testing.T) {
