@@ -381,9 +381,16 @@ func TestCacheOfEndedRunsIsBounded(t *testing.T) {
 func TestIndexFullOfTombstonesTakesNewRuns(t *testing.T) {
 	t.Parallel()
 	l := openEmbedded(t, Options{Retention: time.Nanosecond, MaxBytes: 8 << 20})
-	for i := range 30 {
-		for n := range 200 {
-			createRun(t, l, fmt.Sprintf("run_%d_%d", i, n), event.Start{}, event.FinalAnswer{})
+	owner := event.Owner{Subject: strings.Repeat("ada", 300)} // is in every tombstone: 960 runs fill the index
+	for i := range 20 {
+		for n := range 60 {
+			id := fmt.Sprintf("run_%d_%d", i, n)
+			if err := l.Create(t.Context(), event.Run{ID: id, Owner: owner, Key: id, Created: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Append(t.Context(), id, event.FinalAnswer{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		var replicas sync.WaitGroup
 		for range 3 {
