@@ -17,6 +17,7 @@ import (
 // A run that it lacks must not be reported as deleted. The notes of a run must be complete: without
 // them, a process that takes the run over would make a call again.
 func TestLaggingReplicaHidesNothing(t *testing.T) {
+	t.Parallel()
 	cluster := eventtest.StartCluster(t)
 	a := openLog(t, jetstream.Options{URL: cluster.URL()})
 	cluster.AwaitReplicas(t)

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(createURL); url != "" {
 		createUntilKilled(url) // this process is one that TestKeyOfAKilledCreatorIsFreeAfterALease kills
 	}
-	// The tests that run in parallel wait for servers and leases most of the time.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	// The tests that run in parallel wait for servers, leases and elections most of the time.
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
