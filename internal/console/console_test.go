@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 )
 
 // serve starts the handler on loopback.
@@ -168,24 +169,32 @@ func TestPagePolicyNamesTheTokenEndpointOnly(t *testing.T) {
 // An issuer that is down costs the page its sign-in, and nothing else. The page changes with what is
 // known, and so does its ETag.
 func TestPageIsServedWithoutItsIssuer(t *testing.T) {
-	fails := true
-	s := httptest.NewServer(Handler(Options{SignIn: func(ctx context.Context) (SignIn, error) {
-		if fails {
-			<-ctx.Done()
-			return SignIn{}, ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		fails := true
+		h := Handler(Options{SignIn: func(ctx context.Context) (SignIn, error) {
+			if fails {
+				<-ctx.Done()
+				return SignIn{}, ctx.Err()
+			}
+			return SignIn{TokenEndpoint: "https://iam.example/t"}, nil
+		}})
+		ask := func(etag string) *http.Response {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+			r.Header.Set("If-None-Match", etag)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Result()
 		}
-		return SignIn{TokenEndpoint: "https://iam.example/t"}, nil
-	}}))
-	t.Cleanup(s.Close)
-	res, body := get(t, s.Client(), s.URL+"/")
-	if res.StatusCode != http.StatusOK || !strings.Contains(body, "You cannot sign in at this time") {
-		t.Errorf("got %s %.900s, want the page, which says that nobody can sign in", res.Status, body)
-	}
-	checkHeader(t, "/", res.Header)
-	fails = false
-	if res, _ := get(t, s.Client(), s.URL+"/", "If-None-Match", res.Header.Get("ETag")); res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Content-Security-Policy"), "https://iam.example") {
-		t.Errorf("got %s, policy %q, want the new page", res.Status, res.Header.Get("Content-Security-Policy"))
-	}
+		res := ask("")
+		if body, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(body), "You cannot sign in at this time") {
+			t.Errorf("got %s %.900s, %v, want the page, which says that nobody can sign in", res.Status, body, err)
+		}
+		checkHeader(t, "/", res.Header)
+		fails = false
+		if res := ask(res.Header.Get("ETag")); res.StatusCode != http.StatusOK || !strings.Contains(res.Header.Get("Content-Security-Policy"), "https://iam.example") {
+			t.Errorf("got %s, policy %q, want the new page", res.Status, res.Header.Get("Content-Security-Policy"))
+		}
+	})
 }
 
 func TestFileOfAnUnknownKindIsRefused(t *testing.T) {
