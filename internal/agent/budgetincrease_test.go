@@ -189,6 +189,7 @@ func TestSecondsCanBeRaised(t *testing.T) {
 
 // A process may die at any moment of the asking, too.
 func TestRaisedLimitOutlivesItsProcess(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		asked agent.Budget
 		calls int // that are made

@@ -74,6 +74,7 @@ func deliversTo(t *testing.T, e *ends) func(*agent.Options) {
 // The end of a parent is delivered, to its callback too; that of its child is not. Drain waits until a
 // receiver that failed has all.
 func TestEndOfARunIsDeliveredAndThatOfItsChildIsNot(t *testing.T) {
+	t.Parallel() // it waits for the second and the third attempt
 	e := newEnds(t, 2)
 	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
 		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),

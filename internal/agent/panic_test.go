@@ -103,6 +103,7 @@ func (l *forgetful) Run(ctx context.Context, id string) (event.Run, error) {
 // F32: a bug over a run that is to be taken up costs neither the process nor the run: it is
 // given back, and taken up again.
 func TestPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
+	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))
 	run := agenttest.NewFixture(t, says, durable(origin)).StartRun(t, agent.Request{Question: "?", Background: true})
