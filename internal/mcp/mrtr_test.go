@@ -81,6 +81,7 @@ func TestCallFailsAfterTooManyRoundTrips(t *testing.T) {
 
 // A server that never finishes costs no more than the time of the call.
 func TestCallWithEndlessRoundTripsTimesOut(t *testing.T) {
+	t.Parallel()
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string {
 		return `{"resultType":"input_required","requestState":"again"}`
 	}, make(chan round, 64))).URL, Timeout: 300 * time.Millisecond})

@@ -116,6 +116,7 @@ func TestStandaloneStreamReconnects(t *testing.T) {
 
 // S3.2, S4.5: 404 to the GET of a session that had a stream says that it is gone.
 func TestStandaloneStreamReplacesALostSession(t *testing.T) {
+	t.Parallel()
 	shakes := make(chan string, 8)
 	gets := map[string]int{}
 	var mu sync.Mutex // protects gets

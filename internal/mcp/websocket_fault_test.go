@@ -203,6 +203,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 
 // S4.5: a socket that breaks is made again, and the tools listed, without a call.
 func TestWebSocketComesBackByItself(t *testing.T) {
+	t.Parallel()
 	listed := make(chan struct{}, 10)
 	mcp := tools(nil)
 	mcp.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
