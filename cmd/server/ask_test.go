@@ -196,6 +196,7 @@ func TestAskAsksThePersonAboutCallsAndForms(t *testing.T) {
 		"form without user": {"Book a table", nil, "decline"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			out, errs, err := askSession(t, url, c.question, c.lines...)
 			if err != nil || !strings.Contains(out, c.want) {
 				t.Errorf("got answer %q, %v, and\n%s\nwant %q", out, err, errs, c.want)

@@ -45,38 +45,47 @@ func TestDocumentExamplesRun(t *testing.T) {
 		"docs/clients/mcp-hosts.md": 1, "docs/clients/openai-node.md": 2, "docs/clients/openai-python.md": 2,
 		"docs/tasks/structured-output.md": 2, "docs/tasks/conversations.md": 4, "docs/tasks/attachments.md": 1,
 	} {
-		doc, err := os.ReadFile("../../" + page)
-		if err != nil {
-			t.Fatal(err)
+		t.Run(page, func(t *testing.T) {
+			t.Parallel() // beside other pages; the examples of a page may belong to one thread
+			runExamples(t, page, atLeast, url)
+		})
+	}
+}
+
+// runExamples runs the code blocks of a page, in order, against the demo at url.
+func runExamples(t *testing.T, page string, atLeast int, url string) {
+	t.Helper()
+	doc, err := os.ReadFile("../../" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	title, ran := "", 0
+	for _, part := range exampleBlock.FindAllStringSubmatch(string(doc), -1) {
+		if part[1] != "" {
+			title = part[1]
+			continue
 		}
-		title, ran := "", 0
-		for _, part := range exampleBlock.FindAllStringSubmatch(string(doc), -1) {
-			if part[1] != "" {
-				title = part[1]
-				continue
+		run := runners[part[2]]
+		if run == nil {
+			continue
+		}
+		ran++
+		t.Run(title, func(t *testing.T) {
+			if part[2] != "sh" && part[2] != "go" && os.Getenv("ANSWERD_TEST_LONG") == "" {
+				t.Skip("another language than Go's: make clients runs it")
 			}
-			run := runners[part[2]]
-			if run == nil {
-				continue
+			code := strings.ReplaceAll(part[3], "http://127.0.0.1:8080", url)
+			if code == part[3] {
+				t.Errorf("the example does not ask the demo: got code %q, want the address http://127.0.0.1:8080 in it", code)
 			}
-			ran++
-			t.Run(page+"/"+title, func(t *testing.T) {
-				if part[2] != "sh" && part[2] != "go" && os.Getenv("ANSWERD_TEST_LONG") == "" {
-					t.Skip("another language than Go's: make clients runs it")
-				}
-				code := strings.ReplaceAll(part[3], "http://127.0.0.1:8080", url)
-				if code == part[3] {
-					t.Errorf("the example does not ask the demo: got code %q, want the address http://127.0.0.1:8080 in it", code)
-				}
-				out := combinedOutput(t, run(t, code))
-				if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
-					t.Errorf("got output %s, want it to contain 100 or \"May I? delete_note\"", out)
-				}
-			})
-		}
-		if ran < atLeast {
-			t.Errorf("%s: got %d examples, want at least %d", page, ran, atLeast)
-		}
+			out := combinedOutput(t, run(t, code))
+			if !strings.Contains(out, "100") && !strings.Contains(out, "May I? delete_note") {
+				t.Errorf("got output %s, want it to contain 100 or \"May I? delete_note\"", out)
+			}
+		})
+	}
+	if ran < atLeast {
+		t.Errorf("%s: got %d examples, want at least %d", page, ran, atLeast)
 	}
 }
 
