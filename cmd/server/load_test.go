@@ -92,7 +92,9 @@ func TestThreeTimesTheLoadIsRefusedWellAndAnsweredWhole(t *testing.T) {
 	const places, took = 20, 400 * time.Millisecond // so that 50 answers a second fit
 	seconds := 2
 	if os.Getenv("LOAD") != "" {
-		seconds = 120
+		seconds = 120 // and without parallel tests, for the figures
+	} else {
+		t.Parallel()
 	}
 	clients := []*http.Client{newClientFrom(t, "127.0.0.1"), newClientFrom(t, "127.0.0.2")}
 	w := newTestWorld(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
