@@ -48,7 +48,7 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 	if err != nil {
 		return definition.File{}, &configError{"AGENTS_FILE", "cannot be read: " + fileReason(err)}
 	}
-	o := definition.Options{
+	opts := definition.Options{
 		Dir: filepath.Dir(c.AgentsFile), AnyModel: len(models) == 0, Models: []string{defaultModel}, Servers: servers,
 		HasPrice: func(model string) bool { return models[cmp.Or(model, defaultModel)].Price != nil },
 		ReadFile: func(name string) ([]byte, error) {
@@ -60,9 +60,9 @@ func (c *config) parseAgents(defaultModel string, models map[string]llm.Profile,
 		},
 	}
 	for id := range models {
-		o.Models = append(o.Models, id)
+		opts.Models = append(opts.Models, id)
 	}
-	file, err := definition.Parse(data, o)
+	file, err := definition.Parse(data, opts)
 	if err != nil {
 		return file, &configError{"AGENTS_FILE", err.Error()}
 	}
@@ -124,15 +124,15 @@ func (c *config) describeAgents() string {
 }
 
 // printAgents prints what each agent of AGENTS_FILE may use, of the tools that were listed.
-func printAgents(ctx context.Context, stdout io.Writer, c config, tools *mcp.Client) {
-	if len(c.agents) == 0 {
+func printAgents(ctx context.Context, stdout io.Writer, cfg config, tools *mcp.Client) {
+	if len(cfg.agents) == 0 {
 		return
 	}
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "AGENT\tMODEL\tTURNS\tTOOLS\tAPPROVAL\tASKS\tBUDGET")
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "AGENT\tMODEL\tTURNS\tTOOLS\tAPPROVAL\tASKS\tBUDGET")
 	all := tools.Tools(ctx)
-	for i := range c.agents {
-		a := &c.agents[i]
+	for i := range cfg.agents {
+		a := &cfg.agents[i]
 		var names, approved, limits []string
 		for _, t := range a.FilterTools(all) {
 			names = append(names, t.Name)
@@ -140,23 +140,23 @@ func printAgents(ctx context.Context, stdout io.Writer, c config, tools *mcp.Cli
 				approved = append(approved, t.Name)
 			}
 		}
-		budget := a.Budget.Within(c.budget()).ByName()
+		budget := a.Budget.Within(cfg.budget()).ByName()
 		for _, name := range []string{"tool_calls", "input_tokens", "output_tokens", "total_tokens", "seconds", "result_bytes", "cost"} {
 			if budget[name] > 0 {
 				limits = append(limits, fmt.Sprintf("%s %g", name, budget[name]))
 			}
 		}
-		id, turns := a.ID, c.MaxTurns
+		id, turns := a.ID, cfg.MaxTurns
 		if a.MaxTurns > 0 {
 			turns = min(turns, a.MaxTurns)
 		}
 		if i == 0 {
 			id += " (default)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", id, cmp.Or(a.Model, c.DefaultModelID), turns,
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", id, cmp.Or(a.Model, cfg.DefaultModelID), turns,
 			summarizeNames(names), summarizeNames(approved), summarizeNames(a.Agents), summarizeNames(limits))
 	}
-	w.Flush()
+	table.Flush()
 	fmt.Fprintln(stdout)
 }
 
@@ -165,7 +165,8 @@ const maxNamesInTable = 12
 
 // summarizeNames returns names in one line, or a dash if there are none.
 func summarizeNames(names []string) string {
-	switch n := len(names); {
+	n := len(names)
+	switch {
 	case n == 0:
 		return "–"
 	case n > maxNamesInTable:

@@ -91,7 +91,8 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 		if err := flags.Parse(args); err != nil {
 			return nil, err
 		}
-		if args = flags.Args(); len(args) > 0 {
+		args = flags.Args()
+		if len(args) > 0 {
 			words, args = append(words, args[0]), args[1:]
 		}
 	}
@@ -104,7 +105,8 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 	url, local := flags.url, false
 	if url == "" {
 		addr := cmp.Or(environ.get("ADDR"), "127.0.0.1:8080")
-		if url = "http://" + reachableAddr(addr); !isAlive(ctx, url) {
+		url = "http://" + reachableAddr(addr)
+		if !isAlive(ctx, url) {
 			service, err := startLocalService(ctx, environ, stderr)
 			if err != nil {
 				return err
@@ -190,19 +192,22 @@ type localService struct {
 // port, without inbound authentication and metrics. It logs only errors unless the settings say
 // otherwise.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
-	c, err := loadConfig(environ)
+	cfg, err := loadConfig(environ)
 	if err != nil {
 		return nil, err
 	}
-	c.Addr, c.MetricsAddr, c.AllowedHosts, c.AuthIssuer = "127.0.0.1:0", "", nil, ""
-	c.ShutdownDelay, c.DrainTimeout = 0, time.Second
-	if environ.get("LOG_LEVEL") == "" && !c.Debug {
-		c.LogLevel = "error"
+	cfg.Addr = "127.0.0.1:0"
+	cfg.MetricsAddr = ""
+	cfg.AllowedHosts = nil
+	cfg.AuthIssuer = ""
+	cfg.ShutdownDelay, cfg.DrainTimeout = 0, time.Second
+	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
+		cfg.LogLevel = "error"
 	}
 	// Ctrl-C must not end the service at once, because the session then cancels its run.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	listening, ended := make(chan string, 1), make(chan error, 1)
-	go func() { ended <- serve(ctx, c, stderr, func(addr string) { listening <- addr }) }()
+	go func() { ended <- serve(ctx, cfg, stderr, func(addr string) { listening <- addr }) }()
 	select {
 	case addr := <-listening:
 		return &localService{url: "http://" + addr, stop: func() {
@@ -223,71 +228,103 @@ type evalFlags struct {
 	parallel   int
 }
 
-// evalCommand runs `answerd eval`, which asks the questions of a suite and checks the answers.
+// evalCommand runs `answerd eval`, which asks the questions of a suite and checks the answers. With -against it asks
+// them a second time, of a configuration with other settings, and compares.
 func evalCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
-	f := evalFlags{parallel: 4}
-	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
-	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
-	flags.StringVar(&f.out, "out", "", "file for the report as JSON")
-	flags.StringVar(&f.junit, "junit", "", "file for the report as JUnit XML")
-	flags.StringVar(&f.against, "against", "", "file with the settings of a configuration to compare with")
-	flags.IntVar(&f.parallel, "parallel", f.parallel, "questions at a time")
-	words, err := parseFlags(flags, args)
-	if err != nil || len(words) != 1 || f.parallel < 1 || f.parallel > 64 {
+	flags, path, err := parseEvalFlags(args)
+	if err != nil {
 		return &usageError{"usage: answerd eval SUITE.yaml [-url U] [-token-file F] [-out report.json] [-junit report.xml] [-against other.env] [-parallel 1…64]"}
 	}
-	data, err := os.ReadFile(words[0])
+	suite, err := readSuite(path)
 	if err != nil {
-		return &usageError{"the suite cannot be read: " + fileReason(err)}
+		return err
 	}
-	suite, err := eval.Parse(data, eval.FileOptions{Name: filepath.Base(words[0]), Dir: filepath.Dir(words[0]), ReadFile: os.ReadFile})
+	against, err := flags.environmentAgainst(environ)
 	if err != nil {
-		return fmt.Errorf("%s: %w", words[0], err)
+		return err
 	}
-	other := maps.Clone(environ)
-	if f.against != "" {
-		text, err := os.ReadFile(f.against)
-		if err != nil {
-			return &usageError{"-against cannot be read: " + fileReason(err)}
-		}
-		settings, err := mcpconfig.ReadEnv(string(text))
-		if err != nil {
-			return &usageError{fmt.Sprintf("-against %s: %v", f.against, err)}
-		}
-		other.override(settings)
-	}
-	reports, err := openReports(f.out, f.junit)
+	reports, err := openReports(flags.out, flags.junit)
 	if err != nil {
 		return err
 	}
 	defer reports.close()
-	report, err := f.evaluate(ctx, suite, f.url, environ, stdout, stderr)
+	report, err := flags.evaluate(ctx, suite, flags.url, environ, stdout, stderr)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return terminal.ErrInterrupted
 	case err != nil:
-		return fmt.Errorf("%s: %w", words[0], err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	if f.against != "" && !report.Interrupted {
-		fmt.Fprintf(stdout, "\n%s:\n", f.against)
-		compared, err := f.evaluate(ctx, suite, "", other, stdout, stderr)
+	if flags.against != "" && !report.Interrupted {
+		fmt.Fprintf(stdout, "\n%s:\n", flags.against)
+		compared, err := flags.evaluate(ctx, suite, "", against, stdout, stderr)
 		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("-against %s: %w", f.against, err)
+			return fmt.Errorf("-against %s: %w", flags.against, err)
 		}
-		compared.Configuration = f.against
+		compared.Configuration = flags.against
 		report.CompareWith(compared)
 	}
 	report.PrintSummary(stdout)
-	switch err := reports.write(&report); {
-	case err != nil:
+	if err := reports.write(&report); err != nil {
 		return err
+	}
+	switch {
 	case ctx.Err() != nil:
 		return terminal.ErrInterrupted
 	case !report.Passed:
 		return fmt.Errorf("eval: %d of %d cases are below their pass rate", len(report.Cases)-report.PassedCases, len(report.Cases))
 	}
 	return nil
+}
+
+// parseEvalFlags parses the arguments of eval, and returns the flags and the path of the suite.
+func parseEvalFlags(args []string) (f evalFlags, path string, _ error) {
+	flags := flag.NewFlagSet("eval", flag.ContinueOnError)
+	flags.StringVar(&f.url, "url", "", "base URL of a running answerd")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token")
+	flags.StringVar(&f.out, "out", "", "file for the report as JSON")
+	flags.StringVar(&f.junit, "junit", "", "file for the report as JUnit XML")
+	flags.StringVar(&f.against, "against", "", "file with the settings of a configuration to compare with")
+	flags.IntVar(&f.parallel, "parallel", 4, "questions at a time")
+	words, err := parseFlags(flags, args)
+	if err != nil {
+		return f, "", err
+	}
+	if len(words) != 1 || f.parallel < 1 || f.parallel > 64 {
+		return f, "", errors.New("not one suite, or -parallel is out of range")
+	}
+	return f, words[0], nil
+}
+
+// readSuite reads and parses the suite at path.
+func readSuite(path string) (eval.Suite, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return eval.Suite{}, &usageError{"the suite cannot be read: " + fileReason(err)}
+	}
+	suite, err := eval.Parse(data, eval.FileOptions{Name: filepath.Base(path), Dir: filepath.Dir(path), ReadFile: os.ReadFile})
+	if err != nil {
+		return eval.Suite{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return suite, nil
+}
+
+// environmentAgainst returns environ with the settings of the file at -against, or as it is without that flag.
+func (f *evalFlags) environmentAgainst(environ environment) (environment, error) {
+	if f.against == "" {
+		return environ, nil
+	}
+	text, err := os.ReadFile(f.against)
+	if err != nil {
+		return nil, &usageError{"-against cannot be read: " + fileReason(err)}
+	}
+	settings, err := mcpconfig.ReadEnv(string(text))
+	if err != nil {
+		return nil, &usageError{fmt.Sprintf("-against %s: %v", f.against, err)}
+	}
+	against := maps.Clone(environ)
+	against.override(settings)
+	return against, nil
 }
 
 // evaluate runs a suite with the answerd at url, or with one in this process. The latter keeps its
@@ -317,7 +354,7 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 		progress = func(text string) { fmt.Fprint(os.Stderr, "\r\x1b[K"+text) } // the line is replaced
 	}
 	table := eval.NewTable(stdout, suite)
-	o := eval.Options{
+	opts := eval.Options{
 		URL: strings.TrimRight(url, "/"), Parallel: f.parallel,
 		Progress: func(done, total int) { progress(fmt.Sprintf("%d of %d runs", done, total)) },
 		Done: func(c eval.CaseReport) {
@@ -326,9 +363,9 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 		},
 	}
 	if configuration == url {
-		o.Token = readToken(f.tokenFile)
+		opts.Token = readToken(f.tokenFile)
 	}
-	report, err := eval.Run(ctx, suite, o)
+	report, err := eval.Run(ctx, suite, opts)
 	progress("")
 	report.Configuration = configuration
 	return report, err
@@ -340,16 +377,16 @@ type reportFiles struct{ json, junit *os.File }
 
 // openReports creates the files that have a name.
 func openReports(json, junit string) (r reportFiles, err error) {
-	for _, f := range []struct {
+	for _, format := range []struct {
 		flag, name string
 		file       **os.File
 	}{{"-out", json, &r.json}, {"-junit", junit, &r.junit}} {
-		if f.name == "" {
+		if format.name == "" {
 			continue
 		}
-		if *f.file, err = os.Create(f.name); err != nil {
+		if *format.file, err = os.Create(format.name); err != nil {
 			r.close()
-			return reportFiles{}, &usageError{f.flag + " cannot be written: " + fileReason(err)}
+			return reportFiles{}, &usageError{format.flag + " cannot be written: " + fileReason(err)}
 		}
 	}
 	return r, nil

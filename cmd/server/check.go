@@ -41,12 +41,12 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return &usageError{"check takes only -accept, -ask and -strict; answerd help describes the commands"}
 	}
-	c, err := loadConfig(environ)
+	cfg, err := loadConfig(environ)
 	if err != nil {
 		return err
 	}
 	if *strict {
-		_, warnings, err := mcpServers(c)
+		_, warnings, err := mcpServers(cfg)
 		if err == nil && len(warnings) > 0 {
 			err = &configError{"MCP_CONFIG_PATH", "mcp.json: " + warnings[0]}
 		}
@@ -54,7 +54,7 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 			return err
 		}
 	}
-	return runCheck(ctx, c, *accept, *ask, stdout, stderr)
+	return runCheck(ctx, cfg, *accept, *ask, stdout, stderr)
 }
 
 // runCheck connects to every MCP server as serve would, and asks every model endpoint for its
@@ -64,31 +64,31 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 // It returns an error unless the event log, the IAM, all enabled servers and all endpoints answered,
 // and the definitions of all pinned tools are accepted, which accept does. With ask, the model must
 // also answer one question.
-func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io.Writer) error {
+func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
-	if c.LogLevel == "info" {
-		c.LogLevel = "warn" // the report says what lines of level info would
+	if cfg.LogLevel == "info" {
+		cfg.LogLevel = "warn" // the report says what lines of level info would
 	}
 	held := &heldLog{w: stderr}
 	defer held.release()
-	logger, err := telemetry.NewLogger(held, c.LogLevel, c.Debug)
+	logger, err := telemetry.NewLogger(held, cfg.LogLevel, cfg.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
-	if err := checkOffline(c, logger); err != nil {
+	if err := checkOffline(cfg, logger); err != nil {
 		return err
 	}
-	defer c.certificates.close()
-	tools, err := connectTools(c, mcp.Options{Logger: logger, StartWait: checkTimeout})
+	defer cfg.certificates.close()
+	tools, err := connectTools(cfg, mcp.Options{Logger: logger, StartWait: checkTimeout})
 	if err != nil {
 		return err
 	}
 	defer tools.close()
-	printConfiguration(stdout, c)
-	printModels(stdout, c)
-	next := checkModelEndpoints(ctx, c, stdout)
-	if !printEventLog(ctx, c, stdout) {
+	printConfiguration(stdout, cfg)
+	printModels(stdout, cfg)
+	next := checkModelEndpoints(ctx, cfg, stdout)
+	if !printEventLog(ctx, cfg, stdout) {
 		next = append(next, "EVENTS_URL: start NATS with JetStream, or correct the URL and EVENTS_CREDENTIALS_FILE")
 	}
 	if tools.tokens != nil {
@@ -96,7 +96,7 @@ func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io
 		if err != nil {
 			next = append(next, "IAM_BASE_URL: correct it, or IAM_CLIENT_ID, IAM_CLIENT_SECRET and SCOPE, so that the IAM issues a token")
 		}
-		fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(c.tokenURL()), tokenResult(err))
+		fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(cfg.tokenURL()), tokenResult(err))
 	}
 	tools.client.Tools(ctx) // waits until every server was tried
 	pinned, err := checkPins(stdout, tools.client, accept)
@@ -106,12 +106,12 @@ func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io
 	if !pinned {
 		next = append(next, "pins: accept the tools with answerd check -accept if the changes are meant, or ask who runs the server")
 	}
-	printAgents(ctx, stdout, c, tools.client)
+	printAgents(ctx, stdout, cfg, tools.client)
 	printSignIns(ctx, stdout, tools.client)
 	next = append(next, printServers(stdout, tools.client)...)
 	if ask {
 		fmt.Fprintln(stdout)
-		if err := askOnce(ctx, c, tools, stdout, logger); err != nil {
+		if err := askOnce(ctx, cfg, tools, stdout, logger); err != nil {
 			fmt.Fprintf(stdout, "no answer: %v\n", err)
 			next = append(next, "question: correct the model's settings; LOG_LEVEL=info answerd check -ask shows what the endpoint said")
 		}
@@ -128,21 +128,21 @@ func runCheck(ctx context.Context, c config, accept, ask bool, stdout, stderr io
 
 // checkOffline builds the parts that need files and no network, as serve would, and returns the first
 // error.
-func checkOffline(c config, logger *slog.Logger) error {
-	if _, err := newPrompt(c); err != nil {
+func checkOffline(cfg config, logger *slog.Logger) error {
+	if _, err := newPrompt(cfg); err != nil {
 		return err
 	}
-	if _, err := readRules(c); err != nil {
+	if _, err := readRules(cfg); err != nil {
 		return err
 	}
-	verifier, err := newVerifier(c, logger)
+	verifier, err := newVerifier(cfg, logger)
 	if err != nil {
 		return err
 	}
 	if verifier != nil {
 		verifier.Close()
 	}
-	return c.checkEventDirectory()
+	return cfg.checkEventDirectory()
 }
 
 // maxHeldLog bounds the bytes of log lines that wait for the end of a report.
@@ -180,26 +180,26 @@ func (h *heldLog) release() {
 }
 
 // printConfiguration prints how answerd understands the settings, without secrets.
-func printConfiguration(stdout io.Writer, c config) {
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONFIGURATION")
+func printConfiguration(stdout io.Writer, cfg config) {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "CONFIGURATION")
 	key := "without a key"
-	if !c.LLMAPIKey.IsZero() {
+	if !cfg.LLMAPIKey.IsZero() {
 		key = "with a key"
 	}
-	fmt.Fprintf(w, "endpoint\t%s, %s\n", publicURL(c.LLMBaseURL), key)
-	fmt.Fprintf(w, "model\t%s, tool calling %s\n", c.DefaultModelID, c.LLMToolCalling)
-	fmt.Fprintf(w, "agents\t%s\n", c.describeAgents())
-	fmt.Fprintf(w, "servers\t%s\n", c.describeServers())
-	fmt.Fprintf(w, "authentication\t%s\n", c.describeAuthentication())
-	fmt.Fprintf(w, "address\t%s\n", c.Addr)
-	level := c.LogLevel
-	if c.Debug {
+	fmt.Fprintf(table, "endpoint\t%s, %s\n", publicURL(cfg.LLMBaseURL), key)
+	fmt.Fprintf(table, "model\t%s, tool calling %s\n", cfg.DefaultModelID, cfg.LLMToolCalling)
+	fmt.Fprintf(table, "agents\t%s\n", cfg.describeAgents())
+	fmt.Fprintf(table, "servers\t%s\n", cfg.describeServers())
+	fmt.Fprintf(table, "authentication\t%s\n", cfg.describeAuthentication())
+	fmt.Fprintf(table, "address\t%s\n", cfg.Addr)
+	level := cfg.LogLevel
+	if cfg.Debug {
 		level = "debug"
 	}
-	fmt.Fprintf(w, "log\tlevel %s; events %s\n", level, c.describeEventLog())
-	w.Flush()
-	for _, warning := range c.warnings {
+	fmt.Fprintf(table, "log\tlevel %s; events %s\n", level, cfg.describeEventLog())
+	table.Flush()
+	for _, warning := range cfg.warnings {
 		fmt.Fprintf(stdout, "warning: %v\n", warning)
 	}
 	fmt.Fprintln(stdout)
@@ -312,15 +312,15 @@ func printSignIns(ctx context.Context, stdout io.Writer, tools *mcp.Client) {
 // printServers prints the table of servers, and returns the next step for each enabled server that
 // did not answer.
 func printServers(stdout io.Writer, tools *mcp.Client) (next []string) {
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "SERVER\tTYPE\tSTATE\tPROTOCOL\tTOOLS\tREASON")
 	for _, s := range tools.Servers() {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", s.Name, s.Type, s.State, s.Protocol, s.Tools, s.Reason)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", s.Name, s.Type, s.State, s.Protocol, s.Tools, s.Reason)
 		if s.State != mcp.Connected && s.State != mcp.Disabled {
 			next = append(next, fmt.Sprintf("server %s: %s", s.Name, serverNextStep(s.Reason)))
 		}
 	}
-	w.Flush()
+	table.Flush()
 	return next
 }
 
@@ -352,7 +352,8 @@ func serverNextStep(reason string) string {
 // client use it as their health check.
 func checkHealth(ctx context.Context, environ environment) error {
 	addr := environ.get("ADDR")
-	switch port := environ.get("PORT"); {
+	port := environ.get("PORT")
+	switch {
 	case addr == "" && port != "":
 		addr = ":" + port
 	case addr == "":
@@ -391,42 +392,50 @@ func checkHealth(ctx context.Context, environ environment) error {
 // askOnce asks the default model one question and prints the calls and the answer. It offers the
 // model one read-only tool that needs no approval, if there is one. The run is a real one, with its own
 // log in memory. The error is nil only if the run ends with an answer.
-func askOnce(ctx context.Context, c config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
-	c.EnableTracing = false
-	tel, err := newTelemetry(ctx, c, logger)
+func askOnce(ctx context.Context, cfg config, tools toolset, stdout io.Writer, logger *slog.Logger) error {
+	cfg.EnableTracing = false
+	tel, err := newTelemetry(ctx, cfg, logger)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tel.Shutdown(ctx) }()
-	models := openModels(ctx, c, tel, logger)
+	models := openModels(ctx, cfg, tel, logger)
 	defer func() { models.end() }()
-	prompt, err := newPrompt(c)
+	prompt, err := newPrompt(cfg)
 	if err != nil {
 		return err
 	}
 	log := memory.New(memory.Options{})
 	a, err := agent.New(agent.Options{
-		Model: models.router, Tools: tools.client, Log: log, DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Prompt: prompt,
-		MaxTurns: 3, MaxOutputTokens: c.MaxOutputTokens, Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
+		Model: models.router, Tools: tools.client, Log: log, DefaultModel: cfg.DefaultModelID, Profiles: cfg.profiles(), Prompt: prompt,
+		MaxTurns: 3, MaxOutputTokens: cfg.MaxOutputTokens, Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
 		return err
 	}
 	defer a.Drain(ctx)
-	question := agent.Request{Question: "Answer with the word ready.", ToolChoice: agent.ToolNone, Background: true}
-	offered := a.ToolsFor(ctx, auth.Identity{})
-	if tool, ok := readOnlyTool(offered); ok {
-		question.ToolChoice, question.Tools = agent.ToolAuto, []string{tool.Name}
-		question.Question = fmt.Sprintf("Call the tool %s once, with arguments of your choice, and say in one sentence what it returned.", tool.Name)
-	} else if len(offered) > 0 {
-		fmt.Fprintln(stdout, "the model gets no tool: none is read-only (readOnlyHint) and needs no approval")
-	}
-	fmt.Fprintf(stdout, "asking %s: %s\n", c.DefaultModelID, question.Question)
+	question := testQuestion(a.ToolsFor(ctx, auth.Identity{}), stdout)
+	fmt.Fprintf(stdout, "asking %s: %s\n", cfg.DefaultModelID, question.Question)
 	run, err := a.Start(ctx, auth.Identity{}, question)
 	if err != nil {
 		return fmt.Errorf("start a run: %w", err)
 	}
 	return printRun(ctx, log, run.ID, stdout)
+}
+
+// testQuestion returns a question that makes the model call one of the tools that may be called without harm, or that
+// only asks for an answer. If there are tools and none may be called, it says so on stdout.
+func testQuestion(tools []catalog.Tool, stdout io.Writer) agent.Request {
+	if tool, ok := readOnlyTool(tools); ok {
+		return agent.Request{
+			Question:   fmt.Sprintf("Call the tool %s once, with arguments of your choice, and say in one sentence what it returned.", tool.Name),
+			ToolChoice: agent.ToolAuto, Tools: []string{tool.Name}, Background: true,
+		}
+	}
+	if len(tools) > 0 {
+		fmt.Fprintln(stdout, "the model gets no tool: none is read-only (readOnlyHint) and needs no approval")
+	}
+	return agent.Request{Question: "Answer with the word ready.", ToolChoice: agent.ToolNone, Background: true}
 }
 
 // readOnlyTool returns the first tool that a question may call without an approval and that its server

@@ -37,27 +37,27 @@ type modelEndpoint struct {
 
 // modelEndpoints returns the endpoints of all configured models.
 func (c *config) modelEndpoints() []modelEndpoint {
-	e := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
+	endpoint := modelEndpoint{urlSetting: "LLM_BASE_URL", keySetting: "LLM_API_KEY", baseURL: c.LLMBaseURL, key: c.LLMAPIKey, tls: c.certificates.llm}
 	var own []modelEndpoint
-	for _, p := range c.servedModels() {
-		id := cmp.Or(p.Upstream, p.ID)
-		if p.BaseURL == "" {
-			e.models = append(e.models, id)
+	for _, profile := range c.servedModels() {
+		id := cmp.Or(profile.Upstream, profile.ID)
+		if profile.BaseURL == "" {
+			endpoint.models = append(endpoint.models, id)
 			continue
 		}
-		key := p.APIKey
-		if p.APIKeyFile != "" {
-			key = (&secretFile{path: p.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
+		key := profile.APIKey
+		if profile.APIKeyFile != "" {
+			key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
 		}
 		own = append(own, modelEndpoint{
-			urlSetting: "MODELS_FILE, base_url of " + p.ID, keySetting: "MODELS_FILE, api_key of " + p.ID,
-			baseURL: p.BaseURL, key: auth.NewSecret(key), headers: p.Headers, query: p.Query, tls: c.modelCertificates.models[p.ID], models: []string{id},
+			urlSetting: "MODELS_FILE, base_url of " + profile.ID, keySetting: "MODELS_FILE, api_key of " + profile.ID,
+			baseURL: profile.BaseURL, key: auth.NewSecret(key), headers: profile.Headers, query: profile.Query, tls: c.modelCertificates.models[profile.ID], models: []string{id},
 		})
 	}
-	if len(e.models) == 0 {
+	if len(endpoint.models) == 0 {
 		return own // every model has an endpoint of its own
 	}
-	return append([]modelEndpoint{e}, own...)
+	return append([]modelEndpoint{endpoint}, own...)
 }
 
 // endpointState describes what a probe found out about an endpoint.
@@ -70,16 +70,16 @@ type endpointState struct {
 // checkModelEndpoints prints whether each endpoint of a model answers, and reports the next step
 // for each that does not.
 func checkModelEndpoints(ctx context.Context, c config, stdout io.Writer) (next []string) {
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL ENDPOINT\tSTATE\tREASON")
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MODEL ENDPOINT\tSTATE\tREASON")
 	for _, e := range c.modelEndpoints() {
 		found := e.probe(ctx)
-		fmt.Fprintf(w, "%s\t%s\t%s\n", publicURL(e.baseURL), found.state, found.reason)
+		fmt.Fprintf(table, "%s\t%s\t%s\n", publicURL(e.baseURL), found.state, found.reason)
 		if found.next != "" {
 			next = append(next, found.next)
 		}
 	}
-	w.Flush()
+	table.Flush()
 	fmt.Fprintln(stdout)
 	return next
 }

@@ -61,15 +61,15 @@ func startDemoService(addr string, build serviceBuilder) (*demoService, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	p := &demoService{url: "http://" + listener.Addr().String(), failed: make(chan error, 1)}
-	handler, release, err := build(p.url)
+	service := &demoService{url: "http://" + listener.Addr().String(), failed: make(chan error, 1)}
+	handler, release, err := build(service.url)
 	if err != nil {
 		listener.Close()
 		return nil, err
 	}
-	p.server, p.close = newServer(handler), release
-	go func() { p.failed <- p.server.Serve(listener) }()
-	return p, nil
+	service.server, service.close = newServer(handler), release
+	go func() { service.failed <- service.server.Serve(listener) }()
+	return service, nil
 }
 
 // stopService ends the service and waits for its listener's goroutine.

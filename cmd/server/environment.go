@@ -171,42 +171,42 @@ func loadConfig(environ environment) (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	c := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
-	if err := env.ParseWithOptions(&c, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
+	cfg := config{lookup: environ.get, modelSet: settings["DEFAULT_MODEL_ID"] != "", eventsMaxBytesSet: settings["EVENTS_MAX_BYTES"] != ""}
+	if err := env.ParseWithOptions(&cfg, env.Options{Environment: settings, FuncMap: settingParsers}); err != nil {
 		return config{}, parseError(err)
 	}
-	if c.portDecides = settings["ADDR"] == "" && c.Port != ""; c.portDecides {
-		c.Addr = ":" + c.Port
+	if cfg.portDecides = settings["ADDR"] == "" && cfg.Port != ""; cfg.portDecides {
+		cfg.Addr = ":" + cfg.Port
 	}
-	if c.LLMBaseURL == "" {
-		c.LLMBaseURL = environ.get("OPENAI_BASE_URL")
+	if cfg.LLMBaseURL == "" {
+		cfg.LLMBaseURL = environ.get("OPENAI_BASE_URL")
 	}
-	if c.LLMBaseURL == "" {
-		c.LLMBaseURL = "https://" + openAIHost + "/v1"
+	if cfg.LLMBaseURL == "" {
+		cfg.LLMBaseURL = "https://" + openAIHost + "/v1"
 	}
-	if c.LLMAPIKey.IsZero() {
-		c.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
+	if cfg.LLMAPIKey.IsZero() {
+		cfg.LLMAPIKey = auth.NewSecret(environ.get("OPENAI_API_KEY"))
 	}
-	if err := c.readModels(); err != nil {
+	if err := cfg.readModels(); err != nil {
 		return config{}, err
 	}
-	c.warnings = c.findWarnings(environ)
-	if err := c.validate(c.modelSet || len(c.models) > 0); err != nil {
-		return c, err
+	cfg.warnings = cfg.findWarnings(environ)
+	if err := cfg.validate(cfg.modelSet || len(cfg.models) > 0); err != nil {
+		return cfg, err
 	}
-	if err := c.checkOTLPHeaders(); err != nil {
-		return c, err
+	if err := cfg.checkOTLPHeaders(); err != nil {
+		return cfg, err
 	}
-	if err := c.readModelCertificates(); err != nil {
-		return c, err
+	if err := cfg.readModelCertificates(); err != nil {
+		return cfg, err
 	}
-	if err := c.readAgents(); err != nil {
-		return c, err
+	if err := cfg.readAgents(); err != nil {
+		return cfg, err
 	}
-	if err := c.readTokenKeys(); err != nil {
-		return c, err
+	if err := cfg.readTokenKeys(); err != nil {
+		return cfg, err
 	}
-	return c, c.readCertificates()
+	return cfg, cfg.readCertificates()
 }
 
 // otlpHeader matches a header in the form of the OpenTelemetry specification ("Protocol Exporter", "Specifying

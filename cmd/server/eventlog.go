@@ -84,22 +84,22 @@ func printEventLog(ctx context.Context, c config, stdout io.Writer) bool {
 // openLog opens the log that EVENTS_URL names, and returns the function that closes it. The log uses
 // at most maxMemory bytes of memory. A log in memory forgets ended runs to stay within that; the others
 // use it for caches. ctx bounds only the opening, together with openTimeout.
-func openLog(ctx context.Context, c config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
-	if c.EventsURL.IsZero() {
-		log := memory.New(memory.Options{Retention: c.EventsRetention, MaxBytes: maxMemory})
+func openLog(ctx context.Context, cfg config, maxMemory int64, logger *slog.Logger) (event.Log, func(), error) {
+	if cfg.EventsURL.IsZero() {
+		log := memory.New(memory.Options{Retention: cfg.EventsRetention, MaxBytes: maxMemory})
 		return log, log.Close, nil
 	}
-	if err := c.checkEventDirectory(); err != nil {
+	if err := cfg.checkEventDirectory(); err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	maxBytes := int64(c.EventsMaxBytes)
-	if !c.eventsMaxBytesSet {
+	maxBytes := int64(cfg.EventsMaxBytes)
+	if !cfg.eventsMaxBytesSet {
 		maxBytes = 0
 	}
 	log, err := jetstream.Open(ctx, jetstream.Options{
-		URL: c.EventsURL.Reveal(), Credentials: c.EventsCredentialsFile, Retention: c.EventsRetention, ThreadsRetention: c.ThreadsRetention, NoBatch: !c.EventsBatch, MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
+		URL: cfg.EventsURL.Reveal(), Credentials: cfg.EventsCredentialsFile, Retention: cfg.EventsRetention, ThreadsRetention: cfg.ThreadsRetention, NoBatch: !cfg.EventsBatch, MaxBytes: maxBytes, Memory: maxMemory, Logger: logger,
 	})
 	if small, ok := errors.AsType[*jetstream.DiskError](err); ok {
 		return nil, nil, &configError{"EVENTS_MAX_BYTES", small.Error()}

@@ -51,19 +51,19 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	case <-l.closed:
 		return nil, net.ErrClosed
 	}
-	c, err := l.Listener.Accept()
+	conn, err := l.Listener.Accept()
 	if err != nil {
 		<-l.slots
 		return nil, err
 	}
-	if tcp, ok := c.(*net.TCPConn); ok {
+	if tcp, ok := conn.(*net.TCPConn); ok {
 		// After an error, the kernel buffers more for a reader that stalls.
 		_ = tcp.SetWriteBuffer(api.WriteBuffer)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open++
-	return &countedConn{Conn: c, listener: l, overLimit: l.open > l.limit}, nil
+	return &countedConn{Conn: conn, listener: l, overLimit: l.open > l.limit}, nil
 }
 
 // Close implements net.Listener.

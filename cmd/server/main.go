@@ -95,15 +95,15 @@ func commandNames() string {
 func printHelp(stdout io.Writer) error {
 	var b strings.Builder
 	b.WriteString("answerd answers questions over HTTP: a language model uses the tools of your MCP servers.\n\nCommands:\n")
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, c := range commands() {
 		name := strings.TrimSpace("answerd " + c.name + " " + c.args)
 		for line := range strings.Lines(c.does) {
-			fmt.Fprintf(w, "  %s\t%s\n", name, strings.TrimSpace(line))
+			fmt.Fprintf(table, "  %s\t%s\n", name, strings.TrimSpace(line))
 			name = ""
 		}
 	}
-	w.Flush()
+	table.Flush()
 	b.WriteString(`
 Settings are environment variables; .env.example and docs/configuration.md list all of them. The first ones:
   LLM_BASE_URL      OpenAI-compatible endpoint, up to and including /v1; default: OpenAI's

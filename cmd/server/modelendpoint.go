@@ -23,7 +23,7 @@ import (
 // with an empty key, the endpoint would refuse requests, and its error does not name the variable.
 func (c *config) expandModels() error {
 	for i := range c.models {
-		p, missing := &c.models[i], ""
+		profile, missing := &c.models[i], ""
 		expand := func(s string) string {
 			return os.Expand(s, func(name string) string {
 				value := c.lookup(name)
@@ -33,12 +33,12 @@ func (c *config) expandModels() error {
 				return value
 			})
 		}
-		for _, text := range []*string{&p.BaseURL, &p.APIKey, &p.APIKeyFile, &p.TLS.CAFile, &p.TLS.CertFile, &p.TLS.KeyFile} {
+		for _, text := range []*string{&profile.BaseURL, &profile.APIKey, &profile.APIKeyFile, &profile.TLS.CAFile, &profile.TLS.CertFile, &profile.TLS.KeyFile} {
 			if strings.Contains(*text, "${") {
 				*text = expand(*text)
 			}
 		}
-		for _, values := range []map[string]string{p.Headers, p.Query} {
+		for _, values := range []map[string]string{profile.Headers, profile.Query} {
 			for name, v := range values {
 				if strings.Contains(v, "${") {
 					values[name] = expand(v)
@@ -48,10 +48,10 @@ func (c *config) expandModels() error {
 		switch {
 		case missing != "":
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d needs the environment variable %s, which is not set", i, missing)}
-		case p.BaseURL != "" && !isURL(p.BaseURL):
+		case profile.BaseURL != "" && !isURL(profile.BaseURL):
 			return &configError{"MODELS_FILE", fmt.Sprintf("/%d/base_url: must be an http or https URL", i)}
 		}
-		for _, path := range []*string{&p.APIKeyFile, &p.TLS.CAFile, &p.TLS.CertFile, &p.TLS.KeyFile} {
+		for _, path := range []*string{&profile.APIKeyFile, &profile.TLS.CAFile, &profile.TLS.CertFile, &profile.TLS.KeyFile} {
 			if *path != "" && !filepath.IsAbs(*path) {
 				*path = filepath.Join(filepath.Dir(c.ModelsFile), *path)
 			}
@@ -108,44 +108,58 @@ func (f *secretFile) read() string {
 	return f.secret
 }
 
-// addEndpoints makes the router ask models with an endpoint of their own there. LLM_API_KEY is
-// never sent to them, and LLM_TLS_CERT_FILE is not either. closeAll closes their idle connections. A
-// profile without a base_url asks LLM_BASE_URL, with its own key, headers, query or TLS files. A profile
-// without any of these uses the endpoint of LLM_BASE_URL as it is.
+// addEndpoints opens an endpoint for each profile that has a URL, a key, headers, a query or TLS files of its own,
+// and makes the router ask its model there. The other models are asked at LLM_BASE_URL. closeAll closes the idle
+// connections of the endpoints that were opened.
 func addEndpoints(router *llm.Router, c config, tel *telemetry.Telemetry, logger *slog.Logger) (closeAll func()) {
 	var opened []*openai.Model
-	for _, p := range c.models {
-		if p.BaseURL == "" && p.APIKey == "" && p.APIKeyFile == "" && len(p.Headers) == 0 && len(p.Query) == 0 && p.TLS == (llm.TLSFiles{}) {
+	for _, profile := range c.models {
+		if !hasOwnEndpoint(profile) {
 			continue
 		}
-		cfg := openAIConfig(c, tel, logger)
-		if p.BaseURL != "" {
-			cfg.BaseURL, cfg.Key = p.BaseURL, nil
-			cfg.APIKey, cfg.TLS = "", nil
-		}
-		if own := c.modelCertificates.models[p.ID]; own != nil {
-			cfg.TLS = own
-		}
-		if p.APIKey != "" {
-			cfg.APIKey, cfg.Key = p.APIKey, nil
-		}
-		if p.APIKeyFile != "" {
-			cfg.Key = (&secretFile{path: p.APIKeyFile, what: "model " + p.ID, logger: logger}).read
-		}
-		cfg.Headers, cfg.Query = make(map[string]string), p.Query
-		for name, v := range p.Headers {
-			cfg.Headers[http.CanonicalHeaderKey(name)] = v
-		}
-		cfg.Price = func(string) *llm.Price { return p.Price }
-		model := openai.New(cfg)
+		model := openai.New(c.endpointConfig(profile, tel, logger))
 		opened = append(opened, model)
-		router.SetEndpoint(p.ID, texttool.Models(model))
+		router.SetEndpoint(profile.ID, texttool.Models(model))
 	}
 	return func() {
-		for _, m := range opened {
-			m.Close()
+		for _, model := range opened {
+			model.Close()
 		}
 	}
+}
+
+// hasOwnEndpoint reports whether the requests of a model differ from those of the endpoint at LLM_BASE_URL.
+func hasOwnEndpoint(profile llm.Profile) bool {
+	return profile.BaseURL != "" || profile.APIKey != "" || profile.APIKeyFile != "" ||
+		len(profile.Headers) > 0 || len(profile.Query) > 0 || profile.TLS != (llm.TLSFiles{})
+}
+
+// endpointConfig returns the configuration of a model's own endpoint. A profile without a base_url asks LLM_BASE_URL
+// with what it has of its own. One with a base_url is never sent LLM_API_KEY or LLM_TLS_CERT_FILE, which are for
+// another host.
+func (c config) endpointConfig(profile llm.Profile, tel *telemetry.Telemetry, logger *slog.Logger) openai.Config {
+	cfg := openAIConfig(c, tel, logger)
+	if profile.BaseURL != "" {
+		cfg.BaseURL = profile.BaseURL
+		cfg.APIKey = ""
+		cfg.Key = nil
+		cfg.TLS = nil
+	}
+	if certificate := c.modelCertificates.models[profile.ID]; certificate != nil {
+		cfg.TLS = certificate
+	}
+	if profile.APIKey != "" {
+		cfg.APIKey, cfg.Key = profile.APIKey, nil
+	}
+	if profile.APIKeyFile != "" {
+		cfg.Key = (&secretFile{path: profile.APIKeyFile, what: "model " + profile.ID, logger: logger}).read
+	}
+	cfg.Headers, cfg.Query = make(map[string]string), profile.Query
+	for name, value := range profile.Headers {
+		cfg.Headers[http.CanonicalHeaderKey(name)] = value
+	}
+	cfg.Price = func(string) *llm.Price { return profile.Price }
+	return cfg
 }
 
 // newModel returns the model at LLM_BASE_URL.

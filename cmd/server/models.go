@@ -43,7 +43,7 @@ func (c *config) readModels() error {
 	return nil
 }
 
-// reloadModels returns c with MODELS_FILE as it is now. What would be an error at the start is one
+// reloadModels returns the configuration with MODELS_FILE as it is now. What would be an error at the start is one
 // here too. c is a copy, so an error leaves the settings in use as they are; only modelsWatch is shared,
 // and only the goroutine that reloads uses it.
 func (c config) reloadModels() (config, error) {
@@ -71,28 +71,28 @@ type servedModels struct {
 func openModels(ctx context.Context, c config, tel *telemetry.Telemetry, logger *slog.Logger) *servedModels {
 	m := &servedModels{router: llm.NewRouter(nil, "", nil), tel: tel, logger: logger, end: func() {}}
 	m.router.Logger = logger
-	m.use(ctx, c)
+	m.replaceEndpoints(ctx, c)
 	return m
 }
 
-// use makes the router ask the models of c. Requests in flight end at the endpoints at which they
-// began. The old endpoints are closed after the router has the new ones, so that no request meets a
+// replaceEndpoints makes the router ask the models of cfg. Requests in flight end at the endpoints at which
+// they began. The old endpoints are closed after the router has the new ones, so that no request meets a
 // closed one. It is called by openModels and then by the goroutine of startReloading only.
-func (m *servedModels) use(ctx context.Context, c config) {
-	native := newModel(c, m.tel, m.logger)
-	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(c.LLMToolCalling), c.profiles())
-	closeOwn := addEndpoints(router, c, m.tel, m.logger)
+func (m *servedModels) replaceEndpoints(ctx context.Context, cfg config) {
+	native := newModel(cfg, m.tel, m.logger)
+	router := llm.NewRouter(texttool.Models(native), llm.ToolCalling(cfg.LLMToolCalling), cfg.profiles())
+	closeOwnEndpoints := addEndpoints(router, cfg, m.tel, m.logger)
 	m.router.Replace(router)
 	m.end()
-	endReloading := c.modelCertificates.startReloading(ctx, "TLS certificates of models", m.logger)
+	endReloading := cfg.modelCertificates.startReloading(ctx, "TLS certificates of models", m.logger)
 	m.end = func() {
 		endReloading()
 		native.Close()
-		closeOwn()
+		closeOwnEndpoints()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.certificates = c.modelCertificates
+	m.certificates = cfg.modelCertificates
 }
 
 // usedCertificates returns the client certificates of the endpoints.
@@ -116,7 +116,7 @@ func (m *servedModels) startReloading(ctx context.Context, c config, runs *agent
 		if err := checkAgentIDs(next.profiles(), runs); err != nil {
 			return slog.Attr{}, err
 		}
-		m.use(ctx, next)
+		m.replaceEndpoints(ctx, next)
 		runs.ReplaceModels(next.DefaultModelID, next.profiles())
 		return slog.Int("models", len(next.models)), nil
 	})
@@ -157,31 +157,31 @@ func (c *config) metricModels() (out []string) {
 }
 
 // printModels prints the table of models.
-func printModels(stdout io.Writer, c config) {
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
-	for _, p := range c.servedModels() {
+func printModels(stdout io.Writer, cfg config) {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MODEL\tUPSTREAM\tTOOLS\tCONTEXT\tOUTPUT\tTAKES\tPRICE PER MILLION")
+	for _, profile := range cfg.servedModels() {
 		takes := "text"
-		if p.Images {
+		if profile.Images {
 			takes += ", images"
 		}
-		if p.Audio {
+		if profile.Audio {
 			takes += ", audio"
 		}
-		if p.PDF {
+		if profile.PDF {
 			takes += ", PDF"
 		}
 		price := "–"
-		if p.Price != nil {
-			price = fmt.Sprintf("%g in, %g out", p.Price.Input, p.Price.Output)
+		if profile.Price != nil {
+			price = fmt.Sprintf("%g in, %g out", profile.Price.Input, profile.Price.Output)
 		}
-		if p.ID == c.DefaultModelID {
+		if profile.ID == cfg.DefaultModelID {
 			price += "  (default)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.ID, cmp.Or(p.Upstream, p.ID),
-			cmp.Or(p.ToolCalling, llm.ToolCalling(c.LLMToolCalling)), formatTokens(p.ContextTokens), formatTokens(p.MaxOutputTokens), takes, price)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", profile.ID, cmp.Or(profile.Upstream, profile.ID),
+			cmp.Or(profile.ToolCalling, llm.ToolCalling(cfg.LLMToolCalling)), formatTokens(profile.ContextTokens), formatTokens(profile.MaxOutputTokens), takes, price)
 	}
-	w.Flush()
+	table.Flush()
 	fmt.Fprintln(stdout)
 }
 

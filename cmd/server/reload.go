@@ -147,18 +147,18 @@ func readRecovered(read func() (slog.Attr, error)) (size slog.Attr, err error) {
 
 // newRules reads AUTH_RULES_FILE; rules are nil if it is not set. Until end is called, the file
 // is reloaded when it changes, and an invalid one is refused.
-func newRules(ctx context.Context, c config, logger *slog.Logger) (rules *auth.Rules, end func(), err error) {
-	if c.AuthRulesFile == "" {
+func newRules(ctx context.Context, cfg config, logger *slog.Logger) (rules *auth.Rules, end func(), err error) {
+	if cfg.AuthRulesFile == "" {
 		return nil, func() {}, nil
 	}
-	file := newFileWatch(c.AuthRulesFile) // before it is read
-	first, err := readRules(c)
+	file := newFileWatch(cfg.AuthRulesFile) // before it is read
+	first, err := readRules(cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	rules = auth.NewRules(first)
 	return rules, startFollowing(ctx, file, "access rules", logger, func() (slog.Attr, error) {
-		again, err := readRules(c)
+		again, err := readRules(cfg)
 		if err != nil {
 			return slog.Attr{}, err
 		}

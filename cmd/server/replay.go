@@ -34,17 +34,11 @@ const replayWorkers = 8
 func replayCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
 	const usage = "usage: answerd replay [-model M | -tools] FILE|DIRECTORY ..."
 	flags := flag.NewFlagSet("replay", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	model := flags.String("model", "", "")
-	tools := flags.Bool("tools", false, "")
-	var paths []string
-	for len(args) > 0 { // flags may stand before and after the files
-		if err := flags.Parse(args); err != nil {
-			return &usageError{usage}
-		}
-		if args = flags.Args(); len(args) > 0 {
-			paths, args = append(paths, args[0]), args[1:]
-		}
+	model := flags.String("model", "", "model that is asked instead of the recorded one")
+	tools := flags.Bool("tools", false, "compare the tools of the MCP servers with the recorded ones")
+	paths, err := parseFlags(flags, args)
+	if err != nil {
+		return &usageError{usage}
 	}
 	files, err := exportFiles(paths)
 	if err != nil {
@@ -54,7 +48,9 @@ func replayCommand(ctx context.Context, args []string, environ environment, stdo
 		return &usageError{usage}
 	}
 	p := &replayer{out: stdout}
-	if *model != "" || *tools || environ.get("AGENTS_FILE") != "" || environ.get("SYSTEM_PROMPT_FILE") != "" {
+	// Without any of these, the exports are run again with what they recorded, and no configuration is needed.
+	needsConfig := *model != "" || *tools || environ.get("AGENTS_FILE") != "" || environ.get("SYSTEM_PROMPT_FILE") != ""
+	if needsConfig {
 		end, err := p.configure(ctx, environ, *model, *tools, stderr)
 		if err != nil {
 			return err
@@ -96,15 +92,15 @@ type replayer struct {
 // configure reads the present settings, with which exports are compared, and connects to the model and the
 // MCP servers if they are needed.
 func (p *replayer) configure(ctx context.Context, environ environment, model string, tools bool, stderr io.Writer) (end func(), _ error) {
-	c, err := loadConfig(environ)
+	cfg, err := loadConfig(environ)
 	if err != nil {
 		return nil, err
 	}
-	logger, err := telemetry.NewLogger(stderr, "error", c.Debug)
+	logger, err := telemetry.NewLogger(stderr, "error", cfg.Debug)
 	if err != nil {
 		return nil, fmt.Errorf("create the log: %w", err)
 	}
-	p.config = &c
+	p.config = &cfg
 	var ends []func()
 	end = func() {
 		for _, f := range slices.Backward(ends) {
@@ -112,16 +108,16 @@ func (p *replayer) configure(ctx context.Context, environ environment, model str
 		}
 	}
 	if model != "" {
-		tel, err := telemetry.New(ctx, telemetry.Config{ServiceName: c.OTelServiceName, Version: version, Logger: logger})
+		tel, err := telemetry.New(ctx, telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Logger: logger})
 		if err != nil {
 			return nil, fmt.Errorf("create the telemetry: %w", err)
 		}
-		models := openModels(ctx, c, tel, logger)
+		models := openModels(ctx, cfg, tel, logger)
 		ends = append(ends, func() { models.end() })
 		p.options.Model, p.options.ModelID = models.router, model
 	}
 	if tools {
-		servers, err := connectTools(c, mcp.Options{Logger: logger, StartWait: checkTimeout})
+		servers, err := connectTools(cfg, mcp.Options{Logger: logger, StartWait: checkTimeout})
 		if err != nil {
 			end()
 			return nil, err
@@ -294,28 +290,21 @@ func wrap(text string) (lines []string) {
 	return lines
 }
 
-// verifyCommand runs `answerd verify`: it checks an export against the receipt of its run.
+// verifyCommand runs `answerd verify`: it checks an export against the receipt of its run. Without -receipt, the receipt
+// is beside the export, in a file with the ending .jws.
 func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ io.Writer) error {
-	const usage = "usage: answerd verify -jwks URL|FILE [-receipt FILE] FILE"
 	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	receiptFile, jwks := flags.String("receipt", "", ""), flags.String("jwks", "", "")
-	var files []string
-	for len(args) > 0 { // flags may stand before and after the file
-		if err := flags.Parse(args); err != nil {
-			return &usageError{usage}
-		}
-		if args = flags.Args(); len(args) > 0 {
-			files, args = append(files, args[0]), args[1:]
-		}
+	receiptFile := flags.String("receipt", "", "file with the receipt")
+	jwks := flags.String("jwks", "", "URL or file of the public keys")
+	files, err := parseFlags(flags, args)
+	if err != nil || len(files) != 1 || *jwks == "" {
+		return &usageError{"usage: answerd verify -jwks URL|FILE [-receipt FILE] FILE"}
 	}
-	if len(files) != 1 || *jwks == "" {
-		return &usageError{usage}
-	}
+	exportFile := files[0]
 	if *receiptFile == "" {
-		*receiptFile = strings.TrimSuffix(files[0], ".json") + ".jws"
+		*receiptFile = strings.TrimSuffix(exportFile, ".json") + ".jws"
 	}
-	data, err := os.ReadFile(files[0])
+	exported, err := os.ReadFile(exportFile)
 	if err != nil {
 		return &usageError{"the export cannot be read: " + err.Error()}
 	}
@@ -331,11 +320,12 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 	if err != nil {
 		return &usageError{"the keys cannot be read: " + err.Error()}
 	}
-	s, err := receipt.Verify(string(signed), data, keys)
+	statement, err := receipt.Verify(string(signed), exported, keys)
 	if err != nil {
-		return fmt.Errorf("verify %s: %w", files[0], err)
+		return fmt.Errorf("verify %s: %w", exportFile, err)
 	}
-	_, err = fmt.Fprintf(stdout, "%s is the run %s as it was signed: %d events, %d tool calls, %d approvals\n", files[0], s.Run, s.Events, len(s.Calls), len(s.Approvals))
+	_, err = fmt.Fprintf(stdout, "%s is the run %s as it was signed: %d events, %d tool calls, %d approvals\n",
+		exportFile, statement.Run, statement.Events, len(statement.Calls), len(statement.Approvals))
 	return err
 }
 

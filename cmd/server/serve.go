@@ -43,71 +43,71 @@ import (
 // closed after them. What reads files again ends before the parts that it would change. The listener is
 // the last: a request that arrives finds everything that it needs. When the service ends, drainService
 // comes before all deferred functions, so no run uses a part that is being closed.
-func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr string)) error {
+func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(addr string)) error {
 	// Listen for signals from the start: the second one may arrive before the drain begins.
 	stages, stop := newShutdownStages(ctx)
 	defer stop()
-	logger, err := telemetry.NewLogger(stderr, c.LogLevel, c.Debug)
+	logger, err := telemetry.NewLogger(stderr, cfg.LogLevel, cfg.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
-	c.logSettingWarnings(logger)
-	tel, err := newTelemetry(ctx, c, logger)
+	cfg.logSettingWarnings(logger)
+	tel, err := newTelemetry(ctx, cfg, logger)
 	if err != nil {
 		return err
 	}
 	defer stages.closeLogged(logger, "telemetry", tel.Shutdown)
 
-	defer c.certificates.close()
-	defer c.certificates.startReloading(ctx, "TLS certificates", logger)()
-	verifier, err := newVerifier(c, logger)
+	defer cfg.certificates.close()
+	defer cfg.certificates.startReloading(ctx, "TLS certificates", logger)()
+	verifier, err := newVerifier(cfg, logger)
 	if err != nil {
 		return err
 	}
 	if verifier != nil {
 		defer verifier.Close()
 	}
-	rules, endRules, err := newRules(ctx, c, logger)
+	rules, endRules, err := newRules(ctx, cfg, logger)
 	if err != nil {
 		return err
 	}
 	defer endRules()
-	limits := c.limitMemory(containerMemory, logger)
-	log, closeLog, err := openLog(ctx, c, limits.log, logger)
+	limits := cfg.limitMemory(containerMemory, logger)
+	log, closeLog, err := openLog(ctx, cfg, limits.log, logger)
 	if err != nil {
 		return err
 	}
 	defer closeLog()
-	models := openModels(ctx, c, tel, logger)
+	models := openModels(ctx, cfg, tel, logger)
 	defer func() { models.end() }()
-	tools, err := connectTools(c, mcp.Options{Transport: tel.Transport, SignIns: c.signIns(log, logger), ToolNames: c.toolNames(log), Logger: logger})
+	tools, err := connectTools(cfg, mcp.Options{Transport: tel.Transport, SignIns: cfg.signIns(log, logger), ToolNames: cfg.toolNames(log), Logger: logger})
 	if err != nil {
 		return err
 	}
 	defer tools.close()
-	defer tools.startReloading(ctx, c, logger)()
+	defer tools.startReloading(ctx, cfg, logger)()
 	if err := observeServers(tel, tools.client); err != nil {
 		return err
 	}
 	endExpiry, err := observeCertificates(ctx, tel, logger, func() []usedCertificate {
-		return slices.Concat(c.certificates.used(), models.usedCertificates(), usedByTools(tools.client))
+		return slices.Concat(cfg.certificates.used(), models.usedCertificates(), usedByTools(tools.client))
 	})
 	if err != nil {
 		return err
 	}
 	defer endExpiry()
-	hooks, err := newHooks(c, tel, logger)
+	hooks, err := newHooks(cfg, tel, logger)
 	if err != nil {
 		return err
 	}
 	if hooks != nil {
 		defer hooks.Close()
 	}
-	prompt, err := newPrompt(c)
+	prompt, err := newPrompt(cfg)
 	if err != nil {
 		return err
 	}
-	metricsHandler, endMetrics, err := serveMetrics(c, tel.Metrics(), logger)
+	metricsHandler, endMetrics, err := serveMetrics(cfg, tel.Metrics(), logger)
 	if err != nil {
 		return err
 	}
@@ -116,65 +116,65 @@ func serve(ctx context.Context, c config, stderr io.Writer, listening func(addr 
 	if err != nil {
 		return err
 	}
-	signIn, endSignIn := newConsoleSignIn(c, logger)
+	signIn, endSignIn := newConsoleSignIn(cfg, logger)
 	defer endSignIn()
-	receipts, err := c.receipts()
+	receipts, err := cfg.newReceiptSigner()
 	if err != nil {
 		return err
 	}
-	listener, err := c.listen()
+	listener, err := cfg.listen()
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	// The deliveries and the agent are the last parts that can fail. They use the log from their start, and
 	// the agent claims runs at once. Only the drain stops them, so no step after them may return early.
-	deliveries, err := newDeliveries(c, log, tel, logger)
+	deliveries, err := newDeliveries(cfg, log, tel, logger)
 	if err != nil {
 		return err
 	}
 	runs, err := agent.New(agent.Options{
 		Model: models.router, Tools: tools.client, Log: log,
-		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
-		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
-		Prompt:     prompt, MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
-		Hooks: hooks, Deliveries: deliveries, Rules: rules, Budget: c.budget(),
-		MaxRuns: c.MaxConcurrentRuns, DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(),
-		MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
-		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
-		CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
-		Retention: c.EventsRetention, Version: version, RecordModelRequests: c.RecordModelRequests,
+		BasePath: cfg.basePath(), DefaultModel: cfg.DefaultModelID, Profiles: cfg.profiles(), Agents: cfg.agents,
+		ToolSearch: agent.ToolSearch{MinTools: cfg.ToolSearchMinTools, MinBytes: int(cfg.ToolSearchMinBytes)},
+		Prompt:     prompt, MaxHistory: cfg.MaxHistory, MaxTurns: cfg.MaxTurns, MaxOutputTokens: cfg.MaxOutputTokens,
+		Hooks: hooks, Deliveries: deliveries, Rules: rules, Budget: cfg.budget(),
+		MaxRuns: cfg.MaxConcurrentRuns, DisconnectGrace: cfg.DisconnectGrace, Durable: !cfg.EventsURL.IsZero(), ClaimDelay: cfg.claimDelay(),
+		MaxRunsPerCaller: cfg.MaxRunsPerPrincipal, Rate: admission.Rate(cfg.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
+		InputTimeout: cfg.InputTimeout, AuditArguments: cfg.AuditArguments, TraceUsers: cfg.TraceUsers, TraceContent: cfg.TraceContent,
+		CostClaim: cfg.CostClaim, CallerBudgets: cfg.BudgetPerCaller,
+		Retention: cfg.EventsRetention, Version: version, RecordModelRequests: cfg.RecordModelRequests,
 		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
 	})
 	if err != nil {
 		return err
 	}
-	defer models.startReloading(ctx, c, runs)()
-	defer c.startReloadingAgents(ctx, runs, tools.client, logger)()
+	defer models.startReloading(ctx, cfg, runs)()
+	defer cfg.startReloadingAgents(ctx, runs, tools.client, logger)()
 	handler := api.New(api.Options{
 		Receipts: receipts, Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
-		CORSOrigins: c.CORSOrigins, AllowedHosts: c.AllowedHosts, PublicURL: c.PublicURL,
-		MaxBody: int64(c.MaxBodyBytes), Heartbeat: c.HeartbeatInterval, WriteTimeout: c.WriteTimeout,
-		MaxStreams: c.MaxStreams, MaxStreamsPerCaller: c.MaxStreamsPerPrincipal,
-		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: c.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
+		CORSOrigins: cfg.CORSOrigins, AllowedHosts: cfg.AllowedHosts, PublicURL: cfg.PublicURL,
+		MaxBody: int64(cfg.MaxBodyBytes), Heartbeat: cfg.HeartbeatInterval, WriteTimeout: cfg.WriteTimeout,
+		MaxStreams: cfg.MaxStreams, MaxStreamsPerCaller: cfg.MaxStreamsPerPrincipal,
+		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: cfg.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
 		Logger: logger, TraceID: telemetry.TraceID,
 	})
 	server := newServer(tel.Handler(handler, handler.RoutePattern))
 	failed := make(chan error, 1)
 	go func() {
-		failed <- serveConnections(server, newLimitedListener(listener, c.maxConnections()), c.certificates.server)
+		failed <- serveConnections(server, newLimitedListener(listener, cfg.maxConnections()), cfg.certificates.server)
 	}()
-	c.logConfiguration(logger, tools.client.Servers(), listener.Addr().String())
-	logger.Info("listening", "addr", listener.Addr().String(), "scheme", c.scheme(), "version", version)
+	cfg.logConfiguration(logger, tools.client.Servers(), listener.Addr().String())
+	logger.Info("listening", "addr", listener.Addr().String(), "scheme", cfg.scheme(), "version", version)
 	listening(listener.Addr().String())
 
-	delay := c.ShutdownDelay
+	delay := cfg.ShutdownDelay
 	select {
 	case err = <-failed: // Serve returns only after an error, since Shutdown was not called yet
 		delay = 0 // skip the readiness delay: the listener does not answer probes any more
 	case <-ctx.Done():
 	}
-	return errors.Join(err, drainService(stages, handler, runs, server, delay, c.DrainTimeout, logger))
+	return errors.Join(err, drainService(stages, handler, runs, server, delay, cfg.DrainTimeout, logger))
 }
 
 // serveConnections serves the connections of l, over TLS if there is a certificate.
@@ -188,18 +188,18 @@ func serveConnections(server *http.Server, l net.Listener, certificate *tlsconfi
 
 // newVerifier returns the verifier of callers' tokens, or nil if there is no inbound
 // authentication.
-func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
-	if c.AuthIssuer == "" {
+func newVerifier(cfg config, logger *slog.Logger) (*auth.Verifier, error) {
+	if cfg.AuthIssuer == "" {
 		return nil, nil
 	}
-	if c.AuthJWKSURL != "" {
-		if err := fetch.CheckEndpoint("the URL", c.AuthJWKSURL); err != nil {
+	if cfg.AuthJWKSURL != "" {
+		if err := fetch.CheckEndpoint("the URL", cfg.AuthJWKSURL); err != nil {
 			return nil, &configError{"AUTH_JWKS_URL", err.Error()}
 		}
 	}
 	v, err := auth.NewVerifier(auth.VerifierConfig{
-		Issuer: c.AuthIssuer, Audience: c.AuthAudience, JWKSURL: c.AuthJWKSURL, Scope: c.AuthScope, Algorithms: trimElements(c.AuthAlgorithms),
-		Clients: trimElements(c.AuthClients), OnlyAccessTokens: c.AuthRequireATJWT, MaxLifetime: c.AuthMaxLifetime, HTTPClient: c.certificates.client, LimitClaim: c.LimitBy.claim(), Logger: logger,
+		Issuer: cfg.AuthIssuer, Audience: cfg.AuthAudience, JWKSURL: cfg.AuthJWKSURL, Scope: cfg.AuthScope, Algorithms: trimElements(cfg.AuthAlgorithms),
+		Clients: trimElements(cfg.AuthClients), OnlyAccessTokens: cfg.AuthRequireATJWT, MaxLifetime: cfg.AuthMaxLifetime, HTTPClient: cfg.certificates.client, LimitClaim: cfg.LimitBy.claim(), Logger: logger,
 	})
 	switch {
 	case errors.Is(err, auth.ErrAlgorithm):
@@ -212,45 +212,45 @@ func newVerifier(c config, logger *slog.Logger) (*auth.Verifier, error) {
 
 // newConsoleSignIn returns what the console needs to let people sign in, or nil if they paste a token,
 // and the function that ends the discovery of it.
-func newConsoleSignIn(c config, logger *slog.Logger) (func(context.Context) (console.SignIn, error), func()) {
-	if c.ConsoleOIDCClientID == "" {
+func newConsoleSignIn(cfg config, logger *slog.Logger) (func(context.Context) (console.SignIn, error), func()) {
+	if cfg.ConsoleOIDCClientID == "" {
 		return nil, func() {}
 	}
-	client := fetch.NewClient(c.certificates.client)
-	discovery := signin.NewDiscovery(c.AuthIssuer, client, logger)
+	client := fetch.NewClient(cfg.certificates.client)
+	discovery := signin.NewDiscovery(cfg.AuthIssuer, client, logger)
 	end := func() {
 		discovery.Close()
-		if c.certificates.client == nil {
+		if cfg.certificates.client == nil {
 			client.CloseIdleConnections()
 		}
 	}
 	return func(ctx context.Context) (console.SignIn, error) {
 		e, err := discovery.Endpoints(ctx)
-		scope := cmp.Or(c.ConsoleOIDCScope, c.AuthScope)
-		if c.ConsoleOIDCScope == "" && e.OpenID {
+		scope := cmp.Or(cfg.ConsoleOIDCScope, cfg.AuthScope)
+		if cfg.ConsoleOIDCScope == "" && e.OpenID {
 			scope = strings.TrimSpace("openid " + scope)
 		}
 		return console.SignIn{
-			Issuer: c.AuthIssuer, ClientID: c.ConsoleOIDCClientID, AuthorizationEndpoint: e.Authorization, TokenEndpoint: e.Token,
-			EndSessionEndpoint: e.EndSession, IssuerInResponse: e.IssuerInResponse, Scope: scope, Audience: c.AuthAudience,
+			Issuer: cfg.AuthIssuer, ClientID: cfg.ConsoleOIDCClientID, AuthorizationEndpoint: e.Authorization, TokenEndpoint: e.Token,
+			EndSessionEndpoint: e.EndSession, IssuerInResponse: e.IssuerInResponse, Scope: scope, Audience: cfg.AuthAudience,
 		}, err
 	}, end
 }
 
 // newHooks returns the client of the operator's webhook service, or nil if none is configured.
-func newHooks(c config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook.Client, error) {
-	if c.HooksURL == "" {
+func newHooks(cfg config, tel *telemetry.Telemetry, logger *slog.Logger) (*webhook.Client, error) {
+	if cfg.HooksURL == "" {
 		return nil, nil
 	}
 	var events []webhook.Event
-	for _, name := range trimElements(c.HooksEvents) {
+	for _, name := range trimElements(cfg.HooksEvents) {
 		events = append(events, webhook.Event(name))
 	}
 	o := webhook.Options{
-		URL: c.HooksURL, Secret: c.HooksSecret, Events: events, Transport: tel.Transport,
+		URL: cfg.HooksURL, Secret: cfg.HooksSecret, Events: events, Transport: tel.Transport,
 		Tracer: tel.Tracer("answerd/agent/hook"), Meter: tel.Meter("answerd/agent/hook"),
 	}
-	if file := c.newSecretFile("HOOKS_SECRET", c.HooksSecret, logger); file != nil {
+	if file := cfg.newSecretFile("HOOKS_SECRET", cfg.HooksSecret, logger); file != nil {
 		o.CurrentSecret = func() auth.Secret { return auth.NewSecret(file.read()) }
 	}
 	hooks, err := webhook.New(o)
@@ -281,8 +281,8 @@ func newDeliveries(c config, log event.Log, tel *telemetry.Telemetry, logger *sl
 	return d, nil
 }
 
-// receipts returns the signer of receipts, or nil without a key.
-func (c config) receipts() (*receipt.Signer, error) {
+// newReceiptSigner returns the signer of receipts with the keys of RECEIPT_KEY_FILE, or nil if that is not set.
+func (c config) newReceiptSigner() (*receipt.Signer, error) {
 	if c.ReceiptKeyFile == "" {
 		return nil, nil
 	}
@@ -298,18 +298,18 @@ func (c config) receipts() (*receipt.Signer, error) {
 }
 
 // newPrompt returns the template of the system prompt: the operator's or the built-in one.
-func newPrompt(c config) (*prompt.Prompt, error) {
-	zone, err := time.LoadLocation(c.AgentTimezone)
+func newPrompt(cfg config) (*prompt.Prompt, error) {
+	zone, err := time.LoadLocation(cfg.AgentTimezone)
 	if err != nil {
-		return nil, &configError{"AGENT_TIMEZONE", fmt.Sprintf("%q is not an IANA time zone", c.AgentTimezone)}
+		return nil, &configError{"AGENT_TIMEZONE", fmt.Sprintf("%q is not an IANA time zone", cfg.AgentTimezone)}
 	}
 	var text []byte
-	if c.SystemPromptFile != "" {
-		if text, err = os.ReadFile(c.SystemPromptFile); err != nil {
+	if cfg.SystemPromptFile != "" {
+		if text, err = os.ReadFile(cfg.SystemPromptFile); err != nil {
 			return nil, &configError{"SYSTEM_PROMPT_FILE", "cannot be read: " + fileReason(err)}
 		}
 	}
-	p, err := prompt.New(prompt.Options{Template: string(text), Username: c.AgentUsername, Location: zone})
+	p, err := prompt.New(prompt.Options{Template: string(text), Username: cfg.AgentUsername, Location: zone})
 	if err != nil {
 		return nil, &configError{"SYSTEM_PROMPT_FILE", err.Error()}
 	}
@@ -318,28 +318,28 @@ func newPrompt(c config) (*prompt.Prompt, error) {
 
 // newTelemetry creates traces and metrics. Of the settings for the export of traces, the most
 // specific one wins.
-func newTelemetry(ctx context.Context, c config, logger *slog.Logger) (*telemetry.Telemetry, error) {
-	t := telemetry.Config{ServiceName: c.OTelServiceName, Version: version, Tracing: c.EnableTracing, Logger: logger}
-	if c.TraceContent {
+func newTelemetry(ctx context.Context, cfg config, logger *slog.Logger) (*telemetry.Telemetry, error) {
+	t := telemetry.Config{ServiceName: cfg.OTelServiceName, Version: version, Tracing: cfg.EnableTracing, Logger: logger}
+	if cfg.TraceContent {
 		t.MaxAttribute = genai.MaxBytes
 	}
 	switch {
-	case c.OCIAPMTracesURL != "":
-		t.Endpoint, t.Headers = c.OCIAPMTracesURL, telemetry.OCIHeaders(c.OCIAPMDataKey.Reveal())
-	case c.OTelTracesEndpoint != "":
-		t.Endpoint = c.OTelTracesEndpoint
-	case c.OTelEndpoint != "":
-		t.Endpoint = strings.TrimSuffix(c.OTelEndpoint, "/") + "/v1/traces"
+	case cfg.OCIAPMTracesURL != "":
+		t.Endpoint, t.Headers = cfg.OCIAPMTracesURL, telemetry.OCIHeaders(cfg.OCIAPMDataKey.Reveal())
+	case cfg.OTelTracesEndpoint != "":
+		t.Endpoint = cfg.OTelTracesEndpoint
+	case cfg.OTelEndpoint != "":
+		t.Endpoint = strings.TrimSuffix(cfg.OTelEndpoint, "/") + "/v1/traces"
 	}
-	base := strings.TrimSuffix(c.OTelEndpoint, "/")
-	if c.exportsMetrics() {
-		t.MetricsEndpoint = cmp.Or(c.OTelMetricsEndpoint, base+"/v1/metrics")
+	base := strings.TrimSuffix(cfg.OTelEndpoint, "/")
+	if cfg.exportsMetrics() {
+		t.MetricsEndpoint = cmp.Or(cfg.OTelMetricsEndpoint, base+"/v1/metrics")
 	}
-	if c.OTelLogsExporter == "otlp" {
-		t.LogsEndpoint = cmp.Or(c.OTelLogsEndpoint, base+"/v1/logs")
+	if cfg.OTelLogsExporter == "otlp" {
+		t.LogsEndpoint = cmp.Or(cfg.OTelLogsEndpoint, base+"/v1/logs")
 	}
 	tel, err := telemetry.New(ctx, t)
-	if err != nil && !c.EnableTracing {
+	if err != nil && !cfg.EnableTracing {
 		return nil, &configError{"OTEL_EXPORTER_OTLP_ENDPOINT", err.Error()}
 	}
 	if err != nil {

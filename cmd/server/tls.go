@@ -85,28 +85,29 @@ func loadCertificates(entries []certificateFiles) (certificates, error) {
 	for _, e := range entries {
 		paths = append(paths, e.files.Paths()...)
 	}
-	k := certificates{models: map[string]*tlsconfig.Source{}, watch: newFileWatch(paths...)}
-	for _, e := range entries {
-		if e.files == (tlsconfig.Files{}) {
+	certs := certificates{models: map[string]*tlsconfig.Source{}, watch: newFileWatch(paths...)}
+	for _, files := range entries {
+		if files.files == (tlsconfig.Files{}) {
 			continue
 		}
-		source, err := tlsconfig.Load(e.files)
+		source, err := tlsconfig.Load(files.files)
 		if err != nil {
-			return certificates{}, e.configError(err)
+			return certificates{}, files.configError(err)
 		}
-		switch e.Source = source; {
-		case e.model != "":
-			k.models[e.model] = source
-		case e.connection == "iam":
-			k.iam, k.client = source, source.Client()
-		case e.connection == "listener":
-			k.server = source
+		files.Source = source
+		switch {
+		case files.model != "":
+			certs.models[files.model] = source
+		case files.connection == "iam":
+			certs.iam, certs.client = source, source.Client()
+		case files.connection == "listener":
+			certs.server = source
 		default:
-			k.llm = source
+			certs.llm = source
 		}
-		k.named = append(k.named, e.namedSource)
+		certs.named = append(certs.named, files.namedSource)
 	}
-	return k, nil
+	return certs, nil
 }
 
 // startReloading reads the files again when they change, until end is called. New connections then
@@ -141,17 +142,19 @@ type usedCertificate struct {
 	expires    time.Time
 }
 
-// used returns the certificates whose expiry is known.
+// used returns the certificates in use whose expiry is known.
 func (k *certificates) used() []usedCertificate {
 	var out []usedCertificate
-	for _, n := range k.named {
-		if at := n.Expiry(); !at.IsZero() {
-			role := "client"
-			if n.connection == "listener" {
-				role = "server"
-			}
-			out = append(out, usedCertificate{n.connection, n.model, role, at})
+	for _, certificate := range k.named {
+		expiry := certificate.Expiry()
+		if expiry.IsZero() {
+			continue
 		}
+		role := "client"
+		if certificate.connection == "listener" {
+			role = "server"
+		}
+		out = append(out, usedCertificate{certificate.connection, certificate.model, role, expiry})
 	}
 	return out
 }
@@ -174,19 +177,7 @@ const (
 // observeCertificates creates the metric of the certificates, and logs those that expire soon until
 // end is called.
 func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *slog.Logger, used func() []usedCertificate) (end func(), err error) {
-	meter := tel.Meter("answerd/tls")
-	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
-		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))
-	if err == nil {
-		_, err = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-			for _, c := range used() {
-				o.ObserveFloat64(gauge, time.Until(c.expires).Seconds(), metric.WithAttributes(
-					attribute.String("connection", c.connection), attribute.String("name", c.name), attribute.String("role", c.role)))
-			}
-			return nil
-		}, gauge)
-	}
-	if err != nil {
+	if err := measureExpiry(tel.Meter("answerd/tls"), used); err != nil {
 		return nil, fmt.Errorf("create the metric of certificates: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -201,6 +192,23 @@ func observeCertificates(ctx context.Context, tel *telemetry.Telemetry, logger *
 	}, nil
 }
 
+// measureExpiry creates the metric of the time until certificates expire.
+func measureExpiry(meter metric.Meter, used func() []usedCertificate) error {
+	gauge, err := meter.Float64ObservableGauge("answerd.tls.certificate.expiry", metric.WithUnit("s"),
+		metric.WithDescription("Time until a certificate of a connection expires; negative afterwards."))
+	if err != nil {
+		return err
+	}
+	_, err = meter.RegisterCallback(func(_ context.Context, observer metric.Observer) error {
+		for _, certificate := range used() {
+			observer.ObserveFloat64(gauge, time.Until(certificate.expires).Seconds(), metric.WithAttributes(
+				attribute.String("connection", certificate.connection), attribute.String("name", certificate.name), attribute.String("role", certificate.role)))
+		}
+		return nil
+	}, gauge)
+	return err
+}
+
 // warnOfExpiry logs certificates that expire within expiryWarning, each once a day, until ctx ends.
 func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCertificate) {
 	tick := time.NewTicker(expiryInterval)
@@ -209,20 +217,21 @@ func warnOfExpiry(ctx context.Context, logger *slog.Logger, used func() []usedCe
 	for {
 		seen := map[usedCertificate]time.Time{} // a new map, to forget certificates that were replaced
 		for _, c := range used() {
-			left := time.Until(c.expires)
-			if left > expiryWarning {
+			remaining := time.Until(c.expires)
+			if remaining > expiryWarning {
 				continue
 			}
-			if seen[c] = warned[c]; time.Since(seen[c]) < expiryRepeat {
+			seen[c] = warned[c]
+			if time.Since(seen[c]) < expiryRepeat {
 				continue
 			}
 			seen[c] = time.Now()
 			what := "TLS certificate expires soon"
-			if left <= 0 {
+			if remaining <= 0 {
 				what = "TLS certificate has expired"
 			}
 			logger.WarnContext(ctx, what, "connection", c.connection, "name", c.name, "role", c.role,
-				"expires", c.expires.UTC().Format(time.RFC3339), "days_left", int(math.Floor(left.Hours()/24)))
+				"expires", c.expires.UTC().Format(time.RFC3339), "days_left", int(math.Floor(remaining.Hours()/24)))
 		}
 		warned = seen
 		select {

@@ -42,41 +42,43 @@ func (t toolset) close() {
 
 // connectTools starts to connect the servers of MCP_URL and MCP_CONFIG_PATH. It does not wait for
 // them: a server that is down must not keep the service from starting. A wrong configuration
-// does keep it from starting; the error is a *configError. The caller must close the toolset. o has the parts that depend on the
+// does keep it from starting; the error is a *configError. The caller must close the toolset. opts has the parts that depend on the
 // command; connectTools sets what comes from the settings.
-func connectTools(c config, o mcp.Options) (toolset, error) {
-	t := toolset{files: newFileWatch(c.MCPConfigPath, c.pinsPath())}
-	servers, warnings, err := mcpServers(c)
+func connectTools(cfg config, opts mcp.Options) (toolset, error) {
+	tools := toolset{files: newFileWatch(cfg.MCPConfigPath, cfg.pinsPath())}
+	servers, warnings, err := mcpServers(cfg)
 	if err != nil {
 		return toolset{}, err
 	}
-	t.watchFiles(c, servers) // before mcp.New reads those of TLS
-	logWarnings(warnings, o.Logger)
-	warnAboutCallers(c, servers, o.Logger)
-	t.warnAboutSignIns(c, servers, o.Logger)
-	o.Timeout, o.Version, o.Pins = c.Timeout, version, c.pinsPath()
-	if c.MaxConcurrentCalls != nil {
-		o.MaxConcurrentCalls = *c.MaxConcurrentCalls
+	tools.watchFiles(cfg, servers) // before mcp.New reads those of TLS
+	logWarnings(warnings, opts.Logger)
+	warnAboutCallers(cfg, servers, opts.Logger)
+	tools.warnAboutSignIns(cfg, servers, opts.Logger)
+	opts.Timeout = cfg.Timeout
+	opts.Version = version
+	opts.Pins = cfg.pinsPath()
+	if cfg.MaxConcurrentCalls != nil {
+		opts.MaxConcurrentCalls = *cfg.MaxConcurrentCalls
 	}
-	o.MaxToolBytes = maxToolBytes()
-	o.RedirectURL, o.TokenTLS = c.redirectURL(), c.certificates.iam
-	if c.EnableJWTToken {
-		if t.tokens, err = newTokens(c, o.Logger); err != nil {
+	opts.MaxToolBytes = maxToolBytes()
+	opts.RedirectURL, opts.TokenTLS = cfg.redirectURL(), cfg.certificates.iam
+	if cfg.EnableJWTToken {
+		if tools.tokens, err = newTokens(cfg, opts.Logger); err != nil {
 			return toolset{}, err
 		}
-		o.Service = t.tokens
+		opts.Service = tools.tokens
 	}
-	if t.client, err = mcp.New(servers, o); err != nil {
-		if t.tokens != nil {
-			t.tokens.Close()
+	if tools.client, err = mcp.New(servers, opts); err != nil {
+		if tools.tokens != nil {
+			tools.tokens.Close()
 		}
 		name := "MCP_CONFIG_PATH"
-		if c.MCPConfigPath == "" {
+		if cfg.MCPConfigPath == "" {
 			name = "MCP_URL"
 		}
 		return toolset{}, &configError{name, err.Error()}
 	}
-	return t, nil
+	return tools, nil
 }
 
 // signIns returns the users' sign-ins in the event log; nil if they are in memory.
@@ -108,26 +110,26 @@ func (t *toolset) watchFiles(c config, servers []mcpconfig.Server) {
 }
 
 // mcpServers returns the servers of MCP_URL and MCP_CONFIG_PATH, and warnings about the file.
-func mcpServers(c config) (servers []mcpconfig.Server, warnings []string, err error) {
-	if c.MCPURL != "" {
-		s, err := mcpconfig.SingleServer(c.MCPURL)
+func mcpServers(cfg config) (servers []mcpconfig.Server, warnings []string, err error) {
+	if cfg.MCPURL != "" {
+		s, err := mcpconfig.SingleServer(cfg.MCPURL)
 		if err != nil {
 			return nil, nil, &configError{"MCP_URL", err.Error()}
 		}
-		s.Approval = mcpconfig.Approval(c.MCPApproval)
+		s.Approval = mcpconfig.Approval(cfg.MCPApproval)
 		servers = append(servers, s)
 	}
-	if c.MCPConfigPath != "" {
-		data, err := os.ReadFile(c.MCPConfigPath)
+	if cfg.MCPConfigPath != "" {
+		data, err := os.ReadFile(cfg.MCPConfigPath)
 		if err != nil {
 			return nil, nil, &configError{"MCP_CONFIG_PATH", "cannot be read: " + fileReason(err)}
 		}
-		more, found, err := mcpconfig.Parse(data, c.lookup)
+		more, found, err := mcpconfig.Parse(data, cfg.lookup)
 		if err != nil {
 			return nil, nil, &configError{"MCP_CONFIG_PATH", err.Error()}
 		}
 		for _, s := range more {
-			if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !c.EnableJWTToken {
+			if s.Auth == mcpconfig.AuthJWT && !s.Disabled && !cfg.EnableJWTToken {
 				return nil, nil, &configError{"MCP_CONFIG_PATH", fmt.Sprintf("server %q, auth: type jwt needs ENABLE_JWT_TOKEN=true, or its calls would have no token", s.Name)}
 			}
 		}
@@ -228,20 +230,20 @@ func observeServers(tel *telemetry.Telemetry, tools *mcp.Client) error {
 // definitions or a TLS file of a server changes, until end is called. It also runs without these
 // files, so that SIGHUP does not end the process. Servers whose configuration did not change keep their
 // sessions (mcp.Client.Reload).
-func (t *toolset) startReloading(ctx context.Context, c config, logger *slog.Logger) (end func()) {
+func (t *toolset) startReloading(ctx context.Context, cfg config, logger *slog.Logger) (end func()) {
 	return startFollowing(ctx, t.files, "MCP configuration", logger, func() (slog.Attr, error) {
 		t.client.ReloadTLS() // even if the configuration is refused
-		servers, warnings, err := mcpServers(c)
+		servers, warnings, err := mcpServers(cfg)
 		if err == nil {
-			t.watchFiles(c, servers)
+			t.watchFiles(cfg, servers)
 			err = t.client.Reload(servers)
 		}
 		if err != nil {
 			return slog.Attr{}, err
 		}
 		logWarnings(warnings, logger)
-		warnAboutCallers(c, servers, logger)
-		t.warnAboutSignIns(c, servers, logger)
+		warnAboutCallers(cfg, servers, logger)
+		t.warnAboutSignIns(cfg, servers, logger)
 		return slog.Int("servers", len(servers)), nil
 	})
 }

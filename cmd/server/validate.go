@@ -141,7 +141,8 @@ func (c *config) checkAddr() error {
 		return err
 	}
 	c.addAllowedHosts(host)
-	if c.localURL = c.PublicURL; c.localURL == "" && isLoopback(host) && port != "0" {
+	c.localURL = c.PublicURL
+	if c.localURL == "" && isLoopback(host) && port != "0" {
 		c.localURL = c.scheme() + "://" + c.Addr
 	}
 	return nil
@@ -272,7 +273,8 @@ func (c *config) checkBoundAddr(addr net.Addr) error {
 // gets the host of PUBLIC_URL too, unless all hosts are allowed.
 func (c *config) addAllowedHosts(host string) {
 	if len(c.AllowedHosts) == 0 {
-		switch ip := net.ParseIP(host); {
+		ip := net.ParseIP(host)
+		switch {
 		case isLoopback(host):
 			c.AllowedHosts = []string{"localhost", "127.0.0.1", "::1", host}
 		case host != "" && (ip == nil || !ip.IsUnspecified()):
