@@ -403,7 +403,7 @@ func (a *Agent) ServersFor(caller auth.Identity) []mcp.ServerStatus {
 	return slices.DeleteFunc(a.Tools.Servers(), func(s mcp.ServerStatus) bool { return !access.AllowsServer(s.Name) })
 }
 
-// unavailableServers returns the servers that r would use and that cannot be connected at present, as
+// unavailableServers returns the servers that the request would use and that cannot be connected at present, as
 // mcp.Client.Unavailable has them.
 func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool) []string {
 	access := a.Rules.Of(caller)
@@ -415,29 +415,31 @@ func (a *Agent) unavailableServers(caller auth.Identity, r Request, waited bool)
 // checkToolsAvailable refuses a question that cannot be answered as asked because servers are down:
 // it names only servers or tools that are unavailable, or requires a call and no tool is available.
 // The model would otherwise answer without the tools, and the caller might not notice.
-func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r Request) error {
-	if r.ToolChoice == ToolNone || r.ToolChoice != ToolRequired && len(r.Servers) == 0 && len(r.Tools) == 0 {
+func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, request Request) error {
+	needsTools := request.ToolChoice == ToolRequired || len(request.Servers) > 0 || len(request.Tools) > 0
+	if request.ToolChoice == ToolNone || !needsTools {
 		return nil
 	}
-	all := r.filterTools(a.ToolsFor(ctx, caller)) // waits for servers that are being connected
-	down := a.unavailableServers(caller, r, true)
-	if len(down) == 0 {
-		return nil
-	}
-	available := slices.ContainsFunc(all, func(t catalog.Tool) bool {
-		return !slices.Contains(down, t.Server) && (r.ForcedTool == "" || t.Name == r.ForcedTool)
-	})
-	if r.ToolChoice == ToolRequired && r.ForcedTool == "" {
-		available = available || len(r.ClientTools) > 0
-	}
-	if r.ForcedTool != "" {
-		available = available || slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return t.Name == r.ForcedTool })
-	}
-	if available {
+	tools := request.filterTools(a.ToolsFor(ctx, caller)) // waits for servers that are being connected
+	down := a.unavailableServers(caller, request, true)
+	if len(down) == 0 || request.hasAvailableTool(tools, down) {
 		return nil
 	}
 	// The tools of a server that was never listed are not known: the question may mean any of them.
 	return &ToolsUnavailableError{Servers: down}
+}
+
+// hasAvailableTool reports whether the model can call a tool of a server that is not down, or a tool of the caller if
+// the model must call one. With ForcedTool only the tool with that name counts.
+func (r Request) hasAvailableTool(tools []catalog.Tool, down []string) bool {
+	mayBeMeant := func(name string) bool { return r.ForcedTool == "" || name == r.ForcedTool }
+	if slices.ContainsFunc(tools, func(t catalog.Tool) bool { return !slices.Contains(down, t.Server) && mayBeMeant(t.Name) }) {
+		return true
+	}
+	if r.ToolChoice != ToolRequired && r.ForcedTool == "" {
+		return false
+	}
+	return slices.ContainsFunc(r.ClientTools, func(t ClientTool) bool { return mayBeMeant(t.Name) })
 }
 
 // MayUseModel reports whether the rules let a caller use a model.
@@ -480,4 +482,6 @@ func (a *Agent) mayUse(caller auth.Identity, t catalog.Tool) bool {
 }
 
 // presentName returns the current name of the call's tool.
-func (a *Agent) presentName(x *toolExecution) string { return a.Tools.NameOf(x.Server, x.Tool) }
+func (a *Agent) presentName(exec *toolExecution) string {
+	return a.Tools.NameOf(exec.Server, exec.Tool)
+}

@@ -82,7 +82,8 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 	var out []definition.Agent
 	for _, n := range a.agents.Load().list {
 		d := n.Agent
-		if d.Model = cmp.Or(d.Model, defaultModel); access.AllowsAgent(d.ID) && access.AllowsModel(d.Model) {
+		d.Model = cmp.Or(d.Model, defaultModel)
+		if access.AllowsAgent(d.ID) && access.AllowsModel(d.Model) {
 			out = append(out, d)
 		}
 	}
@@ -92,7 +93,7 @@ func (a *Agent) Agents(caller auth.Identity) []definition.Agent {
 // DefaultAgent returns the id of the agent of questions that name none.
 func (a *Agent) DefaultAgent() string { return a.agents.Load().list[0].ID }
 
-// HasAgent reports whether AGENTS_FILE has an agent of that id, also one that the caller may not use. API formats without
+// HasAgent reports whether AGENTS_FILE has an agent with that id, also one that the caller may not use. API formats without
 // a field for agents use this to tell an agent from a model.
 func (a *Agent) HasAgent(id string) bool {
 	served := a.agents.Load()
@@ -102,17 +103,17 @@ func (a *Agent) HasAgent(id string) bool {
 // AgentTools returns the names of the tools that an agent may call for a caller. It never returns nil, also
 // if the agent was removed after the caller had listed it.
 func (a *Agent) AgentTools(ctx context.Context, caller auth.Identity, id string) []string {
-	r := Request{Agent: id}
+	request := Request{Agent: id}
 	names := []string{}
-	for _, t := range a.UsableTools(ctx, caller, r) {
+	for _, t := range a.UsableTools(ctx, caller, request) {
 		names = append(names, t.Name)
 	}
 	n, err := a.selectAgent(caller, id)
 	if err != nil {
 		return names
 	}
-	r.as = n
-	for _, t := range a.askTools(caller, r) {
+	request.as = n
+	for _, t := range a.askTools(caller, request) {
 		names = append(names, t.Name)
 	}
 	return names
@@ -135,17 +136,17 @@ func (s *servedAgents) find(id string) *namedAgent {
 
 // selectAgent returns the agent with that id, "" being the default one, or ErrUnknownAgent.
 func (a *Agent) selectAgent(caller auth.Identity, id string) (*namedAgent, error) {
-	n := a.agents.Load().find(id)
+	agent := a.agents.Load().find(id)
 	access := a.Rules.Of(caller)
 	switch {
-	case n == nil:
+	case agent == nil:
 		return nil, ErrUnknownAgent
 	case access.AllowsNothing():
 		return nil, ErrForbidden
-	case !access.AllowsAgent(n.ID):
+	case !access.AllowsAgent(agent.ID):
 		return nil, ErrUnknownAgent
 	}
-	return n, nil
+	return agent, nil
 }
 
 // storedAgentID returns what runs store of the agent: "" if the service has no names for agents.
@@ -156,7 +157,7 @@ func (a *Agent) storedAgentID(n *namedAgent) string {
 	return n.ID
 }
 
-// restoreAgent returns the agent of a run that another process started with d; nil means one without a
+// restoreAgent returns the agent of a run that another process started with the definition; nil means one without a
 // name.
 func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
 	if d == nil {
@@ -165,22 +166,22 @@ func (a *Agent) restoreAgent(d *definition.Agent) (*namedAgent, error) {
 	return a.newNamedAgent(*d)
 }
 
-// applyAgent selects the agent of r, completes r with what the agent sets and r leaves out, and lowers
+// applyAgent selects the agent of request, completes request with what the agent sets and request leaves out, and lowers
 // its limits to the agent's.
-func (a *Agent) applyAgent(caller auth.Identity, r *Request) error {
-	n, err := a.selectAgent(caller, strings.TrimSpace(r.Agent))
+func (a *Agent) applyAgent(caller auth.Identity, request *Request) error {
+	agent, err := a.selectAgent(caller, strings.TrimSpace(request.Agent))
 	if err != nil {
 		return err
 	}
-	r.as, r.Agent = n, a.storedAgentID(n)
-	r.Model = cmp.Or(r.Model, n.Model)
-	r.Sampling = n.ApplySampling(r.Sampling)
-	r.MaxTokens = budget.LowerTokens(r.MaxTokens, n.MaxOutputTokens)
-	if n.MaxTurns > 0 && (r.MaxTurns <= 0 || r.MaxTurns > n.MaxTurns) {
-		r.MaxTurns = n.MaxTurns
+	request.as, request.Agent = agent, a.storedAgentID(agent)
+	request.Model = cmp.Or(request.Model, agent.Model)
+	request.Sampling = agent.ApplySampling(request.Sampling)
+	request.MaxTokens = budget.LowerTokens(request.MaxTokens, agent.MaxOutputTokens)
+	if agent.MaxTurns > 0 && (request.MaxTurns <= 0 || request.MaxTurns > agent.MaxTurns) {
+		request.MaxTurns = agent.MaxTurns
 	}
-	if len(r.OutputSchema) == 0 {
-		r.OutputSchema = n.OutputSchema
+	if len(request.OutputSchema) == 0 {
+		request.OutputSchema = agent.OutputSchema
 	}
 	return nil
 }
@@ -238,7 +239,7 @@ func (a *Agent) UsableTools(ctx context.Context, caller auth.Identity, r Request
 	return r.filterTools(a.ToolsFor(ctx, caller))
 }
 
-// askTools returns the tools with which a run of r asks other agents: those that the agent lists, that
+// askTools returns the tools with which a run of the request asks other agents: those that the agent lists, that
 // exist at present, and that the caller may use.
 func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
 	if len(r.as.Agents) == 0 || r.ToolChoice == ToolNone || r.parent.Level >= definition.MaxLevels {

@@ -187,7 +187,8 @@ func (c *call) parseArgs(text string) {
 		trimmed = []byte("{}")
 	}
 	var object map[string]json.RawMessage
-	switch err := json.Unmarshal(trimmed, &object); {
+	err := json.Unmarshal(trimmed, &object)
+	switch {
 	case len(text) > maxArgs:
 		c.argsProblem = fmt.Sprintf("they are longer than %d bytes", maxArgs)
 		text = text[:maxArgs]
@@ -242,23 +243,23 @@ func (c *call) executor() event.Executor {
 func (o callOutcome) isSet() bool { return o.resultEvent != nil || o.errorEvent != nil }
 
 // failure returns a failure of the call with a message for the model and the caller.
-func (x *toolExecution) failure(kind mcp.ErrorKind, message string) error {
-	return &mcp.CallError{Kind: kind, Tool: x.Tool, Server: x.Server, Message: message}
+func (exec *toolExecution) failure(kind mcp.ErrorKind, message string) error {
+	return &mcp.CallError{Kind: kind, Tool: exec.Tool, Server: exec.Server, Message: message}
 }
 
 // canceledFailure returns the failure of a call that ctx ended. Usually the run or its caller
 // has gone. But a run whose time for tools is used up continues, and its model needs the reason.
-func (x *toolExecution) canceledFailure(ctx context.Context) error {
+func (exec *toolExecution) canceledFailure(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
-		return x.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
+		return exec.failure(mcp.Cancelled, "The run's time for tools is used up, so the call was given up.")
 	}
-	return x.failure(mcp.Cancelled, recorded.CallCancelled)
+	return exec.failure(mcp.Cancelled, recorded.CallCancelled)
 }
 
 // recordedDecision returns what a rule or a hook decided about the call, if the run repeats a recorded one.
-func (x *toolExecution) recordedDecision() (d recorded.Decision) {
-	if x.loop != nil && x.loop.agent.Repeat != nil {
-		d = x.loop.agent.Repeat.Decision(x.runID, x.CallID)
+func (exec *toolExecution) recordedDecision() (d recorded.Decision) {
+	if exec.loop != nil && exec.loop.agent.Repeat != nil {
+		d = exec.loop.agent.Repeat.Decision(exec.runID, exec.CallID)
 	}
 	return d
 }
@@ -283,43 +284,47 @@ const (
 // bounded; a result that exceeds the bound is also stored in full. A direct call returns the
 // full result. The result is stored before its event is appended, because a reader of the event may follow its
 // URL at once. If it cannot be stored, the event says that it is truncated and has no URL.
-func (a *Agent) recordResult(ctx context.Context, x *toolExecution, res *content.Result) callOutcome {
+func (a *Agent) recordResult(ctx context.Context, exec *toolExecution, res *content.Result) callOutcome {
 	end := callOutcome{fullResult: res, resultEvent: &event.ToolResult{
-		Call: x.Call, Args: x.args, DurationMS: x.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
+		Call: exec.Call, Args: exec.args, DurationMS: exec.duration.Milliseconds(), SchemaViolations: fieldErrors(res.Violations),
 	}}
-	w := end.resultEvent
-	if x.runID == "" {
-		w.Payload, w.Content, w.Structured = res.Payload(), contentList(res), res.Structured
+	result := end.resultEvent
+	if exec.runID == "" {
+		result.Payload = res.Payload()
+		result.Content = contentList(res)
+		result.Structured = res.Structured
 		return end
 	}
-	end.resultURL = a.resultPath(x.runID, x.CallID)
+	end.resultURL = a.resultPath(exec.runID, exec.CallID)
 	brief := res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline, URL: end.resultURL})
 	if brief.Incomplete {
-		if !a.storeResult(ctx, x, res) {
+		if !a.storeResult(ctx, exec, res) {
 			end.resultURL = ""
 			brief = res.Truncate(content.TruncateOptions{MaxBytes: maxInEvent, MaxBinary: maxInline})
 		}
-		w.Truncated = &event.Truncated{Bytes: res.Size(), URL: end.resultURL}
+		result.Truncated = &event.Truncated{Bytes: res.Size(), URL: end.resultURL}
 	}
-	w.Payload, w.Content, w.Structured = brief.Payload, brief.Content, brief.Structured
+	result.Payload = brief.Payload
+	result.Content = brief.Content
+	result.Structured = brief.Structured
 	return end
 }
 
 // recordFailure returns the outcome of a call that failed. A tool's own report is also stored in
 // full if the event has only a part of its text.
-func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp.CallError) callOutcome {
-	end := callOutcome{abort: x.abort, errorEvent: &event.ToolError{
-		Call: x.Call, Args: x.args, ArgsText: x.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: x.duration.Milliseconds(),
+func (a *Agent) recordFailure(ctx context.Context, exec *toolExecution, failed *mcp.CallError) callOutcome {
+	end := callOutcome{abort: exec.abort, errorEvent: &event.ToolError{
+		Call: exec.Call, Args: exec.args, ArgsText: exec.argsText, Kind: string(failed.Kind), Errors: fieldErrors(failed.Fields), DurationMS: exec.duration.Milliseconds(),
 	}}
-	if x.runID != "" {
-		end.resultURL = a.resultPath(x.runID, x.CallID)
+	if exec.runID != "" {
+		end.resultURL = a.resultPath(exec.runID, exec.CallID)
 	}
 	text, cut := content.TruncateText(failed.Message, maxForModel, end.resultURL)
 	// A hook saw only the text of the failure, so nothing else may be shown.
-	own := x.toolReport != nil && a.Hooks == nil
-	if x.runID != "" && own && (cut || !x.toolReport.IsText()) {
-		end.errorEvent.Truncated = &event.Truncated{Bytes: x.toolReport.Size(), URL: end.resultURL}
-		cut = !a.storeResult(ctx, x, x.toolReport)
+	own := exec.toolReport != nil && a.Hooks == nil
+	if exec.runID != "" && own && (cut || !exec.toolReport.IsText()) {
+		end.errorEvent.Truncated = &event.Truncated{Bytes: exec.toolReport.Size(), URL: end.resultURL}
+		cut = !a.storeResult(ctx, exec, exec.toolReport)
 	}
 	if cut {
 		end.resultURL = ""
@@ -332,8 +337,8 @@ func (a *Agent) recordFailure(ctx context.Context, x *toolExecution, failed *mcp
 
 // storeResult stores a full result in the log of its run, and reports whether that succeeded. If
 // it fails the run continues, because its events have what the model was given.
-func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.Result) bool {
-	head, err := json.Marshal(storedResultHeader{x.CallID, x.Tool, x.Server, res.IsError})
+func (a *Agent) storeResult(ctx context.Context, exec *toolExecution, res *content.Result) bool {
+	head, err := json.Marshal(storedResultHeader{exec.CallID, exec.Tool, exec.Server, res.IsError})
 	if err == nil {
 		// The content is already JSON, and large: it is copied and not parsed again.
 		whole := bytes.NewBuffer(make([]byte, 0, len(head)+res.Size()+len(res.Content)+64))
@@ -352,10 +357,10 @@ func (a *Agent) storeResult(ctx context.Context, x *toolExecution, res *content.
 		}
 		whole.WriteByte('}')
 		// Like its event, the result is stored even if the turn was cancelled.
-		err = a.Log.SaveResult(context.WithoutCancel(ctx), x.runID, x.CallID, whole.Bytes())
+		err = a.Log.SaveResult(context.WithoutCancel(ctx), exec.runID, exec.CallID, whole.Bytes())
 	}
 	if err != nil {
-		a.Logger.WarnContext(ctx, "the whole result of a call could not be stored", "run_id", x.runID, "call_id", x.CallID, "bytes", res.Size(), "error", err)
+		a.Logger.WarnContext(ctx, "the whole result of a call could not be stored", "run_id", exec.runID, "call_id", exec.CallID, "bytes", res.Size(), "error", err)
 	}
 	return err == nil
 }
@@ -430,13 +435,15 @@ func (a *Agent) resultFromEvents(ctx context.Context, run, callID string) (Resul
 	}
 }
 
-// completeResult returns r as the result of a call, or event.ErrGone if the event has only a part of it: such a
+// completeResult returns the complete result of a call, or event.ErrGone if the event has only a part of it: such a
 // result would have been found in the log if it had been stored.
 func completeResult(c event.Call, t *event.Truncated, r Result) (Result, error) {
 	if t != nil {
 		return Result{}, event.ErrGone // it could not be stored
 	}
-	r.CallID, r.Tool, r.Server = c.CallID, c.Tool, c.Server
+	r.CallID = c.CallID
+	r.Tool = c.Tool
+	r.Server = c.Server
 	return r, nil
 }
 
@@ -455,15 +462,15 @@ func fieldErrors(fields []mcp.ContentField) []event.FieldError {
 }
 
 // withChild adds the child run of the call to its event.
-func (o callOutcome) withChild(x *toolExecution) callOutcome {
-	o.spent = x.spent
-	if x.childID == "" {
+func (o callOutcome) withChild(exec *toolExecution) callOutcome {
+	o.spent = exec.spent
+	if exec.childID == "" {
 		return o
 	}
 	if o.errorEvent != nil {
-		o.errorEvent.ChildRunID = x.childID
+		o.errorEvent.ChildRunID = exec.childID
 	} else {
-		o.resultEvent.ChildRunID = x.childID
+		o.resultEvent.ChildRunID = exec.childID
 	}
 	return o
 }

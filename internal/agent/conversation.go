@@ -26,35 +26,35 @@ import (
 // message of the history.
 type messageGroup []llm.Message
 
-// isUser reports whether g is a message of the user.
+// isUser reports whether the group is a message of the user.
 func (x messageGroup) isUser() bool { return x[0].Role == llm.User }
 
-// groupHistory reads the earlier turns of the thread and the history of r; ofThread is the number of
+// groupHistory reads the earlier turns of the thread and the history of the request; ofThread is the number of
 // groups of the first. It skips unknown roles, empty messages and results without a call. A call without
 // a result gets a placeholder: endpoints refuse a call without a result and a result without a call.
 func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) {
 	var results []*llm.Message // one for each call, in the order of the calls
-	for i, m := range slices.Concat(r.earlier, r.History) {
+	for i, message := range slices.Concat(r.earlier, r.History) {
 		if i == len(r.earlier) {
 			ofThread = len(out)
 		}
-		role := llm.Role(strings.ToLower(m.Role))
-		text, media := acceptedMedia(p, m.Content, m.Media)
+		role := llm.Role(strings.ToLower(message.Role))
+		text, media := acceptedMedia(p, message.Content, message.Media)
 		if role == llm.ToolRole {
-			fillResult(results, m.CallID, text, media)
+			fillResult(results, message.CallID, text, media)
 			continue
 		}
-		x := messageGroup{{Role: role, Text: text, Media: media}}
+		group := messageGroup{{Role: role, Text: text, Media: media}}
 		if role == llm.Assistant {
-			x = x.withCalls(m.Calls)
+			group = group.withCalls(message.Calls)
 		}
 		known := role == llm.User || role == llm.Assistant
-		if empty := strings.TrimSpace(text) == "" && len(media) == 0 && len(x) == 1; !known || empty {
+		if empty := strings.TrimSpace(text) == "" && len(media) == 0 && len(group) == 1; !known || empty {
 			continue
 		}
-		out = append(out, x)
-		for i := range x[1:] {
-			results = append(results, &x[i+1])
+		out = append(out, group)
+		for i := range group[1:] {
+			results = append(results, &group[i+1])
 		}
 	}
 	for _, m := range results {
@@ -68,7 +68,7 @@ func (r Request) groupHistory(p llm.Profile) (out []messageGroup, ofThread int) 
 	return out, ofThread
 }
 
-// withCalls returns x with calls and empty results. It drops calls with an empty or repeated id.
+// withCalls returns the group with calls and empty results. It drops calls with an empty or repeated id.
 func (x messageGroup) withCalls(calls []ClientCall) messageGroup {
 	ids := make(map[string]bool, len(calls))
 	for _, c := range calls {
@@ -153,12 +153,12 @@ func (l *loop) openConversation(ctx context.Context, tools []catalog.Tool, p llm
 	ofThread = min(ofThread, len(past)) // MaxHistory does not limit these
 	past = slices.Concat(past[:ofThread], past[max(ofThread, len(past)-l.agent.MaxHistory):])
 	l.messages = []llm.Message{{Role: llm.System, Text: system}}
-	for _, x := range past {
-		l.messages = append(l.messages, x...)
+	for _, group := range past {
+		l.messages = append(l.messages, group...)
 	}
 	l.historyLen = len(l.messages) - 1
-	for _, x := range now {
-		l.messages = append(l.messages, x...)
+	for _, group := range now {
+		l.messages = append(l.messages, group...)
 	}
 	for _, m := range l.messages {
 		for _, c := range m.Calls {
@@ -199,7 +199,7 @@ func (l *loop) serverInstructions(ctx context.Context) string {
 
 // splitHistory divides messages into the history and the current question. It drops a last
 // message that equals the question, since clients send the question in both places.
-func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []messageGroup) {
+func (r Request) splitHistory(all []messageGroup, profile llm.Profile) (past, now []messageGroup) {
 	if strings.TrimSpace(r.Question) == "" && len(r.Media) == 0 {
 		last := len(all) - 1
 		for last > 0 && !all[last].isUser() {
@@ -207,7 +207,7 @@ func (r Request) splitHistory(all []messageGroup, p llm.Profile) (past, now []me
 		}
 		return all[:last], all[last:]
 	}
-	text, media := acceptedMedia(p, r.Question, r.Media)
+	text, media := acceptedMedia(profile, r.Question, r.Media)
 	if n := len(all); n > 0 && all[n-1].isUser() && all[n-1][0].Text == text && len(media) == 0 {
 		all = all[:n-1]
 	}
@@ -279,20 +279,20 @@ func (r *Request) runsBeside() bool { return !r.ContinueThread && r.OnBusy == Bu
 
 // openThread looks up the thread that a request names. It selects the agent that answered last if the
 // request names none, and returns the active run; "" if there is none.
-func (a *Agent) openThread(ctx context.Context, owner auth.Identity, r *Request) (active string, err error) {
-	if r.ThreadID == "" {
+func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Request) (active string, err error) {
+	if request.ThreadID == "" {
 		return "", nil
 	}
-	t, err := a.threads().Get(ctx, ownerOf(owner), r.ThreadID)
+	t, err := a.threads().Get(ctx, ownerOf(owner), request.ThreadID)
 	switch {
-	case errors.Is(err, event.ErrNotFound) && r.AfterRun != "":
+	case errors.Is(err, event.ErrNotFound) && request.AfterRun != "":
 		return "", thread.ErrNoTurn
 	case errors.Is(err, event.ErrNotFound):
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("read a thread: %w", err)
 	}
-	r.Agent = cmp.Or(strings.TrimSpace(r.Agent), t.Agent)
+	request.Agent = cmp.Or(strings.TrimSpace(request.Agent), t.Agent)
 	return t.Active, nil
 }
 
@@ -311,7 +311,8 @@ func (a *Agent) freeThread(ctx context.Context, owner event.Owner, threadID, id 
 		ctx, stop = context.WithTimeoutCause(ctx, endWait, errQueuedTooLong)
 		defer stop()
 	}
-	switch waitErr := thread.AwaitEnd(ctx, a.Log, id, a.accepting.Done()); {
+	waitErr := thread.AwaitEnd(ctx, a.Log, id, a.accepting.Done())
+	switch {
 	case a.accepting.Err() != nil:
 		return ErrDraining
 	case errors.Is(waitErr, errQueuedTooLong):
@@ -340,15 +341,15 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
 	}
-	a := r.agent
+	agent := r.agent
 	var t event.Thread
 	for {
-		t, err = a.threads().Begin(ctx, r.Run, r.req.title())
+		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
 		if !isBusy || !r.req.runsBeside() {
 			break
 		}
-		if err = a.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse); err != nil {
+		if err = agent.freeThread(ctx, r.Owner, r.ThreadID, busy.Run, BusyRefuse); err != nil {
 			if _, goesOn := errors.AsType[*event.BusyError](err); goesOn {
 				r.isBeside = true
 				return false, nil
@@ -362,7 +363,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if !r.req.ContinueThread {
 		return true, nil
 	}
-	turns, err := a.threads().Read(ctx, t, &r.req.AfterRun)
+	turns, err := agent.threads().Read(ctx, t, &r.req.AfterRun)
 	if err != nil {
 		return true, err
 	}
@@ -398,7 +399,11 @@ func (r *run) endTurn(ctx context.Context, end event.Body) {
 	}
 	if err == nil {
 		t := r.turn.Turn(end)
-		t.Agent, t.After, t.Given, t.Question, t.Media = r.Agent, r.req.AfterRun, r.req.givenMessages(), r.req.Question, r.req.Media
+		t.Agent = r.Agent
+		t.After = r.req.AfterRun
+		t.Given = r.req.givenMessages()
+		t.Question = r.req.Question
+		t.Media = r.req.Media
 		t.Asked, t.EndedAt = r.Created.UnixMilli(), r.agent.Log.Now().UnixMilli()
 		err = r.agent.Log.EndTurn(ctx, r.Owner, r.ThreadID, r.ID, t.Encode())
 	}
@@ -426,15 +431,15 @@ func (r *Request) givenMessages() []Message {
 // updateOffered sets the tools that the model is offered. The caller's tools and those that ask other
 // agents come first: they stay the same for the whole run, so the beginning of the prompt stays cacheable.
 func (l *loop) updateOffered() {
-	first := slices.Clone(l.clientTools)
+	fixed := slices.Clone(l.clientTools)
 	for _, t := range l.askTools {
-		first = append(first, t.Tool)
+		fixed = append(fixed, t.Tool)
 	}
 	switch {
 	case l.search != nil:
-		l.offered = append(first, l.search.Shown()...)
-	case len(first) > 0:
-		l.offered = append(first, l.catalog.Offered...)
+		l.offered = append(fixed, l.search.Shown()...)
+	case len(fixed) > 0:
+		l.offered = append(fixed, l.catalog.Offered...)
 	default:
 		l.offered = l.catalog.Offered
 	}

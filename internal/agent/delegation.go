@@ -46,17 +46,18 @@ const (
 	maxProgress    = 500 // bytes of the message of a tool_progress event
 )
 
-// isAsk reports whether a tool of that name asks another agent.
+// isAsk reports whether a tool with that name asks another agent.
 func (l *loop) isAsk(name string) bool {
 	return slices.ContainsFunc(l.askTools, func(t askTool) bool { return t.Name == name })
 }
 
-// prepareAsk makes x a call that asks another agent, if its tool does that.
-func (l *loop) prepareAsk(x *toolExecution) {
+// prepareAsk makes exec a call that asks another agent, if its tool does that.
+func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {
-		if t.Name == x.Tool {
-			x.tool, x.exists = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}, true
-			x.asks, x.builtin = t.agent, l.askAgent
+		if t.Name == exec.Tool {
+			exec.tool = catalog.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
+			exec.exists = true
+			exec.asks, exec.builtin = t.agent, l.askAgent
 		}
 	}
 }
@@ -80,39 +81,39 @@ func (l *loop) askLimits(calls []*call) []string {
 }
 
 // askAgent executes a call that asks another agent.
-func (l *loop) askAgent(ctx context.Context, x *toolExecution) (*content.Result, error) {
+func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
 	var args struct{ Question string }
-	if json.Unmarshal(x.args, &args) != nil || strings.TrimSpace(args.Question) == "" {
-		return nil, x.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
+	if json.Unmarshal(exec.args, &args) != nil || strings.TrimSpace(args.Question) == "" {
+		return nil, exec.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
 	}
-	c := &childRun{loop: l, x: x}
-	if err := c.open(ctx, args.Question); err != nil {
+	child := &childRun{loop: l, exec: exec}
+	if err := child.open(ctx, args.Question); err != nil {
 		return nil, err
 	}
-	defer l.run.suspension.awaitsChild(c.id, false)
-	end, err := c.follow(ctx)
+	defer l.run.suspension.awaitsChild(child.id, false)
+	end, err := child.follow(ctx)
 	if err != nil && l.run.relinquished() != nil {
 		return nil, err // another process continues here; the child is not affected
 	}
 	if err != nil && ctx.Err() == nil {
-		return nil, c.lostFailure(err)
+		return nil, child.lostFailure(err)
 	}
 	if err != nil {
-		c.cancel(ctx)
+		child.cancel(ctx)
 	}
-	if spendErr := c.spend(context.WithoutCancel(ctx), end); spendErr != nil {
+	if spendErr := child.spend(context.WithoutCancel(ctx), end); spendErr != nil {
 		return nil, spendErr
 	}
 	if err != nil {
-		return nil, x.canceledFailure(ctx)
+		return nil, exec.canceledFailure(ctx)
 	}
-	return c.result(end)
+	return child.result(end)
 }
 
 // childRun is the child run of a call, as the call sees it.
 type childRun struct {
 	loop *loop
-	x    *toolExecution
+	exec *toolExecution
 	id   string
 
 	attached bool              // another process started the child, so readers know of its first events
@@ -126,29 +127,30 @@ type childRun struct {
 // open starts the child, or finds the one that another process started.
 func (c *childRun) open(ctx context.Context, question string) error {
 	c.relayed, c.failed = make(map[string]bool), make(chan error, 1)
-	if known := c.x.replayed; known.HasChild() {
-		switch started, err := c.awaitStart(ctx, known.Child); {
+	if known := c.exec.replayed; known.HasChild() {
+		started, err := c.awaitStart(ctx, known.Child)
+		switch {
 		case err != nil:
 			return err
 		case started:
 			c.id, c.attached = known.Child, true
 			c.loop.run.suspension.awaitsChild(c.id, true)
-			c.x.childID = c.id
+			c.exec.childID = c.id
 			return nil
 		}
 	}
 	return c.start(ctx, question)
 }
 
-// awaitStart reports whether the child of that id has begun, or begins soon. A child that was created and
+// awaitStart reports whether the child with that id has begun, or begins soon. A child that was created and
 // never began is deleted.
 func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 	log := c.loop.agent.Log
 	if _, err := log.Run(ctx, id); errors.Is(err, event.ErrNotFound) || errors.Is(err, event.ErrLost) {
 		return false, nil // its process died before it created the child
 	}
-	over := time.NewTimer(childStartWait)
-	defer over.Stop()
+	timeout := time.NewTimer(childStartWait)
+	defer timeout.Stop()
 	for {
 		page, err := log.After(ctx, id, 0)
 		switch {
@@ -161,7 +163,7 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 		}
 		select {
 		case <-page.More:
-		case <-over.C:
+		case <-timeout.C:
 			return false, log.Delete(ctx, id)
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
@@ -169,49 +171,56 @@ func (c *childRun) awaitStart(ctx context.Context, id string) (bool, error) {
 	}
 }
 
+// newRequest returns the request of the child: the question, what the parent's request allows, and the child's share of
+// what is left of the parent's budget. A rerun gets the share that was recorded.
+func (c *childRun) newRequest(question string) Request {
+	l, parent := c.loop, &c.loop.run.req
+	limits, callsLeft := l.budget.Remaining(max(l.askShare, 1))
+	request := Request{
+		Question: question, Agent: c.exec.asks, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
+		Budget: limits, Background: true, Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
+		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Call: c.exec.CallID, Level: parent.parent.Level + 1},
+	}
+	if !callsLeft {
+		request.ToolChoice = ToolNone
+	}
+	if l.agent.Repeat != nil {
+		if recorded, choice, ok := l.agent.Repeat.ChildBudget(l.run.ID, c.exec.CallID); ok {
+			request.Budget, request.ToolChoice = recorded, choice
+		}
+	}
+	return request
+}
+
 // start starts the child in this process. The note with its id comes first, so that a process that takes
 // over the parent cannot start a second one.
 func (c *childRun) start(ctx context.Context, question string) error {
-	l, x := c.loop, c.x
-	a, parent := l.agent, &l.run.req
-	limits, callsLeft := l.budget.Remaining(max(l.askShare, 1))
-	r := Request{
-		Question: question, Agent: x.asks, Servers: parent.Servers, Tools: parent.Tools, Context: parent.Context, ThreadID: parent.ThreadID,
-		Budget: limits, Background: true, Interactive: parent.Interactive, FormsDeclined: parent.FormsDeclined, ApprovalsDeclined: parent.ApprovalsDeclined,
-		Hops: parent.Hops, parent: parentCall{Run: l.run.ID, Call: x.CallID, Level: parent.parent.Level + 1},
-	}
-	if !callsLeft {
-		r.ToolChoice = ToolNone
-	}
-	if a.Repeat != nil {
-		if recorded, choice, ok := a.Repeat.ChildBudget(l.run.ID, x.CallID); ok {
-			r.Budget, r.ToolChoice = recorded, choice
-		}
-	}
-	if err := a.validateRequest(l.run.caller, &r); err != nil {
-		return x.failure(mcp.Denied, "The agent "+x.asks+" cannot be asked: "+err.Error()+".")
+	l, exec, agent := c.loop, c.exec, c.loop.agent
+	request := c.newRequest(question)
+	if err := agent.validateRequest(l.run.caller, &request); err != nil {
+		return exec.failure(mcp.Denied, "The agent "+exec.asks+" cannot be asked: "+err.Error()+".")
 	}
 	rec := event.Run{
-		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: a.Log.Now(), Background: true,
-		Agent: r.Agent, ParentID: l.run.ID,
+		ID: agent.Log.NewID(), ThreadID: request.ThreadID, TraceID: l.run.TraceID, Owner: l.run.Owner, Created: agent.Log.Now(), Background: true,
+		Agent: request.Agent, ParentID: l.run.ID,
 	}
-	if err := l.run.writeNote(ctx, replay.NoteChild, replay.CallKey(x.CallID), rec.ID); err != nil {
+	if err := l.run.writeNote(ctx, replay.NoteChild, replay.CallKey(exec.CallID), rec.ID); err != nil {
 		return err
 	}
-	child := a.newRun(trace.ContextWithSpanContext(a.ctx, trace.SpanContextFromContext(ctx)), rec, l.run.caller, r)
+	child := agent.newRun(trace.ContextWithSpanContext(agent.ctx, trace.SpanContextFromContext(ctx)), rec, l.run.caller, request)
 	child.account = l.run.account
-	if !a.registerChild(child) {
+	if !agent.registerChild(child) {
 		child.cancel(nil)
 		return errHandedOver
 	}
-	if err := a.beginRun(ctx, child); err != nil {
-		a.discardRun(child)
-		return fmt.Errorf("ask the agent %s: %w", x.asks, err)
+	if err := agent.beginRun(ctx, child); err != nil {
+		agent.discardRun(child)
+		return fmt.Errorf("ask the agent %s: %w", exec.asks, err)
 	}
 	c.id = rec.ID
 	l.run.suspension.awaitsChild(c.id, true)
-	x.childID = c.id
-	a.runInBackground(child)
+	exec.childID = c.id
+	agent.runInBackground(child)
 	return nil
 }
 
@@ -226,7 +235,9 @@ func (a *Agent) registerChild(r *run) bool {
 		return false
 	}
 	slot := a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
-	r.slot, r.memory, a.active[r.ID] = slot, slot.Memory, r
+	r.slot = slot
+	r.memory = slot.Memory
+	a.active[r.ID] = r
 	a.runs.Add(1)
 	return true
 }
@@ -246,7 +257,8 @@ func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
 			return event.Event{}, err
 		}
 		for _, e := range page.Events {
-			if pos = e.Seq; e.Terminal() {
+			pos = e.Seq
+			if e.Terminal() {
 				return e, nil
 			}
 			if err := c.observe(ctx, e, known); err != nil {
@@ -261,7 +273,7 @@ func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
 		}
 		if known {
 			known = false
-			if err := c.loop.withdrawQuestions(ctx, c.x.replayed, interruptIDs(c.waiting)...); err != nil {
+			if err := c.loop.withdrawQuestions(ctx, c.exec.replayed, interruptIDs(c.waiting)...); err != nil {
 				return event.Event{}, err
 			}
 		}
@@ -294,11 +306,11 @@ func (c *childRun) observe(ctx context.Context, e event.Event, known bool) error
 	message := ""
 	switch b := e.Body.(type) {
 	case event.Start:
-		message = "The agent " + c.x.asks + " was asked."
+		message = "The agent " + c.exec.asks + " was asked."
 	case event.StepStart:
-		message = fmt.Sprintf("The agent %s takes step %d.", c.x.asks, b.Step)
+		message = fmt.Sprintf("The agent %s takes step %d.", c.exec.asks, b.Step)
 	case event.ToolCall:
-		message = fmt.Sprintf("The agent %s calls %s.", c.x.asks, b.Tool)
+		message = fmt.Sprintf("The agent %s calls %s.", c.exec.asks, b.Tool)
 	case event.ToolProgress:
 		message = b.Message
 	}
@@ -310,8 +322,8 @@ func (c *childRun) observe(ctx context.Context, e event.Event, known bool) error
 		return nil
 	}
 	message, _ = content.TruncateText(message, maxProgress, "")
-	c.x.notifications.appendEvent(ctx, event.ToolProgress{Call: c.x.Call, Progress: c.progress, Message: message, ChildRunID: c.id})
-	return c.x.notifications.err
+	c.exec.notifications.appendEvent(ctx, event.ToolProgress{Call: c.exec.Call, Progress: c.progress, Message: message, ChildRunID: c.id})
+	return c.exec.notifications.err
 }
 
 // relay asks the owner of the parent what the child waits for and was not asked before.
@@ -322,7 +334,7 @@ func (c *childRun) relay(ctx context.Context) {
 			continue
 		}
 		c.relayed[i.ID] = true
-		i.CallID, i.ChildRunID = c.x.CallID, cmp.Or(i.ChildRunID, c.id)
+		i.CallID, i.ChildRunID = c.exec.CallID, cmp.Or(i.ChildRunID, c.id)
 		recs = append(recs, i)
 	}
 	if c.loop.agent.Repeat != nil { // the recording has the order of the questions
@@ -396,35 +408,35 @@ func (a *Agent) cancelChildren(ctx context.Context, l *loop) {
 // spend counts what the child has used, once: a note says that it is counted. The note comes before the budget.
 // A process that takes over charges what the note has (restoreCalls), and calls spend only if there is none.
 func (c *childRun) spend(ctx context.Context, end event.Event) error {
-	l := c.loop
-	if known := c.x.replayed; known != nil && known.Spent != nil {
-		c.x.spent = known.Spent
+	parent := c.loop
+	if known := c.exec.replayed; known != nil && known.Spent != nil {
+		c.exec.spent = known.Spent
 		return nil
 	}
-	if err := l.run.awaitCharge(c.x.CallID, c.id); err != nil {
+	if err := parent.run.awaitCharge(c.exec.CallID, c.id); err != nil {
 		return err
 	}
-	spent := l.agent.spentBy(ctx, c.id, 0)
+	spent := parent.agent.spentBy(ctx, c.id, 0)
 	data, err := json.Marshal(spent)
 	if err != nil {
 		return fmt.Errorf("encode what a child run has used: %w", err)
 	}
-	if err := l.run.writeNote(ctx, replay.NoteSpent, replay.CallKey(c.x.CallID), string(data)); err != nil {
+	if err := parent.run.writeNote(ctx, replay.NoteSpent, replay.CallKey(c.exec.CallID), string(data)); err != nil {
 		return err
 	}
-	c.x.spent = &spent
-	if err := l.budget.SpendChild(ctx, l.run.out, spent); err != nil {
+	c.exec.spent = &spent
+	if err := parent.budget.SpendChild(ctx, parent.run.out, spent); err != nil {
 		return err
 	}
-	return l.run.suspension.recheck()
+	return parent.run.suspension.recheck()
 }
 
 // spentBy returns what a run has used, with its children, as far as its log still says. The cost is nil if a
 // price is unknown or the events cannot be read. Only the end of a run with an answer has its sums; for other
 // runs they are computed from its steps and calls.
-func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spent) {
+func (a *Agent) spentBy(ctx context.Context, id string, level int) (spent event.Spent) {
 	zero := 0.0
-	s.Cost = &zero
+	spent.Cost = &zero
 	events, err := a.allEvents(ctx, id)
 	if err != nil || level > definition.MaxLevels {
 		return event.Spent{}
@@ -432,30 +444,30 @@ func (a *Agent) spentBy(ctx context.Context, id string, level int) (s event.Spen
 	model, children := "", event.Spent{Cost: &zero}
 	for _, e := range events {
 		child := ""
-		switch b := e.Body.(type) {
+		switch body := e.Body.(type) {
 		case event.Start:
-			model = b.Model
+			model = body.Model
 		case event.StepEnd:
-			if b.Usage != nil {
-				s.Usage = s.Usage.Plus(*b.Usage)
+			if body.Usage != nil {
+				spent.Usage = spent.Usage.Plus(*body.Usage)
 			}
 		case event.ToolResult:
-			s.Calls++
-			child = b.ChildRunID
+			spent.Calls++
+			child = body.ChildRunID
 		case event.ToolError:
-			if kind := mcp.ErrorKind(b.Kind); kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments {
-				s.Calls++
+			if kind := mcp.ErrorKind(body.Kind); kind != mcp.Denied && kind != mcp.UnknownTool && kind != mcp.InvalidArguments {
+				spent.Calls++
 			}
-			child = b.ChildRunID
+			child = body.ChildRunID
 		case event.FinalAnswer: // it includes what servers and children have used
-			return event.Spent{Usage: b.Metadata.Usage, Cost: b.Metadata.Cost, Calls: s.Calls + children.Calls}
+			return event.Spent{Usage: body.Metadata.Usage, Cost: body.Metadata.Cost, Calls: spent.Calls + children.Calls}
 		}
 		if child != "" {
 			children = children.Plus(a.spentBy(ctx, child, level+1))
 		}
 	}
-	s.Cost = a.priceOf(model).CostOf(s.Usage.InputTokens, s.Usage.OutputTokens)
-	return s.Plus(children)
+	spent.Cost = a.priceOf(model).CostOf(spent.Usage.InputTokens, spent.Usage.OutputTokens)
+	return spent.Plus(children)
 }
 
 // result returns the result of the call, or its failure, for the end of the child.
@@ -468,15 +480,15 @@ func (c *childRun) result(end event.Event) (*content.Result, error) {
 		}
 		return &content.Result{Content: []json.RawMessage{block}}, nil
 	case event.RunError:
-		return nil, c.x.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.x.asks, b.Code, b.Message, b.PartialAnswer)))
+		return nil, c.exec.failure(mcp.Execution, strings.TrimSpace(fmt.Sprintf("The agent %s failed (%s): %s\n%s", c.exec.asks, b.Code, b.Message, b.PartialAnswer)))
 	}
-	return nil, c.x.failure(mcp.Cancelled, "The agent "+c.x.asks+" was cancelled.")
+	return nil, c.exec.failure(mcp.Cancelled, "The agent "+c.exec.asks+" was cancelled.")
 }
 
 // lostFailure returns the failure of a call whose child cannot be read any more, or the error of the log.
 func (c *childRun) lostFailure(err error) error {
 	if errors.Is(err, event.ErrGone) || errors.Is(err, event.ErrNotFound) {
-		return c.x.failure(mcp.UnknownOutcome, "What the agent "+c.x.asks+" did is no longer kept.")
+		return c.exec.failure(mcp.UnknownOutcome, "What the agent "+c.exec.asks+" did is no longer kept.")
 	}
 	return err
 }

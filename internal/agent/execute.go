@@ -63,15 +63,15 @@ func (a *Agent) executeRun(r *run, lost error) {
 // Children are cancelled, and the hook run_end is asked, before the event. If the process dies in between,
 // the next one finds a run that has not ended and does both again. wakeParent comes after it, since the parent
 // reads the end of its child in the log. The slot is released before it: see below.
-func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
-	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
+func (a *Agent) concludeRun(ctx context.Context, parent *loop, end event.Body, err, lost error) {
+	r, span, lasting := parent.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
 	ended := false
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
-			end = a.terminalEventFor(ctx, r, l, err)
+			end = a.terminalEventFor(ctx, r, parent, err)
 		}
-		a.cancelChildren(lasting, l)
-		l.callRunEndHook(lasting, end)
+		a.cancelChildren(lasting, parent)
+		parent.callRunEndHook(lasting, end)
 		// Release the slot first: a client that reads the end may ask its next question at once.
 		r.slot.Release()
 		// The terminal event is appended even if the run's context has ended.
@@ -93,11 +93,11 @@ func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, l
 		}
 		return
 	}
-	a.recordRunEnd(span, l, end)
+	a.recordRunEnd(span, parent, end)
 	span.End()
 	a.removeRun(r)
-	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))
-	l.logEnd(ctx, end)
+	a.metrics.countRunEnd(a.ctx, end, time.Since(parent.started))
+	parent.logEnd(ctx, end)
 }
 
 // appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are
@@ -119,11 +119,12 @@ func (a *Agent) appendTerminal(ctx context.Context, r *run, end event.Body, lost
 
 // appendEnd ends the run's turn, appends the terminal event and ends the run's job, in this order. The turn
 // comes first because whoever reads the event may ask the next question of the thread at once. The job ends
-// last, because a run without a job and without an end would be continued by nobody.
-func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost error) error {
+// last, because a run without a job and without an end would be continued by nobody. restoreErr is the error of
+// reading the run's state from the log, nil if it was read.
+func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, restoreErr error) error {
 	r.endTurn(ctx, end)
 	err := r.out.Append(ctx, end)
-	if _, order := errors.AsType[*event.OrderError](err); order && lost != nil {
+	if _, isOrderError := errors.AsType[*event.OrderError](err); isOrderError && restoreErr != nil {
 		// The run's state could not be read, so open parts and calls cannot be closed. The
 		// terminal event matters more.
 		_, err = a.Log.Append(ctx, r.ID, end)
@@ -133,7 +134,7 @@ func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost erro
 	}
 	if err := r.job.Done(ctx); err != nil {
 		// A process that claims the job will find that the run has ended.
-		a.Logger.WarnContext(ctx, "the job of a run is not taken away", "run_id", r.ID, "error", err)
+		a.Logger.WarnContext(ctx, "the job of an ended run could not be removed", "run_id", r.ID, "error", err)
 	}
 	return nil
 }
@@ -144,7 +145,8 @@ func (a *Agent) appendEnd(ctx context.Context, r *run, end event.Body, lost erro
 // such as a model request that failed.
 func (a *Agent) terminalEventFor(ctx context.Context, r *run, l *loop, err error) event.Body {
 	partial := r.turn.StepText()
-	switch cause := context.Cause(ctx); {
+	cause := context.Cause(ctx)
+	switch {
 	case errors.Is(cause, errRequested), errors.Is(cause, errAbandoned):
 		return event.Cancelled{Reason: cause.Error(), PartialAnswer: partial}
 	case errors.Is(cause, errShutdown):

@@ -23,49 +23,54 @@ import (
 // callPreHook asks the hook pre_tool_call. The hook may change the arguments, answer in place of
 // the tool, or refuse the call. Without a usable reply the call is refused, because its
 // decision is unknown (docs/hooks.md).
-func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
-	if d := x.recordedDecision(); x.refusal == "" {
-		x.hookResult = d.Result
+func (a *Agent) callPreHook(ctx context.Context, exec *toolExecution) error {
+	if d := exec.recordedDecision(); exec.refusal == "" {
+		exec.hookResult = d.Result
 		if d.Args != nil {
-			x.args, x.argsText, x.argsProblem = d.Args, "", ""
+			exec.args = d.Args
+			exec.argsText = ""
+			exec.argsProblem = ""
 		}
 	}
-	if a.Hooks == nil || x.refusal != "" {
+	if a.Hooks == nil || exec.refusal != "" {
 		return nil
 	}
 	var reply webhook.Reply
-	err := a.flush(ctx, x.runID)
+	err := a.flush(ctx, exec.runID)
 	if err == nil {
-		reply, err = a.Hooks.Ask(ctx, x.hookCall(webhook.PreToolCall))
+		reply, err = a.Hooks.Ask(ctx, exec.hookCall(webhook.PreToolCall))
 	}
 	changed := call{}
 	if err == nil && reply.Args != nil {
-		if changed.parseArgs(string(reply.Args)); changed.argsProblem != "" {
+		changed.parseArgs(string(reply.Args))
+		if changed.argsProblem != "" {
 			err = errors.New("the reply's args cannot be used: " + changed.argsProblem)
 		}
 	}
 	var given *content.Result
 	if err == nil {
-		given, err = a.hookResult(x, reply)
+		given, err = a.hookResult(exec, reply)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return x.canceledFailure(ctx)
+		return exec.canceledFailure(ctx)
 	case err != nil:
-		a.logHookFailure(ctx, x, webhook.PreToolCall, err)
-		x.decision = decision{verdict: denied, why: "no reply from the hook"}
-		return x.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
+		a.logHookFailure(ctx, exec, webhook.PreToolCall, err)
+		exec.decision = decision{verdict: denied, why: "no reply from the hook"}
+		return exec.failure(mcp.Denied, "The service that must agree to every call could not be asked, so the call was not made.")
 	}
-	a.logHookReply(ctx, x, webhook.PreToolCall, reply)
+	a.logHookReply(ctx, exec, webhook.PreToolCall, reply)
 	switch {
 	case reply.Abort:
-		x.abort = &abortError{reason: reply.Reason}
-		x.decision = decision{verdict: denied, why: "refused by the hook"}
-		return x.failure(mcp.Denied, withReason("A hook refused this call", reply.Reason))
+		exec.abort = &abortError{reason: reply.Reason}
+		exec.decision = decision{verdict: denied, why: "refused by the hook"}
+		return exec.failure(mcp.Denied, withReason("A hook refused this call", reply.Reason))
 	case reply.Args != nil:
-		x.args, x.argsText, x.argsProblem = changed.args, "", ""
+		exec.args = changed.args
+		exec.argsText = ""
+		exec.argsProblem = ""
 	case given != nil:
-		x.hookResult = given
+		exec.hookResult = given
 	}
 	return nil
 }
@@ -74,47 +79,48 @@ func (a *Agent) callPreHook(ctx context.Context, x *toolExecution) error {
 // it. It skips a hook's own answer, a refusal (the tool was not called), and a cancelled call.
 // If ctx ends before the reply, the result is dropped: the hook might have removed something
 // from it. Without a usable reply the result stays as it is (docs/hooks.md), whereas callPreHook refuses the call.
-func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (*content.Result, error) {
-	if d := x.recordedDecision(); d.Ended {
-		x.abort = &abortError{reason: d.Reason}
+func (a *Agent) callPostHook(ctx context.Context, exec *toolExecution, err error) (*content.Result, error) {
+	if d := exec.recordedDecision(); d.Ended {
+		exec.abort = &abortError{reason: d.Reason}
 	}
-	res := x.result
-	if x.hookResult != nil {
-		res = x.hookResult
+	res := exec.result
+	if exec.hookResult != nil {
+		res = exec.hookResult
 	}
 	failed, isFailure := errors.AsType[*mcp.CallError](err)
 	switch {
-	case a.Hooks == nil, x.hookResult != nil, err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
+	case a.Hooks == nil, exec.hookResult != nil, err != nil && !isFailure, isFailure && failed.Kind == mcp.Denied:
 		return res, err
 	case ctx.Err() != nil:
-		return x.unreviewedFailure(ctx, err)
+		return exec.unreviewedFailure(ctx, err)
 	}
-	q := x.hookCall(webhook.ToolResult)
+	request := exec.hookCall(webhook.ToolResult)
 	if isFailure {
 		told, _ := content.TruncateText(failed.Message, maxForModel, "")
-		q.Hook, q.Failure = webhook.ToolError, &webhook.Failure{Kind: string(failed.Kind), Message: told}
+		request.Hook = webhook.ToolError
+		request.Failure = &webhook.Failure{Kind: string(failed.Kind), Message: told}
 	} else {
-		q.Result = &webhook.Result{Content: contentList(res), Structured: res.Structured}
+		request.Result = &webhook.Result{Content: contentList(res), Structured: res.Structured}
 	}
-	reply, noReply := a.Hooks.Ask(ctx, q)
+	reply, noReply := a.Hooks.Ask(ctx, request)
 	var given *content.Result
 	if noReply == nil {
-		given, noReply = a.hookResult(x, reply)
+		given, noReply = a.hookResult(exec, reply)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return x.unreviewedFailure(ctx, err)
+		return exec.unreviewedFailure(ctx, err)
 	case noReply != nil:
-		a.logHookFailure(ctx, x, q.Hook, noReply)
+		a.logHookFailure(ctx, exec, request.Hook, noReply)
 		return res, err
 	}
-	a.logHookReply(ctx, x, q.Hook, reply)
+	a.logHookReply(ctx, exec, request.Hook, reply)
 	switch {
 	case reply.Abort && isFailure:
-		x.abort = &abortError{reason: reply.Reason}
+		exec.abort = &abortError{reason: reply.Reason}
 	case reply.Abort:
-		x.abort = &abortError{reason: reply.Reason}
-		return nil, x.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
+		exec.abort = &abortError{reason: reply.Reason}
+		return nil, exec.failure(mcp.Denied, withReason(recorded.ResultWithheld, reply.Reason))
 	case given != nil:
 		return given, nil
 	}
@@ -123,11 +129,11 @@ func (a *Agent) callPostHook(ctx context.Context, x *toolExecution, err error) (
 
 // hookResult returns the result that a hook's reply contains, or nil. Content blocks are read like
 // those of an MCP server, and structured content is compared with the tool's output schema.
-func (a *Agent) hookResult(x *toolExecution, r webhook.Reply) (*content.Result, error) {
+func (a *Agent) hookResult(exec *toolExecution, reply webhook.Reply) (*content.Result, error) {
 	switch {
-	case r.Text != nil:
-		return textResult(*r.Text), nil
-	case r.Content == nil:
+	case reply.Text != nil:
+		return textResult(*reply.Text), nil
+	case reply.Content == nil:
 		return nil, nil
 	}
 	var raw bytes.Buffer
@@ -136,7 +142,7 @@ func (a *Agent) hookResult(x *toolExecution, r webhook.Reply) (*content.Result, 
 	err := enc.Encode(struct {
 		Content    []jsonText `json:"content"`
 		Structured jsonText   `json:"structuredContent,omitempty"`
-	}{r.Content.Content, r.Content.Structured})
+	}{reply.Content.Content, reply.Content.Structured})
 	if err != nil {
 		return nil, fmt.Errorf("encode the reply's content: %w", err)
 	}
@@ -147,25 +153,25 @@ func (a *Agent) hookResult(x *toolExecution, r webhook.Reply) (*content.Result, 
 	if err != nil {
 		return nil, errors.New("the reply's content cannot be used")
 	}
-	if res.Structured != nil && x.exists {
-		res.Violations = x.tool.ResultViolations(res.Structured, false)
+	if res.Structured != nil && exec.exists {
+		res.Violations = exec.tool.ResultViolations(res.Structured, false)
 	}
 	return res, nil
 }
 
 // unreviewedFailure returns the failure of a call that was cancelled before the hook replied.
-func (x *toolExecution) unreviewedFailure(ctx context.Context, err error) (*content.Result, error) {
+func (exec *toolExecution) unreviewedFailure(ctx context.Context, err error) (*content.Result, error) {
 	if err == nil {
-		err = x.canceledFailure(ctx)
+		err = exec.canceledFailure(ctx)
 	}
 	return nil, err
 }
 
 // hookCall returns the call as a webhook describes it.
-func (x *toolExecution) hookCall(about webhook.Event) webhook.Call {
+func (exec *toolExecution) hookCall(about webhook.Event) webhook.Call {
 	return webhook.Call{
-		Hook: about, RunID: x.runID, Subject: x.caller.Subject, Server: x.Server, Tool: x.Tool, CallID: x.CallID,
-		Args: x.args, ArgsText: x.argsText,
+		Hook: about, RunID: exec.runID, Subject: exec.caller.Subject, Server: exec.Server, Tool: exec.Tool, CallID: exec.CallID,
+		Args: exec.args, ArgsText: exec.argsText,
 	}
 }
 
@@ -180,19 +186,19 @@ func textResult(text string) *content.Result {
 }
 
 // logHookFailure logs that a hook sent no usable reply.
-func (a *Agent) logHookFailure(ctx context.Context, x *toolExecution, about webhook.Event, err error) {
-	a.logHook(ctx, slog.LevelWarn, "hook failed", x, about, slog.String("error", err.Error()), help.Hooks.Attr())
+func (a *Agent) logHookFailure(ctx context.Context, exec *toolExecution, about webhook.Event, err error) {
+	a.logHook(ctx, slog.LevelWarn, "hook failed", exec, about, slog.String("error", err.Error()), help.Hooks.Attr())
 }
 
-func (a *Agent) logHookReply(ctx context.Context, x *toolExecution, about webhook.Event, r webhook.Reply) {
+func (a *Agent) logHookReply(ctx context.Context, exec *toolExecution, about webhook.Event, r webhook.Reply) {
 	if r.String() != (webhook.Reply{}).String() {
-		a.logHook(ctx, slog.LevelInfo, "hook decided", x, about, slog.String("reply", r.String()))
+		a.logHook(ctx, slog.LevelInfo, "hook decided", exec, about, slog.String("reply", r.String()))
 	}
 }
 
-func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, x *toolExecution, about webhook.Event, more ...slog.Attr) {
-	a.Logger.LogAttrs(ctx, level, what, append([]slog.Attr{slog.String("run_id", x.runID), slog.String("call_id", x.CallID),
-		slog.String("tool", x.Tool), slog.String("server", x.Server), slog.String("hook", string(about))}, more...)...)
+func (a *Agent) logHook(ctx context.Context, level slog.Level, what string, exec *toolExecution, about webhook.Event, more ...slog.Attr) {
+	a.Logger.LogAttrs(ctx, level, what, append([]slog.Attr{slog.String("run_id", exec.runID), slog.String("call_id", exec.CallID),
+		slog.String("tool", exec.Tool), slog.String("server", exec.Server), slog.String("hook", string(about))}, more...)...)
 }
 
 // flush returns nil when the events of a run are stored. It precedes what tells anybody outside about them: a
@@ -211,7 +217,9 @@ func (a *Agent) flush(ctx context.Context, run string) error {
 // The error is an *abortError if the hook ends the run, the cause of ctx if ctx has ended, and that of the log
 // if the events before are not stored.
 func (l *loop) askAboutRun(ctx context.Context, c webhook.Call) (webhook.Reply, error) {
-	c.RunID, c.ThreadID, c.Subject = l.run.ID, l.run.ThreadID, l.run.caller.Subject
+	c.RunID = l.run.ID
+	c.ThreadID = l.run.ThreadID
+	c.Subject = l.run.caller.Subject
 	if err := l.agent.flush(ctx, l.run.ID); err != nil {
 		return webhook.Reply{}, err
 	}
@@ -329,17 +337,17 @@ func (s *modelStream) extend(ctx context.Context, messages []llm.Message) ([]llm
 	for _, text := range s.added.Messages {
 		messages = append(messages, llm.Message{Role: llm.User, Text: text})
 	}
-	c := s.windowConversation(s.offeredTools(s.finalTurn))
-	c.Messages = messages
-	r := s.window.Trim(c)
-	if r.TooLarge {
+	conversation := s.windowConversation(s.offeredTools(s.finalTurn))
+	conversation.Messages = messages
+	trimmed := s.window.Trim(conversation)
+	if trimmed.TooLarge {
 		return nil, &llm.Error{Kind: llm.TooLarge, Public: "The question and what a hook adds to it do not fit the model's context window.",
-			Err: fmt.Errorf("about %d tokens, and the limit is %d", r.After, r.Limit)}
+			Err: fmt.Errorf("about %d tokens, and the limit is %d", trimmed.After, trimmed.Limit)}
 	}
-	if r.Trimmed {
-		return c.Messages, s.reportTrimmed(ctx, r)
+	if trimmed.Trimmed {
+		return conversation.Messages, s.reportTrimmed(ctx, trimmed)
 	}
-	return c.Messages, nil
+	return conversation.Messages, nil
 }
 
 // callModelResultHook asks the hook model_result about the answer of a step, before step_end. A
@@ -445,7 +453,8 @@ func (r *run) writeEnd(ctx context.Context, end event.Body) error {
 // restoredEnd returns how the run ends if another process knew that already, and died before the
 // terminal event. Both results are nil if no process did.
 func (l *loop) restoredEnd() (event.Body, error) {
-	switch s := l.replayed; {
+	s := l.replayed
+	switch {
 	case s == nil:
 		return nil, nil
 	case s.End != nil:

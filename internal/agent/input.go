@@ -71,18 +71,18 @@ var (
 )
 
 // resolvedEvent returns the event with the outcome of the question.
-func (i *interrupt) resolvedEvent(v resolution) event.Body {
-	reason := v.Reason
-	if v.unanswered != nil {
-		reason = v.unanswered.Error()
+func (i *interrupt) resolvedEvent(res resolution) event.Body {
+	reason := res.Reason
+	if res.unanswered != nil {
+		reason = res.unanswered.Error()
 	}
 	switch i.Kind {
 	case event.KindApproval:
-		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: v.isApproved(), Reason: reason, By: v.by.Subject}
+		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: res.isApproved(), Reason: reason, By: res.by.Subject}
 	case event.KindBudget:
-		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: v.isApproved(), Max: v.raisedLimit(i.Max), Reason: reason, By: v.by.Subject}
+		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: res.isApproved(), Max: res.raisedLimit(i.Max), Reason: reason, By: res.by.Subject}
 	}
-	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: v.elicitationAction()}
+	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: res.elicitationAction()}
 }
 
 // isApproved reports whether a person has approved. An expired or withdrawn question counts as refused.
@@ -217,6 +217,7 @@ func (b *inbox) startListening() {
 	b.startListeningLocked()
 }
 
+// startListeningLocked is startListening for callers that hold mu.
 func (b *inbox) startListeningLocked() {
 	if b.cancel != nil {
 		return

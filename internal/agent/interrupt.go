@@ -51,16 +51,16 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 	}
 	resolved, open := make([]resolution, len(recs)), make([]*interrupt, len(recs))
 	for n, rec := range recs {
-		i, v, err := l.replayedQuestion(ctx, rec)
-		if err == nil && i == nil && v == nil {
-			i, v, err = l.newQuestion(ctx, rec)
+		i, res, err := l.replayedQuestion(ctx, rec)
+		if err == nil && i == nil && res == nil {
+			i, res, err = l.newQuestion(ctx, rec)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if v != nil {
-			resolved[n] = *v
-			if err := resolve(n, *v); err != nil {
+		if res != nil {
+			resolved[n] = *res
+			if err := resolve(n, *res); err != nil {
 				return nil, err
 			}
 			continue
@@ -94,7 +94,8 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 		}
 		wg.Go(func() {
 			defer recoverTo(&errs[n])
-			if resolved[n], errs[n] = i.awaitAnswer(ctx, l.run); errs[n] == nil {
+			resolved[n], errs[n] = i.awaitAnswer(ctx, l.run)
+			if errs[n] == nil {
 				errs[n] = l.run.suspension.resolveInterrupt(ctx, i, resolved[n])
 			}
 			if errs[n] == nil {
@@ -130,33 +131,35 @@ func (l *loop) newQuestion(ctx context.Context, rec event.Interrupt) (*interrupt
 }
 
 // awaitAnswer waits for the answer, the expiry, or the end of ctx. The log decides which of them was
-// first: each question has one input, so storing closedInput fails if an answer is
-// there already. That answer then counts, although its time is over here: the person was told that it counts.
-// It comes through the inbox, whose goroutine is waited for. If this process has given the run up, nothing is
-// stored, and the question stays open for the next one.
+// first. A question has one input, so storing closedInput fails if an answer is stored already. That answer
+// counts, although its time is over here, because the person was told that it counts. It then arrives through the
+// inbox.
+//
+// If another process takes the run over, awaitAnswer stores nothing and returns an error, and the question
+// stays open there.
 func (i *interrupt) awaitAnswer(ctx context.Context, r *run) (resolution, error) {
 	expiry := time.NewTimer(i.timeLeft(r.agent.Log.Now()))
 	defer expiry.Stop()
-	otherwise := resolution{unanswered: ErrExpired}
+	unanswered := resolution{unanswered: ErrExpired}
 	select {
-	case v := <-i.answer:
-		return v, nil
+	case answer := <-i.answer:
+		return answer, nil
 	case <-expiry.C:
 	case <-ctx.Done():
-		otherwise = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run has ended
+		unanswered = resolution{unanswered: errWithdrawn} // withdrawn by the server, or because the run has ended
 	}
 	if err := r.relinquished(); err != nil {
 		return resolution{}, err // the question stays open
 	}
 	err := r.agent.Log.AddInput(context.WithoutCancel(ctx), r.ID, i.ID, closedInput)
-	if errors.Is(err, event.ErrDuplicateInput) { // an answer arrived just before
+	if errors.Is(err, event.ErrDuplicateInput) { // an answer was stored just before
 		select {
-		case v := <-i.answer:
-			return v, nil
+		case answer := <-i.answer:
+			return answer, nil
 		case <-r.inbox.stopped:
 		}
 	}
-	return otherwise, nil // if the log fails, the run ends at its next event
+	return unanswered, nil // if the log fails, the run ends at its next event
 }
 
 // elicitInput asks the owner of the run a question that the server of a call sent during the
@@ -223,9 +226,9 @@ const resolutionWait = 10 * time.Second
 // run does not exist. The first answer to an interrupt counts: if another request answers one at
 // the same moment, Answer stores none of the following answers. Errors: *InvalidError,
 // *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
-func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answers ...Input) error {
+func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
-	if err == nil && !by.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
+	if err == nil && !caller.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
 		return event.ErrNotFound
 	}
 	if err != nil {
@@ -246,13 +249,14 @@ func (a *Agent) Answer(ctx context.Context, by auth.Identity, run string, answer
 		}
 	}
 	for n, i := range asked {
-		switch err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], by)); {
+		err := a.Log.AddInput(ctx, run, i.ID, encodeInput(answers[n], caller))
+		switch {
 		case errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded):
 			return ErrAnswered
 		case err != nil:
 			return fmt.Errorf("give an answer: %w", err)
 		}
-		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", by.Subject)
+		a.Logger.InfoContext(ctx, "interrupt answered", "run_id", run, "interrupt_id", i.ID, "kind", i.Kind, "subject", caller.Subject)
 	}
 	return a.awaitResolutions(ctx, r, asked)
 }
@@ -268,7 +272,8 @@ func (a *Agent) FinishSignIn(ctx context.Context, query url.Values) (found bool,
 	for _, waiter := range waiters {
 		run, interrupt, _ := strings.Cut(waiter, " ")
 		in := encodeInput(Input{ID: interrupt, Action: mcp.Accept}, auth.Identity{})
-		switch err := a.Log.AddInput(ctx, run, interrupt, in); {
+		err := a.Log.AddInput(ctx, run, interrupt, in)
+		switch {
 		case err == nil, errors.Is(err, event.ErrDuplicateInput), errors.Is(err, event.ErrEnded), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound):
 		default:
 			a.Logger.WarnContext(ctx, "a run could not be told of a sign-in; it continues when its question expires", "run_id", run, "error", err)
@@ -284,8 +289,8 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 	for _, i := range asked {
 		open[i.ID] = true
 	}
-	over := time.NewTimer(resolutionWait)
-	defer over.Stop()
+	timeout := time.NewTimer(resolutionWait)
+	defer timeout.Stop()
 	for pos := r.Last.Seq; ; {
 		page, err := a.Log.After(ctx, r.ID, pos)
 		if err != nil {
@@ -304,7 +309,7 @@ func (a *Agent) awaitResolutions(ctx context.Context, r event.Run, asked []event
 		}
 		select {
 		case <-page.More:
-		case <-over.C:
+		case <-timeout.C:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

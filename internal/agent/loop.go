@@ -138,10 +138,11 @@ func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 // the decision recorded in the log; recomputing it could differ, for example because the time
 // limit has passed since.
 func (l *loop) checkLimits(ctx context.Context, turn int) error {
-	if s := l.replayed.Step(l.step); s != nil {
-		l.applyRaised(s.RaisedAfter)
-		if s.StopReason != "" || l.step < len(l.replayed.Steps) {
-			l.stopReason = s.StopReason
+	if recorded := l.replayed.Step(l.step); recorded != nil {
+		l.applyRaised(recorded.RaisedAfter)
+		isDecided := recorded.StopReason != "" || l.step < len(l.replayed.Steps) // the last step may have ended before its decision
+		if isDecided {
+			l.stopReason = recorded.StopReason
 			return nil
 		}
 	}
@@ -235,7 +236,8 @@ func (l *loop) checkBudget(ctx context.Context, turn int) error {
 			return nil
 		}
 		raised, err := l.askForIncrease(ctx, l.budget.Status(name))
-		if l.budgetSpent = !raised; err != nil || l.budgetSpent {
+		l.budgetSpent = !raised
+		if err != nil || l.budgetSpent {
 			return err
 		}
 	}
@@ -252,7 +254,7 @@ func (l *loop) canIncrease(name string) bool {
 func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raised bool, _ error) {
 	s := &l.run.suspension
 	s.beginTurn(ctx, []*call{{}}) // the run itself waits, so it stands in for a call
-	v, err := l.askOwner(ctx, event.Interrupt{
+	res, err := l.askOwner(ctx, event.Interrupt{
 		Kind: event.KindBudget, Limit: reached.Name, Used: reached.Used, Max: reached.Max,
 		Message: fmt.Sprintf("The run has used %s of its %s %s. Allow it more?", formatNumber(reached.Used), formatNumber(reached.Max), reached.Name),
 	})
@@ -260,10 +262,10 @@ func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raise
 	if cause := context.Cause(ctx); cause != nil {
 		return false, cause
 	}
-	if err != nil || !v.isApproved() {
+	if err != nil || !res.isApproved() {
 		return false, err
 	}
-	limit := v.raisedLimit(reached.Max)
+	limit := res.raisedLimit(reached.Max)
 	if most := l.agent.budgetLimits(l.run.req.as).ByName()[reached.Name]; most > 0 {
 		limit = max(reached.Max, min(limit, most))
 	}

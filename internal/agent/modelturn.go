@@ -97,46 +97,46 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	l.step++
-	s := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
+	stream := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
 	}
 	if err := l.writeExtension(ctx, added); err != nil {
 		return modelReply{}, err
 	}
-	if err := s.askTrimmed(ctx, turn); err != nil {
-		s.countCutAnswer(ctx)
+	if err := stream.askTrimmed(ctx, turn); err != nil {
+		stream.countCutAnswer(ctx)
 		return modelReply{}, err
 	}
-	if s.finish == "" {
+	if stream.finish == "" {
 		// The stream broke the contract of llm.Model, so its content must not become the answer.
 		return modelReply{}, fmt.Errorf("the model's stream ended without a finish")
 	}
-	if err := s.endText(ctx); err != nil {
+	if err := stream.endText(ctx); err != nil {
 		return modelReply{}, err
 	}
-	s.text = l.run.turn.StepText()
-	if s.finish == "tool_calls" && len(s.calls) == 0 {
+	stream.text = l.run.turn.StepText()
+	if stream.finish == "tool_calls" && len(stream.calls) == 0 {
 		// The endpoint reports calls but sent none, for example because the model wrote them
 		// as text that was not recognized. Then the text is the final answer, and callers must not
 		// wait for calls.
-		s.finish = "stop"
+		stream.finish = "stop"
 	}
-	if err := s.closePart(ctx); err != nil {
+	if err := stream.closePart(ctx); err != nil {
 		return modelReply{}, err
 	}
-	if err := s.callModelResultHook(ctx); err != nil {
+	if err := stream.callModelResultHook(ctx); err != nil {
 		return modelReply{}, err
 	}
-	if err := l.writeExtensions(ctx, s.extensions); err != nil {
+	if err := l.writeExtensions(ctx, stream.extensions); err != nil {
 		return modelReply{}, err
 	}
-	end := event.StepEnd{Step: l.step, FinishReason: s.finish}
-	if s.usageSeen {
-		usage := s.usage // a pointer into s would keep the whole run in memory as long as its events
+	end := event.StepEnd{Step: l.step, FinishReason: stream.finish}
+	if stream.usageSeen {
+		usage := stream.usage // a pointer into s would keep the whole run in memory as long as its events
 		end.Usage = &usage
 	}
-	return s.modelReply, l.run.out.Append(ctx, end)
+	return stream.modelReply, l.run.out.Append(ctx, end)
 }
 
 // askTrimmed asks the model, and asks it again with less of the conversation while the provider
@@ -211,7 +211,8 @@ func (s *modelStream) countCutAnswer(ctx context.Context) {
 
 // holdPiece counts a piece of the answer as memory that the run holds.
 func (s *modelStream) holdPiece(piece string) {
-	if s.unheld += len(piece); s.unheld >= holdStep {
+	s.unheld += len(piece)
+	if s.unheld >= holdStep {
 		s.run.hold(s.unheld)
 		s.unheld = 0
 	}
@@ -419,26 +420,26 @@ func (l *loop) reportTrimmed(ctx context.Context, r window.Result) error {
 // whether another try makes sense. If the provider named the window, its size is remembered for
 // the model.
 func (l *loop) retryTrimmed(ctx context.Context, refused error, final bool) (retry bool, _ error) {
-	var e *llm.Error
-	if !errors.As(refused, &e) || e.Kind != llm.TooLarge {
+	var modelErr *llm.Error
+	if !errors.As(refused, &modelErr) || modelErr.Kind != llm.TooLarge {
 		return false, nil
 	}
-	model := cmp.Or(e.Asked, l.run.req.Model)
-	if l.agent.windowSizes.Learn(model, e.ContextTokens) {
+	model := cmp.Or(modelErr.Asked, l.run.req.Model)
+	if l.agent.windowSizes.Learn(model, modelErr.ContextTokens) {
 		l.agent.Logger.LogAttrs(ctx, slog.LevelInfo, "the endpoint named the model's context window",
-			slog.String("run_id", l.run.ID), slog.String("model", model), slog.Int64("tokens", e.ContextTokens), slog.Int64("prompt_tokens", e.PromptTokens))
+			slog.String("run_id", l.run.ID), slog.String("model", model), slog.Int64("tokens", modelErr.ContextTokens), slog.Int64("prompt_tokens", modelErr.PromptTokens))
 	}
 	answer, offered := l.answerTokens(final), len(l.offeredTools(final))
-	l.window.LearnSize(e.ContextTokens)
-	l.answerRefused = l.answerRefused || e.PromptTokens > 0 && e.PromptTokens < l.window.Size()
+	l.window.LearnSize(modelErr.ContextTokens)
+	l.answerRefused = l.answerRefused || modelErr.PromptTokens > 0 && modelErr.PromptTokens < l.window.Size()
 	if err := l.fitTools(ctx); err != nil {
 		return false, err
 	}
-	if e.PromptTokens == 0 && l.answerTokens(final) < answer {
+	if modelErr.PromptTokens == 0 && l.answerTokens(final) < answer {
 		return true, nil // perhaps the prompt fits, and only the answer was too long
 	}
 	c := l.windowConversation(l.offeredTools(final))
-	r := l.window.TrimRefused(c, window.Refusal{Window: e.ContextTokens, Prompt: e.PromptTokens})
+	r := l.window.TrimRefused(c, window.Refusal{Window: modelErr.ContextTokens, Prompt: modelErr.PromptTokens})
 	if !r.Trimmed {
 		return !r.TooLarge && (l.answerTokens(final) != answer || len(l.offeredTools(final)) != offered), nil
 	}
@@ -470,7 +471,8 @@ func (l *loop) newToolSearch() *toolsearch.Search {
 // tool search if they take too much of the window. Tools that the run has called stay offered.
 func (l *loop) fitTools(ctx context.Context) (err error) {
 	if l.search == nil {
-		if l.search = l.newToolSearch(); l.search == nil {
+		l.search = l.newToolSearch()
+		if l.search == nil {
 			return nil
 		}
 		var called []string

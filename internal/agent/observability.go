@@ -57,7 +57,8 @@ type toolSeries struct {
 	counts map[string]int // by server
 }
 
-// label returns the tool as metrics name it.
+// label returns the value of the metrics' attribute for a tool: its name, or "_other" for a new series beyond the
+// limits.
 func (s *toolSeries) label(server, tool, kind string) string {
 	key := [3]string{server, tool, kind}
 	s.mu.Lock()
@@ -72,7 +73,9 @@ func (s *toolSeries) label(server, tool, kind string) string {
 	return tool
 }
 
-func newMetrics(m metric.Meter, byClaim bool) (metrics, error) {
+// newMetrics makes the agent's instruments. byClaim is whether Options.CostClaim is set, which leaves fewer series
+// for the names of tools.
+func newMetrics(meter metric.Meter, byClaim bool) (metrics, error) {
 	most := maxToolSeries
 	if byClaim {
 		most = maxToolSeriesByClaim
@@ -85,13 +88,13 @@ func newMetrics(m metric.Meter, byClaim bool) (metrics, error) {
 		out.endLabels[end.Type()] = newEndLabels(end)
 	}
 	var errs [7]error
-	out.runs, errs[0] = m.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
-	out.duration, errs[1] = m.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
-	out.active, errs[2] = m.Int64UpDownCounter("answerd.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs in progress."))
-	out.streams, errs[3] = m.Int64UpDownCounter("answerd.streams.active", metric.WithUnit("{stream}"), metric.WithDescription("Requests that read a run."))
-	out.firstEvent, errs[4] = m.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the model's first output."))
-	out.tools, errs[5] = m.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
-	out.refused, errs[6] = m.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
+	out.runs, errs[0] = meter.Int64Counter("answerd.runs", metric.WithUnit("{run}"), metric.WithDescription("Runs that ended, by outcome."))
+	out.duration, errs[1] = meter.Float64Histogram("answerd.run.duration", metric.WithUnit("s"), metric.WithDescription("From the start of a run to its terminal event."))
+	out.active, errs[2] = meter.Int64UpDownCounter("answerd.runs.active", metric.WithUnit("{run}"), metric.WithDescription("Runs in progress."))
+	out.streams, errs[3] = meter.Int64UpDownCounter("answerd.streams.active", metric.WithUnit("{stream}"), metric.WithDescription("Requests that read a run."))
+	out.firstEvent, errs[4] = meter.Float64Histogram("answerd.time_to_first_event", metric.WithUnit("s"), metric.WithDescription("From the start of a run to the model's first output."))
+	out.tools, errs[5] = meter.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
+	out.refused, errs[6] = meter.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
 	err := errors.Join(errs[:]...)
 	for _, reason := range refusals {
 		if err == nil {
@@ -192,26 +195,26 @@ func (m metrics) recordToolTime(ctx context.Context, c event.Call, kind string, 
 }
 
 // recordCallMetrics records how long the call took and how it failed, in the span and the metrics.
-func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, x *toolExecution, err error) {
+func (a *Agent) recordCallMetrics(ctx context.Context, span trace.Span, exec *toolExecution, err error) {
 	failed, ok := errors.AsType[*mcp.CallError](err)
 	if !ok {
-		if err == nil && x.hookResult == nil {
-			a.metrics.recordToolTime(ctx, x.Call, "", x.duration)
+		if err == nil && exec.hookResult == nil {
+			a.metrics.recordToolTime(ctx, exec.Call, "", exec.duration)
 		}
 		return
 	}
 	kind := string(failed.Kind)
 	span.SetStatus(codes.Error, kind)
 	span.SetAttributes(attribute.String("error.type", kind))
-	a.metrics.recordToolTime(ctx, x.Call, kind, x.duration)
+	a.metrics.recordToolTime(ctx, exec.Call, kind, exec.duration)
 }
 
 // writeAuditLine logs one line for every call, however it ended: who called what for whom, who
 // allowed it, and the outcome. It includes the values of arguments only if the operator enabled
 // that. err is the outcome of the call before the post-hook changed it.
-func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error) {
+func (a *Agent) writeAuditLine(ctx context.Context, exec *toolExecution, err error) {
 	actor := "model"
-	if x.loop == nil {
+	if exec.loop == nil {
 		actor = "caller"
 	}
 	outcome, cause := "ok", err
@@ -223,33 +226,33 @@ func (a *Agent) writeAuditLine(ctx context.Context, x *toolExecution, err error)
 	} else if err != nil {
 		outcome = string(mcp.UnknownOutcome) // the log failed; the call may have been executed
 	}
-	d := x.decision
+	verdict := exec.decision
 	switch {
-	case x.hookResult != nil:
-		d = decision{verdict: replaced}
-	case d.verdict == "": // it failed before a decision was needed, because it was not a possible call
-		d = decision{verdict: denied, why: cmp.Or(x.refusal, outcome)}
+	case exec.hookResult != nil:
+		verdict = decision{verdict: replaced}
+	case verdict.verdict == "": // it failed before a decision was needed, because it was not a possible call
+		verdict = decision{verdict: denied, why: cmp.Or(exec.refusal, outcome)}
 	}
 	attrs := []slog.Attr{
-		slog.String("actor", actor), slog.String("subject", x.caller.Subject), slog.String("issuer", x.caller.Issuer),
-		slog.String("call_id", x.CallID), slog.String("server", cmp.Or(x.Server, x.tool.Server)), slog.String("tool", x.Tool),
-		slog.String("tool_version", x.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(x.argsAsWritten()))),
-		slog.String("decision", d.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", x.duration.Milliseconds()),
+		slog.String("actor", actor), slog.String("subject", exec.caller.Subject), slog.String("issuer", exec.caller.Issuer),
+		slog.String("call_id", exec.CallID), slog.String("server", cmp.Or(exec.Server, exec.tool.Server)), slog.String("tool", exec.Tool),
+		slog.String("tool_version", exec.tool.Version()), slog.String("args_sha256", argsDigest(jsonText(exec.argsAsWritten()))),
+		slog.String("decision", verdict.verdict), slog.String("outcome", outcome), slog.Int64("duration_ms", exec.duration.Milliseconds()),
 	}
 	add := func(name, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(name, value))
 		}
 	}
-	add("run_id", x.runID)
-	add("decided_by", d.by)
-	add("reason", d.why)
-	add("rule", x.rule)
-	if d.edited {
+	add("run_id", exec.runID)
+	add("decided_by", verdict.by)
+	add("reason", verdict.why)
+	add("rule", exec.rule)
+	if verdict.edited {
 		attrs = append(attrs, slog.Bool("args_edited", true))
 	}
 	if a.AuditArguments {
-		add("args", string(x.args))
+		add("args", string(exec.args))
 	}
 	level := slog.LevelInfo
 	if cause != nil {
@@ -306,11 +309,11 @@ func (a *Agent) recordRunEnd(span trace.Span, l *loop, end event.Body) {
 
 // recordCallContent records the arguments and the result of a tool call in its span, if the operator
 // wants that: those that readers of the run see.
-func (a *Agent) recordCallContent(span trace.Span, x *toolExecution, o callOutcome) {
+func (a *Agent) recordCallContent(span trace.Span, exec *toolExecution, o callOutcome) {
 	if !a.TraceContent || !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(genai.Arguments(x.argsAsWritten()))
+	span.SetAttributes(genai.Arguments(exec.argsAsWritten()))
 	switch {
 	case o.errorEvent != nil:
 		span.SetAttributes(genai.Result(o.errorEvent.Payload))
@@ -323,35 +326,36 @@ func (a *Agent) recordCallContent(span trace.Span, x *toolExecution, o callOutco
 // run continues, and its export says what is missing.
 func (l *loop) recordBeginning(ctx context.Context) {
 	r := &l.run.req
-	b := record.Beginning{
+	begin := record.Beginning{
 		Request: r.forExport(), Settings: l.settingsForExport(), System: l.messages[0].Text, History: l.historyLen, Tools: l.catalog.list,
 		Requests: l.agent.RecordModelRequests,
 	}
 	if m := l.messages[1:]; len(m) != 1 || m[0].Text != r.questionText() || len(m[0].Media) > 0 {
-		b.Messages = m
+		begin.Messages = m
 	}
 	for _, t := range l.askTools {
-		b.Offered = append(b.Offered, t.Tool)
+		begin.Offered = append(begin.Offered, t.Tool)
 	}
 	if l.search != nil {
 		t := l.search.Tool
-		b.Offered = append(b.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
+		begin.Offered = append(begin.Offered, llm.Tool{Name: t.Name, Description: t.Description, Schema: t.InputSchema})
 	}
-	if err := l.agent.recorder.Begin(ctx, l.run.ID, b); err != nil && ctx.Err() == nil {
+	if err := l.agent.recorder.Begin(ctx, l.run.ID, begin); err != nil && ctx.Err() == nil {
 		l.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "the export of a run will not be complete", slog.String("run_id", l.run.ID), slog.String("error", err.Error()))
 	}
 }
 
 // recordRequest stores a request to the model, if RecordModelRequests is set.
-func (s *modelStream) recordRequest(ctx context.Context, q llm.Request) {
-	if s.tries++; !s.agent.RecordModelRequests {
+func (s *modelStream) recordRequest(ctx context.Context, request llm.Request) {
+	s.tries++
+	if !s.agent.RecordModelRequests {
 		return
 	}
 	attempt := 0
 	if s.run.job != nil {
 		attempt = s.run.job.Attempt()
 	}
-	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, attempt, q); err != nil && ctx.Err() == nil {
+	if err := s.agent.recorder.AddRequest(ctx, s.run.ID, s.step, s.tries, attempt, request); err != nil && ctx.Err() == nil {
 		s.agent.Logger.LogAttrs(ctx, slog.LevelWarn, "a model request is not recorded", slog.String("run_id", s.run.ID), slog.String("error", err.Error()))
 	}
 }

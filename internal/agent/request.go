@@ -338,11 +338,11 @@ type parentCall struct {
 }
 
 // nextHops returns the number of agents for the _meta of a call.
-func (x *toolExecution) nextHops() int {
-	if x.loop == nil {
+func (exec *toolExecution) nextHops() int {
+	if exec.loop == nil {
 		return 1
 	}
-	return x.loop.run.req.Hops + 1
+	return exec.loop.run.req.Hops + 1
 }
 
 // questionText returns the question. If a request only contains results of the client's tools,

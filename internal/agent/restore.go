@@ -80,17 +80,17 @@ func (l *loop) restoreExtensions(text string) *llm.Extensions {
 	if text == "" {
 		return nil
 	}
-	var x llm.Extensions
+	var extensions llm.Extensions
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err == nil {
-		err = json.Unmarshal(data, &x)
+		err = json.Unmarshal(data, &extensions)
 	}
 	if err != nil {
 		l.agent.Logger.Warn("stored extensions of an answer cannot be used", "run_id", l.run.ID, "error", err)
 		return nil
 	}
-	l.preferred = x.Model
-	return &x
+	l.preferred = extensions.Model
+	return &extensions
 }
 
 // restoreCall returns a call as the model wrote it.
@@ -147,7 +147,8 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			continue
 		}
 		outcomes[i] = l.restoreOutcome(ctx, known)
-		switch args, edited := l.approvedArgs(known); {
+		args, edited := l.approvedArgs(known)
+		switch {
 		case succeeded:
 			c.args, c.edited = result.Args, edited
 		case edited:
@@ -195,12 +196,15 @@ func (l *loop) approvalResolution(c *replay.Call) *resolution {
 		return nil
 	}
 	b := c.Resolution
-	var v resolution
+	var res resolution
 	if data, given := l.replayed.Inputs[b.InterruptID]; given {
-		v = decodeInput(b.InterruptID, data)
+		res = decodeInput(b.InterruptID, data)
 	}
-	v.Approved, v.Reason, v.by.Subject, v.unanswered = &b.Approved, b.Reason, b.By, unansweredReason(*b)
-	return &v
+	res.Approved = &b.Approved
+	res.Reason = b.Reason
+	res.by.Subject = b.By
+	res.unanswered = unansweredReason(*b)
+	return &res
 }
 
 // unansweredReason returns why no person decided, or nil if a person did. Events have only the text of the
@@ -228,25 +232,25 @@ func (l *loop) approvedArgs(c *replay.Call) (args jsonText, edited bool) {
 }
 
 // replayedQuestion returns the question of rec if the run asked it before the takeover: i if it
-// is still open, v if it was resolved. Both are nil if it was not asked, or was asked about
+// is still open, res if it was resolved. Both are nil if it was not asked, or was asked about
 // arguments that the call no longer has. It gives each open question back once, and removes it from the
 // replayed state: what is left there at the end of the call is withdrawn (withdrawQuestions).
-func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, v *resolution, _ error) {
+func (l *loop) replayedQuestion(ctx context.Context, rec event.Interrupt) (i *interrupt, res *resolution, _ error) {
 	if rec.Kind == event.KindBudget {
-		i, v = l.replayedBudgetQuestion(rec.Limit)
-		return i, v, nil
+		i, res = l.replayedBudgetQuestion(rec.Limit)
+		return i, res, nil
 	}
 	c := l.replayed.Call(rec.CallID)
 	if c == nil {
 		return nil, nil, nil
 	}
 	if rec.ChildRunID != "" {
-		i, v = l.replayedRelay(c, rec.ID)
-		return i, v, nil
+		i, res = l.replayedRelay(c, rec.ID)
+		return i, res, nil
 	}
 	if rec.Kind == event.KindElicitation {
-		i, v = l.replayedElicitation(c, rec.ID)
-		return i, v, nil
+		i, res = l.replayedElicitation(c, rec.ID)
+		return i, res, nil
 	}
 	if c.Approval == nil {
 		return nil, nil, nil
@@ -270,10 +274,11 @@ func reopenedInterrupt(rec event.Interrupt) *interrupt {
 
 // replayedElicitation is replayedQuestion for a question of a call's server.
 func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *resolution) {
-	if b, resolved := c.Elicited[id]; resolved {
-		v := decodeInput(id, l.replayed.Inputs[id])
-		v.Action, v.unanswered = b.Action, nil
-		return nil, &v
+	if elicited, resolved := c.Elicited[id]; resolved {
+		answer := decodeInput(id, l.replayed.Inputs[id])
+		answer.Action = elicited.Action
+		answer.unanswered = nil
+		return nil, &answer
 	}
 	for n, open := range c.Elicitations {
 		if open.ID == id {
@@ -320,7 +325,8 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 			q.Resolved = true
 		}
 	}
-	if c.Elicitations = kept; c.Approval != nil && c.Resolution == nil {
+	c.Elicitations = kept
+	if c.Approval != nil && c.Resolution == nil {
 		open = append(open, *c.Approval)
 		c.Approval = nil
 	}

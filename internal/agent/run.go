@@ -318,7 +318,8 @@ func (w *Reader) closeAfter(grace time.Duration) {
 	a.metrics.streams.Add(a.ctx, -1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.readers[w.id]--; a.readers[w.id] == 0 {
+	a.readers[w.id]--
+	if a.readers[w.id] == 0 {
 		delete(a.readers, w.id)
 	}
 	if r := a.active[w.id]; r != nil {

@@ -25,9 +25,9 @@ const maxSampled = 128 << 10
 // budget. The model gets only what the server sent, and nothing of the conversation. It runs in a goroutine of
 // package mcp, while the call of the server is open. The note with the tokens comes before they are counted: a
 // process that takes over charges them with the step (replay.Step.Sampled), since no event has them.
-func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sample, err error) {
+func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mcp.Sample, err error) {
 	defer recoverTo(&err) // a panic must not reach package mcp, whose goroutine this is
-	limit, ok := l.budget.SamplingTokens(s.MaxTokens)
+	limit, ok := l.budget.SamplingTokens(sampling.MaxTokens)
 	if !ok {
 		return mcp.Sample{}, mcp.ErrRefused
 	}
@@ -35,10 +35,10 @@ func (l *loop) sampleForServer(ctx context.Context, s mcp.Sampling) (_ mcp.Sampl
 		return mcp.Sample{}, mcp.ErrRefused
 	}
 	r := llm.Request{Model: l.run.req.Model, MaxTokens: limit}
-	if s.System != "" {
-		r.Messages = append(r.Messages, llm.Message{Role: llm.System, Text: s.System})
+	if sampling.System != "" {
+		r.Messages = append(r.Messages, llm.Message{Role: llm.System, Text: sampling.System})
 	}
-	for _, m := range s.Messages {
+	for _, m := range sampling.Messages {
 		r.Messages = append(r.Messages, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
 	var said strings.Builder
@@ -85,49 +85,51 @@ const errBadQuestion = "What its server asks for cannot be shown to a person."
 
 // saveSignIn sets that the owner has to sign in before the call is sent, as savePending does. What its
 // server has required before stays required.
-func (l *loop) saveSignIn(ctx context.Context, x *toolExecution, in *content.SignIn, interrupt string) error {
-	p := &pendingInput{Args: x.args, Edited: x.edited, ApprovedVersion: x.approvedVersion}
-	if x.pending != nil {
-		*p = *x.pending
+func (l *loop) saveSignIn(ctx context.Context, exec *toolExecution, in *content.SignIn, interrupt string) error {
+	p := &pendingInput{Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
+	if exec.pending != nil {
+		*p = *exec.pending
 	}
-	p.SignIn, p.SignInInterrupt, p.SignInExpires = in, interrupt, l.agent.Log.Now().Add(time.Until(in.Expires)).UnixMilli()
-	x.pending = p
-	return l.writePending(ctx, x)
+	p.SignIn = in
+	p.SignInInterrupt = interrupt
+	p.SignInExpires = l.agent.Log.Now().Add(time.Until(in.Expires)).UnixMilli()
+	exec.pending = p
+	return l.writePending(ctx, exec)
 }
 
 // savePending sets what the call waits for, and writes it down for a process that takes over. That
 // comes before the first question, so that every answer finds it.
-func (l *loop) savePending(ctx context.Context, x *toolExecution, in *content.InputRequired) error {
-	p := &pendingInput{Required: in, Interrupts: make(map[string]string), Args: x.args, Edited: x.edited, ApprovedVersion: x.approvedVersion}
-	if x.pending != nil {
-		p.Asked = x.pending.Asked
+func (l *loop) savePending(ctx context.Context, exec *toolExecution, in *content.InputRequired) error {
+	pending := &pendingInput{Required: in, Interrupts: make(map[string]string), Args: exec.args, Edited: exec.edited, ApprovedVersion: exec.approvedVersion}
+	if exec.pending != nil {
+		pending.Asked = exec.pending.Asked
 	}
 	asked, err := mcp.Elicitations(in)
 	if err != nil {
-		return x.failure(mcp.Protocol, errBadQuestion)
+		return exec.failure(mcp.Protocol, errBadQuestion)
 	}
 	for _, key := range slices.Sorted(maps.Keys(asked)) {
-		if len(p.Interrupts) < maxQuestionsPerResult && p.Asked < maxQuestionsPerCall {
-			p.Interrupts[key] = newID("int")
-			p.Asked++
+		if len(pending.Interrupts) < maxQuestionsPerResult && pending.Asked < maxQuestionsPerCall {
+			pending.Interrupts[key] = newID("int")
+			pending.Asked++
 		}
 	}
-	x.pending = p
-	return l.writePending(ctx, x)
+	exec.pending = pending
+	return l.writePending(ctx, exec)
 }
 
-// writePending writes the notes of x.pending.
-func (l *loop) writePending(ctx context.Context, x *toolExecution) error {
+// writePending writes the notes of exec.pending.
+func (l *loop) writePending(ctx context.Context, exec *toolExecution) error {
 	if l.run.job == nil {
 		return nil
 	}
-	data, err := json.Marshal(x.pending)
+	data, err := json.Marshal(exec.pending)
 	if err != nil {
 		return fmt.Errorf("encode what a call requires: %w", err)
 	}
-	err = l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(x.CallID))
+	err = l.run.writeParts(ctx, data, replay.NoteInput, replay.CallKey(exec.CallID))
 	if err != nil && ctx.Err() != nil {
-		return x.canceledFailure(ctx)
+		return exec.canceledFailure(ctx)
 	}
 	return err
 }
@@ -138,78 +140,79 @@ func (l *loop) replayedPending(c *replay.Call) *pendingInput {
 	if c == nil || c.Input == nil {
 		return nil
 	}
-	var p pendingInput
-	err := json.Unmarshal(c.Input, &p)
-	if err == nil && p.Required == nil && p.SignIn == nil {
+	var pending pendingInput
+	err := json.Unmarshal(c.Input, &pending)
+	if err == nil && pending.Required == nil && pending.SignIn == nil {
 		err = errors.New("it has no request")
 	}
 	if err != nil {
 		l.agent.Logger.Warn("stored input requests of a call cannot be used", "run_id", l.run.ID, "call_id", c.CallID, "error", err)
 		return nil
 	}
-	if p.SignIn != nil && p.SignIn.InMemory { // of a process that has ended: the owner is asked again
-		p.SignIn, p.SignInInterrupt = nil, ""
+	if pending.SignIn != nil && pending.SignIn.InMemory { // of a process that has ended: the owner is asked again
+		pending.SignIn, pending.SignInInterrupt = nil, ""
 	}
-	return &p
+	return &pending
 }
 
 // settlePending asks the owner of the run for what the call requires, and completes the request with
 // that. The call must be allowed still, since a person may have taken a long time.
-func (l *loop) settlePending(ctx context.Context, x *toolExecution, request *mcp.Call) (err error) {
-	p := x.pending
-	if p == nil {
+func (l *loop) settlePending(ctx context.Context, exec *toolExecution, request *mcp.Call) (err error) {
+	pending := exec.pending
+	if pending == nil {
 		return nil
 	}
-	if p.Required != nil {
-		if p.answers == nil {
-			if p.answers, err = l.answerPending(ctx, x); err != nil {
+	if pending.Required != nil {
+		if pending.answers == nil {
+			if pending.answers, err = l.answerPending(ctx, exec); err != nil {
 				return err
 			}
 		}
-		request.Resume = &mcp.Resumption{Required: p.Required, Answers: p.answers}
+		request.Resume = &mcp.Resumption{Required: pending.Required, Answers: pending.answers}
 	}
-	if request.SignIn = p.SignIn; p.SignIn != nil {
-		if err := l.awaitSignIn(ctx, x, *request); err != nil {
+	request.SignIn = pending.SignIn
+	if pending.SignIn != nil {
+		if err := l.awaitSignIn(ctx, exec, *request); err != nil {
 			return err
 		}
 	}
-	return l.agent.authorizeCall(ctx, x)
+	return l.agent.authorizeCall(ctx, exec)
 }
 
 // awaitSignIn asks the owner of the run to sign in to the server of the call, and returns when they
 // have. Their browser answers the question too (FinishSignIn).
-func (l *loop) awaitSignIn(ctx context.Context, x *toolExecution, request mcp.Call) error {
-	in := x.pending.SignIn
-	v, err := l.askOwner(ctx, event.Interrupt{
-		ID: x.pending.SignInInterrupt, Kind: event.KindElicitation, Call: x.Call, Message: in.Message, Mode: mcp.ElicitURL, URL: in.URL,
-		HeldOpen: in.InMemory, ExpiresAt: x.pending.SignInExpires,
+func (l *loop) awaitSignIn(ctx context.Context, exec *toolExecution, request mcp.Call) error {
+	in := exec.pending.SignIn
+	res, err := l.askOwner(ctx, event.Interrupt{
+		ID: exec.pending.SignInInterrupt, Kind: event.KindElicitation, Call: exec.Call, Message: in.Message, Mode: mcp.ElicitURL, URL: in.URL,
+		HeldOpen: in.InMemory, ExpiresAt: exec.pending.SignInExpires,
 	})
 	if err != nil {
 		return err
 	}
-	if errors.Is(v.unanswered, errWithdrawn) { // because ctx ended
-		return x.canceledFailure(ctx)
+	if errors.Is(res.unanswered, errWithdrawn) { // because ctx ended
+		return exec.canceledFailure(ctx)
 	}
-	if err := l.agent.Tools.AwaitSignIn(ctx, request, v.elicitationAction()); err != nil {
+	if err := l.agent.Tools.AwaitSignIn(ctx, request, res.elicitationAction()); err != nil {
 		return err
 	}
-	l.agent.Tools.ToolsFor(ctx, x.caller) // this process may not have been able to list the tools before
+	l.agent.Tools.ToolsFor(ctx, exec.caller) // this process may not have been able to list the tools before
 	return nil
 }
 
 // answerPending asks the owner of the run what the server of the call requires, and returns the
 // answers by the key of the server's request.
-func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]mcp.ElicitationResult, error) {
-	asked, err := mcp.Elicitations(x.pending.Required)
+func (l *loop) answerPending(ctx context.Context, exec *toolExecution) (map[string]mcp.ElicitationResult, error) {
+	asked, err := mcp.Elicitations(exec.pending.Required)
 	if err != nil {
-		return nil, x.failure(mcp.Protocol, errBadQuestion)
+		return nil, exec.failure(mcp.Protocol, errBadQuestion)
 	}
-	keys := slices.Sorted(maps.Keys(x.pending.Interrupts))
+	keys := slices.Sorted(maps.Keys(exec.pending.Interrupts))
 	recs := make([]event.Interrupt, len(keys))
 	for n, key := range keys {
 		e := asked[key]
 		recs[n] = event.Interrupt{
-			ID: x.pending.Interrupts[key], Kind: event.KindElicitation, Call: x.Call, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
+			ID: exec.pending.Interrupts[key], Kind: event.KindElicitation, Call: exec.Call, Message: e.Message, Mode: e.Mode, Schema: e.Schema, URL: e.URL,
 		}
 	}
 	resolved, err := l.askOwnerAll(ctx, recs, nil)
@@ -222,7 +225,7 @@ func (l *loop) answerPending(ctx context.Context, x *toolExecution) (map[string]
 	}
 	for n, v := range resolved {
 		if errors.Is(v.unanswered, errWithdrawn) { // because ctx ended
-			return nil, x.canceledFailure(ctx)
+			return nil, exec.canceledFailure(ctx)
 		}
 		answers[keys[n]] = mcp.ElicitationResult{Action: v.elicitationAction(), Content: v.Content}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,74 +27,75 @@ import (
 )
 
 // New returns an agent without runs.
-func New(o Options) (*Agent, error) {
-	if o.MaxHistory <= 0 {
-		o.MaxHistory = 16
+func New(opts Options) (*Agent, error) {
+	if opts.MaxHistory <= 0 {
+		opts.MaxHistory = 16
 	}
-	if o.MaxTurns <= 0 {
-		o.MaxTurns = 10
+	if opts.MaxTurns <= 0 {
+		opts.MaxTurns = 10
 	}
-	if o.MaxRuns <= 0 {
-		o.MaxRuns = 512
+	if opts.MaxRuns <= 0 {
+		opts.MaxRuns = 512
 	}
-	if o.InputTimeout <= 0 {
-		o.InputTimeout = 15 * time.Minute
+	if opts.InputTimeout <= 0 {
+		opts.InputTimeout = 15 * time.Minute
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Tracer == nil {
-		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
+	if opts.Tracer == nil {
+		opts.Tracer = tracenoop.NewTracerProvider().Tracer("")
 	}
-	if o.Meter == nil {
-		o.Meter = metricnoop.NewMeterProvider().Meter("")
+	if opts.Meter == nil {
+		opts.Meter = metricnoop.NewMeterProvider().Meter("")
 	}
-	if o.Prompt == nil {
+	if opts.Prompt == nil {
 		p, err := prompt.New(prompt.Options{})
 		if err != nil {
 			return nil, err
 		}
-		o.Prompt = p
+		opts.Prompt = p
 	}
-	m, err := newMetrics(o.Meter, o.CostClaim != "")
+	m, err := newMetrics(opts.Meter, opts.CostClaim != "")
 	if err != nil {
 		return nil, fmt.Errorf("create the agent's metrics: %w", err)
 	}
-	counts, err := usage.New(usage.Options{Claim: o.CostClaim, Limits: o.CallerBudgets, Store: o.Log, Meter: o.Meter, Logger: o.Logger})
+	counts, err := usage.New(usage.Options{Claim: opts.CostClaim, Limits: opts.CallerBudgets, Store: opts.Log, Meter: opts.Meter, Logger: opts.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
 	}
-	a := &Agent{Options: o, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
-	a.recorder = record.New(record.Options{Log: o.Log, Retention: o.Retention, Service: o.Version})
-	a.ReplaceModels(o.DefaultModel, o.Profiles)
-	if err := a.ReplaceAgents(o.Agents); err != nil {
+	agent := &Agent{Options: opts, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
+	agent.recorder = record.New(record.Options{Log: opts.Log, Retention: opts.Retention, Service: opts.Version})
+	agent.ReplaceModels(opts.DefaultModel, opts.Profiles)
+	if err := agent.ReplaceAgents(opts.Agents); err != nil {
 		return nil, err
 	}
-	a.ctx, a.stop = context.WithCancelCause(context.Background())
-	a.gate = admission.New(admission.Limits{Max: o.MaxRuns, PerCaller: o.MaxRunsPerCaller, Rate: o.Rate, MemoryShort: o.MemoryShort, Memory: o.Memory})
-	a.idleSignal, a.handingOver = make(chan struct{}, 1), make(chan struct{})
-	a.accepting, a.stopAccept = context.WithCancel(context.Background())
+	agent.ctx, agent.stop = context.WithCancelCause(context.Background())
+	agent.gate = admission.New(admission.Limits{Max: opts.MaxRuns, PerCaller: opts.MaxRunsPerCaller, Rate: opts.Rate, MemoryShort: opts.MemoryShort, Memory: opts.Memory})
+	agent.idleSignal, agent.handingOver = make(chan struct{}, 1), make(chan struct{})
+	agent.accepting, agent.stopAccept = context.WithCancel(context.Background())
 	ctx, cancel := context.WithCancel(context.Background())
-	if a.stopClaims = cancel; a.Durable || a.Deliveries != nil {
+	agent.stopClaims = cancel
+	if agent.Durable || agent.Deliveries != nil {
 		for range claimWorkers {
-			a.claiming.Go(func() { a.claimLoop(ctx) })
+			agent.claiming.Go(func() { agent.claimLoop(ctx) })
 		}
 	}
-	return a, nil
+	return agent, nil
 }
 
-// Start starts a run of r for owner and returns it once its start event is in the log. If owner
-// used the idempotency key of r before, it returns the earlier run instead, unless that run was
+// Start starts a run of request for owner and returns it once its start event is in the log. If owner
+// used the idempotency key of request before, it returns the earlier run instead, unless that run was
 // cancelled because it had no readers. Start continues the trace in ctx; the run outlives ctx.
 // While too many runs are active, Start waits for at most ten seconds, and for the active run of its thread
 // if OnBusy wants that.
 //
 // Errors: *InvalidError, ErrUnknownAgent, ErrForbidden, ErrTooManyHops, *ToolsUnavailableError, ErrDraining, *Refusal, *usage.SpentError,
 // ErrKeyReused, ErrKeyElsewhere, thread.ErrNoTurn, *event.BusyError, or the log's.
-func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (event.Run, error) {
-	busy, err := a.openThread(ctx, owner, &r)
+func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request) (event.Run, error) {
+	busy, err := a.openThread(ctx, owner, &request)
 	if err == nil {
-		err = a.validateRequest(owner, &r)
+		err = a.validateRequest(owner, &request)
 	}
 	if err != nil {
 		return event.Run{}, err
@@ -101,13 +103,13 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 	deadline := time.Now().Add(a.InputTimeout)
 	for {
 		// Look for an earlier run first: a repeated request adds no load, so it must not be refused.
-		run, key, err := a.runByKey(ctx, owner, r)
+		run, key, err := a.runByKey(ctx, owner, request)
 		if !errors.Is(err, event.ErrNotFound) {
 			return run, err
 		}
-		if busy != "" && !r.runsBeside() {
+		if busy != "" && !request.runsBeside() {
 			waiting, stop := context.WithDeadlineCause(ctx, deadline, errQueuedTooLong)
-			err := a.freeThread(waiting, ownerOf(owner), r.ThreadID, busy, r.OnBusy)
+			err := a.freeThread(waiting, ownerOf(owner), request.ThreadID, busy, request.OnBusy)
 			stop()
 			if err != nil {
 				return event.Run{}, err
@@ -115,7 +117,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 			busy = ""
 			continue // the active run may have been that of the same key
 		}
-		run, err = a.startRun(ctx, owner, r, key)
+		run, err = a.startRun(ctx, owner, request, key)
 		if active, ok := errors.AsType[*event.BusyError](err); ok {
 			busy = active.Run
 			continue
@@ -127,21 +129,21 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, r Request) (even
 // startRun starts a run of a request that no earlier run answers. It returns a *event.BusyError if the
 // thread has an active run. Everything that can refuse the request comes before beginRun, so that a refused
 // request leaves nothing in the log.
-func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, key string) (event.Run, error) {
-	if err := a.checkToolsAvailable(ctx, owner, r); err != nil {
+func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Request, key string) (event.Run, error) {
+	if err := a.checkToolsAvailable(ctx, owner, request); err != nil {
 		return event.Run{}, err
 	}
-	if err := a.validateRequiredTool(ctx, owner, r); err != nil {
+	if err := a.validateRequiredTool(ctx, owner, request); err != nil {
 		return event.Run{}, err
 	}
 	span := trace.SpanContextFromContext(ctx)
 	rec := event.Run{
-		ID: a.Log.NewID(), ThreadID: r.ThreadID, TraceID: span.TraceID().String(),
+		ID: a.Log.NewID(), ThreadID: request.ThreadID, TraceID: span.TraceID().String(),
 		Owner:   ownerOf(owner),
-		Created: a.Log.Now(), Background: r.Background, Metadata: r.Metadata, Key: key, Fingerprint: r.Fingerprint, Request: r.Record,
-		Agent: r.Agent,
+		Created: a.Log.Now(), Background: request.Background, Metadata: request.Metadata, Key: key, Fingerprint: request.Fingerprint, Request: request.Record,
+		Agent: request.Agent,
 	}
-	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, r)
+	ru := a.newRun(trace.ContextWithSpanContext(a.ctx, span), rec, owner, request)
 	ru.account = a.usage.AccountOf(owner)
 	err := a.usage.Check(ctx, ru.account)
 	if err == nil {
@@ -156,7 +158,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, r Request, ke
 	if err := a.beginRun(ctx, ru); err != nil {
 		a.discardRun(ru)
 		if _, ok := errors.AsType[*event.KeyError](err); ok {
-			run, _, err := a.runByKey(ctx, owner, r) // another request has just used the same key
+			run, _, err := a.runByKey(ctx, owner, request) // another request has just used the same key
 			return run, err
 		}
 		return event.Run{}, err
@@ -198,13 +200,13 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	began, err := ru.appendBeginning(ctx)
 	if err != nil {
 		// A run that was not started must not keep its idempotency key, nor its thread busy.
-		over := context.WithoutCancel(ctx)
-		_ = a.Log.Delete(over, ru.ID)
+		cleanup := context.WithoutCancel(ctx)
+		_ = a.Log.Delete(cleanup, ru.ID)
 		if began {
-			_ = a.Log.EndTurn(over, ru.Owner, ru.ThreadID, ru.ID, nil)
+			_ = a.Log.EndTurn(cleanup, ru.Owner, ru.ThreadID, ru.ID, nil)
 		}
 		if ru.job != nil {
-			_ = ru.job.Done(over)
+			_ = ru.job.Done(cleanup)
 		}
 		if ru.relinquished() == errHandedOver {
 			return ErrDraining // Drain began while Create waited for the log
@@ -299,19 +301,19 @@ const maxAbandoned = 64
 //
 // An abandoned run has no answer for its caller, so the key starts a new run. The abandoned run
 // keeps the caller's key, and the new run gets a key that is derived from both. So all processes
-// that share the log find the same new run. key is the key with which to create a run of r.
-func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (run event.Run, key string, err error) {
-	if r.IdempotencyKey == "" {
+// that share the log find the same new run. key is the key with which to create a run of request.
+func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, request Request) (run event.Run, key string, err error) {
+	if request.IdempotencyKey == "" {
 		return event.Run{}, "", event.ErrNotFound
 	}
-	key = r.IdempotencyKey
+	key = request.IdempotencyKey
 	for range maxAbandoned {
 		run, err = a.Log.RunByKey(ctx, ownerOf(owner), key)
 		if err != nil {
 			return event.Run{}, key, err
 		}
-		if run.Fingerprint != r.Fingerprint {
-			return event.Run{}, key, reusedKeyError(run.Fingerprint, r.Fingerprint)
+		if run.Fingerprint != request.Fingerprint {
+			return event.Run{}, key, reusedKeyError(run.Fingerprint, request.Fingerprint)
 		}
 		if run, err = a.awaitAbandoned(ctx, run); err != nil {
 			return event.Run{}, key, err
@@ -319,7 +321,7 @@ func (a *Agent) runByKey(ctx context.Context, owner auth.Identity, r Request) (r
 		if end, ok := run.Last.Body.(event.Cancelled); !ok || end.Reason != errAbandoned.Error() {
 			return run, key, nil
 		}
-		key = r.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
+		key = request.IdempotencyKey + "\n" + run.ID // no caller's key contains a line feed
 	}
 	return run, key, nil
 }
@@ -351,67 +353,79 @@ func (a *Agent) awaitAbandoned(ctx context.Context, run event.Run) (event.Run, e
 	return a.Log.Run(ctx, run.ID)
 }
 
-// validateRequest sets the defaults of r, and refuses a request that cannot be run.
-func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
-	if r.Hops > MaxHops {
+// validateRequest sets the defaults of request, and refuses a request that cannot be run.
+func (a *Agent) validateRequest(owner auth.Identity, request *Request) error {
+	if request.Hops > MaxHops {
 		return ErrTooManyHops
 	}
-	if err := a.applyAgent(owner, r); err != nil {
+	if err := a.applyAgent(owner, request); err != nil {
 		return err
 	}
 	defaultModel, profiles := a.Models()
-	if r.Model == "" {
-		r.Model = defaultModel
+	if request.Model == "" {
+		request.Model = defaultModel
 	}
-	if _, served := profiles[r.Model]; !served && len(profiles) > 0 {
+	if _, served := profiles[request.Model]; !served && len(profiles) > 0 {
 		return &InvalidError{"/model", "not one of the models that are served"}
 	}
-	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(r.Model) {
+	if access := a.Rules.Of(owner); access.AllowsNothing() || !access.AllowsModel(request.Model) {
 		return ErrForbidden
 	}
-	if err := r.validateQuestion(); err != nil {
+	if err := request.validateQuestion(); err != nil {
 		return err
 	}
-	if err := a.validateAttachments(*r); err != nil {
+	if err := a.validateAttachments(*request); err != nil {
 		return err
 	}
-	if r.Callback != "" && !a.Deliveries.AllowsCallback(r.Callback) {
+	if request.Callback != "" && !a.Deliveries.AllowsCallback(request.Callback) {
 		return &InvalidError{"/callback", "must be an https URL whose origin the operator of the service allows (CALLBACK_ORIGINS)"}
 	}
-	if len(r.OutputSchema) > 0 {
-		if _, err := output.Compile(r.OutputSchema); err != nil {
-			var at string
-			if bad, ok := errors.AsType[*output.InvalidError](err); ok {
-				at, err = bad.Pointer, errors.New(bad.Detail)
-			}
-			return &InvalidError{"/output_schema" + at, "cannot be used as a JSON Schema: " + err.Error()}
-		}
-	}
-	if r.ThreadID == "" {
-		r.ThreadID, r.newThread = newID("thr"), true
-	} else if r.History == nil && r.parent.Run == "" {
-		r.ContinueThread = true
-	}
-	if r.MaxTurns <= 0 || r.MaxTurns > a.MaxTurns {
-		r.MaxTurns = a.MaxTurns
-	}
-	if err := a.validateCostLimit(*r); err != nil {
+	if err := validateOutputSchema(request.OutputSchema); err != nil {
 		return err
 	}
-	r.Budget = r.Budget.Within(a.budgetLimits(r.as))
-	known := make(map[string]bool)
-	for _, s := range a.ServersFor(owner) {
-		known[s.Name] = true
+	if request.ThreadID == "" {
+		request.ThreadID, request.newThread = newID("thr"), true
+	} else if request.History == nil && request.parent.Run == "" {
+		request.ContinueThread = true
 	}
-	for i, name := range r.Servers {
+	if request.MaxTurns <= 0 || request.MaxTurns > a.MaxTurns {
+		request.MaxTurns = a.MaxTurns
+	}
+	if err := a.validateCostLimit(*request); err != nil {
+		return err
+	}
+	request.Budget = request.Budget.Within(a.budgetLimits(request.as))
+	return a.validateServersAndTools(owner, *request)
+}
+
+// validateOutputSchema returns an error unless the schema of an answer can be used. No schema is valid.
+func validateOutputSchema(raw json.RawMessage) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	_, err := output.Compile(raw)
+	if invalid, ok := errors.AsType[*output.InvalidError](err); ok {
+		return &InvalidError{"/output_schema" + invalid.Pointer, "cannot be used as a JSON Schema: " + invalid.Detail}
+	}
+	return err
+}
+
+// validateServersAndTools returns an error if the request names a server that its owner does not have, or if a pattern
+// of tools is malformed. A pattern that no tool matches is valid.
+func (a *Agent) validateServersAndTools(owner auth.Identity, request Request) error {
+	known := make(map[string]bool)
+	for _, server := range a.ServersFor(owner) {
+		known[server.Name] = true
+	}
+	for i, name := range request.Servers {
 		if !known[name] {
 			return &InvalidError{fmt.Sprintf("/servers/%d", i), "no MCP server has this name"}
 		}
 	}
-	if r.Prompt != nil && !(known[r.Prompt.Server] && r.as.AllowsServer(r.Prompt.Server)) {
+	if request.Prompt != nil && !(known[request.Prompt.Server] && request.as.AllowsServer(request.Prompt.Server)) {
 		return &InvalidError{"/prompt/server", "no MCP server has this name"}
 	}
-	for i, glob := range r.Tools {
+	for i, glob := range request.Tools {
 		if _, err := path.Match(glob, ""); err != nil {
 			return &InvalidError{fmt.Sprintf("/tools/%d", i), "not a valid pattern"}
 		}
@@ -422,20 +436,20 @@ func (a *Agent) validateRequest(owner auth.Identity, r *Request) error {
 // validateRequiredTool refuses a request whose model must call a tool that it is not offered, or any tool
 // although it is offered none. The endpoint would refuse the first with a less clear message, and the second
 // would be answered without a call.
-func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, r Request) error {
-	if r.ForcedTool == "" && r.ToolChoice != ToolRequired {
+func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, request Request) error {
+	if request.ForcedTool == "" && request.ToolChoice != ToolRequired {
 		return nil
 	}
-	all := r.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), r)
-	if r.ForcedTool == "" {
-		if len(all.Tools) == 0 && len(r.ClientTools) == 0 && len(a.askTools(caller, r)) == 0 {
+	all := request.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
+	if request.ForcedTool == "" {
+		if len(all.Tools) == 0 && len(request.ClientTools) == 0 && len(a.askTools(caller, request)) == 0 {
 			return &InvalidError{"/tool_choice", "no tool can be called"}
 		}
 		return nil
 	}
-	_, ours := all.ByName[r.ForcedTool]
-	named := func(t ClientTool) bool { return t.Name == r.ForcedTool }
-	if ours || slices.ContainsFunc(r.clientTools(all, nil), named) {
+	_, ours := all.ByName[request.ForcedTool]
+	named := func(t ClientTool) bool { return t.Name == request.ForcedTool }
+	if ours || slices.ContainsFunc(request.clientTools(all, nil), named) {
 		return nil
 	}
 	return &InvalidError{"/tool_choice", "there is no tool of this name"}

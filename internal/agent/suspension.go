@@ -108,7 +108,8 @@ func (s *suspension) hold(callID string, waits bool) error {
 	if s.held == nil {
 		s.held = make(map[string]bool)
 	}
-	if delete(s.held, callID); waits {
+	delete(s.held, callID)
+	if waits {
 		s.held[callID] = true
 		return s.suspendIfBlockedLocked()
 	}
@@ -150,13 +151,14 @@ func (s *suspension) openInterrupts(ctx context.Context, all []*interrupt) error
 	return nil
 }
 
-// openTogether is openInterrupts without a recording.
+// openTogether is openInterrupts for a run that does not repeat a recording: it opens all questions before the run
+// may be suspended, so that the run is suspended once for all of them.
 func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	elicitations := 0
-	for _, o := range s.open {
-		if o.Kind == event.KindElicitation {
+	for _, open := range s.open {
+		if open.Kind == event.KindElicitation {
 			elicitations++
 		}
 	}
@@ -188,7 +190,7 @@ func (s *suspension) openTogether(ctx context.Context, all []*interrupt) error {
 
 // recordUnanswered appends a question together with its resolution, since no person can answer
 // it. So readers learn why a call was refused. The run is not suspended in between, because mu is held.
-func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resolution) error {
+func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, res resolution) error {
 	if err := s.run.awaitOrder(ctx, i.Body()); err != nil {
 		return err
 	}
@@ -198,7 +200,7 @@ func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, v resol
 	if err := s.run.out.Append(ctx, i.Body()); err != nil {
 		return err
 	}
-	return s.run.out.Append(ctx, i.resolvedEvent(v))
+	return s.run.out.Append(ctx, i.resolvedEvent(res))
 }
 
 // resolveInterrupt appends the resolution of a question and lets the run continue. It does so
@@ -338,7 +340,8 @@ func (s *suspension) awaitsChild(id string, waits bool) {
 	if s.children == nil {
 		s.children = make(map[string]bool)
 	}
-	if delete(s.children, id); waits {
+	delete(s.children, id)
+	if waits {
 		s.children[id] = true
 	}
 }

@@ -96,19 +96,22 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 	if !r.agent.Durable {
 		return nil
 	}
-	c := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
-	c.Request.IdempotencyKey, c.Request.Fingerprint, c.Request.Record = "", [32]byte{}, nil // the run's record has these
-	c.Thread, c.Beside = r.req.earlier, r.isBeside
-	if c.Parent = r.req.parent; r.req.Agent != "" {
-		c.Agent = &r.req.as.Agent
+	saved := checkpoint{Version: checkpointVersion, Request: r.req, Account: r.account, Group: r.caller.Group}
+	saved.Request.IdempotencyKey = ""
+	saved.Request.Fingerprint = [32]byte{}
+	saved.Request.Record = nil // the run's record has these
+	saved.Thread, saved.Beside = r.req.earlier, r.isBeside
+	saved.Parent = r.req.parent
+	if r.req.Agent != "" {
+		saved.Agent = &r.req.as.Agent
 	}
 	if r.agent.Rules != nil {
-		c.Scopes, c.Claims = r.caller.Scopes, r.caller.Claims
+		saved.Scopes, saved.Claims = r.caller.Scopes, r.caller.Claims
 	}
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(r.ctx, carrier)
-	c.TraceParent = carrier["traceparent"]
-	encoded, err := json.Marshal(c)
+	saved.TraceParent = carrier["traceparent"]
+	encoded, err := json.Marshal(saved)
 	if err != nil {
 		return fmt.Errorf("encode a checkpoint: %w", err)
 	}
@@ -121,18 +124,18 @@ func (r *run) saveCheckpoint(ctx context.Context) error {
 
 // decodeCheckpoint decodes the checkpoint that another process saved. A panic becomes an error;
 // otherwise the run would crash one process after the other.
-func decodeCheckpoint(encoded []byte) (c checkpoint, err error) {
+func decodeCheckpoint(encoded []byte) (saved checkpoint, err error) {
 	defer recoverTo(&err)
 	if len(encoded) == 0 {
-		return c, errJobLost
+		return saved, errJobLost
 	}
-	if err := json.Unmarshal(encoded, &c); err != nil {
-		return c, fmt.Errorf("decode a checkpoint: %w", err)
+	if err := json.Unmarshal(encoded, &saved); err != nil {
+		return saved, fmt.Errorf("decode a checkpoint: %w", err)
 	}
-	if c.Version != checkpointVersion {
-		return c, fmt.Errorf("a checkpoint of version %d, want %d", c.Version, checkpointVersion)
+	if saved.Version != checkpointVersion {
+		return saved, fmt.Errorf("a checkpoint of version %d, want %d", saved.Version, checkpointVersion)
 	}
-	return c, nil
+	return saved, nil
 }
 
 // claimLoop claims runs until ctx ends: those of processes that died or are shutting down, and
@@ -219,15 +222,17 @@ func (a *Agent) loadClaimed(job event.Job) (_ *run, badCheckpoint, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the record of a run: %w", err)
 	}
-	c, badCheckpoint := decodeCheckpoint(job.Request())
-	if c.Request.as, err = a.restoreAgent(c.Agent); err != nil && badCheckpoint == nil {
+	saved, badCheckpoint := decodeCheckpoint(job.Request())
+	if saved.Request.as, err = a.restoreAgent(saved.Agent); err != nil && badCheckpoint == nil {
 		badCheckpoint = err
 	}
-	c.Request.parent, c.Request.earlier = c.Parent, c.Thread
-	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": c.TraceParent})
-	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: c.Group, Scopes: c.Scopes, Claims: c.Claims}
-	r := a.newRun(parent, rec, caller, c.Request)
-	r.job, r.account, r.isBeside = job, c.Account, c.Beside
+	saved.Request.parent, saved.Request.earlier = saved.Parent, saved.Thread
+	parent := propagation.TraceContext{}.Extract(a.ctx, propagation.MapCarrier{"traceparent": saved.TraceParent})
+	caller := auth.Identity{Issuer: rec.Owner.Issuer, Subject: rec.Owner.Subject, Group: saved.Group, Scopes: saved.Scopes, Claims: saved.Claims}
+	r := a.newRun(parent, rec, caller, saved.Request)
+	r.job = job
+	r.account = saved.Account
+	r.isBeside = saved.Beside
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.draining {
@@ -261,8 +266,8 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	defer recoverTo(&err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), releaseTimeout)
 	defer cancel()
-	a := r.agent
-	events, err := a.allEvents(ctx, r.ID)
+	agent := r.agent
+	events, err := agent.allEvents(ctx, r.ID)
 	if err == nil && len(events) == 0 && badCheckpoint == nil {
 		// The process died after it created the job and before it appended the start event.
 		r.inbox.startListening()
@@ -272,31 +277,17 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return r.appendStart(ctx)
 	}
 	if err == nil {
-		if r.out, err = event.WriterAfter(a.Log, r.ID, events); err == nil {
-			r.out.Observe(r.turn.Add)
-		}
-		for _, e := range events {
-			r.turn.Add(e.Body)
-		}
+		err = r.continueWriting(events)
 	}
-	switch {
-	case errors.Is(err, event.ErrUnavailable):
+	if err := whyUnrecoverable(err, badCheckpoint); err != nil {
 		return err
-	case errors.Is(badCheckpoint, errJobLost):
-		return badCheckpoint
-	case errors.Is(err, event.ErrGone):
-		return &unrecoverableError{"What the run did so far is no longer kept.", err}
-	case err != nil:
-		return &unrecoverableError{"What the run did so far cannot be read.", err}
-	case badCheckpoint != nil:
-		return &unrecoverableError{"What was asked cannot be read.", badCheckpoint}
 	}
 	if len(events) == 1 {
 		if err := r.repairTurn(ctx); err != nil {
 			return err
 		}
 	}
-	notes, err := a.Log.Notes(ctx, r.ID)
+	notes, err := agent.Log.Notes(ctx, r.ID)
 	if err != nil {
 		return fmt.Errorf("read the notes of a run: %w", err)
 	}
@@ -321,11 +312,41 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 	}
 	if r.req.Awaited && r.replayed.Suspended {
 		// Its caller was asked to fetch the answer later, so the run needs no reader.
-		a.mu.Lock()
+		agent.mu.Lock()
 		r.Background = true
-		a.mu.Unlock()
+		agent.mu.Unlock()
 	}
-	a.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
+	agent.Logger.InfoContext(ctx, "run taken over", "run_id", r.ID, "attempt", r.job.Attempt(), "events", len(events), "steps", len(r.replayed.Steps))
+	return nil
+}
+
+// continueWriting makes the writer of the run continue after its events, and adds the events to its turn.
+func (r *run) continueWriting(events []event.Event) (err error) {
+	for _, e := range events {
+		r.turn.Add(e.Body)
+	}
+	if r.out, err = event.WriterAfter(r.agent.Log, r.ID, events); err != nil {
+		return err
+	}
+	r.out.Observe(r.turn.Add)
+	return nil
+}
+
+// whyUnrecoverable returns the reason why a run cannot continue, nil if it can. err is the error of reading its events,
+// badCheckpoint that of reading its request.
+func whyUnrecoverable(err, badCheckpoint error) error {
+	switch {
+	case errors.Is(err, event.ErrUnavailable):
+		return err
+	case errors.Is(badCheckpoint, errJobLost):
+		return badCheckpoint
+	case errors.Is(err, event.ErrGone):
+		return &unrecoverableError{"What the run did so far is no longer kept.", err}
+	case err != nil:
+		return &unrecoverableError{"What the run did so far cannot be read.", err}
+	case badCheckpoint != nil:
+		return &unrecoverableError{"What was asked cannot be read.", badCheckpoint}
+	}
 	return nil
 }
 
@@ -336,7 +357,8 @@ func (a *Agent) allEvents(ctx context.Context, id string) (events []event.Event,
 		if err != nil {
 			return nil, fmt.Errorf("read the events of a run: %w", err)
 		}
-		if events = append(events, page.Events...); page.Ended || len(page.Events) == 0 {
+		events = append(events, page.Events...)
+		if page.Ended || len(page.Events) == 0 {
 			return events, nil
 		}
 	}
@@ -369,7 +391,8 @@ func (a *Agent) releaseJob(r *run) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := r.writeNote(ctx, replay.NoteLeft)
-	switch pos, pending := a.pendingInput(ctx, r); {
+	pos, pending := a.pendingInput(ctx, r)
+	switch {
 	case errors.Is(err, event.ErrFenced): // another process already has the run
 		err = r.job.Release(ctx)
 	case r.relinquished() == errParked && !pending:

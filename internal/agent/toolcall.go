@@ -33,8 +33,8 @@ import (
 // The first step that fails ends the call. A pre-hook that answers in place of the tool also
 // ends it, because no tool is called then. Every failure of the call is an outcome, which the
 // model reads. An error means that the event log failed, and ends the run.
-func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutcome, error) {
-	ctx, span := a.startCallSpan(ctx, &x)
+func (a *Agent) executeToolCall(ctx context.Context, exec toolExecution) (callOutcome, error) {
+	ctx, span := a.startCallSpan(ctx, &exec)
 	defer span.End()
 	steps := []func(context.Context, *toolExecution) error{
 		a.resolveTool,
@@ -47,82 +47,82 @@ func (a *Agent) executeToolCall(ctx context.Context, x toolExecution) (callOutco
 		a.chargeBudget,
 		a.execute,
 	}
-	if x.pending != nil || x.replayed.HasChild() { // another process took the other steps, and sent the call
+	if exec.pending != nil || exec.replayed.HasChild() { // another process took the other steps, and sent the call
 		steps = []func(context.Context, *toolExecution) error{a.resolveTool, a.authorizeCall, a.execute}
 	}
-	err := a.refuseRepetition(&x)
+	err := a.refuseRepetition(&exec)
 	if err == nil {
-		err = a.repeatDenial(ctx, &x)
+		err = a.repeatDenial(ctx, &exec)
 	}
 	for _, step := range steps {
-		if err != nil || x.hookResult != nil {
+		if err != nil || exec.hookResult != nil {
 			break
 		}
-		err = step(ctx, &x)
+		err = step(ctx, &exec)
 	}
-	err = a.addSchemaHint(&x, err)
+	err = a.addSchemaHint(&exec, err)
 	// Metrics and the audit line record the tool's own outcome, before the post-hook changes it.
-	a.recordCallMetrics(ctx, span, &x, err)
-	a.writeAuditLine(ctx, &x, err)
-	result, err := a.callPostHook(ctx, &x, err)
+	a.recordCallMetrics(ctx, span, &exec, err)
+	a.writeAuditLine(ctx, &exec, err)
+	result, err := a.callPostHook(ctx, &exec, err)
 	var outcome callOutcome
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok {
-		outcome = a.recordFailure(ctx, &x, failed)
+		outcome = a.recordFailure(ctx, &exec, failed)
 	} else if err != nil {
 		return callOutcome{}, err
 	} else {
-		outcome = a.recordResult(ctx, &x, result)
+		outcome = a.recordResult(ctx, &exec, result)
 	}
-	a.recordCallContent(span, &x, outcome)
-	return outcome.withChild(&x), nil
+	a.recordCallContent(span, &exec, outcome)
+	return outcome.withChild(&exec), nil
 }
 
 // startCallSpan starts the span of a tool call, with the attributes that the OpenTelemetry
 // conventions for generative AI define for the operation execute_tool. The name is the
 // predecessor's, which people's queries know.
-func (a *Agent) startCallSpan(ctx context.Context, x *toolExecution) (context.Context, trace.Span) {
+func (a *Agent) startCallSpan(ctx context.Context, exec *toolExecution) (context.Context, trace.Span) {
 	return a.Tracer.Start(ctx, "tool_call", trace.WithAttributes(
-		attribute.String("tool", x.Tool), // the predecessor's attribute, in addition to that of the conventions
+		attribute.String("tool", exec.Tool), // the predecessor's attribute, in addition to that of the conventions
 		attribute.String("gen_ai.operation.name", "execute_tool"),
-		attribute.String("gen_ai.tool.name", x.Tool),
-		attribute.String("gen_ai.tool.call.id", x.CallID),
+		attribute.String("gen_ai.tool.name", exec.Tool),
+		attribute.String("gen_ai.tool.call.id", exec.CallID),
 		attribute.String("gen_ai.tool.type", "function"),
 		attribute.String("mcp.method.name", "tools/call"),
-		attribute.String("mcp.server.name", x.Server),
+		attribute.String("mcp.server.name", exec.Server),
 	))
 }
 
 // refuseRepetition refuses a call that a process sent before it died, because it is unknown
 // whether the server executed it. It lets the call pass if its tool may be called twice, or if the
 // server had required input, because then it has not executed the call yet.
-func (a *Agent) refuseRepetition(x *toolExecution) error {
-	if x.replayed == nil || !x.replayed.Sent {
+func (a *Agent) refuseRepetition(exec *toolExecution) error {
+	if exec.replayed == nil || !exec.replayed.Sent {
 		return nil
 	}
-	x.decision = decision{verdict: allowed}
-	if b := x.replayed.Resolution; b != nil {
-		x.decision = decision{verdict: approved, by: b.By}
+	exec.decision = decision{verdict: allowed}
+	if b := exec.replayed.Resolution; b != nil {
+		exec.decision = decision{verdict: approved, by: b.By}
 	}
-	if !x.replayed.InFlight && x.pending != nil || a.Tools.Repeatable(a.presentName(x)) {
+	if !exec.replayed.InFlight && exec.pending != nil || a.Tools.Repeatable(a.presentName(exec)) {
 		return nil
 	}
-	return x.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
+	return exec.failure(mcp.UnknownOutcome, "The process that made this call is gone; the call may or may not have been carried out.")
 }
 
 // resolveTool refuses a call of a tool that does not exist, and one whose arguments are not a
 // JSON object.
-func (a *Agent) resolveTool(_ context.Context, x *toolExecution) error {
+func (a *Agent) resolveTool(_ context.Context, exec *toolExecution) error {
 	// A model may call a tool that it was not offered. If the rules forbid that tool, the call
 	// is denied, not unknown.
-	if tool, exists := a.Tools.Tool(x.Tool); !x.exists && exists && !a.mayUse(x.caller, tool) {
-		x.tool = tool // for the audit line; the caller does not learn the server
-		return x.denyByRules()
+	if tool, exists := a.Tools.Tool(exec.Tool); !exec.exists && exists && !a.mayUse(exec.caller, tool) {
+		exec.tool = tool // for the audit line; the caller does not learn the server
+		return exec.denyByRules()
 	}
 	switch {
-	case !x.exists:
-		return x.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", x.Tool))
-	case x.argsProblem != "":
-		return x.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", x.argsProblem))
+	case !exec.exists:
+		return exec.failure(mcp.UnknownTool, fmt.Sprintf("There is no tool named %q.", exec.Tool))
+	case exec.argsProblem != "":
+		return exec.failure(mcp.InvalidArguments, fmt.Sprintf("the arguments cannot be used: %s", exec.argsProblem))
 	}
 	return nil
 }
@@ -130,15 +130,15 @@ func (a *Agent) resolveTool(_ context.Context, x *toolExecution) error {
 // validateArgs checks the arguments against the current schema of the tool before anything is
 // sent, and applies the lossless repairs. The conversation and the event tool_call keep the
 // model's own text.
-func (a *Agent) validateArgs(_ context.Context, x *toolExecution) error {
-	if x.refusal != "" || x.builtin != nil {
+func (a *Agent) validateArgs(_ context.Context, exec *toolExecution) error {
+	if exec.refusal != "" || exec.builtin != nil {
 		return nil // a repeated check cannot succeed, and a builtin tool checks its own arguments
 	}
-	args, err := a.Tools.CheckArgs(a.presentName(x), x.args)
+	args, err := a.Tools.CheckArgs(a.presentName(exec), exec.args)
 	if err != nil {
 		return err
 	}
-	x.args = args
+	exec.args = args
 	return nil
 }
 
@@ -149,13 +149,13 @@ const maxSchemaHint = 16 << 10
 // addSchemaHint adds the tool's input schema to an error about arguments, so that the model can
 // correct them in one turn. It does not matter whether the agent or the server found the error.
 // The hint is added before the post-hook sees the error (docs/hooks.md).
-func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
+func (a *Agent) addSchemaHint(exec *toolExecution, err error) error {
 	failed, ok := errors.AsType[*mcp.CallError](err)
 	if !ok || failed.Kind != mcp.InvalidArguments {
 		return err
 	}
-	tool := x.tool
-	if current, exists := a.Tools.Tool(a.presentName(x)); exists && x.builtin == nil {
+	tool := exec.tool
+	if current, exists := a.Tools.Tool(a.presentName(exec)); exists && exec.builtin == nil {
 		tool = current // the definition may have changed since the run began
 	}
 	hinted := *failed
@@ -166,112 +166,112 @@ func (a *Agent) addSchemaHint(x *toolExecution, err error) error {
 // chargeBudget counts the call, or refuses it because a limit is reached. Calls of a turn are
 // charged in call order, see budget.TryCall. A call that blocks for an earlier one counts as
 // waiting, so that the run can be suspended meanwhile.
-func (a *Agent) chargeBudget(ctx context.Context, x *toolExecution) error {
-	if x.loop == nil || x.replayed != nil && x.replayed.Sent || x.replayed.HasChild() {
+func (a *Agent) chargeBudget(ctx context.Context, exec *toolExecution) error {
+	if exec.loop == nil || exec.replayed != nil && exec.replayed.Sent || exec.replayed.HasChild() {
 		return nil // a direct call has no budget; a call that was sent is already charged
 	}
-	if err := x.loop.run.awaitCharge(x.CallID, ""); err != nil {
+	if err := exec.loop.run.awaitCharge(exec.CallID, ""); err != nil {
 		return err
 	}
 	for {
-		limit, charged, changed := x.loop.budget.TryCall(x.index)
+		limit, charged, changed := exec.loop.budget.TryCall(exec.index)
 		switch {
 		case charged:
 			return nil
 		case limit != "":
-			x.decision = decision{verdict: denied, why: "budget: " + limit}
-			return x.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
+			exec.decision = decision{verdict: denied, why: "budget: " + limit}
+			return exec.failure(mcp.Denied, fmt.Sprintf(recorded.BudgetUsedUp+" (%s).", limit))
 		}
-		if err := x.loop.run.suspension.waitTurn(ctx, x.CallID, changed); err != nil && ctx.Err() == nil {
+		if err := exec.loop.run.suspension.waitTurn(ctx, exec.CallID, changed); err != nil && ctx.Err() == nil {
 			return err // the error of the log
 		} else if err != nil {
-			return x.canceledFailure(ctx)
+			return exec.canceledFailure(ctx)
 		}
 	}
 }
 
 // execute sends the call to its server and waits for the result, or executes a tool of the agent's own. It sets
-// x.result, or returns the failure; a result that reports an error is a failure too. Any other error than a
+// exec.result, or returns the failure; a result that reports an error is a failure too. Any other error than a
 // *mcp.CallError ends the run.
-func (a *Agent) execute(ctx context.Context, x *toolExecution) (err error) {
+func (a *Agent) execute(ctx context.Context, exec *toolExecution) (err error) {
 	started := time.Now()
-	if x.builtin != nil {
-		defer func() { x.duration = time.Since(started) }()
-		x.result, err = x.builtin(ctx, x)
+	if exec.builtin != nil {
+		defer func() { exec.duration = time.Since(started) }()
+		exec.result, err = exec.builtin(ctx, exec)
 		return err
 	}
 	request := mcp.Call{
-		Tool: a.presentName(x), Server: x.Server, Args: x.args, Check: true, Context: x.contextParams, Meta: x.requestMeta(ctx), Principal: x.caller, Approved: x.approvedVersion,
-		CallID: x.CallID, RunID: x.runID,
+		Tool: a.presentName(exec), Server: exec.Server, Args: exec.args, Check: true, Context: exec.contextParams, Meta: exec.requestMeta(ctx), Principal: exec.caller, Approved: exec.approvedVersion,
+		CallID: exec.CallID, RunID: exec.runID,
 	}
-	if x.loop != nil {
-		request.ThreadID = x.loop.run.ThreadID
+	if exec.loop != nil {
+		request.ThreadID = exec.loop.run.ThreadID
 	}
-	if x.notifications != nil {
-		request.Progress = func(p mcp.Progress) { x.notifications.appendProgress(ctx, p) }
-		request.Log = func(m mcp.LogMessage) { x.notifications.appendLog(ctx, m) }
+	if exec.notifications != nil {
+		request.Progress = func(p mcp.Progress) { exec.notifications.appendProgress(ctx, p) }
+		request.Log = func(m mcp.LogMessage) { exec.notifications.appendLog(ctx, m) }
 	}
 	var result *content.Result
-	if x.loop != nil {
-		if result, err = x.loop.sendCall(ctx, x, request); err == nil {
-			x.loop.run.hold(result.Size())
+	if exec.loop != nil {
+		if result, err = exec.loop.sendCall(ctx, exec, request); err == nil {
+			exec.loop.run.hold(result.Size())
 		}
 	} else {
 		result, err = a.Tools.Call(ctx, request)
-		x.duration = time.Since(started)
+		exec.duration = time.Since(started)
 	}
-	if x.notifications != nil && x.notifications.err != nil {
-		return fmt.Errorf("append a notification of the server: %w", x.notifications.err)
+	if exec.notifications != nil && exec.notifications.err != nil {
+		return fmt.Errorf("append a notification of the server: %w", exec.notifications.err)
 	}
 	if failed, ok := errors.AsType[*mcp.CallError](err); ok && failed.Kind == mcp.Cancelled && errors.Is(context.Cause(ctx), budget.ErrToolTimeUsed) {
-		return x.canceledFailure(ctx)
+		return exec.canceledFailure(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	if result.IsError {
-		x.toolReport = result
-		return x.failure(mcp.ResultErrorKind(result), result.Text())
+		exec.toolReport = result
+		return exec.failure(mcp.ResultErrorKind(result), result.Text())
 	}
-	x.result = result
+	exec.result = result
 	return nil
 }
 
 // sendCall sends a call of the run. While its server requires input (2026-07-28), or a sign-in of the
 // owner of the run, sendCall asks them and sends the call again; meanwhile the run may be parked, and
 // another process go on here. Other questions of the server are answered while the call is open.
-func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call) (*content.Result, error) {
-	if err := l.withdrawQuestions(ctx, x.replayed, x.pending.interruptIDs()...); err != nil {
+func (l *loop) sendCall(ctx context.Context, exec *toolExecution, request mcp.Call) (*content.Result, error) {
+	if err := l.withdrawQuestions(ctx, exec.replayed, exec.pending.interruptIDs()...); err != nil {
 		return nil, err
 	}
 	request.Suspend, request.Sample = true, l.sampleForServer
 	request.Elicit = func(ctx context.Context, e mcp.Elicitation) (mcp.ElicitationResult, error) {
-		return l.elicitInput(ctx, x.Call, e)
+		return l.elicitInput(ctx, exec.Call, e)
 	}
 	for {
-		if err := l.settlePending(ctx, x, &request); err != nil {
+		if err := l.settlePending(ctx, exec, &request); err != nil {
 			return nil, err
 		}
 		interrupt := newID("int") // of the sign-in, if one is needed
-		request.Tool, request.Waiter = l.agent.presentName(x), waiterName(l.run.ID, interrupt)
+		request.Tool, request.Waiter = l.agent.presentName(exec), waiterName(l.run.ID, interrupt)
 		// The note precedes the request: a process that takes over the run must not send the
 		// request again. writeNote also stores the events before it. If the process dies between the
 		// note and the request, the call counts as sent although it was not, which is the safe mistake.
-		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(x.CallID)); err != nil && ctx.Err() != nil {
-			return nil, x.canceledFailure(ctx)
+		if err := l.run.writeNote(ctx, replay.NoteSent, replay.CallKey(exec.CallID)); err != nil && ctx.Err() != nil {
+			return nil, exec.canceledFailure(ctx)
 		} else if err != nil {
 			return nil, err
 		}
 		started := time.Now()
 		result, err := l.agent.Tools.Call(ctx, request)
-		x.duration += time.Since(started)
+		exec.duration += time.Since(started)
 		switch {
 		case err != nil:
 			return nil, err
 		case result.SignIn != nil:
-			err = l.saveSignIn(ctx, x, result.SignIn, interrupt)
+			err = l.saveSignIn(ctx, exec, result.SignIn, interrupt)
 		case result.InputRequired != nil:
-			err = l.savePending(ctx, x, result.InputRequired)
+			err = l.savePending(ctx, exec, result.InputRequired)
 		default:
 			return result, nil
 		}
@@ -284,11 +284,11 @@ func (l *loop) sendCall(ctx context.Context, x *toolExecution, request mcp.Call)
 // requestMeta returns the _meta of the request: the W3C trace context, which continues the trace
 // on servers that are not reached over HTTP, and the number of agents that the question has
 // passed through.
-func (x *toolExecution) requestMeta(ctx context.Context) map[string]any {
+func (exec *toolExecution) requestMeta(ctx context.Context) map[string]any {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	meta := make(map[string]any, len(carrier)+1)
-	meta[HopsKey] = x.nextHops()
+	meta[HopsKey] = exec.nextHops()
 	for k, v := range carrier {
 		meta[k] = v
 	}
@@ -318,8 +318,8 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 //
 // While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
 // *ToolCallError, ErrDraining, *Refusal.
-func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) (event.ToolResult, error) {
-	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(r.Args)), func(*admission.Slot) { a.directCalls++ })
+func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, result ToolCall) (event.ToolResult, error) {
+	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(result.Args)), func(*admission.Slot) { a.directCalls++ })
 	if err != nil {
 		return event.ToolResult{}, err
 	}
@@ -330,17 +330,17 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, r ToolCall) 
 	defer cancel(nil)
 	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
 
-	tool, known := a.Tools.Tool(r.Tool)
+	tool, known := a.Tools.Tool(result.Tool)
 	if !known {
 		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
-		tool, known = a.Tools.Tool(r.Tool)
+		tool, known = a.Tools.Tool(result.Tool)
 	}
 	// The caller may have invented the name: truncate it and drop invalid UTF-8 before events
 	// repeat it.
-	name := strings.ToValidUTF8(r.Tool[:min(len(r.Tool), maxToolName)], "")
+	name := strings.ToValidUTF8(result.Tool[:min(len(result.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
-	c.parseArgs(string(r.Args))
-	end, err := a.executeToolCall(ctx, toolExecution{call: c, tool: tool, exists: known, contextParams: r.Context, caller: caller, preapproved: r.Approved})
+	c.parseArgs(string(result.Args))
+	end, err := a.executeToolCall(ctx, toolExecution{call: c, tool: tool, exists: known, contextParams: result.Context, caller: caller, preapproved: result.Approved})
 	if err != nil {
 		return event.ToolResult{}, err
 	}

@@ -84,11 +84,11 @@ func (l *loop) toolTurn(ctx context.Context, reply modelReply, final bool) error
 func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callOutcome, error) {
 	outcomes := make([]callOutcome, len(calls))
 	errs := make([]error, len(calls))
-	turn, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	tools := l.run.clock.ToolContext()
-	defer context.AfterFunc(tools, func() { end(context.Cause(tools)) })() // which may also be the run's
-	l.run.suspension.beginTurn(turn, l.restoreCalls(ctx, calls, outcomes))
+	turnCtx, endTurn := context.WithCancelCause(ctx)
+	defer endTurn(nil)
+	toolTime := l.run.clock.ToolContext()
+	defer context.AfterFunc(toolTime, func() { endTurn(context.Cause(toolTime)) })() // the cause may also be the run's
+	l.run.suspension.beginTurn(turnCtx, l.restoreCalls(ctx, calls, outcomes))
 	var wg sync.WaitGroup
 	refusals := l.askLimits(calls)
 	for i, c := range calls {
@@ -106,9 +106,9 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 			defer recoverTo(&errs[i])
 			defer func() { errs[i] = errors.Join(errs[i], l.run.suspension.endCall(c.CallID)) }()
 			defer l.budget.SkipCall(i) // otherwise later calls would wait for this one
-			outcomes[i], errs[i] = l.runCall(turn, c, i, refusal)
+			outcomes[i], errs[i] = l.runCall(turnCtx, c, i, refusal)
 			if abort, ok := errors.AsType[*abortError](errs[i]); ok {
-				end(abort)
+				endTurn(abort)
 			}
 		})
 	}
@@ -123,23 +123,28 @@ func (l *loop) runCalls(ctx context.Context, calls []*call, final bool) ([]callO
 // call must not be made; "" if it may. An *abortError comes together with the outcome.
 func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) (callOutcome, error) {
 	tool, exists := l.tools[c.Tool]
-	x := toolExecution{
+	exec := toolExecution{
 		call: c, tool: tool, exists: exists, refusal: refusal, contextParams: l.run.req.Context, runID: l.run.ID, caller: l.run.caller,
 		notifications: &notificationSink{run: l.run, call: c.Call}, loop: l, index: index, replayed: l.replayed.Call(c.CallID),
 	}
-	if x.pending = l.replayedPending(x.replayed); x.pending != nil {
-		c.args, c.edited, x.approvedVersion = x.pending.Args, x.pending.Edited, x.pending.ApprovedVersion
+	exec.pending = l.replayedPending(exec.replayed)
+	if exec.pending != nil {
+		c.args = exec.pending.Args
+		c.edited = exec.pending.Edited
+		exec.approvedVersion = exec.pending.ApprovedVersion
 		if !exists { // this process may be unable to list the tools before the owner has signed in
-			x.tool, x.exists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
+			exec.tool, exec.exists = catalog.Tool{Name: c.Tool, Server: c.Server}, true
 		}
 	}
 	if l.search != nil && c.Tool == l.search.Tool.Name {
-		x.tool, x.exists, x.builtin = l.search.Tool, true, l.searchTools
+		exec.tool = l.search.Tool
+		exec.exists = true
+		exec.builtin = l.searchTools
 	}
-	l.prepareAsk(&x)
-	outcome, err := l.agent.executeToolCall(ctx, x)
+	l.prepareAsk(&exec)
+	outcome, err := l.agent.executeToolCall(ctx, exec)
 	if err == nil {
-		err = l.withdrawQuestions(ctx, x.replayed)
+		err = l.withdrawQuestions(ctx, exec.replayed)
 	}
 	if err != nil {
 		return callOutcome{}, err
@@ -170,7 +175,8 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 func (l *loop) resultMessage(c *call, end callOutcome) llm.Message {
 	m := llm.Message{Role: llm.ToolRole, CallID: c.CallID, Tool: c.Tool}
 	if end.errorEvent != nil {
-		m.Text, m.Failed = l.budget.ChargeResult(c.editNote()+string(errorObject(end.errorEvent.Payload)), end.resultURL), true
+		m.Text = l.budget.ChargeResult(c.editNote()+string(errorObject(end.errorEvent.Payload)), end.resultURL)
+		m.Failed = true
 		return m
 	}
 	text, media := l.media.attachMedia(c, end.fullResult)
@@ -234,7 +240,7 @@ const (
 // startTurn starts the count of maxShownPerTurn again.
 func (g *mediaBudget) startTurn() { g.shownInTurn = 0 }
 
-// admitMedia counts m and returns it in the form for the model, or explains why it is omitted.
+// admitMedia counts an image or audio and returns it in the form for the model, or explains why it is omitted.
 // If the model does not accept such media, no reason is needed: the text has a placeholder.
 func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal string) {
 	if m == nil || !g.profile.Images && !g.profile.Audio {
@@ -261,8 +267,8 @@ func (g *mediaBudget) admitMedia(m *content.Media) (_ *content.Media, refusal st
 // attachMedia returns the text of a result and its media. The text marks the position of each.
 func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, media []llm.Media) {
 	var parts []string
-	for _, p := range res.Parts() {
-		taken, refusal := g.admitMedia(p.Media)
+	for _, part := range res.Parts() {
+		taken, refusal := g.admitMedia(part.Media)
 		switch {
 		case taken != nil:
 			kind := "Sound"
@@ -274,22 +280,22 @@ func (g *mediaBudget) attachMedia(c *call, res *content.Result) (text string, me
 				Label: fmt.Sprintf("%s of the result of %s (call %s):", name, c.Tool, c.CallID),
 				MIME:  taken.MIME, Data: taken.Data,
 			})
-			p.Text += fmt.Sprintf(" (follows as %s of this result)", name)
+			part.Text += fmt.Sprintf(" (follows as %s of this result)", name)
 		case refusal != "":
-			p.Text += fmt.Sprintf(" (not shown: %s)", refusal)
+			part.Text += fmt.Sprintf(" (not shown: %s)", refusal)
 		}
-		parts = append(parts, p.Text)
+		parts = append(parts, part.Text)
 	}
 	return strings.Join(parts, "\n"), media
 }
 
 // searchTools executes one call of the search tool.
-func (l *loop) searchTools(_ context.Context, x *toolExecution) (*content.Result, error) {
-	result, found, err := l.search.Find(x.args)
+func (l *loop) searchTools(_ context.Context, exec *toolExecution) (*content.Result, error) {
+	result, found, err := l.search.Find(exec.args)
 	if errors.Is(err, toolsearch.ErrArguments) {
-		return nil, x.failure(mcp.InvalidArguments, err.Error())
+		return nil, exec.failure(mcp.InvalidArguments, err.Error())
 	}
-	x.foundTools = found
+	exec.foundTools = found
 	return result, err
 }
 
