@@ -114,7 +114,7 @@ type Slot struct {
 	left   bool
 }
 
-// Acquire takes a slot for the caller of that name, at once or after a wait of at most ten seconds, for
+// Acquire takes a slot for the caller with that name, at once or after a wait of at most ten seconds, for
 // a run whose request holds that many bytes of memory. It returns a *Refusal if there is none, also
 // if ctx ends first, and ErrClosed after Close.
 func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, error) {
@@ -151,7 +151,8 @@ func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, 
 func (g *Gate) newSlot(name string, request int64) (*Slot, error) {
 	p := &Slot{gate: g, caller: name}
 	enough := false
-	if p.Memory, enough = g.Memory.reserve(request, false); !enough {
+	p.Memory, enough = g.Memory.reserve(request, false)
+	if !enough {
 		p.Release()
 		return nil, newRefusal(ErrMemory, memoryWait)
 	}
@@ -164,23 +165,23 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	if g.closed {
 		return nil, ErrClosed
 	}
-	c := g.callerLocked(name, now)
+	caller := g.callerLocked(name, now)
 	switch {
-	case c == nil:
+	case caller == nil:
 		return nil, g.fullRefusalLocked(now, 1)
-	case c.tokens < 1:
-		return nil, newRefusal(ErrTooFast, time.Duration((1-c.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
-	case g.PerCaller > 0 && c.active+c.waiting >= g.PerCaller:
+	case caller.tokens < 1:
+		return nil, newRefusal(ErrTooFast, time.Duration((1-caller.tokens)*float64(g.Rate.Per)/float64(g.Rate.N)))
+	case g.PerCaller > 0 && caller.active+caller.waiting >= g.PerCaller:
 		// Of all active runs, some are this caller's: it waits until one of those ends.
-		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*float64(g.active)/float64(max(c.active, 1))))
+		return nil, newRefusal(ErrTooMany, time.Duration(float64(g.pace.meanInterval(now))*float64(g.active)/float64(max(caller.active, 1))))
 	case short:
 		return nil, newRefusal(ErrMemory, memoryWait)
 	case g.active < g.Max && g.queue.n == 0:
-		g.admitNowLocked(c, now)
+		g.admitNowLocked(caller, now)
 		return nil, nil
 	}
-	position, longest := g.queue.positionOf(name, c.waiting+1), maxWait
-	if len(g.callers) > 1 && (c.active+c.waiting)*len(g.callers) >= g.Max {
+	position, longest := g.queue.positionOf(name, caller.waiting+1), maxWait
+	if len(g.callers) > 1 && (caller.active+caller.waiting)*len(g.callers) >= g.Max {
 		longest = maxFairWait
 	}
 	if time.Duration(position)*g.pace.meanInterval(now) >= longest {
@@ -188,7 +189,7 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	}
 	if g.queue.n >= max(minQueue, 2*g.Max) {
 		crowd := g.queue.longestQueue()
-		if crowd == nil || len(crowd.waiters) <= c.waiting+1 {
+		if crowd == nil || len(crowd.waiters) <= caller.waiting+1 {
 			return nil, g.fullRefusalLocked(now, position)
 		}
 		last := crowd.waiters[len(crowd.waiters)-1]
@@ -197,8 +198,8 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	}
 	w := &waiter{name: name, done: make(chan error, 1)}
 	g.queue.pushWaiter(w)
-	c.waiting++
-	g.spendTokenLocked(c)
+	caller.waiting++
+	g.spendTokenLocked(caller)
 	return w, nil
 }
 
@@ -244,38 +245,38 @@ func (p *Slot) Release() {
 	if p == nil {
 		return
 	}
-	g := p.gate
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	gate := p.gate
+	gate.mu.Lock()
+	defer gate.mu.Unlock()
 	if p.left {
 		return
 	}
 	p.left = true
 	p.Memory.Release()
 	now := time.Now()
-	g.pace.countDeparture(now, g.active >= g.Max)
-	g.active--
-	if c := g.callers[p.caller]; c != nil {
+	gate.pace.countDeparture(now, gate.active >= gate.Max)
+	gate.active--
+	if c := gate.callers[p.caller]; c != nil {
 		c.active--
-		g.forgetIdleLocked(p.caller, c, now)
+		gate.forgetIdleLocked(p.caller, c, now)
 	}
-	for g.active < g.Max {
-		w := g.queue.popNext()
+	for gate.active < gate.Max {
+		w := gate.queue.popNext()
 		if w == nil {
 			break
 		}
-		c := g.callers[w.name]
+		c := gate.callers[w.name]
 		c.waiting--
-		g.countActiveLocked(c, now)
+		gate.countActiveLocked(c, now)
 		w.done <- nil
 	}
 	select {
-	case g.freed <- struct{}{}:
+	case gate.freed <- struct{}{}:
 	default:
 	}
 }
 
-// leaveQueue removes w from the queue and returns its refusal; nil if its turn came meanwhile.
+// leaveQueue removes a waiter from the queue and returns its refusal; nil if its turn came meanwhile.
 func (g *Gate) leaveQueue(w *waiter) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -288,7 +289,7 @@ func (g *Gate) leaveQueue(w *waiter) error {
 	return g.fullRefusalLocked(time.Now(), g.queue.n+1)
 }
 
-// removeWaiterLocked removes w from the queue and returns its token to the caller.
+// removeWaiterLocked removes a waiter from the queue and returns its token to the caller.
 func (g *Gate) removeWaiterLocked(w *waiter) {
 	g.queue.removeWaiter(w)
 	c := g.callers[w.name]

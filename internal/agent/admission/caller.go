@@ -9,11 +9,11 @@ type callerState struct {
 	filled          time.Time
 }
 
-// callerLocked returns the caller of that name with its tokens as of now; nil if there are too many
+// callerLocked returns the caller with that name with its tokens as of now; nil if there are too many
 // callers to remember another one.
 func (g *Gate) callerLocked(name string, now time.Time) *callerState {
-	c := g.callers[name]
-	if c == nil {
+	caller := g.callers[name]
+	if caller == nil {
 		if len(g.callers) >= maxCallers {
 			g.forgetAllIdleLocked(now)
 		}
@@ -22,8 +22,8 @@ func (g *Gate) callerLocked(name string, now time.Time) *callerState {
 		}
 		return g.addCallerLocked(name, now)
 	}
-	g.refillTokensLocked(c, now)
-	return c
+	g.refillTokensLocked(caller, now)
+	return caller
 }
 
 func (g *Gate) addCallerLocked(name string, now time.Time) *callerState {

@@ -65,7 +65,7 @@ func (m *Memory) newReservationLocked(request int64) *Reservation {
 	return &Reservation{memory: m, ofRun: true, reserved: min(m.average, m.capacity/2), held: baseMemory + request}
 }
 
-// hasRoomLocked reports whether r can be added. While nothing is taken any run can.
+// hasRoomLocked reports whether a reservation can be added. While nothing is taken any run can.
 func (m *Memory) hasRoomLocked(r *Reservation) bool {
 	return m.taken == 0 || m.taken+r.part() <= m.capacity
 }
@@ -149,5 +149,7 @@ func (r *Reservation) releaseLocked() {
 	if r.ofRun {
 		m.average += (r.held - m.average) / averagedRuns
 	}
-	r.released, r.reserved, r.held = true, 0, 0
+	r.released = true
+	r.reserved = 0
+	r.held = 0
 }

@@ -44,7 +44,10 @@ func (p *departureRate) countDeparture(now time.Time, full bool) {
 
 func (p *departureRate) rotateWindow(now time.Time) {
 	if since := now.Sub(p.begun); since >= 2*paceWindow {
-		p.begun, p.before, p.now, p.hasBefore = now, 0, 0, true
+		p.begun = now
+		p.before = 0
+		p.now = 0
+		p.hasBefore = true
 	} else if since >= paceWindow {
 		p.begun, p.before, p.now, p.hasBefore = p.begun.Add(paceWindow), p.now, 0, true
 	}

@@ -21,11 +21,12 @@ type queue struct {
 	lines []*callerQueue
 }
 
+// pushWaiter adds a waiter at the end of its caller's line. A caller without a line gets one, behind the others.
 func (q *queue) pushWaiter(w *waiter) {
 	q.n++
-	for _, l := range q.lines {
-		if l.name == w.name {
-			l.waiters = append(l.waiters, w)
+	for _, line := range q.lines {
+		if line.name == w.name {
+			line.waiters = append(line.waiters, w)
 			return
 		}
 	}
@@ -38,24 +39,28 @@ func (q *queue) popNext() *waiter {
 		return nil
 	}
 	q.n--
-	l := q.lines[0]
+	line := q.lines[0]
 	q.lines = q.lines[1:]
-	w := l.waiters[0]
-	if l.waiters = l.waiters[1:]; len(l.waiters) > 0 {
-		q.lines = append(q.lines, l)
+	next := line.waiters[0]
+	line.waiters = line.waiters[1:]
+	if len(line.waiters) > 0 {
+		q.lines = append(q.lines, line)
 	}
-	return w
+	return next
 }
 
+// removeWaiter removes a waiter, and the line of its caller if nobody else waits in it. It does nothing if the waiter
+// has left the queue already.
 func (q *queue) removeWaiter(w *waiter) {
-	for i, l := range q.lines {
-		at := slices.Index(l.waiters, w)
-		if l.name != w.name || at < 0 {
+	for lineIndex, line := range q.lines {
+		waiterIndex := slices.Index(line.waiters, w)
+		if waiterIndex < 0 {
 			continue
 		}
 		q.n--
-		if l.waiters = slices.Delete(l.waiters, at, at+1); len(l.waiters) == 0 {
-			q.lines = slices.Delete(q.lines, i, i+1)
+		line.waiters = slices.Delete(line.waiters, waiterIndex, waiterIndex+1)
+		if len(line.waiters) == 0 {
+			q.lines = slices.Delete(q.lines, lineIndex, lineIndex+1)
 		}
 		return
 	}
