@@ -117,7 +117,8 @@ func newToolServer(t testing.TB) *ToolServer {
 		question := func(text string) *sdk.ElicitParams {
 			return &sdk.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"answer": map[string]any{"type": "string"}}}}
 		}
-		switch given := r.Params.InputResponses; {
+		given := r.Params.InputResponses
+		switch {
 		case r.Params.RequestState == "":
 			return &sdk.CallToolResult{RequestState: "1", InputRequests: sdk.InputRequestMap{"a": question("First?"), "b": question("Second?")}}, nil
 		case r.Params.RequestState == "1":
