@@ -48,14 +48,14 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		return llm.Media{}, errType
 	}
 	data = strings.NewReplacer("\r", "", "\n", "").Replace(data) // as in MIME; a data: URL must have none
-	m := llm.Media{Name: cleanName(name), MIME: kind, Data: data}
+	media := llm.Media{Name: cleanName(name), MIME: kind, Data: data}
 	switch {
 	case kind == PDF:
 		if head, err := decode(data); err != nil || !strings.Contains(head[:min(len(head), 1024)], "%PDF-") {
 			return llm.Media{}, errors.New("its data is not application/pdf in base64")
 		}
-		return m, nil
-	case IsText(m):
+		return media, nil
+	case IsText(media):
 		text, err := decode(data)
 		switch {
 		case err != nil || !utf8.ValidString(text) || strings.ContainsRune(text, 0):
@@ -63,7 +63,7 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		case len(text) > maxText:
 			return llm.Media{}, fmt.Errorf("its text is longer than %d bytes", maxText)
 		}
-		return m, nil
+		return media, nil
 	}
 	if top, _, _ := strings.Cut(kind, "/"); top != "image" && top != "audio" {
 		return llm.Media{}, errType
@@ -75,8 +75,8 @@ func New(name, mediaType, data string) (llm.Media, error) {
 		}
 		return llm.Media{}, err
 	}
-	m.MIME, m.Data = checked.MIME, checked.Data
-	return m, nil
+	media.MIME, media.Data = checked.MIME, checked.Data
+	return media, nil
 }
 
 // FromURL returns an attachment from a data: URL (RFC 2397) in base64, or an image from an https:
@@ -103,22 +103,22 @@ func FromURL(name, address string) (llm.Media, error) {
 
 var errURL = errors.New("must be a data: URL with a PNG, JPEG, GIF or WebP image, WAV or MP3 sound, PDF or text in base64, or the https: URL of an image")
 
-// IsText reports whether the content of m is text, which is written into the message.
+// IsText reports whether the content of a file is text, which is written into the message.
 func IsText(m llm.Media) bool {
 	return strings.HasPrefix(m.MIME, "text/") || slices.Contains(textTypes, m.MIME) || strings.HasSuffix(m.MIME, "+json") || strings.HasSuffix(m.MIME, "+xml") && m.MIME != "image/svg+xml"
 }
 
 // Accepts reports whether a model takes m.
-func Accepts(p llm.Profile, m llm.Media) bool {
+func Accepts(profile llm.Profile, m llm.Media) bool {
 	switch {
 	case IsText(m):
 		return true
 	case m.MIME == PDF:
-		return p.PDF
+		return profile.PDF
 	case strings.HasPrefix(m.MIME, "audio/"):
-		return p.Audio
+		return profile.Audio
 	}
-	return p.Images
+	return profile.Images
 }
 
 // Accepted returns what a model takes, in words: "images, PDF and text".
@@ -138,21 +138,21 @@ func Accepted(p llm.Profile) string {
 	return strings.Join(kinds, ", ") + " and text"
 }
 
-// Describe returns a line for a model that does not take m.
-func Describe(m llm.Media) string {
+// Describe returns a line for a model that does not take media.
+func Describe(media llm.Media) string {
 	what := "An image"
 	switch {
-	case m.MIME == PDF:
+	case media.MIME == PDF:
 		what = "A PDF document"
-	case strings.HasPrefix(m.MIME, "audio/"):
+	case strings.HasPrefix(media.MIME, "audio/"):
 		what = "A sound"
 	}
 	var details []string
-	if m.Name != "" {
-		details = append(details, m.Name)
+	if media.Name != "" {
+		details = append(details, media.Name)
 	}
-	if m.MIME != "" {
-		details = append(details, m.MIME, fmt.Sprintf("%d bytes", base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(m.Data, "=")))))
+	if media.MIME != "" {
+		details = append(details, media.MIME, fmt.Sprintf("%d bytes", base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "=")))))
 	}
 	if len(details) > 0 {
 		what += " (" + strings.Join(details, ", ") + ")"
@@ -162,8 +162,8 @@ func Describe(m llm.Media) string {
 
 // Inline returns the content of an attachment that is text, as a part of a message. The fence is
 // longer than any in the text, so that the text cannot end it.
-func Inline(m llm.Media) string {
-	text, err := decode(m.Data)
+func Inline(media llm.Media) string {
+	text, err := decode(media.Data)
 	if err != nil {
 		return ""
 	}
@@ -171,9 +171,9 @@ func Inline(m llm.Media) string {
 	for strings.Contains(text, fence) {
 		fence += "`"
 	}
-	name := m.Name
+	name := media.Name
 	if name == "" {
-		name = m.MIME
+		name = media.MIME
 	}
 	return "Attachment " + name + ":\n" + fence + "\n" + strings.TrimSuffix(text, "\n") + "\n" + fence
 }
