@@ -40,7 +40,7 @@ type Limits struct {
 	Cost         float64 // in the operator's currency, by the model's prices
 }
 
-// Within returns l with every field lowered to that of limit.
+// Within returns the limits with every field lowered to that of limit.
 func (l Limits) Within(limit Limits) Limits {
 	return Limits{
 		ToolCalls:    lower(l.ToolCalls, limit.ToolCalls),
@@ -103,19 +103,19 @@ type Status struct {
 
 // New returns a Budget of which nothing is used. It calls notify when TryCall is worth another
 // try; notify must close the channel that it is given.
-func New(l Limits, maxTurns int, price *llm.Price, clock *Clock, notify func(changed chan struct{})) *Budget {
+func New(limits Limits, maxTurns int, price *llm.Price, clock *Clock, notify func(changed chan struct{})) *Budget {
 	return &Budget{
 		price:   price,
 		clock:   clock,
 		notify:  notify,
 		turns:   counter{name: "max_turns", max: float64(maxTurns)},
-		calls:   counter{name: "tool_calls", max: float64(l.ToolCalls)},
-		input:   counter{name: "input_tokens", max: float64(l.InputTokens)},
-		output:  counter{name: "output_tokens", max: float64(l.OutputTokens)},
-		total:   counter{name: "total_tokens", max: float64(l.TotalTokens)},
-		cost:    counter{name: "cost", max: l.Cost},
-		bytes:   counter{name: "result_bytes", max: float64(l.ResultBytes)},
-		seconds: l.Seconds,
+		calls:   counter{name: "tool_calls", max: float64(limits.ToolCalls)},
+		input:   counter{name: "input_tokens", max: float64(limits.InputTokens)},
+		output:  counter{name: "output_tokens", max: float64(limits.OutputTokens)},
+		total:   counter{name: "total_tokens", max: float64(limits.TotalTokens)},
+		cost:    counter{name: "cost", max: limits.Cost},
+		bytes:   counter{name: "result_bytes", max: float64(limits.ResultBytes)},
+		seconds: limits.Seconds,
 		changed: make(chan struct{}),
 	}
 }
@@ -291,7 +291,7 @@ func (b *Budget) TakeSampled() event.Usage {
 
 // Remaining returns the limits of a child run: what remains of this budget, divided by share, the number
 // of children that use it at the same time. calls is false if a limited number of calls is used up.
-func (b *Budget) Remaining(share int) (l Limits, calls bool) {
+func (b *Budget) Remaining(share int) (limits Limits, calls bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	part := func(c *counter) float64 {
@@ -302,16 +302,16 @@ func (b *Budget) Remaining(share int) (l Limits, calls bool) {
 	}
 	whole := func(c *counter) int64 { return int64(math.Ceil(part(c))) }
 	calls = b.calls.max <= 0 || b.calls.remaining() >= float64(share)
-	l = Limits{
+	limits = Limits{
 		ToolCalls: int(part(&b.calls)), InputTokens: whole(&b.input), OutputTokens: whole(&b.output),
 		TotalTokens: whole(&b.total), ResultBytes: whole(&b.bytes), Cost: part(&b.cost),
 	}
 	if b.seconds > 0 {
 		// The child must end before the time for tools does.
 		reserve := min(b.seconds/5, maxReserve.Seconds())
-		l.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
+		limits.Seconds = max(b.seconds-reserve-b.clock.Elapsed().Seconds(), 0.001)
 	}
-	return l, calls
+	return limits, calls
 }
 
 // SpendChild counts what a child run has used and appends budget events where they are due.
@@ -339,7 +339,7 @@ func (b *Budget) countChildLocked(s event.Spent) {
 	}
 }
 
-// Status returns how much is used of the limit of that name.
+// Status returns how much is used of the limit with that name.
 func (b *Budget) Status(name string) Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -360,7 +360,8 @@ func (b *Budget) Raise(name string, limit float64) {
 		return
 	}
 	c := b.counterLocked(name)
-	if c.max = limit; limit > c.reportedFor {
+	c.max = limit
+	if limit > c.reportedFor {
 		c.reported, c.reportedFor = 0, limit
 	}
 }
@@ -424,7 +425,8 @@ func reportLimits(ctx context.Context, out *event.Writer, counters ...*counter) 
 			// with the next use.
 			return nil
 		}
-		if c.reported = level; err != nil {
+		c.reported = level
+		if err != nil {
 			return err
 		}
 	}

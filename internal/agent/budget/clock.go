@@ -85,7 +85,8 @@ func (c *Clock) Start(ctx context.Context, seconds float64, out *event.Writer, g
 	c.mu.Lock()
 	c.guard = guard // its timers call it
 	c.ctx, c.end = context.WithCancelCause(ctx)
-	if c.tools = c.ctx; seconds > 0 {
+	c.tools = c.ctx
+	if seconds > 0 {
 		c.since = time.Now()
 		c.setLimitLocked(seconds, out)
 	}
@@ -119,6 +120,9 @@ func (c *Clock) Elapsed() time.Duration {
 	return c.used + c.sinceLocked()
 }
 
+// setLimitLocked makes the limit of the run's time seconds from now on. It plans what happens on the way: a report
+// to out at 80 % and at 100 % of the limit, the end of the time for tools at most maxReserve before the limit, so
+// that the model can still answer, and the end of the run at the limit.
 func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	var endTools context.CancelCauseFunc
 	c.tools, endTools = context.WithCancelCause(c.ctx)
@@ -143,7 +147,8 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 func (c *Clock) Pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.paused++; c.paused == 1 {
+	c.paused++
+	if c.paused == 1 {
 		c.used += c.sinceLocked()
 		c.stopTimerLocked()
 	}
@@ -153,7 +158,8 @@ func (c *Clock) Pause() {
 func (c *Clock) Resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.paused--; c.paused == 0 {
+	c.paused--
+	if c.paused == 0 {
 		c.since = time.Now()
 		c.startTimerLocked()
 	}

@@ -80,6 +80,7 @@ func (o *Output) Add(piece string) (kept string, cut bool) {
 	return piece, false
 }
 
+// count adds a part of the answer to the counts of bytes and words, and to the tail in which loops looks.
 func (o *Output) count(part string) {
 	o.bytes += int64(len(part))
 	for i := range len(part) {
