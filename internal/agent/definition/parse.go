@@ -126,19 +126,19 @@ func (p *parser) readFile(root *yaml.Node) error {
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // readAgent reads one agent. It reads the id first, for the errors about the other members.
-func (p *parser) readAgent(n *yaml.Node) (Agent, error) {
+func (p *parser) readAgent(node *yaml.Node) (Agent, error) {
 	var a Agent
-	if n.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == "id" {
-				if err := p.readID(n.Content[i+1], &a); err != nil {
+	if node.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == "id" {
+				if err := p.readID(node.Content[i+1], &a); err != nil {
 					return a, err
 				}
 			}
 		}
 	}
 	var promptAt, budgetAt *yaml.Node
-	err := p.readMembers(n, "", func(name string, value *yaml.Node) (err error) {
+	err := p.readMembers(node, "", func(name string, value *yaml.Node) (err error) {
 		if name == "prompt" || name == "prompt_file" {
 			if promptAt != nil {
 				return p.errorAt(value, "prompt and prompt_file are both given")
@@ -154,7 +154,7 @@ func (p *parser) readAgent(n *yaml.Node) (Agent, error) {
 	case err != nil:
 		return a, err
 	case a.ID == "":
-		return a, p.errorAt(n, "id is missing")
+		return a, p.errorAt(node, "id is missing")
 	case a.Budget.Cost > 0 && p.HasPrice != nil && !p.HasPrice(a.Model):
 		return a, p.errorAt(budgetAt, "budget.cost needs a price of the agent's model, in MODELS_FILE")
 	}
@@ -167,98 +167,86 @@ func (p *parser) readAgent(n *yaml.Node) (Agent, error) {
 }
 
 // readID reads the id of an agent.
-func (p *parser) readID(n *yaml.Node, a *Agent) error {
-	id, err := p.readText(n, "id", 1, 64)
+func (p *parser) readID(node *yaml.Node, agent *Agent) error {
+	id, err := p.readText(node, "id", 1, 64)
 	if err != nil {
 		return err
 	}
 	switch {
 	case !validID.MatchString(id):
-		return p.errorAt(n, "id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
+		return p.errorAt(node, "id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	case id == reservedID:
-		return p.errorAt(n, "id answer is the name of the MCP tool of the default agent")
+		return p.errorAt(node, "id answer is the name of the MCP tool of the default agent")
 	case id == CapabilitiesID:
-		return p.errorAt(n, "id capabilities is a path of AG-UI, /agui/capabilities")
+		return p.errorAt(node, "id capabilities is a path of AG-UI, /agui/capabilities")
 	case slices.Contains(p.Models, id):
-		return p.errorAt(n, "id %s is also the id of a model", id)
+		return p.errorAt(node, "id %s is also the id of a model", id)
 	}
 	p.agent = id
 	if Find(p.file.Agents, id) != nil {
-		return p.errorAt(n, "id is given to two agents")
+		return p.errorAt(node, "id is given to two agents")
 	}
-	a.ID = id
+	agent.ID = id
 	return nil
 }
 
 // readMember reads one member of an agent, which readMembers has found to be given once. It returns errUnknown for
 // a name that agents do not have. The id is read before, by readAgent.
-func (p *parser) readMember(a *Agent, name string, n *yaml.Node) (err error) {
+func (p *parser) readMember(agent *Agent, name string, node *yaml.Node) (err error) {
 	switch name {
 	case "id":
 	case "description":
-		a.Description, err = p.readText(n, name, 0, maxDescription)
+		agent.Description, err = p.readText(node, name, 0, maxDescription)
 	case "model":
-		if a.Model, err = p.readText(n, name, 1, maxModel); err == nil && !p.AnyModel && !slices.Contains(p.Models, a.Model) {
-			err = p.errorAt(n, "model %s is not one of the models", printable(a.Model))
+		if agent.Model, err = p.readText(node, name, 1, maxModel); err == nil && !p.AnyModel && !slices.Contains(p.Models, agent.Model) {
+			err = p.errorAt(node, "model %s is not one of the models", printable(agent.Model))
 		}
 	case "prompt":
-		a.Prompt, err = p.readText(n, name, 1, maxPrompt)
+		agent.Prompt, err = p.readText(node, name, 1, maxPrompt)
 	case "prompt_file":
-		a.Prompt, err = p.readPromptFile(n)
+		agent.Prompt, err = p.readPromptFile(node)
 	case "servers":
-		if a.Servers, err = p.readList(n, name, maxList, maxItem); err == nil {
-			err = p.checkServers(n, a.Servers)
+		if agent.Servers, err = p.readList(node, name, maxList, maxItem); err == nil {
+			err = p.checkServers(node, agent.Servers)
 		}
 	case "tools":
-		if a.Tools, err = p.readList(n, name, maxList, maxItem); err == nil {
-			err = p.checkGlobs(n, a.Tools)
+		if agent.Tools, err = p.readList(node, name, maxList, maxItem); err == nil {
+			err = p.checkGlobs(node, agent.Tools)
 		}
 	case "agents":
-		a.Agents, err = p.readList(n, name, maxList, maxItem)
-		p.lines[a.ID] = n
+		agent.Agents, err = p.readList(node, name, maxList, maxItem)
+		p.lines[agent.ID] = node
 	case "approval":
 		var text string
-		if text, err = p.readText(n, name, 1, maxItem); err == nil {
-			a.Approval = config.Approval(text)
-			if !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, a.Approval) {
-				err = p.errorAt(n, "approval must be never, destructive or always")
+		if text, err = p.readText(node, name, 1, maxItem); err == nil {
+			agent.Approval = config.Approval(text)
+			if !slices.Contains([]config.Approval{config.ApproveNever, config.ApproveDestructive, config.ApproveAlways}, agent.Approval) {
+				err = p.errorAt(node, "approval must be never, destructive or always")
 			}
 		}
 	case "max_turns":
 		var turns int64
-		turns, err = p.readWhole(n, name)
-		a.MaxTurns = int(turns)
+		turns, err = p.readWhole(node, name)
+		agent.MaxTurns = int(turns)
 	case "budget":
-		a.Budget, err = p.readBudget(n)
+		agent.Budget, err = p.readBudget(node)
 	case "sampling":
-		err = p.readSampling(n, a)
+		err = p.readSampling(node, agent)
 	case "output_schema":
-		a.OutputSchema, err = p.readSchema(n)
+		agent.OutputSchema, err = p.readSchema(node)
 	case "examples":
-		a.Examples, err = p.readList(n, name, maxExamples, maxExample)
+		agent.Examples, err = p.readList(node, name, maxExamples, maxExample)
 	default:
 		return errUnknown
 	}
 	return err
 }
 
-// checkDelegation refuses an agent that lists an unknown agent, or that could come to ask itself.
+// checkDelegation returns an error if an agent lists an agent that it cannot ask, or if it could come to ask itself.
 func (p *parser) checkDelegation() error {
 	for i := range p.file.Agents {
-		a := &p.file.Agents[i]
-		p.agent = a.ID
-		seen := make(map[string]bool)
-		for n, id := range a.Agents {
-			at := p.lines[a.ID].Content[n]
-			switch {
-			case Find(p.file.Agents, id) == nil:
-				return p.errorAt(at, "agents: no agent has the id %s", printable(id))
-			case len(AskPrefix+id) > 64:
-				return p.errorAt(at, "agents: the id %s is too long for the name of a tool, %s and the id, of at most 64 characters", id, AskPrefix)
-			case seen[id]:
-				return p.errorAt(at, "agents: %s is given twice", id)
-			}
-			seen[id] = true
+		if err := p.checkAskedAgents(&p.file.Agents[i]); err != nil {
+			return err
 		}
 	}
 	visited := make(map[string]bool) // the agents that lead into no cycle
@@ -271,21 +259,40 @@ func (p *parser) checkDelegation() error {
 	return nil
 }
 
+// checkAskedAgents returns an error if an agent lists an agent that is not defined, that has too long an id, or twice.
+func (p *parser) checkAskedAgents(agent *Agent) error {
+	p.agent = agent.ID
+	seen := make(map[string]bool)
+	for i, id := range agent.Agents {
+		node := p.lines[agent.ID].Content[i]
+		switch {
+		case Find(p.file.Agents, id) == nil:
+			return p.errorAt(node, "agents: no agent has the id %s", printable(id))
+		case len(AskPrefix+id) > 64:
+			return p.errorAt(node, "agents: the id %s is too long for the name of a tool, %s and the id, of at most 64 characters", id, AskPrefix)
+		case seen[id]:
+			return p.errorAt(node, "agents: %s is given twice", id)
+		}
+		seen[id] = true
+	}
+	return nil
+}
+
 // findCycle returns the ids of a cycle that can be reached from a, its first id also at its end; nil if
 // no cycle can be reached. asking are the agents on the way to a.
-func (p *parser) findCycle(a *Agent, asking []string, visited map[string]bool) []string {
-	if at := slices.Index(asking, a.ID); at >= 0 {
-		return append(slices.Clone(asking[at:]), a.ID)
+func (p *parser) findCycle(agent *Agent, asking []string, visited map[string]bool) []string {
+	if at := slices.Index(asking, agent.ID); at >= 0 {
+		return append(slices.Clone(asking[at:]), agent.ID)
 	}
-	if visited[a.ID] {
+	if visited[agent.ID] {
 		return nil
 	}
-	asking = append(slices.Clone(asking), a.ID)
-	for _, id := range a.Agents {
+	asking = append(slices.Clone(asking), agent.ID)
+	for _, id := range agent.Agents {
 		if cycle := p.findCycle(Find(p.file.Agents, id), asking, visited); cycle != nil {
 			return cycle
 		}
 	}
-	visited[a.ID] = true
+	visited[agent.ID] = true
 	return nil
 }

@@ -82,11 +82,11 @@ func (p *parser) errorAt(n *yaml.Node, format string, args ...any) error {
 // errUnknown is returned by functions of readMembers for a name that they do not know.
 var errUnknown = errors.New("unknown member")
 
-// readMembers calls read for each member of a mapping. of is the name of the member that the mapping is
-// the value of, with a point behind it; "" for an agent.
-func (p *parser) readMembers(n *yaml.Node, of string, read func(name string, value *yaml.Node) error) error {
+// readMembers calls read for each member of a mapping. parent is the name of the member whose value
+// the mapping is, followed by a point; "" for an agent.
+func (p *parser) readMembers(n *yaml.Node, parent string, read func(name string, value *yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
-		return p.errorAt(n, "%s must be an object", cmp.Or(strings.TrimRight(of, ".: "), "an agent"))
+		return p.errorAt(n, "%s must be an object", cmp.Or(strings.TrimRight(parent, ".: "), "an agent"))
 	}
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -95,14 +95,14 @@ func (p *parser) readMembers(n *yaml.Node, of string, read func(name string, val
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
 			return p.errorAt(key, "the name of a member must be a text")
 		case seen[key.Value]:
-			return p.errorAt(key, "%s%s is given twice", of, printable(key.Value))
+			return p.errorAt(key, "%s%s is given twice", parent, printable(key.Value))
 		case value.Kind == yaml.AliasNode:
-			return p.errorAt(value, "%s%s is an alias, which is not supported", of, printable(key.Value))
+			return p.errorAt(value, "%s%s is an alias, which is not supported", parent, printable(key.Value))
 		}
 		seen[key.Value] = true
 		err := read(key.Value, value)
 		if errors.Is(err, errUnknown) {
-			return p.errorAt(key, "unknown member %s%s", of, printable(key.Value))
+			return p.errorAt(key, "unknown member %s%s", parent, printable(key.Value))
 		}
 		if err != nil {
 			return err

@@ -25,14 +25,14 @@ func (p *parser) readText(n *yaml.Node, name string, least, most int) (string, e
 	return n.Value, nil
 }
 
-// readPromptFile reads the prompt from the file that n names.
-func (p *parser) readPromptFile(n *yaml.Node) (string, error) {
-	name, err := p.readText(n, "prompt_file", 1, 1024)
+// readPromptFile reads the prompt from the file that node names.
+func (p *parser) readPromptFile(node *yaml.Node) (string, error) {
+	name, err := p.readText(node, "prompt_file", 1, 1024)
 	if err != nil {
 		return "", err
 	}
 	if p.ReadFile == nil {
-		return "", p.errorAt(n, "prompt_file cannot be read here")
+		return "", p.errorAt(node, "prompt_file cannot be read here")
 	}
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(p.Dir, name)
@@ -41,11 +41,11 @@ func (p *parser) readPromptFile(n *yaml.Node) (string, error) {
 	data, err := p.ReadFile(name)
 	switch {
 	case err != nil:
-		return "", p.errorAt(n, "prompt_file cannot be read: %v", err)
+		return "", p.errorAt(node, "prompt_file cannot be read: %v", err)
 	case len(data) == 0 || len(data) > maxPrompt:
-		return "", p.errorAt(n, "prompt_file must have 1 to %d bytes", maxPrompt)
+		return "", p.errorAt(node, "prompt_file must have 1 to %d bytes", maxPrompt)
 	case !utf8.Valid(data):
-		return "", p.errorAt(n, "prompt_file is not UTF-8")
+		return "", p.errorAt(node, "prompt_file is not UTF-8")
 	}
 	return string(data), nil
 }
@@ -110,26 +110,26 @@ func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above 
 }
 
 // readBudget reads the limits of a run, by the names that questions use.
-func (p *parser) readBudget(n *yaml.Node) (b budget.Limits, _ error) {
-	return b, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
+func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
+	return limits, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
 		of := "budget." + name
 		switch name {
 		case "tool_calls":
 			var calls int64
 			calls, err = p.readWhole(value, of)
-			b.ToolCalls = int(calls)
+			limits.ToolCalls = int(calls)
 		case "input_tokens":
-			b.InputTokens, err = p.readWhole(value, of)
+			limits.InputTokens, err = p.readWhole(value, of)
 		case "output_tokens":
-			b.OutputTokens, err = p.readWhole(value, of)
+			limits.OutputTokens, err = p.readWhole(value, of)
 		case "total_tokens":
-			b.TotalTokens, err = p.readWhole(value, of)
+			limits.TotalTokens, err = p.readWhole(value, of)
 		case "result_bytes":
-			b.ResultBytes, err = p.readWhole(value, of)
+			limits.ResultBytes, err = p.readWhole(value, of)
 		case "seconds":
-			b.Seconds, err = p.readNumber(value, of, 0, maxSeconds, true)
+			limits.Seconds, err = p.readNumber(value, of, 0, maxSeconds, true)
 		case "cost":
-			b.Cost, err = p.readNumber(value, of, 0, maxCost, true)
+			limits.Cost, err = p.readNumber(value, of, 0, maxCost, true)
 		default:
 			return errUnknown
 		}
@@ -138,24 +138,24 @@ func (p *parser) readBudget(n *yaml.Node) (b budget.Limits, _ error) {
 }
 
 // readSampling reads how the model samples.
-func (p *parser) readSampling(n *yaml.Node, a *Agent) error {
+func (p *parser) readSampling(n *yaml.Node, agent *Agent) error {
 	return p.readMembers(n, "sampling.", func(name string, value *yaml.Node) (err error) {
 		of := "sampling." + name
 		switch name {
 		case "temperature":
 			var t float64
 			t, err = p.readNumber(value, of, 0, 2, false)
-			a.Sampling.Temperature = &t
+			agent.Sampling.Temperature = &t
 		case "max_output_tokens":
-			a.MaxOutputTokens, err = p.readWhole(value, of)
+			agent.MaxOutputTokens, err = p.readWhole(value, of)
 		case "reasoning_effort":
-			a.Sampling.ReasoningEffort, err = p.readText(value, of, 1, 32)
+			agent.Sampling.ReasoningEffort, err = p.readText(value, of, 1, 32)
 		case "seed":
 			var seed int64
 			if value.Kind != yaml.ScalarNode || value.Tag != "!!int" || value.Decode(&seed) != nil {
 				return p.errorAt(value, "%s must be a whole number", of)
 			}
-			a.Sampling.Seed = &seed
+			agent.Sampling.Seed = &seed
 		default:
 			return errUnknown
 		}
@@ -164,45 +164,45 @@ func (p *parser) readSampling(n *yaml.Node, a *Agent) error {
 }
 
 // readSchema reads a JSON Schema, which must be one that answers can be checked against.
-func (p *parser) readSchema(n *yaml.Node) (json.RawMessage, error) {
-	if n.Kind != yaml.MappingNode {
-		return nil, p.errorAt(n, "output_schema must be a JSON Schema object")
+func (p *parser) readSchema(node *yaml.Node) (json.RawMessage, error) {
+	if node.Kind != yaml.MappingNode {
+		return nil, p.errorAt(node, "output_schema must be a JSON Schema object")
 	}
-	value, err := p.jsonValue(n, 0)
+	value, err := p.jsonValue(node, 0)
 	if err != nil {
 		return nil, err
 	}
 	raw, err := json.Marshal(value)
 	switch {
 	case err != nil:
-		return nil, p.errorAt(n, "output_schema is not JSON")
+		return nil, p.errorAt(node, "output_schema is not JSON")
 	case len(raw) > maxSchema:
-		return nil, p.errorAt(n, "output_schema is larger than %d bytes", maxSchema)
+		return nil, p.errorAt(node, "output_schema is larger than %d bytes", maxSchema)
 	}
 	if _, err := schema.Compile(raw); err != nil {
-		return nil, p.errorAt(n, "output_schema cannot be used: %v", err)
+		return nil, p.errorAt(node, "output_schema cannot be used: %v", err)
 	}
 	if wrong := schema.CheckTypes(raw); wrong != nil { // it would restrict nothing
-		return nil, p.errorAt(n, "output_schema cannot be used: %s %s", wrong.Pointer, wrong.Detail)
+		return nil, p.errorAt(node, "output_schema cannot be used: %s %s", wrong.Pointer, wrong.Detail)
 	}
 	return raw, nil
 }
 
 // jsonValue returns a node as a value of JSON.
-func (p *parser) jsonValue(n *yaml.Node, depth int) (any, error) {
+func (p *parser) jsonValue(node *yaml.Node, depth int) (any, error) {
 	if depth > 100 {
-		return nil, p.errorAt(n, "output_schema is nested too deep")
+		return nil, p.errorAt(node, "output_schema is nested too deep")
 	}
-	switch n.Kind {
+	switch node.Kind {
 	case yaml.MappingNode:
-		out := make(map[string]any, len(n.Content)/2)
-		return out, p.readMembers(n, "output_schema: ", func(name string, value *yaml.Node) (err error) {
+		out := make(map[string]any, len(node.Content)/2)
+		return out, p.readMembers(node, "output_schema: ", func(name string, value *yaml.Node) (err error) {
 			out[name], err = p.jsonValue(value, depth+1)
 			return err
 		})
 	case yaml.SequenceNode:
-		out := make([]any, len(n.Content))
-		for i, item := range n.Content {
+		out := make([]any, len(node.Content))
+		for i, item := range node.Content {
 			v, err := p.jsonValue(item, depth+1)
 			if err != nil {
 				return nil, err
@@ -211,31 +211,31 @@ func (p *parser) jsonValue(n *yaml.Node, depth int) (any, error) {
 		}
 		return out, nil
 	case yaml.ScalarNode:
-		return p.jsonScalar(n)
+		return p.jsonScalar(node)
 	}
-	return nil, p.errorAt(n, "output_schema has an alias, which is not supported")
+	return nil, p.errorAt(node, "output_schema has an alias, which is not supported")
 }
 
 // jsonScalar returns a scalar as a value of JSON. A number stays as it is written if JSON can write it
 // like that.
-func (p *parser) jsonScalar(n *yaml.Node) (any, error) {
-	switch n.Tag {
+func (p *parser) jsonScalar(node *yaml.Node) (any, error) {
+	switch node.Tag {
 	case "!!str", "!!timestamp":
-		return n.Value, nil
+		return node.Value, nil
 	case "!!null":
 		return nil, nil
 	case "!!bool":
 		var v bool
-		err := n.Decode(&v)
+		err := node.Decode(&v)
 		return v, err
 	case "!!int", "!!float":
-		if json.Valid([]byte(n.Value)) {
-			return json.Number(n.Value), nil
+		if json.Valid([]byte(node.Value)) {
+			return json.Number(node.Value), nil
 		}
 		var v float64
-		if n.Decode(&v) == nil && v-v == 0 { // not an infinity and not NaN, which JSON has not
+		if node.Decode(&v) == nil && v-v == 0 { // not an infinity and not NaN, which JSON has not
 			return v, nil
 		}
 	}
-	return nil, p.errorAt(n, "output_schema: JSON has no value %s", printable(n.Value))
+	return nil, p.errorAt(node, "output_schema: JSON has no value %s", printable(node.Value))
 }
