@@ -45,7 +45,8 @@ func (d *Deliverer) begin(job event.Job, rec record) {
 			d.attempt(job, rec)
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if d.attempts[origin]--; d.attempts[origin] == 0 {
+			d.attempts[origin]--
+			if d.attempts[origin] == 0 {
 				delete(d.attempts, origin)
 			}
 		}()
@@ -63,10 +64,9 @@ func (d *Deliverer) urlOf(rec record) string {
 	return ""
 }
 
-// attempt makes one attempt, and decides what comes after it. The first attempt of a job comes from the process
-// that has just appended the end of the run, so only later ones compare the end. A process that died before it
-// appended the end leaves a delivery about nothing: the process that takes the run over stores another one,
-// with the same webhook-id. This one is then sent too if the run got the same end, and removed if it got another.
+// attempt sends a delivery once. Afterwards it removes the delivery, or parks it for the next attempt. The process
+// that has just appended the end of the run makes the first attempt, so only later attempts compare the end
+// (checkEnd).
 func (d *Deliverer) attempt(job event.Job, rec record) {
 	defer func() {
 		if v := recover(); v != nil { // it must not end the process with all runs
@@ -75,19 +75,8 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 		}
 	}()
 	age := d.Log.Now().Sub(time.UnixMilli(rec.Created))
-	if job.Attempt() > 1 {
-		switch ended, same := d.compareEnd(rec); {
-		case !ended && age < lifetime:
-			d.park(job, endDelay)
-			return
-		case !ended:
-			d.giveUp(d.ctx, rec, "the run has not ended, or its log cannot be read")
-			d.remove(job, rec)
-			return
-		case !same: // the process that took the run over has stored another delivery
-			d.remove(job, rec)
-			return
-		}
+	if job.Attempt() > 1 && !d.checkEnd(job, rec, age) {
+		return
 	}
 	err := d.sender.send(d.ctx, d.urlOf(rec), rec, time.Now())
 	switch {
@@ -105,6 +94,26 @@ func (d *Deliverer) attempt(job event.Job, rec record) {
 		d.Logger.Info("delivery failed, it will be tried again", "run_id", rec.Body.RunID, "webhook_id", rec.ID, "attempt", job.Attempt(), "error", err)
 		d.park(job, nextDelay(job.Attempt(), age))
 	}
+}
+
+// checkEnd reports whether the run has the end that the delivery is about, so that the delivery may be sent. If not,
+// it parks or removes the delivery. A process can die after it has stored a delivery and before it has appended the
+// end of the run. The process that takes the run over then stores another delivery with the same webhook-id. The
+// first one is sent as well if the run got the same end, and removed if it got another.
+func (d *Deliverer) checkEnd(job event.Job, rec record, age time.Duration) bool {
+	ended, same := d.compareEnd(rec)
+	switch {
+	case ended && same:
+		return true
+	case ended: // the process that took the run over has stored another delivery
+		d.remove(job, rec)
+	case age < lifetime:
+		d.park(job, endDelay)
+	default:
+		d.giveUp(d.ctx, rec, "the run has not ended, or its log cannot be read")
+		d.remove(job, rec)
+	}
+	return false
 }
 
 // nextDelay returns the delay after an attempt of a delivery of that age.
@@ -152,10 +161,10 @@ func (d *Deliverer) park(job event.Job, delay time.Duration) {
 // release leaves the next attempt to whoever claims the delivery.
 func (d *Deliverer) release(job event.Job) {
 	d.mu.Lock()
-	over := d.closed && d.Local
+	cannotBeClaimed := d.closed && d.Local // no other process reads a local log
 	d.mu.Unlock()
-	if over {
-		return // nobody else can claim it
+	if cannotBeClaimed {
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), logTimeout)
 	defer cancel()
@@ -184,7 +193,8 @@ func (d *Deliverer) forget(job event.Job, waits bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if delete(d.local, job.Run()); len(d.local) == 0 && d.idle != nil {
+	delete(d.local, job.Run())
+	if len(d.local) == 0 && d.idle != nil {
 		close(d.idle)
 		d.idle = nil
 	}

@@ -33,9 +33,8 @@ type body struct {
 	DeliveryID string `json:"delivery_id,omitempty"`
 }
 
-// newBody returns the body about the end of a run, with at most about maxBody bytes of what the run has produced.
-// It leaves out in this order, until the rest fits: the arguments and results of the calls, then the structured
-// output together with the end of the answer. A receiver that needs all of it fetches the run.
+// newBody returns the body about the end of a run, with at most about maxBody bytes of what the run has produced. A
+// receiver that needs what is left out fetches the run.
 func newBody(run event.Run, agent string, end event.Body) body {
 	b := body{
 		RunID: run.ID, ThreadID: run.ThreadID, Subject: run.Owner.Subject, Agent: agent, TraceID: run.TraceID,
@@ -44,37 +43,49 @@ func newBody(run event.Run, agent string, end event.Body) body {
 	var err error
 	switch end := end.(type) {
 	case event.FinalAnswer:
-		answer := end.Answer
-		b.Answer, b.Output = &answer, end.Output
-		b.Metadata, err = json.Marshal(end.Metadata)
-		if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
-			b.Truncated = true
-			end.Metadata.ToolParams, end.Metadata.ToolResults = nil, nil
-			b.Metadata, err = json.Marshal(end.Metadata)
-		}
-		if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
-			b.Output = nil
-			answer = cut(answer)
-		}
-		if len(b.Metadata) > maxBody/2 { // the names of very many tools
-			b.Metadata = nil
-		}
+		err = b.setAnswer(end)
 	case event.RunError:
-		if len(end.PartialAnswer) > maxAnswer {
-			b.Truncated, end.PartialAnswer = true, cut(end.PartialAnswer)
-		}
-		b.Error, err = json.Marshal(end)
+		err = b.setError(end)
 	case event.Cancelled:
-		e := event.RunError{Code: "cancelled", Message: end.Reason, PartialAnswer: end.PartialAnswer}
-		if len(e.PartialAnswer) > maxAnswer {
-			b.Truncated, e.PartialAnswer = true, cut(e.PartialAnswer)
-		}
-		b.Error, err = json.Marshal(e)
+		err = b.setError(event.RunError{Code: "cancelled", Message: end.Reason, PartialAnswer: end.PartialAnswer})
 	}
 	if err != nil { // JSON of the log cannot be encoded again: the receiver can still fetch the run
-		b.Metadata, b.Error, b.Truncated = nil, nil, true
+		b.Metadata = nil
+		b.Error = nil
+		b.Truncated = true
 	}
 	return b
+}
+
+// setAnswer sets the answer of a run. It leaves out in this order, until the rest fits: the arguments and results of the
+// calls, then the structured output together with the end of the answer.
+func (b *body) setAnswer(end event.FinalAnswer) (err error) {
+	answer := end.Answer
+	b.Answer, b.Output = &answer, end.Output
+	b.Metadata, err = json.Marshal(end.Metadata)
+	if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
+		b.Truncated = true
+		end.Metadata.ToolParams, end.Metadata.ToolResults = nil, nil
+		b.Metadata, err = json.Marshal(end.Metadata)
+	}
+	if len(b.Metadata)+len(answer)+len(b.Output) > maxBody {
+		b.Output = nil
+		answer = cut(answer)
+	}
+	if len(b.Metadata) > maxBody/2 { // the names of very many tools
+		b.Metadata = nil
+	}
+	return err
+}
+
+// setError sets the error of a run, with at most maxAnswer bytes of its partial answer.
+func (b *body) setError(end event.RunError) (err error) {
+	if len(end.PartialAnswer) > maxAnswer {
+		b.Truncated = true
+		end.PartialAnswer = cut(end.PartialAnswer)
+	}
+	b.Error, err = json.Marshal(end)
+	return err
 }
 
 // cut returns the beginning of a text.

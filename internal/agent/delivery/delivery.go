@@ -137,38 +137,38 @@ type record struct {
 }
 
 // New returns a Deliverer, which counts the deliveries that wait until Drain.
-func New(o Options) (*Deliverer, error) {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+func New(opts Options) (*Deliverer, error) {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Meter = cmp.Or[metric.Meter](o.Meter, metricnoop.NewMeterProvider().Meter(""))
-	o.MaxBytes = cmp.Or(o.MaxBytes, 32<<20)
-	if o.CurrentSecret == nil {
-		o.CurrentSecret = func() auth.Secret { return o.Secret }
+	opts.Meter = cmp.Or[metric.Meter](opts.Meter, metricnoop.NewMeterProvider().Meter(""))
+	opts.MaxBytes = cmp.Or(opts.MaxBytes, 32<<20)
+	if opts.CurrentSecret == nil {
+		opts.CurrentSecret = func() auth.Secret { return opts.Secret }
 	}
-	d := &Deliverer{Options: o, sender: newSender(o), attempts: make(map[string]int), local: make(map[string]bool)}
+	deliverer := &Deliverer{Options: opts, sender: newSender(opts), attempts: make(map[string]int), local: make(map[string]bool)}
 	var err, gaugeErr error
-	d.results, err = o.Meter.Int64Counter("answerd.deliveries", metric.WithUnit("{attempt}"),
+	deliverer.results, err = opts.Meter.Int64Counter("answerd.deliveries", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Attempts to tell a receiver that a run has ended: delivered, failed (it is tried again) or given_up."))
 	if err != nil {
 		return nil, fmt.Errorf("create the metric of deliveries: %w", err)
 	}
 	for _, outcome := range []string{"delivered", "failed", "given_up"} {
-		d.results.Add(context.Background(), 0, outcomeAttribute(outcome)) // an alert needs a zero to rise from
+		deliverer.results.Add(context.Background(), 0, outcomeAttribute(outcome)) // an alert needs a zero to rise from
 	}
-	_, gaugeErr = o.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
+	_, gaugeErr = opts.Meter.Int64ObservableGauge("answerd.deliveries.waiting", metric.WithUnit("{delivery}"),
 		metric.WithDescription("Deliveries that wait for their next attempt, of all processes that share the event log."),
 		metric.WithInt64Callback(func(_ context.Context, observe metric.Int64Observer) error {
-			observe.Observe(max(d.waiting.Load(), 0))
+			observe.Observe(max(deliverer.waiting.Load(), 0))
 			return nil
 		}))
 	if gaugeErr != nil {
 		return nil, fmt.Errorf("create the metric of deliveries: %w", gaugeErr)
 	}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.draining, d.stop = context.WithCancel(context.Background())
-	d.counting.Go(d.countLoop)
-	return d, nil
+	deliverer.ctx, deliverer.cancel = context.WithCancel(context.Background())
+	deliverer.draining, deliverer.stop = context.WithCancel(context.Background())
+	deliverer.counting.Go(deliverer.countLoop)
+	return deliverer, nil
 }
 
 // outcomeAttribute returns the label of the metric answerd.deliveries: delivered, failed or given_up.

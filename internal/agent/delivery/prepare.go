@@ -34,7 +34,7 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 	if d == nil || run.ParentID != "" { // a caller did not ask for a child run
 		return nil, nil
 	}
-	p := &Prepared{d: d}
+	prepared := &Prepared{d: d}
 	for _, to := range []struct {
 		url        string
 		isCallback bool
@@ -52,15 +52,15 @@ func (d *Deliverer) Prepare(ctx context.Context, run event.Run, agent, callback 
 		job, err := d.storeDelivery(ctx, run, rec)
 		switch {
 		case errors.Is(err, event.ErrUnavailable):
-			p.Release()
+			prepared.Release()
 			return nil, fmt.Errorf("store a delivery: %w", err)
 		case err != nil:
 			d.giveUp(ctx, rec, err.Error())
 		default:
-			p.jobs = append(p.jobs, pending{job, rec})
+			prepared.jobs = append(prepared.jobs, pending{job, rec})
 		}
 	}
-	return p, nil
+	return prepared, nil
 }
 
 // errTooMany means that too many deliveries wait.
@@ -92,10 +92,10 @@ func (d *Deliverer) storeDelivery(ctx context.Context, run event.Run, rec record
 	}
 	if err != nil {
 		d.notStored(size)
-		over := context.WithoutCancel(ctx)
-		_ = d.Log.Delete(over, id)
+		cleanup := context.WithoutCancel(ctx)
+		_ = d.Log.Delete(cleanup, id)
 		if job != nil { // otherwise this process would keep the job claimed
-			_ = job.Done(over)
+			_ = job.Done(cleanup)
 		}
 		return nil, fmt.Errorf("create the job of a delivery: %w", err)
 	}

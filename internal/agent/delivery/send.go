@@ -59,7 +59,9 @@ func newSender(o Options) *sender {
 
 // newClient returns a client with the bounds of an attempt.
 func newClient(t *http.Transport) *http.Client {
-	t.MaxResponseHeaderBytes, t.MaxIdleConnsPerHost, t.IdleConnTimeout = maxHeader, 2, 30*time.Second
+	t.MaxResponseHeaderBytes = maxHeader
+	t.MaxIdleConnsPerHost = 2
+	t.IdleConnTimeout = 30 * time.Second
 	return &http.Client{Transport: t, Timeout: attemptTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 

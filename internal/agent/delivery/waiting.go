@@ -80,8 +80,8 @@ func (d *Deliverer) countStored() {
 	before := d.added
 	d.countMu.Unlock()
 	var n, bytes int64
-	for f := (event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}); n < maxWaiting; {
-		page, err := d.Log.Runs(ctx, f)
+	for filter := (event.Filter{Owner: deliveryOwner, Limit: event.MaxPage}); n < maxWaiting; {
+		page, err := d.Log.Runs(ctx, filter)
 		if err != nil {
 			return // the last count stays
 		}
@@ -89,7 +89,8 @@ func (d *Deliverer) countStored() {
 			size, _ := strconv.ParseInt(r.Metadata[sizeKey], 10, 64)
 			n, bytes = n+1, bytes+size
 		}
-		if f.Before = page.Next; f.Before == "" {
+		filter.Before = page.Next
+		if filter.Before == "" {
 			break
 		}
 	}
