@@ -45,6 +45,7 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return s, err
 }
 
+// compile is Compile, except that its error may be of any type.
 func compile(raw json.RawMessage) (*Schema, error) {
 	if len(raw) > MaxSchema {
 		return nil, fmt.Errorf("it is larger than %d bytes", MaxSchema)
