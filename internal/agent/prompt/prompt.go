@@ -58,21 +58,21 @@ type renderedPrompt struct {
 }
 
 // New checks the template by executing it once.
-func New(o Options) (*Prompt, error) {
-	if o.Template == "" {
-		o.Template = defaultPrompt
+func New(opts Options) (*Prompt, error) {
+	if opts.Template == "" {
+		opts.Template = defaultPrompt
 	}
-	if o.Username == "" {
-		o.Username = "user"
+	if opts.Username == "" {
+		opts.Username = "user"
 	}
-	if o.Location == nil {
-		o.Location = time.UTC
+	if opts.Location == nil {
+		opts.Location = time.UTC
 	}
-	t, err := template.New("system prompt").Option("missingkey=error").Parse(o.Template)
+	t, err := template.New("system prompt").Option("missingkey=error").Parse(opts.Template)
 	if err != nil {
 		return nil, fmt.Errorf("parse the system prompt: %w", err)
 	}
-	p := &Prompt{options: o, template: t, username: o.Username, location: o.Location}
+	p := &Prompt{options: opts, template: t, username: opts.Username, location: opts.Location}
 	if _, err := p.Render(nil, time.Time{}); err != nil {
 		return nil, err
 	}
@@ -107,8 +107,9 @@ func (t toolLines) String() string {
 // Render returns the prompt of a run that starts now. Templates are slow, so runs that start in
 // the same second with the same list of tools share the text.
 func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
-	if l := p.last.Load(); l != nil && l.second == now.Unix() && len(l.tools) == len(tools) && (len(tools) == 0 || &l.tools[0] == &tools[0]) {
-		return l.text, nil
+	last := p.last.Load()
+	if last != nil && last.second == now.Unix() && isSameSlice(last.tools, tools) {
+		return last.text, nil
 	}
 	now = now.In(p.location)
 	var b strings.Builder
@@ -123,4 +124,10 @@ func (p *Prompt) Render(tools []catalog.Tool, now time.Time) (string, error) {
 	}
 	p.last.Store(&renderedPrompt{now.Unix(), tools, b.String()})
 	return b.String(), nil
+}
+
+// isSameSlice reports whether a and b are the same elements in memory. Lists of tools are never changed, so that they
+// are then equal.
+func isSameSlice(a, b []catalog.Tool) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
