@@ -120,17 +120,20 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 		doc.Missing = append(doc.Missing, "what the run began with")
 		return nil
 	}
-	var b beginning
-	if err := json.Unmarshal(data, &b); err != nil {
+	var begin beginning
+	if err := json.Unmarshal(data, &begin); err != nil {
 		return fmt.Errorf("decode what a run began with: %w", err)
 	}
-	doc.Request, doc.History = b.Request, b.History
-	doc.Request.Question, doc.Request.Model, doc.Request.Metadata = start.Question, start.Model, start.Metadata
-	if doc.Messages = b.Messages; b.Messages == nil {
+	doc.Request, doc.History = begin.Request, begin.History
+	doc.Request.Question = start.Question
+	doc.Request.Model = start.Model
+	doc.Request.Metadata = start.Metadata
+	doc.Messages = begin.Messages
+	if begin.Messages == nil {
 		doc.Messages = []export.Message{{Role: "user", Text: start.Question}}
 	}
 	var shared sharedContext
-	found, err := r.readDefinition(ctx, b.Context, &shared)
+	found, err := r.readDefinition(ctx, begin.Context, &shared)
 	if err != nil {
 		return err
 	}
@@ -151,30 +154,31 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 		t.SHA256 = hash
 		doc.Tools = append(doc.Tools, t)
 	}
-	if text, ok := renderPrompt(doc, created, b.System); ok {
+	if text, ok := renderPrompt(doc, created, begin.System); ok {
 		doc.SystemPrompt = &export.Prompt{Text: text, SHA256: export.Digest([]byte(text))}
 	} else {
 		doc.Missing = append(doc.Missing, "the system prompt")
 	}
-	return r.addRequests(ctx, doc, b, events)
+	return r.addRequests(ctx, doc, begin, events)
 }
 
-// renderPrompt renders the system prompt of a run again. ok is false if it is not the text of that
-// checksum.
+// renderPrompt renders the system prompt of a run again: the log keeps its checksum, not its text. It returns false
+// if no rendering has that checksum, for example because the file of the prompt has changed since the run.
 func renderPrompt(doc *export.Document, created time.Time, checksum string) (text string, ok bool) {
-	var listed, own []catalog.Tool
-	for _, t := range doc.Tools {
-		c := catalog.Tool{Name: t.Name, Server: t.Server, Description: t.Description}
-		if t.Server == "" {
-			own = append(own, c)
+	var serverTools, builtinTools []catalog.Tool
+	for _, recorded := range doc.Tools {
+		tool := catalog.Tool{Name: recorded.Name, Server: recorded.Server, Description: recorded.Description}
+		if tool.Server == "" {
+			builtinTools = append(builtinTools, tool)
 		} else {
-			listed = append(listed, c)
+			serverTools = append(serverTools, tool)
 		}
 	}
-	// A model that has to search is told of the search tool alone, the last one of answerd's own.
-	candidates := [][]catalog.Tool{listed}
-	if len(own) > 0 {
-		candidates = append(candidates, own[len(own)-1:])
+	// The prompt lists the tools of the servers, or only the search tool if the model has to search among them. The
+	// search tool is the last one of answerd's own tools. The record does not say which of the two it was.
+	candidates := [][]catalog.Tool{serverTools}
+	if len(builtinTools) > 0 {
+		candidates = append(candidates, builtinTools[len(builtinTools)-1:])
 	}
 	for _, tools := range candidates {
 		text, err := Render(doc.Settings.Prompt, doc.Request.Instructions, tools, created)
@@ -211,50 +215,63 @@ func (r *Recorder) addRequests(ctx context.Context, doc *export.Document, b begi
 		started, ok := e.Body.(event.StepStart)
 		attempt := 0 // of the step's first request
 		for try := 1; ok && b.Requests; try++ {
-			var q storedRequest
-			found, err := r.read(ctx, doc.Run.ID, requestKey(started.Step, try), &q)
+			var request storedRequest
+			found, err := r.read(ctx, doc.Run.ID, requestKey(started.Step, try), &request)
 			if err != nil {
 				return err
 			}
 			if try == 1 {
-				attempt = q.Attempt
+				attempt = request.Attempt
 			}
-			if !found || q.Attempt != attempt {
+			if !found || request.Attempt != attempt {
 				break
 			}
-			doc.ModelRequests = append(doc.ModelRequests, q.ModelRequest)
+			doc.ModelRequests = append(doc.ModelRequests, request.ModelRequest)
 		}
 	}
 	return nil
 }
 
-// addCalls adds the whole results of the calls, and the child runs.
+// addCalls adds the whole results of the calls whose events have only a part, and the exports of the child runs.
+// level is how deep the run itself is below the exported one; children below maxLevels are left out.
 func (r *Recorder) addCalls(ctx context.Context, doc *export.Document, events []event.Event, level int) error {
 	for _, e := range events {
-		id, child, cut := "", "", false
-		switch b := e.Body.(type) {
+		callID, childID, truncated := "", "", false
+		switch body := e.Body.(type) {
 		case event.ToolResult:
-			id, child, cut = b.CallID, b.ChildRunID, b.Truncated != nil
+			callID = body.CallID
+			childID = body.ChildRunID
+			truncated = body.Truncated != nil
 		case event.ToolError:
-			id, child, cut = b.CallID, b.ChildRunID, b.Truncated != nil
+			callID = body.CallID
+			childID = body.ChildRunID
+			truncated = body.Truncated != nil
 		}
-		if cut {
-			if err := r.addResult(ctx, doc, id); err != nil {
+		if truncated {
+			if err := r.addResult(ctx, doc, callID); err != nil {
 				return err
 			}
 		}
-		if child == "" || level == maxLevels {
+		if childID == "" || level == maxLevels {
 			continue
 		}
-		c, err := r.exportRun(ctx, child, level+1)
-		switch {
-		case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost), errors.Is(err, ErrNotEnded):
-			doc.Missing = append(doc.Missing, "the child run "+child)
-		case err != nil:
+		if err := r.addChild(ctx, doc, childID, level+1); err != nil {
 			return err
-		default:
-			doc.Children = append(doc.Children, *c)
 		}
+	}
+	return nil
+}
+
+// addChild adds the export of a child run, or says that it is missing: it may have been deleted, or not have ended.
+func (r *Recorder) addChild(ctx context.Context, doc *export.Document, childID string, level int) error {
+	child, err := r.exportRun(ctx, childID, level)
+	switch {
+	case errors.Is(err, event.ErrNotFound), errors.Is(err, event.ErrGone), errors.Is(err, event.ErrLost), errors.Is(err, ErrNotEnded):
+		doc.Missing = append(doc.Missing, "the child run "+childID)
+	case err != nil:
+		return err
+	default:
+		doc.Children = append(doc.Children, *child)
 	}
 	return nil
 }

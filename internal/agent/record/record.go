@@ -126,15 +126,15 @@ type sharedContext struct {
 const checksumBytes = 16
 
 // Begin stores what a run begins with. An error means that the run cannot be exported in full.
-func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
-	settings, err := json.Marshal(b.Settings)
+func (r *Recorder) Begin(ctx context.Context, run string, begin Beginning) error {
+	settings, err := json.Marshal(begin.Settings)
 	if err != nil {
 		return fmt.Errorf("encode the settings of a run: %w", err)
 	}
-	hashes, undefined := r.defineTools(ctx, b.Tools)
+	hashes, undefined := r.defineTools(ctx, begin.Tools)
 	shared := slices.Concat([]byte(`{"settings":`), settings, []byte(`,"tools":[`), hashes) // a sharedContext
 	definitions := make(map[string][]byte)
-	for _, t := range b.Offered {
+	for _, t := range begin.Offered {
 		own := export.Tool{Name: t.Name, Description: t.Description, InputSchema: t.Schema}
 		data, err := json.Marshal(own)
 		if err != nil {
@@ -145,10 +145,10 @@ func (r *Recorder) Begin(ctx context.Context, run string, b Beginning) error {
 	}
 	shared = append(shared, "]}"...)
 	stored := beginning{
-		Request: b.Request, Context: export.Digest(shared), System: export.Digest([]byte(b.System))[:checksumBytes], History: b.History, Requests: b.Requests,
+		Request: begin.Request, Context: export.Digest(shared), System: export.Digest([]byte(begin.System))[:checksumBytes], History: begin.History, Requests: begin.Requests,
 	}
-	if b.Messages != nil {
-		stored.Messages = messages(b.Messages)
+	if begin.Messages != nil {
+		stored.Messages = messages(begin.Messages)
 	}
 	definitions[stored.Context] = shared
 	undefined = errors.Join(undefined, r.define(ctx, definitions))
@@ -174,16 +174,16 @@ func appendHash(array []byte, hash string) []byte {
 
 // defineTools stores the definitions of the tools, unless they are stored for long enough. It returns their
 // hashes as the elements of a JSON array.
-func (r *Recorder) defineTools(ctx context.Context, l *ToolList) (hashes []byte, err error) {
-	l.mu.Lock()
-	hashes, stored := l.hashes, l.stored
-	l.mu.Unlock()
+func (r *Recorder) defineTools(ctx context.Context, list *ToolList) (hashes []byte, err error) {
+	list.mu.Lock()
+	hashes, stored := list.hashes, list.stored
+	list.mu.Unlock()
 	if time.Since(stored) < r.Retention {
 		return hashes, nil
 	}
 	hashes = nil
-	all, definitions := make([]string, 0, len(l.tools)), make(map[string][]byte)
-	for _, t := range l.tools {
+	all, definitions := make([]string, 0, len(list.tools)), make(map[string][]byte)
+	for _, t := range list.tools {
 		hash, data := r.hashTool(t)
 		if data != nil {
 			definitions[hash] = data
@@ -192,9 +192,9 @@ func (r *Recorder) defineTools(ctx context.Context, l *ToolList) (hashes []byte,
 	}
 	err = r.define(ctx, definitions)
 	stored = r.oldestOf(all)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.hashes, l.stored = hashes, stored
+	list.mu.Lock()
+	defer list.mu.Unlock()
+	list.hashes, list.stored = hashes, stored
 	return hashes, err
 }
 
@@ -212,8 +212,8 @@ func (r *Recorder) oldestOf(hashes []string) time.Time {
 }
 
 // hashTool returns the hash of a tool's definition, and the definition unless the hash was cached.
-func (r *Recorder) hashTool(t catalog.Tool) (hash string, data []byte) {
-	key := toolKey{t.Version(), t.Name, t.Server, t.NeedsApproval}
+func (r *Recorder) hashTool(tool catalog.Tool) (hash string, data []byte) {
+	key := toolKey{tool.Version(), tool.Name, tool.Server, tool.NeedsApproval}
 	r.mu.Lock()
 	hash, cached := r.tools[key]
 	cached = cached && key.version != "" && r.isFreshLocked(hash)
@@ -221,7 +221,7 @@ func (r *Recorder) hashTool(t catalog.Tool) (hash string, data []byte) {
 	if cached {
 		return hash, nil
 	}
-	data, _ = json.Marshal(Definition(t)) // schemas are valid JSON, so that the definition always marshals
+	data, _ = json.Marshal(Definition(tool)) // schemas are valid JSON, so that the definition always marshals
 	hash = export.Digest(data)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,17 +341,18 @@ type storedRequest struct {
 	Attempt int `json:"attempt,omitempty"` // of the job; a step that runs again has another one
 }
 
-// AddRequest stores a request to the model: of a step, and which try it is in that step, both from 1. attempt is
-// that of the run's job, 0 if it has none. It tells the requests of a step that ran again after a takeover from those
-// of the first time.
-func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attempt int, q llm.Request) error {
-	out := export.ModelRequest{
-		Step: step, Model: q.Model, Messages: messages(q.Messages), ToolChoice: q.ToolChoice, MaxTokens: q.MaxTokens, Sampling: q.Sampling, OutputSchema: q.OutputSchema,
+// AddRequest stores a request to the model with its run. step is the number of the step and try the number of the
+// request in that step, both from 1. attempt is the attempt of the run's job, 0 without a job: a step runs again after
+// a takeover, and attempt tells its requests from those of the first time.
+func (r *Recorder) AddRequest(ctx context.Context, run string, step, try, attempt int, request llm.Request) error {
+	recorded := export.ModelRequest{
+		Step: step, Model: request.Model, Messages: messages(request.Messages), ToolChoice: request.ToolChoice,
+		MaxTokens: request.MaxTokens, Sampling: request.Sampling, OutputSchema: request.OutputSchema,
 	}
-	for _, t := range q.Tools {
-		out.Tools = append(out.Tools, t.Name)
+	for _, t := range request.Tools {
+		recorded.Tools = append(recorded.Tools, t.Name)
 	}
-	data, err := json.Marshal(storedRequest{out, attempt})
+	data, err := json.Marshal(storedRequest{recorded, attempt})
 	if err == nil {
 		err = r.Log.SaveResult(ctx, run, requestKey(step, try), data)
 	}
