@@ -46,7 +46,7 @@ type State struct {
 	Ending bool
 }
 
-// HasCallOf reports whether the run has called the tool of that name. s may be nil.
+// HasCallOf reports whether the run has called the tool with that name. s may be nil.
 func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false
@@ -133,20 +133,20 @@ type Abort struct {
 
 // Read rebuilds the state of a run from all of its events, notes and inputs.
 func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State {
-	s := &State{Calls: make(map[string]*Call), Reported: make(map[string]int), Raised: make(map[string]float64), Inputs: make(map[string][]byte), Told: make(map[string]bool)}
+	state := &State{Calls: make(map[string]*Call), Reported: make(map[string]int), Raised: make(map[string]float64), Inputs: make(map[string][]byte), Told: make(map[string]bool)}
 	for _, in := range inputs {
-		s.Inputs[in.ID] = in.Data
+		state.Inputs[in.ID] = in.Data
 	}
-	n := noteReader{State: s, byKey: make(map[string]*Call)}
+	n := noteReader{State: state, byKey: make(map[string]*Call)}
 	var since int64 // the time from which on time counts; 0 while the clock is paused
 	for _, e := range events {
 		if since > 0 {
-			s.Used += time.Duration(e.Time-since) * time.Millisecond
+			state.Used += time.Duration(e.Time-since) * time.Millisecond
 		}
 		since = e.Time
-		s.applyEvent(e)
+		state.applyEvent(e)
 		if c, ok := e.Body.(event.ToolCallStart); ok {
-			n.byKey[CallKey(c.CallID)] = s.Calls[c.CallID]
+			n.byKey[CallKey(c.CallID)] = state.Calls[c.CallID]
 		}
 		if _, suspended := e.Body.(event.Suspended); suspended {
 			since = 0
@@ -157,10 +157,10 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 			}
 		}
 	}
-	return s
+	return state
 }
 
-// Step returns the step of that number, from 1, if it ended; nil otherwise.
+// Step returns the step with that number, from 1, if it ended; nil otherwise.
 func (s *State) Step(n int) *Step {
 	if s == nil || n > len(s.Steps) || !s.Steps[n-1].Ended {
 		return nil
@@ -211,7 +211,8 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 		return false
 	}
 	step := n.lastStep()
-	switch kind, rest := words[0], strings.Join(words[1:], " "); {
+	kind, rest := words[0], strings.Join(words[1:], " ")
+	switch {
 	case kind == NoteTaken || kind == NoteLeft:
 		return true
 	case kind == NoteSent && n.byKey[rest] != nil:
@@ -266,32 +267,32 @@ func (c *Call) applyInput(part []string) {
 // applyEvent adds one event to the state.
 func (s *State) applyEvent(e event.Event) {
 	step := s.lastStep()
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.StepStart:
 		s.Steps = append(s.Steps, &Step{})
 	case event.StepReset:
 		*step = Step{Extended: step.Extended}
 	case event.StepEnd:
-		step.Ended, step.FinishReason = true, b.FinishReason
-		if b.Usage != nil {
-			step.Usage = *b.Usage
+		step.Ended, step.FinishReason = true, body.FinishReason
+		if body.Usage != nil {
+			step.Usage = *body.Usage
 		}
 		// No model gives these reasons: the step was closed because the run came to its end.
-		s.Ending = b.FinishReason == "error" || b.FinishReason == "cancelled"
+		s.Ending = body.FinishReason == "error" || body.FinishReason == "cancelled"
 	case event.TextStart, event.ReasoningStart:
 		s.Parts++
 	case event.TextDelta:
-		step.Text += b.Delta
+		step.Text += body.Delta
 	case event.Budget:
-		s.Reported[b.Limit] = 80
-		if b.Used >= b.Max {
-			s.Reported[b.Limit] = 100
+		s.Reported[body.Limit] = 80
+		if body.Used >= body.Max {
+			s.Reported[body.Limit] = 100
 		}
 	case event.BudgetRequired:
 		asked, _ := InterruptOf(e)
 		s.Asked = &asked
 	case event.BudgetResolved:
-		s.applyBudgetResolved(b, step)
+		s.applyBudgetResolved(body, step)
 	case event.Suspended:
 		s.Suspended = true
 	default:
@@ -317,46 +318,47 @@ func (s *State) applyBudgetResolved(b event.BudgetResolved, step *Step) {
 // applyCallEvent adds an event of a call.
 func (s *State) applyCallEvent(e event.Event) {
 	if asked, _ := InterruptOf(e); asked.ID != "" {
-		c := s.Calls[asked.CallID]
+		call := s.Calls[asked.CallID]
 		if asked.ChildRunID != "" {
-			c.Relayed = append(c.Relayed, &Relayed{Interrupt: asked})
+			call.Relayed = append(call.Relayed, &Relayed{Interrupt: asked})
 			return
 		}
 		if asked.Kind == event.KindApproval {
-			c.Approval, c.Resolution = &asked, nil
+			call.Approval, call.Resolution = &asked, nil
 		} else {
-			c.Elicitations = append(c.Elicitations, asked)
+			call.Elicitations = append(call.Elicitations, asked)
 		}
 		return
 	}
 	if _, resolved := InterruptOf(e); resolved != "" && s.resolveRelayed(resolved) {
 		return
 	}
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.ToolCallStart:
-		c := &Call{Call: b.Call, ByClient: b.Executor == event.Client}
-		s.Calls[b.CallID] = c
+		c := &Call{Call: body.Call, ByClient: body.Executor == event.Client}
+		s.Calls[body.CallID] = c
 		if step := s.lastStep(); step != nil {
 			step.Calls = append(step.Calls, c)
 		}
 	case event.ToolCall:
-		c := s.Calls[b.CallID]
-		if c.Args = b.ArgsText; b.Args != nil {
-			c.Args = string(b.Args)
+		c := s.Calls[body.CallID]
+		c.Args = body.ArgsText
+		if body.Args != nil {
+			c.Args = string(body.Args)
 		}
 	case event.ToolResult:
-		s.Calls[b.CallID].End = b
+		s.Calls[body.CallID].End = body
 	case event.ToolError:
-		s.Calls[b.CallID].End = b
+		s.Calls[body.CallID].End = body
 	case event.ApprovalResolved:
-		s.Calls[b.CallID].Resolution = &b
+		s.Calls[body.CallID].Resolution = &body
 	case event.ElicitationResolved:
-		c := s.Calls[b.CallID]
-		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == b.InterruptID })
+		c := s.Calls[body.CallID]
+		c.Elicitations = slices.DeleteFunc(c.Elicitations, func(i event.Interrupt) bool { return i.ID == body.InterruptID })
 		if c.Elicited == nil {
 			c.Elicited = make(map[string]event.ElicitationResolved)
 		}
-		c.Elicited[b.InterruptID] = b
+		c.Elicited[body.InterruptID] = body
 	}
 }
 
@@ -374,27 +376,27 @@ func (s *State) resolveRelayed(id string) bool {
 // InterruptOf returns the question that an event asks, or the id of the one that it resolves.
 // Both are empty for all other events.
 func InterruptOf(e event.Event) (asked event.Interrupt, resolvedID string) {
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.Elicitation:
 		return event.Interrupt{
-			ID: b.InterruptID, Kind: event.KindElicitation, Call: b.Call, Message: b.Message, Mode: b.Mode, Schema: b.Schema, URL: b.URL,
-			HeldOpen: b.HeldOpen, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt, ChildRunID: b.ChildRunID,
+			ID: body.InterruptID, Kind: event.KindElicitation, Call: body.Call, Message: body.Message, Mode: body.Mode, Schema: body.Schema, URL: body.URL,
+			HeldOpen: body.HeldOpen, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt, ChildRunID: body.ChildRunID,
 		}, ""
 	case event.ApprovalRequired:
 		return event.Interrupt{
-			ID: b.InterruptID, Kind: event.KindApproval, Call: b.Call, Message: b.Message, Args: b.Args, ArgsSHA256: hexSHA256(b.Args),
-			ToolVersion: b.ToolVersion, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt, ChildRunID: b.ChildRunID,
+			ID: body.InterruptID, Kind: event.KindApproval, Call: body.Call, Message: body.Message, Args: body.Args, ArgsSHA256: hexSHA256(body.Args),
+			ToolVersion: body.ToolVersion, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt, ChildRunID: body.ChildRunID,
 		}, ""
 	case event.BudgetRequired:
 		return event.Interrupt{
-			ID: b.InterruptID, Kind: event.KindBudget, Message: b.Message, Limit: b.Limit, Used: b.Used, Max: b.Max, CreatedAt: e.Time, ExpiresAt: b.ExpiresAt,
+			ID: body.InterruptID, Kind: event.KindBudget, Message: body.Message, Limit: body.Limit, Used: body.Used, Max: body.Max, CreatedAt: e.Time, ExpiresAt: body.ExpiresAt,
 		}, ""
 	case event.ElicitationResolved:
-		return asked, b.InterruptID
+		return asked, body.InterruptID
 	case event.ApprovalResolved:
-		return asked, b.InterruptID
+		return asked, body.InterruptID
 	case event.BudgetResolved:
-		return asked, b.InterruptID
+		return asked, body.InterruptID
 	}
 	return asked, ""
 }
