@@ -49,7 +49,9 @@ func (b *Builder) Add(body event.Body) {
 		step.Calls = append(step.Calls, Call{CallID: e.CallID, Tool: e.Tool, Server: e.Server, Args: e.Args, ArgsText: e.ArgsText, byClient: e.Executor == event.Client})
 	case event.ToolResult:
 		if c := b.callLocked(e.CallID); c != nil {
-			c.Args, c.ArgsText, c.Payload = e.Args, "", content.TruncateValue(e.Payload, max(maxResults-b.size, minResult), "")
+			c.Args = e.Args
+			c.ArgsText = ""
+			c.Payload = content.TruncateValue(e.Payload, max(maxResults-b.size, minResult), "")
 			b.size += len(c.Payload)
 		}
 	case event.ToolError:
@@ -76,7 +78,7 @@ func (b *Builder) endStepLocked() {
 	b.text.Reset()
 }
 
-// callLocked returns the call of that id, or nil. The call is one of the last step.
+// callLocked returns the call with that id, or nil. The call is one of the last step.
 func (b *Builder) callLocked(id string) *Call {
 	step := &b.steps[len(b.steps)-1]
 	if i := slices.IndexFunc(step.Calls, func(c Call) bool { return c.CallID == id }); i >= 0 {
@@ -92,10 +94,10 @@ func (b *Builder) callLocked(id string) *Call {
 func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t := Turn{Version: version, Status: event.Run{Last: event.Event{Body: end}}.Status(), Steps: slices.Clone(b.steps)}
-	last := len(t.Steps) - 1
+	turn := Turn{Version: version, Status: event.Run{Last: event.Event{Body: end}}.Status(), Steps: slices.Clone(b.steps)}
+	last := len(turn.Steps) - 1
 	if last >= 0 {
-		t.Steps[last].Text = b.text.String()
+		turn.Steps[last].Text = b.text.String()
 	}
 	text := ""
 	switch e := end.(type) {
@@ -109,27 +111,27 @@ func (b *Builder) Turn(end event.Body) Turn {
 	switch {
 	case end == nil:
 	case last >= 0:
-		t.Steps[last].Text = text
+		turn.Steps[last].Text = text
 	case text != "":
-		t.Steps = []Step{{Text: text}}
+		turn.Steps = []Step{{Text: text}}
 	}
-	t.Steps = slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
-	last = len(t.Steps) - 1
-	for i := range t.Steps {
-		s := &t.Steps[i]
+	turn.Steps = slices.DeleteFunc(turn.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
+	last = len(turn.Steps) - 1
+	for i := range turn.Steps {
+		s := &turn.Steps[i]
 		s.Calls = slices.DeleteFunc(slices.Clone(s.Calls), func(c Call) bool {
 			isOpen := c.Payload == nil && c.Error == nil
-			return isOpen && !(c.byClient && t.Status == event.StatusCompleted) || c.cancelled && i == last && t.Status != event.StatusCompleted
+			return isOpen && !(c.byClient && turn.Status == event.StatusCompleted) || c.cancelled && i == last && turn.Status != event.StatusCompleted
 		})
 	}
 	// A step without a call that another one follows was an answer that violated its schema, which the
 	// next step replaces.
-	kept := t.Steps[:0]
-	for i, s := range t.Steps {
+	kept := turn.Steps[:0]
+	for i, s := range turn.Steps {
 		if i == last || len(s.Calls) > 0 {
 			kept = append(kept, s)
 		}
 	}
-	t.Steps = kept
-	return t
+	turn.Steps = kept
+	return turn
 }

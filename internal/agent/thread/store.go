@@ -90,7 +90,8 @@ func (s Store) Read(ctx context.Context, t event.Thread, after *string) ([]Turn,
 				break
 			}
 		}
-		if before = page.Before; before == 0 {
+		before = page.Before
+		if before == 0 {
 			break
 		}
 	}
@@ -113,7 +114,8 @@ func (s Store) decode(ctx context.Context, stored []event.Turn, branch bool) (tu
 			s.Logger.WarnContext(ctx, "a turn of a thread cannot be read", "run_id", data.Run, "error", err)
 			continue
 		}
-		if previous = ""; branch {
+		previous = ""
+		if branch {
 			previous = turn.After
 		}
 		turns = append(turns, turn)
@@ -163,8 +165,8 @@ func (s Store) endTurn(ctx context.Context, owner event.Owner, thread, id string
 // awaitFirstEvent waits a moment for the first event of a run that another process has created. A run
 // without one is deleted, and its process, if it is alive, can then not begin it.
 func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error) {
-	over := time.NewTimer(startWait)
-	defer over.Stop()
+	timeout := time.NewTimer(startWait)
+	defer timeout.Stop()
 	for {
 		page, err := s.Log.After(ctx, id, 0)
 		if err != nil {
@@ -175,7 +177,7 @@ func (s Store) awaitFirstEvent(ctx context.Context, id string) (event.Run, error
 		}
 		select {
 		case <-page.More:
-		case <-over.C:
+		case <-timeout.C:
 			if err := s.Log.Delete(ctx, id); err != nil {
 				return event.Run{}, err
 			}
@@ -225,13 +227,17 @@ func FromEvents(run event.Run, events []event.Event) Turn {
 		if start, ok := e.Body.(event.Start); ok {
 			question = start.Question
 		}
-		if ended = e.Time; e.Terminal() {
+		ended = e.Time
+		if e.Terminal() {
 			end = e.Body
 		}
 		b.Add(e.Body)
 	}
 	t := b.Turn(end)
-	t.Agent, t.Question, t.Asked, t.EndedAt = run.Agent, question, run.Created.UnixMilli(), ended
+	t.Agent = run.Agent
+	t.Question = question
+	t.Asked = run.Created.UnixMilli()
+	t.EndedAt = ended
 	return t
 }
 
@@ -242,7 +248,8 @@ func allEvents(ctx context.Context, log event.Log, id string) (events []event.Ev
 		if err != nil {
 			return nil, err
 		}
-		if events = append(events, page.Events...); page.Ended || len(page.Events) == 0 {
+		events = append(events, page.Events...)
+		if page.Ended || len(page.Events) == 0 {
 			return events, nil
 		}
 	}

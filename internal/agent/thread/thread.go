@@ -89,7 +89,7 @@ func Decode(data []byte) (t Turn, err error) {
 	return t, nil
 }
 
-// Encode returns t as JSON of at most event.MaxTurn bytes. It leaves out as little as necessary: files
+// Encode returns the turn as JSON of at most event.MaxTurn bytes. It leaves out as little as necessary: files
 // first, of which a line of text remains, then parts of results, then parts of texts.
 func (t Turn) Encode() []byte {
 	t.Version = version
@@ -119,7 +119,7 @@ const maxAddress = 2 << 10
 // minText is the length down to which Encode shortens each text before it leaves out whole calls.
 const minText = 256
 
-// encodeWithin returns t as JSON if that has at most limit bytes. What certainly has more is not encoded,
+// encodeWithin returns the turn as JSON if that has at most limit bytes. What certainly has more is not encoded,
 // since a run with large results would otherwise occupy a processor for milliseconds.
 func (t Turn) encodeWithin(limit int) (data []byte, ok bool) {
 	if t.contentSize() > limit {
@@ -150,7 +150,7 @@ func (t Turn) contentSize() int {
 	return n
 }
 
-// encode returns t as encoding/json would. That takes four times as long for a payload of 100 kB, which
+// encode returns the turn as encoding/json would. That takes four times as long for a payload of 100 kB, which
 // was a sixth of the CPU time of an answer with one.
 func (t Turn) encode() []byte {
 	data, err := jsonv1.Marshal(t)
@@ -161,7 +161,7 @@ func (t Turn) encode() []byte {
 	return data
 }
 
-// withoutMedia returns t with a line of text in place of each file that is not a text or an address.
+// withoutMedia returns the turn with a line of text in place of each file that is not a text or an address.
 func (t Turn) withoutMedia() Turn {
 	t.Question, t.Media = describeMedia(t.Question, t.Media)
 	t.Given = slices.Clone(t.Given)
@@ -197,7 +197,7 @@ func omitted(m llm.Media) string {
 		m.Name, m.MIME, base64.StdEncoding.DecodedLen(len(m.Data)))
 }
 
-// shorten returns t with texts and results of at most limit bytes each.
+// shorten returns the turn with texts and results of at most limit bytes each.
 func (t Turn) shorten(limit int) Turn {
 	short := func(text string) string { text, _ = content.TruncateText(text, limit, ""); return text }
 	t.Question = short(t.Question)
@@ -258,7 +258,8 @@ func (t Turn) Answer() string {
 // Title returns the title of a thread that begins with a question: its first line that is not blank.
 func Title(question string) string {
 	for line := range strings.Lines(strings.ToValidUTF8(question, "\uFFFD")) {
-		if line = strings.TrimSpace(line); line != "" {
+		line = strings.TrimSpace(line)
+		if line != "" {
 			return event.CutTitle(line)
 		}
 	}
