@@ -90,11 +90,11 @@ func New(docs []Doc) *Index {
 			}
 		}
 	}
-	x := &Index{docs: len(docs), postings: make(map[string][]posting, len(holders))}
+	index := &Index{docs: len(docs), postings: make(map[string][]posting, len(holders))}
 	for w := range holders {
-		x.words = append(x.words, w)
+		index.words = append(index.words, w)
 	}
-	slices.Sort(x.words)
+	slices.Sort(index.words)
 	for i := range docs {
 		for w, c := range counts[i] {
 			weight := 0.0
@@ -107,10 +107,10 @@ func New(docs []Doc) *Index {
 			}
 			n := float64(holders[w])
 			idf := math.Log(1 + (float64(len(docs))-n+0.5)/(n+0.5))
-			x.postings[w] = append(x.postings[w], posting{int32(i), float32(idf * weight)})
+			index.postings[w] = append(index.postings[w], posting{int32(i), float32(idf * weight)})
 		}
 	}
-	return x
+	return index
 }
 
 // fieldWords returns the words of each field.

@@ -69,7 +69,7 @@ func (s *Search) Fit(windowTokens int64) {
 	s.dropOldest()
 }
 
-// newSearchTool returns the tool that searches c, under a name that no tool of c has.
+// newSearchTool returns the tool that searches a catalog, under a name that no tool of the catalog has.
 func newSearchTool(c *Catalog) catalog.Tool {
 	return catalog.Tool{
 		Name: c.SearchToolName(), Title: "Search tools", Description: searchDescription(c.Tools), InputSchema: searchSchema,
@@ -149,33 +149,43 @@ func (s *Search) Find(args json.RawMessage) (result *content.Result, found []str
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	findings := []searchHit{}
-	var said strings.Builder
+	hits := []searchHit{}
 	tokens := window.ToolTokens(s.Shown()[:1])
 	for _, i := range s.catalog.index().Find(query, maxHits) {
-		t := s.catalog.Tools[i]
 		tokens += window.ToolTokens(s.catalog.Offered[i : i+1])
-		if s.maxTokens > 0 && tokens > s.maxTokens && len(findings) > 0 {
+		if s.maxTokens > 0 && tokens > s.maxTokens && len(hits) > 0 {
 			break // the best hits come first
 		}
-		f := searchHit{t.Name, t.Title, t.Server, summarize(t.Description)}
-		findings = append(findings, f)
-		found = append(found, t.Name)
-		fmt.Fprintf(&said, "- %s (%s): %s\n", f.Name, f.Server, f.Description)
+		tool := s.catalog.Tools[i]
+		hits = append(hits, searchHit{tool.Name, tool.Title, tool.Server, summarize(tool.Description)})
+		found = append(found, tool.Name)
 	}
-	text := "You can call these tools from your next turn on:\n" + said.String()
-	if len(findings) == 0 {
-		text = "No tool has these words. Try others."
+	result, err = searchResult(hits)
+	if err != nil {
+		return nil, nil, err
+	}
+	return result, found, nil
+}
+
+// searchResult returns the result of a search, as a text for the model and as structured content.
+func searchResult(hits []searchHit) (*content.Result, error) {
+	text := "No tool has these words. Try others."
+	if len(hits) > 0 {
+		var list strings.Builder
+		for _, hit := range hits {
+			fmt.Fprintf(&list, "- %s (%s): %s\n", hit.Name, hit.Server, hit.Description)
+		}
+		text = "You can call these tools from your next turn on:\n" + list.String()
 	}
 	block, err := json.Marshal(map[string]string{"type": "text", "text": text})
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode what was found: %w", err)
+		return nil, fmt.Errorf("encode what was found: %w", err)
 	}
-	structured, err := json.Marshal(map[string]any{"tools": findings})
+	structured, err := json.Marshal(map[string]any{"tools": hits})
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode what was found: %w", err)
+		return nil, fmt.Errorf("encode what was found: %w", err)
 	}
-	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, found, nil
+	return &content.Result{Content: []json.RawMessage{block}, Structured: structured}, nil
 }
 
 // queryOf returns the query of a search by its arguments, a JSON object.
@@ -190,7 +200,8 @@ func queryOf(args json.RawMessage) (string, error) {
 		}
 	}
 	var query string
-	switch raw, given := members["query"]; {
+	raw, given := members["query"]
+	switch {
 	case !given:
 		return "", fmt.Errorf("missing required field: query")
 	case json.Unmarshal(raw, &query) != nil || string(raw) == "null":
