@@ -46,21 +46,21 @@ func ParseLimits(text string) (out []Limit, _ error) {
 		if !ok || !ok2 {
 			return nil, errors.New("want name=number/period, such as cost=5/24h, comma separated")
 		}
-		l := Limit{Name: name}
+		limit := Limit{Name: name}
 		if _, known := (amounts{}).byName(name); !known {
 			return nil, errors.New("the names are cost, input_tokens, output_tokens and total_tokens")
 		}
 		var err error
-		if l.Max, err = strconv.ParseFloat(number, 64); err != nil || !(l.Max > 0 && l.Max <= 1e15) {
+		if limit.Max, err = strconv.ParseFloat(number, 64); err != nil || !(limit.Max > 0 && limit.Max <= 1e15) {
 			return nil, fmt.Errorf("%s: want a number above 0", name)
 		}
-		if l.Period, err = parsePeriod(period); err != nil || l.Period < minPeriod || l.Period > maxPeriod {
+		if limit.Period, err = parsePeriod(period); err != nil || limit.Period < minPeriod || limit.Period > maxPeriod {
 			return nil, fmt.Errorf("%s: want a period of 1m to 366d, such as 30m, 24h or 7d", name)
 		}
-		if slices.ContainsFunc(out, func(o Limit) bool { return o.key() == l.key() }) {
+		if slices.ContainsFunc(out, func(o Limit) bool { return o.key() == limit.key() }) {
 			return nil, fmt.Errorf("%s is given twice for this period", name)
 		}
-		out = append(out, l)
+		out = append(out, limit)
 	}
 	if len(out) > maxLimits {
 		return nil, fmt.Errorf("at most %d budgets", maxLimits)
@@ -116,7 +116,7 @@ func (a amounts) plus(b amounts) amounts {
 	return amounts{a.Input + b.Input, a.Output + b.Output, a.Total + b.Total, a.Cost + b.Cost}
 }
 
-// byName returns the amount that a Limit of that name bounds. Names are those of ParseLimits.
+// byName returns the amount that a Limit with that name bounds. Names are those of ParseLimits.
 func (a amounts) byName(name string) (n float64, known bool) {
 	switch name {
 	case "cost":
@@ -214,25 +214,25 @@ func (b *budgets) charge(ctx context.Context, caller string, use amounts) *Spent
 
 // storeLocked stores what the caller has used, unless another goroutine does. It releases the mutex
 // meanwhile.
-func (b *budgets) storeLocked(ctx context.Context, caller string, p *pendingUse) {
-	if p.isBeingStored {
+func (b *budgets) storeLocked(ctx context.Context, caller string, pending *pendingUse) {
+	if pending.isBeingStored {
 		return
 	}
-	p.isBeingStored = true
-	defer func() { p.isBeingStored = false }()
-	for p.waiting != (amounts{}) {
-		p.inFlight, p.waiting = p.waiting, amounts{}
-		use := p.inFlight
+	pending.isBeingStored = true
+	defer func() { pending.isBeingStored = false }()
+	for pending.waiting != (amounts{}) {
+		pending.inFlight, pending.waiting = pending.waiting, amounts{}
+		use := pending.inFlight
 		b.mu.Unlock()
 		stored, err := b.add(ctx, caller, use)
 		b.mu.Lock()
-		p.inFlight = amounts{}
+		pending.inFlight = amounts{}
 		if err != nil {
-			p.waiting = p.waiting.plus(use)
+			pending.waiting = pending.waiting.plus(use)
 			b.logger.WarnContext(ctx, "what a caller has used could not be stored; it counts in this process", "error", err)
 			return
 		}
-		p.stored = stored
+		pending.stored = stored
 	}
 	delete(b.pending, caller)
 }
@@ -249,21 +249,24 @@ func (b *budgets) flush(ctx context.Context) {
 	}
 }
 
-// spent returns the limit that is used up for the longest time; nil if none is.
-func (b *budgets) spent(stored map[string]period, use amounts) (out *SpentError) {
+// spent returns an error for the limit that is used up, by what is stored and pending together; nil if none is. Of
+// several it takes the one that lasts longest.
+func (b *budgets) spent(stored map[string]period, pending amounts) (longest *SpentError) {
 	now := b.store.Now()
-	for _, l := range b.limits {
-		s := l.current(stored, now)
-		n, _ := use.byName(l.Name)
-		if s.Used += n; s.Used < l.Max {
+	for _, limit := range b.limits {
+		current := limit.current(stored, now)
+		amount, _ := pending.byName(limit.Name)
+		used := current.Used + amount
+		if used < limit.Max {
 			continue
 		}
-		until := time.UnixMilli(s.From).Add(l.Period)
-		if out == nil || until.After(out.Until) {
-			out = &SpentError{Limit: l, Used: s.Used, Until: until, RetryAfter: max(until.Sub(now).Truncate(time.Second)+time.Second, time.Second)}
+		until := time.UnixMilli(current.From).Add(limit.Period)
+		if longest == nil || until.After(longest.Until) {
+			retryAfter := max(until.Sub(now).Truncate(time.Second)+time.Second, time.Second)
+			longest = &SpentError{Limit: limit, Used: used, Until: until, RetryAfter: retryAfter}
 		}
 	}
-	return out
+	return longest
 }
 
 // current returns the limit's current period, or one that begins now.
@@ -288,23 +291,16 @@ func (b *budgets) load(ctx context.Context, caller string) (stored map[string]pe
 	return stored, revision, nil
 }
 
-// add adds to what is stored of a caller, and returns that.
+// add adds to what the store has of a caller, and returns the sum. Another process may store at the same time, so it
+// tries storeTries times, with a longer pause after each.
 func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[string]period, error) {
 	for try := range storeTries {
 		stored, revision, err := b.load(ctx, caller)
 		if err != nil {
 			return nil, err
 		}
-		// Periods of limits that are no longer configured are left out.
-		now, next, ttl := b.store.Now(), make(map[string]period), time.Duration(0)
-		for _, l := range b.limits {
-			s := l.current(stored, now)
-			n, _ := use.byName(l.Name)
-			s.Used += n
-			next[l.key()] = s
-			ttl = max(ttl, time.UnixMilli(s.From).Add(l.Period).Sub(now))
-		}
-		value, err := json.Marshal(next)
+		sum, ttl := b.sum(stored, use)
+		value, err := json.Marshal(sum)
 		if err != nil {
 			return nil, fmt.Errorf("encode what a caller has used: %w", err)
 		}
@@ -313,7 +309,7 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 			return nil, fmt.Errorf("store what a caller has used: %w", err)
 		}
 		if revision > 0 {
-			return next, nil
+			return sum, nil
 		}
 		select { // another process was faster
 		case <-time.After(rand.N(time.Millisecond << min(try, 7))):
@@ -322,4 +318,19 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 		}
 	}
 	return nil, errors.New("store what a caller has used: too many processes do at the same time")
+}
+
+// sum returns what is stored with use added, and the time until the last of its periods has passed. Periods of limits
+// that are no longer configured are left out.
+func (b *budgets) sum(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
+	now := b.store.Now()
+	sum = make(map[string]period)
+	for _, limit := range b.limits {
+		current := limit.current(stored, now)
+		amount, _ := use.byName(limit.Name)
+		current.Used += amount
+		sum[limit.key()] = current
+		ttl = max(ttl, time.UnixMilli(current.From).Add(limit.Period).Sub(now))
+	}
+	return sum, ttl
 }

@@ -88,7 +88,8 @@ func (m *Meter) AccountOf(caller auth.Identity) (a Account) {
 	if m.claim == "" {
 		return a
 	}
-	if a.Claim = caller.Claim(m.claim); len(a.Claim) > maxValue {
+	a.Claim = caller.Claim(m.claim)
+	if len(a.Claim) > maxValue {
 		a.Claim = Other
 	}
 	return a
@@ -131,22 +132,12 @@ func (m *Meter) Flush(ctx context.Context) {
 	}
 }
 
-// labels returns the labels of a measurement, within the bounds.
+// labels returns the labels of a measurement. Once there are maxClaims values of the claim, new ones are counted as
+// Other; once there are maxSets combinations, new ones have Other as their agent and model.
 func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.claim == "":
-		claim = ""
-	case claim == "":
-		claim = None
-	case !m.claims[claim]:
-		if len(m.claims) >= maxClaims {
-			claim = Other
-			break
-		}
-		m.claims[claim] = true
-	}
+	claim = m.claimLabelLocked(claim)
 	key := [3]string{agent, model, claim}
 	if m.sets[key] == nil && len(m.sets) >= maxSets {
 		key = [3]string{Other, Other, claim}
@@ -159,4 +150,20 @@ func (m *Meter) labels(agent, model, claim string) metric.AddOption {
 		m.sets[key] = metric.WithAttributeSet(attribute.NewSet(labels...))
 	}
 	return m.sets[key]
+}
+
+// claimLabelLocked returns the label for a value of the claim, which it remembers; "" if no claim is counted.
+func (m *Meter) claimLabelLocked(value string) string {
+	switch {
+	case m.claim == "":
+		return ""
+	case value == "":
+		return None
+	case m.claims[value]:
+		return value
+	case len(m.claims) >= maxClaims:
+		return Other
+	}
+	m.claims[value] = true
+	return value
 }
