@@ -197,20 +197,20 @@ func (c Call) wireBody(now int64, delivery string) any {
 			Args: c.Args, ArgsText: c.ArgsText, Result: c.Result, Error: c.Failure, Timestamp: now, DeliveryID: delivery,
 		}
 	}
-	w := wireRunEvent{
+	decoded := wireRunEvent{
 		Hook: c.Hook, RunID: c.RunID, ThreadID: c.ThreadID, Subject: c.Subject, Step: c.Step,
 		Request: c.Request, Interrupt: c.Waiting, Timestamp: now, DeliveryID: delivery,
 	}
 	if c.Answer != nil {
-		w.Result = c.Answer
+		decoded.Result = c.Answer
 	}
 	if c.End != nil {
-		w.Status, w.Error = c.End.Status, c.End.Error
+		decoded.Status, decoded.Error = c.End.Status, c.End.Error
 		if c.End.Result != nil {
-			w.Result = c.End.Result
+			decoded.Result = c.End.Result
 		}
 	}
-	return w
+	return decoded
 }
 
 // Sign returns the value of SignatureHeader for a body.

@@ -72,35 +72,35 @@ type Client struct {
 }
 
 // New returns a client of the service. It asks nothing yet.
-func New(o Options) (*Client, error) {
-	if err := fetch.CheckEndpoint("the URL", o.URL); err != nil {
+func New(opts Options) (*Client, error) {
+	if err := fetch.CheckEndpoint("the URL", opts.URL); err != nil {
 		return nil, err
 	}
-	if o.Secret.IsZero() {
+	if opts.Secret.IsZero() {
 		return nil, errors.New("there is no secret to sign with")
 	}
 	own := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment (S3.7)
 	var transport http.RoundTripper = own
-	if o.Transport != nil {
-		transport = o.Transport(own)
+	if opts.Transport != nil {
+		transport = opts.Transport(own)
 	}
-	if o.CurrentSecret == nil {
-		o.CurrentSecret = func() auth.Secret { return o.Secret }
+	if opts.CurrentSecret == nil {
+		opts.CurrentSecret = func() auth.Secret { return opts.Secret }
 	}
-	c := &Client{url: o.URL, secret: o.CurrentSecret, events: o.Events, tracer: cmp.Or[trace.Tracer](o.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
-	c.http = &http.Client{
+	client := &Client{url: opts.URL, secret: opts.CurrentSecret, events: opts.Events, tracer: cmp.Or[trace.Tracer](opts.Tracer, tracenoop.NewTracerProvider().Tracer(""))}
+	client.http = &http.Client{
 		Transport: transport,
 		// A redirect would show arguments and results to another host (F19).
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	meter := cmp.Or[metric.Meter](o.Meter, metricnoop.NewMeterProvider().Meter(""))
+	meter := cmp.Or[metric.Meter](opts.Meter, metricnoop.NewMeterProvider().Meter(""))
 	var err error
-	c.duration, err = meter.Float64Histogram("answerd.hook.duration", metric.WithUnit("s"),
+	client.duration, err = meter.Float64Histogram("answerd.hook.duration", metric.WithUnit("s"),
 		metric.WithDescription("Webhooks to HOOKS_URL, by hook and by what the reply does."))
 	if err != nil {
 		return nil, fmt.Errorf("create the hooks' metric: %w", err)
 	}
-	return c, nil
+	return client, nil
 }
 
 // Close closes the connections that wait for another question.
@@ -183,7 +183,8 @@ func (c *Client) postCall(ctx context.Context, call Call) (Reply, error) {
 // transportError returns why there was no reply. What net/http says names addresses, and
 // the URL with a key that it may hold.
 func transportError(ctx context.Context) error {
-	switch err := ctx.Err(); {
+	err := ctx.Err()
+	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the service did not answer within %s: %w", replyTimeout, err)
 	case err != nil:

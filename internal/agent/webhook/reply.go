@@ -80,7 +80,7 @@ func parseReply(about Event, text []byte) (Reply, error) {
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return Reply{}, errReply
 	}
-	var r Reply
+	var reply Reply
 	var structured stdjson.RawMessage
 	for name, value := range members {
 		if string(value) == "null" {
@@ -96,42 +96,43 @@ func parseReply(about Event, text []byte) (Reply, error) {
 		var err error
 		switch name {
 		case "content":
-			err = r.parseContent(value)
+			err = reply.parseContent(value)
 		case "structured":
 			structured = value
 		case "args":
-			if r.Args = value; value[0] != '{' {
+			reply.Args = value
+			if value[0] != '{' {
 				err = wrongType(name)
 			}
 		case "instructions":
-			err = unmarshal(name, value, &r.Instructions)
+			err = unmarshal(name, value, &reply.Instructions)
 		case "messages":
-			r.Messages, err = parseMessages(value)
+			reply.Messages, err = parseMessages(value)
 		case "abort":
-			err = unmarshal(name, value, &r.Abort)
+			err = unmarshal(name, value, &reply.Abort)
 		case "reason":
-			err = unmarshal(name, value, &r.Reason)
+			err = unmarshal(name, value, &reply.Reason)
 		}
 		if err != nil {
 			return Reply{}, err
 		}
 	}
 	if structured != nil {
-		if err := r.addStructured(structured); err != nil {
+		if err := reply.addStructured(structured); err != nil {
 			return Reply{}, err
 		}
 	}
-	r.Reason = cleanReason(r.Reason)
-	if err := r.validateReply(); err != nil {
+	reply.Reason = cleanReason(reply.Reason)
+	if err := reply.validateReply(); err != nil {
 		return Reply{}, err
 	}
-	return r, nil
+	return reply, nil
 }
 
 // wrongType returns the error for a member whose value is of another JSON type.
 func wrongType(name string) error { return fmt.Errorf("the reply's %s is of a wrong type", name) }
 
-// unmarshal decodes the member of that name. Its error has neither the value nor the words of the decoder.
+// unmarshal decodes the member with that name. Its error has neither the value nor the words of the decoder.
 func unmarshal(name string, value stdjson.RawMessage, to any) error {
 	if json.Unmarshal(value, to) != nil {
 		return wrongType(name)
@@ -170,11 +171,11 @@ var blockMembers = map[string][]string{
 // checkBlock returns what is wrong with a content block, as a continuation of the pointer to it, or
 // "".
 func checkBlock(raw stdjson.RawMessage) string {
-	var b map[string]stdjson.RawMessage
-	if json.Unmarshal(raw, &b) != nil || b == nil {
+	var members map[string]stdjson.RawMessage
+	if json.Unmarshal(raw, &members) != nil || members == nil {
 		return " is not an object"
 	}
-	kind, ok := stringOf(b["type"])
+	kind, ok := stringOf(members["type"])
 	if !ok {
 		return "/type is missing or not a string"
 	}
@@ -183,18 +184,18 @@ func checkBlock(raw stdjson.RawMessage) string {
 		return "/type must be text, image, audio, resource_link or resource"
 	}
 	for _, name := range names {
-		if _, ok := stringOf(b[name]); !ok {
+		if _, ok := stringOf(members[name]); !ok {
 			return "/" + name + " is missing or not a string"
 		}
 	}
 	switch kind {
 	case "image", "audio":
-		data, _ := stringOf(b["data"])
+		data, _ := stringOf(members["data"])
 		if _, err := base64.StdEncoding.DecodeString(data); err != nil || data == "" {
 			return "/data is not base64"
 		}
 	case "resource":
-		return checkResource(b["resource"])
+		return checkResource(members["resource"])
 	}
 	return ""
 }
@@ -256,7 +257,8 @@ func parseMessages(value stdjson.RawMessage) ([]string, error) {
 			Role    string `json:"role"`
 			Content string `json:"content"`
 		}
-		switch err := json.Unmarshal(raw, &m, json.RejectUnknownMembers(true)); {
+		err := json.Unmarshal(raw, &m, json.RejectUnknownMembers(true))
+		switch {
 		case err != nil:
 			return nil, fmt.Errorf("the reply's messages/%d is not {role, content} with two strings", i)
 		case m.Role != "user":
