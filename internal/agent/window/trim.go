@@ -22,22 +22,22 @@ type Result struct {
 	TooLarge      bool  // what cannot be left out does not fit the window
 }
 
-// Trim shortens c where its estimate is above the limit, before a request is made with it.
-func (w *Window) Trim(c *Conversation) Result {
-	w.sent = w.estimatePlain(c)
-	r := Result{Before: w.conversationTokens(c), Limit: w.promptLimit()}
-	r.After = r.Before
-	if w.size == 0 || r.Before <= r.Limit {
-		return r
+// Trim shortens conv where its estimate is above the limit, before a request is made with it.
+func (w *Window) Trim(conv *Conversation) Result {
+	w.sent = w.estimatePlain(conv)
+	result := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
+	result.After = result.Before
+	if w.size == 0 || result.Before <= result.Limit {
+		return result
 	}
-	r.Trimmed, r.After = true, w.fit(c, r.Limit)
-	least := r.After
+	result.Trimmed, result.After = true, w.fit(conv, result.Limit)
+	least := result.After
 	if !w.counted {
 		least /= 2 // the estimate may be too high by as much; the provider decides
 	}
-	r.TooLarge = least > r.Limit && !w.guessed
-	w.sent = w.estimatePlain(c)
-	return r
+	result.TooLarge = least > result.Limit && !w.guessed
+	w.sent = w.estimatePlain(conv)
+	return result
 }
 
 // Refusal holds what a provider named when it refused a conversation as too long, in tokens. 0
@@ -47,26 +47,26 @@ type Refusal struct {
 	Prompt int64 // as the provider counted it
 }
 
-// TrimRefused shortens c after the provider refused it as too long. It learns from that: the sizes
+// TrimRefused shortens conv after the provider refused it as too long. It learns from that: the sizes
 // of the window and the prompt if the provider named them, otherwise a size for an unknown window,
 // or a higher estimate. Trimmed is false if nothing was left out. Then another try may only
 // succeed with a shorter answer, and with TooLarge not even then.
-func (w *Window) TrimRefused(c *Conversation, refused Refusal) Result {
+func (w *Window) TrimRefused(conv *Conversation, refused Refusal) Result {
 	w.Observe(event.Usage{InputTokens: refused.Prompt})
 	w.LearnSize(refused.Window)
 	counted := refused.Prompt > 0 && w.Size() > 0
 	if !counted {
 		w.learnRefused(w.sentTokens())
 	}
-	r := Result{Before: w.conversationTokens(c), Limit: w.promptLimit()}
+	r := Result{Before: w.conversationTokens(conv), Limit: w.promptLimit()}
 	target := r.Limit
 	if !counted {
 		target = min(target, int64(float64(w.sentTokens())*retryTrimRatio))
 	}
-	r.After = w.fit(c, target)
+	r.After = w.fit(conv, target)
 	r.Trimmed = r.After != r.Before
 	r.TooLarge = counted && r.After >= w.size
-	w.sent = w.estimatePlain(c)
+	w.sent = w.estimatePlain(conv)
 	return r
 }
 
@@ -118,18 +118,18 @@ func (w *Window) conversationTokens(c *Conversation) int64 {
 	return sum
 }
 
-// requiredTokens estimates what fit leaves of c while it keeps the results of the last turn
+// requiredTokens estimates what fit leaves of conv while it keeps the results of the last turn
 // whole: the system prompt, the question, the earlier calls without long arguments, and the
 // last turn.
-func (w *Window) requiredTokens(c *Conversation) int64 {
-	sum := w.toolTokens(c.Tools)
-	turn := c.lastTurn()
-	for i := range c.Messages {
-		m := &c.Messages[i]
+func (w *Window) requiredTokens(conv *Conversation) int64 {
+	sum := w.toolTokens(conv.Tools)
+	turn := conv.lastTurn()
+	for i := range conv.Messages {
+		m := &conv.Messages[i]
 		switch {
 		case i == 0 || i >= turn:
 			sum += w.messageTokens(m)
-		case i > c.History && m.Role != llm.ToolRole:
+		case i > conv.History && m.Role != llm.ToolRole:
 			short := shortenArguments(m)
 			sum += w.messageTokens(&short)
 		}
@@ -137,8 +137,8 @@ func (w *Window) requiredTokens(c *Conversation) int64 {
 	return sum
 }
 
-// fit shortens c to at most limit tokens, as far as that is possible, and returns the estimate
-// for what is left. It works in this order and stops as soon as c fits:
+// fit shortens conv to at most limit tokens, as far as that is possible, and returns the estimate
+// for what is left. It works in this order and stops as soon as conv fits:
 //
 //  1. results of earlier turns become placeholders, the oldest first
 //  2. messages of the history are dropped, the oldest first
@@ -146,17 +146,17 @@ func (w *Window) requiredTokens(c *Conversation) int64 {
 //  4. results of the last turn are cut
 //
 // The system prompt, the question, every call and the last turn's messages stay.
-func (w *Window) fit(c *Conversation, limit int64) int64 {
-	tokens := w.conversationTokens(c)
-	if tokens > limit && w.requiredTokens(c) > limit {
+func (w *Window) fit(conv *Conversation, limit int64) int64 {
+	tokens := w.conversationTokens(conv)
+	if tokens > limit && w.requiredTokens(conv) > limit {
 		// Otherwise one huge result would drive out everything that was said before it.
-		tokens -= w.cutResults(c, limit/2)
+		tokens -= w.cutResults(conv, limit/2)
 	}
-	tokens -= w.replaceEarlierResults(c, tokens-limit)
-	tokens -= w.dropHistory(c, tokens-limit)
-	tokens -= w.shortenEarlierArguments(c, tokens-limit)
+	tokens -= w.replaceEarlierResults(conv, tokens-limit)
+	tokens -= w.dropHistory(conv, tokens-limit)
+	tokens -= w.shortenEarlierArguments(conv, tokens-limit)
 	if excess := tokens - limit; excess > 0 {
-		tokens -= w.cutResults(c, w.resultTokens(c)-excess)
+		tokens -= w.cutResults(conv, w.resultTokens(conv)-excess)
 	}
 	return tokens
 }
@@ -181,20 +181,20 @@ func (w *Window) replaceEarlierResults(c *Conversation, excess int64) (saved int
 
 // dropHistory drops the oldest messages of the history until it has saved excess tokens, and
 // returns what it saved.
-func (w *Window) dropHistory(c *Conversation, excess int64) (saved int64) {
+func (w *Window) dropHistory(conv *Conversation, excess int64) (saved int64) {
 	dropped := 0
-	for dropped < c.History && saved < excess {
+	for dropped < conv.History && saved < excess {
 		dropped++
-		saved += w.messageTokens(&c.Messages[dropped])
+		saved += w.messageTokens(&conv.Messages[dropped])
 		// The history goes on with a user's message. An answer without its question says
 		// little, and endpoints refuse a result without its call.
-		for dropped < c.History && c.Messages[dropped+1].Role != llm.User {
+		for dropped < conv.History && conv.Messages[dropped+1].Role != llm.User {
 			dropped++
-			saved += w.messageTokens(&c.Messages[dropped])
+			saved += w.messageTokens(&conv.Messages[dropped])
 		}
 	}
-	c.Messages = append(c.Messages[:1:1], c.Messages[dropped+1:]...)
-	c.History -= dropped
+	conv.Messages = append(conv.Messages[:1:1], conv.Messages[dropped+1:]...)
+	conv.History -= dropped
 	return saved
 }
 
@@ -234,8 +234,8 @@ const minResultTokens = 64
 // cutResults cuts the results of the last turn to limit tokens together, the longest ones
 // first, and returns what it saved. Each result may have an equal share of what the shorter
 // ones leave. It stops where a share would be below minResultTokens.
-func (w *Window) cutResults(c *Conversation, limit int64) (saved int64) {
-	results := c.lastResults()
+func (w *Window) cutResults(conv *Conversation, limit int64) (saved int64) {
+	results := conv.lastResults()
 	slices.SortStableFunc(results, func(a, b *llm.Message) int { return cmp.Compare(w.messageTokens(a), w.messageTokens(b)) })
 	for i, m := range results {
 		tokens, share := w.messageTokens(m), limit/int64(len(results)-i)
@@ -243,7 +243,7 @@ func (w *Window) cutResults(c *Conversation, limit int64) (saved int64) {
 			if share < minResultTokens {
 				return saved
 			}
-			w.cutResult(c, m, share)
+			w.cutResult(conv, m, share)
 		}
 		saved += tokens - w.messageTokens(m)
 		limit -= w.messageTokens(m)
@@ -253,23 +253,23 @@ func (w *Window) cutResults(c *Conversation, limit int64) (saved int64) {
 
 // cutResult cuts a result to a number of tokens and appends a note that says so. Images and
 // audio are left out first.
-func (w *Window) cutResult(c *Conversation, m *llm.Message, tokens int64) {
-	stored := c.storedAt(m, "; the whole is kept at ")
-	if len(m.Media) > 0 {
-		m.Media = nil
-		m.Text += fmt.Sprintf("\n[not shown, to make room%s]", stored)
-		if w.messageTokens(m) <= tokens {
+func (w *Window) cutResult(c *Conversation, message *llm.Message, tokens int64) {
+	stored := c.storedAt(message, "; the whole is kept at ")
+	if len(message.Media) > 0 {
+		message.Media = nil
+		message.Text += fmt.Sprintf("\n[not shown, to make room%s]", stored)
+		if w.messageTokens(message) <= tokens {
 			return
 		}
 	}
 	note := fmt.Sprintf("\n[cut here to make room%s]", stored)
-	excess := w.messageTokens(m) + w.textTokens(len(note)) - tokens + 1 // one more for rounding
-	keep := len(m.Text) - int(float64(excess)*bytesPerToken/w.factor) - 1
-	keep = max(min(keep, len(m.Text)-1), 0)
-	for keep > 0 && !utf8.RuneStart(m.Text[keep]) {
+	excess := w.messageTokens(message) + w.textTokens(len(note)) - tokens + 1 // one more for rounding
+	keep := len(message.Text) - int(float64(excess)*bytesPerToken/w.factor) - 1
+	keep = max(min(keep, len(message.Text)-1), 0)
+	for keep > 0 && !utf8.RuneStart(message.Text[keep]) {
 		keep--
 	}
-	m.Text = m.Text[:keep] + note
+	message.Text = message.Text[:keep] + note
 }
 
 // placeholder returns the message that replaces a result. The call keeps an answer, since
@@ -292,7 +292,7 @@ func (c *Conversation) storedAt(m *llm.Message, lead string) string {
 // longArguments is the size in bytes above which arguments are left out.
 const longArguments = 256
 
-// shortenArguments returns m without the long arguments of its calls. The calls themselves
+// shortenArguments returns the message without the long arguments of its calls. The calls themselves
 // stay: a model that does not know of them would make them again.
 func shortenArguments(m *llm.Message) llm.Message {
 	short := *m

@@ -122,20 +122,21 @@ func (w *Window) sentTokens() int64 { return int64(math.Ceil(float64(w.sent) * w
 func (w *Window) textTokens(n int) int64 { return int64(float64(n) / bytesPerToken * w.factor) }
 
 // messageTokens estimates one message.
-func (w *Window) messageTokens(m *llm.Message) int64 {
-	size := len(m.Text) + len(m.Tool)
-	for _, c := range m.Calls {
+func (w *Window) messageTokens(message *llm.Message) int64 {
+	size := len(message.Text) + len(message.Tool)
+	for _, c := range message.Calls {
 		size += len(c.Name) + len(c.Arguments) + tokensPerMessage*bytesPerToken
 	}
-	if x := m.Extensions; x != nil {
-		if size += len(x.Message); x.Content != nil {
-			size += len(x.Content) - len(m.Text) // the text is among the parts
+	if x := message.Extensions; x != nil {
+		size += len(x.Message)
+		if x.Content != nil {
+			size += len(x.Content) - len(message.Text) // the text is among the parts
 		}
 		for _, c := range x.Calls {
 			size += len(c)
 		}
 	}
-	return w.textTokens(size+tokensPerMessage*bytesPerToken) + mediaTokens(m)
+	return w.textTokens(size+tokensPerMessage*bytesPerToken) + mediaTokens(message)
 }
 
 // mediaTokens estimates the images and audio of a message. The factor does not apply: it
