@@ -76,7 +76,8 @@ func (l *streamLimiter) acquireReader(run string) (release func(), _ *problem) {
 
 // decrement subtracts 1 from the count of name, and removes a count of 0.
 func decrement(counts map[string]int, name string) {
-	if counts[name]--; counts[name] == 0 {
+	counts[name]--
+	if counts[name] == 0 {
 		delete(counts, name)
 	}
 }
@@ -134,7 +135,8 @@ type countedBody struct {
 // Read implements io.Reader.
 func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.read += n; b.read > smallBody && !b.hold(bodyCopies*int64(min(n, b.read-smallBody))) {
+	b.read += n
+	if b.read > smallBody && !b.hold(bodyCopies*int64(min(n, b.read-smallBody))) {
 		return 0, shortOfMemory()
 	}
 	return n, err
@@ -171,7 +173,7 @@ func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	})
 }
 
-// isProbe reports whether r comes from monitoring, which addresses the service by IP address and
+// isProbe reports whether the request comes from monitoring, which addresses the service by IP address and
 // must get an answer from an overloaded service too.
 func isProbe(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
@@ -179,19 +181,19 @@ func isProbe(r *http.Request) bool {
 
 // refusalProblem returns the problem of a run that the agent did not admit. It says whether this
 // caller or all callers together exceed a limit, and when to try again.
-func refusalProblem(r *agent.Refusal) *problem {
+func refusalProblem(refusal *agent.Refusal) *problem {
 	var p *problem
 	switch {
-	case errors.Is(r, agent.ErrTooMany):
+	case errors.Is(refusal, agent.ErrTooMany):
 		p = newProblem("rate_limited", "This caller has too many runs in progress.")
-	case errors.Is(r, agent.ErrTooFast):
+	case errors.Is(refusal, agent.ErrTooFast):
 		p = newProblem("rate_limited", "This caller starts runs too fast.")
-	case errors.Is(r, agent.ErrMemoryShort):
+	case errors.Is(refusal, agent.ErrMemoryShort):
 		p = newProblem("overloaded", "The service is short of memory at the moment.")
 	default:
 		p = newProblem("overloaded", "The service has too many runs in progress.")
 	}
-	p.header.Set("Retry-After", strconv.Itoa(int(r.RetryAfter/time.Second)))
+	p.header.Set("Retry-After", strconv.Itoa(int(refusal.RetryAfter/time.Second)))
 	return p
 }
 
@@ -215,7 +217,8 @@ func clientAddress(r *http.Request) string {
 	if err != nil {
 		return ""
 	}
-	if ip = ip.Unmap().WithZone(""); ip.Is6() {
+	ip = ip.Unmap().WithZone("")
+	if ip.Is6() {
 		network, _ := ip.Prefix(64)
 		return network.String()
 	}

@@ -21,12 +21,12 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
-	var q agui.Request
+	var request agui.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if q, err = agui.Decode(body); err == nil {
-			err = decodeOptions(q.Options, "/forwardedProps", &q.Request)
+		if request, err = agui.Decode(body); err == nil {
+			err = decodeOptions(request.Options, "/forwardedProps", &request.Request)
 		}
-		return q.Request, err
+		return request.Request, err
 	})
 	if err != nil {
 		return err
@@ -36,26 +36,26 @@ func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
 			return prefixPointer(err, "/forwardedProps", "messages")
 		}
 	}
-	if len(q.Answers) > 0 {
-		return h.resumeAGUI(w, r, q)
+	if len(request.Answers) > 0 {
+		return h.resumeAGUI(w, r, request)
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
 		return prefixPointer(err, "/forwardedProps", "messages")
 	}
-	h.streamAGUI(w, r, q, run, 0)
+	h.streamAGUI(w, r, request, run, 0)
 	return nil
 }
 
 // resumeAGUI answers the interrupts of the thread's suspended run and streams the rest of that run
 // as a new AG-UI run. It answers all interrupts or none, because the client shows the run as
 // running again. It ignores answers to interrupts that are no longer open.
-func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Request) error {
+func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agui.Request) error {
 	answers := make(map[string]agui.Answer)
-	for _, a := range q.Answers {
+	for _, a := range request.Answers {
 		answers[a.ID] = a
 	}
-	run, _, err := h.findSuspendedRun(r, q.ThreadID, func(i event.Interrupt) bool { _, ok := answers[i.ID]; return ok })
+	run, _, err := h.findSuspendedRun(r, request.ThreadID, func(i event.Interrupt) bool { _, ok := answers[i.ID]; return ok })
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, q agui.Requ
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
 		return err
 	}
-	h.streamAGUI(w, r, q, run, run.Last.Seq)
+	h.streamAGUI(w, r, request, run, run.Last.Seq)
 	return nil
 }
 

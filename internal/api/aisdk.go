@@ -25,35 +25,36 @@ func (h *Handler) postUIChat(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
-	var q aisdk.Request
+	var request aisdk.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if q, err = aisdk.Decode(body); err == nil {
-			err = decodeOptions(q.Options, "", &q.Request)
+		if request, err = aisdk.Decode(body); err == nil {
+			err = decodeOptions(request.Options, "", &request.Request)
 		}
-		return q.Request, err
+		return request.Request, err
 	})
 	if err != nil {
 		return err
 	}
-	if run, found, err := h.runOfChat(r, q.ThreadID); err != nil {
+	if run, found, err := h.runOfChat(r, request.ThreadID); err != nil {
 		return err
 	} else if found {
-		q.ThreadID, req.ThreadID = run.ThreadID, run.ThreadID
+		request.ThreadID, req.ThreadID = run.ThreadID, run.ThreadID
 	}
-	if len(q.Answers) > 0 {
+	if len(request.Answers) > 0 {
 		// A page posts its whole message, also with answers that it has given before. If none of them is
 		// to an open interrupt, the request can only be about results of the page's own tools.
-		switch run, open, err := h.findSuspendedRun(r, q.ThreadID, hasAnswerTo(q)); {
+		run, open, err := h.findSuspendedRun(r, request.ThreadID, hasAnswerTo(request))
+		switch {
 		case err != nil:
 			return err
 		case len(open) > 0:
-			return h.continueUIChat(w, r, q, run, open)
-		case !q.HasToolResults():
+			return h.continueUIChat(w, r, request, run, open)
+		case !request.HasToolResults():
 			return newProblem("conflict", "The interrupts that this request answers have been resolved already, or are no longer open.")
 		}
 	}
 	// Store what a later stream of the run needs: resumeUIChat may be served by another process.
-	stored := aisdk.StoredRequest{MessageID: q.MessageID, NoApprovals: req.ApprovalsDeclined}
+	stored := aisdk.StoredRequest{MessageID: request.MessageID, NoApprovals: req.ApprovalsDeclined}
 	req.Record = stored.Encode()
 	req.AskAtLimit = false // the format has no part for that question
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
@@ -74,7 +75,9 @@ func hasAnswerTo(q aisdk.Request) func(event.Interrupt) bool {
 // continueUIChat answers the open interrupts of a run and streams the rest of its message.
 func (h *Handler) continueUIChat(w http.ResponseWriter, r *http.Request, q aisdk.Request, run event.Run, open []event.Interrupt) error {
 	head := aisdk.DecodeStored(run.Request).Header(run)
-	head.MessageID, head.After, head.Outputs = q.MessageID, run.Last.Seq, make(map[string]json.RawMessage)
+	head.MessageID = q.MessageID
+	head.After = run.Last.Seq
+	head.Outputs = make(map[string]json.RawMessage)
 	var inputs []agent.Input
 	for _, a := range q.Answers {
 		if slices.ContainsFunc(open, func(i event.Interrupt) bool { return i.ID == a.ID }) {

@@ -57,12 +57,12 @@ func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
 // chatCompletions serves POST /v1/chat/completions. The format cannot ask a person, so the agent
 // declines everything that needs one.
 func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error {
-	var q chat.Request
+	var request chat.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if q, err = chat.Decode(body); err == nil {
-			err = native.DecodeOptions(q.Options, &q.Request)
+		if request, err = chat.Decode(body); err == nil {
+			err = native.DecodeOptions(request.Options, &request.Request)
 		}
-		return q.Request, err
+		return request.Request, err
 	})
 	if err != nil {
 		return err
@@ -75,9 +75,9 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	defaultModel, _ := h.Agent.Models()
-	head := chat.Header{ID: run.ID, Model: cmp.Or(q.Model, defaultModel), Created: run.Created}
-	if q.Stream {
-		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, q.IncludeUsage)))
+	head := chat.Header{ID: run.ID, Model: cmp.Or(request.Model, defaultModel), Created: run.Created}
+	if request.Stream {
+		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, request.IncludeUsage)))
 		return nil
 	}
 	c := chat.NewCollector(head)

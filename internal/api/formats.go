@@ -64,25 +64,27 @@ func (h *Handler) findSuspendedRun(r *http.Request, thread string, match func(ev
 	return event.Run{}, nil, nil
 }
 
-// untilSuspended returns f with a stream that ends when the run is suspended for what the format
-// can ask a person for. A suspension that is already over must not end it, so it asks the log for
-// the newest event; the frames of such a suspension, and of one for something else, are dropped, and
-// encoders continue as if it had not happened.
-func (h *Handler) untilSuspended(r *http.Request, f streamFormat, canAsk func(event.Suspended) bool) streamFormat {
-	suspended, appendEvent := false, f.append
-	f.append = func(buf []byte, e event.Event) []byte {
+// untilSuspended returns format with a stream that ends when the run is suspended for what the format
+// can ask a person for. It drops the frames of any other suspension, and encoders continue as if it had
+// not happened: one for something else, and one that is over, because the run has newer events.
+func (h *Handler) untilSuspended(r *http.Request, format streamFormat, canAsk func(event.Suspended) bool) streamFormat {
+	suspended, appendEvent := false, format.append
+	format.append = func(buf []byte, e event.Event) []byte {
 		encoded := appendEvent(buf, e)
-		if s, ok := e.Body.(event.Suspended); ok {
-			run, err := h.Log.Run(r.Context(), e.RunID)
-			if err != nil || run.Last.Seq != e.Seq || !canAsk(s) {
-				return encoded[:len(buf)]
-			}
-			suspended = true
+		suspension, ok := e.Body.(event.Suspended)
+		if !ok {
+			return encoded
 		}
+		run, err := h.Log.Run(r.Context(), e.RunID)
+		isOver := err != nil || run.Last.Seq != e.Seq
+		if isOver || !canAsk(suspension) {
+			return encoded[:len(buf)]
+		}
+		suspended = true
 		return encoded
 	}
-	f.ended = func() bool { return suspended }
-	return f
+	format.ended = func() bool { return suspended }
+	return format
 }
 
 // decodeOptions reads the member "answerd", which has native fields, of a request in an API format

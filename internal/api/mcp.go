@@ -21,7 +21,7 @@ const maxBatch = 32
 
 // newMCPServer returns the MCP server whose tools are the default agent and every named one.
 func (h *Handler) newMCPServer() *mcpserver.Handler {
-	o := mcpserver.Options{
+	opts := mcpserver.Options{
 		Tool: mcpserver.Tool{
 			Name: mcptool.Name, Title: mcptool.Title, Description: mcptool.Description,
 			InputSchema: mcptool.InputSchema, OutputSchema: mcptool.OutputSchema,
@@ -31,9 +31,9 @@ func (h *Handler) newMCPServer() *mcpserver.Handler {
 		Heartbeat: h.Heartbeat, Logger: h.Logger,
 	}
 	if h.Agent != nil && h.Agent.HasAgent(h.Agent.DefaultAgent()) {
-		o.MoreTools = h.agentTools
+		opts.MoreTools = h.agentTools
 	}
-	return mcpserver.New(o)
+	return mcpserver.New(opts)
 }
 
 // agentTools returns an MCP tool for each named agent that the caller may ask.
@@ -75,7 +75,8 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 	p := &statusFilter{ResponseWriter: w, drops: func(status int) bool {
 		return hasSession && (status == http.StatusForbidden || status == http.StatusNotFound)
 	}}
-	if h.mcpServer.ServeHTTP(p, r); p.dropped {
+	h.mcpServer.ServeHTTP(p, r)
+	if p.dropped {
 		return newProblem("not_found", "There is no such session.")
 	}
 	return nil
@@ -84,34 +85,34 @@ func (h *Handler) serveMCP(w http.ResponseWriter, r *http.Request) error {
 // callAnswerTool executes one call of the tool: it reads a run to its end, like POST /answer, or to
 // a suspension for which the client must make another call.
 func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserver.Result {
-	t := &answerCall{h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{})}
+	call := &answerCall{h: h, call: c, caller: identity(c.Request), reporter: mcptool.NewProgressReporter(), blocked: make(chan struct{})}
 	if c.Tool != mcptool.Name {
-		t.agent = c.Tool
-		d := definition.Find(h.Agent.Agents(t.caller), t.agent)
-		t.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput()
+		call.agent = c.Tool
+		d := definition.Find(h.Agent.Agents(call.caller), call.agent)
+		call.hasOwnOutput = d != nil && mcptool.AgentTool(d.ID, d.Description, d.OutputSchema).HasOwnOutput()
 	}
-	run, err := t.awaitAnswer(ctx)
+	run, err := call.awaitAnswer(ctx)
 	if err != nil {
-		return t.failed(ctx, run, err)
+		return call.failed(ctx, run, err)
 	}
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
-		if t.hasOwnOutput {
+		if call.hasOwnOutput {
 			return toCallResult(mcptool.OutputResult(end))
 		}
 		return toCallResult(mcptool.CompletedResult(run, end))
 	case event.Suspended:
-		requests := t.inputRequests(end.Interrupts)
+		requests := call.inputRequests(end.Interrupts)
 		if len(requests) == 0 {
 			suspended := mcptool.SuspendedResult(h.runStatus(run))
-			if t.hasOwnOutput {
+			if call.hasOwnOutput {
 				suspended.Structured, suspended.IsError = nil, true // it is no value of the tool's output schema
 			}
 			return toCallResult(suspended)
 		}
 		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
 	}
-	return t.failed(ctx, run, endProblem(run))
+	return call.failed(ctx, run, endProblem(run))
 }
 
 // toCallResult converts a result. mcptool does not import mcpserver, so each has its own type.

@@ -100,7 +100,9 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 			return event.Run{}, err
 		}
 	}
-	req.Hops, req.Interactive, req.Awaited = hops, true, true
+	req.Hops = hops
+	req.Interactive = true
+	req.Awaited = true
 	req.AskAtLimit = false // MCP has no form for that question
 	return t.h.Agent.Start(agent.ContinueTrace(ctx, t.call.MetaStrings()), t.caller, req)
 }
@@ -251,48 +253,48 @@ func newElicitation(i event.Interrupt, contentError string) mcpserver.Elicitatio
 	return e
 }
 
-// updateElicitations starts an elicitation for an interrupt that e opens. It withdraws the
-// elicitation of an interrupt that e resolves, because the interrupt has expired or was answered
+// updateElicitations starts an elicitation for an interrupt that the event opens. It withdraws the
+// elicitation of an interrupt that the event resolves, because the interrupt has expired or was answered
 // elsewhere, for example in the console. Each elicitation has a goroutine, because the call must
 // go on reading events while the client waits for its person.
 func (t *answerCall) updateElicitations(ctx context.Context, e event.Event) {
 	if withdraw := t.withdraw[mcptool.ResolvedInterrupt(e.Body)]; withdraw != nil {
 		withdraw()
 	}
-	i, ok := mcptool.InterruptOf(e.Body)
-	if !ok || !t.canElicit(i) {
+	interrupt, ok := mcptool.InterruptOf(e.Body)
+	if !ok || !t.canElicit(interrupt) {
 		return
 	}
 	if t.withdraw == nil {
 		t.withdraw = make(map[string]context.CancelFunc)
 	}
 	elicitCtx, withdraw := context.WithCancel(ctx)
-	t.withdraw[i.ID] = withdraw
+	t.withdraw[interrupt.ID] = withdraw
 	t.elicitations.Go(func() {
 		defer withdraw()
 		defer t.h.logPanic(elicitCtx, "elicit input from an MCP client")
-		t.relayInterrupt(elicitCtx, e.RunID, i)
+		t.relayInterrupt(elicitCtx, e.RunID, interrupt)
 	})
 }
 
 // relayInterrupt elicits an answer from the client and gives it to the run. If the content does
 // not match the schema, it asks again, at most maxElicitations times in all. If the client fails,
 // the answer is "cancel": without any answer the run would stay suspended.
-func (t *answerCall) relayInterrupt(ctx context.Context, run string, i event.Interrupt) {
+func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt event.Interrupt) {
 	contentError := ""
 	for n := range maxElicitations + 1 {
 		cancelled := mcpserver.ElicitResult{Action: mcpserver.ActionCancel}
 		answer := cancelled
 		if n < maxElicitations {
 			var err error
-			if answer, err = t.call.Elicit(ctx, newElicitation(i, contentError)); err != nil {
+			if answer, err = t.call.Elicit(ctx, newElicitation(interrupt, contentError)); err != nil {
 				answer = cancelled
 			}
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		err := t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(i, answer.Action, answer.Content))
+		err := t.h.Agent.Answer(ctx, t.caller, run, mcptool.InputOf(interrupt, answer.Action, answer.Content))
 		invalid, askAgain := errors.AsType[*agent.ContentError](err)
 		if askAgain {
 			contentError = describeContentError(invalid)

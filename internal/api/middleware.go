@@ -282,7 +282,8 @@ func (h *Handler) trimBasePath(path string) string {
 	if after, ok := strings.CutPrefix(path, resourceMetadataPath); ok {
 		wellKnown, rest = resourceMetadataPath, after
 	}
-	switch after, ok := strings.CutPrefix(rest, h.basePath); {
+	after, ok := strings.CutPrefix(rest, h.basePath)
+	switch {
 	case ok && strings.HasPrefix(after, "/"), ok && after == "" && wellKnown != "":
 		return wellKnown + after
 	}

@@ -82,7 +82,7 @@ func (h *Handler) getResourceMetadata(w http.ResponseWriter, r *http.Request) er
 	return nil
 }
 
-// metadataURL returns the URL of the metadata of the resource that r asks for, which a
+// metadataURL returns the URL of the metadata of the resource that the request asks for, which a
 // WWW-Authenticate challenge names (RFC 9728 section 5.1).
 func (h *Handler) metadataURL(r *http.Request) string {
 	resourcePath := ""

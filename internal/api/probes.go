@@ -61,7 +61,8 @@ func (h *Handler) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 // getConsole serves the console and its files.
 func (h *Handler) getConsole(w http.ResponseWriter, r *http.Request) error {
 	f := &statusFilter{ResponseWriter: w, drops: func(status int) bool { return status == http.StatusNotFound }}
-	if h.Console.ServeHTTP(f, r); f.dropped {
+	h.Console.ServeHTTP(f, r)
+	if f.dropped {
 		return notFound(w, r)
 	}
 	return nil

@@ -97,7 +97,7 @@ func newProblem(code, detail string) *problem {
 // Error implements error, so that a handler can return a problem.
 func (p *problem) Error() string { return p.Code + ": " + p.Detail }
 
-// withRetryAfter makes p tell the caller to try again after a second.
+// withRetryAfter makes the problem tell the caller to try again after a second.
 func (p *problem) withRetryAfter() *problem {
 	p.header.Set("Retry-After", "1")
 	return p
@@ -228,21 +228,23 @@ func fieldProblem(pointer, detail string) *problem {
 
 // runProblem returns the problem of a run that failed. A code that this version does not know,
 // such as one that another version stored, becomes internal.
-func runProblem(run event.Run, e event.RunError) *problem {
-	code := e.Code
+func runProblem(run event.Run, runErr event.RunError) *problem {
+	code := runErr.Code
 	if _, ok := problemKinds[code]; !ok {
 		code = "internal"
 	}
-	p := newProblem(code, e.Message)
-	p.Instance, p.TraceID, p.unknownModel = "/runs/"+run.ID, run.TraceID, e.Reason == event.ModelNotFound
+	p := newProblem(code, runErr.Message)
+	p.Instance = "/runs/" + run.ID
+	p.TraceID = run.TraceID
+	p.unknownModel = runErr.Reason == event.ModelNotFound
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.withRetryAfter()
 	}
-	for _, f := range e.Errors {
+	for _, f := range runErr.Errors {
 		p.Errors = append(p.Errors, native.FieldError(f))
 	}
-	if e.RetryAfter > 0 {
-		p.header.Set("Retry-After", strconv.FormatInt(e.RetryAfter, 10))
+	if runErr.RetryAfter > 0 {
+		p.header.Set("Retry-After", strconv.FormatInt(runErr.RetryAfter, 10))
 	}
 	return p
 }
@@ -303,7 +305,9 @@ func openAIError(p *problem, path string) (status int, body any) {
 	status, code, message, param := p.Status, p.Code, p.Detail, p.param
 	switch {
 	case p.unknownModel:
-		status, code, param = http.StatusNotFound, event.ModelNotFound, "model"
+		status = http.StatusNotFound
+		code = event.ModelNotFound
+		param = "model"
 	case code == "model_rate_limited":
 		status = http.StatusTooManyRequests
 	}
@@ -373,19 +377,19 @@ var toolCodes = map[string]string{
 
 // toolProblem returns the problem of a failed tool call. Kinds that toolCodes does not list are
 // failures of the tool or its server.
-func toolProblem(e *agent.ToolCallError) *problem {
-	code, ok := toolCodes[e.Kind]
+func toolProblem(callErr *agent.ToolCallError) *problem {
+	code, ok := toolCodes[callErr.Kind]
 	if !ok {
 		code = "tool_error"
 	}
-	p := newProblem(code, e.Payload)
-	if len(e.Errors) > 0 {
+	p := newProblem(code, callErr.Payload)
+	if len(callErr.Errors) > 0 {
 		p.Detail = "The arguments do not match the tool's input schema."
 	}
-	for _, f := range e.Errors {
+	for _, f := range callErr.Errors {
 		p.Errors = append(p.Errors, native.FieldError{Pointer: "/args" + f.Pointer, Detail: f.Detail})
 	}
-	p.Kind, p.CallID = e.Kind, e.CallID
+	p.Kind, p.CallID = callErr.Kind, callErr.CallID
 	return p
 }
 

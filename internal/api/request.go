@@ -60,7 +60,7 @@ func (h *Handler) readBody(r *http.Request) ([]byte, error) {
 	return nil, newProblem("invalid_request", "The body is incomplete, or its chunks are malformed.")
 }
 
-// withIdempotencyKey returns req with the Idempotency-Key of r, if it has one. The fingerprint
+// withIdempotencyKey returns req with the Idempotency-Key of the HTTP request, if it has one. The fingerprint
 // makes the agent refuse the key with another path or body. The native routes count as one path,
 // since all of them take the same question; their bodies are compared in the canonical form of
 // RFC 8785, because a query has no spelling of its own.

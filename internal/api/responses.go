@@ -21,46 +21,49 @@ import (
 
 // createResponse serves POST /v1/responses.
 func (h *Handler) createResponse(w http.ResponseWriter, r *http.Request) error {
-	var q responses.Request
+	var request responses.Request
 	req, err := h.decodeRequest(r, func(body []byte) (_ agent.Request, err error) {
-		if q, err = responses.Decode(body); err == nil {
-			err = native.DecodeOptions(q.Options, &q.Request)
+		if request, err = responses.Decode(body); err == nil {
+			err = native.DecodeOptions(request.Options, &request.Request)
 		}
-		if err == nil && len(q.Approvals) == 0 {
-			err = h.continueThread(r, &q)
+		if err == nil && len(request.Approvals) == 0 {
+			err = h.continueThread(r, &request)
 		}
-		return q.Request, err
+		return request.Request, err
 	})
 	if err != nil {
 		return err
 	}
-	if len(q.Approvals) > 0 {
-		return h.answerApprovals(w, r, q)
+	if len(request.Approvals) > 0 {
+		return h.answerApprovals(w, r, request)
 	}
 	// Use the stored form for this response too, so that it is the same when it is retrieved later.
-	record := q.EncodeStored()
+	record := request.EncodeStored()
 	stored, _ := responses.DecodeStored(record)
 	req.Record = responses.NotStored
-	if q.IsStored() {
+	if request.IsStored() {
 		// The caller's next request can answer an approval. Elicitations and limits have no item
 		// in this format, so they could not be answered.
-		req.Interactive, req.FormsDeclined, req.AskAtLimit, req.Record = true, true, false, record
-		req.Awaited = !q.Stream
+		req.Interactive = true
+		req.FormsDeclined = true
+		req.AskAtLimit = false
+		req.Record = record
+		req.Awaited = !request.Stream
 	}
 	if err := h.selectAgent(&req); err != nil {
 		return err
 	}
 	run, err := h.Agent.Start(r.Context(), identity(r), req)
 	if err != nil {
-		return startProblem(err, q)
+		return startProblem(err, request)
 	}
-	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, q.Stream, q.Background)
+	return h.sendResponse(w, r, responseSpan{run: run, request: stored}, request.Stream, request.Background)
 }
 
 // continueThread makes the request continue the thread of the previous response, after that response. It
 // replaces references to items of earlier responses by the items.
-func (h *Handler) continueThread(r *http.Request, q *responses.Request) error {
-	err := q.ResolveReferences(func(run string) ([]event.Event, error) {
+func (h *Handler) continueThread(r *http.Request, request *responses.Request) error {
+	err := request.ResolveReferences(func(run string) ([]event.Event, error) {
 		if _, err := h.ownedRun(r, run); err != nil {
 			return nil, err
 		}
@@ -69,14 +72,14 @@ func (h *Handler) continueThread(r *http.Request, q *responses.Request) error {
 	if err != nil {
 		return err
 	}
-	if q.ConversationID != "" && q.ThreadID != q.ConversationID {
+	if request.ConversationID != "" && request.ThreadID != request.ConversationID {
 		return &responses.Invalid{Param: "conversation", Message: "names another thread than answerd.thread_id"}
 	}
-	if q.PreviousID == "" {
+	if request.PreviousID == "" {
 		return nil
 	}
-	id, _, _ := responses.ParseID(q.PreviousID)
-	previous, err := h.findResponse(r, q.PreviousID)
+	id, _, _ := responses.ParseID(request.PreviousID)
+	previous, err := h.findResponse(r, request.PreviousID)
 	if errors.Is(err, event.ErrGone) { // the thread may have its turn longer than the log has its events
 		previous.run, err = h.ownedRun(r, id)
 		if errors.Is(err, event.ErrGone) && previous.run.ThreadID != "" {
@@ -86,29 +89,30 @@ func (h *Handler) continueThread(r *http.Request, q *responses.Request) error {
 	if err != nil {
 		return missingResponse(err, "previous_response_id")
 	}
-	if q.ThreadID != "" && q.ThreadID != previous.run.ThreadID {
+	if request.ThreadID != "" && request.ThreadID != previous.run.ThreadID {
 		return &responses.Invalid{Param: "answerd.thread_id", Message: "is not the thread of the previous response"}
 	}
-	q.ThreadID, q.AfterRun = previous.run.ThreadID, id
+	request.ThreadID, request.AfterRun = previous.run.ThreadID, id
 	return nil
 }
 
 // startProblem returns the error of a run that did not start as the problem of the parameter that is the
 // cause.
-func startProblem(err error, q responses.Request) error {
+func startProblem(err error, request responses.Request) error {
 	busy, isBusy := errors.AsType[*event.BusyError](err)
 	bad, isInvalid := errors.AsType[*agent.InvalidError](err)
 	switch {
 	case isInvalid && strings.HasPrefix(bad.Pointer, "/servers/"):
 		index, _ := strconv.Atoi(strings.TrimPrefix(bad.Pointer, "/servers/")) // the agent made it of a number
-		return &responses.Invalid{Param: q.ServerParam(index), Message: bad.Detail}
+		return &responses.Invalid{Param: request.ServerParam(index), Message: bad.Detail}
 	case errors.Is(err, thread.ErrNoTurn):
-		p := newProblem("not_found", "Previous response with id '"+q.PreviousID+"' not found.")
+		p := newProblem("not_found", "Previous response with id '"+request.PreviousID+"' not found.")
 		p.param = "previous_response_id"
 		return p
 	case isBusy:
 		p, _ := problemFor(busy)
-		if p.param = "conversation"; q.PreviousID != "" {
+		p.param = "conversation"
+		if request.PreviousID != "" {
 			p.param = "previous_response_id"
 		}
 		return p
@@ -151,22 +155,23 @@ func (h *Handler) allEvents(ctx context.Context, run string) ([]event.Event, err
 
 // sendResponse answers with a response whose run was started or resumed: as a stream, as it is now
 // (background), or when it has ended.
-func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, s responseSpan, stream, background bool) error {
-	head, err := h.responseHeader(r, s, 0)
+func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span responseSpan, stream, background bool) error {
+	head, err := h.responseHeader(r, span, 0)
 	if err != nil {
 		return err
 	}
 	switch {
 	case stream:
-		h.streamResponse(w, r, s, head)
+		h.streamResponse(w, r, span, head)
 		return nil
 	case background:
-		return h.writeResponse(w, r, s, head)
+		return h.writeResponse(w, r, span, head)
 	}
 	enc, calledTools, seen := responses.NewEncoder(head), false, int64(0)
 	// closedChannel stops the wait at a suspension, because that ends the response.
-	run, err := h.awaitRun(r.Context(), s.run.ID, closedChannel, func(e event.Event) {
-		if seen++; e.Seq == seen {
+	run, err := h.awaitRun(r.Context(), span.run.ID, closedChannel, func(e event.Event) {
+		seen++
+		if e.Seq == seen {
 			enc.Encode(e)
 		}
 		call, ok := e.Body.(event.ToolCall)
@@ -212,9 +217,9 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 
 // getResponse serves GET /v1/responses/{response_id}, as a stream if the query has stream=true.
 func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
-	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	span, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err == nil {
-		err = s.checkReadable()
+		err = span.checkReadable()
 	}
 	if err != nil {
 		return missingResponse(err, "response_id")
@@ -235,41 +240,41 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 		}
 		skip = int(n) + 1 // sequence numbers start at 0
 	}
-	head, err := h.responseHeader(r, s, skip)
+	head, err := h.responseHeader(r, span, skip)
 	if err != nil {
 		return err
 	}
 	if stream {
-		h.streamResponse(w, r, s, head)
+		h.streamResponse(w, r, span, head)
 		return nil
 	}
-	return h.writeResponse(w, r, s, head)
+	return h.writeResponse(w, r, span, head)
 }
 
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response as
 // it is after cancelWait, if the run has not ended by then.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
-	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	span, err := h.findResponse(r, chi.URLParam(r, "response_id"))
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
-	head, err := h.responseHeader(r, s, 0)
+	head, err := h.responseHeader(r, span, 0)
 	if err != nil {
 		return err
 	}
-	if _, err := h.cancelAndWait(r, s.run.ID); err != nil && !errors.Is(err, errCallerGone) {
+	if _, err := h.cancelAndWait(r, span.run.ID); err != nil && !errors.Is(err, errCallerGone) {
 		return err
 	}
-	return h.writeResponse(w, r, s, head)
+	return h.writeResponse(w, r, span, head)
 }
 
 // answerApprovals gives the run the answers to its approval requests, all or none, and sends the
 // response that follows. That response begins where the one that asked has ended. A client may
 // repeat the request because it lost the response; answers that the run already has are then not
 // given again.
-func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q responses.Request) error {
-	id := q.Approvals[0].Run
-	s, err := h.findResponse(r, responses.FormatID(id, responses.Span{}))
+func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, request responses.Request) error {
+	id := request.Approvals[0].Run
+	span, err := h.findResponse(r, responses.FormatID(id, responses.Span{}))
 	if err != nil {
 		return missingResponse(err, "input")
 	}
@@ -278,7 +283,7 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q resp
 		return missingResponse(err, "input")
 	}
 	var inputs []agent.Input
-	for _, a := range q.Approvals {
+	for _, a := range request.Approvals {
 		if !hasApproval(events, a) {
 			inputs = append(inputs, agent.Input{ID: a.Interrupt, Approved: &a.Approve, Reason: a.Reason})
 		}
@@ -294,11 +299,11 @@ func (h *Handler) answerApprovals(w http.ResponseWriter, r *http.Request, q resp
 		return err
 	}
 	notGiven := func(a responses.Approval) bool { return !hasApproval(events, a) }
-	if repeated && slices.ContainsFunc(q.Approvals, notGiven) {
+	if repeated && slices.ContainsFunc(request.Approvals, notGiven) {
 		return newProblem("conflict", "This approval request has been answered differently, or is no longer open.")
 	}
-	s.Span = spanAnswering(events, q.Approvals)
-	return h.sendResponse(w, r, s, q.Stream, q.Background)
+	span.Span = spanAnswering(events, request.Approvals)
+	return h.sendResponse(w, r, span, request.Stream, request.Background)
 }
 
 // hasApproval reports whether the run has this answer to an approval request already. A client

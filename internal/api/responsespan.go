@@ -107,27 +107,27 @@ func (h *Handler) encodeSpan(ctx context.Context, s responseSpan, enc *responses
 // of the stream that the caller already has. Apart from the lists of tools and the name of the default
 // model, it depends on the stored request and the log alone. So the response is the same whenever it is
 // encoded, also in another process.
-func (h *Handler) responseHeader(r *http.Request, s responseSpan, skip int) (responses.Header, error) {
+func (h *Handler) responseHeader(r *http.Request, span responseSpan, skip int) (responses.Header, error) {
 	defaultModel, _ := h.Agent.Models()
 	head := responses.Header{
-		ID: responses.FormatID(s.run.ID, s.Span), Created: s.run.Created, Model: cmp.Or(s.request.Model, defaultModel),
-		PreviousID: s.request.PreviousID, Conversation: s.request.Conversation, Echo: s.request.Echo, Span: s.Span, Skip: skip, Whole: s.isWhole(),
+		ID: responses.FormatID(span.run.ID, span.Span), Created: span.run.Created, Model: cmp.Or(span.request.Model, defaultModel),
+		PreviousID: span.request.PreviousID, Conversation: span.request.Conversation, Echo: span.request.Echo, Span: span.Span, Skip: skip, Whole: span.isWhole(),
 	}
-	if s.After > 0 {
-		events, err := h.allEvents(r.Context(), s.run.ID)
+	if span.After > 0 {
+		events, err := h.allEvents(r.Context(), span.run.ID)
 		if err != nil {
 			return responses.Header{}, err
 		}
-		head.PreviousID = responses.FormatID(s.run.ID, spanEndingAt(events, s.After))
+		head.PreviousID = responses.FormatID(span.run.ID, spanEndingAt(events, span.After))
 	} else {
-		head.ToolLists = h.toolLists(r, s.run.Agent, s.request)
+		head.ToolLists = h.toolLists(r, span.run.Agent, span.request)
 	}
 	return head, nil
 }
 
 // spanEndingAt returns the span of the response that ended with the event end. If the caller gave
 // the run its approvals one after the other, that is the response to all of them.
-func spanEndingAt(events []event.Event, end int64) (s responses.Span) {
+func spanEndingAt(events []event.Event, end int64) (span responses.Span) {
 	newRequests := false       // the run has asked for approvals since lastSuspension
 	lastSuspension := int64(0) // sequence number
 	for _, e := range events {
@@ -138,18 +138,18 @@ func spanEndingAt(events []event.Event, end int64) (s responses.Span) {
 		case event.ApprovalRequired:
 			newRequests = true
 		case event.ApprovalResolved:
-			if lastSuspension > s.After {
-				s.Until = e.Seq
+			if lastSuspension > span.After {
+				span.Until = e.Seq
 			}
 		case event.Suspended:
 			lastSuspension = e.Seq
 			if newRequests { // the run has suspended for new requests, so a new response begins
-				s = responses.Span{After: e.Seq}
+				span = responses.Span{After: e.Seq}
 			}
 			newRequests = false
 		}
 	}
-	return s
+	return span
 }
 
 // spanAnswering returns the span of the response that follows those approvals, which the run has
@@ -157,7 +157,7 @@ func spanEndingAt(events []event.Event, end int64) (s responses.Span) {
 // suspended for the other (12), and gets that too (13). A request that answers both has the span After
 // 10, Until 13: the suspension 12 is within the response and does not end it. A request that answers the
 // second one alone has After 12.
-func spanAnswering(events []event.Event, approvals []responses.Approval) (s responses.Span) {
+func spanAnswering(events []event.Event, approvals []responses.Approval) (span responses.Span) {
 	lastSuspension, firstSuspension := int64(0), int64(0) // before any of the approvals, before the first
 	for _, e := range events {
 		switch b := e.Body.(type) {
@@ -169,17 +169,17 @@ func spanAnswering(events []event.Event, approvals []responses.Approval) (s resp
 			}
 			if firstSuspension == 0 {
 				firstSuspension = lastSuspension
-				s.After = lastSuspension
+				span.After = lastSuspension
 			}
 			if lastSuspension > firstSuspension {
-				s.Until = e.Seq
+				span.Until = e.Seq
 			}
 		}
 	}
 	if firstSuspension == 0 { // the log does not have the approvals yet
-		s.After = lastSuspension
+		span.After = lastSuspension
 	}
-	return s
+	return span
 }
 
 // toolLists returns the tools of the MCP servers that the request named, as far as the caller and the
@@ -211,9 +211,9 @@ const (
 
 // listInputItems serves GET /v1/responses/{response_id}/input_items.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
-	s, err := h.findResponse(r, chi.URLParam(r, "response_id"))
-	if err == nil && s.isWhole() {
-		err = s.needConversation()
+	span, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	if err == nil && span.isWhole() {
+		err = span.needConversation()
 	}
 	if err != nil {
 		return missingResponse(err, "response_id")
@@ -231,12 +231,12 @@ func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
 		return queryProblem("order", "must be asc or desc")
 	}
 	var events []event.Event
-	if s.After > 0 { // InputItems needs the events only then
-		if events, err = h.allEvents(r.Context(), s.run.ID); err != nil {
+	if span.After > 0 { // InputItems needs the events only then
+		if events, err = h.allEvents(r.Context(), span.run.ID); err != nil {
 			return missingResponse(err, "response_id")
 		}
 	}
-	items := s.request.InputItems(responses.FormatID(s.run.ID, s.Span), events)
+	items := span.request.InputItems(responses.FormatID(span.run.ID, span.Span), events)
 	if order == "desc" {
 		slices.Reverse(items)
 	}

@@ -12,37 +12,37 @@ import (
 
 // newRouter returns the route table of the service. The first middleware of a list runs first.
 func (h *Handler) newRouter() chi.Router {
-	r := chi.NewRouter()
+	router := chi.NewRouter()
 	// recoverPanic comes first, since it also makes the writer that the others answer with. Everything
 	// that refuses a request without reading it comes before what needs the caller's identity.
-	r.Use(h.recoverPanic, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders, h.handleCORS)
-	r.NotFound(h.withProblems(notFound))
-	r.MethodNotAllowed(h.withProblems(methodNotAllowed))
+	router.Use(h.recoverPanic, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders, h.handleCORS)
+	router.NotFound(h.withProblems(notFound))
+	router.MethodNotAllowed(h.withProblems(methodNotAllowed))
 
 	// Public: no token. Everything here can be read without starting anything, so it
 	// answers HEAD too (RFC 9110 section 9.1).
-	getOrHead(r, "/healthz", h.withProblems(h.getHealth))
-	getOrHead(r, "/readyz", h.withProblems(h.getReadiness))
-	getOrHead(r, "/openapi.yaml", h.withProblems(h.getOpenAPI))
-	getOrHead(r, "/openapi/{file}", h.withProblems(h.getOpenAPI))
-	getOrHead(r, "/.well-known/jwks.json", h.withProblems(h.getReceiptKeys))
-	getOrHead(r, resourceMetadataPath, h.withProblems(h.getResourceMetadata))
-	getOrHead(r, resourceMetadataPath+"/mcp", h.withProblems(h.getResourceMetadata))
+	getOrHead(router, "/healthz", h.withProblems(h.getHealth))
+	getOrHead(router, "/readyz", h.withProblems(h.getReadiness))
+	getOrHead(router, "/openapi.yaml", h.withProblems(h.getOpenAPI))
+	getOrHead(router, "/openapi/{file}", h.withProblems(h.getOpenAPI))
+	getOrHead(router, "/.well-known/jwks.json", h.withProblems(h.getReceiptKeys))
+	getOrHead(router, resourceMetadataPath, h.withProblems(h.getResourceMetadata))
+	getOrHead(router, resourceMetadataPath+"/mcp", h.withProblems(h.getResourceMetadata))
 	if h.Console != nil {
-		getOrHead(r, "/", h.withProblems(h.getConsole))
-		getOrHead(r, "/console/*", h.withProblems(h.getConsole))
+		getOrHead(router, "/", h.withProblems(h.getConsole))
+		getOrHead(router, "/console/*", h.withProblems(h.getConsole))
 	}
 
 	// The browser returns here from an authorization server, so any origin may send it.
 	// A callback works once: no HEAD.
-	r.Get("/oauth/callback", h.oauthCallback)
+	router.Get("/oauth/callback", h.oauthCallback)
 
 	// Metrics need a token like the API, but they count as no open request.
 	if h.Metrics != nil {
-		getOrHead(r, "/metrics", h.authenticate(h.Metrics))
+		getOrHead(router, "/metrics", h.authenticate(h.Metrics))
 	}
 
-	r.Group(func(r chi.Router) {
+	router.Group(func(r chi.Router) {
 		// A preflight (handleCORS) never gets here, and has no token. limitOpenRequests counts by caller,
 		// so it follows authenticate; countBody wraps the body, which nobody may have read before.
 		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests, h.countBody)
@@ -105,7 +105,7 @@ func (h *Handler) newRouter() chi.Router {
 		r.Post("/mcp", h.withProblems(h.serveMCP))
 		r.Delete("/mcp", h.withProblems(h.serveMCP))
 	})
-	return r
+	return router
 }
 
 // getOrHead adds a route that answers both GET and HEAD.
@@ -115,37 +115,37 @@ func getOrHead(r chi.Router, path string, handler http.Handler) {
 }
 
 // New returns the API. The caller must Close it.
-func New(o Options) *Handler {
-	if o.MaxBody <= 0 {
-		o.MaxBody = 1 << 20
+func New(opts Options) *Handler {
+	if opts.MaxBody <= 0 {
+		opts.MaxBody = 1 << 20
 	}
-	if o.Heartbeat <= 0 {
-		o.Heartbeat = 15 * time.Second
+	if opts.Heartbeat <= 0 {
+		opts.Heartbeat = 15 * time.Second
 	}
-	if o.WriteTimeout <= 0 {
-		o.WriteTimeout = 10 * time.Second
+	if opts.WriteTimeout <= 0 {
+		opts.WriteTimeout = 10 * time.Second
 	}
-	if o.MaxStreams <= 0 {
-		o.MaxStreams = 10_000
+	if opts.MaxStreams <= 0 {
+		opts.MaxStreams = 10_000
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.TraceID == nil {
-		o.TraceID = func(context.Context) string { return "" }
+	if opts.TraceID == nil {
+		opts.TraceID = func(context.Context) string { return "" }
 	}
-	if o.OnAuthFailure == nil {
-		o.OnAuthFailure = func(context.Context, string) {}
+	if opts.OnAuthFailure == nil {
+		opts.OnAuthFailure = func(context.Context, string) {}
 	}
-	h := &Handler{Options: o, started: time.Now(), limiter: newStreamLimiter()}
+	h := &Handler{Options: opts, started: time.Now(), limiter: newStreamLimiter()}
 	h.mcpServer = h.newMCPServer()
 	h.routes = h.newRouter()
-	h.basePath = basePathOf(o.PublicURL)
+	h.basePath = basePathOf(opts.PublicURL)
 	h.Handler = h.stripBasePath(h.routes)
 	return h
 }
 
-// RoutePattern returns the pattern of the route that serves r, such as /runs/{run_id}; "" if
+// RoutePattern returns the pattern of the route that serves the request, such as /runs/{run_id}; "" if
 // there is none. Traces and metrics name requests with it.
 func (h *Handler) RoutePattern(r *http.Request) string {
 	match := chi.NewRouteContext()

@@ -265,18 +265,18 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	query := r.URL.Query()
-	f := event.Filter{
+	filter := event.Filter{
 		Owner:    ownerOf(r),
 		ThreadID: query.Get("thread_id"), Status: event.Status(query.Get("status")), Before: query.Get("before"),
 	}
-	if query.Has("status") && !slices.Contains(listStatuses, f.Status) {
+	if query.Has("status") && !slices.Contains(listStatuses, filter.Status) {
 		return newProblem("invalid_request", "The parameter status must be the status of a run.")
 	}
 	var err error
-	if f.Limit, err = queryLimit(query, 0, event.MaxPage); err != nil {
+	if filter.Limit, err = queryLimit(query, 0, event.MaxPage); err != nil {
 		return err
 	}
-	page, err := h.Log.Runs(r.Context(), f)
+	page, err := h.Log.Runs(r.Context(), filter)
 	if errors.Is(err, event.ErrInvalidPosition) {
 		return newProblem("invalid_request", "The parameter before must be the next of an earlier page.")
 	}
@@ -311,9 +311,9 @@ func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 	if run.Agent == "" { // only named agents ask others
 		return h.Log.Delete(ctx, run.ID)
 	}
-	f := event.Filter{Owner: run.Owner, ThreadID: run.ThreadID, Children: true, Limit: event.MaxPage}
+	filter := event.Filter{Owner: run.Owner, ThreadID: run.ThreadID, Children: true, Limit: event.MaxPage}
 	for {
-		page, err := h.Log.Runs(ctx, f)
+		page, err := h.Log.Runs(ctx, filter)
 		if err != nil {
 			return err
 		}
@@ -325,7 +325,8 @@ func (h *Handler) deleteWithChildren(ctx context.Context, run event.Run) error {
 				return err
 			}
 		}
-		if f.Before = page.Next; f.Before == "" {
+		filter.Before = page.Next
+		if filter.Before == "" {
 			return h.Log.Delete(ctx, run.ID)
 		}
 	}

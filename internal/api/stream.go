@@ -36,7 +36,7 @@ type stream struct {
 // each event, in order, by the goroutine of the request.
 type streamFormat struct {
 	header http.Header // added to the header of every stream
-	// append appends what e adds to the stream, which may be nothing, and returns the longer buffer.
+	// append appends what an event adds to the stream, which may be nothing, and returns the longer buffer.
 	append func(buf []byte, e event.Event) []byte
 	// expired returns the frames that end the stream because the caller's token has expired. The
 	// run goes on, and a caller with another token can resume at pos.
@@ -101,7 +101,7 @@ var closedChannel = func() <-chan struct{} {
 // run may have ended just before it. Then it cuts the stream, and the client resumes at another process
 // with Last-Event-ID. A stream that ends cleanly could look complete (recoverPanic), and an EventSource
 // reconnects in either case.
-func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, f streamFormat) (complete bool) {
+func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, pos int64, format streamFormat) (complete bool) {
 	release, refused := h.limiter.acquireReader(run)
 	if refused != nil {
 		h.writeProblem(w, r, refused)
@@ -110,7 +110,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 	defer release()
 	reader := h.Agent.OpenReader(run)
 	defer reader.Close()
-	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: f}
+	s := &stream{h: h, w: w, rc: http.NewResponseController(w), run: run, pos: pos, format: format}
 	if !s.writeStreamHeader() {
 		return false
 	}
@@ -147,7 +147,7 @@ func (h *Handler) streamRun(w http.ResponseWriter, r *http.Request, run string, 
 				return false
 			}
 		case <-expiry:
-			s.buf = appendFrames(s.buf, f.expired(run, s.pos))
+			s.buf = appendFrames(s.buf, format.expired(run, s.pos))
 			s.flushBuffer()
 			return false
 		case <-handingOver:

@@ -214,7 +214,8 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		runs = append(runs, page.Runs...)
-		if f.Before = page.Next; f.Before == "" {
+		f.Before = page.Next
+		if f.Before == "" {
 			break
 		}
 	}
@@ -222,7 +223,8 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 		if run.Last.Terminal() || run.ParentID != "" { // a parent ends after its children
 			continue
 		}
-		switch _, err := h.cancelAndWait(r, run.ID); {
+		_, err := h.cancelAndWait(r, run.ID)
+		switch {
 		case errors.Is(err, errCallerGone):
 			p := newProblem("conflict", "A run of the thread was cancelled and has not ended yet. Delete the thread again.")
 			p.RunID = run.ID

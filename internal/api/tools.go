@@ -39,7 +39,7 @@ func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// describeAgent returns d as this caller sees it: with the tools that the agent may use and the access
+// describeAgent returns the definition as this caller sees it: with the tools that the agent may use and the access
 // rules allow the caller.
 func (h *Handler) describeAgent(r *http.Request, d definition.Agent) native.Agent {
 	return native.Agent{

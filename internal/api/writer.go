@@ -49,16 +49,16 @@ func (d *deadlineWriter) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter. It writes chunks of maxWrite bytes, each with its own
 // deadline.
-func (d *deadlineWriter) Write(b []byte) (written int, err error) {
+func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 	if d.status == 0 {
 		d.status = http.StatusOK
 	}
 	for {
 		d.extendDeadline()
-		chunk := b[written:min(written+maxWrite, len(b))]
+		chunk := buf[written:min(written+maxWrite, len(buf))]
 		n, err := d.ResponseWriter.Write(chunk)
 		written += n
-		if err != nil || written == len(b) {
+		if err != nil || written == len(buf) {
 			return written, err
 		}
 	}
@@ -67,7 +67,7 @@ func (d *deadlineWriter) Write(b []byte) (written int, err error) {
 // Unwrap returns the wrapped ResponseWriter to http.ResponseController.
 func (d *deadlineWriter) Unwrap() http.ResponseWriter { return d.ResponseWriter }
 
-// writeJSON writes v as the whole response. It ignores errors of the connection: a caller that
+// writeJSON writes a value as the whole response. It ignores errors of the connection: a caller that
 // has left needs no answer.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	writeHeader(w, status, contentType)
@@ -104,7 +104,8 @@ func (f *statusFilter) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (f *statusFilter) WriteHeader(status int) {
-	if f.dropped = f.dropped || f.drops(status); !f.dropped {
+	f.dropped = f.dropped || f.drops(status)
+	if !f.dropped {
 		f.ResponseWriter.WriteHeader(status)
 	}
 }
