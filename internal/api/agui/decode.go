@@ -60,31 +60,33 @@ func Decode(data []byte) (Request, error) {
 	if err := json.Unmarshal(data, &in); err != nil {
 		return Request{}, decodeError(err)
 	}
-	q := Request{RunID: in.RunID, V1: strings.HasPrefix(in.ProtocolVersion, "1.")}
-	q.ThreadID, q.ToolChoice, q.Interactive = in.ThreadID, agent.ToolAuto, true
+	request := Request{RunID: in.RunID, V1: strings.HasPrefix(in.ProtocolVersion, "1.")}
+	request.ThreadID = in.ThreadID
+	request.ToolChoice = agent.ToolAuto
+	request.Interactive = true
 	switch {
 	case !isID(in.ThreadID):
-		return q, &Invalid{"threadId", "must be 1 to 128 visible ASCII characters"}
+		return request, &Invalid{"threadId", "must be 1 to 128 visible ASCII characters"}
 	case !isID(in.RunID):
-		return q, &Invalid{"runId", "must be 1 to 128 visible ASCII characters"}
+		return request, &Invalid{"runId", "must be 1 to 128 visible ASCII characters"}
 	case len(in.Messages) > maxMessages:
-		return q, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
+		return request, &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
-	if err := q.readTools(in.Tools); err != nil {
-		return q, err
+	if err := request.readTools(in.Tools); err != nil {
+		return request, err
 	}
 	for i, m := range in.Messages {
-		if err := q.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
-			return q, err
+		if err := request.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
+			return request, err
 		}
 	}
-	if err := q.readContext(in); err != nil {
-		return q, err
+	if err := request.readContext(in); err != nil {
+		return request, err
 	}
 	if len(in.Resume) > 0 {
-		return q, q.readResume(in.Resume)
+		return request, request.readResume(in.Resume)
 	}
-	return q, q.readQuestion()
+	return request, request.readQuestion()
 }
 
 // decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
@@ -142,7 +144,8 @@ func (q *Request) readQuestion() error {
 	if last < 0 {
 		return &Invalid{"messages", "must have a message of the user"}
 	}
-	switch m := q.History[last]; {
+	m := q.History[last]
+	switch {
 	case m.Role == "tool":
 		return nil
 	case m.Role != "user":

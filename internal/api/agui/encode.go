@@ -51,7 +51,9 @@ func (enc *Encoder) emitEvent(kind string, f fields) {
 // Encode returns the frames that e adds to the stream. The first event after head.After also
 // starts the AG-UI run.
 func (enc *Encoder) Encode(e event.Event) []sse.Frame {
-	enc.seq, enc.time, enc.frames = e.Seq, e.Time, nil
+	enc.seq = e.Seq
+	enc.time = e.Time
+	enc.frames = nil
 	if e.Seq == enc.head.After+1 {
 		started := enc.runFields(nil)
 		if enc.head.V1 {
@@ -138,10 +140,10 @@ func (enc *Encoder) TokenExpired() []sse.Frame {
 
 // finishRun encodes the end of a run with an answer. Clients of 1.0 also get the usage, and the calls
 // that they must execute before the next run.
-func (enc *Encoder) finishRun(b event.FinalAnswer) {
-	result := fields{"answer": b.Answer, "finish_reason": b.FinishReason, "metadata": b.Metadata}
-	if b.Output != nil {
-		result["output"] = b.Output
+func (enc *Encoder) finishRun(answer event.FinalAnswer) {
+	result := fields{"answer": answer.Answer, "finish_reason": answer.FinishReason, "metadata": answer.Metadata}
+	if answer.Output != nil {
+		result["output"] = answer.Output
 	}
 	f := enc.runFields(fields{"result": result})
 	outcome := fields{"type": "success"}
@@ -149,8 +151,8 @@ func (enc *Encoder) finishRun(b event.FinalAnswer) {
 		if len(enc.pending) > 0 {
 			outcome["pendingToolCallIds"] = enc.pending
 		}
-		u := b.Metadata.Usage
-		f["usage"] = []fields{{"model": b.Metadata.Model, "inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens}}
+		u := answer.Metadata.Usage
+		f["usage"] = []fields{{"model": answer.Metadata.Model, "inputTokens": u.InputTokens, "outputTokens": u.OutputTokens, "totalTokens": u.TotalTokens}}
 	}
 	f["outcome"] = outcome
 	enc.emitEvent("RUN_FINISHED", f)

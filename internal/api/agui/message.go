@@ -56,13 +56,13 @@ func (p part) toMedia() (agent.Media, error) {
 
 // readMessage adds a message to the history, or to the instructions if its role is system or
 // developer.
-func (q *Request) readMessage(at string, m message) error {
-	text, media, err := decodeContent(at+".content", m.Content)
+func (q *Request) readMessage(field string, msg message) error {
+	text, media, err := decodeContent(field+".content", msg.Content)
 	if err != nil {
 		return err
 	}
-	out := agent.Message{Role: m.Role, Content: text, Media: media}
-	switch m.Role {
+	out := agent.Message{Role: msg.Role, Content: text, Media: media}
+	switch msg.Role {
 	case "system", "developer":
 		q.addInstruction(text)
 		return nil
@@ -70,8 +70,8 @@ func (q *Request) readMessage(at string, m message) error {
 		return nil // the model does not need it
 	case "user":
 	case "assistant":
-		for i, c := range m.ToolCalls {
-			at := fmt.Sprintf("%s.toolCalls[%d]", at, i)
+		for i, c := range msg.ToolCalls {
+			at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
 			switch {
 			case c.ID == "" || len(c.ID) > maxID:
 				return &Invalid{at + ".id", "must be 1 to 128 bytes"}
@@ -81,22 +81,23 @@ func (q *Request) readMessage(at string, m message) error {
 			out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}
 	case "tool":
-		if out.CallID = m.ToolCallID; out.CallID == "" || len(out.CallID) > maxID {
-			return &Invalid{at + ".toolCallId", "must be 1 to 128 bytes"}
+		out.CallID = msg.ToolCallID
+		if out.CallID == "" || len(out.CallID) > maxID {
+			return &Invalid{field + ".toolCallId", "must be 1 to 128 bytes"}
 		}
-		if m.Error != "" {
-			out.Content = "Error: " + m.Error
+		if msg.Error != "" {
+			out.Content = "Error: " + msg.Error
 		}
 	default:
-		return &Invalid{at + ".role", "is not a role of AG-UI"}
+		return &Invalid{field + ".role", "is not a role of AG-UI"}
 	}
 	q.History = append(q.History, out)
 	return nil
 }
 
-// decodeContent returns the text and the media of a message. at is its path, for errors. The
+// decodeContent returns the text and the media of a message. field is its path, for errors. The
 // content of an activity is an object, which the model does not need.
-func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
+func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}
@@ -109,7 +110,7 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 		if raw[0] == '{' {
 			return "", nil, nil // an activity
 		}
-		return "", nil, &Invalid{at, "must be a text or a list of parts"}
+		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 	var texts []string
 	var media []agent.Media
@@ -120,12 +121,12 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 		}
 		m, err := p.toMedia()
 		if err != nil {
-			return "", nil, &Invalid{fmt.Sprintf("%s[%d]", at, i), err.Error()}
+			return "", nil, &Invalid{fmt.Sprintf("%s[%d]", field, i), err.Error()}
 		}
 		media = append(media, m)
 	}
 	if len(media) > maxMedia {
-		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d pictures and sounds", maxMedia)}
+		return "", nil, &Invalid{field, fmt.Sprintf("must not have more than %d pictures and sounds", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
 }

@@ -32,17 +32,17 @@ func (q *Request) readResume(in []resumption) error {
 	}
 	seen := make(map[string]bool)
 	for i, r := range in {
-		at := fmt.Sprintf("resume[%d]", i)
+		field := fmt.Sprintf("resume[%d]", i)
 		switch {
 		case r.InterruptID == "" || len(r.InterruptID) > maxID:
-			return &Invalid{at + ".interruptId", "must be 1 to 128 bytes"}
+			return &Invalid{field + ".interruptId", "must be 1 to 128 bytes"}
 		case seen[r.InterruptID]:
-			return &Invalid{at + ".interruptId", "given twice"}
+			return &Invalid{field + ".interruptId", "given twice"}
 		case r.Status != "resolved" && r.Status != "cancelled":
-			return &Invalid{at + ".status", "must be resolved or cancelled"}
+			return &Invalid{field + ".status", "must be resolved or cancelled"}
 		}
 		seen[r.InterruptID] = true
-		q.Answers = append(q.Answers, Answer{r.InterruptID, r.Status == "cancelled", r.Payload, at + ".payload"})
+		q.Answers = append(q.Answers, Answer{r.InterruptID, r.Status == "cancelled", r.Payload, field + ".payload"})
 	}
 	return nil
 }

@@ -62,23 +62,25 @@ func (enc *Encoder) encodeResult(c event.Call, text string, metadata fields) {
 
 // interruptFields returns an interrupt with the members that AG-UI defines. responseSchema tells
 // the client what payload it must send.
-func interruptFields(i event.Interrupt) fields {
-	f := fields{"id": i.ID, "message": i.Message, "expiresAt": formatTime(i.ExpiresAt)}
-	switch i.Kind {
+func interruptFields(interrupt event.Interrupt) fields {
+	f := fields{"id": interrupt.ID, "message": interrupt.Message, "expiresAt": formatTime(interrupt.ExpiresAt)}
+	switch interrupt.Kind {
 	case event.KindApproval:
-		f["reason"], f["toolCallId"], f["responseSchema"] = "tool_call", i.CallID, json.RawMessage(approvalSchema)
+		f["reason"] = "tool_call"
+		f["toolCallId"] = interrupt.CallID
+		f["responseSchema"] = json.RawMessage(approvalSchema)
 		return f
 	case event.KindBudget:
 		f["reason"], f["responseSchema"] = "budget", json.RawMessage(budgetSchema)
-		f["metadata"] = fields{"limit": i.Limit, "used": i.Used, "max": i.Max}
+		f["metadata"] = fields{"limit": interrupt.Limit, "used": interrupt.Used, "max": interrupt.Max}
 		return f
 	}
 	f["reason"] = "input_required"
-	if i.Schema != nil {
-		f["responseSchema"] = i.Schema
+	if interrupt.Schema != nil {
+		f["responseSchema"] = interrupt.Schema
 	}
-	if i.URL != "" {
-		f["metadata"] = fields{"url": i.URL}
+	if interrupt.URL != "" {
+		f["metadata"] = fields{"url": interrupt.URL}
 	}
 	return f
 }
