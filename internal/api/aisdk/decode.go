@@ -53,27 +53,30 @@ func Decode(data []byte) (Request, error) {
 	if err := json.Unmarshal(data, &in); err != nil {
 		return Request{}, decodeError(err)
 	}
-	q := Request{Options: in.Answerd}
-	q.Model, q.ThreadID, q.ToolChoice, q.Instructions = in.Model, in.ID, agent.ToolAuto, in.System
-	q.Agent = in.Agent
-	q.Interactive, q.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
+	request := Request{Options: in.Answerd}
+	request.Model = in.Model
+	request.ThreadID = in.ID
+	request.ToolChoice = agent.ToolAuto
+	request.Instructions = in.System
+	request.Agent = in.Agent
+	request.Interactive, request.ApprovalsDeclined = true, in.Approvals != nil && !*in.Approvals
 	switch {
 	case !ValidID(in.ID):
-		return q, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
+		return request, &Invalid{"id", "must be 1 to 128 visible ASCII characters"}
 	case len(in.Agent) > maxID:
-		return q, &Invalid{"agent", "must be at most 128 bytes"}
+		return request, &Invalid{"agent", "must be at most 128 bytes"}
 	case len(in.Messages) == 0 || len(in.Messages) > maxMessages:
-		return q, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
+		return request, &Invalid{"messages", fmt.Sprintf("must be 1 to %d", maxMessages)}
 	}
-	if err := q.readTools(in.Tools); err != nil {
-		return q, err
+	if err := request.readTools(in.Tools); err != nil {
+		return request, err
 	}
 	for i, m := range in.Messages {
-		if err := q.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
-			return q, err
+		if err := request.readMessage(fmt.Sprintf("messages[%d]", i), m); err != nil {
+			return request, err
 		}
 	}
-	return q, q.readQuestion(in.Messages, in.MessageID, in.Trigger)
+	return request, request.readQuestion(in.Messages, in.MessageID, in.Trigger)
 }
 
 // decodeError returns an error of encoding/json as an *Invalid that names the field, if known.

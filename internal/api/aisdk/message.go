@@ -63,30 +63,30 @@ func (p part) resultText() string {
 }
 
 // readMessage adds a message to the history, or to the instructions if its role is system.
-func (q *Request) readMessage(at string, m message) error {
-	if len(m.Parts) > maxParts {
-		return &Invalid{at + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
+func (q *Request) readMessage(field string, msg message) error {
+	if len(msg.Parts) > maxParts {
+		return &Invalid{field + ".parts", fmt.Sprintf("must not be more than %d", maxParts)}
 	}
-	text, media, err := decodeContent(at, m)
+	text, media, err := decodeContent(field, msg)
 	if err != nil {
 		return err
 	}
-	switch m.Role {
+	switch msg.Role {
 	case "system":
 		q.Instructions = strings.TrimPrefix(q.Instructions+"\n\n"+text, "\n\n")
 	case "user":
 		q.History = append(q.History, agent.Message{Role: "user", Content: text, Media: media})
 	case "assistant":
-		return q.readSteps(at, m.Parts)
+		return q.readSteps(field, msg.Parts)
 	default:
-		return &Invalid{at + ".role", "must be system, user or assistant"}
+		return &Invalid{field + ".role", "must be system, user or assistant"}
 	}
 	return nil
 }
 
-// decodeContent returns the text of a message, and the files of a user's message. at is the path
+// decodeContent returns the text of a message, and the files of a user's message. field is the path
 // of the message, for errors.
-func decodeContent(at string, m message) (string, []agent.Media, error) {
+func decodeContent(field string, m message) (string, []agent.Media, error) {
 	var texts []string
 	var media []agent.Media
 	for i, p := range m.Parts {
@@ -96,13 +96,13 @@ func decodeContent(at string, m message) (string, []agent.Media, error) {
 		case p.Type == "file" && m.Role == "user":
 			file, err := agent.NewMedia(p.Filename, p.URL)
 			if err != nil {
-				return "", nil, &Invalid{fmt.Sprintf("%s.parts[%d].url", at, i), err.Error()}
+				return "", nil, &Invalid{fmt.Sprintf("%s.parts[%d].url", field, i), err.Error()}
 			}
 			media = append(media, file)
 		}
 	}
 	if len(media) > maxMedia {
-		return "", nil, &Invalid{at + ".parts", fmt.Sprintf("must not have more than %d files", maxMedia)}
+		return "", nil, &Invalid{field + ".parts", fmt.Sprintf("must not have more than %d files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
 }
@@ -111,7 +111,7 @@ func decodeContent(at string, m message) (string, []agent.Media, error) {
 // of a run; the model expects one message per step, with the step's text and calls of client
 // tools, and after it their results. Calls of the service's own tools are left out, because the
 // text has what they contributed.
-func (q *Request) readSteps(at string, parts []part) error {
+func (q *Request) readSteps(field string, parts []part) error {
 	said := agent.Message{Role: "assistant"}
 	var results []agent.Message
 	end := func() {
@@ -121,16 +121,17 @@ func (q *Request) readSteps(at string, parts []part) error {
 		said, results = agent.Message{Role: "assistant"}, nil
 	}
 	for i, p := range parts {
-		switch name := p.calledTool(); {
+		name := p.calledTool()
+		switch {
 		case p.Type == "step-start":
 			end()
 		case p.Type == "text":
 			said.Content = strings.TrimPrefix(said.Content+"\n"+p.Text, "\n")
 		case name == "" || name == ElicitationTool || p.ProviderExecuted || p.State != "output-available" && p.State != "output-error":
 		case !agent.IsToolName(name):
-			return &Invalid{fmt.Sprintf("%s.parts[%d]", at, i), "must have the name of a tool"}
+			return &Invalid{fmt.Sprintf("%s.parts[%d]", field, i), "must have the name of a tool"}
 		case p.ToolCallID == "" || len(p.ToolCallID) > maxID:
-			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", at, i), "must be 1 to 128 bytes"}
+			return &Invalid{fmt.Sprintf("%s.parts[%d].toolCallId", field, i), "must be 1 to 128 bytes"}
 		default:
 			said.Calls = append(said.Calls, agent.ClientCall{Index: len(said.Calls), ID: p.ToolCallID, Name: name, Arguments: string(p.Input)})
 			results = append(results, agent.Message{Role: "tool", CallID: p.ToolCallID, Content: p.resultText()})
