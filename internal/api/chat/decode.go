@@ -98,29 +98,29 @@ func Decode(data []byte) (Request, error) {
 	if err := json.Unmarshal(data, &in); err != nil {
 		return Request{}, decodeError(err)
 	}
-	q := Request{Model: in.Model, Stream: in.Stream, Options: in.Answerd}
-	q.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
-	q.Sampling = agent.Sampling{
+	request := Request{Model: in.Model, Stream: in.Stream, Options: in.Answerd}
+	request.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
+	request.Sampling = agent.Sampling{
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
 		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ParallelToolCalls: in.Parallel,
 	}
-	q.MaxTokens = int64(max(in.MaxTokens, in.MaxCompletionTokens))
+	request.MaxTokens = int64(max(in.MaxTokens, in.MaxCompletionTokens))
 	if err := in.checkSupported(); err != nil {
-		return q, err
+		return request, err
 	}
-	if err := q.readFormat(in.ResponseFormat); err != nil {
-		return q, err
+	if err := request.readFormat(in.ResponseFormat); err != nil {
+		return request, err
 	}
 	// The agent knows the model without the suffix. The response repeats the name from the
 	// request.
-	q.Request.Model, q.ToolChoice = strings.TrimSuffix(in.Model, WithoutTools), agent.ToolAuto
-	if err := q.readTools(in); err != nil {
-		return q, err
+	request.Request.Model, request.ToolChoice = strings.TrimSuffix(in.Model, WithoutTools), agent.ToolAuto
+	if err := request.readTools(in); err != nil {
+		return request, err
 	}
 	if strings.HasSuffix(in.Model, WithoutTools) {
-		q.ToolChoice = agent.ToolNone
+		request.ToolChoice = agent.ToolNone
 	}
-	return q, q.readMessages(in.Messages)
+	return request, request.readMessages(in.Messages)
 }
 
 // checkSupported returns an error for members with values that the service does not support.
@@ -164,14 +164,15 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 	if !isGiven(raw) {
 		return nil
 	}
-	var f struct {
+	var format struct {
 		Type   string
 		Schema json.RawMessage `json:"json_schema"`
 	}
-	switch err := json.Unmarshal(raw, &f); {
-	case err != nil || f.Type != "text" && f.Type != "json_object" && f.Type != "json_schema":
+	err := json.Unmarshal(raw, &format)
+	switch {
+	case err != nil || format.Type != "text" && format.Type != "json_object" && format.Type != "json_schema":
 		return &Invalid{"response_format.type", "must be text, json_object or json_schema"}
-	case f.Type == "json_schema" && (!isGiven(f.Schema) || f.Schema[0] != '{'):
+	case format.Type == "json_schema" && (!isGiven(format.Schema) || format.Schema[0] != '{'):
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
 	q.Sampling.ResponseFormat = raw
@@ -179,12 +180,13 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 		Strict bool
 		Schema json.RawMessage
 	}
-	switch err := json.Unmarshal(f.Schema, &named); {
-	case f.Type != "json_schema":
+	if format.Type != "json_schema" {
 		return nil
-	case err != nil:
+	}
+	if err := json.Unmarshal(format.Schema, &named); err != nil {
 		return &Invalid{"response_format.json_schema.strict", "must be true or false"}
-	case !named.Strict || !isGiven(named.Schema):
+	}
+	if !named.Strict || !isGiven(named.Schema) {
 		return nil
 	}
 	if _, err := output.Compile(named.Schema); err != nil {

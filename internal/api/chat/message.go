@@ -48,31 +48,32 @@ func (q *Request) readMessages(in []inMessage) error {
 		return &Invalid{"messages", fmt.Sprintf("must not be more than %d", maxMessages)}
 	}
 	var instructions []string
-	for i, m := range in {
-		at := fmt.Sprintf("messages[%d]", i)
-		text, media, err := decodeContent(at+".content", m.Content)
+	for i, msg := range in {
+		field := fmt.Sprintf("messages[%d]", i)
+		text, media, err := decodeContent(field+".content", msg.Content)
 		if err != nil {
 			return err
 		}
-		out := agent.Message{Role: m.Role, Content: text, Media: media}
-		switch m.Role {
+		out := agent.Message{Role: msg.Role, Content: text, Media: media}
+		switch msg.Role {
 		case "system", "developer":
 			instructions = append(instructions, text)
 			continue
 		case "user":
 		case "assistant":
-			for j, c := range m.ToolCalls {
+			for j, c := range msg.ToolCalls {
 				if c.ID == "" || c.Function.Name == "" {
-					return &Invalid{fmt.Sprintf("%s.tool_calls[%d]", at, j), "must have an id and a function with a name"}
+					return &Invalid{fmt.Sprintf("%s.tool_calls[%d]", field, j), "must have an id and a function with a name"}
 				}
 				out.Calls = append(out.Calls, agent.ClientCall{Index: len(out.Calls), ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 			}
 		case "tool":
-			if out.CallID = m.ToolCallID; out.CallID == "" {
-				return &Invalid{at + ".tool_call_id", "is required"}
+			out.CallID = msg.ToolCallID
+			if out.CallID == "" {
+				return &Invalid{field + ".tool_call_id", "is required"}
 			}
 		default:
-			return &Invalid{at + ".role", "must be system, developer, user, assistant or tool"}
+			return &Invalid{field + ".role", "must be system, developer, user, assistant or tool"}
 		}
 		q.History = append(q.History, out)
 	}
@@ -87,7 +88,8 @@ func (q *Request) readQuestion() error {
 	if last < 0 {
 		return &Invalid{"messages", "must have a message of the user"}
 	}
-	switch m := q.History[last]; {
+	m := q.History[last]
+	switch {
 	case m.Role == "tool":
 		return nil
 	case m.Role != "user":
@@ -103,9 +105,9 @@ func (q *Request) readQuestion() error {
 	return nil
 }
 
-// decodeContent returns the text and the media of a message. at is its path, for errors. It
+// decodeContent returns the text and the media of a message. field is its path, for errors. It
 // ignores refusals, which the format has only in the model's earlier messages.
-func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
+func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}
@@ -115,34 +117,34 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 	}
 	var parts []inPart
 	if json.Unmarshal(raw, &parts) != nil {
-		return "", nil, &Invalid{at, "must be a text or a list of parts"}
+		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 	var texts []string
 	var media []agent.Media
-	for i, p := range parts {
-		at := fmt.Sprintf("%s[%d]", at, i)
-		switch p.Type {
+	for i, part := range parts {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		switch part.Type {
 		case "text":
-			texts = append(texts, p.Text)
+			texts = append(texts, part.Text)
 		case "refusal":
 		case "image_url":
-			m, err := agent.NewMedia("", p.ImageURL.URL)
+			m, err := agent.NewMedia("", part.ImageURL.URL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url.url", err.Error()}
 			}
 			media = append(media, m)
 		case "input_audio":
-			kind := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[p.Audio.Format]
-			m, err := agent.NewMedia("", "data:"+kind+";base64,"+p.Audio.Data)
+			kind := map[string]string{"wav": "audio/wav", "mp3": "audio/mpeg"}[part.Audio.Format]
+			m, err := agent.NewMedia("", "data:"+kind+";base64,"+part.Audio.Data)
 			if err != nil {
 				return "", nil, &Invalid{at + ".input_audio", "must be wav or mp3 in base64"}
 			}
 			media = append(media, m)
 		case "file":
-			if p.File.ID != "" {
+			if part.File.ID != "" {
 				return "", nil, &Invalid{at + ".file.file_id", "is not supported: the service stores no files; use file_data"}
 			}
-			m, err := agent.NewMedia(p.File.Name, p.File.Data)
+			m, err := agent.NewMedia(part.File.Name, part.File.Data)
 			if err != nil {
 				return "", nil, &Invalid{at + ".file.file_data", err.Error()}
 			}
@@ -152,7 +154,7 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 		}
 	}
 	if len(media) > maxMedia {
-		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images, sounds and files", maxMedia)}
+		return "", nil, &Invalid{field, fmt.Sprintf("must not have more than %d images, sounds and files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
 }
