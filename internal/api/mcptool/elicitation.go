@@ -58,21 +58,21 @@ func ResolvedInterrupt(b event.Body) string {
 
 // ElicitationOf returns the elicitation that asks about an interrupt. A server's elicitation is
 // passed on; an approval becomes a form, with the call in its message.
-func ElicitationOf(i event.Interrupt) Elicitation {
-	if i.Kind == event.KindElicitation {
-		return Elicitation{ID: i.ID, Mode: i.Mode, Message: i.Message, Schema: i.Schema, URL: i.URL}
+func ElicitationOf(interrupt event.Interrupt) Elicitation {
+	if interrupt.Kind == event.KindElicitation {
+		return Elicitation{ID: interrupt.ID, Mode: interrupt.Mode, Message: interrupt.Message, Schema: interrupt.Schema, URL: interrupt.URL}
 	}
-	tool := i.Tool
-	if i.Server != "" {
-		tool += " of " + i.Server
+	tool := interrupt.Tool
+	if interrupt.Server != "" {
+		tool += " of " + interrupt.Server
 	}
 	note := ""
-	if len(i.Args) > maxShown { // the approval is for all of them
-		note = fmt.Sprintf(" (only the first %d of %d bytes)", maxShown, len(i.Args))
+	if len(interrupt.Args) > maxShown { // the approval is for all of them
+		note = fmt.Sprintf(" (only the first %d of %d bytes)", maxShown, len(interrupt.Args))
 	}
 	return Elicitation{
-		ID: i.ID, Mode: "form", Schema: approvalForm,
-		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments%s: %s", i.Message, tool, note, truncate(string(i.Args), maxShown)),
+		ID: interrupt.ID, Mode: "form", Schema: approvalForm,
+		Message: fmt.Sprintf("%s\n\nTool: %s\nArguments%s: %s", interrupt.Message, tool, note, truncate(string(interrupt.Args), maxShown)),
 	}
 }
 
@@ -80,12 +80,12 @@ func ElicitationOf(i event.Interrupt) Elicitation {
 // elicitation. action is accept, decline or cancel. For an approval, anything but a valid form
 // with approved is a refusal. The content of a server's form is passed on, because the agent
 // validates it.
-func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.Input {
-	if i.Kind == event.KindElicitation {
-		if action == "accept" && content == nil && i.Mode == "form" {
+func InputOf(interrupt event.Interrupt, action string, content json.RawMessage) agent.Input {
+	if interrupt.Kind == event.KindElicitation {
+		if action == "accept" && content == nil && interrupt.Mode == "form" {
 			content = json.RawMessage("{}")
 		}
-		return agent.Input{ID: i.ID, Action: action, Content: content}
+		return agent.Input{ID: interrupt.ID, Action: action, Content: content}
 	}
 	var given struct {
 		Approved bool   `json:"approved"`
@@ -97,7 +97,7 @@ func InputOf(i event.Interrupt, action string, content json.RawMessage) agent.In
 	if action == "cancel" {
 		given.Reason = "The question was dismissed."
 	}
-	return agent.Input{ID: i.ID, Approved: &given.Approved, Reason: truncate(given.Reason, 1000)}
+	return agent.Input{ID: interrupt.ID, Approved: &given.Approved, Reason: truncate(given.Reason, 1000)}
 }
 
 // SuspendedResult returns the result of a run that waits for a person whom the client cannot ask,

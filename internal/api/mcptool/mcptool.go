@@ -54,17 +54,17 @@ func (t Tool) HasOwnOutput() bool { return t.ownOutput }
 // AgentTool returns the tool of a named agent. If the agent's answers are objects of a schema, that is the
 // output schema: MCP wants one of type object.
 func AgentTool(id, description string, schema json.RawMessage) Tool {
-	t := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
+	tool := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
 	if description != "" {
-		t.Description = description + " " + Description
+		tool.Description = description + " " + Description
 	}
 	var root struct {
 		Type any `json:"type"`
 	}
 	if json.Unmarshal(schema, &root) == nil && root.Type == "object" {
-		t.OutputSchema, t.ownOutput = schema, true
+		tool.OutputSchema, tool.ownOutput = schema, true
 	}
-	return t
+	return tool
 }
 
 // OutputResult returns the result of a run of an agent with an output schema.

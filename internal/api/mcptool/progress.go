@@ -37,17 +37,17 @@ func NewProgressReporter() *ProgressReporter {
 // MessageFor returns the message that reports an event, or "" if there is nothing to report or the
 // last message about the same thing was too recent.
 func (n *ProgressReporter) MessageFor(e event.Event) string {
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.Start:
 		return "Run " + e.RunID + " starts."
 	case event.StepStart:
 		n.text, n.shown = "", ""
-		return fmt.Sprintf("Step %d: the model is asked.", b.Step)
+		return fmt.Sprintf("Step %d: the model is asked.", body.Step)
 	case event.StepReset:
 		n.text, n.shown = "", ""
-		return fmt.Sprintf("Step %d runs again.", b.Step)
+		return fmt.Sprintf("Step %d runs again.", body.Step)
 	case event.TextDelta:
-		return n.addText(b.Delta, e.Time)
+		return n.addText(body.Delta, e.Time)
 	case event.TextEnd:
 		return n.newText(e.Time)
 	case event.ToolProgress:
@@ -55,7 +55,7 @@ func (n *ProgressReporter) MessageFor(e event.Event) string {
 			return ""
 		}
 		n.progressAt = e.Time
-		return truncate(fmt.Sprintf("%s: %s", b.Tool, progressText(b)), maxMessage)
+		return truncate(fmt.Sprintf("%s: %s", body.Tool, progressText(body)), maxMessage)
 	}
 	return truncate(callMessage(e.Body), maxMessage)
 }
