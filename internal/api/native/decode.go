@@ -114,68 +114,70 @@ func DecodeQuery(q url.Values) (_ agent.Request, body []byte, _ error) {
 }
 
 // readRequest reads the whole body of a question.
-func (d *decoder) readRequest() (r agent.Request) {
+func (d *decoder) readRequest() (request agent.Request) {
 	for name := range d.readObject("question") {
 		switch name {
 		case "question":
 			if value, ok := d.readKind('"', mustBeText); ok {
-				if r.Question = unquoteString(value); strings.TrimSpace(r.Question) == "" {
+				request.Question = unquoteString(value)
+				if strings.TrimSpace(request.Question) == "" {
 					d.addError("must not be blank")
 				}
 			}
 		case "history":
-			r.History = []agent.Message{} // also if the list is empty: the thread is not read
+			request.History = []agent.Message{} // also if the list is empty: the thread is not read
 			for range d.readList(maxHistory) {
-				r.History = append(r.History, d.readMessage())
+				request.History = append(request.History, d.readMessage())
 			}
 		case "model":
-			r.Model = d.readText(maxModel)
+			request.Model = d.readText(maxModel)
 		case "tool_choice":
-			r.ToolChoice = agent.ToolChoice(d.readChoice(toolChoices))
+			request.ToolChoice = agent.ToolChoice(d.readChoice(toolChoices))
 		case "metadata":
-			r.Metadata = d.readPairs()
+			request.Metadata = d.readPairs()
 		case "background":
-			r.Background = d.readBool()
+			request.Background = d.readBool()
 		case "callback":
-			r.Callback = d.readText(maxCallback)
+			request.Callback = d.readText(maxCallback)
 		case "attachments":
 			for range d.readList(attachment.Max) {
-				r.Media = append(r.Media, d.readAttachment())
+				request.Media = append(request.Media, d.readAttachment())
 			}
-			r.OnlyAcceptedMedia = true
+			request.OnlyAcceptedMedia = true
 		case "instructions":
-			r.Instructions = d.readText(maxUnbounded)
+			request.Instructions = d.readText(maxUnbounded)
 		default:
-			d.readOption(name, &r)
+			d.readOption(name, &request)
 		}
 	}
-	return r
+	return request
 }
 
-// readOption reads the value of one field of r. These are the fields that requests in other API
+// readOption reads the value of one field of request. These are the fields that requests in other API
 // formats may have in their member "answerd". It reports any other name as an unknown field.
-func (d *decoder) readOption(name string, r *agent.Request) {
+func (d *decoder) readOption(name string, request *agent.Request) {
 	switch name {
 	case "agent":
-		r.Agent = d.readID()
+		request.Agent = d.readID()
 	case "servers":
-		r.Servers = d.readNames(r.Servers)
+		request.Servers = d.readNames(request.Servers)
 	case "tools":
-		r.Tools = d.readNames(r.Tools)
+		request.Tools = d.readNames(request.Tools)
 	case "max_turns":
-		r.MaxTurns = int(d.readPositive())
+		request.MaxTurns = int(d.readPositive())
 	case "budget":
-		r.Budget, r.AskAtLimit = d.readBudget()
+		request.Budget, request.AskAtLimit = d.readBudget()
 	case "context":
-		r.Context = d.readPairs()
+		request.Context = d.readPairs()
 	case "prompt":
-		r.Prompt = d.readPrompt()
+		request.Prompt = d.readPrompt()
 	case "thread_id":
-		r.ThreadID = d.readID()
+		request.ThreadID = d.readID()
 	case "on_busy":
-		r.OnBusy = agent.OnBusy(d.readChoice(onBusy))
+		request.OnBusy = agent.OnBusy(d.readChoice(onBusy))
 	case "output_schema":
-		if r.OutputSchema = d.readSchema(); r.Sampling.ResponseFormat != nil {
+		request.OutputSchema = d.readSchema()
+		if request.Sampling.ResponseFormat != nil {
 			d.addError("the request has a response format of its own")
 		}
 	default:
@@ -191,68 +193,68 @@ var onBusy = []string{string(agent.BusyQueue), string(agent.BusyCancel)}
 var onLimit = []string{"sum_up", "ask"}
 
 // readBudget reads the limits of the run. ask reports whether on_limit is "ask".
-func (d *decoder) readBudget() (b agent.Budget, ask bool) {
+func (d *decoder) readBudget() (limits agent.Budget, ask bool) {
 	for name := range d.readObject() {
 		switch name {
 		case "tool_calls":
-			b.ToolCalls = int(d.readPositive())
+			limits.ToolCalls = int(d.readPositive())
 		case "input_tokens":
-			b.InputTokens = d.readPositive()
+			limits.InputTokens = d.readPositive()
 		case "output_tokens":
-			b.OutputTokens = d.readPositive()
+			limits.OutputTokens = d.readPositive()
 		case "total_tokens":
-			b.TotalTokens = d.readPositive()
+			limits.TotalTokens = d.readPositive()
 		case "seconds":
-			b.Seconds = d.readFraction(maxSeconds)
+			limits.Seconds = d.readFraction(maxSeconds)
 		case "result_bytes":
-			b.ResultBytes = d.readPositive()
+			limits.ResultBytes = d.readPositive()
 		case "cost":
-			b.Cost = d.readFraction(maxCost)
+			limits.Cost = d.readFraction(maxCost)
 		case "on_limit":
 			ask = d.readChoice(onLimit) == "ask"
 		default:
 			d.rejectUnknown()
 		}
 	}
-	return b, ask
+	return limits, ask
 }
 
 // readPrompt reads which prompt of an MCP server the run starts with.
 func (d *decoder) readPrompt() *agent.ServerPrompt {
-	p := &agent.ServerPrompt{}
+	prompt := &agent.ServerPrompt{}
 	for name := range d.readObject("server", "name") {
 		switch name {
 		case "server":
-			p.Server = d.readName()
+			prompt.Server = d.readName()
 		case "name":
-			p.Name = d.readName()
+			prompt.Name = d.readName()
 		case "arguments":
-			p.Arguments = d.readPairs()
+			prompt.Arguments = d.readPairs()
 		default:
 			d.rejectUnknown()
 		}
 	}
-	return p
+	return prompt
 }
 
 // readMessage reads a message of the history. It accepts any role, because the agent ignores
 // messages with roles that it does not know.
-func (d *decoder) readMessage() (m agent.Message) {
+func (d *decoder) readMessage() (message agent.Message) {
 	for name := range d.readObject("role", "content") {
 		switch name {
 		case "role":
-			m.Role = d.readText(maxName)
+			message.Role = d.readText(maxName)
 		case "content":
-			m.Content = d.readText(maxUnbounded)
+			message.Content = d.readText(maxUnbounded)
 		default:
 			d.rejectUnknown()
 		}
 	}
-	return m
+	return message
 }
 
 // readAttachment reads a file that belongs to the question.
-func (d *decoder) readAttachment() (m agent.Media) {
+func (d *decoder) readAttachment() (media agent.Media) {
 	var name, mediaType, data string
 	complete := len(d.errors)
 	for member := range d.readObject("media_type", "data") {
@@ -268,13 +270,13 @@ func (d *decoder) readAttachment() (m agent.Media) {
 		}
 	}
 	if d.err != nil || len(d.errors) > complete {
-		return m
+		return media
 	}
-	m, err := attachment.New(name, mediaType, data)
+	media, err := attachment.New(name, mediaType, data)
 	if err != nil {
 		d.addError(err.Error())
 	}
-	return m
+	return media
 }
 
 // actions lists the answers to an elicitation (MCP, client/elicitation, "Response Actions").
@@ -288,34 +290,35 @@ const maxReason = 1024
 // reported as unknown. The error is an *Invalid. DecodeInput does not know the interrupts of the
 // run, so the agent checks whether the answer fits.
 func DecodeInput(body []byte) (agent.Input, error) {
-	d := newDecoder("", body)
+	dec := newDecoder("", body)
 	var in agent.Input
 	given := make(map[string]bool)
-	for name := range d.readObject("id") {
+	for name := range dec.readObject("id") {
 		given[name] = true
 		switch name {
 		case "id":
-			in.ID = d.readID()
+			in.ID = dec.readID()
 		case "approved":
-			approved := d.readBool()
+			approved := dec.readBool()
 			in.Approved = &approved
 		case "reason":
-			in.Reason = d.readText(maxReason)
+			in.Reason = dec.readText(maxReason)
 		case "args":
-			in.Args = d.readRaw()
+			in.Args = dec.readRaw()
 		case "action":
-			in.Action = d.readChoice(actions)
+			in.Action = dec.readChoice(actions)
 		case "content":
-			in.Content = d.readRaw()
+			in.Content = dec.readRaw()
 		default:
-			d.rejectUnknown()
+			dec.rejectUnknown()
 		}
 	}
 	// An answer is of exactly one kind, and may not have the fields of the other.
 	var wrong []string
-	switch approval, elicitation := given["approved"], given["action"]; {
+	approval, elicitation := given["approved"], given["action"]
+	switch {
 	case approval == elicitation:
-		d.addErrorAt("/action", "either action or approved is required, and not both")
+		dec.addErrorAt("/action", "either action or approved is required, and not both")
 	case approval:
 		wrong = []string{"content"}
 	default:
@@ -323,28 +326,28 @@ func DecodeInput(body []byte) (agent.Input, error) {
 	}
 	for _, name := range wrong {
 		if given[name] {
-			d.addErrorAt("/"+name, "unknown field")
+			dec.addErrorAt("/"+name, "unknown field")
 		}
 	}
-	return in, d.finishBody()
+	return in, dec.finishBody()
 }
 
 // DecodeToolCall decodes the body of POST /tools/{name}/call. The tool's name is in the path. The
 // error is an *Invalid.
 func DecodeToolCall(body []byte) (agent.ToolCall, error) {
-	d := newDecoder("", body)
+	dec := newDecoder("", body)
 	var call agent.ToolCall
-	for name := range d.readObject() {
+	for name := range dec.readObject() {
 		switch name {
 		case "args":
-			call.Args = d.readRaw() // unchanged: the agent validates it against the tool's schema
+			call.Args = dec.readRaw() // unchanged: the agent validates it against the tool's schema
 		case "context":
-			call.Context = d.readPairs()
+			call.Context = dec.readPairs()
 		case "approved":
-			call.Approved = d.readBool()
+			call.Approved = dec.readBool()
 		default:
-			d.rejectUnknown()
+			dec.rejectUnknown()
 		}
 	}
-	return call, d.finishBody()
+	return call, dec.finishBody()
 }

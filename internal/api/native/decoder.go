@@ -70,14 +70,14 @@ type decoder struct {
 	err    error // ends reading: the body is not JSON or exceeds a bound
 }
 
-// newDecoder returns a decoder for body, whose JSON pointer in the request is at. The body must be
+// newDecoder returns a decoder for body, whose JSON pointer in the request is field. The body must be
 // an object.
-func newDecoder(at string, body []byte) *decoder {
+func newDecoder(field string, body []byte) *decoder {
 	// For a bytes.Buffer, jsontext.Decoder reads the bytes in place instead of copying them. It
 	// does not change them.
-	d := &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(body)), body: body, at: at, nul: bytes.Contains(body, []byte(`\u0000`))}
+	d := &decoder{dec: jsontext.NewDecoder(bytes.NewBuffer(body)), body: body, at: field, nul: bytes.Contains(body, []byte(`\u0000`))}
 	if kind := d.dec.PeekKind(); kind != '{' && kind != jsontext.KindInvalid {
-		d.err = newInvalid(at, "must be an object")
+		d.err = newInvalid(field, "must be an object")
 	}
 	return d
 }
@@ -117,7 +117,8 @@ func (d *decoder) nextToken() (kind jsontext.Kind, value jsontext.Value) {
 		return jsontext.KindInvalid, nil
 	}
 	var err error
-	switch kind = d.dec.PeekKind(); kind {
+	kind = d.dec.PeekKind()
+	switch kind {
 	case '{', '[', '}', ']':
 		_, err = d.dec.ReadToken()
 	default:
@@ -421,7 +422,8 @@ func (d *decoder) readNames(out []string) []string {
 func (d *decoder) readPairs() map[string]string {
 	out, n := make(map[string]string), 0
 	for name := range d.readObject() {
-		if n++; n > maxPairs {
+		n++
+		if n > maxPairs {
 			d.skipValue()
 			continue
 		}

@@ -85,17 +85,17 @@ func FormatTurn(number int64) string {
 
 // DecodeTitle decodes the body of PATCH /threads/{thread_id}. The error is an *Invalid.
 func DecodeTitle(body json.RawMessage) (title string, _ error) {
-	d := newDecoder("", body)
-	for name := range d.readObject("title") {
+	dec := newDecoder("", body)
+	for name := range dec.readObject("title") {
 		if name != "title" {
-			d.rejectUnknown()
+			dec.rejectUnknown()
 			continue
 		}
-		complete := len(d.errors)
-		title = strings.Join(strings.Fields(d.readText(event.MaxTitle)), " ")
-		if title == "" && len(d.errors) == complete {
-			d.addError("must not be blank")
+		complete := len(dec.errors)
+		title = strings.Join(strings.Fields(dec.readText(event.MaxTitle)), " ")
+		if title == "" && len(dec.errors) == complete {
+			dec.addError("must not be blank")
 		}
 	}
-	return title, d.finishBody()
+	return title, dec.finishBody()
 }
