@@ -14,35 +14,50 @@ import (
 
 // Decode decodes a request. The error is an *Invalid about a member that cannot be used.
 func Decode(data []byte) (Request, error) {
-	var in body
-	if !utf8.Valid(data) {
-		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
+	in, err := decodeBody(data)
+	if err != nil {
+		return Request{}, err
 	}
-	if err := json.Unmarshal(data, &in); err != nil {
-		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
-			return Request{}, &Invalid{strings.TrimPrefix(t.Field, "Echo."), "is of the wrong type: " + t.Value}
-		}
-		return Request{}, &Invalid{"", "the body is not a JSON object of this format"}
-	}
-	if in.Prompt != nil && string(in.Prompt) != "null" {
-		return Request{}, &Invalid{"prompt", "is not supported"}
-	}
-	q := Request{Stream: in.Stream, PreviousID: in.PreviousID, Echo: in.Echo, Options: in.Answerd}
-	q.Request.Model, q.Instructions, q.Metadata, q.Background = strings.TrimSuffix(in.Model, withoutTools), in.Instructions, in.Metadata, in.Background
-	q.Model, q.ToolChoice = in.Model, agent.ToolAuto
-	q.Sampling = agent.Sampling{
+	request := Request{Model: in.Model, Stream: in.Stream, PreviousID: in.PreviousID, Echo: in.Echo, Options: in.Answerd}
+	request.Request.Model = strings.TrimSuffix(in.Model, withoutTools)
+	request.Instructions = in.Instructions
+	request.Metadata = in.Metadata
+	request.Background = in.Background
+	request.ToolChoice = agent.ToolAuto
+	request.Sampling = agent.Sampling{
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
 		ParallelToolCalls: in.ParallelToolCalls,
 	}
-	for _, step := range []func(body) error{q.readConversation, q.readLimits, q.readExtras, q.readReasoning, q.readFormat, q.readTools, q.readChoice, q.readInput} {
-		if err := step(in); err != nil {
-			return q, err
+	readers := []func(body) error{
+		request.readConversation, request.readLimits, request.readExtras, request.readReasoning,
+		request.readFormat, request.readTools, request.readChoice, request.readInput,
+	}
+	for _, read := range readers {
+		if err := read(in); err != nil {
+			return request, err
 		}
 	}
 	if strings.HasSuffix(in.Model, withoutTools) {
-		q.ToolChoice = agent.ToolNone
+		request.ToolChoice = agent.ToolNone
 	}
-	return q, nil
+	return request, nil
+}
+
+// decodeBody decodes the body of a request. It leaves the library's text out of errors, because that names Go types.
+func decodeBody(data []byte) (in body, _ error) {
+	if !utf8.Valid(data) {
+		return body{}, &Invalid{"", "the body is not valid UTF-8"}
+	}
+	if err := json.Unmarshal(data, &in); err != nil {
+		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrongType.Field != "" {
+			return body{}, &Invalid{strings.TrimPrefix(wrongType.Field, "Echo."), "is of the wrong type: " + wrongType.Value}
+		}
+		return body{}, &Invalid{"", "the body is not a JSON object of this format"}
+	}
+	if in.Prompt != nil && string(in.Prompt) != "null" {
+		return body{}, &Invalid{"prompt", "is not supported"}
+	}
+	return in, nil
 }
 
 // readConversation reads which thread the request continues. The input comes after its turns.
@@ -174,26 +189,26 @@ func (q *Request) readTools(in body) error {
 		return &Invalid{"tools", fmt.Sprintf("must not be more than %d", agent.MaxClientTools)}
 	}
 	for i, raw := range in.Tools {
-		at := fmt.Sprintf("tools[%d]", i)
-		var t inTool
-		if json.Unmarshal(raw, &t) != nil {
-			return &Invalid{at, "must be a function or an MCP server"}
+		field := fmt.Sprintf("tools[%d]", i)
+		var tool inTool
+		if json.Unmarshal(raw, &tool) != nil {
+			return &Invalid{field, "must be a function or an MCP server"}
 		}
 		switch {
-		case t.Type == "mcp" && t.ServerURL != "":
-			return &Invalid{at + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
-		case t.Type == "mcp" && t.requiresApproval():
-			return &Invalid{at + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
-		case t.Type == "mcp":
-			if err := q.readServer(at, t); err != nil {
+		case tool.Type == "mcp" && tool.ServerURL != "":
+			return &Invalid{field + ".server_url", "is not supported: name one of the service's MCP servers in server_label"}
+		case tool.Type == "mcp" && tool.requiresApproval():
+			return &Invalid{field + ".require_approval", "cannot be always: the service's operator says which calls need approval"}
+		case tool.Type == "mcp":
+			if err := q.readServer(field, tool); err != nil {
 				return err
 			}
-			q.Echo.Tools[i] = t.publicTool()
-		case t.Type != "function":
-			return &Invalid{at + ".type", "must be function or mcp"}
+			q.Echo.Tools[i] = tool.publicTool()
+		case tool.Type != "function":
+			return &Invalid{field + ".type", "must be function or mcp"}
 		default:
-			if bad := q.AddClientTool(agent.ClientTool{Name: t.Name, Description: t.Description, Schema: t.Parameters}); bad != nil {
-				return &Invalid{at + "." + bad.Pointer[1:], bad.Detail}
+			if bad := q.AddClientTool(agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters}); bad != nil {
+				return &Invalid{field + "." + bad.Pointer[1:], bad.Detail}
 			}
 		}
 	}
@@ -202,24 +217,24 @@ func (q *Request) readTools(in body) error {
 
 // readServer adds a configured MCP server, and the tools of allowed_tools. Without allowed_tools the
 // request may use all tools of its servers.
-func (q *Request) readServer(at string, t inTool) error {
-	if t.ServerLabel == "" {
-		return &Invalid{at + ".server_label", "is required"}
+func (q *Request) readServer(field string, tool inTool) error {
+	if tool.ServerLabel == "" {
+		return &Invalid{field + ".server_label", "is required"}
 	}
-	if !slices.Contains(q.Servers, t.ServerLabel) {
-		q.Servers = append(q.Servers, t.ServerLabel)
-		q.ListedServers = append(q.ListedServers, t.ServerLabel)
+	if !slices.Contains(q.Servers, tool.ServerLabel) {
+		q.Servers = append(q.Servers, tool.ServerLabel)
+		q.ListedServers = append(q.ListedServers, tool.ServerLabel)
 	}
-	if t.Allowed == nil || string(t.Allowed) == "null" {
+	if tool.Allowed == nil || string(tool.Allowed) == "null" {
 		return nil
 	}
 	var names []string
 	var filter struct {
 		Names []string `json:"tool_names"`
 	}
-	if json.Unmarshal(t.Allowed, &names) != nil {
-		if json.Unmarshal(t.Allowed, &filter) != nil {
-			return &Invalid{at + ".allowed_tools", "must be a list of names or a filter"}
+	if json.Unmarshal(tool.Allowed, &names) != nil {
+		if json.Unmarshal(tool.Allowed, &filter) != nil {
+			return &Invalid{field + ".allowed_tools", "must be a list of names or a filter"}
 		}
 		names = filter.Names
 	}

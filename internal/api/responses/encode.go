@@ -102,16 +102,19 @@ func (enc *Encoder) Encode(e event.Event) []sse.Frame {
 // beginResponse starts the response. It discards the items of the run's earlier response, and the
 // tokens that were counted there.
 func (enc *Encoder) beginResponse() {
-	enc.resp, enc.seq, enc.frames, enc.before = newResponse(enc.head), 0, nil, enc.spent
+	enc.resp = newResponse(enc.head)
+	enc.seq = 0
+	enc.frames = nil
+	enc.before = enc.spent
 	enc.emitEvent("response.created", enc.responseFields())
 	enc.emitEvent("response.in_progress", enc.responseFields())
-	for _, l := range enc.head.ToolLists {
-		item := listItem{ID: itemID("mcpl", enc.head.ID, l.Server), Type: "mcp_list_tools", ServerLabel: l.Server, Tools: []ListedTool{}}
-		i := enc.addItem(item)
-		enc.emitEvent("response.mcp_list_tools.in_progress", itemFields(item.ID, i))
-		enc.emitEvent("response.mcp_list_tools.completed", itemFields(item.ID, i))
-		item.Tools = append(item.Tools, l.Tools...)
-		enc.finishItem(i, item)
+	for _, list := range enc.head.ToolLists {
+		item := listItem{ID: itemID("mcpl", enc.head.ID, list.Server), Type: "mcp_list_tools", ServerLabel: list.Server, Tools: []ListedTool{}}
+		index := enc.addItem(item)
+		enc.emitEvent("response.mcp_list_tools.in_progress", itemFields(item.ID, index))
+		enc.emitEvent("response.mcp_list_tools.completed", itemFields(item.ID, index))
+		item.Tools = append(item.Tools, list.Tools...)
+		enc.finishItem(index, item)
 	}
 }
 
@@ -282,7 +285,8 @@ func (enc *Encoder) stepReset() {
 	}
 	if o := enc.reasoning; o != nil {
 		enc.reasoning = nil
-		o.item.Status, o.item.Summary = "incomplete", []summaryPart{{Type: "summary_text", Text: o.text.String()}}
+		o.item.Status = "incomplete"
+		o.item.Summary = []summaryPart{{Type: "summary_text", Text: o.text.String()}}
 		enc.finishItem(o.index, o.item)
 	}
 	enc.functions = nil // only the last step of a run has calls of the caller's functions
@@ -309,15 +313,15 @@ func (enc *Encoder) stepReset() {
 
 // finalAnswer ends the response with the calls of the caller's functions, if any. A limit of the run
 // is reported as max_output_tokens: the format has no other reason for an answer that was cut off.
-func (enc *Encoder) finalAnswer(b event.FinalAnswer, e event.Event) {
-	enc.spent = b.Metadata.Usage
-	if enc.structured && b.Answer != "" {
-		for _, text := range []event.Body{event.TextStart{PartID: structuredAnswerPart}, event.TextDelta{PartID: structuredAnswerPart, Delta: b.Answer}, event.TextEnd{PartID: structuredAnswerPart}} {
+func (enc *Encoder) finalAnswer(answer event.FinalAnswer, e event.Event) {
+	enc.spent = answer.Metadata.Usage
+	if enc.structured && answer.Answer != "" {
+		for _, text := range []event.Body{event.TextStart{PartID: structuredAnswerPart}, event.TextDelta{PartID: structuredAnswerPart, Delta: answer.Answer}, event.TextEnd{PartID: structuredAnswerPart}} {
 			enc.encodeText(text)
 		}
 	}
 	enc.addFunctionCalls()
-	switch b.FinishReason {
+	switch answer.FinishReason {
 	case "length", "max_turns", "budget_exceeded":
 		enc.resp.IncompleteDetails = &incomplete{"max_output_tokens"}
 		enc.endResponse("incomplete", e)

@@ -26,42 +26,54 @@ const reference = "item_reference"
 // further, older runs are dropped, as the agent drops old history.
 const maxReferred = 32
 
-// ResolveReferences replaces the placeholders in the history by the items themselves. events
-// returns all events of a run, which the caller must be allowed to read. The error is an *Invalid
-// or that of events. It reads each run once, the newest references first, so that maxReferred
-// drops the oldest.
-func (q *Request) ResolveReferences(events func(run string) ([]event.Event, error)) error {
-	runs := make(map[string]*runItems)
-	for _, m := range slices.Backward(q.History) {
-		_, run, _, ok := parseItemID(m.CallID)
-		if m.Role != reference || ok && runs[run] != nil {
-			continue
-		}
-		if !ok {
-			return &Invalid{m.Content + ".id", "is not the id of an item"}
-		}
-		if len(runs) == maxReferred {
-			break
-		}
-		all, err := events(run)
-		if err != nil {
-			return err
-		}
-		runs[run] = collectItems(all)
+// ResolveReferences replaces the placeholders in the history by the items themselves. readRun
+// returns all events of a run, and an error if the caller may not read them. The error is an
+// *Invalid or that of readRun.
+func (q *Request) ResolveReferences(readRun func(run string) ([]event.Event, error)) error {
+	referred, err := q.readReferredRuns(readRun)
+	if err != nil {
+		return err
 	}
-	old := q.History
+	unresolved := q.History
 	q.History = nil
-	for _, m := range old {
-		if m.Role != reference {
-			q.History = append(q.History, m)
+	for _, message := range unresolved {
+		if message.Role != reference {
+			q.History = append(q.History, message)
 			continue
 		}
-		kind, run, name, _ := parseItemID(m.CallID)
-		if s := runs[run]; s != nil {
-			q.appendItem(s, kind, name)
+		kind, run, name, _ := parseItemID(message.CallID)
+		if items := referred[run]; items != nil {
+			q.appendItem(items, kind, name)
 		}
 	}
 	return nil
+}
+
+// readReferredRuns returns the items of the runs that placeholders refer to. It reads each run
+// once, the newest references first, so that maxReferred drops the oldest.
+func (q *Request) readReferredRuns(readRun func(run string) ([]event.Event, error)) (map[string]*runItems, error) {
+	referred := make(map[string]*runItems)
+	for _, message := range slices.Backward(q.History) {
+		if message.Role != reference {
+			continue
+		}
+		_, run, _, ok := parseItemID(message.CallID)
+		if !ok {
+			return nil, &Invalid{message.Content + ".id", "is not the id of an item"}
+		}
+		if referred[run] != nil {
+			continue
+		}
+		if len(referred) == maxReferred {
+			break
+		}
+		events, err := readRun(run)
+		if err != nil {
+			return nil, err
+		}
+		referred[run] = collectItems(events)
+	}
+	return referred, nil
 }
 
 // runItems holds the items of a run that can be part of the history, by the names in their ids.
@@ -73,7 +85,7 @@ type runItems struct {
 
 // collectItems returns the items of a run from its events.
 func collectItems(events []event.Event) *runItems {
-	s := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
+	items := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
 	texts := make(map[string]*strings.Builder)
 	for _, e := range events {
 		switch b := e.Body.(type) {
@@ -82,35 +94,35 @@ func collectItems(events []event.Event) *runItems {
 		case event.TextDelta:
 			texts[b.PartID].WriteString(b.Delta)
 		case event.TextEnd:
-			s.texts[b.PartID] = texts[b.PartID].String()
+			items.texts[b.PartID] = texts[b.PartID].String()
 		case event.ToolCall:
-			s.calls[b.CallID] = callOf(b, 0)
+			items.calls[b.CallID] = callOf(b, 0)
 		case event.ToolResult:
-			s.results[b.CallID] = *plainText(b.Payload)
+			items.results[b.CallID] = *plainText(b.Payload)
 		case event.ToolError:
-			s.results[b.CallID] = "Error: " + b.Payload
+			items.results[b.CallID] = "Error: " + b.Payload
 		case event.FinalAnswer:
-			s.texts[structuredAnswerPart] = b.Answer
+			items.texts[structuredAnswerPart] = b.Answer
 		}
 	}
-	return s
+	return items
 }
 
 // appendItem adds an item to the history. It ignores reasoning, tool lists and approvals, which
 // the model does not get again.
-func (q *Request) appendItem(s *runItems, kind, name string) {
+func (q *Request) appendItem(items *runItems, kind, name string) {
 	switch kind {
 	case "msg":
-		if text, ok := s.texts[name]; ok {
+		if text, ok := items.texts[name]; ok {
 			q.History = append(q.History, agent.Message{Role: "assistant", Content: text})
 		}
 	case "fc":
-		if c, ok := s.calls[name]; ok {
+		if c, ok := items.calls[name]; ok {
 			q.addCall(c)
 		}
 	case "mcp":
-		if c, ok := s.calls[name]; ok {
-			q.addServerCall(c, s.results[name])
+		if c, ok := items.calls[name]; ok {
+			q.addServerCall(c, items.results[name])
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (q *Request) readInput(in body) error {
 
 // readItem adds an item to the history or to the approvals. It ignores the output items of earlier
 // responses that the model does not get again.
-func (q *Request) readItem(at string, item inItem) error {
+func (q *Request) readItem(field string, item inItem) error {
 	if item.Type != "mcp_approval_response" {
 		// Clients that send the whole conversation also send approvals of earlier turns. Only
 		// those at the end of the input count.
@@ -74,40 +74,40 @@ func (q *Request) readItem(at string, item inItem) error {
 	}
 	switch item.Type {
 	case "", "message":
-		return q.readMessage(at, item)
+		return q.readMessage(field, item)
 	case "function_call":
 		if item.CallID == "" || item.Name == "" {
-			return &Invalid{at, "must have a call_id and a name"}
+			return &Invalid{field, "must have a call_id and a name"}
 		}
 		q.addCall(agent.ClientCall{ID: item.CallID, Name: item.Name, Arguments: item.Arguments})
 	case "function_call_output":
 		if item.CallID == "" {
-			return &Invalid{at + ".call_id", "is required"}
+			return &Invalid{field + ".call_id", "is required"}
 		}
-		text, media, err := decodeContent(at+".output", item.Output)
+		text, media, err := decodeContent(field+".output", item.Output)
 		if err != nil {
 			return err
 		}
 		q.History = append(q.History, agent.Message{Role: "tool", CallID: item.CallID, Content: text, Media: media})
 	case "mcp_approval_response":
-		return q.readApproval(at, item)
+		return q.readApproval(field, item)
 	case "item_reference":
-		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: at})
+		q.History = append(q.History, agent.Message{Role: reference, CallID: item.ID, Content: field})
 	case "mcp_call":
-		return q.readServerCall(at, item)
+		return q.readServerCall(field, item)
 	case "reasoning", "mcp_list_tools", "mcp_approval_request":
 		// Output items of earlier responses that the model does not need.
 	default:
-		return &Invalid{at + ".type", "is not supported"}
+		return &Invalid{field + ".type", "is not supported"}
 	}
 	return nil
 }
 
 // readServerCall adds a call of a server's tool, and its result, to the history. It ignores a call without an
 // outcome, which a response has that waits for approvals: the next one has the call again.
-func (q *Request) readServerCall(at string, item inItem) error {
+func (q *Request) readServerCall(field string, item inItem) error {
 	if item.ID == "" || item.Name == "" {
-		return &Invalid{at, "must have an id and a name"}
+		return &Invalid{field, "must have an id and a name"}
 	}
 	c := agent.ClientCall{ID: item.ID, Name: item.Name, Arguments: item.Arguments}
 	if kind, _, id, ok := parseItemID(item.ID); ok && kind == "mcp" {
@@ -117,7 +117,7 @@ func (q *Request) readServerCall(at string, item inItem) error {
 		q.addServerCall(c, "Error: "+message)
 		return nil
 	}
-	text, _, err := decodeContent(at+".output", item.Output)
+	text, _, err := decodeContent(field+".output", item.Output)
 	if err == nil && item.Output != nil && string(item.Output) != "null" {
 		q.addServerCall(c, text)
 	}
@@ -144,8 +144,8 @@ func errorText(raw json.RawMessage) (text string) {
 
 // readMessage adds a message to the history, or to the instructions if its role is system or
 // developer.
-func (q *Request) readMessage(at string, item inItem) error {
-	text, media, err := decodeContent(at+".content", item.Content)
+func (q *Request) readMessage(field string, item inItem) error {
+	text, media, err := decodeContent(field+".content", item.Content)
 	if err != nil {
 		return err
 	}
@@ -155,24 +155,24 @@ func (q *Request) readMessage(at string, item inItem) error {
 	case "user", "assistant":
 		q.History = append(q.History, agent.Message{Role: item.Role, Content: text, Media: media})
 	default:
-		return &Invalid{at + ".role", "must be system, developer, user or assistant"}
+		return &Invalid{field + ".role", "must be system, developer, user or assistant"}
 	}
 	return nil
 }
 
 // readApproval reads an answer to an approval request. All approvals of a request belong to one run,
 // because the request resumes that run.
-func (q *Request) readApproval(at string, item inItem) error {
+func (q *Request) readApproval(field string, item inItem) error {
 	kind, run, interrupt, ok := parseItemID(item.ApprovalID)
 	switch {
 	case !ok || kind != "mcpr":
-		return &Invalid{at + ".approval_request_id", "is not the id of an approval request"}
+		return &Invalid{field + ".approval_request_id", "is not the id of an approval request"}
 	case len(q.Approvals) > 0 && q.Approvals[0].Run != run:
-		return &Invalid{at + ".approval_request_id", "belongs to another response than the approvals before it"}
+		return &Invalid{field + ".approval_request_id", "belongs to another response than the approvals before it"}
 	case slices.ContainsFunc(q.Approvals, func(a Approval) bool { return a.Interrupt == interrupt }):
-		return &Invalid{at + ".approval_request_id", "answered twice"}
+		return &Invalid{field + ".approval_request_id", "answered twice"}
 	case item.Approve == nil:
-		return &Invalid{at + ".approve", "is required"}
+		return &Invalid{field + ".approve", "is required"}
 	}
 	q.Approvals = append(q.Approvals, Approval{run, interrupt, *item.Approve, item.Reason})
 	return nil
@@ -189,7 +189,8 @@ func (q *Request) readQuestion() error {
 	case last < 0:
 		return &Invalid{"input", "must have a message of the user"}
 	}
-	switch m := q.History[last]; {
+	m := q.History[last]
+	switch {
 	case m.Role == "tool":
 		return nil
 	case m.Role != "user":
@@ -207,7 +208,7 @@ func (q *Request) readQuestion() error {
 
 // decodeContent returns the text and the media of a message, or of a function's output. at is its
 // path, for errors.
-func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error) {
+func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil, nil
 	}
@@ -217,27 +218,27 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 	}
 	var parts []inPart
 	if json.Unmarshal(raw, &parts) != nil {
-		return "", nil, &Invalid{at, "must be a text or a list of parts"}
+		return "", nil, &Invalid{field, "must be a text or a list of parts"}
 	}
 	var texts []string
 	var media []agent.Media
-	for i, p := range parts {
-		at := fmt.Sprintf("%s[%d]", at, i)
-		switch p.Type {
+	for i, part := range parts {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		switch part.Type {
 		case "input_text", "output_text", "text", "summary_text":
-			texts = append(texts, p.Text)
+			texts = append(texts, part.Text)
 		case "refusal":
 		case "input_image":
-			m, err := agent.NewMedia("", p.ImageURL)
+			m, err := agent.NewMedia("", part.ImageURL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url", err.Error()}
 			}
 			media = append(media, m)
 		case "input_file":
-			if p.FileID != "" || p.FileURL != "" {
+			if part.FileID != "" || part.FileURL != "" {
 				return "", nil, &Invalid{at, "file_id and file_url are not supported: the service neither stores nor fetches files; use file_data"}
 			}
-			m, err := agent.NewMedia(p.Filename, p.FileData)
+			m, err := agent.NewMedia(part.Filename, part.FileData)
 			if err != nil {
 				return "", nil, &Invalid{at + ".file_data", err.Error()}
 			}
@@ -247,7 +248,7 @@ func decodeContent(at string, raw json.RawMessage) (string, []agent.Media, error
 		}
 	}
 	if len(media) > maxMedia {
-		return "", nil, &Invalid{at, fmt.Sprintf("must not have more than %d images and files", maxMedia)}
+		return "", nil, &Invalid{field, fmt.Sprintf("must not have more than %d images and files", maxMedia)}
 	}
 	return strings.Join(texts, "\n"), media, nil
 }

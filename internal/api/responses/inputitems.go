@@ -15,20 +15,20 @@ func (k StoredRequest) InputItems(id string, events []event.Event) []InputItem {
 		return approvalItems(id, span, events)
 	}
 	var out []InputItem
-	for _, m := range k.Messages() {
+	for _, message := range k.Messages() {
 		name := fmt.Sprintf("in_%d", len(out))
-		switch m.Role {
+		switch message.Role {
 		case "tool":
-			out = append(out, InputItem{ID: itemID("fco", id, name), Type: "function_call_output", Status: "completed", CallID: m.CallID, Output: &m.Content})
+			out = append(out, InputItem{ID: itemID("fco", id, name), Type: "function_call_output", Status: "completed", CallID: message.CallID, Output: &message.Content})
 			continue
 		case "assistant":
-			if m.Content != "" {
-				out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: m.Role, Content: []any{outputText(m.Content)}})
+			if message.Content != "" {
+				out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: message.Role, Content: []any{outputText(message.Content)}})
 			}
 		default:
-			out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: m.Role, Content: inputParts(m)})
+			out = append(out, InputItem{ID: itemID("msg", id, name), Type: "message", Status: "completed", Role: message.Role, Content: inputParts(message)})
 		}
-		for _, c := range m.Calls {
+		for _, c := range message.Calls {
 			name := fmt.Sprintf("in_%d", len(out))
 			out = append(out, InputItem{ID: itemID("fc", id, name), Type: "function_call", Status: "completed", CallID: c.ID, Name: c.Name, Arguments: &c.Arguments})
 		}
@@ -59,7 +59,7 @@ func approvalItems(id string, span Span, events []event.Event) (out []InputItem)
 }
 
 // inputParts returns the text and the images of a user's message as the parts of an input item.
-func inputParts(m agent.Message) []any {
+func inputParts(message agent.Message) []any {
 	type text struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
@@ -75,10 +75,10 @@ func inputParts(m agent.Message) []any {
 		Data string `json:"file_data"`
 	}
 	out := []any{}
-	if m.Content != "" {
-		out = append(out, text{"input_text", m.Content})
+	if message.Content != "" {
+		out = append(out, text{"input_text", message.Content})
 	}
-	for _, p := range m.Media {
+	for _, p := range message.Media {
 		url := p.URL
 		if url == "" {
 			url = "data:" + p.MIME + ";base64," + p.Data
@@ -119,21 +119,21 @@ type Page struct {
 
 // NewPage returns at most limit items that follow the item with the id after, or the first ones if
 // after is "". ok is false if there is no such item.
-func NewPage(items []InputItem, after string, limit int) (p Page, ok bool) {
-	p = Page{Object: "list", Data: []InputItem{}}
+func NewPage(items []InputItem, after string, limit int) (page Page, ok bool) {
+	page = Page{Object: "list", Data: []InputItem{}}
 	ok = after == ""
 	for _, item := range items {
 		switch {
 		case !ok:
 			ok = item.ID == after
-		case len(p.Data) < limit:
-			p.Data = append(p.Data, item)
+		case len(page.Data) < limit:
+			page.Data = append(page.Data, item)
 		default:
-			p.More = true
+			page.More = true
 		}
 	}
-	if n := len(p.Data); n > 0 {
-		p.First, p.Last = &p.Data[0].ID, &p.Data[n-1].ID
+	if n := len(page.Data); n > 0 {
+		page.First, page.Last = &page.Data[0].ID, &page.Data[n-1].ID
 	}
-	return p, ok
+	return page, ok
 }

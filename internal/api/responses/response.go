@@ -75,21 +75,21 @@ type usage struct {
 
 // newResponse returns a response without output. It has the values of the request, and OpenAI's
 // defaults for members that the request lacks.
-func newResponse(h Header) *response {
-	e := h.Echo
+func newResponse(header Header) *response {
+	e := header.Echo
 	r := &response{
-		ID: h.ID, Object: "response", CreatedAt: h.Created.Unix(), Status: "in_progress", Model: h.Model,
+		ID: header.ID, Object: "response", CreatedAt: header.Created.Unix(), Status: "in_progress", Model: header.Model,
 		Output: []any{}, Tools: []json.RawMessage{}, ToolChoice: json.RawMessage(`"auto"`), Truncation: "disabled",
 		ParallelToolCalls: true, Text: json.RawMessage(`{"format":{"type":"text"}}`), TopP: 1, Temperature: 1,
 		Reasoning: json.RawMessage(`{"effort":null,"summary":null}`), Store: true, ServiceTier: "default",
 		Metadata: map[string]string{}, MaxOutputTokens: (*int64)(e.MaxOutputTokens), MaxToolCalls: (*int64)(e.MaxToolCalls), Background: e.Background,
 		SafetyIdentifier: e.SafetyIdentifier, PromptCacheKey: e.PromptCacheKey, User: e.User,
 	}
-	if h.PreviousID != "" {
-		r.PreviousResponseID = &h.PreviousID
+	if header.PreviousID != "" {
+		r.PreviousResponseID = &header.PreviousID
 	}
-	if h.Conversation != "" {
-		r.Conversation = &conversation{h.Conversation}
+	if header.Conversation != "" {
+		r.Conversation = &conversation{header.Conversation}
 	}
 	if e.Instructions != "" {
 		r.Instructions = &e.Instructions

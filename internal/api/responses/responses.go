@@ -116,32 +116,34 @@ var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
 // what the response repeats, and at last the question. The request itself runs unchanged; only
 // what is retrieved or continued later has less.
 func (q *Request) EncodeStored() []byte {
-	k := StoredRequest{
+	stored := StoredRequest{
 		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools,
 		History: q.History, Question: q.Question, Media: q.Media,
 	}
-	data, _ := json.Marshal(k) // cannot fail: k was decoded from JSON
+	data, _ := json.Marshal(stored) // cannot fail: stored was decoded from JSON
 	if len(data) <= maxStored {
 		return data
 	}
-	k.Question, k.Media = withoutMedia(k.Question, k.Media), nil
-	k.History = make([]agent.Message, len(q.History))
+	stored.Question, stored.Media = withoutMedia(stored.Question, stored.Media), nil
+	stored.History = make([]agent.Message, len(q.History))
 	for i, m := range q.History {
 		m.Content, m.Media = withoutMedia(m.Content, m.Media), nil
-		k.History[i] = m
+		stored.History[i] = m
 	}
 	for {
-		if data, _ = json.Marshal(k); len(data) <= maxStored {
+		data, _ = json.Marshal(stored)
+		if len(data) <= maxStored {
 			return data
 		}
-		switch n := len(k.History); {
+		n := len(stored.History)
+		switch {
 		case n > 0:
-			k.History = k.History[(n+1)/2:]
-		case k.Echo.Tools != nil || k.Echo.Instructions != "":
-			k.Echo = Echo{Metadata: k.Echo.Metadata, Background: k.Echo.Background, Store: k.Echo.Store}
+			stored.History = stored.History[(n+1)/2:]
+		case stored.Echo.Tools != nil || stored.Echo.Instructions != "":
+			stored.Echo = Echo{Metadata: stored.Echo.Metadata, Background: stored.Echo.Background, Store: stored.Echo.Store}
 		default:
-			k.Question = "" // the start event has it
-			data, _ = json.Marshal(k)
+			stored.Question = "" // the start event has it
+			data, _ = json.Marshal(stored)
 			return data
 		}
 	}
@@ -198,7 +200,7 @@ type Span struct {
 	Until int64
 }
 
-// EndsWith reports whether the response ends with e although the run does not: e suspends the run,
+// EndsWith reports whether the response ends with the event although the run does not: the event suspends the run,
 // and is not a suspension within the span. A suspension for anything but approvals ends no response,
 // because the next response could not answer it.
 func (s Span) EndsWith(e event.Event) bool {
@@ -212,7 +214,7 @@ func OnlyApprovals(s event.Suspended) bool {
 	return !slices.ContainsFunc(s.Interrupts, func(i event.Interrupt) bool { return i.Kind != event.KindApproval })
 }
 
-// FormatID returns the id of the response that covers the span s of a run, such as resp_abc_12_20.
+// FormatID returns the id of the response that covers a span of a run, such as resp_abc_12_20.
 func FormatID(run string, s Span) string {
 	id := "resp_" + strings.TrimPrefix(run, runPrefix)
 	if s.After > 0 {
@@ -226,7 +228,7 @@ func FormatID(run string, s Span) string {
 
 // ParseID parses what FormatID returns. ok is false if id is not an id of a response. The id of a
 // run, as the native API and Chat Completions have it, counts as that of the run's first response.
-func ParseID(id string) (run string, s Span, ok bool) {
+func ParseID(id string) (run string, span Span, ok bool) {
 	if name, ok := strings.CutPrefix(strings.TrimPrefix(id, chatPrefix), runPrefix); ok && !strings.Contains(name, "_") {
 		id = "resp_" + name
 	}
@@ -234,16 +236,16 @@ func ParseID(id string) (run string, s Span, ok bool) {
 	if len(parts) < 2 || len(parts) > 4 || parts[0] != "resp" || parts[1] == "" {
 		return "", Span{}, false
 	}
-	for i, n := range []*int64{&s.After, &s.Until}[:len(parts)-2] {
+	for i, n := range []*int64{&span.After, &span.Until}[:len(parts)-2] {
 		var err error
 		if *n, err = strconv.ParseInt(parts[2+i], 10, 64); err != nil || *n < 1 {
 			return "", Span{}, false
 		}
 	}
-	if s.Until > 0 && s.Until <= s.After {
+	if span.Until > 0 && span.Until <= span.After {
 		return "", Span{}, false
 	}
-	return runPrefix + parts[1], s, true
+	return runPrefix + parts[1], span, true
 }
 
 // itemID returns the id of an item: its kind, the run, and a name that is unique among the items of

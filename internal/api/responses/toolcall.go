@@ -105,7 +105,8 @@ func (enc *Encoder) addCallItem(c *openCall, call event.Call) {
 // setArguments records the complete arguments of a call, and sends them if the call has an item.
 func (enc *Encoder) setArguments(c *openCall, b event.ToolCall) {
 	c.written = true
-	if c.args = b.ArgsText; b.Args != nil {
+	c.args = b.ArgsText
+	if b.Args != nil {
 		c.args = string(b.Args)
 	}
 	if c.mcp != nil {
@@ -127,7 +128,9 @@ func (enc *Encoder) endCall(call event.Call, args json.RawMessage, status string
 		enc.emitEvent("response.mcp_call_arguments.done", itemFields(c.mcp.item.ID, c.mcp.index, "arguments", c.args))
 	}
 	o := c.mcp
-	o.item.Status, o.item.Output, o.item.Error = status, output, failure
+	o.item.Status = status
+	o.item.Output = output
+	o.item.Error = failure
 	enc.emitEvent("response.mcp_call."+status, itemFields(o.item.ID, o.index))
 	enc.finishItem(o.index, o.item)
 }
