@@ -57,6 +57,8 @@ func All(t *testing.T) []Scenario {
 	return out
 }
 
+// loadScenario reads the events of a scenario and appends them to a log, so that they come in an order that a run
+// can have. Their times are then replaced, one second apart from epoch on.
 func loadScenario(t *testing.T, dir string) Scenario {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
@@ -131,7 +133,7 @@ type Segment struct {
 	Events []event.Event
 }
 
-// Golden compares got with the golden file of that name.
+// Golden compares got with the golden file with that name.
 func (s Scenario) Golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
