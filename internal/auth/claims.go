@@ -32,25 +32,25 @@ type claims struct {
 // UnmarshalJSON implements json.Unmarshaler. A claim of the wrong type is an error; it does not
 // count as absent.
 func (c *claims) UnmarshalJSON(data []byte) error {
-	o, err := strictjson.Parse(data)
+	object, err := strictjson.Parse(data)
 	if err != nil {
 		return err
 	}
-	c.all = o
+	c.all = object
 	for name, to := range map[string]*string{"iss": &c.issuer, "sub": &c.subject, "client_id": &c.clientID, "azp": &c.authorizedParty} {
-		if *to, err = o.String(name); err != nil {
+		if *to, err = object.String(name); err != nil {
 			return err
 		}
 	}
 	for name, to := range map[string]**jwt.NumericDate{"exp": &c.expires, "nbf": &c.notBefore, "iat": &c.issuedAt} {
-		if *to, err = numericDate(o, name); err != nil {
+		if *to, err = numericDate(object, name); err != nil {
 			return err
 		}
 	}
-	if c.audience, err = o.Strings("aud"); err != nil {
+	if c.audience, err = object.Strings("aud"); err != nil {
 		return err
 	}
-	c.scopes, err = scopesOf(o)
+	c.scopes, err = scopesOf(object)
 	return err
 }
 
@@ -84,7 +84,7 @@ func scopesOf(o strictjson.Object) ([]string, error) {
 	return strings.Fields(strings.Join(list, " ")), nil
 }
 
-// toIdentity returns the caller that c identifies. ok is false if it identifies neither a user nor
+// toIdentity returns the caller that the claims identify. ok is false if they identify neither a user nor
 // a client.
 //
 // A token that a client got for itself may have no sub: RFC 9068 section 2.2 requires one, but

@@ -27,22 +27,22 @@ func parseHeader(token string) (header, error) {
 	if err != nil {
 		return header{}, errHeader
 	}
-	o, err := strictjson.Parse(raw)
+	object, err := strictjson.Parse(raw)
 	if err != nil {
 		return header{}, errHeader
 	}
 	// A recipient must reject a token whose crit names an extension that it does not support (RFC
 	// 7515 section 4.1.11), and none is supported. b64 (RFC 7797) would change what is signed.
-	if o.Has("crit") || o.Has("b64") {
+	if object.Has("crit") || object.Has("b64") {
 		return header{}, errHeader
 	}
-	h := header{haveKid: o.Has("kid")}
+	h := header{haveKid: object.Has("kid")}
 	for name, to := range map[string]*string{"alg": &h.alg, "kid": &h.kid, "typ": &h.typ} {
-		if *to, err = o.String(name); err != nil {
+		if *to, err = object.String(name); err != nil {
 			return header{}, errHeader
 		}
 	}
-	if len(h.kid) > maxKeyID || o.Has("typ") && !isAcceptedType(h.typ) {
+	if len(h.kid) > maxKeyID || object.Has("typ") && !isAcceptedType(h.typ) {
 		return header{}, errHeader
 	}
 	return h, nil

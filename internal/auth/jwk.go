@@ -77,27 +77,27 @@ func parseKeySet(body []byte) ([]publicKey, error) {
 
 // parseKey decodes one key (RFC 7517 section 4). ok is false if it cannot be used. A key whose use
 // or key_ops is not for verification must not verify a signature (sections 4.2 and 4.3).
-func parseKey(o strictjson.Object) (k publicKey, ok bool) {
+func parseKey(object strictjson.Object) (key publicKey, ok bool) {
 	var kty, use string
 	var err error
-	for name, to := range map[string]*string{"kty": &kty, "use": &use, "alg": &k.alg, "kid": &k.id} {
-		if *to, err = o.String(name); err != nil {
-			return k, false
+	for name, to := range map[string]*string{"kty": &kty, "use": &use, "alg": &key.alg, "kid": &key.id} {
+		if *to, err = object.String(name); err != nil {
+			return key, false
 		}
 	}
-	ops, err := o.Strings("key_ops")
-	if err != nil || o.Has("key_ops") && !slices.Contains(ops, "verify") || use != "" && use != "sig" || len(k.id) > maxKeyID {
-		return k, false
+	ops, err := object.Strings("key_ops")
+	if err != nil || object.Has("key_ops") && !slices.Contains(ops, "verify") || use != "" && use != "sig" || len(key.id) > maxKeyID {
+		return key, false
 	}
 	switch kty {
 	case "RSA":
-		k.key, ok = parseRSAKey(o)
+		key.key, ok = parseRSAKey(object)
 	case "EC":
-		k.key, ok = parseECKey(o)
+		key.key, ok = parseECKey(object)
 	case "OKP":
-		k.key, ok = parseEd25519Key(o)
+		key.key, ok = parseEd25519Key(object)
 	}
-	return k, ok
+	return key, ok
 }
 
 // parseRSAKey decodes the members of RFC 7518 section 6.3.1. It refuses an even modulus or

@@ -82,7 +82,8 @@ func newKeyCache(issuer, url string, client *http.Client, logger *slog.Logger) *
 // none. The error is ErrKeysUnavailable.
 func (k *keyCache) currentKeys(ctx context.Context) (keySet, error) {
 	set, err := k.sets.Get(ctx, "the signing keys", func(s keySet) fetch.State {
-		switch age := time.Since(s.fetched); {
+		age := time.Since(s.fetched)
+		switch {
 		case age >= keysMaxAge:
 			return fetch.Expired
 		case age >= keysRefresh:

@@ -118,18 +118,18 @@ func (r *Rule) validate() *RulesError {
 	for name, values := range r.Claims {
 		lists[string(jsontext.Pointer("/claims").AppendToken(name))] = values
 	}
-	for _, at := range slices.Sorted(maps.Keys(lists)) {
+	for _, pointer := range slices.Sorted(maps.Keys(lists)) {
 		// An empty list is ambiguous: it could mean nothing or everything.
-		if list := lists[at]; list != nil && len(list) == 0 {
-			return &RulesError{Pointer: at, Detail: mustBeTexts}
+		if list := lists[pointer]; list != nil && len(list) == 0 {
+			return &RulesError{Pointer: pointer, Detail: mustBeTexts}
 		}
-		for i, text := range lists[at] {
+		for i, text := range lists[pointer] {
 			_, err := path.Match(withoutSlashes(text), "")
 			switch {
 			case text == "":
-				return &RulesError{Pointer: fmt.Sprintf("%s/%d", at, i), Detail: "must not be empty"}
-			case err != nil && at != "/scopes":
-				return &RulesError{Pointer: fmt.Sprintf("%s/%d", at, i), Detail: "is not a valid pattern"}
+				return &RulesError{Pointer: fmt.Sprintf("%s/%d", pointer, i), Detail: "must not be empty"}
+			case err != nil && pointer != "/scopes":
+				return &RulesError{Pointer: fmt.Sprintf("%s/%d", pointer, i), Detail: "is not a valid pattern"}
 			}
 		}
 	}

@@ -116,12 +116,16 @@ func (v *Verifier) Close() {
 // Errors are ErrMalformed, ErrInvalidToken with a reason for the log, *ScopeError, and
 // ErrKeysUnavailable. Challenge returns the response to each of them.
 //
-// What each check prevents: that of the algorithm, together with the key's own (allowsAlgorithm), that
-// a token without a signature or with another kind of key passes (RFC 8725 sections 3.1 and 3.2); that of
-// the typ (OnlyAccessTokens), that an ID token of the same issuer is used as an access token (RFC 9068
-// section 5); those of issuer and audience, that a token which was issued for another service, and which
-// that service could forward, is accepted here (RFC 8725 sections 3.8 and 3.9). The header is checked
-// before any key is looked up, so a token that can never be valid causes no request to the issuer.
+// What each check prevents:
+//
+//   - The algorithm, together with allowsAlgorithm of the key: a token without a signature, or with a signature by
+//     another kind of key (RFC 8725 sections 3.1 and 3.2).
+//   - The typ (OnlyAccessTokens): an ID token of the same issuer that is used as an access token (RFC 9068 section 5).
+//   - Issuer and audience: a token that was issued for another service, which could forward it to this one (RFC 8725
+//     sections 3.8 and 3.9).
+//
+// The header is checked before any key is looked up, so a token that can never be valid causes no request to
+// the issuer.
 func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if len(token) > maxTokenBytes {
 		return Identity{}, ErrMalformed
@@ -140,21 +144,21 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	c, err := v.parseToken(token, h, keys)
+	tokenClaims, err := v.parseToken(token, h, keys)
 	// The issuer may have rotated its keys. An invalid signature can mean that too, because some
 	// issuers give all their keys the same kid.
 	if errors.Is(err, errNoKey) || errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 		if rotated, ok := v.keys.newerThan(ctx, keys); ok {
-			c, err = v.parseToken(token, h, rotated)
+			tokenClaims, err = v.parseToken(token, h, rotated)
 		}
 	}
 	if err != nil {
 		return Identity{}, invalidTokenReason(err)
 	}
-	if err := v.checkRestrictions(c); err != nil {
+	if err := v.checkRestrictions(tokenClaims); err != nil {
 		return Identity{}, err
 	}
-	id, ok := c.toIdentity()
+	id, ok := tokenClaims.toIdentity()
 	if !ok {
 		return Identity{}, errSubject
 	}
