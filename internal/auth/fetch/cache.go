@@ -93,13 +93,13 @@ func (c *Cache[T]) Get(ctx context.Context, subject string, state func(T) State)
 		c.mu.Unlock()
 		return value, nil
 	}
-	f, err := c.startLocked()
+	inflight, err := c.startLocked()
 	c.mu.Unlock()
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return f.await(ctx, subject)
+	return inflight.await(ctx, subject)
 }
 
 // Replace returns the current value if accept reports that it is better than the one that the
@@ -167,10 +167,10 @@ func (c *Cache[T]) startLocked() (*inflightFetch[T], error) {
 	case time.Now().Before(c.notBefore):
 		return nil, c.lastErr
 	}
-	f := &inflightFetch[T]{done: make(chan struct{})}
-	c.inflight = f
-	c.running.Go(func() { c.runFetch(f) })
-	return f, nil
+	started := &inflightFetch[T]{done: make(chan struct{})}
+	c.inflight = started
+	c.running.Go(func() { c.runFetch(started) })
+	return started, nil
 }
 
 // startReplaceLocked starts a request for Replace. It returns a request in flight instead, because
@@ -190,23 +190,23 @@ func (c *Cache[T]) startReplaceLocked(interval time.Duration) (*inflightFetch[T]
 	return f, err
 }
 
-// runFetch sends the request of f and stores its outcome. It wakes the waiting callers last, so
+// runFetch sends the request of fetch and stores its outcome. It wakes the waiting callers last, so
 // that their next calls see the outcome.
-func (c *Cache[T]) runFetch(f *inflightFetch[T]) {
-	f.value, f.err = c.fetchSafely()
+func (c *Cache[T]) runFetch(fetch *inflightFetch[T]) {
+	fetch.value, fetch.err = c.fetchSafely()
 	c.mu.Lock()
 	c.inflight = nil
-	if f.err != nil {
+	if fetch.err != nil {
 		c.failures++
-		c.lastErr = f.err
+		c.lastErr = fetch.err
 	} else {
-		c.value, c.fetched = f.value, true
+		c.value, c.fetched = fetch.value, true
 		c.failures = 0
 		c.lastErr = errTooSoon
 	}
 	c.notBefore = time.Now().Add(c.pauseLocked())
 	c.mu.Unlock()
-	close(f.done)
+	close(fetch.done)
 }
 
 // fetchSafely calls fetch and converts a panic to an error. This goroutine serves no HTTP request,
