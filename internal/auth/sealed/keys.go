@@ -157,6 +157,8 @@ func (k *Keys) current(logger *slog.Logger) []key {
 		return k.all
 	}
 	logger.Info("the keys of TOKENS_KEY_FILE were read again", "keys", len(all))
-	k.info, k.reported, k.all = info, "", all
+	k.info = info
+	k.reported = ""
+	k.all = all
 	return all
 }
