@@ -64,7 +64,7 @@ func VaultSecret(cfg VaultConfig) func(context.Context) (auth.Secret, error) {
 	}
 }
 
-// readSecret reads the secret; d sends its requests.
+// readSecret reads the secret. The dispatcher sends its requests.
 func (cfg VaultConfig) readSecret(d *dispatcher) (auth.Secret, error) {
 	if cfg.Endpoint != "" {
 		if err := fetch.CheckEndpoint("the vault endpoint", cfg.Endpoint); err != nil {
@@ -149,7 +149,8 @@ func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 		if err == nil && reply.Status == http.StatusOK {
 			return httpResponse(req, reply), nil
 		}
-		if d.failed = err; err == nil {
+		d.failed = err
+		if err == nil {
 			d.failed = &fetch.Error{Public: vaultService + " refused the request", Status: reply.Status}
 		}
 	}
@@ -159,7 +160,7 @@ func (d *dispatcher) Do(req *http.Request) (*http.Response, error) {
 	return httpResponse(req, fetch.Reply{Status: http.StatusBadRequest}), nil
 }
 
-// httpResponse returns r as the response that the SDK expects.
+// httpResponse returns the reply as the response that the SDK expects.
 func httpResponse(req *http.Request, r fetch.Reply) *http.Response {
 	return &http.Response{
 		Status: http.StatusText(r.Status), StatusCode: r.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
