@@ -22,7 +22,8 @@ type Stream struct {
 
 // Stream sends a request whose response is a stream of events. The caller must close the stream.
 func (c *Client) Stream(ctx context.Context, method, path string, body any, header http.Header) (*Stream, error) {
-	if header = header.Clone(); header == nil {
+	header = header.Clone()
+	if header == nil {
 		header = make(http.Header)
 	}
 	header.Set("Accept", "text/event-stream")
