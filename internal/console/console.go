@@ -49,39 +49,39 @@ type Options struct {
 
 // Handler returns a handler that serves the page at / and its files under /console/. Any other path
 // is 404.
-func Handler(o Options) http.Handler {
-	files, err := loadFiles(page, o)
+func Handler(opts Options) http.Handler {
+	files, err := loadFiles(page, opts)
 	if err != nil {
 		panic(err) // cannot happen: the files are part of the program, and a test loads them all
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", policy(""))
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
+		header := w.Header()
+		header.Set("Content-Security-Policy", policy(""))
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
 		f, ok := files[r.URL.Path]
-		if ok && r.URL.Path == "/" && o.SignIn != nil {
+		if ok && r.URL.Path == "/" && opts.SignIn != nil {
 			var tokenOrigin string
-			f, tokenOrigin = withSignIn(r.Context(), o.SignIn, f)
-			h.Set("Content-Security-Policy", policy(tokenOrigin))
+			f, tokenOrigin = withSignIn(r.Context(), opts.SignIn, f)
+			header.Set("Content-Security-Policy", policy(tokenOrigin))
 		}
 		if !ok {
-			h.Set("Cache-Control", "no-store")
+			header.Set("Cache-Control", "no-store")
 			http.NotFound(w, r)
 			return
 		}
-		h.Set("Content-Type", f.contentType)
+		header.Set("Content-Type", f.contentType)
 		// The names do not change from version to version. So a browser may keep the files, but must
 		// ask each time whether they have changed (RFC 9111 section 5.2.2.4).
-		h.Set("Cache-Control", "no-cache")
-		h.Set("ETag", f.etag)
+		header.Set("Cache-Control", "no-cache")
+		header.Set("ETag", f.etag)
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.content))
 	})
 }
 
 // loadFiles returns the embedded files by the paths that they are served at. The page itself is only
 // at /: its links are relative to that, so that it also works behind a proxy that adds a prefix.
-func loadFiles(fsys fs.FS, o Options) (map[string]file, error) {
+func loadFiles(fsys fs.FS, opts Options) (map[string]file, error) {
 	files := make(map[string]file)
 	err := fs.WalkDir(fsys, "page", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -98,13 +98,13 @@ func loadFiles(fsys fs.FS, o Options) (map[string]file, error) {
 		at := "/console/" + path.Base(name)
 		if name == "page/index.html" {
 			at = "/"
-			content = setContent(content, noTraceURL, o.TraceURL)
+			content = setContent(content, noTraceURL, opts.TraceURL)
 			threads := "browser"
-			if o.Authenticated {
+			if opts.Authenticated {
 				threads = "server"
 			}
 			content = setContent(content, noThreads, threads)
-			if o.SignIn == nil {
+			if opts.SignIn == nil {
 				content = setContent(content, noSignIn, "")
 			}
 		}

@@ -28,7 +28,7 @@ type SignIn struct {
 // noEndpoints is what the page says if SignIn has failed. The log has the reason.
 const noEndpoints = `{"problem":"You cannot sign in at this time, because the service cannot read where. Load the page again in a while, or use a token."}`
 
-// withSignIn returns the page f with what it needs to sign in, and the origin that it must be able to
+// withSignIn returns the page with what it needs to sign in, and the origin that it must be able to
 // send requests to.
 func withSignIn(ctx context.Context, signIn func(context.Context) (SignIn, error), f file) (_ file, tokenOrigin string) {
 	ctx, cancel := context.WithTimeout(ctx, signInWait)
