@@ -89,7 +89,8 @@ func (e *expression) product() float64 {
 
 // operand reads a number, or an expression in brackets, with its signs.
 func (e *expression) operand() float64 {
-	if e.depth++; e.depth > maxExpressionDepth {
+	e.depth++
+	if e.depth > maxExpressionDepth {
 		return math.NaN()
 	}
 	defer func() { e.depth-- }()

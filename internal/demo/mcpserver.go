@@ -46,10 +46,10 @@ type MCPServer struct {
 
 // NewMCPServer returns an error for a configuration without issuer or keys. It sends no request,
 // because the IAM may start later.
-func NewMCPServer(c MCPConfig) (*MCPServer, error) {
-	log := cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+func NewMCPServer(cfg MCPConfig) (*MCPServer, error) {
+	log := cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	verifier, err := auth.NewVerifier(auth.VerifierConfig{
-		Issuer: c.Issuer, JWKSURL: c.JWKSURL, Audience: Audience, Scope: Scope,
+		Issuer: cfg.Issuer, JWKSURL: cfg.JWKSURL, Audience: Audience, Scope: Scope,
 		Algorithms: []string{"RS256"}, OnlyAccessTokens: true, Logger: log,
 	})
 	if err != nil {
@@ -63,8 +63,8 @@ func NewMCPServer(c MCPConfig) (*MCPServer, error) {
 		writeJSON(w, http.StatusOK, verifier.Metadata("http://"+r.Host+MCPPath))
 	})
 	mux.HandleFunc("GET /healthz", serveHealth)
-	if c.URL != "" {
-		addCalendar(s.server, mux, c.URL)
+	if cfg.URL != "" {
+		addCalendar(s.server, mux, cfg.URL)
 	}
 	return s, nil
 }
@@ -114,14 +114,14 @@ func (s *MCPServer) requireToken(next http.Handler) http.Handler {
 // newToolServer returns the MCP server with all tools except the calendar. It logs sessions and
 // calls.
 func newToolServer(log *slog.Logger) *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
+	server := sdk.NewServer(&sdk.Implementation{Name: "answerd-demo", Title: "answerd's demo tools", Version: "1"}, &sdk.ServerOptions{
 		Instructions: "Harmless tools to try answerd with: time, arithmetic, conversions, answerd's documentation, notes, a table to book, one slow tool and one that always fails.",
 		InitializedHandler: func(_ context.Context, r *sdk.InitializedRequest) {
 			log.Info("session opened", "subject", tokenSubject(r))
 		},
 	})
-	addTools(s)
-	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+	addTools(server)
+	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			call, ok := req.(*sdk.CallToolRequest)
 			if !ok || call.Params == nil {
@@ -141,7 +141,7 @@ func newToolServer(log *slog.Logger) *sdk.Server {
 			return res, err
 		}
 	})
-	return s
+	return server
 }
 
 // tokenSubject returns the subject of the request's token, or "" if there is none.

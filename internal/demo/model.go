@@ -177,17 +177,18 @@ var (
 // It plans all calls again for each request and skips as many of them as there are results after the
 // question. That needs no memory, and works because the same question always leads to the same calls in
 // the same order, whose ids do not change either.
-func composeReply(r *chatRequest) *reply {
+func composeReply(request *chatRequest) *reply {
 	var prompt, question, value string // value is the last one that was said
 	var asked, results []string        // asked are the questions before the last one
 	turn, words := 0, 0
-	for _, m := range r.Messages {
+	for _, m := range request.Messages {
 		text := textOf(m.Content)
 		words += len(strings.Fields(text))
 		if said := equals.FindAllStringSubmatch(text, -1); said != nil && (m.Role == "assistant" || m.Role == "tool") {
 			value = said[len(said)-1][1]
 		}
-		switch at := textResult.FindStringIndex(text); {
+		at := textResult.FindStringIndex(text)
+		switch {
 		case m.Role == "tool":
 			results = append(results, text)
 		case m.Role == "user" && at != nil && at[0] == 0:
@@ -202,12 +203,12 @@ func composeReply(r *chatRequest) *reply {
 			prompt += text + "\n"
 		}
 	}
-	tools, inText := r.offeredTools(prompt)
+	tools, inText := request.offeredTools(prompt)
 	calls := planCalls(question, tools)
 	if recapText(question, asked) != "" {
 		calls = nil
 	}
-	if must := string(r.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
+	if must := string(request.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
 	for i, c := range calls {
@@ -215,12 +216,12 @@ func composeReply(r *chatRequest) *reply {
 		calls[i].id = fmt.Sprintf("call_%x", sum[:12])
 	}
 	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(results), len(calls)):]}
-	if r.Parallel != nil && !*r.Parallel && len(out.calls) > 1 {
+	if request.Parallel != nil && !*request.Parallel && len(out.calls) > 1 {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
 		out.text, out.finish = cmp.Or(recapText(question, asked), composeText(calls, results, tools)), "stop"
-		if schema := r.Format.Named.Schema; len(schema) > 0 {
+		if schema := request.Format.Named.Schema; len(schema) > 0 {
 			out.text = structuredText(schema, out.text)
 		} else {
 			out.text += "\n\n" + standInNote
@@ -246,7 +247,8 @@ func (r *chatRequest) offeredTools(prompt string) (names []string, inText bool) 
 			names = append(names, name)
 		}
 	}
-	if inText = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:"); inText {
+	inText = len(r.Tools) == 0 && strings.Contains(prompt, "PARAMETERS:")
+	if inText {
 		for _, m := range listedTool.FindAllStringSubmatch(prompt, -1) {
 			names = append(names, m[1])
 		}

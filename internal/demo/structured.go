@@ -12,16 +12,16 @@ var structuredNumber = regexp.MustCompile(`-?\d+(?:\.\d+)?`)
 // strings are the text. The stand-in knows the keywords type and properties only, so its answer may
 // violate a schema with others.
 func structuredText(schema json.RawMessage, text string) string {
-	var s struct {
+	var raw struct {
 		Type       string
 		Properties map[string]json.RawMessage
 	}
-	_ = json.Unmarshal(schema, &s) // another schema is one without a type
+	_ = json.Unmarshal(schema, &raw) // another schema is one without a type
 	var value any = text
-	switch s.Type {
+	switch raw.Type {
 	case "object":
 		members := make(map[string]json.RawMessage)
-		for name, property := range s.Properties {
+		for name, property := range raw.Properties {
 			members[name] = json.RawMessage(structuredText(property, text))
 		}
 		value = members

@@ -48,33 +48,33 @@ func addTool[T interface{ text() string }](s *sdk.Server, t *sdk.Tool, call func
 }
 
 // addTools adds all tools except the calendar.
-func addTools(s *sdk.Server) {
-	addTool(s, newTool("current_time", "Current time",
+func addTools(server *sdk.Server) {
+	addTool(server, newTool("current_time", "Current time",
 		"Tells the current date and time in a time zone. Use it for questions about what time, hour, day or date it is now or today, anywhere in the world.",
 		`"time_zone":{"type":"string","description":"IANA time zone, such as Europe/Rome, Asia/Tokyo or UTC. Not a city's name alone.","minLength":1,"maxLength":64,"default":"UTC"}`), readClock)
-	addTool(s, newTool("calculate", "Calculator",
+	addTool(server, newTool("calculate", "Calculator",
 		"Computes an arithmetic expression exactly as written. Use it for any sum, difference, product or quotient of numbers.",
 		`"expression":{"type":"string","description":"Arithmetic expression of numbers, + - * / and brackets, such as (12.5 + 3) * 8","minLength":1,"maxLength":200}`, "expression"), calculate)
-	addTool(s, newTool("convert", "Units and currencies",
+	addTool(server, newTool("convert", "Units and currencies",
 		"Converts a value between units of length, mass or temperature, or between currencies. Currency rates are made-up samples from a built-in table, not live.",
 		`"value":{"type":"number","description":"The amount to convert","minimum":-1e15,"maximum":1e15},
 		"from":{"type":"string","description":"Unit or ISO 4217 currency of the value, such as mi, kg, °F or EUR","minLength":1,"maxLength":32},
 		"to":{"type":"string","description":"Unit or ISO 4217 currency to convert to, such as km, lb, °C or USD","minLength":1,"maxLength":32}`, "value", "from", "to"), convertUnits)
-	addTool(s, newTool("search_docs", "Search answerd's documentation",
+	addTool(server, newTool("search_docs", "Search answerd's documentation",
 		"Finds the entry that fits best in the documentation of answerd, this agent backend: events, streams, errors, MCP servers, tokens, approval, tracing, settings, limits, API formats, the demo.",
 		`"query":{"type":"string","description":"What to look for: a question or a few keywords","minLength":1,"maxLength":300}`, "query"), searchDocs)
-	addTool(s, newTool("slow_report", "Slow report",
+	addTool(server, newTool("slow_report", "Slow report",
 		"Writes a short made-up report about a topic, slowly and in steps. It reports progress after each step and stops when it is cancelled.",
 		`"topic":{"type":"string","description":"What the report is about","minLength":1,"maxLength":100},
 		"steps":{"type":"integer","description":"How many steps it takes","minimum":1,"maximum":10,"default":5},
 		"step_ms":{"type":"integer","description":"How long one step takes, in milliseconds","minimum":0,"maximum":2000,"default":300}`, "topic"), writeReport)
 	// Its failure is a result with isError (MCP, server/tools, "Error Handling").
-	addTool(s, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", ""),
+	addTool(server, newTool("flaky_service", "Flaky service", "Calls a service that is down and always fails, to show what happens on a failure or error.", ""),
 		func(context.Context, *sdk.CallToolRequest, *summary) error {
 			return errors.New("the flaky service failed, as it always does: this is a simulated outage, so trying again will not help")
 		})
-	addNotes(s)
-	addBooking(s)
+	addNotes(server)
+	addBooking(server)
 }
 
 // clockReading is the result of current_time.
@@ -95,7 +95,10 @@ func readClock(_ context.Context, _ *sdk.CallToolRequest, r *clockReading) error
 		return fmt.Errorf("there is no time zone %q: use an IANA name such as Europe/Rome, America/New_York or UTC", r.TimeZone)
 	}
 	t := time.Now().In(loc)
-	r.Time, r.Date, r.Weekday, r.UTCOffset = t.Format(time.RFC3339), t.Format(time.DateOnly), t.Weekday().String(), t.Format("-07:00")
+	r.Time = t.Format(time.RFC3339)
+	r.Date = t.Format(time.DateOnly)
+	r.Weekday = t.Weekday().String()
+	r.UTCOffset = t.Format("-07:00")
 	r.Summary = fmt.Sprintf("It is %s in %s (UTC%s).", t.Format("15:04:05 on Monday, 2 January 2006"), r.TimeZone, r.UTCOffset)
 	return nil
 }
@@ -152,13 +155,13 @@ type deletion struct {
 
 // addNotes adds list_notes and delete_note. All sessions share the notes. Deleting them does no
 // harm, because they are back after a restart.
-func addNotes(s *sdk.Server) {
+func addNotes(server *sdk.Server) {
 	var mu sync.Mutex // protects notes
 	notes := []note{
 		{1, "Buy oat milk"}, {2, "Call the plumber about the tap"}, {3, "Ideas for the team's autumn trip"},
 		{4, "Return the library books"}, {5, "Water the plants on Sunday"},
 	}
-	addTool(s, newTool("list_notes", "List notes", "Lists all notes with their ids.", ""),
+	addTool(server, newTool("list_notes", "List notes", "Lists all notes with their ids.", ""),
 		func(_ context.Context, _ *sdk.CallToolRequest, l *noteList) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -172,7 +175,7 @@ func addNotes(s *sdk.Server) {
 	remove := newTool("delete_note", "Delete a note", "Deletes one note for good. Use it only when the user asks to delete or remove a note.",
 		`"id":{"type":"integer","description":"Id of the note, as list_notes gives it","minimum":1,"maximum":1000000}`, "id")
 	remove.Annotations = &sdk.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)}
-	addTool(s, remove, func(_ context.Context, _ *sdk.CallToolRequest, d *deletion) error {
+	addTool(server, remove, func(_ context.Context, _ *sdk.CallToolRequest, d *deletion) error {
 		mu.Lock()
 		defer mu.Unlock()
 		i := slices.IndexFunc(notes, func(n note) bool { return n.ID == d.ID })
@@ -246,7 +249,10 @@ func convertUnits(_ context.Context, _ *sdk.CallToolRequest, c *conversion) erro
 		x, note = math.Round(x*100)/100, " (at sample rates, not live)"
 	}
 	result, text := roundResult(x)
-	c.From, c.To, c.Kind, c.Result = from.names[0], to.names[0], from.kind, result
+	c.From = from.names[0]
+	c.To = to.names[0]
+	c.Kind = from.kind
+	c.Result = result
 	c.Summary = fmt.Sprintf("%v %s is %s %s%s.", c.Value, c.From, text, c.To, note)
 	return nil
 }
@@ -294,7 +300,10 @@ func searchDocs(_ context.Context, _ *sdk.CallToolRequest, r *found) error {
 			}
 		}
 		if score > best {
-			best, r.Title, r.Text, r.Summary = score, e.title, e.text, e.title+": "+e.text
+			best = score
+			r.Title = e.title
+			r.Text = e.text
+			r.Summary = e.title + ": " + e.text
 		}
 	}
 	return nil
@@ -373,7 +382,7 @@ type consent struct {
 // addCalendar adds connect_calendar and its page, whose URL for browsers is below url. The user
 // gives consent on that page and not by an answer to the agent, as with a sign-in (MCP,
 // client/elicitation, URL mode). All sessions share one calendar, and each consent is used once.
-func addCalendar(s *sdk.Server, mux *http.ServeMux, url string) {
+func addCalendar(server *sdk.Server, mux *http.ServeMux, url string) {
 	var allowed atomic.Bool
 	show := func(w http.ResponseWriter, text string) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -386,7 +395,7 @@ func addCalendar(s *sdk.Server, mux *http.ServeMux, url string) {
 		allowed.Store(true)
 		show(w, calendarAllowed)
 	})
-	addAskingTool(s, newTool("connect_calendar", "Connect the calendar",
+	addAskingTool(server, newTool("connect_calendar", "Connect the calendar",
 		"Connects the user's calendar. It sends the user to a page of its own to allow that.", ""),
 		&sdk.ElicitParams{Mode: "url", Message: "Allow the use of your calendar on its own page, and come back.", URL: url + calendarPath, ElicitationID: "calendar"},
 		func(given *sdk.ElicitResult, c *consent) error {
