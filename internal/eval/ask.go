@@ -153,20 +153,20 @@ func wait(ctx context.Context, d time.Duration) error {
 
 // decide answers an interrupt: approvals as the case says. Nobody is there to fill in a form or to raise
 // a limit.
-func (e *evaluator) decide(ctx context.Context, r *outcome, i event.Interrupt, approve bool) error {
-	input := map[string]any{"id": i.ID}
+func (e *evaluator) decide(ctx context.Context, r *outcome, interrupt event.Interrupt, approve bool) error {
+	input := map[string]any{"id": interrupt.ID}
 	switch {
-	case i.Kind == event.KindElicitation:
+	case interrupt.Kind == event.KindElicitation:
 		input["action"] = "decline"
-		r.declined = append(r.declined, "a form of "+i.Server)
-	case i.Kind == event.KindApproval && approve:
+		r.declined = append(r.declined, "a form of "+interrupt.Server)
+	case interrupt.Kind == event.KindApproval && approve:
 		input["approved"] = true
 	default:
 		input["approved"], input["reason"] = false, "nobody approves calls in this evaluation"
-		if i.Kind == event.KindApproval {
-			r.declined = append(r.declined, "the call of "+i.Tool)
+		if interrupt.Kind == event.KindApproval {
+			r.declined = append(r.declined, "the call of "+interrupt.Tool)
 		} else {
-			r.declined = append(r.declined, "more of "+i.Limit)
+			r.declined = append(r.declined, "more of "+interrupt.Limit)
 		}
 	}
 	err := e.client.SendInput(ctx, r.runID, input)
@@ -178,7 +178,7 @@ func (e *evaluator) decide(ctx context.Context, r *outcome, i event.Interrupt, a
 
 // checkAgents asks the service for its agents, so that a wrong address, a missing token and an unknown
 // agent are reported before a question is asked.
-func (e *evaluator) checkAgents(ctx context.Context, s Suite) error {
+func (e *evaluator) checkAgents(ctx context.Context, suite Suite) error {
 	var got struct {
 		Agents []struct {
 			ID string `json:"id"`
@@ -191,13 +191,13 @@ func (e *evaluator) checkAgents(ctx context.Context, s Suite) error {
 	for _, a := range got.Agents {
 		known[a.ID] = true
 	}
-	for _, one := range s.Cases {
+	for _, one := range suite.Cases {
 		if one.Agent != "" && !known[one.Agent] {
 			return &Error{Case: printable(one.Name, 64), Line: one.Line, Detail: fmt.Sprintf("%s has no agent %s", e.client.URL(), one.Agent)}
 		}
 	}
-	if s.Judge != nil && s.Judge.Agent != "" && !known[s.Judge.Agent] {
-		return &Error{Detail: fmt.Sprintf("judge.agent: %s has no agent %s", e.client.URL(), s.Judge.Agent)}
+	if suite.Judge != nil && suite.Judge.Agent != "" && !known[suite.Judge.Agent] {
+		return &Error{Detail: fmt.Sprintf("judge.agent: %s has no agent %s", e.client.URL(), suite.Judge.Agent)}
 	}
 	return nil
 }

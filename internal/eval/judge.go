@@ -27,13 +27,13 @@ type Verdict struct {
 
 // judge asks the judge's model about an answer. The model is asked through answerd, with the same
 // endpoints and keys, and without tools.
-func (e *evaluator) judge(ctx context.Context, j Judge, one Case, r *outcome, metadata map[string]string) (*Verdict, error) {
+func (e *evaluator) judge(ctx context.Context, j Judge, testCase Case, r *outcome, metadata map[string]string) (*Verdict, error) {
 	material, err := json.Marshal(struct {
 		Question string   `json:"question"`
 		Answer   string   `json:"answer"`
 		Calls    []string `json:"calls"`
 		Rubric   string   `json:"rubric"`
-	}{one.Question, r.answer, r.calls, one.Expect.Rubric})
+	}{testCase.Question, r.answer, r.calls, testCase.Expect.Rubric})
 	if err != nil {
 		return nil, fmt.Errorf("encode what the judge is asked: %w", err)
 	}

@@ -51,23 +51,23 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	for _, c := range r.Comparison {
 		changes[c.Name] = c
 	}
-	for _, c := range r.Cases {
-		one := junitCase{Class: suite.Name, Name: printable(c.Name, 1024), Time: fmt.Sprintf("%.3f", c.Seconds*float64(len(c.Results)))}
-		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f", c.PassedRuns, len(c.Results), c.Rate, c.Interval[0], c.Interval[1], c.Pass)
-		if !c.Passed {
-			one.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(c.reasons(), "\n") + "\n"}
+	for _, report := range r.Cases {
+		testCase := junitCase{Class: suite.Name, Name: printable(report.Name, 1024), Time: fmt.Sprintf("%.3f", report.Seconds*float64(len(report.Results)))}
+		summary := fmt.Sprintf("%d of %d runs passed, rate %.2f [%.2f, %.2f], at least %.2f", report.PassedRuns, len(report.Results), report.Rate, report.Interval[0], report.Interval[1], report.Pass)
+		if !report.Passed {
+			testCase.Failure = &junitFailure{Message: summary, Type: "expectation", Text: "\n" + strings.Join(report.reasons(), "\n") + "\n"}
 		}
 		lines := []string{summary}
-		if change, ok := changes[c.Name]; ok {
+		if change, ok := changes[report.Name]; ok {
 			lines = append(lines, fmt.Sprintf("%s: %.2f → %.2f", change.Change, change.Against, change.Rate))
 		}
-		for _, run := range c.Results {
+		for _, run := range report.Results {
 			if run.RunID != "" {
 				lines = append(lines, "run "+printable(run.RunID, maxShown))
 			}
 		}
-		one.Out = strings.Join(lines, "\n")
-		suite.Cases = append(suite.Cases, one)
+		testCase.Out = strings.Join(lines, "\n")
+		suite.Cases = append(suite.Cases, testCase)
 	}
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err

@@ -36,16 +36,16 @@ type finished struct {
 // Run asks the questions of a suite. If ctx ends, the report is of the runs that were done, and its
 // Interrupted is true. An error means that no question could be asked; it is an *Error if the suite names
 // an agent that the service does not have.
-func Run(ctx context.Context, s Suite, o Options) (Report, error) {
-	e := &evaluator{client.New(o.URL, o.Token, max(o.Parallel, 1))}
+func Run(ctx context.Context, suite Suite, opts Options) (Report, error) {
+	e := &evaluator{client.New(opts.URL, opts.Token, max(opts.Parallel, 1))}
 	defer e.client.Close()
-	report := Report{Suite: s.Name, StartedAt: time.Now().UTC().Truncate(time.Millisecond)}
-	if err := e.checkAgents(ctx, s); err != nil {
+	report := Report{Suite: suite.Name, StartedAt: time.Now().UTC().Truncate(time.Millisecond)}
+	if err := e.checkAgents(ctx, suite); err != nil {
 		return Report{}, err
 	}
-	results, total := e.startRuns(ctx, s, o), 0
-	cases := make([]CaseReport, len(s.Cases))
-	for i, one := range s.Cases {
+	results, total := e.startRuns(ctx, suite, opts), 0
+	cases := make([]CaseReport, len(suite.Cases))
+	for i, one := range suite.Cases {
 		cases[i] = newCaseReport(one)
 		total += one.Runs
 	}
@@ -54,16 +54,16 @@ func Run(ctx context.Context, s Suite, o Options) (Report, error) {
 		if f.err != nil {
 			continue
 		}
-		one := &cases[f.number]
-		one.Results = append(one.Results, f.result)
+		testCase := &cases[f.number]
+		testCase.Results = append(testCase.Results, f.result)
 		done++
-		if o.Progress != nil {
-			o.Progress(done, total)
+		if opts.Progress != nil {
+			opts.Progress(done, total)
 		}
-		if len(one.Results) == one.Wanted {
-			one.summarize()
-			if o.Done != nil {
-				o.Done(*one)
+		if len(testCase.Results) == testCase.Wanted {
+			testCase.summarize()
+			if opts.Done != nil {
+				opts.Done(*testCase)
 			}
 		}
 	}
@@ -71,8 +71,8 @@ func Run(ctx context.Context, s Suite, o Options) (Report, error) {
 	for i := range cases {
 		if n := len(cases[i].Results); n > 0 && n < cases[i].Wanted {
 			cases[i].summarize()
-			if o.Done != nil {
-				o.Done(cases[i])
+			if opts.Done != nil {
+				opts.Done(cases[i])
 			}
 		}
 	}
@@ -84,13 +84,13 @@ func Run(ctx context.Context, s Suite, o Options) (Report, error) {
 // startRuns starts the goroutines that ask, and returns their results. The channel is closed when all of
 // them have ended. The caller must read it to its end, or the goroutines never end. If ctx ends, the jobs that
 // have begun end with its error, and the others are not run.
-func (e *evaluator) startRuns(ctx context.Context, s Suite, o Options) <-chan finished {
+func (e *evaluator) startRuns(ctx context.Context, suite Suite, o Options) <-chan finished {
 	jobs, results := make(chan job), make(chan finished)
 	var workers sync.WaitGroup
 	for range max(o.Parallel, 1) {
 		workers.Go(func() {
 			for j := range jobs {
-				result, err := e.run(ctx, s, s.Cases[j.number])
+				result, err := e.run(ctx, suite, suite.Cases[j.number])
 				results <- finished{j, result, err}
 			}
 		})
@@ -99,7 +99,7 @@ func (e *evaluator) startRuns(ctx context.Context, s Suite, o Options) <-chan fi
 		defer close(results)
 		defer workers.Wait()
 		defer close(jobs)
-		for i, one := range s.Cases {
+		for i, one := range suite.Cases {
 			for range one.Runs {
 				select {
 				case jobs <- job{i}:
@@ -115,13 +115,13 @@ func (e *evaluator) startRuns(ctx context.Context, s Suite, o Options) <-chan fi
 // run asks the question of a case once and compares the answer with what is expected. A run that failed is a
 // result like any other; an error means that ctx has ended. The judge is asked only about answers that met all
 // other expectations, which saves its model call. Its time does not count towards max_seconds.
-func (e *evaluator) run(ctx context.Context, s Suite, one Case) (RunReport, error) {
+func (e *evaluator) run(ctx context.Context, suite Suite, testCase Case) (RunReport, error) {
 	limit := maxRun
-	if one.Expect.MaxSeconds > 0 {
-		limit = time.Duration(one.Expect.MaxSeconds * float64(time.Second))
+	if testCase.Expect.MaxSeconds > 0 {
+		limit = time.Duration(testCase.Expect.MaxSeconds * float64(time.Second))
 	}
-	metadata := map[string]string{"eval_suite": printable(s.Name, 128), "eval_case": printable(one.Name, 128)}
-	r, err := e.ask(ctx, question{Question: one.Question, Agent: one.Agent, Metadata: metadata}, one.Approve, limit)
+	metadata := map[string]string{"eval_suite": printable(suite.Name, 128), "eval_case": printable(testCase.Name, 128)}
+	r, err := e.ask(ctx, question{Question: testCase.Question, Agent: testCase.Agent, Metadata: metadata}, testCase.Approve, limit)
 	if err != nil {
 		return RunReport{}, err
 	}
@@ -131,14 +131,14 @@ func (e *evaluator) run(ctx context.Context, s Suite, one Case) (RunReport, erro
 	}
 	if r.failure != nil {
 		report.Failures = []Failure{{"run", r.failure.Error()}}
-		if r.tooLong && one.Expect.MaxSeconds > 0 {
+		if r.tooLong && testCase.Expect.MaxSeconds > 0 {
 			report.Failures[0].Expect = "max_seconds"
 		}
 		return report, nil
 	}
-	report.Failures = one.Expect.check(r)
-	if one.Expect.Rubric != "" && len(report.Failures) == 0 {
-		if report.Judge, err = e.judge(ctx, *s.Judge, one, r, metadata); err != nil {
+	report.Failures = testCase.Expect.check(r)
+	if testCase.Expect.Rubric != "" && len(report.Failures) == 0 {
+		if report.Judge, err = e.judge(ctx, *suite.Judge, testCase, r, metadata); err != nil {
 			return RunReport{}, err
 		}
 		if !report.Judge.Pass {

@@ -138,8 +138,8 @@ type suiteFile struct {
 }
 
 // Parse reads a suite. The error is an *Error.
-func Parse(data []byte, o FileOptions) (Suite, error) {
-	d, err := readYAML(data)
+func Parse(data []byte, opts FileOptions) (Suite, error) {
+	doc, err := readYAML(data)
 	if err != nil {
 		return Suite{}, err
 	}
@@ -147,50 +147,50 @@ func Parse(data []byte, o FileOptions) (Suite, error) {
 	if err != nil {
 		return Suite{}, fmt.Errorf("compile the schema of a suite: %w", err)
 	}
-	if problems := s.Validate(d.value); len(problems) > 0 {
-		at, detail := problems[0].Pointer, problems[0].Detail
-		if d.lines[at+"/question"] > 0 && d.lines[at+"/file"] > 0 {
+	if problems := s.Validate(doc.value); len(problems) > 0 {
+		pointer, detail := problems[0].Pointer, problems[0].Detail
+		if doc.lines[pointer+"/question"] > 0 && doc.lines[pointer+"/file"] > 0 {
 			detail = "question and file are both given" // in place of the text for oneOf
 		}
-		return Suite{}, d.errorAt(at, detail)
+		return Suite{}, doc.errorAt(pointer, detail)
 	}
 	var file suiteFile
-	if err := json.Unmarshal(d.value, &file); err != nil {
+	if err := json.Unmarshal(doc.value, &file); err != nil {
 		return Suite{}, &Error{Detail: "cannot be read: " + err.Error()}
 	}
-	return newSuite(file, d, o)
+	return newSuite(file, doc, opts)
 }
 
 // newSuite checks what the schema cannot express, and fills in the defaults: a case's own value comes first, then
 // the suite's, then 1 run, a share of 1 and no approvals.
-func newSuite(file suiteFile, d *document, o FileOptions) (Suite, error) {
-	suite := Suite{Name: cmp.Or(file.Name, o.Name), Judge: file.Judge}
+func newSuite(file suiteFile, doc *document, opts FileOptions) (Suite, error) {
+	suite := Suite{Name: cmp.Or(file.Name, opts.Name), Judge: file.Judge}
 	seen := make(map[string]bool)
-	for i, f := range file.Cases {
-		at := fmt.Sprintf("/cases/%d", i)
-		c := Case{
-			Name: f.Name, Line: d.lines[at], Question: f.Question, Agent: f.Agent, Expect: f.Expect,
-			Runs: *cmp.Or(f.Runs, file.Runs, new(1)), Pass: *cmp.Or(f.Pass, file.Pass, new(1.0)), Approve: *cmp.Or(f.Approve, file.Approve, new(false)),
+	for i, format := range file.Cases {
+		pointer := fmt.Sprintf("/cases/%d", i)
+		testCase := Case{
+			Name: format.Name, Line: doc.lines[pointer], Question: format.Question, Agent: format.Agent, Expect: format.Expect,
+			Runs: *cmp.Or(format.Runs, file.Runs, new(1)), Pass: *cmp.Or(format.Pass, file.Pass, new(1.0)), Approve: *cmp.Or(format.Approve, file.Approve, new(false)),
 		}
-		if seen[c.Name] {
-			return Suite{}, d.errorAt(at+"/name", "the name is given to two cases")
+		if seen[testCase.Name] {
+			return Suite{}, doc.errorAt(pointer+"/name", "the name is given to two cases")
 		}
-		seen[c.Name] = true
-		if f.File != "" {
-			if err := c.readExport(f.File, o); err != nil {
-				return Suite{}, d.errorAt(at+"/file", err.Error())
+		seen[testCase.Name] = true
+		if format.File != "" {
+			if err := testCase.readExport(format.File, opts); err != nil {
+				return Suite{}, doc.errorAt(pointer+"/file", err.Error())
 			}
 		}
-		if strings.TrimSpace(c.Question) == "" {
-			return Suite{}, d.errorAt(at+"/question", "the question is blank")
+		if strings.TrimSpace(testCase.Question) == "" {
+			return Suite{}, doc.errorAt(pointer+"/question", "the question is blank")
 		}
-		if c.Expect.Rubric != "" && suite.Judge == nil {
-			return Suite{}, d.errorAt(at+"/expect/judge", "a rubric needs the suite's judge: {model: …}")
+		if testCase.Expect.Rubric != "" && suite.Judge == nil {
+			return Suite{}, doc.errorAt(pointer+"/expect/judge", "a rubric needs the suite's judge: {model: …}")
 		}
-		if member, err := c.Expect.compile(); err != nil {
-			return Suite{}, d.errorAt(at+"/expect/"+member, err.Error())
+		if member, err := testCase.Expect.compile(); err != nil {
+			return Suite{}, doc.errorAt(pointer+"/expect/"+member, err.Error())
 		}
-		suite.Cases = append(suite.Cases, c)
+		suite.Cases = append(suite.Cases, testCase)
 	}
 	return suite, nil
 }
@@ -255,7 +255,8 @@ func (c *Case) readExport(name string, o FileOptions) error {
 	if err := json.Unmarshal(data, &export); err != nil {
 		return fmt.Errorf("the file is not an export: %w", err)
 	}
-	if c.Question = export.Request.Question; c.Question == "" {
+	c.Question = export.Request.Question
+	if c.Question == "" {
 		return errors.New("the file is not an export: it has no question")
 	}
 	c.Agent = cmp.Or(c.Agent, export.Run.Agent)

@@ -29,24 +29,24 @@ func NewTable(w io.Writer, s Suite) *Table {
 }
 
 // Add prints the result of a case, and below it why it did not pass and what was declined.
-func (t *Table) Add(c CaseReport) {
+func (t *Table) Add(report CaseReport) {
 	result := "pass"
-	if !c.Passed {
+	if !report.Passed {
 		result = "FAIL"
 	}
-	name := []rune(printable(c.Name, 4*maxNameWidth))
+	name := []rune(printable(report.Name, 4*maxNameWidth))
 	if len(name) > t.width {
 		name = append(name[:t.width-1], '…')
 	}
 	fmt.Fprintf(t.w, "%-6s %-*s %7s %5.2f  [%.2f, %.2f] %8s %8.1f\n", result, t.width, string(name),
-		fmt.Sprintf("%d/%d", c.PassedRuns, len(c.Results)), c.Rate, c.Interval[0], c.Interval[1], formatCost(c.Cost), c.Seconds)
-	if n := len(c.Results); n < c.Wanted {
-		fmt.Fprintf(t.w, "       interrupted after %d of %d runs\n", n, c.Wanted)
+		fmt.Sprintf("%d/%d", report.PassedRuns, len(report.Results)), report.Rate, report.Interval[0], report.Interval[1], formatCost(report.Cost), report.Seconds)
+	if n := len(report.Results); n < report.Wanted {
+		fmt.Fprintf(t.w, "       interrupted after %d of %d runs\n", n, report.Wanted)
 	}
-	if !c.Passed {
-		t.printReasons(c)
+	if !report.Passed {
+		t.printReasons(report)
 	}
-	if declined := c.declined(); len(declined) > 0 {
+	if declined := report.declined(); len(declined) > 0 {
 		fmt.Fprintf(t.w, "       declined: %s\n", printable(strings.Join(declined, ", "), 2*maxShown))
 	}
 }

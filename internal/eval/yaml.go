@@ -50,28 +50,28 @@ func readYAML(data []byte) (*document, error) {
 	if root.Kind != yaml.DocumentNode || len(root.Content) != 1 {
 		return nil, &Error{Detail: "has no cases"}
 	}
-	d := &document{lines: make(map[string]int)}
-	value, err := d.convert(root.Content[0], "", 0)
+	doc := &document{lines: make(map[string]int)}
+	value, err := doc.convert(root.Content[0], "", 0)
 	if err != nil {
 		return nil, err
 	}
-	if d.value, err = json.Marshal(value); err != nil {
+	if doc.value, err = json.Marshal(value); err != nil {
 		return nil, &Error{Detail: "cannot be written as JSON: " + err.Error()}
 	}
-	return d, nil
+	return doc, nil
 }
 
 // convert returns the value of a node, and notes its line and those below it.
-func (d *document) convert(n *yaml.Node, pointer string, depth int) (any, error) {
-	d.lines[pointer] = n.Line
+func (d *document) convert(node *yaml.Node, pointer string, depth int) (any, error) {
+	d.lines[pointer] = node.Line
 	switch {
 	case depth > maxDepth:
 		return nil, d.errorAt(pointer, "is nested too deeply")
-	case n.Kind == yaml.MappingNode:
-		return d.convertMapping(n, pointer, depth)
-	case n.Kind == yaml.SequenceNode:
-		list := make([]any, len(n.Content))
-		for i, item := range n.Content {
+	case node.Kind == yaml.MappingNode:
+		return d.convertMapping(node, pointer, depth)
+	case node.Kind == yaml.SequenceNode:
+		list := make([]any, len(node.Content))
+		for i, item := range node.Content {
 			value, err := d.convert(item, pointer+"/"+strconv.Itoa(i), depth+1)
 			if err != nil {
 				return nil, err
@@ -79,20 +79,20 @@ func (d *document) convert(n *yaml.Node, pointer string, depth int) (any, error)
 			list[i] = value
 		}
 		return list, nil
-	case n.Kind != yaml.ScalarNode:
+	case node.Kind != yaml.ScalarNode:
 		return nil, d.errorAt(pointer, "is an alias, which is not supported")
 	}
-	return d.convertScalar(n, pointer)
+	return d.convertScalar(node, pointer)
 }
 
 // pointerEscapes escapes a name for a JSON pointer (RFC 6901).
 var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
 
 // convertMapping is convert for an object.
-func (d *document) convertMapping(n *yaml.Node, pointer string, depth int) (any, error) {
-	object := make(map[string]any, len(n.Content)/2)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
+func (d *document) convertMapping(node *yaml.Node, pointer string, depth int) (any, error) {
+	object := make(map[string]any, len(node.Content)/2)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := node.Content[i]
 		at := pointer + "/" + pointerEscapes.Replace(key.Value)
 		if _, twice := object[key.Value]; twice {
 			d.lines[at] = key.Line
@@ -102,7 +102,7 @@ func (d *document) convertMapping(n *yaml.Node, pointer string, depth int) (any,
 			d.lines[at] = key.Line
 			return nil, d.errorAt(at, "the name of a member must be a text")
 		}
-		value, err := d.convert(n.Content[i+1], at, depth+1)
+		value, err := d.convert(node.Content[i+1], at, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -113,31 +113,31 @@ func (d *document) convertMapping(n *yaml.Node, pointer string, depth int) (any,
 }
 
 // convertScalar returns a text, number, boolean or null. Dates stay texts.
-func (d *document) convertScalar(n *yaml.Node, pointer string) (any, error) {
-	switch n.Tag {
+func (d *document) convertScalar(node *yaml.Node, pointer string) (any, error) {
+	switch node.Tag {
 	case "!!str", "!!timestamp":
-		return n.Value, nil
+		return node.Value, nil
 	case "!!null":
 		return nil, nil
 	case "!!bool":
 		var b bool
-		if err := n.Decode(&b); err != nil {
+		if err := node.Decode(&b); err != nil {
 			return nil, d.errorAt(pointer, "is not a boolean")
 		}
 		return b, nil
 	case "!!int", "!!float":
-		if json.Valid([]byte(n.Value)) { // as it is written: a float would round a large integer
-			return json.Number(n.Value), nil
+		if json.Valid([]byte(node.Value)) { // as it is written: a float would round a large integer
+			return json.Number(node.Value), nil
 		}
 		var i int64
-		if err := n.Decode(&i); err == nil && n.Tag == "!!int" {
+		if err := node.Decode(&i); err == nil && node.Tag == "!!int" {
 			return i, nil
 		}
 	default:
-		return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", n.Tag))
+		return nil, d.errorAt(pointer, fmt.Sprintf("has the tag %.40q, which is not supported", node.Tag))
 	}
 	var f float64
-	if err := n.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+	if err := node.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
 		return nil, d.errorAt(pointer, "is not a number of JSON")
 	}
 	return f, nil
@@ -149,25 +149,25 @@ var casePointer = regexp.MustCompile(`^/cases/(\d+)(/.*)?$`)
 // errorAt returns an error about the value at a JSON pointer. If the value is missing, the line is that of
 // the nearest value above it.
 func (d *document) errorAt(pointer, detail string) *Error {
-	e := &Error{Detail: detail}
+	modelErr := &Error{Detail: detail}
 	for at := pointer; ; at = at[:strings.LastIndexByte(at, '/')] {
 		if line, ok := d.lines[at]; ok || at == "" {
-			e.Line = line
+			modelErr.Line = line
 			break
 		}
 	}
 	below := pointer
 	if m := casePointer.FindStringSubmatch(pointer); m != nil {
 		i, _ := strconv.Atoi(m[1])
-		e.Case, below = strconv.Itoa(i+1), m[2]
+		modelErr.Case, below = strconv.Itoa(i+1), m[2]
 		if name := d.caseName(i); name != "" {
-			e.Case = printable(name, 64)
+			modelErr.Case = printable(name, 64)
 		}
 	}
 	if member := strings.ReplaceAll(strings.TrimPrefix(below, "/"), "/", "."); member != "" {
-		e.Detail = printable(member, 100) + ": " + detail
+		modelErr.Detail = printable(member, 100) + ": " + detail
 	}
-	return e
+	return modelErr
 }
 
 // caseName returns the name of a case, or "" if it has none.
