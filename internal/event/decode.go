@@ -18,17 +18,17 @@ func Encode(run string, seq, ms int64, b Body) (Event, error) {
 }
 
 // AppendEncode appends the JSON of the event that Encode returns.
-func AppendEncode(line []byte, run string, seq, ms int64, b Body) ([]byte, error) {
-	if u, ok := b.(Unknown); ok {
+func AppendEncode(line []byte, run string, seq, ms int64, body Body) ([]byte, error) {
+	if u, ok := body.(Unknown); ok {
 		return nil, fmt.Errorf("encode %s event: this version does not know the type", u.kind)
 	}
-	e := Event{RunID: run, Seq: seq, Time: ms, Body: b}
-	if a, ok := b.(appender); ok {
+	e := Event{RunID: run, Seq: seq, Time: ms, Body: body}
+	if a, ok := body.(appender); ok {
 		return e.appendBody(slices.Grow(line, a.size()+envelopeSize), a), nil
 	}
-	fields, err := marshalJSON(b)
+	fields, err := marshalJSON(body)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s event: %w", b.Type(), err)
+		return nil, fmt.Errorf("encode %s event: %w", body.Type(), err)
 	}
 	line = e.appendEnvelope(slices.Grow(line, len(fields)+envelopeSize))
 	return append(line, fields[len("{"):]...), nil

@@ -7,12 +7,12 @@ type Deltas struct {
 	size  int    // as DeltaSize of all together
 }
 
-// Add adds b after the others and reports whether it did. It does not unless b is a delta of the same part or call
+// Add adds body after the others and reports whether it did. It does not unless body is a delta of the same part or call
 // as the others, and all together are at most max bytes by DeltaSize.
-func (d *Deltas) Add(b Body, max int) bool {
-	size, text := DeltaSize(b), deltaText(b)
+func (d *Deltas) Add(body Body, max int) bool {
+	size, text := DeltaSize(body), deltaText(body)
 	if d.first != nil {
-		if !isSamePart(d.first, b) {
+		if !isSamePart(d.first, body) {
 			return false
 		}
 		size = d.size + len(text)
@@ -21,7 +21,7 @@ func (d *Deltas) Add(b Body, max int) bool {
 		return false
 	}
 	if d.first == nil {
-		d.first = b
+		d.first = body
 	}
 	d.text, d.size = append(d.text, text...), size
 	return true

@@ -49,7 +49,7 @@ type Event struct {
 	JSON []byte
 }
 
-// Terminal reports whether e ends its run.
+// Terminal reports whether the event ends its run.
 func (e Event) Terminal() bool { return isTerminal(e.Body) }
 
 // Settled reports whether a run whose newest event is e has ended or is suspended.
@@ -58,7 +58,7 @@ func (e Event) Settled() bool {
 	return suspended || e.Terminal()
 }
 
-// CallID returns the id of the call that e belongs to; "" if it belongs to none.
+// CallID returns the id of the call that the event belongs to; "" if it belongs to none.
 func (e Event) CallID() string {
 	if b, ok := e.Body.(interface{ call() Call }); ok {
 		return b.call().CallID
@@ -66,7 +66,7 @@ func (e Event) CallID() string {
 	return ""
 }
 
-// EndsCall reports whether e has the outcome of a call, and which run the call started; "" for none.
+// EndsCall reports whether the event has the outcome of a call, and which run the call started; "" for none.
 func (e Event) EndsCall() (childRunID string, ok bool) {
 	switch b := e.Body.(type) {
 	case ToolResult:
@@ -85,7 +85,7 @@ func isTerminal(b Body) bool {
 	return false
 }
 
-// marshalJSON returns the JSON of v without escapes for HTML: "<" stays one byte.
+// marshalJSON returns the JSON of a value without escapes for HTML: "<" stays one byte.
 func marshalJSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -70,7 +70,7 @@ func (i Interrupt) Body() Body {
 // ErrSuspended says that the run waits for a person, and only their answer or the end may follow.
 var ErrSuspended = errors.New("the run is suspended")
 
-// mayFollowSuspended reports whether b may come while the run is suspended.
+// mayFollowSuspended reports whether the event may come while the run is suspended.
 func mayFollowSuspended(b Body) bool {
 	switch b.(type) {
 	case Elicitation, ElicitationResolved, ApprovalRequired, ApprovalResolved, BudgetRequired, BudgetResolved:
@@ -90,7 +90,7 @@ type openInterrupt struct {
 // question, an answer or the end may follow, so that what readers saw last stays true. ok is
 // false for other bodies.
 func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
-	switch b := b.(type) {
+	switch body := b.(type) {
 	case Suspended:
 		switch {
 		case w.suspended || len(w.questions) == 0:
@@ -100,20 +100,20 @@ func (w *Writer) applyInterruptLocked(b Body) (reason string, ok bool) {
 		}
 		w.suspended = true
 	case ApprovalRequired:
-		return w.askForCallLocked(b.Call, b.InterruptID, ApprovalResolved{Call: b.Call, InterruptID: b.InterruptID, Reason: "The run ended."}), true
+		return w.askForCallLocked(body.Call, body.InterruptID, ApprovalResolved{Call: body.Call, InterruptID: body.InterruptID, Reason: "The run ended."}), true
 	case Elicitation:
-		return w.askForCallLocked(b.Call, b.InterruptID, ElicitationResolved{Call: b.Call, InterruptID: b.InterruptID, Action: "cancel"}), true
+		return w.askForCallLocked(body.Call, body.InterruptID, ElicitationResolved{Call: body.Call, InterruptID: body.InterruptID, Action: "cancel"}), true
 	case BudgetRequired:
 		if w.step != 0 {
 			return "a step is open", true
 		}
-		return w.askLocked(b.InterruptID, BudgetResolved{InterruptID: b.InterruptID, Limit: b.Limit, Max: b.Max, Reason: "The run ended."}), true
+		return w.askLocked(body.InterruptID, BudgetResolved{InterruptID: body.InterruptID, Limit: body.Limit, Max: body.Max, Reason: "The run ended."}), true
 	case ApprovalResolved:
-		return w.resolveLocked(b.InterruptID), true
+		return w.resolveLocked(body.InterruptID), true
 	case ElicitationResolved:
-		return w.resolveLocked(b.InterruptID), true
+		return w.resolveLocked(body.InterruptID), true
 	case BudgetResolved:
-		return w.resolveLocked(b.InterruptID), true
+		return w.resolveLocked(body.InterruptID), true
 	default:
 		return "", false
 	}

@@ -26,25 +26,27 @@ func (r ToolResult) size() int {
 	return len(r.CallID) + len(r.Tool) + len(r.Server) + len(r.Args) + len(r.Payload) + listSize(r.Content) + len(r.Structured) + 256
 }
 
-func (r ToolResult) appendFields(b []byte) []byte {
-	b = appendCall(b, r.Call)
-	b = appendRaw(append(b, `,"args":`...), r.Args)
-	b = appendRaw(append(b, `,"payload":`...), r.Payload)
-	b = appendList(append(b, `,"content":`...), r.Content)
+// appendFields implements appender. Optional members are left out if they are empty, as the type's omitempty tags
+// say.
+func (r ToolResult) appendFields(buf []byte) []byte {
+	buf = appendCall(buf, r.Call)
+	buf = appendRaw(append(buf, `,"args":`...), r.Args)
+	buf = appendRaw(append(buf, `,"payload":`...), r.Payload)
+	buf = appendList(append(buf, `,"content":`...), r.Content)
 	if len(r.Structured) > 0 {
-		b = appendRaw(append(b, `,"structured":`...), r.Structured)
+		buf = appendRaw(append(buf, `,"structured":`...), r.Structured)
 	}
 	if r.Truncated != nil {
-		b = appendSmall(append(b, `,"truncated":`...), r.Truncated)
+		buf = appendSmall(append(buf, `,"truncated":`...), r.Truncated)
 	}
-	b = strconv.AppendInt(append(b, `,"duration_ms":`...), r.DurationMS, 10)
+	buf = strconv.AppendInt(append(buf, `,"duration_ms":`...), r.DurationMS, 10)
 	if len(r.SchemaViolations) > 0 {
-		b = appendSmall(append(b, `,"schema_violations":`...), r.SchemaViolations)
+		buf = appendSmall(append(buf, `,"schema_violations":`...), r.SchemaViolations)
 	}
 	if r.ChildRunID != "" {
-		b = appendMember(append(b, ','), "child_run_id", r.ChildRunID)
+		buf = appendMember(append(buf, ','), "child_run_id", r.ChildRunID)
 	}
-	return b
+	return buf
 }
 
 // appendCall is not a method of Call, because the bodies that embed Call would have it too.
@@ -88,24 +90,24 @@ func (f FinalAnswer) appendFields(b []byte) []byte {
 
 // AppendJSON appends m as encoding/json would, except that values that are JSON already stay as
 // they are.
-func (m Metadata) AppendJSON(b []byte) []byte {
-	b = appendSmall(append(b, `{"tool_names":`...), m.ToolNames)
-	b = appendList(append(b, `,"tool_params":`...), m.ToolParams)
-	b = appendList(append(b, `,"tool_results":`...), m.ToolResults)
-	b = appendMember(append(b, ','), "model", m.Model)
+func (m Metadata) AppendJSON(buf []byte) []byte {
+	buf = appendSmall(append(buf, `{"tool_names":`...), m.ToolNames)
+	buf = appendList(append(buf, `,"tool_params":`...), m.ToolParams)
+	buf = appendList(append(buf, `,"tool_results":`...), m.ToolResults)
+	buf = appendMember(append(buf, ','), "model", m.Model)
 	if m.UpstreamModel != "" {
-		b = appendMember(append(b, ','), "upstream_model", m.UpstreamModel)
+		buf = appendMember(append(buf, ','), "upstream_model", m.UpstreamModel)
 	}
-	b = strconv.AppendInt(append(b, `,"steps":`...), int64(m.Steps), 10)
-	b = appendMember(append(b, ','), "finish_reason", m.FinishReason)
-	b = appendSmall(append(b, `,"usage":`...), m.Usage)
+	buf = strconv.AppendInt(append(buf, `,"steps":`...), int64(m.Steps), 10)
+	buf = appendMember(append(buf, ','), "finish_reason", m.FinishReason)
+	buf = appendSmall(append(buf, `,"usage":`...), m.Usage)
 	if m.Cost != nil {
-		b = appendSmall(append(b, `,"cost":`...), *m.Cost)
+		buf = appendSmall(append(buf, `,"cost":`...), *m.Cost)
 	}
 	if len(m.UnavailableServers) > 0 {
-		b = appendSmall(append(b, `,"unavailable_servers":`...), m.UnavailableServers)
+		buf = appendSmall(append(buf, `,"unavailable_servers":`...), m.UnavailableServers)
 	}
-	return append(b, '}')
+	return append(buf, '}')
 }
 
 func listSize(list []json.RawMessage) (n int) {
@@ -115,33 +117,34 @@ func listSize(list []json.RawMessage) (n int) {
 	return n
 }
 
-func appendList(b []byte, list []json.RawMessage) []byte {
+// appendList appends an array of JSON values; a nil list is null, as in encoding/json.
+func appendList(buf []byte, list []json.RawMessage) []byte {
 	if list == nil {
-		return append(b, "null"...)
+		return append(buf, "null"...)
 	}
-	b = append(b, '[')
+	buf = append(buf, '[')
 	for i, v := range list {
 		if i > 0 {
-			b = append(b, ',')
+			buf = append(buf, ',')
 		}
-		b = appendRaw(b, v)
+		buf = appendRaw(buf, v)
 	}
-	return append(b, ']')
+	return append(buf, ']')
 }
 
 // appendRaw appends a JSON value in one line: it removes line feeds, which are white space in
 // JSON. A value with line feeds that is not JSON becomes null, so that it cannot break the
 // event stream.
-func appendRaw(b, value []byte) []byte {
+func appendRaw(buf, value []byte) []byte {
 	if len(value) == 0 {
-		return append(b, "null"...)
+		return append(buf, "null"...)
 	}
 	if bytes.IndexByte(value, '\n') < 0 && bytes.IndexByte(value, '\r') < 0 {
-		return append(b, value...)
+		return append(buf, value...)
 	}
-	line := bytes.NewBuffer(b)
+	line := bytes.NewBuffer(buf)
 	if json.Compact(line, value) != nil {
-		return append(b, "null"...)
+		return append(buf, "null"...)
 	}
 	return line.Bytes()
 }

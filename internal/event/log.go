@@ -105,7 +105,7 @@ type Log interface {
 	// recognizes the ids of earlier processes, and returns ErrLost for them.
 	NewID() string
 	// Create makes a run without events, which this process may append to. ErrExists if
-	// there is a run of that id, a *KeyError if its key refers to another run.
+	// there is a run with that id, a *KeyError if its key refers to another run.
 	Create(ctx context.Context, r Run) error
 	// Append adds an event to a run and returns its number. The event is stored and
 	// readable before Append returns. One exception: a durable log may delay a delta of

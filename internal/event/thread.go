@@ -50,7 +50,7 @@ func (t Thread) Expired(now time.Time, retention time.Duration) bool {
 	return now.Sub(t.Updated) >= retention
 }
 
-// ValidThreadID reports whether a log can have a thread of that id: a text of up to MaxThreadID bytes.
+// ValidThreadID reports whether a log can have a thread with that id: a text of up to MaxThreadID bytes.
 func ValidThreadID(id string) bool {
 	return id != "" && len(id) <= MaxThreadID && utf8.ValidString(id)
 }
@@ -108,7 +108,7 @@ type TurnPage struct {
 
 // Threads is the part of a log that keeps conversations. Threads are kept longer than the events of
 // their runs, as durably as those. Their ids are chosen by callers: threads of two owners with one id
-// are two threads, and ErrNotFound means that this owner has none of that id, or that it is not a
+// are two threads, and ErrNotFound means that this owner has none with that id, or that it is not a
 // ValidThreadID. The space of threads is bounded: a full log drops the threads that were not updated for
 // longest, those with an active run last, or the oldest turns of a thread that alone is too large.
 type Threads interface {

@@ -62,7 +62,8 @@ func ResumeWriter(ctx context.Context, log Log, run string) (*Writer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("resume a run: %w", err)
 		}
-		if events = append(events, page.Events...); page.Ended || len(page.Events) == 0 {
+		events = append(events, page.Events...)
+		if page.Ended || len(page.Events) == 0 {
 			return WriterAfter(log, run, events)
 		}
 	}
@@ -101,11 +102,11 @@ func (w *Writer) Suspended() bool {
 	return w.suspended
 }
 
-// Append adds b to the run. Before a terminal event it closes everything that is open, and
-// before step_reset what the step has opened. It returns an *OrderError if b may not come now,
+// Append adds body to the run. Before a terminal event it closes everything that is open, and
+// before step_reset what the step has opened. It returns an *OrderError if body may not come now,
 // ErrSuspended while the run waits for a person, ErrEnded after the terminal event, ErrFenced
 // once it is sealed, or the log's error.
-func (w *Writer) Append(ctx context.Context, b Body) error {
+func (w *Writer) Append(ctx context.Context, body Body) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -113,38 +114,40 @@ func (w *Writer) Append(ctx context.Context, b Body) error {
 		return ErrEnded
 	case w.sealed:
 		return ErrFenced
-	case isTerminal(b) && !w.started:
-		return &OrderError{b.Type(), "start comes first"}
+	case isTerminal(body) && !w.started:
+		return &OrderError{body.Type(), "start comes first"}
 	}
-	for _, closer := range w.closersLocked(b) {
+	for _, closer := range w.closersLocked(body) {
 		if err := w.appendLocked(ctx, closer); err != nil {
 			return err
 		}
 	}
-	if w.suspended && !mayFollowSuspended(b) {
+	if w.suspended && !mayFollowSuspended(body) {
 		return ErrSuspended
 	}
-	return w.appendLocked(ctx, b)
+	return w.appendLocked(ctx, body)
 }
 
-func (w *Writer) appendLocked(ctx context.Context, b Body) error {
-	if reason := w.applyLocked(b); reason != "" {
-		return &OrderError{b.Type(), reason}
+// appendLocked checks that body may come now, appends it and tells the observer. It waits for the log only if
+// mustBeStored(body).
+func (w *Writer) appendLocked(ctx context.Context, body Body) error {
+	if reason := w.applyLocked(body); reason != "" {
+		return &OrderError{body.Type(), reason}
 	}
 	add := w.log.AppendAsync
-	if mustBeStored(b) {
+	if mustBeStored(body) {
 		add = w.log.Append
 	}
-	if _, err := add(ctx, w.run, b); err != nil {
-		return fmt.Errorf("append %s event: %w", b.Type(), err)
+	if _, err := add(ctx, w.run, body); err != nil {
+		return fmt.Errorf("append %s event: %w", body.Type(), err)
 	}
 	if w.observe != nil {
-		w.observe(b)
+		w.observe(body)
 	}
 	return nil
 }
 
-// mustBeStored reports whether somebody learns of b as soon as it is appended: the caller, whose run it
+// mustBeStored reports whether somebody learns of the event as soon as it is appended: the caller, whose run it
 // begins, ends or suspends, or a person, who is asked or has answered.
 func mustBeStored(b Body) bool {
 	switch b.(type) {
@@ -154,12 +157,12 @@ func mustBeStored(b Body) bool {
 	return isTerminal(b)
 }
 
-// closersLocked returns the events that close what is open before b, a terminal event or
+// closersLocked returns the events that close what is open before body, a terminal event or
 // step_reset; none for other bodies. The calls of an open step have not been executed yet, so
 // step_reset closes them too.
-func (w *Writer) closersLocked(b Body) (closers []Body) {
-	reset, resets := b.(StepReset)
-	if !isTerminal(b) && !(resets && reset.Step == w.step) {
+func (w *Writer) closersLocked(body Body) (closers []Body) {
+	reset, resets := body.(StepReset)
+	if !isTerminal(body) && !(resets && reset.Step == w.step) {
 		return nil
 	}
 	payload := OpenAtEnd
@@ -187,7 +190,7 @@ func (w *Writer) closersLocked(b Body) (closers []Body) {
 		}
 	}
 	if w.step != 0 && !resets {
-		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(b)})
+		closers = append(closers, StepEnd{Step: w.step, FinishReason: closingReason(body)})
 	}
 	return closers
 }
@@ -199,7 +202,7 @@ func closingReason(cause Body) string {
 	return "error"
 }
 
-// applyLocked updates the state for b, or returns the reason why b may not come now.
+// applyLocked updates the state for body, or returns the reason why body may not come now.
 func (w *Writer) applyLocked(b Body) (reason string) {
 	if _, ok := b.(Start); ok == w.started {
 		return "start comes first, and once"
@@ -207,69 +210,71 @@ func (w *Writer) applyLocked(b Body) (reason string) {
 	if reason, ok := w.applyInterruptLocked(b); ok {
 		return reason
 	}
-	switch b := b.(type) {
+	switch body := b.(type) {
 	case Start:
 		w.started = true
 	case StepStart:
 		if w.step != 0 {
 			return "a step is open"
 		}
-		w.step = b.Step
+		w.step = body.Step
 	case StepEnd:
-		if w.step != b.Step || w.text != "" || w.reasoning != "" {
+		if w.step != body.Step || w.text != "" || w.reasoning != "" {
 			return "another step, or a part of this one, is open"
 		}
 		w.step = 0
 	case StepReset:
-		if w.step != b.Step {
+		if w.step != body.Step {
 			return "that step is not open"
 		}
 	case TextStart:
-		return w.openPartLocked(&w.text, b.PartID)
+		return w.openPartLocked(&w.text, body.PartID)
 	case TextDelta:
-		return checkPartOpen(w.text, b.PartID)
+		return checkPartOpen(w.text, body.PartID)
 	case TextEnd:
-		return closePart(&w.text, b.PartID)
+		return closePart(&w.text, body.PartID)
 	case ReasoningStart:
-		return w.openPartLocked(&w.reasoning, b.PartID)
+		return w.openPartLocked(&w.reasoning, body.PartID)
 	case ReasoningDelta:
-		return checkPartOpen(w.reasoning, b.PartID)
+		return checkPartOpen(w.reasoning, body.PartID)
 	case ReasoningEnd:
-		return closePart(&w.reasoning, b.PartID)
+		return closePart(&w.reasoning, body.PartID)
 	case FinalAnswer, RunError, Cancelled:
 		w.ended = true
 	default:
-		return w.applyCallLocked(b)
+		return w.applyCallLocked(body)
 	}
 	return ""
 }
 
 // applyCallLocked is applyLocked for the events of a call.
 func (w *Writer) applyCallLocked(b Body) (reason string) {
-	switch b := b.(type) {
+	switch body := b.(type) {
 	case ToolCallStart:
-		if w.callLocked(b.CallID) != nil {
+		if w.callLocked(body.CallID) != nil {
 			return "the call was started"
 		}
-		w.calls = append(w.calls, openCall{Call: b.Call, executor: b.Executor})
+		w.calls = append(w.calls, openCall{Call: body.Call, executor: body.Executor})
 	case ToolCallArgs:
-		c := w.callLocked(b.CallID)
+		c := w.callLocked(body.CallID)
 		if c == nil || c.complete {
 			return "the call is not being written"
 		}
-		c.text = append(c.text, b.Delta...)
+		c.text = append(c.text, body.Delta...)
 	case ToolCall:
-		c := w.callLocked(b.CallID)
+		c := w.callLocked(body.CallID)
 		if c == nil || c.complete {
 			return "the call is not being written"
 		}
-		c.complete, c.text, c.done = true, nil, b.Executor == Client
+		c.complete = true
+		c.text = nil
+		c.done = body.Executor == Client
 	case ToolResult:
-		return w.endCallLocked(b.Call)
+		return w.endCallLocked(body.Call)
 	case ToolError:
-		return w.endCallLocked(b.Call)
+		return w.endCallLocked(body.Call)
 	case interface{ call() Call }: // the other events of a running call
-		return w.checkRunningLocked(b.call())
+		return w.checkRunningLocked(body.call())
 	}
 	return ""
 }
