@@ -87,7 +87,8 @@ func testReleasedRunIsClaimed(t *testing.T, log event.Log) {
 		if _, err := log.Append(t.Context(), "run_a", stepStart(1)); !errors.Is(err, event.ErrFenced) {
 			t.Fatalf("Append to a released run = %v, want %v", err, event.ErrFenced)
 		}
-		if job = claimJob(t, log); job.Run() != "run_a" || job.Attempt() != attempt || string(job.Request()) != "what run_a was asked" {
+		job = claimJob(t, log)
+		if job.Run() != "run_a" || job.Attempt() != attempt || string(job.Request()) != "what run_a was asked" {
 			t.Fatalf(`job is of %s, attempt %d, request %q, want run_a, %d and "what run_a was asked"`, job.Run(), job.Attempt(), job.Request(), attempt)
 		}
 		wantNoJob(t, log)

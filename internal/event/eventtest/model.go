@@ -24,7 +24,8 @@ func Model(t *testing.T, log event.Log, crash Crash) {
 	m := &model{log: log, bodies: make(map[string][]event.Body), jobs: make(map[string]event.Job)}
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for n := range 1000 {
-		switch what := rnd.IntN(1000); {
+		what := rnd.IntN(1000)
+		switch {
 		case what < 40 || len(m.ids) == 0:
 			m.beginRun(t)
 		case what < 600:

@@ -42,7 +42,8 @@ func testDeltasAddUp(t *testing.T, log event.Log) {
 			t.Fatal(err)
 		}
 		for _, e := range page.Events {
-			if pos++; e.Seq != pos {
+			pos++
+			if e.Seq != pos {
 				t.Fatalf("event %d, want %d", e.Seq, pos)
 			}
 			switch b := e.Body.(type) {
@@ -93,7 +94,8 @@ func testLongRunIsReadFromAnyPosition(t *testing.T, log event.Log) {
 	createRun(t, log, "run_a")
 	createRun(t, log, "run_b")
 	for i := range events {
-		if appendEvent(t, log, "run_a", stepStart(i+1)); i%3 == 0 && i < events/2 { // spread unevenly
+		appendEvent(t, log, "run_a", stepStart(i+1))
+		if i%3 == 0 && i < events/2 { // spread unevenly
 			appendEvent(t, log, "run_b", stepStart(i+1))
 		}
 	}
@@ -105,7 +107,8 @@ func testLongRunIsReadFromAnyPosition(t *testing.T, log event.Log) {
 				t.Fatalf("reading from %d: After(%d): %v", from, pos, err)
 			}
 			for _, e := range page.Events {
-				if pos++; e.Seq != pos || e.Body != stepStart(int(pos)) {
+				pos++
+				if e.Seq != pos || e.Body != stepStart(int(pos)) {
 					t.Fatalf("reading from %d: got %s, want event %d", from, e.AppendJSON(nil), pos)
 				}
 			}

@@ -213,7 +213,7 @@ func testDeletedThreadIsGone(t *testing.T, log event.Log) {
 		t.Errorf("EndTurn after the deletion = %v, want %v", err, event.ErrNotFound)
 	}
 	checkGone()
-	// Another thread of that id has nothing of the first one, whose runs cannot end in it.
+	// Another thread with that id has nothing of the first one, whose runs cannot end in it.
 	if begun := beginTurn(t, log, ada, "thr_a", "run_3"); begun.Turns != 0 || begun.LastRun != "" {
 		t.Errorf("BeginTurn after the deletion = %+v, want a new thread", begun)
 	}
