@@ -49,17 +49,17 @@ func (l *Log) Claim(ctx context.Context) (event.Job, error) {
 		case l.ctx.Err() != nil:
 			return nil, unavailableError("claim a run", l.ctx.Err())
 		}
-		d := l.waitForDelivery(ctx)
-		if d == nil {
+		msg := l.waitForDelivery(ctx)
+		if msg == nil {
 			continue
 		}
-		j, err := l.claimDelivery(ctx, d)
+		j, err := l.claimDelivery(ctx, msg)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			_ = d.returnAfter(0) // another instance may claim it now
+			_ = msg.returnAfter(0) // another instance may claim it now
 		case err != nil:
-			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(d.subject), "error", err)
-			_ = d.returnAfter(l.lease) // if this fails, the end of the lease has the same effect
+			l.logger.WarnContext(ctx, "a run could not be claimed", "run_id", lastToken(msg.subject), "error", err)
+			_ = msg.returnAfter(l.lease) // if this fails, the end of the lease has the same effect
 		case j != nil:
 			return j, nil
 		}
@@ -83,28 +83,28 @@ func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 
 // claimDelivery claims the run of a delivery. It returns nil if the run has ended or another
 // instance executes it.
-func (l *Log) claimDelivery(ctx context.Context, d *delivery) (event.Job, error) {
-	id := lastToken(d.subject)
+func (l *Log) claimDelivery(ctx context.Context, msg *delivery) (event.Job, error) {
+	id := lastToken(msg.subject)
 	if !l.beginClaim(id) {
-		return nil, d.returnAfter(retryInterval)
+		return nil, msg.returnAfter(retryInterval)
 	}
 	defer l.endClaim(id)
 	if active := l.activeJob(id); active != nil {
-		active.addDelivery(d)
+		active.addDelivery(msg)
 		return nil, nil
 	}
 	for range claimAttempts {
 		state, err := l.readRunState(ctx, id)
 		switch {
 		case errors.Is(err, event.ErrGone), errors.Is(err, event.ErrNotFound), err == nil && state.last.Terminal():
-			return nil, d.acknowledge(ctx)
+			return nil, msg.acknowledge(ctx)
 		case err != nil:
 			return nil, err
 		}
-		if hasExecutor, err := l.deferToExecutor(ctx, id, state, d); hasExecutor || err != nil {
+		if hasExecutor, err := l.deferToExecutor(ctx, id, state, msg); hasExecutor || err != nil {
 			return nil, err
 		}
-		j, err := l.appendClaim(ctx, id, state, d)
+		j, err := l.appendClaim(ctx, id, state, msg)
 		if !errors.Is(err, event.ErrFenced) {
 			return j, err
 		}
@@ -147,78 +147,81 @@ type runState struct {
 
 // readRunState reads the record and the last message of a run. It returns ErrGone if the run was
 // deleted.
-func (l *Log) readRunState(ctx context.Context, id string) (s runState, err error) {
+func (l *Log) readRunState(ctx context.Context, id string) (state runState, err error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(id, eventToken))
 	if err != nil {
-		return s, err
+		return state, err
 	}
-	if s.record, err = l.readRecord(ctx, id); err != nil {
-		return s, err
+	if state.record, err = l.readRecord(ctx, id); err != nil {
+		return state, err
 	}
-	if s.record.Gone {
-		return s, event.ErrGone
+	if state.record.Gone {
+		return state, event.ErrGone
 	}
 	if last == nil { // the run's creator has not written its first event yet
 		request, err := l.readRequest(ctx, id)
 		if err == nil && request != nil {
-			s.by, err = parseWriterID(request.header)
+			state.by, err = parseWriterID(request.header)
 		}
-		return s, err
+		return state, err
 	}
-	s.head, s.data, s.parts = last.pos, last.data, last.header.Get(partsHeader)
-	s.park = parseParkRecord(last.header)
-	if s.last, s.by, err = l.readEvent(ctx, *last); s.by.inBatch {
-		s.data = s.last.JSON
+	state.head = last.pos
+	state.data = last.data
+	state.parts = last.header.Get(partsHeader)
+	state.park = parseParkRecord(last.header)
+	state.last, state.by, err = l.readEvent(ctx, *last)
+	if state.by.inBatch {
+		state.data = state.last.JSON
 	}
-	return s, err
+	return state, err
 }
 
 // deferToExecutor reports whether the run must not be claimed now, because it stays parked or
 // another instance executes it. It then delays or removes the delivery.
-func (l *Log) deferToExecutor(ctx context.Context, id string, s runState, d *delivery) (bool, error) {
+func (l *Log) deferToExecutor(ctx context.Context, id string, state runState, msg *delivery) (bool, error) {
 	switch {
-	case s.by.kind == kindReleased:
+	case state.by.kind == kindReleased:
 		return false, nil
-	case s.by.kind == kindParked:
-		return l.keepParked(ctx, id, s.park, d)
-	case s.by.instance == l.instanceID:
+	case state.by.kind == kindParked:
+		return l.keepParked(ctx, id, state.park, msg)
+	case state.by.instance == l.instanceID:
 		return false, nil // activeJob did not find it: this instance has lost the run
 	}
 	// Delay the delivery before asking. If the executor releases the run right after its answer,
 	// the message that it then adds to the queue takes precedence. If this process dies, the job
 	// is delivered again sooner than after a lease.
 	delay := l.lease/2 + rand.N(l.lease/2)
-	if err := d.returnAfterConfirmed(ctx, delay); err != nil {
+	if err := msg.returnAfterConfirmed(ctx, delay); err != nil {
 		return false, err
 	}
-	if l.isClaimedBy(ctx, s.by.instance, id) {
+	if l.isClaimedBy(ctx, state.by.instance, id) {
 		return true, nil
 	}
-	return false, d.extendLease()
+	return false, msg.extendLease()
 }
 
 // keepParked reports whether a run stays parked: its wake time has not come, and it has no new
 // input. It then delays the delivery, or removes it if it is a wake message.
-func (l *Log) keepParked(ctx context.Context, id string, p parkRecord, d *delivery) (bool, error) {
-	if !p.until.IsZero() && !l.Now().Before(p.until) {
+func (l *Log) keepParked(ctx context.Context, id string, parked parkRecord, msg *delivery) (bool, error) {
+	if !parked.until.IsZero() && !l.Now().Before(parked.until) {
 		return false, nil
 	}
-	inputs, err := l.readInputs(ctx, id, p.seen)
+	inputs, err := l.readInputs(ctx, id, parked.seen)
 	if err != nil || len(inputs) > 0 {
 		return false, err
 	}
-	if d.subject != wakePrefix+id {
-		return true, d.returnAfter(p.remainingDelay(l.Now()))
+	if msg.subject != wakePrefix+id {
+		return true, msg.returnAfter(parked.remainingDelay(l.Now()))
 	}
-	if err := d.acknowledge(ctx); err != nil {
+	if err := msg.acknowledge(ctx); err != nil {
 		return true, err
 	}
-	return true, l.wakeIfInput(ctx, id, p.seen)
+	return true, l.wakeIfInput(ctx, id, parked.seen)
 }
 
 // appendClaim appends a claim at the head of a run and makes this instance its writer. It
-// returns ErrFenced if the head has changed since s was read.
-func (l *Log) appendClaim(ctx context.Context, id string, s runState, d *delivery) (event.Job, error) {
+// returns ErrFenced if the head has changed since the state was read.
+func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *delivery) (event.Job, error) {
 	request, err := l.readRequest(ctx, id)
 	if err != nil {
 		return nil, err
@@ -229,13 +232,14 @@ func (l *Log) appendClaim(ctx context.Context, id string, s runState, d *deliver
 			return nil, err
 		}
 	}
-	by := writerID{instance: l.instanceID, attempt: s.by.attempt + 1, seq: s.last.Seq, kind: kindClaim}
+	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
 	m.Header.Set(writerHeader, by.String())
-	if m.Data = s.data; s.parts != "" {
-		m.Header.Set(partsHeader, s.parts)
+	m.Data = state.data
+	if state.parts != "" {
+		m.Header.Set(partsHeader, state.parts)
 	}
-	pos, err := l.publishAfter(ctx, runsName, m, s.head, appendTimeout)
+	pos, err := l.publishAfter(ctx, runsName, m, state.head, appendTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -243,13 +247,17 @@ func (l *Log) appendClaim(ctx context.Context, id string, s runState, d *deliver
 	if err != nil {
 		return nil, err
 	}
-	j.writer = newWriter(r, pos, s.last, by.attempt)
+	j.writer = newWriter(r, pos, state.last, by.attempt)
 	l.updateRun(r, func() {
-		r.record, r.writer = s.record, j.writer
-		if tailIsCurrent := r.loaded && r.head == s.head; !tailIsCurrent {
-			r.setTailLocked(s.last, s.head, s.by)
+		r.record, r.writer = state.record, j.writer
+		if tailIsCurrent := r.loaded && r.head == state.head; !tailIsCurrent {
+			r.setTailLocked(state.last, state.head, state.by)
 		}
-		r.last, r.head, r.headBy, r.loaded, r.stale = s.last, pos, by, true, false
+		r.last = state.last
+		r.head = pos
+		r.headBy = by
+		r.loaded = true
+		r.stale = false
 		l.jobs[id] = j // l.mu is held
 		r.wakeReadersLocked()
 	})

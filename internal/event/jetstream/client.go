@@ -140,7 +140,7 @@ func (c *client) watchLeaderLoop(conn *nats.Conn) {
 func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) bool {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	m, err := conn.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+stream, nil)
+	msg, err := conn.RequestWithContext(ctx, "$JS.API.STREAM.INFO."+stream, nil)
 	if err != nil {
 		return false
 	}
@@ -148,7 +148,7 @@ func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) 
 		js.StreamInfo
 		Error *js.APIError
 	}
-	if json.Unmarshal(m.Data, &info) != nil || info.Error != nil || isLeaderless(&info.StreamInfo) {
+	if json.Unmarshal(msg.Data, &info) != nil || info.Error != nil || isLeaderless(&info.StreamInfo) {
 		return false
 	}
 	c.clock.set(info.TimeStamp)

@@ -55,7 +55,9 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 		}
 	}
 	l.updateRun(r, func() {
-		r.record, r.loaded, r.noInputs = &rec, true, true
+		r.record = &rec
+		r.loaded = true
+		r.noInputs = true
 		r.writer = w
 	})
 	return nil
@@ -92,7 +94,8 @@ func (l *Log) claimKey(ctx context.Context, subject string, k keyRecord) error {
 		if err != nil {
 			return err
 		}
-		if last = 0; found == nil {
+		last = 0
+		if found == nil {
 			continue
 		}
 		if err := l.checkKeyUnused(ctx, *found, k); err != nil {
@@ -127,15 +130,15 @@ func (l *Log) RunByKey(ctx context.Context, owner event.Owner, key string) (even
 	if m == nil {
 		return event.Run{}, event.ErrNotFound
 	}
-	var k keyRecord
-	if err := json.Unmarshal(m.data, &k); err != nil {
+	var used keyRecord
+	if err := json.Unmarshal(m.data, &used); err != nil {
 		return event.Run{}, fmt.Errorf("decode a key: %w", err)
 	}
-	run, err := l.awaitStart(ctx, k.Run)
+	run, err := l.awaitStart(ctx, used.Run)
 	if errors.Is(err, event.ErrGone) {
 		err = event.ErrNotFound
 	}
-	run.Fingerprint = k.Fingerprint
+	run.Fingerprint = used.Fingerprint
 	return run, err
 }
 
@@ -194,7 +197,8 @@ func (l *Log) abandonUnstarted(ctx context.Context, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	switch _, err := l.jobsStream.GetLastMsgForSubject(ctx, jobPrefix+id); {
+	_, err = l.jobsStream.GetLastMsgForSubject(ctx, jobPrefix+id)
+	switch {
 	case err == nil:
 		return event.ErrStarting
 	case !errors.Is(err, js.ErrMsgNotFound):

@@ -23,24 +23,24 @@ const tombstoneTTL = 7 * 24 * time.Hour
 // Runs implements event.Directory. It reads an owner's index entries, newest first, in windows
 // of the stream. A window with few entries of the owner makes the next one twice as large.
 // Filter.Before is the number of an entry in the index.
-func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err error) {
+func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage, err error) {
 	info, err := l.indexStream.Info(ctx)
 	if err != nil {
 		return page, unavailableError("list runs", err)
 	}
 	high, first := info.State.LastSeq+1, info.State.FirstSeq
-	if f.Before != "" {
-		before, err := strconv.ParseUint(f.Before, 36, 64)
+	if filter.Before != "" {
+		before, err := strconv.ParseUint(filter.Before, 36, 64)
 		if err != nil || before == 0 {
 			return page, event.ErrInvalidPosition
 		}
 		high = min(high, before)
 	}
 	thread := "*"
-	if f.ThreadID != "" {
-		thread = subjectDigest(f.ThreadID)
+	if filter.ThreadID != "" {
+		thread = subjectDigest(filter.ThreadID)
 	}
-	subject := ownerPrefix + ownerToken(f.Owner) + "." + thread + ".*"
+	subject := ownerPrefix + ownerToken(filter.Owner) + "." + thread + ".*"
 	last := uint64(0)
 	for window := uint64(maxBatch); high > first; window = min(2*window, maxIndexWindow) {
 		low := max(first, high-min(high, window))
@@ -54,10 +54,10 @@ func (l *Log) Runs(ctx context.Context, f event.Filter) (page event.RunPage, err
 				return page, err
 			}
 			for i, run := range runs {
-				if run.ID == "" || f.HidesChild(run) || f.Status != "" && run.Status() != f.Status {
+				if run.ID == "" || filter.HidesChild(run) || filter.Status != "" && run.Status() != filter.Status {
 					continue
 				}
-				if len(page.Runs) == f.PageSize() {
+				if len(page.Runs) == filter.PageSize() {
 					page.Next = strconv.FormatUint(last, 36)
 					return page, nil
 				}
@@ -78,7 +78,8 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 			return nil, err
 		}
 		for _, m := range found {
-			if from = m.pos + 1; m.pos < high {
+			from = m.pos + 1
+			if m.pos < high {
 				entries = append(entries, m)
 			}
 		}
@@ -122,8 +123,9 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 	return runs, nil
 }
 
-// readListed returns the run of a record and of its last message, and a run without ID if it
-// cannot be read.
+// readListed returns a run for a list: from its record and, if it has events, from the message of its last one. Another
+// process may write or delete the run meanwhile, so a run that cannot be read is left out of the list: it has no ID.
+// The only error is event.ErrUnavailable.
 func (l *Log) readListed(ctx context.Context, id string, stored, last message, hasEvents bool) (event.Run, error) {
 	rec, err := decodeRecord(&stored)
 	if err != nil {
@@ -171,7 +173,8 @@ func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
 		if err := l.releaseKey(ctx, id, rec.Key); err != nil {
 			return err
 		}
-		if full = l.writeTombstone(ctx, id, *rec); full != nil && !isFull(full) {
+		full = l.writeTombstone(ctx, id, *rec)
+		if full != nil && !isFull(full) {
 			return full
 		}
 	}
@@ -215,7 +218,10 @@ func (l *Log) writeTombstone(ctx context.Context, id string, rec record) error {
 	if rec.Gone {
 		return nil
 	}
-	rec.Gone, rec.Key, rec.Request, rec.Metadata = true, "", nil, nil
+	rec.Gone = true
+	rec.Key = ""
+	rec.Request = nil
+	rec.Metadata = nil
 	body, err := json.Marshal(rec)
 	if err != nil {
 		return err

@@ -206,10 +206,10 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 }
 
 // readNotes returns the notes in a message.
-func (l *Log) readNotes(ctx context.Context, m message, by writerID) ([]event.Note, error) {
+func (l *Log) readNotes(ctx context.Context, msg message, by writerID) ([]event.Note, error) {
 	switch {
 	case by.inBatch:
-		payload, err := l.readPayload(ctx, m)
+		payload, err := l.readPayload(ctx, msg)
 		if err != nil {
 			return nil, err
 		}
@@ -218,7 +218,7 @@ func (l *Log) readNotes(ctx context.Context, m message, by writerID) ([]event.No
 	case by.kind != kindNote:
 		return nil, nil
 	}
-	data, err := base64.StdEncoding.DecodeString(m.header.Get(noteHeader))
+	data, err := base64.StdEncoding.DecodeString(msg.header.Get(noteHeader))
 	if err != nil {
 		return nil, fmt.Errorf("decode a note: %w", err)
 	}

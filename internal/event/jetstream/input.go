@@ -31,7 +31,8 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	if err := l.setPayload(ctx, id, m, data); err != nil {
 		return err
 	}
-	switch _, err := l.publishAfter(ctx, runsName, m, 0, appendTimeout); {
+	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
+	switch {
 	case errors.Is(err, event.ErrFenced):
 		return event.ErrDuplicateInput
 	case err != nil:

@@ -62,17 +62,17 @@ const maxJobRequest = 2 << 10
 // enqueueRequest adds the job of a run to the queue, with its request.
 func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) error {
 	id := w.run.id
-	m := nats.NewMsg(jobPrefix + id)
+	msg := nats.NewMsg(jobPrefix + id)
 	if l.batches && len(request) <= maxJobRequest {
-		m.Data = request
-		m.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
+		msg.Data = request
+		msg.Header.Set(writerHeader, writerID{instance: l.instanceID, attempt: 1}.String())
 	} else if err := l.savePayload(ctx, id, requestToken, request); err != nil {
 		return err
 	}
-	if sent, err := w.sendAhead(jobsName, m); sent {
+	if sent, err := w.sendAhead(jobsName, msg); sent {
 		return err
 	}
-	return l.publishUnordered(ctx, "enqueue a run", m, isDuplicate)
+	return l.publishUnordered(ctx, "enqueue a run", msg, isDuplicate)
 }
 
 // readRequest returns the message that has the request of a run: that of its job, or one of the run if the

@@ -27,49 +27,49 @@ func (l *Log) dispatchLoop() {
 	}
 }
 
-func (l *Log) dispatchMessage(m *nats.Msg) {
+func (l *Log) dispatchMessage(msg *nats.Msg) {
 	defer l.recoverPanic("accept a live message")
-	tokens := strings.Split(m.Subject, ".") // answerd live SHARD ID KIND …
+	tokens := strings.Split(msg.Subject, ".") // answerd live SHARD ID KIND …
 	if len(tokens) < 5 {
 		return
 	}
 	id, kind := tokens[3], tokens[4]
 	if r := l.cachedRun(id); r != nil {
-		r.acceptLive(newMessage(m), kind)
+		r.acceptLive(newMessage(msg), kind)
 	}
 }
 
 // acceptLive adds one live message to the cache of its run, or marks the run as stale.
-func (r *run) acceptLive(m message, kind string) {
+func (r *run) acceptLive(msg message, kind string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if kind == inputToken {
 		r.wakeExecutorLocked()
 		return
 	}
-	r.liveHead = max(r.liveHead, m.pos)
-	if m.pos <= r.head {
+	r.liveHead = max(r.liveHead, msg.pos)
+	if msg.pos <= r.head {
 		return
 	}
-	by, err := parseWriterID(m.header)
-	follows := r.loaded && m.previous == r.head
-	inParts := m.header.Get(partsHeader) != ""
+	by, err := parseWriterID(msg.header)
+	follows := r.loaded && msg.previous == r.head
+	inParts := msg.header.Get(partsHeader) != ""
 	if err != nil || !follows || inParts {
 		r.stale = true
 		r.wakeReadersLocked()
 		return
 	}
 	if by.isControl() {
-		r.advanceHeadLocked(m.pos, by)
+		r.advanceHeadLocked(msg.pos, by)
 		return
 	}
-	events, err := decodeEvents(m.data, by)
+	events, err := decodeEvents(msg.data, by)
 	if err != nil {
 		r.log.logger.Error("an event from the log could not be decoded", "run_id", r.id, "error", err)
 		r.stale = true
 		return
 	}
-	r.appendTailLocked(events, m.pos, m.previous, by)
+	r.appendTailLocked(events, msg.pos, msg.previous, by)
 }
 
 // requestResync marks all cached runs as stale. Live messages may be missing after a reconnect,

@@ -97,16 +97,19 @@ func (w writerID) String() string {
 	return s
 }
 
+// parseWriterID parses the headers of a message: writerHeader as String writes it, and batchHeader, which has
+// the number of events if the message is a batch.
 func parseWriterID(header nats.Header) (w writerID, err error) {
-	f := strings.Fields(header.Get(writerHeader))
-	if len(f) < 3 {
+	fields := strings.Fields(header.Get(writerHeader))
+	if len(fields) < 3 {
 		return w, fmt.Errorf("a message of the log has no writer")
 	}
-	if w.instance = f[0]; len(f) > 3 {
-		w.kind = f[3]
+	w.instance = fields[0]
+	if len(fields) > 3 {
+		w.kind = fields[3]
 	}
-	if w.attempt, err = strconv.Atoi(f[1]); err == nil {
-		w.seq, err = strconv.ParseInt(f[2], 10, 64)
+	if w.attempt, err = strconv.Atoi(fields[1]); err == nil {
+		w.seq, err = strconv.ParseInt(fields[2], 10, 64)
 	}
 	if err != nil {
 		return w, fmt.Errorf("parse the writer of a message of the log: %w", err)
@@ -169,11 +172,11 @@ func (c *client) readEvent(ctx context.Context, m message) (event.Event, writerI
 	return events[len(events)-1], by, err
 }
 
-// setPayload puts a payload into m. A payload above the server's limit is first published in
-// parts, and m refers to the parts.
-func (c *client) setPayload(ctx context.Context, run string, m *nats.Msg, payload []byte) error {
+// setPayload puts a payload into msg. A payload above the server's limit is first published in
+// parts, and msg refers to the parts.
+func (c *client) setPayload(ctx context.Context, run string, msg *nats.Msg, payload []byte) error {
 	if len(payload) <= c.maxPart {
-		m.Data = payload
+		msg.Data = payload
 		return nil
 	}
 	nonce, count := strings.ToLower(rand.Text()), 0
@@ -185,23 +188,23 @@ func (c *client) setPayload(ctx context.Context, run string, m *nats.Msg, payloa
 			return err
 		}
 	}
-	m.Header.Set(partsHeader, nonce+" "+strconv.Itoa(count))
+	msg.Header.Set(partsHeader, nonce+" "+strconv.Itoa(count))
 	return nil
 }
 
 // readPayload returns the payload of a message, from its parts if it has some. It returns
 // ErrGone if a part is no longer kept.
-func (c *client) readPayload(ctx context.Context, m message) ([]byte, error) {
-	parts := m.header.Get(partsHeader)
+func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
+	parts := msg.header.Get(partsHeader)
 	if parts == "" {
-		return m.data, nil
+		return msg.data, nil
 	}
 	nonce, countText, _ := strings.Cut(parts, " ")
 	count, err := strconv.Atoi(countText)
 	if err != nil || !event.ValidID(nonce) || count < 1 || count > maxParts {
 		return nil, fmt.Errorf("a message of the log has malformed parts")
 	}
-	run := strings.SplitN(m.subject, ".", 5)[3] // answerd run SHARD ID …
+	run := strings.SplitN(msg.subject, ".", 5)[3] // answerd run SHARD ID …
 	partSubjects := runSubject(run, partToken+"."+nonce+".*")
 	var payload []byte
 	from := uint64(0)
@@ -238,25 +241,25 @@ type directGet struct {
 }
 
 // readBatch reads messages of a stream. more reports whether the stream has further messages
-// that match q.
-func (c *client) readBatch(ctx context.Context, stream string, q directGet) (found []message, more bool, err error) {
+// that match get.
+func (c *client) readBatch(ctx context.Context, stream string, get directGet) (found []message, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if q.Batch == 0 {
-		q.Batch = maxBatch
+	if get.Batch == 0 {
+		get.Batch = maxBatch
 	}
-	q.MaxBytes = maxBatchBytes
-	if q.Next != "" && q.From == 0 {
-		q.From = 1
+	get.MaxBytes = maxBatchBytes
+	if get.Next != "" && get.From == 0 {
+		get.From = 1
 	}
 	// SubscribeSync would allocate a channel of 65,536 messages each time.
-	answers := make(chan *nats.Msg, q.Batch+2)
+	answers := make(chan *nats.Msg, get.Batch+2)
 	sub, err := c.read.ChanSubscribe(c.read.NewInbox(), answers)
 	if err != nil {
 		return nil, false, unavailableError("read the log", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails on a closed connection only
-	body, err := json.Marshal(q)
+	body, err := json.Marshal(get)
 	if err != nil {
 		return nil, false, fmt.Errorf("read the log: %w", err)
 	}
@@ -264,24 +267,24 @@ func (c *client) readBatch(ctx context.Context, stream string, q directGet) (fou
 		return nil, false, unavailableError("read the log", err)
 	}
 	for {
-		var m *nats.Msg
+		var msg *nats.Msg
 		select {
-		case m = <-answers:
+		case msg = <-answers:
 		case <-ctx.Done():
 			return nil, false, unavailableError("read the log", context.Cause(ctx))
 		case <-c.ctx.Done():
 			return nil, false, unavailableError("read the log", context.Cause(c.ctx))
 		}
-		switch m.Header.Get("Status") {
+		switch msg.Header.Get("Status") {
 		case "":
-			found = append(found, newMessage(m))
+			found = append(found, newMessage(msg))
 		case "204": // the end of the batch
-			pending, err := strconv.ParseUint(m.Header.Get("Nats-Num-Pending"), 10, 64)
+			pending, err := strconv.ParseUint(msg.Header.Get("Nats-Num-Pending"), 10, 64)
 			return found, err == nil && pending > 0, nil
 		case "404":
 			return found, false, nil
 		default:
-			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
+			return nil, false, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
 		}
 	}
 }
@@ -290,15 +293,15 @@ func (c *client) readBatch(ctx context.Context, stream string, q directGet) (fou
 func (c *client) readLast(ctx context.Context, stream, subject string) (*message, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := c.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
+	msg, err := c.read.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+stream+"."+subject, nil)
 	switch {
 	case err != nil:
 		return nil, unavailableError("read the log", err)
-	case m.Header.Get("Status") == "":
-		found := newMessage(m)
+	case msg.Header.Get("Status") == "":
+		found := newMessage(msg)
 		return &found, nil
-	case m.Header.Get("Status") != "404":
-		return nil, unavailableError("read the log", fmt.Errorf("status %s", m.Header.Get("Status")))
+	case msg.Header.Get("Status") != "404":
+		return nil, unavailableError("read the log", fmt.Errorf("status %s", msg.Header.Get("Status")))
 	case !c.clustered:
 		return nil, nil
 	}
@@ -335,7 +338,7 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := c.read.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
+	msg, err := c.read.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
 	if err != nil {
 		return nil, unavailableError("read the log", err)
 	}
@@ -349,10 +352,11 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 			Time    time.Time
 		}
 	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
+	if err := json.Unmarshal(msg.Data, &answer); err != nil {
 		return nil, unavailableError("read the log", err)
 	}
-	switch found := answer.Message; {
+	found := answer.Message
+	switch {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:
 		if c.clustered && !c.hasLeader(ctx, c.read, stream) { // it was cut off, and may lack what others have
 			return nil, unavailableError("read the log", errNoLeader)

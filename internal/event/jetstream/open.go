@@ -72,80 +72,83 @@ type DiskError = embedded.DiskError
 // Open connects, makes missing streams, and starts the log's goroutines, which Close ends. If a
 // cluster cannot be reached, Open returns ErrUnavailable when ctx ends. It returns a *DiskError
 // if MaxBytes exceeds the space on the file system of a file: URL.
-func Open(ctx context.Context, o Options) (l *Log, err error) {
-	l = newLog(o)
+func Open(ctx context.Context, opts Options) (log *Log, err error) {
+	log = newLog(opts)
 	defer func() {
 		if err != nil {
-			_ = l.Close() // err explains more
+			_ = log.Close() // err explains more
 		}
 	}()
-	login, err := credentialsOption(o.Credentials)
+	login, err := credentialsOption(opts.Credentials)
 	if err != nil {
-		return l, err
+		return log, err
 	}
-	servers, connect := o.URL, append(l.connectOptions(), login)
-	if dir, ok := strings.CutPrefix(o.URL, "file:"); ok {
-		l.embedded, err = embedded.Start(embedded.Options{
-			Dir: dir, MaxBytes: o.MaxBytes, Default: cmp.Or(max(o.Memory, 0), DefaultMemory) / 3 * 2,
-			Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: l.logger,
+	servers, connect := opts.URL, append(log.connectOptions(), login)
+	if dir, ok := strings.CutPrefix(opts.URL, "file:"); ok {
+		log.embedded, err = embedded.Start(embedded.Options{
+			Dir: dir, MaxBytes: opts.MaxBytes, Default: cmp.Or(max(opts.Memory, 0), DefaultMemory) / 3 * 2,
+			Streams: []string{runsName, threads.HeadsStream, threads.TurnsStream}, Logger: log.logger,
 		})
 		if err != nil {
-			return l, err
+			return log, err
 		}
-		l.maxBytes, l.alone, l.unrepaired = l.embedded.MaxBytes, l.batches, l.embedded.DiskFull
-		l.diskFull.Store(l.unrepaired)
-		servers, connect = "", append(connect, nats.InProcessServer(l.embedded))
-	} else if err = CheckURL(o.URL); err != nil {
-		return l, err
+		log.maxBytes = log.embedded.MaxBytes
+		log.alone = log.batches
+		log.unrepaired = log.embedded.DiskFull
+		log.diskFull.Store(log.unrepaired)
+		servers, connect = "", append(connect, nats.InProcessServer(log.embedded))
+	} else if err = CheckURL(opts.URL); err != nil {
+		return log, err
 	}
-	if l.write, err = connectUntilDone(ctx, servers, connect); err != nil {
-		return l, err
+	if log.write, err = connectUntilDone(ctx, servers, connect); err != nil {
+		return log, err
 	}
-	if l.read, err = connectUntilDone(ctx, servers, connect); err != nil {
-		return l, err
+	if log.read, err = connectUntilDone(ctx, servers, connect); err != nil {
+		return log, err
 	}
-	if err = l.openStreams(ctx); err != nil {
-		return l, err
+	if err = log.openStreams(ctx); err != nil {
+		return log, err
 	}
-	if l.embedded != nil && !l.unrepaired { // else recoverDisk does it
-		if err = l.repairRuns(ctx); err != nil {
-			return l, err
+	if log.embedded != nil && !log.unrepaired { // else recoverDisk does it
+		if err = log.repairRuns(ctx); err != nil {
+			return log, err
 		}
 	}
-	if err = l.openThreads(ctx, o.ThreadsRetention); err != nil {
-		return l, err
+	if err = log.openThreads(ctx, opts.ThreadsRetention); err != nil {
+		return log, err
 	}
-	l.sizes = share.New(share.Source{Conn: l.read, JetStream: l.js, Stream: runsName, Run: runOf, Entries: l.readOwners})
-	return l, l.startLoops()
+	log.sizes = share.New(share.Source{Conn: log.read, JetStream: log.js, Stream: runsName, Run: runOf, Entries: log.readOwners})
+	return log, log.startLoops()
 }
 
-func newLog(o Options) *Log {
-	l := &Log{
+// newLog returns a log with the options and their defaults, which is not yet connected.
+func newLog(opts Options) *Log {
+	log := &Log{
 		client: client{
-			instanceID: strings.ToLower(rand.Text()), logger: o.Logger, expireNow: make(chan struct{}, 1), pullInboxes: make(chan pullInbox, maxPullInboxes),
+			instanceID: strings.ToLower(rand.Text()), logger: opts.Logger, expireNow: make(chan struct{}, 1), pullInboxes: make(chan pullInbox, maxPullInboxes),
 		},
-		retention: o.Retention, maxBytes: o.MaxBytes, lease: o.Lease, live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1),
-		batches: !o.NoBatch, evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(o.Memory, 0), DefaultMemory) / 6,
+		retention: opts.Retention, maxBytes: opts.MaxBytes, lease: opts.Lease, live: make(chan *nats.Msg, liveBuffer), resync: make(chan struct{}, 1),
+		batches: !opts.NoBatch, evictNow: make(chan struct{}, 1), maxCached: cmp.Or(max(opts.Memory, 0), DefaultMemory) / 6,
 		runs: make(map[string]*run), jobs: make(map[string]*job), claiming: make(map[string]bool), unresponsive: make(map[string]time.Time),
 	}
-	if l.retention <= 0 {
-		l.retention = event.DefaultRetention
+	if log.retention <= 0 {
+		log.retention = event.DefaultRetention
 	}
-	if l.maxBytes <= 0 {
-		l.maxBytes = event.DefaultMaxBytes
+	if log.maxBytes <= 0 {
+		log.maxBytes = event.DefaultMaxBytes
 	}
-	if l.lease <= 0 {
-		l.lease = DefaultLease
-		if strings.HasPrefix(o.URL, "file:") {
-			l.lease = embeddedLease
+	if log.lease <= 0 {
+		log.lease = DefaultLease
+		if strings.HasPrefix(opts.URL, "file:") {
+			log.lease = embeddedLease
 		}
 	}
-	if l.logger == nil {
-		l.logger = slog.New(slog.DiscardHandler)
+	if log.logger == nil {
+		log.logger = slog.New(slog.DiscardHandler)
 	}
-	l.ctx, l.stop = context.WithCancel(context.Background())
-	l.closeOnce = sync.OnceValue(l.closeAll)
-	return l
+	log.ctx, log.stop = context.WithCancel(context.Background())
+	log.closeOnce = sync.OnceValue(log.closeAll)
+	return log
 }
 
 // connectOptions returns the options of both connections.
@@ -200,15 +203,16 @@ func (l *Log) startLoops() error {
 // once, call Release on them first.
 func (l *Log) Close() error { return l.closeOnce() }
 
+// closeAll does what Close promises, at its first call. It also closes a log that Open could not open in full.
 func (l *Log) closeAll() error {
 	if l.js != nil {
 		l.flushAllRuns()
 	}
 	l.stop()
 	l.wg.Wait()
-	for _, c := range []*nats.Conn{l.read, l.write} {
-		if c != nil {
-			c.Close()
+	for _, conn := range []*nats.Conn{l.read, l.write} {
+		if conn != nil {
+			conn.Close()
 		}
 	}
 	if l.embedded != nil {

@@ -41,38 +41,38 @@ var errNoLeader = errors.New("the stream has no leader")
 // an earlier attempt may be stored on one server before the others have agreed to it.
 var errUndecided = errors.New("not decided yet")
 
-// publishAfter appends m to its subject and returns the pos of m. The last message of the
+// publishAfter appends msg to its subject and returns the pos of msg. The last message of the
 // subject must be at pos last; 0 means that the subject must be empty. The append is repeated
-// until it is certain whether the stream has m, but no longer than within.
+// until it is certain whether the stream has msg, but no longer than within.
 //
 // This expectation fences writers: two processes that both believe to be the writer of a run
 // expect the same last message, and the server accepts only one of them. The other one gets
-// ErrFenced. After an attempt without an answer, the stream may already have m. A repetition
+// ErrFenced. After an attempt without an answer, the stream may already have msg. A repetition
 // then fails like a fenced append, and resolveConflict tells the two cases apart. A Nats-Msg-Id
 // would not help, because the server checks the expectation first.
-func (c *client) publishAfter(ctx context.Context, stream string, m *nats.Msg, last uint64, within time.Duration) (uint64, error) {
+func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
 	if c.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
-	m.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	msg.Header.Set(js.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
 	begun := time.Now()
-	ack, err := c.publishOnce(ctx, m)
+	ack, err := c.publishOnce(ctx, msg)
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	return c.publishAgain(ctx, stream, m, last, begun.Add(within), err, false)
+	return c.publishAgain(ctx, stream, msg, last, begun.Add(within), err, false)
 }
 
 // publishAgain repeats an append after an attempt that failed with err, until it is certain whether the stream has
-// m, but no longer than until deadline. repeated says that there were other attempts before that one.
-func (c *client) publishAgain(ctx context.Context, stream string, m *nats.Msg, last uint64, deadline time.Time, err error, repeated bool) (uint64, error) {
+// msg, but no longer than until deadline. repeated says that there were other attempts before that one.
+func (c *client) publishAgain(ctx context.Context, stream string, msg *nats.Msg, last uint64, deadline time.Time, err error, repeated bool) (uint64, error) {
 	within := time.Until(deadline)
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, event.ErrUnavailable)
 	defer cancel()
-	for ; ; repeated = true {
+	for {
 		switch {
 		case isWrongLastSequence(err):
-			if pos, err := c.resolveConflict(ctx, stream, m, last, repeated); !errors.Is(err, errUndecided) {
+			if pos, err := c.resolveConflict(ctx, stream, msg, last, repeated); !errors.Is(err, errUndecided) {
 				return pos, err
 			}
 		case c.diskFailed(), isFull(err) && within <= createTimeout: // the caller can create another run later
@@ -92,9 +92,10 @@ func (c *client) publishAgain(ctx context.Context, stream string, m *nats.Msg, l
 		}
 		// The same bytes with the same expectation.
 		var ack *js.PubAck
-		if ack, err = c.publishOnce(ctx, m); err == nil {
+		if ack, err = c.publishOnce(ctx, msg); err == nil {
 			return ack.Sequence, nil
 		}
+		repeated = true
 	}
 }
 
@@ -106,22 +107,22 @@ type sentMessage struct {
 }
 
 // send sends a message to a subject that must be empty, and does not wait for the acknowledgement.
-func (c *client) send(stream string, m *nats.Msg) (sentMessage, error) {
+func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 	if c.diskFull.Load() {
 		return sentMessage{}, unavailableError("append to the log", errDiskFull)
 	}
-	m.Header.Set(js.ExpectedLastSubjSeqHeader, "0")
-	ack, err := c.js.PublishMsgAsync(m)
+	msg.Header.Set(js.ExpectedLastSubjSeqHeader, "0")
+	ack, err := c.js.PublishMsgAsync(msg)
 	if err != nil {
 		return sentMessage{}, unavailableError("append to the log", err)
 	}
-	return sentMessage{stream, m, ack}, nil
+	return sentMessage{stream, msg, ack}, nil
 }
 
 // awaitSent waits until a message is stored. If it was not, awaitSent repeats the append as publishAfter does.
-func (c *client) awaitSent(ctx context.Context, s sentMessage) error {
+func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
 	select {
-	case <-s.ack.Ok(): // as nearly always
+	case <-sent.ack.Ok(): // as nearly always
 		return nil
 	default:
 	}
@@ -130,23 +131,23 @@ func (c *client) awaitSent(ctx context.Context, s sentMessage) error {
 	defer cancel()
 	var err error
 	select {
-	case <-s.ack.Ok():
+	case <-sent.ack.Ok():
 		return nil
-	case err = <-s.ack.Err():
+	case err = <-sent.ack.Err():
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-c.ctx.Done():
 		return unavailableError("append to the log", c.ctx.Err())
 	}
-	_, err = c.publishAgain(context.WithoutCancel(ctx), s.stream, s.m, 0, deadline, err, true)
+	_, err = c.publishAgain(context.WithoutCancel(ctx), sent.stream, sent.m, 0, deadline, err, true)
 	return c.createError(err)
 }
 
 // resolveConflict finds out why the last message of m's subject is not at last. If the last
-// message is m, stored by an earlier attempt whose acknowledgement was lost, it returns the pos
-// of m. If another writer's message is last, it returns ErrFenced.
-func (c *client) resolveConflict(ctx context.Context, stream string, m *nats.Msg, last uint64, repeated bool) (uint64, error) {
-	found, err := c.readLastFromLeader(ctx, stream, m.Subject)
+// message is msg, stored by an earlier attempt whose acknowledgement was lost, it returns the pos
+// of msg. If another writer's message is last, it returns ErrFenced.
+func (c *client) resolveConflict(ctx context.Context, stream string, msg *nats.Msg, last uint64, repeated bool) (uint64, error) {
+	found, err := c.readLastFromLeader(ctx, stream, msg.Subject)
 	switch {
 	case errors.Is(err, event.ErrUnavailable), err == nil && found == nil && last == 0, err == nil && found != nil && found.pos <= last:
 		return 0, errUndecided
@@ -154,23 +155,23 @@ func (c *client) resolveConflict(ctx context.Context, stream string, m *nats.Msg
 		return 0, err
 	case found == nil:
 		return 0, event.ErrGone // neither the expected message nor those before it are kept
-	case repeated && string(found.data) == string(m.Data) && found.header.Get(writerHeader) == m.Header.Get(writerHeader):
+	case repeated && string(found.data) == string(msg.Data) && found.header.Get(writerHeader) == msg.Header.Get(writerHeader):
 		return found.pos, nil
 	}
 	return 0, event.ErrFenced
 }
 
-// publishUnordered appends m without an expectation about the last message of its subject. It
-// repeats the append until it is acknowledged, so the stream may get m twice. accepts reports
+// publishUnordered appends msg without an expectation about the last message of its subject. It
+// repeats the append until it is acknowledged, so the stream may get msg twice. accepts reports
 // errors that count as success; nil accepts none.
-func (c *client) publishUnordered(ctx context.Context, attempted string, m *nats.Msg, accepts func(error) bool) error {
+func (c *client) publishUnordered(ctx context.Context, attempted string, msg *nats.Msg, accepts func(error) bool) error {
 	if c.diskFull.Load() {
 		return unavailableError(attempted, errDiskFull)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, appendTimeout, event.ErrUnavailable)
 	defer cancel()
 	for {
-		_, err := c.publishOnce(ctx, m)
+		_, err := c.publishOnce(ctx, msg)
 		switch {
 		case err == nil, accepts != nil && accepts(err):
 			return nil
@@ -218,7 +219,8 @@ func (c *client) publishOnce(ctx context.Context, m *nats.Msg) (*js.PubAck, erro
 		js.PubAck
 		Error *js.APIError `json:"error"`
 	}
-	switch err := json.Unmarshal(answer.Data, &ack); {
+	err = json.Unmarshal(answer.Data, &ack)
+	switch {
 	case err != nil || ack.Error == nil && ack.Stream == "":
 		return nil, js.ErrInvalidJSAck
 	case ack.Error != nil:

@@ -91,14 +91,15 @@ func (c *client) openPullInbox() (pullInbox, error) {
 
 // newDelivery returns the delivery of a message, or errNoJob if the message is the server's
 // answer that no job waits.
-func (c *client) newDelivery(m *nats.Msg) (*delivery, error) {
-	switch status := m.Header.Get("Status"); {
+func (c *client) newDelivery(msg *nats.Msg) (*delivery, error) {
+	status := msg.Header.Get("Status")
+	switch {
 	case status == "408" || status == "404":
 		return nil, errNoJob
-	case status != "" || m.Reply == "":
+	case status != "" || msg.Reply == "":
 		return nil, unavailableError("ask for a job", fmt.Errorf("status %s", status))
 	}
-	return &delivery{client: c, subject: m.Subject, reply: m.Reply}, nil
+	return &delivery{client: c, subject: msg.Subject, reply: msg.Reply}, nil
 }
 
 // extendLease restarts the lease.

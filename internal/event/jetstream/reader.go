@@ -127,7 +127,8 @@ func (r *run) confirmEnd(ctx context.Context, seq int64) error {
 		return err
 	}
 	r.mu.Lock()
-	if r.stale = true; m != nil {
+	r.stale = true
+	if m != nil {
 		r.liveHead = max(r.liveHead, m.pos) // refresh repeats its read until it finds this message
 	}
 	r.mu.Unlock()
@@ -152,9 +153,9 @@ func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 		return event.Page{}, fromHistory, nil
 	}
 	events := r.tail[seq-first+1:]
-	p := event.Page{Events: events[:len(events):len(events)], Ended: r.last.Terminal()}
-	if p.Ended || len(events) > 0 {
-		return p, fromTail, nil
+	page := event.Page{Events: events[:len(events):len(events)], Ended: r.last.Terminal()}
+	if page.Ended || len(events) > 0 {
+		return page, fromTail, nil
 	}
 	if r.writer == nil && r.eventSub == nil && !r.log.alone {
 		return event.Page{}, afterSubscribe, nil
@@ -165,21 +166,21 @@ func (r *run) tailPage(seq int64) (event.Page, pageSource, error) {
 	if r.writer != nil {
 		r.writer.queue.Hurry()
 	}
-	p.More = r.more
-	return p, fromTail, nil
+	page.More = r.more
+	return page, fromTail, nil
 }
 
 // subscribeEvents makes the run's live subscription, and returns when the subscription is
 // active.
 func (r *run) subscribeEvents(ctx context.Context) error {
-	l := r.log
+	log := r.log
 	r.mu.Lock()
 	if r.evicted {
 		r.mu.Unlock()
 		return nil
 	}
 	if r.eventSub == nil {
-		sub, err := l.read.ChanSubscribe(liveSubject(r.id, eventToken), l.live)
+		sub, err := log.read.ChanSubscribe(liveSubject(r.id, eventToken), log.live)
 		if err != nil {
 			r.mu.Unlock()
 			return unavailableError("follow a run", err)
@@ -188,7 +189,7 @@ func (r *run) subscribeEvents(ctx context.Context) error {
 	}
 	r.stale = true
 	r.mu.Unlock()
-	return l.flushSubscriptions(ctx)
+	return log.flushSubscriptions(ctx)
 }
 
 // flushSubscriptions returns when the server has processed all subscriptions made before.

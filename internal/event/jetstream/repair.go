@@ -39,9 +39,9 @@ func (l *Log) repairRuns(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, m := range entries {
-			id := lastToken(m.subject)
-			from = m.pos + 1
+		for _, msg := range entries {
+			id := lastToken(msg.subject)
+			from = msg.pos + 1
 			last, hasEvents := lastEvents[runSubject(id, eventToken)]
 			_, hasJob := info.State.Subjects[jobPrefix+id]
 			lost, err := l.isLost(ctx, id, hasEvents, hasJob)
@@ -49,7 +49,7 @@ func (l *Log) repairRuns(ctx context.Context) error {
 			case err != nil:
 				return err
 			case lost:
-				if err := l.deleteRun(ctx, id, m.subject); err != nil {
+				if err := l.deleteRun(ctx, id, msg.subject); err != nil {
 					return err
 				}
 				deleted++

@@ -91,7 +91,8 @@ func (l *Log) relieve(s *shortage, before int64) {
 	if err != nil || info.State.Msgs > 0 && l.expired.Load() == s.expired {
 		return
 	}
-	if s.checks++; s.checks < reliefChecks {
+	s.checks++
+	if s.checks < reliefChecks {
 		return
 	}
 	deleted, err := l.threads.GiveWay(l.ctx, int64(info.State.Bytes))
@@ -127,11 +128,11 @@ func (l *Log) expireRuns(ctx context.Context) error {
 	if err := l.dropTombstones(ctx); err != nil {
 		return err
 	}
-	short, err := l.isSpaceShort(ctx)
-	if err == nil && short {
-		short, err = l.evictByShare(ctx)
+	spaceShort, err := l.isSpaceShort(ctx)
+	if err == nil && spaceShort {
+		spaceShort, err = l.evictByShare(ctx)
 	}
-	if err != nil || !short {
+	if err != nil || !spaceShort {
 		return err
 	}
 	return l.expireInOrder(ctx, true)
@@ -139,19 +140,20 @@ func (l *Log) expireRuns(ctx context.Context) error {
 
 // expireInOrder examines the runs in the order of creation, and stops at the first run younger than
 // the retention. While space is short it examines all runs.
-func (l *Log) expireInOrder(ctx context.Context, short bool) error {
+func (l *Log) expireInOrder(ctx context.Context, spaceShort bool) error {
 	for from := uint64(0); ; {
 		entries, more, err := l.readBatch(ctx, indexName, directGet{Next: ownerPrefix + ">", From: from})
 		if err != nil {
 			return err
 		}
 		for i, m := range entries {
-			if from = m.pos + 1; l.Now().Sub(m.time) < l.retention && !short {
+			from = m.pos + 1
+			if l.Now().Sub(m.time) < l.retention && !spaceShort {
 				entries, more = entries[:i], false
 				break
 			}
 		}
-		if short, err = l.expireEntries(ctx, entries, short); err != nil {
+		if spaceShort, err = l.expireEntries(ctx, entries, spaceShort); err != nil {
 			return err
 		}
 		if !more || len(entries) == 0 {
@@ -343,39 +345,39 @@ func (l *Log) readOwners(ctx context.Context, from uint64) (owners []share.Entry
 
 // expireEntries deletes the expired runs among some index entries and, while space is short,
 // those that have ended. It reports whether space is still short.
-func (l *Log) expireEntries(ctx context.Context, entries []message, short bool) (bool, error) {
+func (l *Log) expireEntries(ctx context.Context, entries []message, spaceShort bool) (bool, error) {
 	lastEvents, err := l.readLastEvents(ctx, entries)
 	if err != nil {
-		return short, err
+		return spaceShort, err
 	}
-	for _, m := range entries {
-		last, hasEvents := lastEvents[runSubject(lastToken(m.subject), eventToken)]
-		expired, err := l.isExpired(ctx, m, last, hasEvents, short)
+	for _, msg := range entries {
+		last, hasEvents := lastEvents[runSubject(lastToken(msg.subject), eventToken)]
+		expired, err := l.isExpired(ctx, msg, last, hasEvents, spaceShort)
 		if err == nil && expired && l.clustered {
-			expired, err = l.confirmExpired(ctx, m, short)
+			expired, err = l.confirmExpired(ctx, msg, spaceShort)
 		}
 		if err != nil {
-			return short, err
+			return spaceShort, err
 		}
 		if !expired {
 			continue
 		}
-		if err := l.deleteRun(ctx, lastToken(m.subject), m.subject); err != nil {
-			return short, err
+		if err := l.deleteRun(ctx, lastToken(msg.subject), msg.subject); err != nil {
+			return spaceShort, err
 		}
-		l.sizes.Forget(lastToken(m.subject))
+		l.sizes.Forget(lastToken(msg.subject))
 		l.expired.Add(1)
-		if short {
-			if short, err = l.isSpaceShort(ctx); err != nil {
-				return short, err
+		if spaceShort {
+			if spaceShort, err = l.isSpaceShort(ctx); err != nil {
+				return spaceShort, err
 			}
 		}
 	}
-	return short, nil
+	return spaceShort, nil
 }
 
 // isExpired reports whether the run of an index entry is to be deleted.
-func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, short bool) (bool, error) {
+func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, spaceShort bool) (bool, error) {
 	if !hasEvents { // it was never started, or the stream has dropped its events
 		age := l.Now().Sub(entry.time)
 		return age >= l.retention || age >= abandonedAfter, nil
@@ -390,18 +392,18 @@ func (l *Log) isExpired(ctx context.Context, entry, last message, hasEvents, sho
 	if isAbandoned(last) {
 		return age >= startTimeout, nil
 	}
-	return age >= abandonedAfter || ended && (short || age >= l.retention), nil
+	return age >= abandonedAfter || ended && (spaceShort || age >= l.retention), nil
 }
 
 // confirmExpired does the same as isExpired with the last event that the stream's leader has. Another
 // server may lack the newest events, or all of them if it is new.
-func (l *Log) confirmExpired(ctx context.Context, entry message, short bool) (bool, error) {
+func (l *Log) confirmExpired(ctx context.Context, entry message, spaceShort bool) (bool, error) {
 	last, err := l.readLastFromLeader(ctx, runsName, runSubject(lastToken(entry.subject), eventToken))
 	switch {
 	case err != nil:
 		return false, err
 	case last == nil:
-		return l.isExpired(ctx, entry, message{}, false, short)
+		return l.isExpired(ctx, entry, message{}, false, spaceShort)
 	}
-	return l.isExpired(ctx, entry, *last, true, short)
+	return l.isExpired(ctx, entry, *last, true, spaceShort)
 }

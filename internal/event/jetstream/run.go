@@ -104,14 +104,16 @@ func (l *Log) cachedRun(id string) *run {
 	return l.runs[id]
 }
 
-// updateRun puts r, which may have been evicted meanwhile, back into the cache and calls
-// update with r locked.
+// updateRun puts a run, which may have been evicted meanwhile, back into the cache and calls
+// update with the run locked.
 func (l *Log) updateRun(r *run, update func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l.runs[r.id], r.evicted, r.lastUsed = r, false, time.Now()
+	l.runs[r.id] = r
+	r.evicted = false
+	r.lastUsed = time.Now()
 	update()
 	r.countCachedLocked()
 }
@@ -223,9 +225,13 @@ func (r *run) advanceHeadLocked(pos uint64, by writerID) {
 // setTailLocked replaces the tail by the newest event alone. The tail stays empty if that event
 // was read from a control message, which only repeats it.
 func (r *run) setTailLocked(newest event.Event, pos uint64, by writerID) {
-	r.tail, r.tailPos, r.tailBytes = nil, nil, 0
+	r.tail = nil
+	r.tailPos = nil
+	r.tailBytes = 0
 	if !by.isControl() && newest.Seq > 0 {
-		r.tail, r.tailPos, r.tailBytes = []event.Event{newest}, []uint64{pos}, len(newest.JSON)
+		r.tail = []event.Event{newest}
+		r.tailPos = []uint64{pos}
+		r.tailBytes = len(newest.JSON)
 	}
 }
 
@@ -407,7 +413,10 @@ func (r *run) loadNewest(ctx context.Context, newest message) error {
 	defer r.mu.Unlock()
 	if newest.pos > r.head {
 		r.setTailLocked(e, newest.pos, by)
-		r.last, r.head, r.headBy, r.loaded = e, newest.pos, by, true
+		r.last = e
+		r.head = newest.pos
+		r.headBy = by
+		r.loaded = true
 		r.countCachedLocked()
 		r.wakeReadersLocked()
 	}
@@ -421,19 +430,19 @@ func (r *run) catchUp(ctx context.Context, from uint64) error {
 		if err != nil {
 			return err
 		}
-		for _, m := range found {
-			events, by, err := r.log.readEvents(ctx, m)
+		for _, msg := range found {
+			events, by, err := r.log.readEvents(ctx, msg)
 			if err != nil {
 				return err
 			}
 			r.mu.Lock()
 			if by.isControl() {
-				r.advanceHeadLocked(m.pos, by)
+				r.advanceHeadLocked(msg.pos, by)
 			} else {
-				r.appendTailLocked(events, m.pos, max(r.head, from), by)
+				r.appendTailLocked(events, msg.pos, max(r.head, from), by)
 			}
 			r.mu.Unlock()
-			from = m.pos
+			from = msg.pos
 		}
 		if !more || len(found) == 0 {
 			return nil

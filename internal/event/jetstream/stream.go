@@ -35,45 +35,63 @@ func (l *Log) openStreams(ctx context.Context) (err error) {
 	if len(l.write.Servers()) >= 3 {
 		replicas = 3
 	}
+	if l.runsStream, err = l.openStream(ctx, l.runsConfig(replicas)); err != nil {
+		return err
+	}
+	if l.indexStream, err = l.openStream(ctx, l.indexConfig(replicas)); err != nil {
+		return err
+	}
+	if l.jobsStream, err = l.openStream(ctx, l.jobsConfig(replicas)); err != nil {
+		return err
+	}
+	if _, err = l.openStream(ctx, l.valuesConfig(replicas)); err != nil {
+		return err
+	}
 	heads, turns := threads.Streams(l.maxBytes, replicas)
-	live := &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"}
-	if l.alone { // to republish a message costs the server half as much as to store it
-		live = nil
-	}
-	if l.runsStream, err = l.openStream(ctx, js.StreamConfig{
-		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxRunsBytes(l.maxBytes), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
-		RePublish: live,
-	}); err != nil {
-		return err
-	}
-	if l.indexStream, err = l.openStream(ctx, js.StreamConfig{
-		// A full index refuses new runs. If it dropped old records instead, their runs would
-		// become unknown to their owners.
-		Name: indexName, Subjects: []string{recordPrefix + "*", ownerPrefix + ">", keyPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
-	}); err != nil {
-		return err
-	}
-	if l.jobsStream, err = l.openStream(ctx, js.StreamConfig{
-		// A subject holds at most one message: a second one is refused until the first is
-		// acknowledged.
-		Name: jobsName, Subjects: []string{jobPrefix + "*", wakePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
-		Retention: js.WorkQueuePolicy,
-	}); err != nil {
-		return err
-	}
-	if _, err = l.openStream(ctx, js.StreamConfig{
-		Name: valuesName, Subjects: []string{valuePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
-		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
-	}); err != nil {
-		return err
-	}
 	if err = l.openThreadStreams(ctx, heads, turns); err != nil {
 		return err
 	}
 	return l.openConsumer(ctx)
+}
+
+// runsConfig returns the configuration of the stream with the messages of runs. The server republishes each message to
+// the other instances. A log that is alone has none, and republishing a message costs half as much as storing it.
+func (l *Log) runsConfig(replicas int) js.StreamConfig {
+	config := js.StreamConfig{
+		Name: runsName, Subjects: []string{runPrefix + ">"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxRunsBytes(l.maxBytes), Discard: js.DiscardOld, AllowDirect: true, MaxConsumers: 16,
+	}
+	if !l.alone {
+		config.RePublish = &js.RePublish{Source: runPrefix + ">", Destination: livePrefix + ">"}
+	}
+	return config
+}
+
+// indexConfig returns the configuration of the stream with the records of runs. A full index refuses new runs. If it
+// dropped old records instead, their runs would become unknown to their owners.
+func (l *Log) indexConfig(replicas int) js.StreamConfig {
+	return js.StreamConfig{
+		Name: indexName, Subjects: []string{recordPrefix + "*", ownerPrefix + ">", keyPrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxIndexBytes(l.maxBytes), Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
+	}
+}
+
+// jobsConfig returns the configuration of the stream with jobs and wake messages. A subject holds at most one message:
+// a second one is refused until the first is acknowledged.
+func (l *Log) jobsConfig(replicas int) js.StreamConfig {
+	return js.StreamConfig{
+		Name: jobsName, Subjects: []string{jobPrefix + "*", wakePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, DiscardNewPerSubject: true,
+		Retention: js.WorkQueuePolicy,
+	}
+}
+
+// valuesConfig returns the configuration of the stream with the values of package values.
+func (l *Log) valuesConfig(replicas int) js.StreamConfig {
+	return js.StreamConfig{
+		Name: valuesName, Subjects: []string{valuePrefix + "*"}, Storage: js.FileStorage, Replicas: replicas,
+		MaxBytes: maxIndexBytes(l.maxBytes) / 2, Discard: js.DiscardNew, MaxMsgsPerSubject: 1, AllowDirect: true, AllowMsgTTL: true, MaxConsumers: 16,
+	}
 }
 
 // openThreadStreams opens the streams of threads. Until some runs were deleted, the stream of runs may be
@@ -88,10 +106,30 @@ func (l *Log) openThreadStreams(ctx context.Context, heads, turns js.StreamConfi
 	return err
 }
 
-// openThreads loads the threads.
+// openThreads makes the store of the threads and loads them. It tries until setupTimeout has passed, because the servers
+// may have just made the streams.
 func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
+	l.threads = threads.New(l.threadsServer(), retention, l.logger)
+	l.Threads = l.threads
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	for {
+		err := l.threads.Load(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(retryInterval):
+		case <-ctx.Done():
+			return fmt.Errorf("read the threads: %w", err)
+		}
+	}
+}
+
+// threadsServer returns the access to NATS that package threads needs, with this log's connections and bounds of time.
+func (l *Log) threadsServer() threads.Server {
 	streams := map[string]js.Stream{threads.HeadsStream: l.headsStream, threads.TurnsStream: l.turnsStream}
-	l.threads = threads.New(threads.Server{
+	return threads.Server{
 		Publish: func(ctx context.Context, stream string, m *nats.Msg, last uint64) (uint64, error) {
 			return l.publishAfter(ctx, stream, m, last, createTimeout)
 		},
@@ -124,7 +162,7 @@ func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 		Delete: func(ctx context.Context, stream string, pos uint64) error {
 			return deleteMessage(ctx, streams[stream], pos)
 		},
-		Usage: func(ctx context.Context, stream string) (has, limit int64, err error) {
+		Usage: func(ctx context.Context, stream string) (used, limit int64, err error) {
 			ctx, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			info, err := l.streamInfo(ctx, streams[stream])
@@ -134,20 +172,6 @@ func (l *Log) openThreads(ctx context.Context, retention time.Duration) error {
 			return int64(info.State.Bytes), info.Config.MaxBytes, nil
 		},
 		DiskFull: l.diskFull.Load, IsFull: isFull, Now: l.Now, MaxPart: l.maxPart, Clustered: l.clustered,
-	}, retention, l.logger)
-	l.Threads = l.threads
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
-	defer cancel()
-	for {
-		err := l.threads.Load(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(retryInterval): // the servers may have just made the streams
-		case <-ctx.Done():
-			return fmt.Errorf("read the threads: %w", err)
-		}
 	}
 }
 
@@ -183,35 +207,35 @@ func (l *Log) openConsumer(ctx context.Context) error {
 
 // openStream makes a stream, or updates the size of an existing one and whether its messages arrive live. The number of replicas of
 // an existing stream, and their placement, are the operator's choice.
-func (l *Log) openStream(ctx context.Context, c js.StreamConfig) (s js.Stream, err error) {
+func (l *Log) openStream(ctx context.Context, cfg js.StreamConfig) (stream js.Stream, err error) {
 	err = retrySetup(ctx, func(ctx context.Context) (err error) {
-		s, err = l.js.Stream(ctx, c.Name)
+		stream, err = l.js.Stream(ctx, cfg.Name)
 		if errors.Is(err, js.ErrStreamNotFound) {
-			s, err = l.js.CreateStream(ctx, c)
+			stream, err = l.js.CreateStream(ctx, cfg)
 			if errors.Is(err, js.ErrStreamNameAlreadyInUse) { // another process was faster
-				s, err = l.js.Stream(ctx, c.Name)
+				stream, err = l.js.Stream(ctx, cfg.Name)
 			}
 		}
 		if err != nil {
 			return err
 		}
-		existing := s.CachedInfo().Config
+		existing := stream.CachedInfo().Config
 		l.clustered = l.clustered || existing.Replicas > 1
 		// A smaller limit must not make the stream drop messages. Retention deletes runs and threads until
 		// they fit, and the next start sets the limit.
-		maxBytes := max(c.MaxBytes, min(existing.MaxBytes, int64(s.CachedInfo().State.Bytes)))
-		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (c.RePublish == nil) {
+		maxBytes := max(cfg.MaxBytes, min(existing.MaxBytes, int64(stream.CachedInfo().State.Bytes)))
+		if existing.MaxBytes == maxBytes && (existing.RePublish == nil) == (cfg.RePublish == nil) {
 			return nil
 		}
-		existing.MaxBytes, existing.RePublish = maxBytes, c.RePublish
-		s, err = l.js.UpdateStream(ctx, existing)
+		existing.MaxBytes, existing.RePublish = maxBytes, cfg.RePublish
+		stream, err = l.js.UpdateStream(ctx, existing)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make stream %s: %w", c.Name, err)
+		return nil, fmt.Errorf("make stream %s: %w", cfg.Name, err)
 	}
-	l.clock.set(s.CachedInfo().TimeStamp)
-	return s, nil
+	l.clock.set(stream.CachedInfo().TimeStamp)
+	return stream, nil
 }
 
 // retrySetup calls request until a server answers it. A cluster that is starting may lack a leader,

@@ -138,9 +138,9 @@ func (w *writer) checkWritableLocked() error {
 	return nil
 }
 
-// add adds b to the queue and returns its number. A delta may stay pending, to be joined with the next ones;
-// delayed reports that b may wait for that. Any other body comes after the pending delta.
-func (w *writer) add(ctx context.Context, b event.Body) (seq int64, delayed bool, err error) {
+// add adds body to the queue and returns its number. A delta may stay pending, to be joined with the next ones;
+// delayed reports that body may wait for that. Any other body comes after the pending delta.
+func (w *writer) add(ctx context.Context, body event.Body) (seq int64, delayed bool, err error) {
 	if err := w.queue.Settle(ctx); err != nil {
 		return 0, false, err
 	}
@@ -149,7 +149,7 @@ func (w *writer) add(ctx context.Context, b event.Body) (seq int64, delayed bool
 	if err := w.checkWritableLocked(); err != nil {
 		return 0, false, err
 	}
-	if w.pending.Add(b, maxPendingDelta) {
+	if w.pending.Add(body, maxPendingDelta) {
 		if wait := deltaInterval - time.Since(w.lastDelta); wait > 0 {
 			w.scheduleDeltaLocked(wait)
 			return w.last.Seq + 1, true, nil
@@ -160,10 +160,10 @@ func (w *writer) add(ctx context.Context, b event.Body) (seq int64, delayed bool
 	if err := w.addPendingLocked(); err != nil {
 		return 0, false, err
 	}
-	if event.DeltaSize(b) > 0 {
+	if event.DeltaSize(body) > 0 {
 		w.lastDelta = time.Now()
 	}
-	err = w.addEventLocked(b, w.delay())
+	err = w.addEventLocked(body, w.delay())
 	return w.last.Seq, false, err
 }
 
@@ -261,7 +261,7 @@ func (l *Log) flushAllRuns() {
 // readers see the events.
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
-	m := nats.NewMsg(runSubject(r.id, eventToken))
+	msg := nats.NewMsg(runSubject(r.id, eventToken))
 	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kindNote}
 	var events []event.Event
 	for _, i := range items {
@@ -276,18 +276,18 @@ func (w *writer) store(items []batch.Item) error {
 		payload = events[0].JSON
 	case len(items) == 1:
 		payload = w.stored.JSON
-		m.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
+		msg.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
 	case len(events) > 0:
-		m.Header.Set(batchHeader, strconv.Itoa(len(events)))
+		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
 		payload = batch.Encode(items)
 	case by.seq == 0:
-		m.Header.Set(batchHeader, "0")
+		msg.Header.Set(batchHeader, "0")
 		payload = batch.Encode(items)
 	default: // notes alone, after the event that they repeat
-		m.Header.Set(batchHeader, "1")
+		msg.Header.Set(batchHeader, "1")
 		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
 	}
-	pos, err := w.publish(r.log.ctx, m, by, payload)
+	pos, err := w.publish(r.log.ctx, msg, by, payload)
 	if err == nil {
 		err = w.awaitAhead(r.log.ctx)
 	}
@@ -407,6 +407,10 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 	return w.addNote(ctx, note)
 }
 
+// addNote adds a note to the queue, after the events that the writer has accepted so far. It does not wait until the
+// note is stored, except when the queue is too long or could not be stored before (Queue.Settle).
+// addNote stores a note after the events that the writer has accepted so far. It waits for those that are being
+// stored; the note itself may wait for batchDelay to be stored together with the next events.
 func (w *writer) addNote(ctx context.Context, note []byte) error {
 	if err := w.queue.Settle(ctx); err != nil {
 		return err
