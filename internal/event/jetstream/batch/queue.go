@@ -143,7 +143,9 @@ func (q *Queue) Stop(why error) {
 	if q.stopped != nil {
 		return
 	}
-	q.stopped, q.waiting, q.size = why, nil, 0
+	q.stopped = why
+	q.waiting = nil
+	q.size = 0
 	q.stopTimerLocked()
 }
 
