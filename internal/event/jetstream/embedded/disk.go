@@ -37,20 +37,20 @@ func (e *DiskError) Error() string {
 	return fmt.Sprintf("the log needs %d MiB on its file system, which has %d MiB for it", e.Need>>20, e.Have>>20)
 }
 
-// fitDisk returns the size limit of a log in dir. A given maxBytes is returned as it is, or a
+// fitDisk returns the size limit of a log in dir, in bytes. A given maxBytes is returned as it is, or a
 // *DiskError if the file system is too small for it. If maxBytes is 0, fitDisk chooses byDefault or
-// the space available, whichever is less, but at least what the streams have stored: a stream drops
+// the space available, whichever is less, but at least what the log has stored in streams: a stream drops
 // messages that exceed its limit.
 func fitDisk(dir string, maxBytes, byDefault int64, streams []string, logger *slog.Logger) (int64, error) {
 	free, err := freeBytes(dir)
 	if err != nil {
 		return 0, err
 	}
-	have := free + bytesIn(dir)
-	bound := (have - reserveBytes) / 5 * 4
+	available := free + bytesIn(dir)
+	largest := (available - reserveBytes) / 5 * 4 // the index of a log needs up to a quarter of its size
 	switch {
-	case maxBytes > bound:
-		return 0, &DiskError{Need: maxBytes/4*5 + reserveBytes, Have: have}
+	case maxBytes > largest:
+		return 0, &DiskError{Need: maxBytes/4*5 + reserveBytes, Have: available}
 	case maxBytes > 0:
 		return maxBytes, nil
 	}
@@ -58,10 +58,10 @@ func fitDisk(dir string, maxBytes, byDefault int64, streams []string, logger *sl
 	for _, stream := range streams {
 		stored += bytesIn(filepath.Join(dir, "jetstream", server.DEFAULT_GLOBAL_ACCOUNT, "streams", stream, "msgs"))
 	}
-	if bound < byDefault {
-		bound = max(bound, stored, minMaxBytes)
-		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", bound, "default", byDefault)
-		return bound, nil
+	if largest < byDefault {
+		limit := max(largest, stored, minMaxBytes)
+		logger.Warn("the bound of the event log is smaller than its default, because its file system has no more space", "max_bytes", limit, "default", byDefault)
+		return limit, nil
 	}
 	return max(byDefault, min(stored, event.DefaultMaxBytes)), nil
 }

@@ -62,33 +62,34 @@ type Server struct {
 
 // Start starts a server. Two processes would destroy each other's files, so the second one gets an error. It
 // returns a *DiskError if the disk is too small.
-func Start(o Options) (*Server, error) {
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+func Start(opts Options) (*Server, error) {
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the event log's directory: %w", err)
 	}
-	lock, err := lockFile(filepath.Join(o.Dir, "lock"))
+	lock, err := lockFile(filepath.Join(opts.Dir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("lock the event log's directory: %w", err)
 	}
-	maxBytes, err := fitDisk(o.Dir, o.MaxBytes, o.Default, o.Streams, o.Logger)
+	maxBytes, err := fitDisk(opts.Dir, opts.MaxBytes, opts.Default, opts.Streams, opts.Logger)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	// Without these options the server would handle signals, write logs, listen, and use
 	// three quarters of the machine's memory.
-	s := &Server{reserve: reserve{o.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
+	s := &Server{reserve: reserve{opts.Dir}, lock: lock, MaxBytes: maxBytes, options: &server.Options{
 		ServerName: "answerd", DontListen: true, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
+		JetStream: true, StoreDir: opts.Dir, JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: maxStore,
 		MaxPayload: MaxPayload, MaxPending: 64 << 20, NoSystemAccount: false,
 	}}
-	if s.DiskFull = !s.reserve.prepare(); s.DiskFull {
-		o.Logger.Error("event log disk full, refusing new runs", help.EventLogSpace.Attr())
+	s.DiskFull = !s.reserve.prepare()
+	if s.DiskFull {
+		opts.Logger.Error("event log disk full, refusing new runs", help.EventLogSpace.Attr())
 	}
 	s.server, err = server.NewServer(s.options)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the embedded event log: %w", err), lock.Close())
 	}
-	s.server.SetLoggerV2(serverLog{o.Logger}, false, false, false)
+	s.server.SetLoggerV2(serverLog{opts.Logger}, false, false, false)
 	s.server.Start()
 	if !s.server.ReadyForConnections(startTimeout) {
 		return nil, errors.Join(errors.New("start the embedded event log: it did not get ready in time"), s.Close())
