@@ -30,17 +30,20 @@ const (
 // errGap means that the consumer has lost a message, or is not the one that was made.
 var errGap = errors.New("a message of the consumer is missing")
 
-// Follow reads what the log stored since the last call. It reads everything again if the Table counts
-// more bytes than the stream has, of which others have deleted runs. used is what the stream has.
+// Follow updates the Table with what the log stored since the last call. used is how many bytes the stream has.
+// The Table does not see the deletions by other processes. When it counts an eighth more bytes than the stream has,
+// or too many runs, Follow reads the whole stream again, at most once per rebuildInterval.
 //
-// If Follow fails, the next call continues where it stopped. Sizes are of no use, and Follow does not read
-// them, as long as there is only one owner.
+// If Follow fails, the next call continues where it stopped. As long as there is only one owner, Follow does not read
+// the sizes of runs: nobody can be above their share.
 func (t *Table) Follow(ctx context.Context, used int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.built.IsZero() {
+	outdated := t.complete && t.total > used/8*9 || len(t.runs) >= maxRuns
+	switch {
+	case t.built.IsZero():
 		t.built = time.Now()
-	} else if outdated := t.complete && t.total > used/8*9 || len(t.runs) >= maxRuns; outdated && time.Since(t.built) > rebuildInterval {
+	case outdated && time.Since(t.built) > rebuildInterval:
 		t.closeLocked(ctx)
 		t.resetLocked()
 		t.built = time.Now()
@@ -136,47 +139,48 @@ func (t *Table) pullLocked(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	for range batch {
-		var m *nats.Msg
+		var msg *nats.Msg
 		select {
-		case m = <-answers:
+		case msg = <-answers:
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
-		switch status := m.Header.Get("Status"); status {
+		switch status := msg.Header.Get("Status"); status {
 		case "":
 		case "404", "408": // no message, or no further one
 			return false, nil
 		default:
 			return false, fmt.Errorf("status %s", status)
 		}
-		about, err := m.Metadata()
+		about, err := msg.Metadata()
 		if err != nil {
 			return false, err
 		}
-		if t.received++; about.Sequence.Consumer != t.received {
+		t.received++
+		if about.Sequence.Consumer != t.received {
 			return false, errGap
 		}
 		// A message without others after it is not the end of the request: until the server says so, it delivers
 		// to the request what is stored meanwhile.
-		t.countLocked(m, about.Sequence.Stream)
+		t.countLocked(msg, about.Sequence.Stream)
 	}
 	return true, nil
 }
 
 // countLocked counts a message of the stream.
-func (t *Table) countLocked(m *nats.Msg, pos uint64) {
+func (t *Table) countLocked(msg *nats.Msg, pos uint64) {
 	t.next = pos + 1
-	payload, _ := strconv.ParseInt(m.Header.Get(nats.MsgSize), 10, 64) // the server writes it
-	m.Header.Del(nats.MsgSize)
-	size := payload + int64(len(m.Subject)) + messageOverhead
-	if len(m.Header) > 0 {
+	payload, _ := strconv.ParseInt(msg.Header.Get(nats.MsgSize), 10, 64) // the server writes it
+	msg.Header.Del(nats.MsgSize)
+	size := payload + int64(len(msg.Subject)) + messageOverhead
+	if len(msg.Header) > 0 {
 		size += headerOverhead
 	}
-	for name, values := range m.Header {
+	for name, values := range msg.Header {
 		for _, value := range values {
 			size += int64(len(name) + len(value) + len(": \r\n"))
 		}
 	}
-	id, isEvent := t.source.Run(m.Subject)
+	id, isEvent := t.source.Run(msg.Subject)
 	t.addLocked(id, isEvent, pos, size)
 }

@@ -90,8 +90,14 @@ func New(source Source) *Table {
 }
 
 func (t *Table) resetLocked() {
-	t.runs, t.owners, t.total = make(map[string]*run), make(map[string]*owner), 0
-	t.built, t.complete, t.consumer, t.next, t.entry = time.Time{}, false, "", 1, 1
+	t.runs = make(map[string]*run)
+	t.owners = make(map[string]*owner)
+	t.total = 0
+	t.built = time.Time{}
+	t.complete = false
+	t.consumer = ""
+	t.next = 1
+	t.entry = 1
 }
 
 // addLocked counts a message of a run.
@@ -122,6 +128,7 @@ func (t *Table) setOwnerLocked(id, token string) {
 	r.owner.bytes += r.bytes
 }
 
+// runLocked returns the entry of a run, which it adds if there is none.
 func (t *Table) runLocked(id string) *run {
 	r := t.runs[id]
 	if r == nil {
@@ -137,7 +144,8 @@ func (t *Table) forgetLocked(r *run) {
 	t.total -= r.bytes
 	o := r.owner
 	o.bytes -= r.bytes
-	if o.runs--; o.runs == 0 {
+	o.runs--
+	if o.runs == 0 {
 		delete(t.owners, o.token)
 	}
 }
@@ -180,51 +188,52 @@ const (
 	Enough
 )
 
-// Evict deletes runs until the log has enough space: of the owner who is most above their share, the run
-// that ended first, and so on. Other processes may do the same at the same time. They choose the same
-// runs, and each asks for the space after each deletion, so together they delete few runs too many.
-func (t *Table) Evict(ctx context.Context, e Eviction) (Outcome, error) {
+// Evict deletes runs until the log has enough space. Each time it takes the owner who is most above their
+// share, and deletes the run of theirs that ended first. Other processes may do the same at the same time. They
+// choose the same runs, and each asks for the space after each deletion, so together they delete few runs too many.
+func (t *Table) Evict(ctx context.Context, eviction Eviction) (Outcome, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	outcome := Nothing
-	queues := make(map[*owner][]*run) // an owner whose queue is empty has nothing to delete
+	queues := make(map[*owner][]*run) // made when needed; an owner whose queue is empty has nothing to delete
 	for {
-		o := t.largestLocked(e.Limit, queues)
-		if o == nil {
+		largest := t.largestLocked(eviction.Limit, queues)
+		if largest == nil {
 			return outcome, nil
 		}
-		queue, ok := queues[o]
-		if !ok {
-			queue = t.queueLocked(o)
+		queue, made := queues[largest]
+		if !made {
+			queue = t.queueLocked(largest)
 		}
-		if queues[o] = nil; len(queue) == 0 {
+		queues[largest] = nil
+		if len(queue) == 0 {
 			continue
 		}
-		r := queue[0]
-		ended, last, err := e.Ended(ctx, r.id, o.token)
+		oldest := queue[0]
+		ended, last, err := eviction.Ended(ctx, oldest.id, largest.token)
 		switch {
 		case errors.Is(err, event.ErrGone):
-			t.forgetLocked(r)
+			t.forgetLocked(oldest)
 		case err != nil:
 			return outcome, err
-		case last != r.last: // other runs may have ended before it
+		case last != oldest.last: // the run went on since the queue was made: others may have ended before it
 		case ended.IsZero():
-			r.open = true
-		case !ended.Before(e.EndedBefore): // so did the others in the queue
+			oldest.open = true
+		case !ended.Before(eviction.EndedBefore): // the others in the queue ended even later
 			if len(t.owners) > 1 {
 				outcome = Waiting
 			}
 			continue
 		default:
-			if err := e.Delete(ctx, r.id, o.token); err != nil {
+			if err := eviction.Delete(ctx, oldest.id, largest.token); err != nil {
 				return outcome, err
 			}
-			t.forgetLocked(r)
-			if enough, err := e.Enough(ctx); enough || err != nil {
+			t.forgetLocked(oldest)
+			if enough, err := eviction.Enough(ctx); enough || err != nil {
 				return Enough, err
 			}
 		}
-		queues[o] = queue[1:]
+		queues[largest] = queue[1:]
 	}
 }
 
