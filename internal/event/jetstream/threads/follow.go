@@ -17,7 +17,9 @@ const maxPause = tombstoneTTL / 2
 // Load reads all heads into the index.
 func (s *Store) Load(ctx context.Context) error {
 	s.mu.Lock()
-	s.index, s.heads, s.read = threadindex.Index{}, make(map[string]head), 0
+	s.index = threadindex.Index{}
+	s.heads = make(map[string]head)
+	s.read = 0
 	clear(s.written) // poll reads these heads again
 	s.mu.Unlock()
 	if _, _, err := s.usage(ctx, TurnsStream); err != nil {

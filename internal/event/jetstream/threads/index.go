@@ -53,7 +53,8 @@ func (s *Store) accept(m Message) (head, error) {
 	if err := json.Unmarshal(m.Data, &h); err != nil {
 		return h, fmt.Errorf("decode a thread: %w", err)
 	}
-	if h.pos = m.Pos; h.Order == 0 {
+	h.pos = m.Pos
+	if h.Order == 0 {
 		h.Order = h.pos
 	}
 	key := strings.TrimPrefix(m.Subject, headPrefix)

@@ -68,7 +68,8 @@ func (s *Store) makeSpace(ctx context.Context) (deleted bool, err error) {
 			}
 			dropped = dropped || done
 		}
-		if deleted = deleted || dropped; len(batch) == 0 {
+		deleted = deleted || dropped
+		if len(batch) == 0 {
 			return deleted, nil
 		}
 	}

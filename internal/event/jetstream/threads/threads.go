@@ -196,10 +196,10 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		return false, fmt.Errorf("encode a thread: %w", err)
 	}
 	key := h.key()
-	m := nats.NewMsg(headPrefix + key)
-	m.Data = body
-	m.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
-	_, err = s.server.PublishRemoval(ctx, HeadsStream, m, h.pos)
+	msg := nats.NewMsg(headPrefix + key)
+	msg.Data = body
+	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
+	_, err = s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
 	deleted := false
 	if s.server.IsFull(err) { // an account accepts not even smaller messages
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
@@ -219,7 +219,7 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		return true, err
 	}
 	if deleted { // now there is space for the tombstone, by which other processes learn of the deletion
-		_, _ = s.server.PublishRemoval(ctx, HeadsStream, m, 0)
+		_, _ = s.server.PublishRemoval(ctx, HeadsStream, msg, 0)
 	}
 	return true, nil
 }

@@ -25,14 +25,15 @@ const (
 	maxParts = 1 << 12
 )
 
-// EndTurn implements event.Threads.
+// EndTurn implements event.Threads. Other processes may change the head at the same time, so it repeats with the newest
+// head until it has replaced the head that it read.
 func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, data []byte) error {
 	if len(data) > event.MaxTurn {
 		return event.ErrTooLarge
 	}
 	stored := "" // the incarnation that has the turn
 	h, cached := s.cachedHead(owner, id)
-	for ; ; cached = false {
+	for ; ; cached = false { // the cached head is tried first, and never again
 		if !cached {
 			var err error
 			if h, err = s.readHead(ctx, owner, id); err != nil {
@@ -92,12 +93,12 @@ func (s *Store) ended(ctx context.Context, h head, run string, data []byte) (aft
 // storeTurn publishes a turn with the number after those of h, and returns whose turn has it then.
 func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) (by string, size int, err error) {
 	for {
-		m := nats.NewMsg(h.turnSubject(h.Turns + 1))
-		m.Header.Set(runHeader, run)
-		m.Header.Set(writerHeader, rand.Text())
-		parts, err := s.setData(ctx, h, m, data)
+		msg := nats.NewMsg(h.turnSubject(h.Turns + 1))
+		msg.Header.Set(runHeader, run)
+		msg.Header.Set(writerHeader, rand.Text())
+		parts, err := s.setData(ctx, h, msg, data)
 		if err == nil {
-			_, err = s.server.Publish(ctx, TurnsStream, m, 0)
+			_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
 		}
 		if err == nil {
 			return run, len(data), nil
@@ -108,7 +109,7 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 		if !errors.Is(err, event.ErrFenced) {
 			return "", 0, err
 		}
-		found, err := s.server.ReadLast(ctx, TurnsStream, m.Subject)
+		found, err := s.server.ReadLast(ctx, TurnsStream, msg.Subject)
 		if err != nil {
 			return "", 0, err
 		}
@@ -118,11 +119,11 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 	}
 }
 
-// setData puts the data of a turn into m. Data above the server's limit is published in parts, whose
+// setData puts the data of a turn into msg. Data above the server's limit is published in parts, whose
 // subjects it returns.
-func (s *Store) setData(ctx context.Context, h head, m *nats.Msg, data []byte) (subjects string, err error) {
+func (s *Store) setData(ctx context.Context, h head, msg *nats.Msg, data []byte) (subjects string, err error) {
 	if len(data) <= s.server.MaxPart {
-		m.Data = data
+		msg.Data = data
 		return "", nil
 	}
 	nonce, count := strings.ToLower(rand.Text()[:10]), 0
@@ -136,7 +137,7 @@ func (s *Store) setData(ctx context.Context, h head, m *nats.Msg, data []byte) (
 		}
 		count++
 	}
-	m.Header.Set(partsHeader, nonce+" "+strconv.Itoa(count))
+	msg.Header.Set(partsHeader, nonce+" "+strconv.Itoa(count))
 	return subjects, nil
 }
 
@@ -172,7 +173,8 @@ func (s *Store) Turns(ctx context.Context, owner event.Owner, id string, before 
 			}
 			turns, size = append(turns, t), size+len(t.Data)
 		}
-		if missing = n - len(found); missing > maxHole { // the older ones were dropped
+		missing = n - len(found)
+		if missing > maxHole { // the older ones were dropped
 			break
 		}
 		next -= n
@@ -200,19 +202,21 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 		if missing > maxHole {
 			break
 		}
-		m, ok := found[subject]
+		message, ok := found[subject]
 		if !ok && s.server.Clustered { // the server that answered may lack the newest messages
 			last, err := s.server.ReadLast(ctx, TurnsStream, subject)
 			if err != nil {
 				return nil, err
 			}
-			if ok = last != nil; ok {
-				m = *last
+			ok = last != nil
+			if ok {
+				message = *last
 			}
 		}
 		var data []byte
-		if err = event.ErrGone; ok {
-			data, err = s.readData(ctx, h, m)
+		err = event.ErrGone // unless the message is there
+		if ok {
+			data, err = s.readData(ctx, h, message)
 		}
 		if errors.Is(err, event.ErrGone) {
 			missing++
@@ -222,7 +226,7 @@ func (s *Store) readTurns(ctx context.Context, h *head, low, high int) ([]event.
 			return nil, err
 		}
 		missing = 0
-		turns = append(turns, event.Turn{Run: m.Header.Get(runHeader), Number: int64(low + n), Time: m.Time, Data: data})
+		turns = append(turns, event.Turn{Run: message.Header.Get(runHeader), Number: int64(low + n), Time: message.Time, Data: data})
 	}
 	slices.Reverse(turns)
 	return turns, nil
