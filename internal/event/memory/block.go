@@ -29,7 +29,7 @@ type block struct {
 	ends  []uint32 // where in data each event ends
 }
 
-// size returns the bytes that b occupies.
+// size returns the bytes that the block occupies.
 func (b *block) size() int64 { return int64(cap(b.data)) + 4*int64(cap(b.ends)) + blockOverhead }
 
 // line returns the JSON of the i-th event of b.
@@ -107,7 +107,8 @@ func (s *events) after(seq int64, n, maxSize int) (lines [][]byte) {
 		b := &s.blocks[i]
 		for k := int(seq + 1 - b.first); k < len(b.ends); k++ {
 			line := b.line(k)
-			if maxSize -= len(line); len(lines) == n || maxSize < 0 && len(lines) > 0 {
+			maxSize -= len(line)
+			if len(lines) == n || maxSize < 0 && len(lines) > 0 {
 				return lines
 			}
 			lines = append(lines, line)

@@ -11,10 +11,10 @@ import (
 
 // Runs implements event.Directory. The position of a run is its number in the order of
 // creation.
-func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
+func (l *Log) Runs(_ context.Context, filter event.Filter) (event.RunPage, error) {
 	before := int64(1) << 62
-	if f.Before != "" {
-		n, err := strconv.ParseInt(f.Before, 36, 64)
+	if filter.Before != "" {
+		n, err := strconv.ParseInt(filter.Before, 36, 64)
 		if err != nil || n < 1 {
 			return event.RunPage{}, event.ErrInvalidPosition
 		}
@@ -22,7 +22,7 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	}
 	var found []*run
 	for _, v := range l.runs.Range {
-		if r := v.(*run); r.number < before && r.record.Owner == f.Owner && (f.ThreadID == "" || f.ThreadID == r.record.ThreadID) {
+		if r := v.(*run); r.number < before && r.record.Owner == filter.Owner && (filter.ThreadID == "" || filter.ThreadID == r.record.ThreadID) {
 			found = append(found, r)
 		}
 	}
@@ -30,7 +30,7 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 	var page event.RunPage
 	var last int64
 	for _, r := range found {
-		if f.HidesChild(r.record) || f.Status != "" && r.currentStatus() != f.Status {
+		if filter.HidesChild(r.record) || filter.Status != "" && r.currentStatus() != filter.Status {
 			continue
 		}
 		snapshot, kept, err := r.snapshot(l.retention)
@@ -40,7 +40,7 @@ func (l *Log) Runs(_ context.Context, f event.Filter) (event.RunPage, error) {
 		if !kept {
 			continue
 		}
-		if len(page.Runs) == f.PageSize() {
+		if len(page.Runs) == filter.PageSize() {
 			page.Next = strconv.FormatInt(last, 36)
 			break
 		}

@@ -110,19 +110,19 @@ type ownedKey struct {
 }
 
 // New returns an empty log.
-func New(o Options) *Log {
-	if o.Retention <= 0 {
-		o.Retention = event.DefaultRetention
+func New(opts Options) *Log {
+	if opts.Retention <= 0 {
+		opts.Retention = event.DefaultRetention
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = event.DefaultMaxBytes
+	if opts.MaxBytes <= 0 {
+		opts.MaxBytes = event.DefaultMaxBytes
 	}
 	l := &Log{
 		instanceID: strings.ToLower(rand.Text()[:instanceIDLength]),
-		retention:  o.Retention, maxBytes: o.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
-		tombstones: newTombstones(o.MaxBytes),
+		retention:  opts.Retention, maxBytes: opts.MaxBytes, keys: make(map[ownedKey]*run), usage: make(map[event.Owner]*ownerUsage),
+		tombstones: newTombstones(opts.MaxBytes),
 	}
-	l.Store = threads.New(threads.Options{Retention: o.Retention, MaxBytes: o.MaxBytes / threadsShare, Total: &l.bytes})
+	l.Store = threads.New(threads.Options{Retention: opts.Retention, MaxBytes: opts.MaxBytes / threadsShare, Total: &l.bytes})
 	return l
 }
 
@@ -284,7 +284,7 @@ func (l *Log) SaveResult(_ context.Context, id, call string, result []byte) erro
 	return nil
 }
 
-// saveResult adds a result to r and returns by how many bytes the run grew.
+// saveResult adds a result to a run and returns by how many bytes the run grew.
 func (l *Log) saveResult(r *run, call string, result []byte) (grown int64, err error) {
 	if result == nil {
 		result = []byte{} // nil marks a result that was dropped
@@ -312,7 +312,8 @@ func (l *Log) Result(_ context.Context, id, call string) ([]byte, error) {
 	if r.expiredLocked(l.retention) {
 		return nil, event.ErrGone
 	}
-	switch result, known := r.results.byCall[call]; {
+	result, known := r.results.byCall[call]
+	switch {
 	case !known:
 		return nil, event.ErrNotFound
 	case result == nil:
@@ -340,7 +341,7 @@ func (l *Log) CreateJob(_ context.Context, id string, request []byte) (event.Job
 	return j, nil
 }
 
-// addJob sets the job of r and returns by how many bytes the run grew.
+// addJob sets the job of a run and returns by how many bytes the run grew.
 func (l *Log) addJob(r *run, j *job) (grown int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ const bytesPerTombstone = 2048
 // maxOwnersCompared bounds the owners that are compared to find one above its share.
 const maxOwnersCompared = 64
 
-// addBytes accounts for what was added to r, and drops runs if the log exceeds its limit. Most
+// addBytes accounts for what was added to a run, and drops runs if the log exceeds its limit. Most
 // calls do not lock l.mu, which other runs need.
 func (l *Log) addBytes(r *run, size int64, ended bool) {
 	if r.usage.count(size) <= l.maxBytes && !ended {
@@ -100,7 +100,8 @@ func (l *Log) nextToDropLocked(r *run) *run {
 		if n := u.bytes.Load(); n > most && u.canDropLocked(r, endedBefore) {
 			largest, most = u.ended[0], n
 		}
-		if compared++; compared == maxOwnersCompared {
+		compared++
+		if compared == maxOwnersCompared {
 			break
 		}
 	}
@@ -181,13 +182,21 @@ func (l *Log) dropLocked(r *run) {
 		return // Delete was called while the run ended; its key may belong to another run by now
 	}
 	delete(l.keys, ownedKey{r.record.Owner, r.record.Key})
-	if r.usage.runs--; r.usage.runs == 0 {
+	r.usage.runs--
+	if r.usage.runs == 0 {
 		delete(l.usage, r.record.Owner)
 	}
-	// A reader that already has r sees dropped at its next call, which the wake-up causes.
-	r.events, r.tail, r.results, r.other, r.dropped = events{}, tail{}, results{}, 0, true
+	// A reader that already has the run sees dropped at its next call, which the wake-up causes.
+	r.events = events{}
+	r.tail = tail{}
+	r.results = results{}
+	r.other = 0
+	r.dropped = true
 	r.usage.count(r.countLocked())
-	r.inbox.inputs, r.notes, r.record.Request, r.record.Metadata = nil, nil, nil, nil
+	r.inbox.inputs = nil
+	r.notes = nil
+	r.record.Request = nil
+	r.record.Metadata = nil
 	if r.job != nil {
 		r.job.stopTimerLocked()
 	}

@@ -56,7 +56,7 @@ func recordSize(r event.Run) int64 {
 var lines = sync.Pool{New: func() any { return new([]byte) }}
 
 // appendEvent adds an event with the next number, and returns by how many bytes the run grew.
-func (r *run) appendEvent(b event.Body) (e event.Event, grown int64, err error) {
+func (r *run) appendEvent(body event.Body) (e event.Event, grown int64, err error) {
 	buffer := lines.Get().(*[]byte)
 	defer lines.Put(buffer)
 	r.mu.Lock()
@@ -67,12 +67,13 @@ func (r *run) appendEvent(b event.Body) (e event.Event, grown int64, err error) 
 	// The monotonic clock keeps the times of a run in order when the system clock is set back.
 	// It omits the time for which the machine was suspended.
 	now := r.began.Add(time.Since(r.began))
-	e = event.Event{RunID: r.record.ID, Seq: r.events.newest + 1, Time: now.UnixMilli(), Body: b}
-	line, err := event.AppendEncode((*buffer)[:0], e.RunID, e.Seq, e.Time, b)
+	e = event.Event{RunID: r.record.ID, Seq: r.events.newest + 1, Time: now.UnixMilli(), Body: body}
+	line, err := event.AppendEncode((*buffer)[:0], e.RunID, e.Seq, e.Time, body)
 	if err != nil {
 		return event.Event{}, 0, err
 	}
-	if e.JSON = r.events.add(line); cap(line) <= maxBlock {
+	e.JSON = r.events.add(line)
+	if cap(line) <= maxBlock {
 		*buffer = line // the block has a copy
 	}
 	r.tail.add(e)
@@ -116,42 +117,42 @@ func (r *run) checkWritableLocked() error {
 
 // pageLocked returns the events after seq. If the tail does not have them, the page is without events,
 // and undecoded has their JSON.
-func (r *run) pageLocked(seq int64) (p event.Page, undecoded [][]byte, err error) {
+func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err error) {
 	switch {
 	case seq < 0 || seq > r.events.newest:
-		return p, nil, event.ErrInvalidPosition
+		return page, nil, event.ErrInvalidPosition
 	case seq+1 < r.events.first():
-		return p, nil, event.ErrGone
+		return page, nil, event.ErrGone
 	}
 	n := 0
 	if following, ok := r.tail.after(seq); ok {
 		n = min(len(following), maxPageEvents)
-		p.Events = following[:n:n]
+		page.Events = following[:n:n]
 	} else if seq < r.events.newest {
 		undecoded = r.events.after(seq, maxPageEvents, maxPageBytes)
 		n = len(undecoded)
 	}
-	p.HasNext = seq+int64(n) < r.events.newest
-	p.Ended = !r.ended.IsZero() && !p.HasNext
-	if !p.Ended && n == 0 {
-		p.More = waitChannel(&r.more)
+	page.HasNext = seq+int64(n) < r.events.newest
+	page.Ended = !r.ended.IsZero() && !page.HasNext
+	if !page.Ended && n == 0 {
+		page.More = waitChannel(&r.more)
 	}
-	return p, undecoded, nil
+	return page, undecoded, nil
 }
 
 // decodePage adds events to a page of pageLocked.
-func (r *run) decodePage(p event.Page, undecoded [][]byte) (event.Page, error) {
+func (r *run) decodePage(page event.Page, undecoded [][]byte) (event.Page, error) {
 	if len(undecoded) == 0 {
-		return p, nil
+		return page, nil
 	}
-	p.Events = make([]event.Event, len(undecoded))
+	page.Events = make([]event.Event, len(undecoded))
 	for i, line := range undecoded {
 		var err error
-		if p.Events[i], err = event.Decode(line); err != nil {
+		if page.Events[i], err = event.Decode(line); err != nil {
 			return event.Page{}, fmt.Errorf("read an event of the log: %w", err)
 		}
 	}
-	return p, nil
+	return page, nil
 }
 
 // expiredLocked reports whether the run was dropped, or will be by the timer or the next Create because its
@@ -231,7 +232,7 @@ func (u *ownerUsage) canDropLocked(r *run, t time.Time) bool {
 	return len(u.ended) > 0 && u.ended[0] != r && u.ended[0].endTime().Before(t)
 }
 
-// trimContent drops the oldest results of r, then most of its tail, and then its oldest events, until
+// trimContent drops the oldest results of a run, then most of its tail, and then its oldest events, until
 // want bytes are free or only the newest block of events remains. It returns by how many bytes the run
 // grew, which is negative.
 func (r *run) trimContent(want int64) (grown int64) {

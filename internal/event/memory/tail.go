@@ -30,12 +30,13 @@ func tailSize(e event.Event) int64 { return int64(len(e.JSON)) + entryOverhead }
 // add adds the newest event, and cuts the tail if it has become too large.
 func (t *tail) add(e event.Event) {
 	t.events = append(t.events, e)
-	if t.bytes += tailSize(e); t.bytes > 2*maxTail && len(t.events) > 1 {
+	t.bytes += tailSize(e)
+	if t.bytes > 2*maxTail && len(t.events) > 1 {
 		t.cut(maxTail)
 	}
 }
 
-// cut drops the oldest events, but not the newest one, until t has at most size bytes.
+// cut drops the oldest events, but not the newest one, until the tail has at most size bytes.
 func (t *tail) cut(size int64) {
 	n := 0
 	for ; t.bytes > size && n < len(t.events)-1; n++ {
