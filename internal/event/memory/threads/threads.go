@@ -100,22 +100,24 @@ func (s *Store) BeginTurn(_ context.Context, owner event.Owner, id, run, agent, 
 	return s.beginLocked(owner, id, run, agent, title)
 }
 
+// beginLocked makes run the active run of a thread, which it adds if the owner has none with that id. It returns a
+// *event.BusyError if another run is active, and changes nothing if run is active already.
 func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (event.Thread, error) {
-	t, e, err := s.findLocked(owner, id)
+	t, entry, err := s.findLocked(owner, id)
 	switch {
 	case err != nil:
-		t, e = s.addThreadLocked(owner, strings.Clone(id), strings.Clone(event.CutTitle(title)))
-	case e.Active == run:
-		return e.Thread, nil
-	case e.Active != "":
-		return event.Thread{}, &event.BusyError{Run: e.Active}
+		t, entry = s.addThreadLocked(owner, strings.Clone(id), strings.Clone(event.CutTitle(title)))
+	case entry.Active == run:
+		return entry.Thread, nil
+	case entry.Active != "":
+		return event.Thread{}, &event.BusyError{Run: entry.Active}
 	}
 	t.unfinished = append(slices.DeleteFunc(t.unfinished, func(r string) bool { return r == run }), run)
 	if n := len(t.unfinished) - maxUnfinished; n > 0 {
 		t.unfinished = slices.Delete(t.unfinished, 0, n)
 	}
-	e.Active, e.Agent = run, agent
-	return s.updateLocked(t, e, 0), nil
+	entry.Active, entry.Agent = run, agent
+	return s.updateLocked(t, entry, 0), nil
 }
 
 // addThreadLocked returns a new thread that is not yet in the index.
@@ -148,8 +150,11 @@ func (s *Store) EndTurn(_ context.Context, owner event.Owner, id, run string, da
 	return s.endLocked(owner, id, run, data)
 }
 
+// endLocked ends the turn of run and adds data to the thread as its turn. If data is nil, the run is only no longer
+// the active one, and may still add its turn later. A turn that was added already is not added again; a run that
+// never began a turn gets event.ErrNotFound.
 func (s *Store) endLocked(owner event.Owner, id, run string, data []byte) error {
-	t, e, err := s.findLocked(owner, id)
+	t, entry, err := s.findLocked(owner, id)
 	if err != nil {
 		return err
 	}
@@ -159,22 +164,22 @@ func (s *Store) endLocked(owner event.Owner, id, run string, data []byte) error 
 		return nil
 	case !began:
 		return event.ErrNotFound
-	case data == nil && e.Active != run:
+	case data == nil && entry.Active != run:
 		return nil
 	}
-	if e.Active == run {
-		e.Active = ""
+	if entry.Active == run {
+		entry.Active = ""
 	}
 	if data == nil {
-		s.updateLocked(t, e, 0)
+		s.updateLocked(t, entry, 0)
 		return nil
 	}
 	t.unfinished = slices.DeleteFunc(t.unfinished, func(r string) bool { return r == run })
 	t.lastNumber++
 	turn := event.Turn{Run: run, Number: t.lastNumber, Time: time.Now(), Data: data}
 	t.turns = append(t.turns, turn)
-	e.Turns, e.LastRun = e.Turns+1, run
-	s.updateLocked(t, e, turnSize(turn))
+	entry.Turns, entry.LastRun = entry.Turns+1, run
+	s.updateLocked(t, entry, turnSize(turn))
 	return nil
 }
 
@@ -203,7 +208,8 @@ func (s *Store) Turns(_ context.Context, owner event.Owner, id string, before in
 	}
 	first, size := end, 0
 	for first > 0 && end-first < max(limit, 1) {
-		if size += len(t.turns[first-1].Data); size > maxBytes && first < end {
+		size += len(t.turns[first-1].Data)
+		if size > maxBytes && first < end {
 			break
 		}
 		first--
@@ -260,7 +266,8 @@ func (s *Store) countThreadBytesLocked(t *thread, n int64) {
 	t.bytes += n
 	s.bytes += n
 	s.options.Total.Add(n)
-	if s.usage[t.key.owner] += n; s.usage[t.key.owner] == 0 {
+	s.usage[t.key.owner] += n
+	if s.usage[t.key.owner] == 0 {
 		delete(s.usage, t.key.owner)
 	}
 }
@@ -292,7 +299,8 @@ func (s *Store) makeSpaceLocked(t *thread) {
 			continue
 		}
 		// Cut more than needed, because each call copies the remaining turns.
-		if s.cutTurnsLocked(t, s.bytes-limit+limit/16, 1); s.bytes <= limit {
+		s.cutTurnsLocked(t, s.bytes-limit+limit/16, 1)
+		if s.bytes <= limit {
 			return
 		}
 		other := s.byUpdate.Front()
@@ -334,14 +342,15 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 		if oldest == nil {
 			oldest = other
 		}
-		if compared++; compared == maxThreadsCompared {
+		compared++
+		if compared == maxThreadsCompared {
 			break
 		}
 	}
 	return oldest
 }
 
-// cutTurnsLocked drops the oldest turns of t until want bytes are free, but not the newest keep of them.
+// cutTurnsLocked drops the oldest turns of a thread until want bytes are free, but not the newest keep of them.
 func (s *Store) cutTurnsLocked(t *thread, want int64, keep int) {
 	n, freed := 0, int64(0)
 	for ; freed < want && n < len(t.turns)-keep; n++ {
