@@ -53,30 +53,30 @@ func (x *Index) Get(owner event.Owner, id string) (Entry, bool) {
 }
 
 // Put adds an entry, in place of the thread's earlier one.
-func (x *Index) Put(e Entry) {
+func (x *Index) Put(entry Entry) {
 	if x.owners == nil {
 		x.owners = make(map[event.Owner]*threads)
 	}
-	o := x.owners[e.Owner]
+	o := x.owners[entry.Owner]
 	if o == nil {
 		o = &threads{byID: make(map[string]*Entry)}
-		x.owners[e.Owner] = o
+		x.owners[entry.Owner] = o
 	}
-	if earlier := o.byID[e.ID]; earlier != nil {
-		if earlier.Order == e.Order {
-			*earlier = e
+	if earlier := o.byID[entry.ID]; earlier != nil {
+		if earlier.Order == entry.Order {
+			*earlier = entry
 			return
 		}
 		o.removeSorted(earlier)
 		x.count--
 	}
 	x.count++
-	o.byID[e.ID] = &e
+	o.byID[entry.ID] = &entry
 	i := len(o.sorted)
-	if i > 0 && o.sorted[i-1].Order > e.Order { // nearly never: an update is the newest
-		i, _ = o.search(e.Order)
+	if i > 0 && o.sorted[i-1].Order > entry.Order { // nearly never: an update is the newest
+		i, _ = o.search(entry.Order)
 	}
-	o.sorted = slices.Insert(o.sorted, i, &e)
+	o.sorted = slices.Insert(o.sorted, i, &entry)
 }
 
 // Remove removes the entry of a thread, if there is one.
@@ -94,28 +94,28 @@ func (x *Index) Remove(owner event.Owner, id string) {
 }
 
 // Page returns a page of the threads that are kept.
-func (x *Index) Page(f event.ThreadFilter, kept func(event.Thread) bool) (page event.ThreadPage, err error) {
-	o := x.owners[f.Owner]
+func (x *Index) Page(filter event.ThreadFilter, kept func(event.Thread) bool) (page event.ThreadPage, err error) {
+	o := x.owners[filter.Owner]
 	if o == nil {
 		o = &threads{}
 	}
 	end := len(o.sorted)
-	if f.After != "" {
-		after, err := strconv.ParseUint(f.After, 36, 64)
+	if filter.After != "" {
+		after, err := strconv.ParseUint(filter.After, 36, 64)
 		if err != nil {
 			return page, event.ErrInvalidPosition
 		}
 		end, _ = o.search(after)
 	}
-	query, last := strings.ToLower(f.Query), uint64(0)
+	query, last := strings.ToLower(filter.Query), uint64(0)
 	if query == "" {
-		page.Threads = make([]event.Thread, 0, min(end, f.PageSize()))
+		page.Threads = make([]event.Thread, 0, min(end, filter.PageSize()))
 	}
 	for _, e := range slices.Backward(o.sorted[:end]) {
 		if !kept(e.Thread) || query != "" && !strings.Contains(strings.ToLower(e.Title), query) {
 			continue
 		}
-		if len(page.Threads) == f.PageSize() {
+		if len(page.Threads) == filter.PageSize() {
 			page.Next = strconv.FormatUint(last, 36)
 			break
 		}
