@@ -246,7 +246,7 @@ var ErrVersion = errors.New("its version is not one that this answerd reads")
 // the run can be run again. Members that it does not know are ignored: a newer answerd of the same version may
 // write them. Errors say what is wrong in words for the person who has the file.
 func Decode(data []byte) (*Document, error) {
-	var d Document
+	var doc Document
 	if len(data) > MaxSize {
 		return nil, fmt.Errorf("an export is at most %d bytes", MaxSize)
 	}
@@ -254,18 +254,18 @@ func Decode(data []byte) (*Document, error) {
 	if err := json.Compact(&compact, data); err != nil {
 		return nil, fmt.Errorf("decode an export: %w", err)
 	}
-	if err := json.Unmarshal(compact.Bytes(), &d); err != nil {
+	if err := json.Unmarshal(compact.Bytes(), &doc); err != nil {
 		return nil, fmt.Errorf("decode an export: %w", err)
 	}
 	switch {
-	case d.Version == 0:
+	case doc.Version == 0:
 		return nil, errors.New("decode an export: it has no version")
-	case d.Version != Version:
-		return nil, fmt.Errorf("decode an export of version %d: %w", d.Version, ErrVersion)
-	case len(d.Events) == 0:
+	case doc.Version != Version:
+		return nil, fmt.Errorf("decode an export of version %d: %w", doc.Version, ErrVersion)
+	case len(doc.Events) == 0:
 		return nil, errors.New("decode an export: it has no events")
 	}
-	return &d, nil
+	return &doc, nil
 }
 
 // Encode returns the document as JSON on one line.
