@@ -52,7 +52,7 @@ type Request struct {
 	Preferred    string // of the models that a Router may ask, the one to ask first; "" is Model
 }
 
-// SchemaInPrompt returns r with its OutputSchema in the system message, for a model that does not
+// SchemaInPrompt returns the request with its OutputSchema in the system message, for a model that does not
 // take it as a response_format.
 func (r Request) SchemaInPrompt() Request {
 	if len(r.OutputSchema) == 0 {

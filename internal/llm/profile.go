@@ -125,12 +125,12 @@ func ParseProfiles(data []byte) ([]Profile, error) {
 	}
 	ids := make(map[string]int, len(profiles))
 	for i := range profiles {
-		at := fmt.Sprintf("/%d", i)
-		if err := profiles[i].check(at); err != nil {
+		pointer := fmt.Sprintf("/%d", i)
+		if err := profiles[i].check(pointer); err != nil {
 			return nil, err
 		}
 		if first, twice := ids[profiles[i].ID]; twice {
-			return nil, fmt.Errorf("%s/id: the same as /%d/id", at, first)
+			return nil, fmt.Errorf("%s/id: the same as /%d/id", pointer, first)
 		}
 		ids[profiles[i].ID] = i
 	}
@@ -166,7 +166,8 @@ func profileError(err error) error {
 	}
 	if bad, ok := errors.AsType[*json.SemanticError](err); ok {
 		place, what = bad.JSONPointer, "not an object"
-		switch kind := bad.GoType.Kind(); {
+		kind := bad.GoType.Kind()
+		switch {
 		case errors.Is(bad, json.ErrUnknownName):
 			what = "unknown field"
 		case kind == reflect.Slice:
@@ -185,15 +186,16 @@ func profileError(err error) error {
 	return errors.New(strings.TrimPrefix(fmt.Sprintf("%.200s: %s", where, what), ": "))
 }
 
-// check refuses a profile that no model can have.
-func (p *Profile) check(at string) error {
+// check returns an error for the first field whose value is invalid or contradicts another one. pointer is the JSON
+// pointer of the profile in MODELS_FILE, for the error.
+func (p *Profile) check(pointer string) error {
 	price := Price{}
 	if p.Price != nil {
 		price = *p.Price
 	}
-	for _, c := range []struct {
-		field, why string
-		bad        bool
+	for _, rule := range []struct {
+		field, problem string
+		broken         bool
 	}{
 		{"/id", "missing", p.ID == ""},
 		{"/id", "not a name", badID(p.ID)},
@@ -207,8 +209,8 @@ func (p *Profile) check(at string) error {
 		{"/price/input_per_million", "below 0", price.Input < 0},
 		{"/price/output_per_million", "below 0", price.Output < 0},
 	} {
-		if c.bad {
-			return fmt.Errorf("%s%s: %s", at, c.field, c.why)
+		if rule.broken {
+			return fmt.Errorf("%s%s: %s", pointer, rule.field, rule.problem)
 		}
 	}
 	return nil

@@ -48,7 +48,7 @@ func (router *Router) SetEndpoint(id string, models map[ToolCalling]Model) {
 // Replace makes router ask models as other does, from the next Stream on.
 func (router *Router) Replace(other *Router) { router.routes.Store(other.routes.Load()) }
 
-// Stream asks the model that r names. If that one is unavailable before the first part of its
+// Stream asks the model that the request names. If that one is unavailable before the first part of its
 // answer, it asks those of the profile's Fallback in order.
 func (router *Router) Stream(ctx context.Context, r Request) iter.Seq2[Part, error] {
 	routes := router.routes.Load()
@@ -112,18 +112,18 @@ func (routes *routes) tryModel(ctx context.Context, r Request, id string, yield 
 	return nil, true
 }
 
-// ask asks the one model that r names.
-func (routes *routes) ask(ctx context.Context, r Request) iter.Seq2[Part, error] {
-	p, models := routes.profiles[r.Model], routes.models
-	if own := routes.own[r.Model]; own != nil {
+// ask asks the one model that request names.
+func (routes *routes) ask(ctx context.Context, request Request) iter.Seq2[Part, error] {
+	p, models := routes.profiles[request.Model], routes.models
+	if own := routes.own[request.Model]; own != nil {
 		models = own
 	}
-	r.Model = cmp.Or(p.Upstream, r.Model)
-	if p.MaxOutputTokens > 0 && (r.MaxTokens <= 0 || r.MaxTokens > p.MaxOutputTokens) {
-		r.MaxTokens = p.MaxOutputTokens
+	request.Model = cmp.Or(p.Upstream, request.Model)
+	if p.MaxOutputTokens > 0 && (request.MaxTokens <= 0 || request.MaxTokens > p.MaxOutputTokens) {
+		request.MaxTokens = p.MaxOutputTokens
 	}
 	if p.StructuredOutput == PromptOutput {
-		r = r.SchemaInPrompt()
+		request = request.SchemaInPrompt()
 	}
-	return models[cmp.Or(p.ToolCalling, routes.calling, AutoCalling)].Stream(ctx, r)
+	return models[cmp.Or(p.ToolCalling, routes.calling, AutoCalling)].Stream(ctx, request)
 }
