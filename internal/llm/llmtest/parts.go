@@ -72,7 +72,10 @@ func RequireError(t testing.TB, err error, kind llm.Kind) *llm.Error {
 // CheckParts reports where a complete answer breaks what package llm promises about parts.
 func CheckParts(t testing.TB, parts []llm.Part) {
 	t.Helper()
-	started, args, ids, calls := map[int]llm.ToolCallStart{}, map[int]string{}, map[string]bool{}, 0
+	started := map[int]llm.ToolCallStart{}
+	args := map[int]string{}
+	ids := map[string]bool{}
+	calls := 0
 	for i, p := range parts {
 		switch p := p.(type) {
 		case llm.Text:
