@@ -78,20 +78,20 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 
 // addChoice emits the first, and only, choice of a chunk. It reads finish_reason after the
 // text, since both may come in one chunk.
-func (a *assembler) addChoice(c *deltaChoice) error {
-	said := &c.delta
+func (a *assembler) addChoice(choice *deltaChoice) error {
+	said := &choice.delta
 	if !said.sent && !a.partSent {
 		// After deltas, a message repeats the whole answer.
-		said = &c.message
+		said = &choice.message
 	}
 	if err := a.addDelta(said); err != nil {
 		return err
 	}
-	if c.reason == "error" {
+	if choice.reason == "error" {
 		return newError(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
 	}
-	if c.reason != "" {
-		a.reason = c.reason
+	if choice.reason != "" {
+		a.reason = choice.reason
 	}
 	return nil
 }
@@ -121,25 +121,25 @@ func (a *assembler) addDelta(said *delta) error {
 
 // addCallPieces adds the pieces of calls in one chunk.
 func (a *assembler) addCallPieces(pieces []callPiece) error {
-	for i, p := range pieces {
-		if !a.countMembers(p.members) {
-			p.members = nil
+	for i, piece := range pieces {
+		if !a.countMembers(piece.members) {
+			piece.members = nil
 		}
-		if p.isEmpty() {
-			if call := a.calls.findCall(p, i > 0); call != nil {
-				call.extensions.addMembers(p.members)
+		if piece.isEmpty() {
+			if call := a.calls.findCall(piece, i > 0); call != nil {
+				call.extensions.addMembers(piece.members)
 			}
 			continue
 		}
-		if err := a.countBytes(len(p.arguments) + len(p.name) + len(p.id)); err != nil {
+		if err := a.countBytes(len(piece.arguments) + len(piece.name) + len(piece.id)); err != nil {
 			return err
 		}
 		// Two pieces of one chunk without an index belong to two calls.
-		call, err := a.calls.callFor(p, i > 0)
+		call, err := a.calls.callFor(piece, i > 0)
 		if err != nil {
 			return err
 		}
-		if err := a.addCallPiece(call, p); err != nil {
+		if err := a.addCallPiece(call, piece); err != nil {
 			return err
 		}
 	}
@@ -148,24 +148,24 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 
 // addCallPiece adds a piece to its call. A call is announced with its first arguments, because
 // its name may be incomplete before.
-func (a *assembler) addCallPiece(c *partialCall, d callPiece) error {
-	c.addNameAndID(d)
-	c.extensions.addMembers(d.members)
-	if d.arguments == "" {
+func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
+	call.addNameAndID(piece)
+	call.extensions.addMembers(piece.members)
+	if piece.arguments == "" {
 		return nil
 	}
-	if len(c.arguments)+len(d.arguments) > llm.MaxArgumentBytes {
+	if len(call.arguments)+len(piece.arguments) > llm.MaxArgumentBytes {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the arguments of a call exceed 1 MiB"))
 	}
-	if err := a.announceCall(c); err != nil {
+	if err := a.announceCall(call); err != nil {
 		return err
 	}
-	c.arguments = append(c.arguments, d.arguments...)
-	c.scan.Feed(d.arguments)
-	return a.sendPart(llm.ToolCallArgs{Index: c.index, Delta: d.arguments})
+	call.arguments = append(call.arguments, piece.arguments...)
+	call.scan.Feed(piece.arguments)
+	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: piece.arguments})
 }
 
-// announceCall sends the start of c, and before it the starts of all earlier calls. Their names
+// announceCall sends the start of a call, and before it the starts of all earlier calls. Their names
 // are complete, since no endpoint continues a name after the next call has begun.
 func (a *assembler) announceCall(c *partialCall) error {
 	if c.announced {
@@ -208,7 +208,8 @@ func (a *assembler) addExtensions(said *delta) {
 
 // addReasoning collects a piece of the member name, a string.
 func (a *assembler) addReasoning(name, text string) {
-	if a.extensionBytes += len(text); a.extensionBytes <= maxExtensions {
+	a.extensionBytes += len(text)
+	if a.extensionBytes <= maxExtensions {
 		a.message.object.addText(name, text)
 	}
 }
@@ -224,7 +225,8 @@ func (a *assembler) countMembers(members []rawMember) bool {
 
 // countBytes adds n to the size of the answer, and returns an error beyond maxAnswer.
 func (a *assembler) countBytes(n int) error {
-	if a.bytes += n; a.bytes > maxAnswer {
+	a.bytes += n
+	if a.bytes > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the answer exceeds 16 MiB"))
 	}
 	return nil
@@ -272,19 +274,19 @@ func (a *assembler) extensions() *llm.Extensions {
 	if a.extensionBytes > maxExtensions {
 		return nil
 	}
-	x := &llm.Extensions{Message: a.message.encodeMembers(), Content: a.content.encode()}
-	found := x.Message != nil || x.Content != nil
+	extensions := &llm.Extensions{Message: a.message.encodeMembers(), Content: a.content.encode()}
+	found := extensions.Message != nil || extensions.Content != nil
 	for i, c := range a.calls.list {
 		if object := c.extensions.encodeMembers(); object != nil {
-			for len(x.Calls) < i {
-				x.Calls = append(x.Calls, nil)
+			for len(extensions.Calls) < i {
+				extensions.Calls = append(extensions.Calls, nil)
 			}
-			x.Calls, found = append(x.Calls, object), true
+			extensions.Calls, found = append(extensions.Calls, object), true
 		}
 	}
 	if !found {
 		return nil
 	}
-	x.Endpoint = a.endpoint
-	return x
+	extensions.Endpoint = a.endpoint
+	return extensions
 }

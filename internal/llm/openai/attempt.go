@@ -24,11 +24,11 @@ func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) erro
 	// the consumer stops early.
 	reqCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := newIdleTimer(cancel, m.firstByteTimeout, m.idleTimeout)
-	defer w.stopTimer()
+	idle := newIdleTimer(cancel, m.firstByteTimeout, m.idleTimeout)
+	defer idle.stopTimer()
 
-	a := &assembler{yield: emit, endpoint: m.endpoint}
-	res, err := m.postRequest(reqCtx, w, body)
+	answer := &assembler{yield: emit, endpoint: m.endpoint}
+	res, err := m.postRequest(reqCtx, idle, body)
 	if res != nil {
 		defer res.Body.Close()
 	}
@@ -37,23 +37,23 @@ func (m *Model) makeAttempt(ctx context.Context, body []byte, emit emitter) erro
 	case res != nil && ctx.Err() == nil && (res.StatusCode < 200 || res.StatusCode > 299):
 		return responseError(res)
 	case err != nil:
-		return m.classifyError(ctx, context.Cause(reqCtx), w, a, connectError(err))
+		return m.classifyError(ctx, context.Cause(reqCtx), idle, answer, connectError(err))
 	}
-	err = m.readResponse(a, w, res)
-	if a.extensionBytes > maxExtensions || a.content.isDropped() {
-		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back", "bytes", a.extensionBytes+a.content.bytes, "limit", maxExtensions)
+	err = m.readResponse(answer, idle, res)
+	if answer.extensionBytes > maxExtensions || answer.content.isDropped() {
+		m.log.WarnContext(ctx, "members of a model's answer are dropped, because they are too large to be sent back", "bytes", answer.extensionBytes+answer.content.bytes, "limit", maxExtensions)
 	}
 	if err == nil || errors.Is(err, errStopped) {
 		return err
 	}
-	return m.classifyError(ctx, context.Cause(reqCtx), w, a, err)
+	return m.classifyError(ctx, context.Cause(reqCtx), idle, answer, err)
 }
 
 // classifyError decides what err means. If we cut the connection ourselves, the reason is in
 // cause and not in err. The order of the cases matters: the end of ctx explains every other error; a
 // timeout of ours comes before an error that only says that reading failed; and an answer that has its
 // finish_reason is complete, whatever happened to the connection after it.
-func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a *assembler, err error) error {
+func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, answer *assembler, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -61,43 +61,43 @@ func (m *Model) classifyError(ctx context.Context, cause error, w *idleTimer, a 
 	var own *llm.Error
 	if timedOut == nil && errors.As(err, &own) {
 		var f *retryableError
-		if errors.As(err, &f) && a.partSent {
+		if errors.As(err, &f) && answer.partSent {
 			return own // the consumer already has parts of the answer, so it must not be retried
 		}
 		return err
 	}
 	// The connection broke or timed out. After finish_reason the answer is complete; only usage
 	// may be missing.
-	if a.hasFinished() {
-		return a.finishAnswer(nil)
+	if answer.hasFinished() {
+		return answer.finishAnswer(nil)
 	}
 	if timedOut != nil {
 		return timedOut
 	}
-	return a.finishAnswer(err)
+	return answer.finishAnswer(err)
 }
 
 // connectError returns the error for a request that got no reply.
 func connectError(err error) error {
-	f := &retryableError{}
+	failed := &retryableError{}
 	// The HTTP client's errors are *url.Error. Their text begins with the address, which may
 	// contain a key. Other errors come from the SDK for a request that it cannot make; they
 	// would recur with every try.
 	if sent, ok := errors.AsType[*url.Error](err); ok {
-		f.retry, err = true, sent.Err
+		failed.retry, err = true, sent.Err
 	}
-	f.err = newError(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
-	f.err.Retryable, f.err.Unavailable = f.retry, f.retry
-	return f
+	failed.err = newError(llm.ModelError, publicUnreachable, fmt.Errorf("ask the model: %w", err))
+	failed.err.Retryable, failed.err.Unavailable = failed.retry, failed.retry
+	return failed
 }
 
 // noParams is null, which the SDK encodes without going through the fields of the parameters.
 // With empty parameters an answer without tools took 6 % more CPU time.
 var noParams = param.NullStruct[sdk.ChatCompletionNewParams]()
 
-// postRequest sends body. It bounds the size of the reply's body, and w limits the time of each
+// postRequest sends body. It bounds the size of the reply's body, and idle limits the time of each
 // read. If the status is 4xx or 5xx, it returns both a reply and an error.
-func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*http.Response, error) {
+func (m *Model) postRequest(ctx context.Context, idle *idleTimer, body []byte) (*http.Response, error) {
 	var res *http.Response
 	_, err := m.chat.New(ctx, noParams, slices.Concat([]option.RequestOption{option.WithAPIKey(m.key())}, m.options, []option.RequestOption{
 		// The body is given as bytes: the SDK's parameter types would marshal the tools again
@@ -111,7 +111,7 @@ func (m *Model) postRequest(ctx context.Context, w *idleTimer, body []byte) (*ht
 		res = refused.Response
 	}
 	if err == nil {
-		res.Body = &timedBody{ReadCloser: res.Body, timer: w, remaining: maxStream}
+		res.Body = &timedBody{ReadCloser: res.Body, timer: idle, remaining: maxStream}
 	}
 	return res, err
 }

@@ -25,7 +25,7 @@ func (p *callPiece) startsObject() bool {
 	return strings.HasPrefix(strings.TrimLeft(p.arguments, " \t\r\n"), "{")
 }
 
-// isEmpty reports whether p has no content: some endpoints send such pieces as padding.
+// isEmpty reports whether the piece has no content: some endpoints send such pieces as padding.
 func (p *callPiece) isEmpty() bool { return p.id == "" && p.name == "" && p.arguments == "" }
 
 // partialCall holds a call that may still grow.
@@ -53,18 +53,18 @@ func (c *partialCall) addNameAndID(p callPiece) {
 	}
 }
 
-// startsAnotherCall reports whether a piece that seems to continue c begins another call.
+// startsAnotherCall reports whether a piece that seems to continue a call begins another call.
 // Endpoints that send each call in one piece give all of them the same index or id.
-func (c *partialCall) startsAnotherCall(p callPiece) bool {
-	if p.name == "" {
+func (c *partialCall) startsAnotherCall(piece callPiece) bool {
+	if piece.name == "" {
 		return false
 	}
 	// A complete object followed by another object with a name before it is two calls. Without
 	// checking the brackets, a name repeated in every piece would begin a call each time.
-	if c.scan.Closed() && p.startsObject() {
+	if c.scan.Closed() && piece.startsObject() {
 		return true
 	}
-	return len(c.arguments) > 0 && p.name != c.name && p.arguments != ""
+	return len(c.arguments) > 0 && piece.name != c.name && piece.arguments != ""
 }
 
 // hasIndexOrID reports whether p carries c's index or id.
@@ -95,37 +95,37 @@ func (s *callSet) count() int { return len(s.list) }
 
 // callFor returns the call that a piece belongs to, or a new one. later means that other pieces
 // preceded it in its chunk.
-func (s *callSet) callFor(p callPiece, later bool) (*partialCall, error) {
-	c := s.findCall(p, later)
-	if c != nil && !c.startsAnotherCall(p) {
-		return c, nil
+func (s *callSet) callFor(piece callPiece, later bool) (*partialCall, error) {
+	call := s.findCall(piece, later)
+	if call != nil && !call.startsAnotherCall(piece) {
+		return call, nil
 	}
 	if len(s.list) == llm.MaxCalls {
 		return nil, newError(llm.ModelError, publicTooManyCalls, errors.New("more than 128 tool calls in one answer"))
 	}
-	c = &partialCall{index: len(s.list), upstreamIndex: p.index, hasIndex: p.hasIndex}
-	s.list = append(s.list, c)
-	return c, nil
+	call = &partialCall{index: len(s.list), upstreamIndex: piece.index, hasIndex: piece.hasIndex}
+	s.list = append(s.list, call)
+	return call, nil
 }
 
-// findCall returns the call that p continues according to its index or id, or nil. It checks the
+// findCall returns the call that piece continues according to its index or id, or nil. It checks the
 // latest call first: where indexes or ids repeat, that call is the one being written.
-func (s *callSet) findCall(p callPiece, later bool) *partialCall {
+func (s *callSet) findCall(piece callPiece, later bool) *partialCall {
 	for i := len(s.list) - 1; i >= 0; i-- {
-		if s.list[i].hasIndexOrID(p) {
+		if s.list[i].hasIndexOrID(piece) {
 			return s.list[i]
 		}
 	}
-	if p.hasIndex || len(s.list) == 0 {
+	if piece.hasIndex || len(s.list) == 0 {
 		return nil
 	}
 	last := s.list[len(s.list)-1]
-	if p.name == "" {
+	if piece.name == "" {
 		return last
 	}
 	// A name without index and id continues the last call's name, unless that call already has
 	// arguments or this piece is not the first of its chunk.
-	if p.id != "" || later || len(last.arguments) > 0 {
+	if piece.id != "" || later || len(last.arguments) > 0 {
 		return nil
 	}
 	return last

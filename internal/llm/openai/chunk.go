@@ -49,31 +49,33 @@ type delta struct {
 // broke from an endpoint that sends nonsense.
 func (c *chunk) decodeJSON(data []byte) error {
 	*c = chunk{choices: c.choices[:0], scan: jsonScanner{data: data, scratch: c.scan.scratch}}
-	s := &c.scan
-	for more := s.enter('{', "the chunk"); more; more = s.hasNext('}') {
-		switch string(s.readName()) {
+	scanner := &c.scan
+	for more := scanner.enter('{', "the chunk"); more; more = scanner.hasNext('}') {
+		switch string(scanner.readName()) {
 		case "model":
-			c.model = s.readQuoted("model")
+			c.model = scanner.readQuoted("model")
 		case "choices":
 			c.choices = c.choices[:0]
-			for more := s.enter('[', "choices"); more; more = s.hasNext(']') {
+			for more := scanner.enter('[', "choices"); more; more = scanner.hasNext(']') {
 				c.choices = append(c.choices, deltaChoice{})
-				s.readChoice(&c.choices[len(c.choices)-1])
+				scanner.readChoice(&c.choices[len(c.choices)-1])
 			}
 		case "usage":
-			c.usage = s.readUsage()
+			c.usage = scanner.readUsage()
 		case "error":
-			if c.error = s.readRaw(); string(c.error) == "null" {
+			c.error = scanner.readRaw()
+			if string(c.error) == "null" {
 				c.error = nil
 			}
 		default:
-			s.skipValue()
+			scanner.skipValue()
 		}
 	}
-	if s.peekKind(); s.pos < len(s.data) {
-		s.failSyntax()
+	scanner.peekKind()
+	if scanner.pos < len(scanner.data) {
+		scanner.failSyntax()
 	}
-	return cmp.Or(s.syntaxErr, s.typeErr)
+	return cmp.Or(scanner.syntaxErr, scanner.typeErr)
 }
 
 // maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.
@@ -87,15 +89,15 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 		return nil
 	}
 	wrong := s.typeErr
-	var u llm.Usage
+	var usage llm.Usage
 	for more := s.enter('{', "usage"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
 		case "prompt_tokens":
-			u.Input, _ = s.readInteger("prompt_tokens")
+			usage.Input, _ = s.readInteger("prompt_tokens")
 		case "completion_tokens":
-			u.Output, _ = s.readInteger("completion_tokens")
+			usage.Output, _ = s.readInteger("completion_tokens")
 		case "total_tokens":
-			u.Total, _ = s.readInteger("total_tokens")
+			usage.Total, _ = s.readInteger("total_tokens")
 		default:
 			s.skipValue()
 		}
@@ -104,26 +106,26 @@ func (s *jsonScanner) readUsage() *llm.Usage {
 		s.typeErr = wrong
 		return nil
 	}
-	if min(u.Input, u.Output, u.Total) < 0 || max(u.Input, u.Output, u.Total) > maxTokens {
+	if min(usage.Input, usage.Output, usage.Total) < 0 || max(usage.Input, usage.Output, usage.Total) > maxTokens {
 		return nil
 	}
-	u.Total = cmp.Or(u.Total, u.Input+u.Output)
-	return &u
+	usage.Total = cmp.Or(usage.Total, usage.Input+usage.Output)
+	return &usage
 }
 
-// readChoice reads an element of choices into c. A choice has a delta in a stream and a message in a
+// readChoice reads an element of choices into choice. A choice has a delta in a stream and a message in a
 // completion. addChoice also accepts a message in a stream.
-func (s *jsonScanner) readChoice(c *deltaChoice) {
+func (s *jsonScanner) readChoice(choice *deltaChoice) {
 	for more := s.enter('{', "a choice"); more; more = s.hasNext('}') {
 		switch string(s.readName()) {
 		case "index":
-			c.index, _ = s.readInteger("index")
+			choice.index, _ = s.readInteger("index")
 		case "delta":
-			s.readDelta(&c.delta, "delta")
+			s.readDelta(&choice.delta, "delta")
 		case "message":
-			s.readDelta(&c.message, "message")
+			s.readDelta(&choice.message, "message")
 		case "finish_reason":
-			c.reason = s.readString("finish_reason")
+			choice.reason = s.readString("finish_reason")
 		default:
 			s.skipValue()
 		}
@@ -133,27 +135,27 @@ func (s *jsonScanner) readChoice(c *deltaChoice) {
 // readDelta reads a delta or a message into a; member is its name, for errors. null leaves a unsent, as
 // if the member were missing. What Chat Completions does not define goes to a.members, because some
 // endpoints want it back (extensions.go).
-func (s *jsonScanner) readDelta(a *delta, member string) {
-	*a = delta{sent: s.peekKind() == '{'}
+func (s *jsonScanner) readDelta(out *delta, member string) {
+	*out = delta{sent: s.peekKind() == '{'}
 	for more := s.enter('{', member); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
 		case "content":
-			a.content, a.thinking, a.parts = s.readContent()
+			out.content, out.thinking, out.parts = s.readContent()
 		case "refusal":
-			a.refusal = s.readStringOrSkip()
+			out.refusal = s.readStringOrSkip()
 		case "reasoning_content":
-			a.hasReasoningContent = s.peekKind() == '"'
-			a.reasoningContent = s.readStringOrSkip()
+			out.hasReasoningContent = s.peekKind() == '"'
+			out.reasoningContent = s.readStringOrSkip()
 		case "reasoning":
-			a.hasReasoning = s.peekKind() == '"'
-			a.reasoning = s.readStringOrSkip()
+			out.hasReasoning = s.peekKind() == '"'
+			out.reasoning = s.readStringOrSkip()
 		case "tool_calls":
-			a.calls = nil
+			out.calls = nil
 			for more := s.enter('[', "tool_calls"); more; more = s.hasNext(']') {
-				a.calls = append(a.calls, s.readCallPiece())
+				out.calls = append(out.calls, s.readCallPiece())
 			}
 		default:
-			a.members = s.readMember(a.members, name)
+			out.members = s.readMember(out.members, name)
 		}
 	}
 }
@@ -209,31 +211,31 @@ func (s *jsonScanner) readContentPart() (part contentPart, thinking string) {
 // readCallPiece reads a piece of a call, or a whole call. Its index may be missing or null. Its
 // id and name come once or with every piece. Its arguments are text or, at some endpoints, the
 // object itself.
-func (s *jsonScanner) readCallPiece() (p callPiece) {
+func (s *jsonScanner) readCallPiece() (piece callPiece) {
 	for more := s.enter('{', "a call"); more; more = s.hasNext('}') {
 		switch name := s.readName(); string(name) {
 		case "type":
 			s.skipValue()
 		case "index":
-			p.index, p.hasIndex = s.readInteger("index")
+			piece.index, piece.hasIndex = s.readInteger("index")
 		case "id":
-			p.id = s.readString("id")
+			piece.id = s.readString("id")
 		case "function":
 			for more := s.enter('{', "function"); more; more = s.hasNext('}') {
 				switch string(s.readName()) {
 				case "name":
-					p.name = s.readString("name")
+					piece.name = s.readString("name")
 				case "arguments":
-					p.arguments = s.readArguments()
+					piece.arguments = s.readArguments()
 				default:
 					s.skipValue()
 				}
 			}
 		default:
-			p.members = s.readMember(p.members, name)
+			piece.members = s.readMember(piece.members, name)
 		}
 	}
-	return p
+	return piece
 }
 
 // readMember reads a member that this package does not interpret, and appends it to list.

@@ -28,7 +28,8 @@ type contentParts struct {
 
 // count counts n bytes and reports whether they are within the limit.
 func (c *contentParts) count(n int) bool {
-	if c.bytes += n; c.bytes > maxExtensions {
+	c.bytes += n
+	if c.bytes > maxExtensions {
 		c.text = nil
 	}
 	return c.bytes <= maxExtensions
@@ -56,19 +57,19 @@ func (c *contentParts) addText(text string) {
 
 // addParts adds an array. Output media are left out, because they are large.
 func (c *contentParts) addParts(parts []contentPart) {
-	for _, p := range parts {
+	for _, part := range parts {
 		switch {
-		case p.plain:
-			c.addText(p.text)
-		case strings.Contains(p.kind, "image") || strings.Contains(p.kind, "audio") || p.kind == "file":
-		case !c.count(len(p.raw)):
+		case part.plain:
+			c.addText(part.text)
+		case strings.Contains(part.kind, "image") || strings.Contains(part.kind, "audio") || part.kind == "file":
+		case !c.count(len(part.raw)):
 			c.list.elements = []*extensionValue{{}} // for isDropped
 		default:
 			if len(c.list.elements) == 0 && len(c.text) > 0 {
 				c.list.elements = append(c.list.elements, newTextPart(string(c.text)))
 			}
 			c.text = nil
-			c.list.addElement(p.raw)
+			c.list.addElement(part.raw)
 		}
 	}
 }

@@ -43,15 +43,15 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 		d.noImages = true
 		return d
 	}
-	e := f.err
-	if said := strings.ToLower(e.Message); !d.noFormat && structured && slices.Contains(refusalStatuses, e.Status) && containsAny(said, formatWords) {
+	modelErr := f.err
+	if said := strings.ToLower(modelErr.Message); !d.noFormat && structured && slices.Contains(refusalStatuses, modelErr.Status) && containsAny(said, formatWords) {
 		d.noFormat, d.schemaRefused = true, containsAny(said, schemaWords)
 		return d
 	}
-	if e.Status != http.StatusBadRequest && e.Status != http.StatusUnprocessableEntity {
+	if modelErr.Status != http.StatusBadRequest && modelErr.Status != http.StatusUnprocessableEntity {
 		return d
 	}
-	message := strings.ToLower(e.Message)
+	message := strings.ToLower(modelErr.Message)
 	missing := containsAny(message, missingWords)
 	switch {
 	case missing && strings.Contains(message, "reasoning_content"):
@@ -88,10 +88,15 @@ func namesExtension(message string, body []byte) bool {
 	return false
 }
 
-// endpointPart returns the part of d that applies to all requests to the endpoint. Refused
+// endpointPart returns the part of the dialect that applies to all requests to the endpoint. Refused
 // extensions of one answer may be accepted for another model, so they are not remembered.
 func (d dialect) endpointPart() dialect {
-	d.noExtensions, d.fillReasoning, d.fillSignature, d.noImages, d.noFormat, d.schemaRefused = false, false, false, false, false, false
+	d.noExtensions = false
+	d.fillReasoning = false
+	d.fillSignature = false
+	d.noImages = false
+	d.noFormat = false
+	d.schemaRefused = false
 	return d
 }
 

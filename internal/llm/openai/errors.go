@@ -84,70 +84,76 @@ const maxErrorText = 2 << 10
 // statusError returns the error for an HTTP status, either the reply's own or one from inside a
 // stream. said is the endpoint's text.
 func statusError(status int, said []byte) *retryableError {
-	e := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
-	e.Status, e.Message = status, errorMessage(said)
-	f := &retryableError{err: e, refusesImages: refusesImages(status, said)}
+	modelErr := newError(llm.ModelError, publicRefused, fmt.Errorf("status %d: %s", status, loggableCodes(said)))
+	modelErr.Status, modelErr.Message = status, errorMessage(said)
+	failed := &retryableError{err: modelErr, refusesImages: refusesImages(status, said)}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden && exceedsContext(string(said)) {
-		e.Kind, e.Public = llm.TooLarge, publicContext
-		e.ContextTokens, e.PromptTokens = contextSizes(said)
-		return f
+		modelErr.Kind, modelErr.Public = llm.TooLarge, publicContext
+		modelErr.ContextTokens, modelErr.PromptTokens = contextSizes(said)
+		return failed
 	}
 	// Retry failures that may be temporary. A model call changes nothing at the endpoint, so
 	// even a 500 is safe to repeat.
-	e.Unavailable = status == http.StatusTooManyRequests || status >= 500
+	modelErr.Unavailable = status == http.StatusTooManyRequests || status >= 500
 	switch {
 	case containsAny(strings.ToLower(string(said)), noToolsWords):
-		e.Public, e.Unavailable = publicNoTools, false
+		modelErr.Public, modelErr.Unavailable = publicNoTools, false
 	case quotaExhausted(status, said):
-		e.Public, e.Unavailable = publicQuota, true
+		modelErr.Public, modelErr.Unavailable = publicQuota, true
 	case status >= 300 && status < 400:
-		e.Public = publicRedirect
+		modelErr.Public = publicRedirect
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		e.Public = publicCredentials
+		modelErr.Public = publicCredentials
 	case status == http.StatusNotFound:
-		e.Public, e.UnknownModel = publicUnknown, containsAny(strings.ToLower(string(said)), modelWords)
+		modelErr.Public = publicUnknown
+		modelErr.UnknownModel = containsAny(strings.ToLower(string(said)), modelWords)
 	case status == http.StatusTooManyRequests:
-		e.Kind, e.Public, e.Retryable, f.retry = llm.RateLimited, publicLimited, true, true
-		f.retryAfter = retryInfo(said)
+		modelErr.Kind = llm.RateLimited
+		modelErr.Public = publicLimited
+		modelErr.Retryable = true
+		failed.retry = true
+		failed.retryAfter = retryInfo(said)
 	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
 		status == http.StatusBadGateway || status == http.StatusServiceUnavailable ||
 		status == http.StatusGatewayTimeout || status == 529: // 529 is Anthropic's "overloaded"
-		e.Public, e.Retryable, f.retry = publicFailing, true, true
+		modelErr.Public = publicFailing
+		modelErr.Retryable = true
+		failed.retry = true
 	case status >= 500:
-		e.Public = publicFailing
+		modelErr.Public = publicFailing
 	}
-	return f
+	return failed
 }
 
 // responseError returns the error for a reply whose status is not 2xx.
 func responseError(res *http.Response) *retryableError {
 	said, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
 	_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody) // reading the rest only lets the connection be reused
-	f := statusError(res.StatusCode, said)
+	failed := statusError(res.StatusCode, said)
 	if err != nil {
-		f.err.Err = fmt.Errorf("%w (%w)", f.err.Err, err)
+		failed.err.Err = fmt.Errorf("%w (%w)", failed.err.Err, err)
 	}
-	f.retryAfter = cmp.Or(res.Header.Get("Retry-After"), f.retryAfter)
-	if d, ok := parseRetryAfter(f.retryAfter, time.Now()); ok {
-		f.err.RetryAfter = d
+	failed.retryAfter = cmp.Or(res.Header.Get("Retry-After"), failed.retryAfter)
+	if d, ok := parseRetryAfter(failed.retryAfter, time.Now()); ok {
+		failed.err.RetryAfter = d
 	}
-	return f
+	return failed
 }
 
 // timeoutError returns the error for the cause of a cancelled request, or nil if the request was
 // not cancelled because of a timeout.
 func timeoutError(cause error, after time.Duration) *llm.Error {
-	var e *llm.Error
+	var modelErr *llm.Error
 	switch {
 	case errors.Is(cause, errFirstByte):
-		e = newError(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, after))
+		modelErr = newError(llm.ModelTimeout, publicNoFirstByte, fmt.Errorf("%w (%s)", cause, after))
 	case errors.Is(cause, errIdle):
-		e = newError(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, after))
+		modelErr = newError(llm.ModelTimeout, publicIdle, fmt.Errorf("%w (%s)", cause, after))
 	default:
 		return nil
 	}
-	e.Retryable, e.Unavailable = true, true
-	return e
+	modelErr.Retryable, modelErr.Unavailable = true, true
+	return modelErr
 }
 
 // contextWords lists, in lower case, the words with which endpoints report a conversation that

@@ -83,7 +83,8 @@ func (v *extensionValue) takeApart() {
 		return
 	}
 	s := jsonScanner{data: v.raw}
-	switch v.raw = nil; v.kind {
+	v.raw = nil
+	switch v.kind {
 	case '"':
 		v.text = []byte(s.readString(""))
 	case '{':
@@ -170,31 +171,31 @@ func (v *extensionValue) readIdentity() (id elementIdentity) {
 }
 
 // appendJSON appends the value.
-func (v *extensionValue) appendJSON(b []byte) []byte {
+func (v *extensionValue) appendJSON(buf []byte) []byte {
 	if v.raw != nil {
-		return append(b, v.raw...)
+		return append(buf, v.raw...)
 	}
 	switch v.kind {
 	case '"':
-		return appendQuoted(b, string(v.text))
+		return appendQuoted(buf, string(v.text))
 	case '[':
-		b = append(b, '[')
+		buf = append(buf, '[')
 		for i, e := range v.elements {
 			if i > 0 {
-				b = append(b, ',')
+				buf = append(buf, ',')
 			}
-			b = e.appendJSON(b)
+			buf = e.appendJSON(buf)
 		}
-		return append(b, ']')
+		return append(buf, ']')
 	}
-	b = append(b, '{')
+	buf = append(buf, '{')
 	for i, e := range v.elements {
 		if i > 0 {
-			b = append(b, ',')
+			buf = append(buf, ',')
 		}
-		b = e.appendJSON(append(appendQuoted(b, v.names[i]), ':'))
+		buf = e.appendJSON(append(appendQuoted(buf, v.names[i]), ':'))
 	}
-	return append(b, '}')
+	return append(buf, '}')
 }
 
 // extensionSet holds the members of one message or call that this package does not interpret.

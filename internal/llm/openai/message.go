@@ -62,24 +62,24 @@ func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) 
 func withoutImages(messages []llm.Message) []llm.Message {
 	out := slices.Clone(messages)
 	for i := range out {
-		m := &out[i]
-		if !slices.ContainsFunc(m.Media, isImage) {
+		message := &out[i]
+		if !slices.ContainsFunc(message.Media, isImage) {
 			continue
 		}
 		var kept []llm.Media
-		for _, p := range m.Media {
-			if !isImage(p) {
-				kept = append(kept, p)
+		for _, media := range message.Media {
+			if !isImage(media) {
+				kept = append(kept, media)
 				continue
 			}
 			what := "An image"
-			if p.MIME != "" {
-				what += fmt.Sprintf(" (%s, %d bytes)", p.MIME, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(p.Data, "="))))
+			if media.MIME != "" {
+				what += fmt.Sprintf(" (%s, %d bytes)", media.MIME, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(media.Data, "="))))
 			}
-			line := strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", p.Label, what))
-			m.Text = strings.TrimSpace(m.Text + "\n" + line)
+			line := strings.TrimSpace(fmt.Sprintf("%s [%s was here, which this model cannot take.]", media.Label, what))
+			message.Text = strings.TrimSpace(message.Text + "\n" + line)
 		}
-		m.Media = kept
+		message.Media = kept
 	}
 	return out
 }
@@ -93,21 +93,22 @@ func newWireParts(m llm.Message) []wirePart {
 	if m.Text != "" {
 		parts = append(parts, wirePart{Type: "text", Text: m.Text})
 	}
-	for _, p := range m.Media {
-		if p.Label != "" {
-			parts = append(parts, wirePart{Type: "text", Text: p.Label})
+	for _, media := range m.Media {
+		if media.Label != "" {
+			parts = append(parts, wirePart{Type: "text", Text: media.Label})
 		}
-		switch format, isAudio := strings.CutPrefix(p.MIME, "audio/"); {
-		case p.URL != "":
-			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{p.URL}})
-		case p.MIME == "application/pdf":
-			parts = append(parts, wirePart{Type: "file", File: &wireFile{cmp.Or(p.Name, "document.pdf"), "data:" + p.MIME + ";base64," + p.Data}})
+		format, isAudio := strings.CutPrefix(media.MIME, "audio/")
+		switch {
+		case media.URL != "":
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{media.URL}})
+		case media.MIME == "application/pdf":
+			parts = append(parts, wirePart{Type: "file", File: &wireFile{cmp.Or(media.Name, "document.pdf"), "data:" + media.MIME + ";base64," + media.Data}})
 		case !isAudio:
-			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + p.MIME + ";base64," + p.Data}})
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + media.MIME + ";base64," + media.Data}})
 		case format == "mpeg":
-			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{p.Data, "mp3"}})
+			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{media.Data, "mp3"}})
 		default:
-			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{p.Data, format}})
+			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{media.Data, format}})
 		}
 	}
 	return parts
@@ -131,42 +132,42 @@ func (w *wireMessage) encodedSize() int {
 }
 
 // appendJSON appends w as JSON.
-func (w *wireMessage) appendJSON(b []byte) ([]byte, error) {
-	b = appendQuoted(append(b, `{"role":`...), string(w.Role))
-	b = append(b, `,"content":`...)
+func (w *wireMessage) appendJSON(buf []byte) ([]byte, error) {
+	buf = appendQuoted(append(buf, `{"role":`...), string(w.Role))
+	buf = append(buf, `,"content":`...)
 	switch content := w.Content.(type) {
 	case nil:
-		b = append(b, "null"...)
+		buf = append(buf, "null"...)
 	case string:
-		b = appendQuoted(b, content)
+		buf = appendQuoted(buf, content)
 	case json.RawMessage:
-		b = append(b, content...)
+		buf = append(buf, content...)
 	default: // a list of parts, of which the large ones are base64
 		raw, err := json.Marshal(content)
 		if err != nil {
 			return nil, fmt.Errorf("encode a message: %w", err)
 		}
-		b = append(b, raw...)
+		buf = append(buf, raw...)
 	}
 	for i, c := range w.ToolCalls {
 		if i == 0 {
-			b = append(b, `,"tool_calls":[`...)
+			buf = append(buf, `,"tool_calls":[`...)
 		} else {
-			b = append(b, ',')
+			buf = append(buf, ',')
 		}
-		b = appendQuoted(append(b, `{"id":`...), c.ID)
-		b = appendQuoted(append(b, `,"type":`...), c.Type)
-		b = appendQuoted(append(b, `,"function":{"name":`...), c.Function.Name)
-		b = append(appendQuoted(append(b, `,"arguments":`...), c.Function.Arguments), '}')
-		b = append(appendMembers(b, c.Extensions), '}')
+		buf = appendQuoted(append(buf, `{"id":`...), c.ID)
+		buf = appendQuoted(append(buf, `,"type":`...), c.Type)
+		buf = appendQuoted(append(buf, `,"function":{"name":`...), c.Function.Name)
+		buf = append(appendQuoted(append(buf, `,"arguments":`...), c.Function.Arguments), '}')
+		buf = append(appendMembers(buf, c.Extensions), '}')
 	}
 	if len(w.ToolCalls) > 0 {
-		b = append(b, ']')
+		buf = append(buf, ']')
 	}
 	if w.ToolCallID != "" {
-		b = appendQuoted(append(b, `,"tool_call_id":`...), w.ToolCallID)
+		buf = appendQuoted(append(buf, `,"tool_call_id":`...), w.ToolCallID)
 	}
-	return append(appendMembers(b, w.Extensions), '}'), nil
+	return append(appendMembers(buf, w.Extensions), '}'), nil
 }
 
 // appendMembers appends the members of an object to an open object that already has members.
@@ -217,32 +218,33 @@ type wireFunction struct {
 // newWireMessage converts a message to its form in the request. The caller ensures that a tool
 // message is not empty, because some endpoints refuse that. Members that came from another
 // endpoint are omitted.
-func newWireMessage(m llm.Message, endpoint string) wireMessage {
-	w := wireMessage{Role: m.Role, Content: m.Text}
+func newWireMessage(message llm.Message, endpoint string) wireMessage {
+	decoded := wireMessage{Role: message.Role, Content: message.Text}
 	switch {
-	case m.Role == llm.User && len(m.Media) > 0:
-		w.Content = newWireParts(m)
-	case m.Role == llm.ToolRole:
-		w.ToolCallID = m.CallID
-	case m.Role == llm.Assistant && len(m.Calls) > 0:
-		if m.Text == "" {
-			w.Content = nil
+	case message.Role == llm.User && len(message.Media) > 0:
+		decoded.Content = newWireParts(message)
+	case message.Role == llm.ToolRole:
+		decoded.ToolCallID = message.CallID
+	case message.Role == llm.Assistant && len(message.Calls) > 0:
+		if message.Text == "" {
+			decoded.Content = nil
 		}
-		w.ToolCalls = make([]wireCall, len(m.Calls))
-		for i, c := range m.Calls {
-			w.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
+		decoded.ToolCalls = make([]wireCall, len(message.Calls))
+		for i, c := range message.Calls {
+			decoded.ToolCalls[i] = wireCall{ID: c.ID, Type: "function",
 				Function: wireFunction{Name: cleanToolName(c.Name), Arguments: cleanArguments(c.Arguments)}}
 		}
 	}
-	if x := m.Extensions; x != nil && m.Role == llm.Assistant && x.Endpoint == endpoint {
-		if w.Extensions = x.Message; x.Content != nil {
-			w.Content = x.Content
+	if x := message.Extensions; x != nil && message.Role == llm.Assistant && x.Endpoint == endpoint {
+		decoded.Extensions = x.Message
+		if x.Content != nil {
+			decoded.Content = x.Content
 		}
-		for i := range min(len(x.Calls), len(w.ToolCalls)) {
-			w.ToolCalls[i].Extensions = x.Calls[i]
+		for i := range min(len(x.Calls), len(decoded.ToolCalls)) {
+			decoded.ToolCalls[i].Extensions = x.Calls[i]
 		}
 	}
-	return w
+	return decoded
 }
 
 // cleanToolName returns a name of a call that endpoints accept. A model may have called a tool

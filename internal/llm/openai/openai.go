@@ -228,36 +228,39 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 // that does not count as a retry: the endpoint works, and the first question after each start would
 // otherwise use up the retries. It ends all the same, because withoutRefused only ever sets members of
 // the dialect, and there are few.
-func (m *Model) streamWithRetries(ctx context.Context, r *llm.Request, emit emitter) error {
+func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
-	dialect.noImages, dialect.noFormat = m.images.has(r.Model), m.formats.has(r.Model)
-	body, err := m.encodeWithDialect(r, dialect)
+	dialect.noImages, dialect.noFormat = m.images.has(request.Model), m.formats.has(request.Model)
+	body, err := m.encodeWithDialect(request, dialect)
 	if err != nil {
 		return err
 	}
-	// All reasons for a retry share one budget. attempt returns a retryableError only while no
+	// All reasons for a retry share one budget. makeAttempt returns a retryableError only while no
 	// part of the answer was emitted.
-	for try := 0; ; try++ {
+	retries := 0
+	for {
 		err := m.makeAttempt(ctx, body, emit)
 		if failed, ok := errors.AsType[*llm.Error](err); ok {
-			m.reportError(ctx, r.Model, failed, slices.Concat(m.secrets, []string{m.key()}))
+			m.reportError(ctx, request.Model, failed, slices.Concat(m.secrets, []string{m.key()}))
 		}
-		var f *retryableError
-		if !errors.As(err, &f) {
+		var retryable *retryableError
+		if !errors.As(err, &retryable) {
 			return err
 		}
-		if other := dialect.withoutRefused(f, body, len(r.OutputSchema) > 0); other != dialect {
-			m.rememberDialect(ctx, r.Model, other)
-			if dialect = other; ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if body, err = m.encodeWithDialect(r, dialect); err != nil {
+		other := dialect.withoutRefused(retryable, body, len(request.OutputSchema) > 0)
+		if other == dialect {
+			if err := m.waitForRetry(ctx, request.Model, retries, retryable); err != nil {
 				return err
 			}
-			try--
+			retries++
 			continue
 		}
-		if err := m.waitForRetry(ctx, r.Model, try, f); err != nil {
+		m.rememberDialect(ctx, request.Model, other)
+		dialect = other
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if body, err = m.encodeWithDialect(request, dialect); err != nil {
 			return err
 		}
 	}
@@ -278,7 +281,7 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 	}
 }
 
-// encodeWithDialect encodes r for the endpoint, in its dialect.
+// encodeWithDialect encodes the request for the endpoint, in its dialect.
 func (m *Model) encodeWithDialect(r *llm.Request, d dialect) ([]byte, error) {
 	body, err := encodeRequest(r, &m.tools, m.endpoint, d)
 	if err != nil {
@@ -301,14 +304,14 @@ func (m *Model) waitForRetry(ctx context.Context, model string, try int, f *retr
 
 // reportError redacts the endpoint's message and logs it. If the operator has set ShowErrors, it
 // also adds the message to the public text.
-func (m *Model) reportError(ctx context.Context, model string, e *llm.Error, secrets []string) {
-	if e.Message == "" {
+func (m *Model) reportError(ctx context.Context, model string, modelErr *llm.Error, secrets []string) {
+	if modelErr.Message == "" {
 		return
 	}
-	e.Message = redactMessage(e.Message, secrets)
+	modelErr.Message = redactMessage(modelErr.Message, secrets)
 	m.log.LogAttrs(ctx, slog.LevelWarn, "the model endpoint returned an error",
-		slog.String("model", model), slog.Int("status", e.Status), slog.String("message", e.Message), help.Model.Attr())
+		slog.String("model", model), slog.Int("status", modelErr.Status), slog.String("message", modelErr.Message), help.Model.Attr())
 	if m.showErrors {
-		e.Public += " It said: " + e.Message
+		modelErr.Public += " It said: " + modelErr.Message
 	}
 }

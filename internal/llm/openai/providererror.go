@@ -39,7 +39,8 @@ func errorMessage(said []byte) string {
 		if member[0] == '[' {
 			return string(member) // FastAPI's list of violations, with the member that each is about
 		}
-		if text = errorMessage(member); text != "" {
+		text = errorMessage(member)
+		if text != "" {
 			return text
 		}
 	}

@@ -50,74 +50,90 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// encodeRequest encodes r. It sends tool_choice only with tools, because most endpoints refuse
+// encodeRequest encodes request. It sends tool_choice only with tools, because most endpoints refuse
 // it without tools. With tools and the choice None it sends both: some models refuse a history
 // with calls if the request has no tools. Members of messages are sent only to the endpoint that
 // they came from.
-func encodeRequest(r *llm.Request, cache *toolCache, endpoint string, d dialect) ([]byte, error) {
+func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d dialect) ([]byte, error) {
 	if d.noFormat {
-		prompted := r.SchemaInPrompt()
-		r = &prompted
+		prompted := request.SchemaInPrompt()
+		request = &prompted
 	}
-	head := wireRequest{
-		Model:         r.Model,
-		Stream:        true,
-		StreamOptions: &streamOptions{IncludeUsage: true},
-		MaxTokens:     r.MaxTokens,
-		Sampling:      r.Sampling,
+	head := newRequestHead(request, d)
+	var tools []byte
+	if len(request.Tools) > 0 {
+		var err error
+		if tools, err = cache.renderTools(request.Tools); err != nil {
+			return nil, err
+		}
 	}
-	if len(r.OutputSchema) > 0 && len(head.ResponseFormat) == 0 {
-		head.ResponseFormat = newResponseFormat(r.OutputSchema)
-	}
-	if d.oldMaxTokens {
-		head.MaxTokens, head.OldMaxTokens = 0, r.MaxTokens
-	}
-	if d.noStreamOptions {
-		head.StreamOptions = nil
+	encodedHead, err := json.Marshal(head)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
 	}
 	if d.noExtensions {
 		endpoint = ""
 	}
-	var tools []byte
-	if len(r.Tools) == 0 {
-		head.ParallelToolCalls = nil
-	} else {
-		head.ToolChoice = newWireToolChoice(r)
-		var err error
-		if tools, err = cache.renderTools(r.Tools); err != nil {
-			return nil, err
-		}
-	}
-	first, err := json.Marshal(head)
-	if err != nil {
-		return nil, fmt.Errorf("encode the request: %w", err)
-	}
-	given := r.Messages
+	history := request.Messages
 	if d.noImages {
-		given = withoutImages(given)
+		history = withoutImages(history)
 	}
-	messages := appendMessages(make([]wireMessage, 0, len(given)), given, endpoint)
+	messages := appendMessages(make([]wireMessage, 0, len(history)), history, endpoint)
 	if d.fillReasoning || d.fillSignature {
 		d.fillMembers(messages)
 	}
-	size := len(first) + len(tools) + 64
+	return joinRequest(encodedHead, messages, tools)
+}
+
+// newRequestHead returns the members of a request besides messages and tools, as the dialect of the endpoint wants
+// them.
+func newRequestHead(request *llm.Request, d dialect) wireRequest {
+	head := wireRequest{
+		Model:         request.Model,
+		Stream:        true,
+		StreamOptions: &streamOptions{IncludeUsage: true},
+		MaxTokens:     request.MaxTokens,
+		Sampling:      request.Sampling,
+	}
+	if len(request.OutputSchema) > 0 && len(head.ResponseFormat) == 0 {
+		head.ResponseFormat = newResponseFormat(request.OutputSchema)
+	}
+	if d.oldMaxTokens {
+		head.MaxTokens, head.OldMaxTokens = 0, request.MaxTokens
+	}
+	if d.noStreamOptions {
+		head.StreamOptions = nil
+	}
+	if len(request.Tools) == 0 {
+		head.ParallelToolCalls = nil
+	} else {
+		head.ToolChoice = newWireToolChoice(request)
+	}
+	return head
+}
+
+// joinRequest returns the JSON of a request: the encoded head, with the members messages and tools added to it. tools
+// is a JSON array, or nil. The buffer gets its size beforehand, because a conversation can be megabytes.
+func joinRequest(encodedHead []byte, messages []wireMessage, tools []byte) ([]byte, error) {
+	size := len(encodedHead) + len(tools) + 64
 	for i := range messages {
 		size += messages[i].encodedSize()
 	}
 	defer compute.Begin(size)()
-	b := append(make([]byte, 0, size), first[:len(first)-len("}")]...)
-	b = append(b, `,"messages":[`...)
+	buf := append(make([]byte, 0, size), encodedHead[:len(encodedHead)-len("}")]...)
+	buf = append(buf, `,"messages":[`...)
 	for i := range messages {
 		if i > 0 {
-			b = append(b, ',')
+			buf = append(buf, ',')
 		}
-		if b, err = messages[i].appendJSON(b); err != nil {
+		var err error
+		if buf, err = messages[i].appendJSON(buf); err != nil {
 			return nil, err
 		}
 	}
-	b = append(b, ']')
+	buf = append(buf, ']')
 	if tools != nil {
-		b = append(append(b, `,"tools":`...), tools...)
+		buf = append(append(buf, `,"tools":`...), tools...)
 	}
-	return append(b, '}'), nil
+	return append(buf, '}'), nil
 }

@@ -15,11 +15,11 @@ import (
 // readResponse emits the parts of a reply with a 2xx status. A body that begins with a brace is one JSON
 // object, whatever its Content-Type says. Any other body is an event stream if its Content-Type or its
 // first bytes say so.
-func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) error {
+func (m *Model) readResponse(answer *assembler, idle *idleTimer, res *http.Response) error {
 	var first [512]byte
 	n, err := readFirstText(res.Body, first[:])
 	if n == 0 {
-		return readError(a, err)
+		return readError(answer, err)
 	}
 	head := first[:n]
 	rest := io.MultiReader(bytes.NewReader(head), res.Body)
@@ -28,9 +28,9 @@ func (m *Model) readResponse(a *assembler, w *idleTimer, res *http.Response) err
 	case head[0] == '{':
 		// Some gateways ignore the request for a stream, and some send an error object with the
 		// content type of a stream.
-		return m.readCompletion(a, rest)
+		return m.readCompletion(answer, rest)
 	case media == "text/event-stream" || looksLikeEvents(head):
-		return m.readStream(a, w, rest)
+		return m.readStream(answer, idle, rest)
 	default:
 		return newError(llm.ModelError, publicNonsense, fmt.Errorf("content type %.64q: %s", media, loggableCodes(head)))
 	}
@@ -63,44 +63,44 @@ func looksLikeEvents(head []byte) bool {
 }
 
 // readCompletion reads a completion that is not streamed.
-func (m *Model) readCompletion(a *assembler, r io.Reader) error {
+func (m *Model) readCompletion(answer *assembler, r io.Reader) error {
 	body, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
 	if err != nil {
-		return readError(a, err)
+		return readError(answer, err)
 	}
 	if len(body) > maxAnswer {
 		return newError(llm.ModelError, publicTooLarge, errors.New("the completion exceeds 16 MiB"))
 	}
-	if err := a.decodeChunk(body, false); err != nil {
+	if err := answer.decodeChunk(body, false); err != nil {
 		return err
 	}
-	return a.finishAnswer(errNoMoreData)
+	return answer.finishAnswer(errNoMoreData)
 }
 
 // readStream reads a completion that arrives in chunks.
-func (m *Model) readStream(a *assembler, w *idleTimer, r io.Reader) error {
+func (m *Model) readStream(answer *assembler, idle *idleTimer, r io.Reader) error {
 	frames := sse.NewReader(r, maxEvent)
 	for {
-		f, err := frames.Next()
+		frame, err := frames.Next()
 		if err != nil {
-			return readError(a, err)
+			return readError(answer, err)
 		}
-		data := bytes.TrimSpace(f.Data)
+		data := bytes.TrimSpace(frame.Data)
 		if bytes.Equal(data, done) {
-			if err := a.finishAnswer(errNoMoreData); err != nil {
+			if err := answer.finishAnswer(errNoMoreData); err != nil {
 				return err
 			}
-			drainStream(frames, w)
+			drainStream(frames, idle)
 			return nil
 		}
 		if len(data) == 0 {
 			continue
 		}
-		if err := a.decodeChunk(data, f.Event == "error"); err != nil {
-			return truncatedChunkError(frames, a, err)
+		if err := answer.decodeChunk(data, frame.Event == "error"); err != nil {
+			return truncatedChunkError(frames, answer, err)
 		}
-		if a.hasFinished() {
-			w.shortenIdle(afterFinish)
+		if answer.hasFinished() {
+			idle.shortenIdle(afterFinish)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func drainStream(frames *sse.Reader, w *idleTimer) {
 
 // truncatedChunkError distinguishes a chunk that was cut off from a malformed one. Only a chunk
 // at the end of the stream can be cut off.
-func truncatedChunkError(frames *sse.Reader, a *assembler, err error) error {
+func truncatedChunkError(frames *sse.Reader, answer *assembler, err error) error {
 	if !errors.Is(err, errCut) {
 		return err
 	}
@@ -128,7 +128,7 @@ func truncatedChunkError(frames *sse.Reader, a *assembler, err error) error {
 	case io.EOF:
 		next = io.ErrUnexpectedEOF
 	}
-	return readError(a, next)
+	return readError(answer, next)
 }
 
 // readError ends an answer when reading the reply returned err. classifyError handles errors

@@ -87,7 +87,8 @@ func (s *jsonScanner) enter(bracket byte, member string) bool {
 		s.skipMismatch(member)
 		return false
 	}
-	if s.depth++; s.depth > maxDepth {
+	s.depth++
+	if s.depth > maxDepth {
 		return s.failSyntax()
 	}
 	s.pos++
@@ -214,7 +215,8 @@ func (s *jsonScanner) skipLiteral(word string) {
 		s.failSyntax()
 		return
 	}
-	if s.pos += n; n < len(word) {
+	s.pos += n
+	if n < len(word) {
 		s.failSyntax()
 	}
 }

@@ -108,35 +108,20 @@ func (root orderedObject) resolveRef(ref json.RawMessage) (orderedObject, bool) 
 // those that every part requires, or with all (allOf) those that any part requires.
 func (root orderedObject) mergeProperties(parts []orderedObject, all bool) orderedObject {
 	properties, _ := decodeObject(root.member("properties"))
-	var required []string
-	_ = json.Unmarshal(root.member("required"), &required)
-	asked := map[string]int{}
-	var names []string
 	for _, part := range parts {
-		own, _ := decodeObject(part.member("properties"))
-		for _, p := range own {
-			if had := properties.member(p.name); had == nil {
-				properties = properties.withMember(p.name, p.value)
-			} else if !bytes.Equal(had, p.value) {
-				either := orderedObject{{"anyOf", encodeArray(had, p.value)}}
-				properties = properties.withMember(p.name, either.encodeJSON())
-			}
-		}
-		var needs []string
-		_ = json.Unmarshal(part.member("required"), &needs)
-		for _, name := range needs {
-			if asked[name]++; asked[name] == 1 {
-				names = append(names, name)
-			}
-		}
-	}
-	for _, name := range names {
-		if (all || asked[name] == len(parts)) && !slices.Contains(required, name) {
-			required = append(required, name)
+		added, _ := decodeObject(part.member("properties"))
+		for _, property := range added {
+			properties = properties.withAlternative(property.name, property.value)
 		}
 	}
 	if len(properties) > 0 {
 		root = root.withMember("properties", properties.encodeJSON())
+	}
+	required := root.requiredNames()
+	for _, name := range requiredByParts(parts, all) {
+		if !slices.Contains(required, name) {
+			required = append(required, name)
+		}
 	}
 	if len(required) > 0 {
 		quoted := make([]json.RawMessage, len(required))
@@ -146,6 +131,46 @@ func (root orderedObject) mergeProperties(parts []orderedObject, all bool) order
 		root = root.withMember("required", encodeArray(quoted...))
 	}
 	return root
+}
+
+// withAlternative returns properties with one more. If they have another schema with that name, both are alternatives.
+func (properties orderedObject) withAlternative(name string, value json.RawMessage) orderedObject {
+	present := properties.member(name)
+	switch {
+	case present == nil:
+		return properties.withMember(name, value)
+	case bytes.Equal(present, value):
+		return properties
+	}
+	either := orderedObject{{"anyOf", encodeArray(present, value)}}
+	return properties.withMember(name, either.encodeJSON())
+}
+
+// requiredNames returns the names that a schema requires, or nil.
+func (root orderedObject) requiredNames() (names []string) {
+	_ = json.Unmarshal(root.member("required"), &names)
+	return names
+}
+
+// requiredByParts returns the names that all parts require, or with anyPart those that at least one of them requires,
+// in the order in which they first appear.
+func requiredByParts(parts []orderedObject, anyPart bool) (required []string) {
+	counts := map[string]int{} // how many parts require the name
+	var names []string
+	for _, part := range parts {
+		for _, name := range part.requiredNames() {
+			if counts[name] == 0 {
+				names = append(names, name)
+			}
+			counts[name]++
+		}
+	}
+	for _, name := range names {
+		if anyPart || counts[name] == len(parts) {
+			required = append(required, name)
+		}
+	}
+	return required
 }
 
 // addDescription adds a sentence to the schema's description.
@@ -289,7 +314,7 @@ func (m orderedObject) member(name string) json.RawMessage {
 	return nil
 }
 
-// withMember returns m with the member set, at the end if it is new.
+// withMember returns the object with the member set, at the end if it is new.
 func (m orderedObject) withMember(name string, value json.RawMessage) orderedObject {
 	out := slices.Clone(m)
 	if i := m.indexOf(name); i >= 0 {
@@ -299,7 +324,7 @@ func (m orderedObject) withMember(name string, value json.RawMessage) orderedObj
 	return append(out, orderedMember{name, value})
 }
 
-// withoutMember returns a copy of m without the named member.
+// withoutMember returns a copy of the object without the named member.
 func (m orderedObject) withoutMember(name string) orderedObject {
 	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool { return k.name == name })
 }

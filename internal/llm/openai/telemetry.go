@@ -53,21 +53,21 @@ func newTelemetry(cfg Config, base string) *instruments {
 	if cfg.Meter != nil {
 		meter = cfg.Meter
 	}
-	t := &instruments{tracer: tracenoop.Tracer{}, models: cfg.MetricModels, price: cfg.Price, content: cfg.TraceContent}
+	meters := &instruments{tracer: tracenoop.Tracer{}, models: cfg.MetricModels, price: cfg.Price, content: cfg.TraceContent}
 	if cfg.Tracer != nil {
-		t.tracer = cfg.Tracer
+		meters.tracer = cfg.Tracer
 	}
-	t.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
+	meters.common = append(serverAttributes(base), semconv.GenAIOperationNameChat,
 		semconv.GenAIProviderNameKey.String(cmp.Or(cfg.System, "openai")))
 	// Errors can only come from wrong arguments in these lines; the meter then returns a no-op
 	// instrument.
-	t.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
+	meters.duration, _ = meter.Float64Histogram("gen_ai.client.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("GenAI operation duration."), metric.WithExplicitBucketBoundaries(durationBuckets...))
-	t.firstChunk, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
+	meters.firstChunk, _ = meter.Float64Histogram("gen_ai.client.operation.time_to_first_chunk", metric.WithUnit("s"),
 		metric.WithDescription("Time from the request to the first part of the answer."), metric.WithExplicitBucketBoundaries(firstBuckets...))
-	t.tokens, _ = meter.Int64Histogram("gen_ai.client.token.usage", metric.WithUnit("{token}"),
+	meters.tokens, _ = meter.Int64Histogram("gen_ai.client.token.usage", metric.WithUnit("{token}"),
 		metric.WithDescription("Number of input and output tokens used."), metric.WithExplicitBucketBoundaries(tokenBuckets...))
-	return t
+	return meters
 }
 
 // serverAttributes returns server.address and server.port of a base URL.
@@ -105,25 +105,25 @@ var clientSpan = trace.WithSpanKind(trace.SpanKindClient)
 // startCall starts the span of one call, with the attributes that the OpenTelemetry conventions for
 // generative AI define for the operation chat. The name is the predecessor's. The requests of the call must use the context that it
 // returns.
-func (t *instruments) startCall(ctx context.Context, r *llm.Request) (context.Context, *callRecorder) {
+func (t *instruments) startCall(ctx context.Context, request *llm.Request) (context.Context, *callRecorder) {
 	ctx, span := t.tracer.Start(ctx, "llm_invoke", clientSpan)
-	o := &callRecorder{telemetry: t, span: span, model: r.Model, start: time.Now()}
+	recorder := &callRecorder{telemetry: t, span: span, model: request.Model, start: time.Now()}
 	if !span.IsRecording() {
-		return ctx, o
+		return ctx, recorder
 	}
 	span.SetAttributes(t.common...)
-	span.SetAttributes(attribute.String("model", r.Model), semconv.GenAIRequestModel(r.Model), attribute.Bool("gen_ai.request.stream", true))
-	if r.MaxTokens > 0 {
-		span.SetAttributes(semconv.GenAIRequestMaxTokens(int(r.MaxTokens)))
+	span.SetAttributes(attribute.String("model", request.Model), semconv.GenAIRequestModel(request.Model), attribute.Bool("gen_ai.request.stream", true))
+	if request.MaxTokens > 0 {
+		span.SetAttributes(semconv.GenAIRequestMaxTokens(int(request.MaxTokens)))
 	}
-	if len(r.OutputSchema) > 0 {
+	if len(request.OutputSchema) > 0 {
 		span.SetAttributes(semconv.GenAIOutputTypeJSON)
 	}
 	if t.content {
-		o.content = true
-		span.SetAttributes(genai.Input(r.Messages)...)
+		recorder.content = true
+		span.SetAttributes(genai.Input(request.Messages)...)
 	}
-	return ctx, o
+	return ctx, recorder
 }
 
 // recordPart records the properties of the call that a part contains.
@@ -275,15 +275,15 @@ func (a *attributeCache) cachedAttributes(key attributeKey, set func() attribute
 // errorType returns error.type, which has few values, and a text that quotes nothing from the
 // endpoint.
 func errorType(err error) (kind, public string) {
-	var e *llm.Error
+	var modelErr *llm.Error
 	switch {
-	case errors.As(err, &e) && e.Status != 0:
-		if http.StatusText(e.Status) == "" { // an endpoint may send any of 900
-			return otherValue, e.Public
+	case errors.As(err, &modelErr) && modelErr.Status != 0:
+		if http.StatusText(modelErr.Status) == "" { // an endpoint may send any of 900
+			return otherValue, modelErr.Public
 		}
-		return strconv.Itoa(e.Status), e.Public
-	case e != nil:
-		return string(e.Kind), e.Public
+		return strconv.Itoa(modelErr.Status), modelErr.Public
+	case modelErr != nil:
+		return string(modelErr.Kind), modelErr.Public
 	case errors.Is(err, context.DeadlineExceeded):
 		return "deadline_exceeded", "The call's time was over."
 	default:

@@ -65,17 +65,17 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	if b.remaining <= 0 {
 		return 0, fmt.Errorf("read the answer: %w", errStreamTooLarge)
 	}
-	w := b.timer
-	if w.gotFirstByte {
-		w.timer.Reset(w.idleLimit)
+	idle := b.timer
+	if idle.gotFirstByte {
+		idle.timer.Reset(idle.idleLimit)
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.remaining)])
 	b.remaining -= int64(n)
-	if n > 0 && !w.gotFirstByte {
-		w.startIdle()
+	if n > 0 && !idle.gotFirstByte {
+		idle.startIdle()
 	}
-	if w.gotFirstByte {
-		w.timer.Stop()
+	if idle.gotFirstByte {
+		idle.timer.Stop()
 	}
 	return n, err
 }

@@ -29,36 +29,36 @@ type toolVersion struct{ name, description, schema string }
 
 // renderTool returns the tool's element of the tools array, which the caller must not change.
 // It fails on a schema that is not JSON, which would corrupt the request.
-func (c *toolTextCache) renderTool(t llm.Tool) (json.RawMessage, error) {
+func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	c.mu.Lock()
-	text, ok := c.texts[toolVersion{t.Name, t.Description, string(t.Schema)}]
+	text, ok := c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema)}]
 	c.mu.Unlock()
 	if ok {
 		return text, nil
 	}
 	schema := noParameters
-	if len(t.Schema) > 0 {
-		compact := jsontext.Value(t.Schema).Clone()
+	if len(tool.Schema) > 0 {
+		compact := jsontext.Value(tool.Schema).Clone()
 		if err := compact.Compact(laxJSON...); err != nil {
-			return nil, fmt.Errorf("encode the tool %.64q: its schema is not JSON", t.Name)
+			return nil, fmt.Errorf("encode the tool %.64q: its schema is not JSON", tool.Name)
 		}
 		schema = adaptParameters(json.RawMessage(compact))
 	}
-	b := appendQuoted([]byte(`{"type":"function","function":{"name":`), t.Name)
-	if t.Description != "" {
-		b = appendQuoted(append(b, `,"description":`...), t.Description)
+	b := appendQuoted([]byte(`{"type":"function","function":{"name":`), tool.Name)
+	if tool.Description != "" {
+		b = appendQuoted(append(b, `,"description":`...), tool.Description)
 	}
 	text = append(append(append(b, `,"parameters":`...), schema...), "}}"...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A server may generate new tools without end, so the cache is emptied when it is full.
 	// Tools in use return to it with the next request.
-	size := len(text) + len(t.Schema) + len(t.Description)
+	size := len(text) + len(tool.Schema) + len(tool.Description)
 	if c.texts == nil || c.size+size > maxToolTextBytes {
 		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
 	}
 	c.size += size
-	c.texts[toolVersion{t.Name, t.Description, string(t.Schema)}] = text
+	c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema)}] = text
 	return text, nil
 }
 
