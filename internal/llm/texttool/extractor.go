@@ -58,88 +58,91 @@ type extractor struct {
 }
 
 // sendPart emits one part.
-func (x *extractor) sendPart(p llm.Part) error {
-	if !x.emit(p) {
+func (e *extractor) sendPart(p llm.Part) error {
+	if !e.emit(p) {
 		return errStopped
 	}
 	return nil
 }
 
 // sendText emits text, as the part that was received if it is the same.
-func (x *extractor) sendText(text string) error {
-	if p, ok := x.received.(llm.Text); ok && p.Delta == text {
-		return x.sendPart(x.received)
+func (e *extractor) sendText(text string) error {
+	if p, ok := e.received.(llm.Text); ok && p.Delta == text {
+		return e.sendPart(e.received)
 	}
-	return x.sendPart(llm.Text{Delta: text})
+	return e.sendPart(llm.Text{Delta: text})
 }
 
 // readText reads the next piece of the text.
-func (x *extractor) readText(delta string) error {
-	if x.disabled {
-		return x.sendText(delta)
+func (e *extractor) readText(delta string) error {
+	if e.disabled {
+		return e.sendText(delta)
 	}
-	if x.discarding {
+	if e.discarding {
 		return nil
 	}
-	x.pending += delta
-	return x.readPending(false)
+	e.pending += delta
+	return e.readPending(false)
 }
 
 // passNativeCall passes on a part of a native call. In an answer with native calls, everything
 // else is text. If a call was already read out of the text, the native call is dropped, because
 // both would have the same index.
-func (x *extractor) passNativeCall(p llm.Part) error {
-	if len(x.calls) > 0 || x.call != nil {
+func (e *extractor) passNativeCall(p llm.Part) error {
+	if len(e.calls) > 0 || e.call != nil {
 		return nil
 	}
-	if !x.disabled {
-		x.disabled, x.holding = true, false
-		if err := x.emitText(len(x.pending)); err != nil {
+	if !e.disabled {
+		e.disabled, e.holding = true, false
+		if err := e.emitText(len(e.pending)); err != nil {
 			return err
 		}
 	}
-	return x.sendPart(p)
+	return e.sendPart(p)
 }
 
 // finishAnswer reads the rest of the text, and emits the complete calls and then last.
-func (x *extractor) finishAnswer(last ...llm.Part) error {
-	if !x.disabled {
-		if err := x.readPending(true); err != nil {
+func (e *extractor) finishAnswer(last ...llm.Part) error {
+	if !e.disabled {
+		if err := e.readPending(true); err != nil {
 			return err
 		}
-		if err := x.callMentioned(); err != nil {
+		if err := e.callMentioned(); err != nil {
 			return err
 		}
 	}
-	for _, c := range x.calls {
-		if err := x.sendPart(c); err != nil {
+	for _, c := range e.calls {
+		if err := e.sendPart(c); err != nil {
 			return err
 		}
 	}
 	for _, p := range last {
-		if e, ok := p.(llm.Extensions); ok && len(x.calls) > 0 {
+		if extensions, ok := p.(llm.Extensions); ok && len(e.calls) > 0 {
 			// The calls are those of the text, and its parts repeat them.
-			e.Calls, e.Content = nil, nil
-			p = e
+			extensions.Calls = nil
+			extensions.Content = nil
+			p = extensions
 		}
-		if err := x.sendPart(p); err != nil {
+		if err := e.sendPart(p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readPending reads the pending text up to where more text is needed for a decision.
-func (x *extractor) readPending(final bool) error {
+// readPending reads the pending text up to where more text is needed for a decision: what is held back, the
+// arguments of the call that has begun, or prose. With final there is no more text, so everything is decided.
+func (e *extractor) readPending(final bool) error {
 	for {
 		var again bool
 		var err error
-		if x.holding {
-			again, err = x.readHeld(final)
-		} else if x.call == nil {
-			again, err = x.readProse(final)
-		} else {
-			again, err = x.readArguments(final)
+		switch {
+		case e.holding:
+			again, err = e.readHeld(final)
+		case e.call != nil:
+			again, err = e.readArguments(final)
+		default:
+			again, err = e.readProse(final)
 		}
 		if err != nil || !again {
 			return err
@@ -149,56 +152,56 @@ func (x *extractor) readPending(final bool) error {
 
 // readProse reads up to the end of the next header. It reports whether more of the pending text
 // can be decided.
-func (x *extractor) readProse(final bool) (again bool, err error) {
-	x.dropAfterCall(final)
+func (e *extractor) readProse(final bool) (again bool, err error) {
+	e.dropAfterCall(final)
 	for i := 0; ; i++ {
-		i = x.nextCandidate(i)
-		if i == len(x.pending) {
-			return false, x.emitText(i)
+		i = e.nextCandidate(i)
+		if i == len(e.pending) {
+			return false, e.emitText(i)
 		}
-		place := x.placeOf(i)
-		if len(x.calls) > 0 && place.lineStart && matchResults(x.pending[i:], final) == matched {
-			err := x.emitText(i)
-			x.discarding, x.pending = true, ""
+		place := e.placeOf(i)
+		if len(e.calls) > 0 && place.lineStart && matchResults(e.pending[i:], final) == matched {
+			err := e.emitText(i)
+			e.discarding, e.pending = true, ""
 			return false, err
 		}
 		notation := noMatch
-		if !x.noHolding {
-			notation = matchNotation(x.pending[i:], place, final, x.tools)
+		if !e.noHolding {
+			notation = matchNotation(e.pending[i:], place, final, e.tools)
 		}
 		if notation == matched {
-			x.holding = true
-			return true, x.emitText(i)
+			e.holding = true
+			return true, e.emitText(i)
 		}
-		header, result := matchHeader(x.pending[i:], final, x.tools.isKnown)
-		if x.auto && (header.raw != "" || !x.tools.isKnown(header.name)) && result == matched {
+		header, result := matchHeader(e.pending[i:], final, e.tools.isKnown)
+		if e.auto && (header.raw != "" || !e.tools.isKnown(header.name)) && result == matched {
 			result = noMatch
 		}
-		if result == noMatch && (notation == needMore || len(x.calls) > 0 && place.lineStart && matchResults(x.pending[i:], final) == needMore) {
+		if result == noMatch && (notation == needMore || len(e.calls) > 0 && place.lineStart && matchResults(e.pending[i:], final) == needMore) {
 			result = needMore
 		}
 		switch result {
 		case noMatch:
 			continue
 		case needMore:
-			return false, x.emitText(i)
+			return false, e.emitText(i)
 		}
-		if err := x.emitText(i); err != nil {
+		if err := e.emitText(i); err != nil {
 			return false, err
 		}
-		return true, x.beginCall(header)
+		return true, e.beginCall(header)
 	}
 }
 
 // placeOf returns the position of the pending byte at offset i relative to lines, code fences
 // and the start of the answer.
-func (x *extractor) placeOf(i int) notationPlace {
-	before := x.previous
+func (e *extractor) placeOf(i int) notationPlace {
+	before := e.previous
 	if i > 0 {
-		before = x.pending[i-1]
+		before = e.pending[i-1]
 	}
-	atStart := !x.started && len(x.calls) == 0 && strings.Trim(x.pending[:i], whiteSpace) == ""
-	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && x.afterCall, answerStart: atStart, inlineCode: before == '`'}
+	atStart := !e.started && len(e.calls) == 0 && strings.Trim(e.pending[:i], whiteSpace) == ""
+	return notationPlace{lineStart: before == '\n' || atStart || i == 0 && e.afterCall, answerStart: atStart, inlineCode: before == '`'}
 }
 
 // matchResults looks for the words with which the prompt announces a tool's result. A model that
@@ -211,23 +214,23 @@ func matchResults(text string, final bool) matchResult {
 // for a call. A text that turns out not to be a call is read once more as prose, since it may have a
 // block in the form of the prompt in it, but nothing of the answer is held back any more: a text full of
 // marks would otherwise be parsed again and again.
-func (x *extractor) readHeld(final bool) (again bool, err error) {
-	if !final && len(x.pending) <= maxHeld {
+func (e *extractor) readHeld(final bool) (again bool, err error) {
+	if !final && len(e.pending) <= maxHeld {
 		return false, nil
 	}
-	x.holding = false
-	segments, found := parseHeld(x.pending, x.tools)
+	e.holding = false
+	segments, found := parseHeld(e.pending, e.tools)
 	if !final || !found {
-		x.noHolding = true
+		e.noHolding = true
 		return true, nil
 	}
-	x.pending = ""
+	e.pending = ""
 	for _, s := range segments {
 		if s.call == nil {
-			x.pending = s.text
-			err = x.emitText(len(s.text))
+			e.pending = s.text
+			err = e.emitText(len(s.text))
 		} else {
-			err = x.addCall(*s.call)
+			err = e.addCall(*s.call)
 		}
 		if err != nil {
 			return false, err
@@ -238,26 +241,26 @@ func (x *extractor) readHeld(final bool) (again bool, err error) {
 
 // nextCandidate returns the next offset from i on at which a header may start, or the
 // length of the pending text.
-func (x *extractor) nextCandidate(i int) int {
-	for ; i < len(x.pending); i++ {
-		switch x.pending[i] {
+func (e *extractor) nextCandidate(i int) int {
+	for ; i < len(e.pending); i++ {
+		switch e.pending[i] {
 		case '*', '`', '<':
 			return i
 		case '[', '{', 'A':
-			if at := x.placeOf(i); x.pending[i] == '[' || at.answerStart || at.lineStart {
+			if at := e.placeOf(i); e.pending[i] == '[' || at.answerStart || at.lineStart {
 				return i
 			}
 		case 't', 'T':
-			before := x.previous
+			before := e.previous
 			if i > 0 {
-				before = x.pending[i-1]
+				before = e.pending[i-1]
 			}
-			notTool := i+1 < len(x.pending) && x.pending[i+1]|0x20 != 'o'
+			notTool := i+1 < len(e.pending) && e.pending[i+1]|0x20 != 'o'
 			if !notTool && !isWordByte(before) {
 				return i
 			}
 		}
-		if !x.started && x.tools.hasPrefix(x.pending[i:i+1]) && x.placeOf(i).answerStart {
+		if !e.started && e.tools.hasPrefix(e.pending[i:i+1]) && e.placeOf(i).answerStart {
 			return i
 		}
 	}
@@ -266,24 +269,25 @@ func (x *extractor) nextCandidate(i int) int {
 
 // dropAfterCall drops pending bytes that belong to the call before them: marks that close
 // its bold or code, white space, and the fence around it.
-func (x *extractor) dropAfterCall(final bool) {
+func (e *extractor) dropAfterCall(final bool) {
 	// Each iteration drops something or returns. An incomplete fence waits for its remaining
 	// bytes, since fences and single marks are treated differently.
-	for x.afterCall && x.pending != "" {
-		switch c := x.pending[0]; {
-		case strings.IndexByte(marks, c) >= 0 && x.closingMarks > 0 && !strings.HasPrefix(x.pending, "```"):
-			if c == '`' && !final && strings.HasPrefix("```", x.pending) {
+	for e.afterCall && e.pending != "" {
+		c := e.pending[0]
+		switch {
+		case strings.IndexByte(marks, c) >= 0 && e.closingMarks > 0 && !strings.HasPrefix(e.pending, "```"):
+			if c == '`' && !final && strings.HasPrefix("```", e.pending) {
 				return
 			}
-			x.closingMarks--
-			x.pending = x.pending[1:]
+			e.closingMarks--
+			e.pending = e.pending[1:]
 		case strings.IndexByte(whiteSpace, c) >= 0:
-			x.closingMarks = 0
-			x.pending = x.pending[1:]
-		case strings.HasPrefix(x.pending, "```") && x.openFences > 0:
-			x.openFences--
-			x.closingMarks = 0
-			x.pending = x.pending[len("```"):]
+			e.closingMarks = 0
+			e.pending = e.pending[1:]
+		case strings.HasPrefix(e.pending, "```") && e.openFences > 0:
+			e.openFences--
+			e.closingMarks = 0
+			e.pending = e.pending[len("```"):]
 		default:
 			return
 		}
@@ -292,43 +296,43 @@ func (x *extractor) dropAfterCall(final bool) {
 
 // emitText emits the first n pending bytes as text. White space at the very beginning waits for
 // other text, so that an answer of calls alone has no text.
-func (x *extractor) emitText(n int) error {
+func (e *extractor) emitText(n int) error {
 	if n == 0 {
 		return nil
 	}
-	text := x.pending[:n]
-	x.previous, x.pending = text[n-1], x.pending[n:]
-	x.afterCall, x.openFences = false, 0
-	if !x.started {
-		x.leadingSpace += text
+	text := e.pending[:n]
+	e.previous, e.pending = text[n-1], e.pending[n:]
+	e.afterCall, e.openFences = false, 0
+	if !e.started {
+		e.leadingSpace += text
 		if strings.Trim(text, whiteSpace) == "" {
 			return nil
 		}
-		text, x.leadingSpace, x.started = x.leadingSpace, "", true
+		text, e.leadingSpace, e.started = e.leadingSpace, "", true
 	}
-	if !x.auto && len(x.calls) == 0 && x.spoken.Len() <= maxMentionText {
-		x.spoken.WriteString(text)
+	if !e.auto && len(e.calls) == 0 && e.spoken.Len() <= maxMentionText {
+		e.spoken.WriteString(text)
 	}
-	return x.sendText(text)
+	return e.sendText(text)
 }
 
 // beginCall starts a call from the header at the beginning of the pending text.
-func (x *extractor) beginCall(h toolHeader) error {
-	x.pending = x.pending[h.size:]
-	x.openFences += h.fences
-	if err := x.startCall(h.name); err != nil {
+func (e *extractor) beginCall(header toolHeader) error {
+	e.pending = e.pending[header.size:]
+	e.openFences += header.fences
+	if err := e.startCall(header.name); err != nil {
 		return err
 	}
 	switch {
-	case h.raw == "":
+	case header.raw == "":
 		return nil
-	case saysNoArguments(h.raw) && !x.toolNeedsArguments(h.name):
-		h.raw = "{}"
+	case saysNoArguments(header.raw) && !e.toolNeedsArguments(header.name):
+		header.raw = "{}"
 	}
-	if err := x.emitArguments(h.raw); err != nil {
+	if err := e.emitArguments(header.raw); err != nil {
 		return err
 	}
-	x.finishCall()
+	e.finishCall()
 	return nil
 }
 
@@ -343,8 +347,8 @@ func saysNoArguments(raw string) bool {
 }
 
 // toolNeedsArguments reports whether the named tool requires arguments.
-func (x *extractor) toolNeedsArguments(name string) bool {
-	for _, t := range x.tools {
+func (e *extractor) toolNeedsArguments(name string) bool {
+	for _, t := range e.tools {
 		if t.Name == name {
 			return needsArguments(t.Schema)
 		}
@@ -353,74 +357,76 @@ func (x *extractor) toolNeedsArguments(name string) bool {
 }
 
 // startCall announces a call.
-func (x *extractor) startCall(name string) error {
-	if len(x.calls) == llm.MaxCalls {
+func (e *extractor) startCall(name string) error {
+	if len(e.calls) == llm.MaxCalls {
 		return &llm.Error{Kind: llm.ModelError, Public: publicTooManyCalls, Err: errors.New("more than 128 tool calls in one answer")}
 	}
-	x.started, x.leadingSpace = true, ""
-	x.call = &llm.ToolCall{Index: len(x.calls), ID: "call_" + rand.Text(), Name: name}
-	return x.sendPart(llm.ToolCallStart{Index: x.call.Index, ID: x.call.ID, Name: name})
+	e.started, e.leadingSpace = true, ""
+	e.call = &llm.ToolCall{Index: len(e.calls), ID: "call_" + rand.Text(), Name: name}
+	return e.sendPart(llm.ToolCallStart{Index: e.call.Index, ID: e.call.ID, Name: name})
 }
 
 // emitArguments emits a piece of the arguments.
-func (x *extractor) emitArguments(piece string) error {
+func (e *extractor) emitArguments(piece string) error {
 	if piece == "" {
 		return nil
 	}
-	if x.arguments.Len()+len(piece) > llm.MaxArgumentBytes {
+	if e.arguments.Len()+len(piece) > llm.MaxArgumentBytes {
 		return &llm.Error{Kind: llm.ModelError, Public: publicTooLarge, Err: errors.New("the arguments of a call exceed 1 MiB")}
 	}
-	x.arguments.WriteString(piece)
-	return x.sendPart(llm.ToolCallArgs{Index: x.call.Index, Delta: piece})
+	e.arguments.WriteString(piece)
+	return e.sendPart(llm.ToolCallArgs{Index: e.call.Index, Delta: piece})
 }
 
 // finishCall completes the current call.
-func (x *extractor) finishCall() {
-	x.call.Arguments = x.arguments.String()
-	x.calls = append(x.calls, *x.call)
-	x.call, x.scan = nil, llm.ArgumentScanner{}
-	x.arguments.Reset()
+func (e *extractor) finishCall() {
+	e.call.Arguments = e.arguments.String()
+	e.calls = append(e.calls, *e.call)
+	e.call, e.scan = nil, llm.ArgumentScanner{}
+	e.arguments.Reset()
 	// As many marks may close a call as open one (matchHeader); the next call may begin at once.
-	x.afterCall, x.closingMarks, x.previous = true, 6, '}'
+	e.afterCall = true
+	e.closingMarks = 6
+	e.previous = '}'
 }
 
 // readArguments reads up to the end of the arguments. It reports whether more of the pending
 // text can be decided.
-func (x *extractor) readArguments(final bool) (again bool, err error) {
-	for i := 0; i < len(x.pending); i++ {
-		c := x.pending[i]
+func (e *extractor) readArguments(final bool) (again bool, err error) {
+	for i := 0; i < len(e.pending); i++ {
+		c := e.pending[i]
 		// Only a new line can end arguments that were never closed: JSON contains no bare words,
 		// and its strings contain no line endings.
 		if c == '\n' {
-			switch matchNextCall(x.pending[i+1:], final) {
+			switch matchNextCall(e.pending[i+1:], final) {
 			case matched:
-				if err := x.takeArguments(i); err != nil {
+				if err := e.takeArguments(i); err != nil {
 					return false, err
 				}
-				x.finishCall()
+				e.finishCall()
 				return true, nil
 			case needMore:
-				return false, x.takeArguments(i)
+				return false, e.takeArguments(i)
 			}
 		}
-		if x.scan.Next(c) {
-			if err := x.takeArguments(i + 1); err != nil {
+		if e.scan.Next(c) {
+			if err := e.takeArguments(i + 1); err != nil {
 				return false, err
 			}
-			x.finishCall()
+			e.finishCall()
 			return true, nil
 		}
 	}
-	if err := x.takeArguments(len(x.pending)); err != nil || !final {
+	if err := e.takeArguments(len(e.pending)); err != nil || !final {
 		return false, err
 	}
-	x.finishCall()
+	e.finishCall()
 	return false, nil
 }
 
 // takeArguments emits the first n pending bytes as arguments.
-func (x *extractor) takeArguments(n int) error {
-	piece := x.pending[:n]
-	x.pending = x.pending[n:]
-	return x.emitArguments(piece)
+func (e *extractor) takeArguments(n int) error {
+	piece := e.pending[:n]
+	e.pending = e.pending[n:]
+	return e.emitArguments(piece)
 }

@@ -117,26 +117,26 @@ func matchHeader(text string, final bool, isKnown func(string) bool) (toolHeader
 	// Marks before TOOL belong to a call only if one follows; otherwise they are text.
 	opening := m.skipBytes(marks, 6)
 	begin := m.pos
-	h, result := m.matchToolHeader(final, isKnown)
+	header, result := m.matchToolHeader(final, isKnown)
 	fenced := strings.Contains(opening, "```")
 	if fenced {
-		h.fences++
+		header.fences++
 	}
 	if result != noMatch || !fenced {
-		return h, result
+		return header, result
 	}
 	// A fence with a language: the header must be on a later line.
 	m.pos = begin
 	m.skipLanguage(20)
 	m.skipBytes(blanks+"\r", 8)
 	if !m.matchWord("\n") {
-		return h, m.mismatchResult(final)
+		return header, m.mismatchResult(final)
 	}
 	m.skipBytes(whiteSpace, 64)
 	m.skipBytes(marks, 6)
-	h, result = m.matchToolHeader(final, isKnown)
-	h.fences++
-	return h, result
+	header, result = m.matchToolHeader(final, isKnown)
+	header.fences++
+	return header, result
 }
 
 // skipLanguage skips the language of a code fence.
@@ -158,56 +158,58 @@ func (m *headerMatcher) mismatchResult(final bool) matchResult {
 }
 
 // matchToolHeader matches from the word TOOL.
-func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (h toolHeader, result matchResult) {
+func (m *headerMatcher) matchToolHeader(final bool, isKnown func(string) bool) (header toolHeader, result matchResult) {
 	start := m.pos
 	if !m.matchLabel("TOOL") {
-		return h, m.mismatchResult(final)
+		return header, m.mismatchResult(final)
 	}
 	exact := strings.HasPrefix(m.text[start:], "TOOL")
 	m.skipBytes(whiteSpace+marks+`"'`, 64)
-	if h.name = m.readName(); h.name == "" {
-		return h, m.mismatchResult(final)
+	header.name = m.readName()
+	if header.name == "" {
+		return header, m.mismatchResult(final)
 	}
 	m.skipBytes(whiteSpace+marks+`"',`, 64)
 	second := m.pos
 	if !m.matchLabel("PARAMETERS") {
-		return h, m.mismatchResult(final)
+		return header, m.mismatchResult(final)
 	}
 	exact = exact && strings.HasPrefix(m.text[second:], "PARAMETERS")
 	afterColon := m.pos
 	if strings.Contains(m.skipBytes(whiteSpace+marks, 64), "```") {
-		h.fences++
+		header.fences++
 		m.skipLanguage(10)
 		m.skipBytes(whiteSpace, 64)
 	}
-	h.size = m.pos
+	header.size = m.pos
 	switch {
 	case m.atEnd() && !final:
-		return h, needMore
+		return header, needMore
 	case strings.HasPrefix(m.remainingText(), "{"):
-		return h, matched
-	case !exact || !isKnown(h.name):
-		return h, noMatch
+		return header, matched
+	case !exact || !isKnown(header.name):
+		return header, noMatch
 	case strings.HasPrefix(m.remainingText(), "["):
-		return h, matched
+		return header, matched
 	}
-	return m.matchRawArguments(h, afterColon, final)
+	return m.matchRawArguments(header, afterColon, final)
 }
 
 // matchRawArguments makes the rest of the line the arguments of a call that has no object after
 // its colon. They are never empty: a tool may accept a call without arguments, but this call is
 // malformed and must fail.
-func (m *headerMatcher) matchRawArguments(h toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
+func (m *headerMatcher) matchRawArguments(header toolHeader, afterColon int, final bool) (toolHeader, matchResult) {
 	line, _, ended := strings.Cut(m.text[afterColon:], "\n")
 	if !ended && !final {
-		return h, needMore
+		return header, needMore
 	}
-	h.fences = 0 // after this line, fences may be part of the text
-	h.size = afterColon + len(line)
-	if h.raw = strings.TrimSpace(line); h.raw == "" {
-		h.raw = "PARAMETERS:"
+	header.fences = 0 // after this line, fences may be part of the text
+	header.size = afterColon + len(line)
+	header.raw = strings.TrimSpace(line)
+	if header.raw == "" {
+		header.raw = "PARAMETERS:"
 	}
-	return h, matched
+	return header, matched
 }
 
 // matchNextCall looks, after the end of a line, for the first words of a call or a code fence.

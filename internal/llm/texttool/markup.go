@@ -32,28 +32,28 @@ func (tools toolSet) propertyType(tool, parameter string) string {
 	return name
 }
 
-// wrapText returns the arguments of c. A text is the only parameter of a tool that has one
+// wrapText returns the arguments of call. A text is the only parameter of a tool that has one
 // parameter, of type string. A text that begins with a brace is not wrapped: it is more likely an object
 // that the model wrote wrongly, and the error about that helps it more.
-func (tools toolSet) wrapText(c writtenCall) string {
+func (tools toolSet) wrapText(call writtenCall) string {
 	var text string
 	switch {
-	case isObject(c.arguments):
-		return c.arguments
-	case json.Unmarshal([]byte(c.arguments), &text) != nil:
-		text = c.arguments
+	case isObject(call.arguments):
+		return call.arguments
+	case json.Unmarshal([]byte(call.arguments), &text) != nil:
+		text = call.arguments
 	}
-	t, _ := tools.find(c.name)
+	t, _ := tools.find(call.name)
 	var s struct{ Properties map[string]json.RawMessage }
 	if json.Unmarshal(t.Schema, &s) != nil || len(s.Properties) != 1 || strings.HasPrefix(text, "{") {
-		return c.arguments
+		return call.arguments
 	}
 	for parameter := range s.Properties {
-		if tools.propertyType(c.name, parameter) == "string" {
+		if tools.propertyType(call.name, parameter) == "string" {
 			return encodeArguments(map[string]json.RawMessage{parameter: encodeText(text)})
 		}
 	}
-	return c.arguments
+	return call.arguments
 }
 
 // decodeValue returns the value of a parameter that a model wrote without JSON's quotes: text for

@@ -20,46 +20,47 @@ var negations = []string{" not ", "n't ", "n’t ", " never ", " without ", "can
 // other call. It only really calls a tool that needs no arguments: guessed arguments would be
 // worse than no call. For other tools it makes the model's own words the arguments. They are not
 // JSON, so the call fails and its error shows the model the form of a call.
-func (x *extractor) callMentioned() error {
-	if len(x.calls) > 0 || x.auto || x.spoken.Len() == 0 || x.spoken.Len() > maxMentionText {
+func (e *extractor) callMentioned() error {
+	if len(e.calls) > 0 || e.auto || e.spoken.Len() == 0 || e.spoken.Len() > maxMentionText {
 		return nil
 	}
 	// Search the whole answer at once: only the end of a sentence shows whether it is a
 	// question, and at that point its text has already been sent.
-	answer := x.spoken.String()
+	answer := e.spoken.String()
 	if last := lastLine(answer); strings.HasPrefix(last, firstLine("")) {
-		for _, t := range x.tools {
+		for _, t := range e.tools {
 			if last == firstLine(t.Name) && !needsArguments(t.Schema) {
-				return x.addCall(writtenCall{t.Name, "{}"})
+				return e.addCall(writtenCall{t.Name, "{}"})
 			}
 		}
 	}
-	if miss, found := x.findNearMiss(answer); found {
-		if x.reminders >= maxReminders {
+	if miss, found := e.findNearMiss(answer); found {
+		if e.reminders >= maxReminders {
 			return nil
 		}
-		return x.addCall(miss)
+		return e.addCall(miss)
 	}
-	return x.callUsed(plainText(answer))
+	return e.callUsed(plainText(answer))
 }
 
 // callUsed makes calls of the tools that text, in the form of plainText, says will be used.
-func (x *extractor) callUsed(text string) error {
+func (e *extractor) callUsed(text string) error {
 	if !strings.Contains(text, "use the ") {
 		return nil // the usual case, without comparing each tool
 	}
-	for _, t := range x.tools {
-		phrase := usePhrase(t.Name)
-		if len(x.calls) == llm.MaxCalls || !isIntended(text, phrase) {
+	for _, tool := range e.tools {
+		phrase := usePhrase(tool.Name)
+		if len(e.calls) == llm.MaxCalls || !isIntended(text, phrase) {
 			continue
 		}
 		arguments := "{}"
-		if needsArguments(t.Schema) {
-			if arguments = phrase; x.reminders >= maxReminders {
+		if needsArguments(tool.Schema) {
+			arguments = phrase
+			if e.reminders >= maxReminders {
 				continue
 			}
 		}
-		if err := x.addCall(writtenCall{t.Name, arguments}); err != nil {
+		if err := e.addCall(writtenCall{tool.Name, arguments}); err != nil {
 			return err
 		}
 	}
@@ -67,14 +68,14 @@ func (x *extractor) callUsed(text string) error {
 }
 
 // addCall emits a complete call.
-func (x *extractor) addCall(c writtenCall) error {
-	if err := x.startCall(c.name); err != nil {
+func (e *extractor) addCall(c writtenCall) error {
+	if err := e.startCall(c.name); err != nil {
 		return err
 	}
-	if err := x.emitArguments(c.arguments); err != nil {
+	if err := e.emitArguments(c.arguments); err != nil {
 		return err
 	}
-	x.finishCall()
+	e.finishCall()
 	return nil
 }
 

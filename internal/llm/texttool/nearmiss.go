@@ -25,7 +25,7 @@ var headerLine = regexp.MustCompile("(?m)^[ \t>*#`-]*TOOL[ \t*`]*:[ \t*`\"']*([\
 // such as "TOOL: x()", "> TOOL: x", "TOOL: x" followed by "ARGUMENTS: {…}", or only a tool's
 // name. Its arguments are the model's words. They are not JSON, so the call fails and its error
 // shows the model the form of a call.
-func (x *extractor) findNearMiss(answer string) (writtenCall, bool) {
+func (e *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	if m := headerLine.FindStringSubmatchIndex(answer); m != nil {
 		name := strings.TrimRight(answer[m[2]:m[3]], "./")
 		excerpt := strings.TrimSpace(answer[m[0]:])
@@ -33,7 +33,7 @@ func (x *extractor) findNearMiss(answer string) (writtenCall, bool) {
 	}
 	bare := strings.Trim(answer, whiteSpace+marks+"\"'.")
 	name, arguments, _ := strings.Cut(bare, "(")
-	if x.tools.isKnown(name) && (arguments == "" || strings.HasSuffix(arguments, ")")) && !strings.Contains(arguments, "\n") {
+	if e.tools.isKnown(name) && (arguments == "" || strings.HasSuffix(arguments, ")")) && !strings.Contains(arguments, "\n") {
 		return writtenCall{name, cutText(bare, maxNearMiss)}, true
 	}
 	return writtenCall{}, false
@@ -47,7 +47,7 @@ func cutText(text string, n int) string {
 	return strings.ToValidUTF8(text[:n], "")
 }
 
-// isNearMiss reports whether findNearMiss or callMentioned made c: then its arguments are a part
+// isNearMiss reports whether findNearMiss or callMentioned made the call: then its arguments are a part
 // of its message's text.
 func isNearMiss(c llm.ToolCall, text string) bool {
 	switch {
@@ -71,7 +71,7 @@ func countReminders(messages []llm.Message) int {
 	return n
 }
 
-// explainNearMiss tells the model what was wrong with the call c in its answer, and on which
+// explainNearMiss tells the model what was wrong with a call in its answer, and on which
 // line.
 func explainNearMiss(c llm.ToolCall, answer string) string {
 	if c.Arguments == usePhrase(c.Name) {

@@ -160,7 +160,8 @@ func matchWholeAnswer(text string, final bool, tools toolSet) matchResult {
 		return needMore
 	}
 	if fence := fenceStart.FindString(text); fence != "" {
-		if text = text[len(fence):]; text == "" && !final {
+		text = text[len(fence):]
+		if text == "" && !final {
 			return needMore
 		}
 	}
@@ -204,41 +205,46 @@ func trimEnd(text string) string {
 }
 
 // parseHeld reads the calls of a text that matchNotation matched. It reports false if the text
-// has no call of a known tool or a malformed one; then all of it is text.
+// has no call, or a call of a tool that does not exist; then all of it is text.
 func parseHeld(text string, tools toolSet) ([]segment, bool) {
-	text = trimEnd(text)
-	var out []segment
+	segments := tools.splitCalls(trimEnd(text))
+	hasCall := false
+	for _, segment := range segments {
+		if segment.call == nil {
+			continue
+		}
+		if !tools.isKnown(segment.call.name) {
+			return nil, false
+		}
+		segment.call.arguments = tools.wrapText(*segment.call)
+		hasCall = true
+	}
+	return segments, hasCall
+}
+
+// splitCalls splits a text into calls and the text between them. The mark at its beginning tells
+// the notation; see the list at the top of this file.
+func (tools toolSet) splitCalls(text string) []segment {
 	switch {
 	case strings.HasPrefix(text, hermesMark):
-		out = splitBlocks(text, hermesMark, "</tool_call>", tools.parseBlock)
+		return splitBlocks(text, hermesMark, "</tool_call>", tools.parseBlock)
 	case strings.HasPrefix(text, functionMark):
-		out = splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, "</function>",
+		return splitBlocks(strings.ReplaceAll(text, "</tool_call>", ""), functionMark, "</function>",
 			func(body string) []writtenCall { return tools.parseFunction(functionMark + body) })
 	case strings.HasPrefix(text, pythonMark), strings.HasPrefix(text, pythonStartMark), strings.HasPrefix(text, callMark), strings.HasPrefix(text, callStartMark):
 		_, body, _ := strings.Cut(text, "|>")
-		out = callSegments(tools.parseBlock(trimEnd(body)))
+		return callSegments(tools.parseBlock(trimEnd(body)))
 	case strings.HasPrefix(text, mistralMark):
-		out = callSegments(parseMistral(text))
+		return callSegments(parseMistral(text))
 	case strings.HasPrefix(text, toolCodeMark):
 		text, _, _ = strings.Cut(text, toolOutputMark)
-		out = splitBlocks(text, toolCodeMark, "```", parseToolCode)
+		return splitBlocks(text, toolCodeMark, "```", parseToolCode)
 	case strings.HasPrefix(text, reactMark):
-		out = callSegments(tools.parseReAct(text))
+		return callSegments(tools.parseReAct(text))
 	case strings.HasPrefix(text, "<"):
-		out = tools.parseMarkup(text)
-	default:
-		out = callSegments(tools.parseWholeAnswer(text))
+		return tools.parseMarkup(text)
 	}
-	calls := 0
-	for _, s := range out {
-		if s.call != nil {
-			if calls++; !tools.isKnown(s.call.name) {
-				return nil, false
-			}
-			s.call.arguments = tools.wrapText(*s.call)
-		}
-	}
-	return out, calls > 0
+	return callSegments(tools.parseWholeAnswer(text))
 }
 
 // parseWholeAnswer reads an answer that is a call as a whole.
@@ -317,7 +323,8 @@ func parseUnclosed(text string) []writtenCall {
 	var open []byte
 	inString := false
 	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
+		c := text[i]
+		switch {
 		case inString && c == '\\':
 			i++
 		case c == '"':

@@ -29,17 +29,17 @@ const reminder = "Write a call like this, on lines of their own, with one JSON o
 
 // addInstructions adds the form of a call and the tools to the system prompt. Every request
 // includes them, because a model that no longer sees them stops calling tools.
-func addInstructions(messages []llm.Message, r llm.Request) []llm.Message {
+func addInstructions(messages []llm.Message, request llm.Request) []llm.Message {
 	var b strings.Builder
 	b.WriteString(callForm)
 	switch {
-	case r.ToolChoice == llm.Required && r.MustCall != "":
-		b.WriteString("\nYou must call the tool " + r.MustCall + " now.\n")
-	case r.ToolChoice == llm.Required:
+	case request.ToolChoice == llm.Required && request.MustCall != "":
+		b.WriteString("\nYou must call the tool " + request.MustCall + " now.\n")
+	case request.ToolChoice == llm.Required:
 		b.WriteString("\nYou must call at least one tool now.\n")
 	}
 	b.WriteString("\nTools:\n")
-	for _, t := range r.Tools {
+	for _, t := range request.Tools {
 		b.WriteString("\n- " + t.Name)
 		if t.Description != "" {
 			b.WriteString(": " + strings.ReplaceAll(t.Description, "\n", "\n  "))
@@ -66,28 +66,28 @@ func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
 	explanations := make(map[string]string) // of near misses, by call id
-	for i, m := range messages {
-		for _, c := range m.Calls {
+	for i, message := range messages {
+		for _, c := range message.Calls {
 			malformed[c.ID] = c.Arguments != "" && !isObject(c.Arguments)
-			if isNearMiss(c, m.Text) {
-				explanations[c.ID] = explainNearMiss(c, m.Text)
+			if isNearMiss(c, message.Text) {
+				explanations[c.ID] = explainNearMiss(c, message.Text)
 			}
 		}
-		if m.Failed && malformed[m.CallID] {
-			m.Text = cmp.Or(explanations[m.CallID], m.Text) + "\n" + reminder
+		if message.Failed && malformed[message.CallID] {
+			message.Text = cmp.Or(explanations[message.CallID], message.Text) + "\n" + reminder
 		}
 		switch {
-		case m.Role == llm.ToolRole && i > 0 && messages[i-1].Role == llm.ToolRole:
+		case message.Role == llm.ToolRole && i > 0 && messages[i-1].Role == llm.ToolRole:
 			last := &out[len(out)-1]
-			last.Text += "\n\n" + resultText(m)
-			last.Media = append(last.Media, m.Media...)
-		case m.Role == llm.ToolRole:
+			last.Text += "\n\n" + resultText(message)
+			last.Media = append(last.Media, message.Media...)
+		case message.Role == llm.ToolRole:
 			// Clone the media, since more may be appended to them.
-			out = append(out, llm.Message{Role: llm.User, Text: resultText(m), Media: slices.Clone(m.Media)})
-		case len(m.Calls) > 0:
-			out = append(out, llm.Message{Role: m.Role, Text: callsText(m)})
+			out = append(out, llm.Message{Role: llm.User, Text: resultText(message), Media: slices.Clone(message.Media)})
+		case len(message.Calls) > 0:
+			out = append(out, llm.Message{Role: message.Role, Text: callsText(message)})
 		default:
-			out = append(out, llm.Message{Role: m.Role, Text: m.Text, Media: m.Media})
+			out = append(out, llm.Message{Role: message.Role, Text: message.Text, Media: message.Media})
 		}
 	}
 	return out

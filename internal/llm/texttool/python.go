@@ -136,7 +136,8 @@ func (p *pythonParser) readArguments() (object string, ok bool) {
 
 // readValue reads a literal and appends it as JSON.
 func (p *pythonParser) readValue(b *strings.Builder) bool {
-	if p.depth++; p.depth > maxPythonDepth {
+	p.depth++
+	if p.depth > maxPythonDepth {
 		return false
 	}
 	defer func() { p.depth-- }()
@@ -203,7 +204,8 @@ func (p *pythonParser) readString(b *strings.Builder) bool {
 	quote := p.text[p.pos]
 	var s strings.Builder
 	for i := p.pos + 1; i < len(p.text); i++ {
-		switch c := p.text[i]; {
+		c := p.text[i]
+		switch {
 		case c == quote:
 			encoded, _ := json.Marshal(s.String()) // a string can always be encoded
 			b.Write(encoded)

@@ -51,15 +51,15 @@ type Model struct {
 	native bool // offer the tools natively
 }
 
-// New returns a model that asks m without tools and reads calls out of its text.
+// New returns a model that asks another model without tools and reads calls out of its text.
 func New(m llm.Model) *Model { return &Model{model: m} }
 
-// NewAuto returns a model that offers the tools to m natively, and also reads calls of these
+// NewAuto returns a model that offers the tools to another model natively, and also reads calls of these
 // tools out of m's text. Many models write calls there because their endpoint does not parse
 // their notation. An answer with native calls is passed on unchanged.
 func NewAuto(m llm.Model) *Model { return &Model{model: m, native: true} }
 
-// Models returns the models for each way of tool calling over m, for an llm.Router.
+// Models returns the models for each way of tool calling over one model, for an llm.Router.
 func Models(m llm.Model) map[llm.ToolCalling]llm.Model {
 	return map[llm.ToolCalling]llm.Model{llm.NativeCalling: m, llm.TextCalling: New(m), llm.AutoCalling: NewAuto(m)}
 }
@@ -78,25 +78,25 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 
 // streamAnswer emits the parts of one answer. With ToolChoice None it reads no calls, because a
 // final summary may quote the form of a call.
-func (m *Model) streamAnswer(ctx context.Context, r llm.Request, emit func(llm.Part) bool) error {
-	offered := len(r.Tools) > 0 && r.ToolChoice != llm.None
+func (m *Model) streamAnswer(ctx context.Context, request llm.Request, emit func(llm.Part) bool) error {
+	offered := len(request.Tools) > 0 && request.ToolChoice != llm.None
 	if m.native {
-		return m.readAnswer(ctx, r, &extractor{emit: emit, tools: r.Tools, disabled: !offered, auto: true})
+		return m.readAnswer(ctx, request, &extractor{emit: emit, tools: request.Tools, disabled: !offered, auto: true})
 	}
 	if offered {
-		r = r.SchemaInPrompt() // a response_format would forbid calls, which are text
+		request = request.SchemaInPrompt() // a response_format would forbid calls, which are text
 	}
-	inner := llm.Request{Model: r.Model, Messages: historyAsText(r.Messages), MaxTokens: r.MaxTokens, Sampling: r.Sampling, OutputSchema: r.OutputSchema}
-	x := &extractor{emit: emit, tools: r.Tools, disabled: !offered, reminders: countReminders(r.Messages)}
+	inner := llm.Request{Model: request.Model, Messages: historyAsText(request.Messages), MaxTokens: request.MaxTokens, Sampling: request.Sampling, OutputSchema: request.OutputSchema}
+	e := &extractor{emit: emit, tools: request.Tools, disabled: !offered, reminders: countReminders(request.Messages)}
 	if offered {
-		inner.Messages = addInstructions(inner.Messages, r)
-		inner.Sampling.Stop = addStops(r.Sampling.Stop)
+		inner.Messages = addInstructions(inner.Messages, request)
+		inner.Sampling.Stop = addStops(request.Sampling.Stop)
 	}
-	return m.readAnswer(ctx, inner, x)
+	return m.readAnswer(ctx, inner, e)
 }
 
-// readAnswer asks the underlying model and passes its answer to x.
-func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) error {
+// readAnswer asks the underlying model and passes its answer to e.
+func (m *Model) readAnswer(ctx context.Context, r llm.Request, e *extractor) error {
 	var usage []llm.Part
 	for received, err := range m.model.Stream(ctx, r) {
 		if err != nil {
@@ -104,13 +104,13 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) err
 		}
 		switch p := received.(type) {
 		case llm.Text:
-			x.received = received
-			err = x.readText(p.Delta)
+			e.received = received
+			err = e.readText(p.Delta)
 		case llm.Reasoning:
-			err = x.sendPart(received)
+			err = e.sendPart(received)
 		case llm.ToolCallStart, llm.ToolCallArgs, llm.ToolCall:
 			if m.native {
-				err = x.passNativeCall(p)
+				err = e.passNativeCall(p)
 			}
 		case llm.Extensions:
 			if m.native { // extensions belong to native calls, which a message as text does not have
@@ -119,7 +119,7 @@ func (m *Model) readAnswer(ctx context.Context, r llm.Request, x *extractor) err
 		case llm.Usage:
 			usage = append(usage, p) // complete calls precede usage
 		case llm.Finish:
-			err = x.finishAnswer(append(usage, p)...)
+			err = e.finishAnswer(append(usage, p)...)
 		}
 		if err != nil {
 			return err
