@@ -56,8 +56,8 @@ func New[K comparable, V any](size int, idle time.Duration, discard func(V)) *Ca
 func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.entries[key]
-	if e == nil {
+	element := c.entries[key]
+	if element == nil {
 		var none V
 		if c.closed {
 			return none, ErrClosed
@@ -66,11 +66,11 @@ func (c *Cache[K, V]) Acquire(key K, create func() V) (V, error) {
 		if len(c.entries) >= c.size {
 			return none, ErrFull
 		}
-		e = c.recent.PushFront(&entry[K, V]{key: key, value: create()})
-		c.entries[key] = e
+		element = c.recent.PushFront(&entry[K, V]{key: key, value: create()})
+		c.entries[key] = element
 	}
-	c.useLocked(e, 1)
-	return e.Value.(*entry[K, V]).value, nil
+	c.useLocked(element, 1)
+	return element.Value.(*entry[K, V]).value, nil
 }
 
 // Release ends one use of the value of key.
@@ -80,7 +80,7 @@ func (c *Cache[K, V]) Release(key K) {
 	c.useLocked(c.entries[key], -1)
 }
 
-// useLocked adds delta to the users of e and makes it the most recently used one. The caller holds
+// useLocked adds delta to the users of an entry and makes it the most recently used one. The caller holds
 // mu.
 func (c *Cache[K, V]) useLocked(e *list.Element, delta int) {
 	c.recent.MoveToFront(e)
@@ -102,17 +102,17 @@ func (c *Cache[K, V]) Sweep() {
 // more. It walks from the least recently used value and skips those in use, so there may be less
 // space in the end. The caller holds mu.
 func (c *Cache[K, V]) sweepLocked(n int) {
-	for e := c.recent.Back(); e != nil; {
-		v, next := e.Value.(*entry[K, V]), e.Prev()
+	for element := c.recent.Back(); element != nil; {
+		v, next := element.Value.(*entry[K, V]), element.Prev()
 		if len(c.entries)+n <= c.size && time.Since(v.used) < c.idle {
 			return
 		}
 		if v.users == 0 {
-			c.recent.Remove(e)
+			c.recent.Remove(element)
 			delete(c.entries, v.key)
 			c.discards.Go(func() { c.discard(v.value) })
 		}
-		e = next
+		element = next
 	}
 }
 
