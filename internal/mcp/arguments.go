@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"answerd/internal/mcp/catalog"
@@ -15,13 +16,13 @@ import (
 // problem. CheckArgs does not check an unknown or disabled tool, nor one without a usable schema;
 // Call then returns the error.
 func (c *Client) CheckArgs(tool string, args json.RawMessage) (json.RawMessage, error) {
-	b, ok := c.catalog.Resolve(tool)
-	if !ok || b.Disabled != "" {
+	resolved, ok := c.catalog.Resolve(tool)
+	if !ok || resolved.Disabled != "" {
 		return args, nil
 	}
-	coerced, wrong := b.CheckArgs(args)
+	coerced, wrong := resolved.CheckArgs(args)
 	if wrong != nil {
-		return args, ArgumentsError(tool, b.Server, wrong)
+		return args, ArgumentsError(tool, resolved.Server, wrong)
 	}
 	return coerced, nil
 }
@@ -43,4 +44,25 @@ func checkArguments(b catalog.Resolved, args json.RawMessage) *transport.Failure
 // problemsText returns the problems of arguments as text for a model.
 func problemsText(wrong []ContentField) string {
 	return "the arguments do not fit the tool's input schema:" + content.ListProblems(wrong)
+}
+
+// checkCall returns a failure if the call exceeds a bound or its arguments are not a JSON object.
+// It replaces empty arguments with {}.
+func checkCall(call *Call) *transport.Failure {
+	if len(bytes.TrimSpace(call.Args)) == 0 {
+		call.Args = json.RawMessage("{}")
+	}
+	size := 0
+	for name, value := range call.Context {
+		size += len(name) + len(value)
+	}
+	switch {
+	case len(call.Args) > maxArgs:
+		return &transport.Failure{Kind: TooLarge, Public: "the arguments are too large", NotRun: true}
+	case !wire.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
+		return &transport.Failure{Kind: InvalidArguments, Public: "the arguments are not a JSON object", NotRun: true}
+	case len(call.Context) > maxEntries || size > maxContext:
+		return &transport.Failure{Kind: InvalidArguments, Public: "the context is too large", NotRun: true}
+	}
+	return nil
 }

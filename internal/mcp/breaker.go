@@ -51,15 +51,15 @@ const (
 	fails
 )
 
-// outcomeOf returns what f, or a result if f is nil, says about the server.
-func outcomeOf(f *transport.Failure) callOutcome {
-	if f == nil {
+// outcomeOf returns what failure, or a result if failure is nil, says about the server.
+func outcomeOf(failure *transport.Failure) callOutcome {
+	if failure == nil {
 		return works
 	}
-	if errors.As(f.Err, new(*wrongArguments)) { // nothing was sent
+	if errors.As(failure.Err, new(*wrongArguments)) { // nothing was sent
 		return saysNothing
 	}
-	switch f.Kind {
+	switch failure.Kind {
 	case Cancelled, Denied:
 		return saysNothing
 	case Unavailable, Timeout, Protocol, UnknownOutcome:
@@ -87,7 +87,8 @@ func (b *breaker) openFailureLocked(now time.Time) *transport.Failure {
 
 // openReasonLocked returns why the breaker is open. The text may be shown to the caller.
 func (b *breaker) openReasonLocked(now time.Time) string {
-	switch wait := b.retry.Sub(now); {
+	wait := b.retry.Sub(now)
+	switch {
 	case b.trial != 0:
 		return "it failed too often; a call is trying it again"
 	case wait <= 0:
@@ -112,7 +113,7 @@ func (b *breaker) admitCall() (breakerPass, *transport.Failure) {
 	return p, nil
 }
 
-// withdrawCall ends the trial without a result if p is one: its call now waits for a person, so the
+// withdrawCall ends the trial without a result if the pass is one: its call now waits for a person, so the
 // next call becomes the trial.
 func (b *breaker) withdrawCall(p breakerPass) {
 	b.mu.Lock()
@@ -127,37 +128,37 @@ func (b *breaker) withdrawCall(p breakerPass) {
 // a failure if another failure was counted while the call was in flight: when one lost connection
 // ends many calls, that is one failure. retryAfter is the server's Retry-After, 0 if it sent none;
 // the breaker stays open for at least breakerTime.
-func (b *breaker) recordOutcome(p breakerPass, v callOutcome, retryAfter time.Duration) {
+func (b *breaker) recordOutcome(pass breakerPass, outcome callOutcome, retryAfter time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p.turn != b.turns {
+	if pass.turn != b.turns {
 		return
 	}
 	now := time.Now()
 	until := now.Add(max(breakerTime, retryAfter))
 	if !b.opened.IsZero() {
-		mine := p.trial != 0 && p.trial == b.trial
+		mine := pass.trial != 0 && pass.trial == b.trial
 		if mine {
 			b.trial = 0
 		}
 		switch {
-		case v == works:
+		case outcome == works:
 			b.resetLocked()
-		case v == fails && mine: // a withdrawn trial has been replaced by a later one
+		case outcome == fails && mine: // a withdrawn trial has been replaced by a later one
 			b.retry = until
 		}
 		return
 	}
 	switch {
-	case v == saysNothing, v == fails && p.noted != b.noted:
+	case outcome == saysNothing, outcome == fails && pass.noted != b.noted:
 		return
-	case v == works:
+	case outcome == works:
 		b.streak = 0
-	case v == fails:
+	case outcome == fails:
 		b.streak++
 		b.noted++
 	}
-	if b.isTrippedLocked(now, v) {
+	if b.isTrippedLocked(now, outcome) {
 		b.opened, b.retry = now, until
 		b.turns++
 	}
@@ -185,7 +186,9 @@ func (b *breaker) isTrippedLocked(now time.Time, v callOutcome) bool {
 }
 
 func (b *breaker) resetLocked() {
-	b.opened, b.retry, b.trial = time.Time{}, time.Time{}, 0
+	b.opened = time.Time{}
+	b.retry = time.Time{}
+	b.trial = 0
 	b.streak, b.seconds = 0, [len(b.seconds)]sample{}
 	b.turns++
 }

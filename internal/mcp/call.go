@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +19,6 @@ import (
 	"answerd/internal/mcp/limiter"
 	"answerd/internal/mcp/session"
 	"answerd/internal/mcp/transport"
-	"answerd/internal/mcp/wire"
 )
 
 // Call is one tool call.
@@ -98,55 +96,42 @@ func (c *Client) Call(ctx context.Context, call Call) (*content.Result, error) {
 		return c.callSignInAgain(ctx, call)
 	}
 	for {
-		b, ok := c.catalog.Resolve(call.Tool)
-		if !ok {
+		tool, listed := c.catalog.Resolve(call.Tool)
+		if !listed {
 			c.waitForFirstAttempts(ctx, call.Principal) // its server may still be connecting
-			b, ok = c.catalog.Resolve(call.Tool)
+			tool, listed = c.catalog.Resolve(call.Tool)
 		}
-		if !ok {
-			if res, err := c.callUnlisted(ctx, call); res != nil || err != nil {
-				return res, err
+		if !listed {
+			result, err := c.callUnlisted(ctx, call)
+			if result != nil || err != nil {
+				return result, err
 			}
-			continue
+			continue // the tool is listed now
 		}
-		f := checkCall(&call)
-		var res *content.Result
-		if s := c.serverByID(b.ServerID); f == nil && s != nil {
-			res, f = s.callWithConsent(ctx, call)
-		} else if f == nil {
-			f = errReconfigured
+		result, failure := c.callListed(ctx, call, tool.ServerID)
+		if failure == nil {
+			return result, nil
 		}
-		switch {
-		case f == nil:
-			return res, nil
-		// The server was removed, and another one may have the tool now. The loop ends, because
+		// If the server was removed, another one may have the tool now. The loop ends, because
 		// each repetition needs another Reload.
-		case f == errReconfigured && ctx.Err() == nil && c.life.Err() == nil:
+		if failure == errReconfigured && ctx.Err() == nil && c.life.Err() == nil {
 			continue
 		}
-		return nil, callError(f, call.Tool, b.Server)
+		return nil, callError(failure, call.Tool, tool.Server)
 	}
 }
 
-// checkCall returns a failure if the call exceeds a bound or its arguments are not a JSON object.
-// It replaces empty arguments with {}.
-func checkCall(call *Call) *transport.Failure {
-	if len(bytes.TrimSpace(call.Args)) == 0 {
-		call.Args = json.RawMessage("{}")
+// callListed calls a tool on the server that has it. The failure is errReconfigured if there is no such server any
+// more.
+func (c *Client) callListed(ctx context.Context, call Call, serverID int) (*content.Result, *transport.Failure) {
+	if failure := checkCall(&call); failure != nil {
+		return nil, failure
 	}
-	size := 0
-	for name, value := range call.Context {
-		size += len(name) + len(value)
+	s := c.serverByID(serverID)
+	if s == nil {
+		return nil, errReconfigured
 	}
-	switch {
-	case len(call.Args) > maxArgs:
-		return &transport.Failure{Kind: TooLarge, Public: "the arguments are too large", NotRun: true}
-	case !wire.Valid(call.Args) || bytes.TrimSpace(call.Args)[0] != '{':
-		return &transport.Failure{Kind: InvalidArguments, Public: "the arguments are not a JSON object", NotRun: true}
-	case len(call.Context) > maxEntries || size > maxContext:
-		return &transport.Failure{Kind: InvalidArguments, Public: "the context is too large", NotRun: true}
-	}
-	return nil
+	return s.callWithConsent(ctx, call)
 }
 
 // callWithPermit waits for a permit and sends the call with callWithRetry. While the server's
@@ -157,9 +142,9 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 	}
 	// Before the breaker: that there are too many callers, or a caller has no token, tells nothing
 	// about the server.
-	on, leave, f := s.routeFor(call.Principal)
-	if f != nil {
-		return nil, f
+	route, leave, failure := s.routeFor(call.Principal)
+	if failure != nil {
+		return nil, failure
 	}
 	defer leave()
 	if f := s.breaker.openFailure(); f != nil { // before the queue, which may be long while the server fails
@@ -180,27 +165,27 @@ func (s *server) callWithPermit(ctx context.Context, call Call) (*content.Result
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()
-	p, f := s.breaker.admitCall()
-	if f != nil {
-		return nil, f
+	p, failure := s.breaker.admitCall()
+	if failure != nil {
+		return nil, failure
 	}
 	outcome, retryAfter := saysNothing, time.Duration(0) // recorded as such after a panic
 	defer func() { s.breaker.recordOutcome(p, outcome, retryAfter) }()
-	on.asking = func() {
+	route.asking = func() {
 		s.breaker.withdrawCall(p)
 		permit.Exclude()
 	}
-	res, f := s.callWithRetry(ctx, call, on)
+	res, failure := s.callWithRetry(ctx, call, route)
 	// A call that ended because of its caller (canceled, too little time, an unusable token) tells
 	// nothing about the server.
-	if ctx.Err() == nil && f != errReconfigured && !s.isUserFailure(f) {
-		outcome, retryAfter = outcomeOf(f), f.RetryAfter()
-		permit.End(loadOf(res, f))
+	if ctx.Err() == nil && failure != errReconfigured && !s.isUserFailure(failure) {
+		outcome, retryAfter = outcomeOf(failure), failure.RetryAfter()
+		permit.End(loadOf(res, failure))
 	}
-	if f == nil && s.callers == nil && s.isUnreachable() {
+	if failure == nil && s.callers == nil && s.isUnreachable() {
 		s.wakeSupervisor()
 	}
-	return res, f
+	return res, failure
 }
 
 // loadOf returns what a result, or the failure f, says about the server's load. The time of a call that
@@ -218,44 +203,45 @@ func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 }
 
 // callWithRetry sends the call, and sends it again only while that is safe: if the session was lost
-// and the call provably did not run, or if the outcome is unknown and the tool is repeatable.
-func (s *server) callWithRetry(ctx context.Context, call Call, on callRoute) (*content.Result, *transport.Failure) {
+// and the call provably did not run, or if the outcome is unknown and the tool is repeatable. If the server
+// requires that the person visits pages first (URL elicitation), it asks them once and then sends the call again.
+func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked := 0, false
-	var last *transport.Failure
+	var last *transport.Failure // of the attempt before
 	for try := 1; ; try++ {
-		b, f := s.resolveTool(ctx, call, deadline)
-		if f == nil && call.Check {
-			f = checkArguments(b, call.Args)
+		tool, failure := s.resolveTool(ctx, call, deadline)
+		if failure == nil && call.Check {
+			failure = checkArguments(tool, call.Args)
 		}
 		switch {
-		case f != nil && last != nil && last.Kind == UnknownOutcome:
+		case failure != nil && last != nil && last.Kind == UnknownOutcome:
 			return nil, last // the earlier attempt may have run
-		case f != nil:
-			return nil, f
+		case failure != nil:
+			return nil, failure
 		}
-		res, sent, f := s.sendOnce(ctx, call, b, on, deadline)
+		res, sent, failure := s.sendOnce(ctx, call, tool, route, deadline)
 		if sent {
 			sends++
 		}
-		if f == nil {
+		if failure == nil {
 			return res, nil
 		}
-		if pages := session.RequiredElicitations(f); len(pages) > 0 && call.Elicit != nil && !asked {
-			on.asking()
+		if pages := session.RequiredElicitations(failure); len(pages) > 0 && call.Elicit != nil && !asked {
+			route.asking()
 			began := time.Now()
 			if !s.elicitAll(ctx, call, pages) {
-				return nil, f
+				return nil, failure
 			}
 			deadline = deadline.Add(time.Since(began)) // the person's time does not count towards the call's
 			asked, sends = true, 0
 			continue
 		}
-		again := f.Lost && f.NotRun || f.Kind == UnknownOutcome && s.isRepeatable(b)
-		if !again || sends > 1 || try >= maxTries || ctx.Err() != nil {
-			return nil, f
+		isSafeToRepeat := failure.Lost && failure.NotRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
+		if !isSafeToRepeat || sends > 1 || try >= maxTries || ctx.Err() != nil {
+			return nil, failure
 		}
-		last = f
+		last = failure
 	}
 }
 
@@ -274,17 +260,17 @@ func (s *server) elicitAll(ctx context.Context, call Call, pages []Elicitation) 
 	return true
 }
 
-// routeFor returns the session pool and the credentials for requests of who. Call leave when they
+// routeFor returns the session pool and the credentials for requests of the user. Call leave when they
 // are no longer needed.
-func (s *server) routeFor(who auth.Identity) (on callRoute, leave func(), _ *transport.Failure) {
+func (s *server) routeFor(user auth.Identity) (on callRoute, leave func(), _ *transport.Failure) {
 	if s.callers == nil {
 		return callRoute{pool: s.pool}, func() {}, nil
 	}
-	t, f := s.callers.acquireSession(who)
+	t, f := s.callers.acquireSession(user)
 	if f != nil {
 		return callRoute{}, nil, f
 	}
-	return callRoute{pool: t.pool, tokens: s.callers.of(who)}, func() { s.callers.releaseSession(t) }, nil
+	return callRoute{pool: t.pool, tokens: s.callers.of(user)}, func() { s.callers.releaseSession(t) }, nil
 }
 
 // resolveTool returns the tool of a call if this server still has it and it may be called. It runs
@@ -293,16 +279,16 @@ func (s *server) resolveTool(ctx context.Context, call Call, deadline time.Time)
 	if f := s.waitForPinnedTools(ctx, deadline); f != nil {
 		return catalog.Resolved{}, f
 	}
-	b, ok := s.c.catalog.Resolve(call.Tool)
+	tool, ok := s.c.catalog.Resolve(call.Tool)
 	switch {
 	case !ok:
-		return b, &transport.Failure{Kind: UnknownTool, Public: "the tool no longer exists", NotRun: true}
-	case b.ServerID != s.id:
-		return b, errReconfigured
-	case b.Disabled != "":
-		return b, &transport.Failure{Kind: Denied, Public: b.Disabled, NotRun: true}
+		return tool, &transport.Failure{Kind: UnknownTool, Public: "the tool no longer exists", NotRun: true}
+	case tool.ServerID != s.id:
+		return tool, errReconfigured
+	case tool.Disabled != "":
+		return tool, &transport.Failure{Kind: Denied, Public: tool.Disabled, NotRun: true}
 	}
-	return b, checkApproval(b, call)
+	return tool, checkApproval(tool, call)
 }
 
 // isRepeatable reports whether a call whose outcome is unknown may be sent again: if the
@@ -322,84 +308,108 @@ type callRoute struct {
 
 // sendOnce sends the call once, in the current session, and reports whether the server may have
 // received it.
-func (s *server) sendOnce(ctx context.Context, call Call, b catalog.Resolved, on callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
-	x := session.NewRequest(ctx, s.life, deadline, nil)
-	defer x.Finish()
-	x.SetIdleTimeout(s.cfg.Timeout)
-	x.Tokens = on.tokens
-	used, f := on.pool.GetSession(x.Context())
-	if f != nil {
-		if x.Context().Err() != nil {
-			waited := f
-			if f = x.Ended(); errors.Is(waited, transport.ErrCredentials) {
-				f.Err = waited
-			}
-		} else if s.callers == nil && s.setFailed(f) {
-			s.wakeSupervisor()
-		}
-		return nil, false, f
+func (s *server) sendOnce(ctx context.Context, call Call, tool catalog.Resolved, route callRoute, deadline time.Time) (_ *content.Result, sent bool, _ *transport.Failure) {
+	request := session.NewRequest(ctx, s.life, deadline, nil)
+	defer request.Finish()
+	request.SetIdleTimeout(s.cfg.Timeout)
+	request.Tokens = route.tokens
+	used, failure := route.pool.GetSession(request.Context())
+	if failure != nil {
+		return nil, false, s.sessionFailure(request, failure)
 	}
 	if s.cfg.Pin && !s.isListedFrom(used) {
 		return nil, false, listOutdated
 	}
-	x.Query = call.Context
-	if params, err := catalog.HeaderParams(b.InputSchema); err == nil && params != nil {
-		x.Headers = catalog.HeaderValues(params, call.Args)
+	request.Query = call.Context
+	if params, err := catalog.HeaderParams(tool.InputSchema); err == nil && params != nil {
+		request.Headers = catalog.HeaderValues(params, call.Args)
 	}
-	raw, f := s.roundTrip(x, used, b, call, on.asking)
-	if f == nil && x.InputRequired != nil {
-		return &content.Result{InputRequired: x.InputRequired}, true, nil
+	raw, failure := s.roundTrip(request, used, tool, call, route.asking)
+	if failure == nil && request.InputRequired != nil {
+		return &content.Result{InputRequired: request.InputRequired}, true, nil
 	}
-	if f == nil {
-		decode := content.Decode
-		if b.ReadsResources {
-			decode = content.DecodeResource
+	var result *content.Result
+	if failure == nil {
+		result, failure = decodeResult(raw, tool)
+	}
+	if failure != nil {
+		sent = request.Sent()
+		return nil, sent, s.handleFailure(failure, sent, tool, used, route)
+	}
+	if failure := s.checkCannotAsk(tool, used, route, result, nil); failure != nil {
+		return nil, true, failure
+	}
+	if result.IsError && ResultErrorKind(result) == UnknownTool {
+		s.markOutdated()
+	}
+	result.Violations = tool.ResultViolations(result.Structured, result.IsError)
+	if result.Violations != nil {
+		// The violations quote the result, which must not be logged.
+		s.log.Warn("MCP result does not fit the tool's output schema", "tool", tool.Name, "problems", len(result.Violations), help.ToolSchemas.Attr())
+	}
+	return result, true, nil
+}
+
+// sessionFailure returns the failure of a call for which GetSession returned failure. If the call's own time or its caller
+// ended the wait, that is the failure, and it keeps the other one only if that is about the user's credentials.
+// Otherwise the server is marked as failed, so that it is connected again.
+func (s *server) sessionFailure(request *session.Request, failure *transport.Failure) *transport.Failure {
+	if request.Context().Err() != nil {
+		ended := request.Ended()
+		if errors.Is(failure, transport.ErrCredentials) {
+			ended.Err = failure
 		}
-		res, err := decode(raw)
-		if err != nil {
-			f = decodeFailure(err)
-		} else {
-			if f := s.checkCannotAsk(b, used, on, res, nil); f != nil {
-				return nil, true, f
-			}
-			if res.IsError && ResultErrorKind(res) == UnknownTool {
-				s.markOutdated()
-			}
-			if res.Violations = b.ResultViolations(res.Structured, res.IsError); res.Violations != nil {
-				// The violations quote the result, which must not be logged.
-				s.log.Warn("MCP result does not fit the tool's output schema", "tool", b.Name, "problems", len(res.Violations), help.ToolSchemas.Attr())
-			}
-			return res, true, nil
-		}
+		return ended
 	}
-	sent = x.Sent()
-	if other := s.checkCannotAsk(b, used, on, nil, f); other != nil {
-		return nil, sent, other
+	if s.callers == nil && s.setFailed(failure) {
+		s.wakeSupervisor()
 	}
-	if f.Kind == UnknownTool {
-		s.markOutdated() // it listed the tool, and may announce nothing
+	return failure
+}
+
+// decodeResult decodes the result of tools/call, or of resources/read for the tool that reads resources.
+func decodeResult(raw json.RawMessage, tool catalog.Resolved) (*content.Result, *transport.Failure) {
+	decode := content.Decode
+	if tool.ReadsResources {
+		decode = content.DecodeResource
+	}
+	result, err := decode(raw)
+	if err != nil {
+		return nil, decodeFailure(err)
+	}
+	return result, nil
+}
+
+// handleFailure does what the failure of a call means for the session in which it was sent, for the server and for its
+// list of tools. It returns the failure that the caller gets.
+func (s *server) handleFailure(failure *transport.Failure, sent bool, tool catalog.Resolved, used *session.Session, route callRoute) *transport.Failure {
+	if other := s.checkCannotAsk(tool, used, route, nil, failure); other != nil {
+		return other
+	}
+	if failure.Kind == UnknownTool {
+		s.markOutdated() // the server listed the tool, and may not announce that its list has changed
 	}
 	switch {
 	// Other calls may have lost the same session. The pool makes one new session for all.
-	case f.Lost:
-		on.pool.DropSession(used)
-	case !sent && f.Kind == Unavailable && s.callers == nil && s.setFailed(f):
+	case failure.Lost:
+		route.pool.DropSession(used)
+	case !sent && failure.Kind == Unavailable && s.callers == nil && s.setFailed(failure):
 		s.wakeSupervisor()
 	}
-	return nil, sent, f
+	return failure
 }
 
 // roundTrip sends tools/call, or resources/read for the read tool, and waits for the result.
-func (s *server) roundTrip(x *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
+func (s *server) roundTrip(request *session.Request, used *session.Session, b catalog.Resolved, call Call, onQuestion func()) (json.RawMessage, *transport.Failure) {
 	handlers := session.Handlers{OnProgress: call.Progress, OnLog: call.Log, Elicit: call.Elicit, Sample: call.Sample, OnQuestion: onQuestion, Suspend: call.Suspend, Resume: call.Resume}
 	if !b.ReadsResources {
-		return used.CallTool(x, session.ToolCall{Name: b.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers})
+		return used.CallTool(request, session.ToolCall{Name: b.Original, Args: call.Args, Meta: s.callMeta(call), Handlers: handlers})
 	}
 	uri, f := s.readURI(call.Args)
 	if f != nil {
 		return nil, f
 	}
-	return used.ReadResource(x, session.ResourceRead{URI: uri, Scope: s.readScope(call), Meta: s.callMeta(call), Handlers: handlers})
+	return used.ReadResource(request, session.ResourceRead{URI: uri, Scope: s.readScope(call), Meta: s.callMeta(call), Handlers: handlers})
 }
 
 // Prefixes of names in _meta (MCP basic, _meta: reversed domains). reservedMeta is the

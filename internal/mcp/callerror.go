@@ -47,15 +47,15 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// callError returns f as the error of a call.
-func callError(f *transport.Failure, tool, server string) *CallError {
-	message := f.Public
+// callError returns failure as the error of a call.
+func callError(failure *transport.Failure, tool, server string) *CallError {
+	message := failure.Public
 	if server != "" {
-		message = "MCP server " + server + ": " + f.Public
+		message = "MCP server " + server + ": " + failure.Public
 	}
-	message += nextStep(f)
-	e := &CallError{Kind: f.Kind, Tool: wire.Printable(tool, 80), Server: server, Message: message, Err: f}
-	if wrong, ok := errors.AsType[*wrongArguments](f.Err); ok {
+	message += nextStep(failure)
+	e := &CallError{Kind: failure.Kind, Tool: wire.Printable(tool, 80), Server: server, Message: message, Err: failure}
+	if wrong, ok := errors.AsType[*wrongArguments](failure.Err); ok {
 		e.Fields = wrong.fields
 	}
 	return e
@@ -117,7 +117,8 @@ var (
 // ResultErrorKind returns why a tool reports failure: InvalidArguments or UnknownTool if the
 // result's text is worded as the MCP SDKs word these, otherwise Execution.
 func ResultErrorKind(r *content.Result) ErrorKind {
-	switch text := wire.Truncate(r.Text(), maxRejection); {
+	text := wire.Truncate(r.Text(), maxRejection)
+	switch {
 	case noSuchTool.MatchString(text):
 		return UnknownTool
 	case rejection.MatchString(text):

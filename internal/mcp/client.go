@@ -49,51 +49,52 @@ import (
 
 // New makes a client of servers, in that order, and starts to connect to them in the background. An
 // error means that the configuration is not valid.
-func New(servers []config.Server, o Options) (*Client, error) {
-	if err := config.Check(servers, o.Service != nil); err != nil {
+func New(servers []config.Server, opts Options) (*Client, error) {
+	if err := config.Check(servers, opts.Service != nil); err != nil {
 		return nil, err
 	}
-	if err := config.CheckRedirects(servers, o.RedirectURL); err != nil {
+	if err := config.CheckRedirects(servers, opts.RedirectURL); err != nil {
 		return nil, err
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = 60 * time.Second
+	if opts.Timeout <= 0 {
+		opts.Timeout = 60 * time.Second
 	}
-	if o.MaxToolBytes <= 0 {
-		o.MaxToolBytes = 64 << 20
+	if opts.MaxToolBytes <= 0 {
+		opts.MaxToolBytes = 64 << 20
 	}
-	if o.StartWait <= 0 {
-		o.StartWait = 3 * time.Second
+	if opts.StartWait <= 0 {
+		opts.StartWait = 3 * time.Second
 	}
-	if o.Version == "" {
-		o.Version = "dev"
+	if opts.Version == "" {
+		opts.Version = "dev"
 	}
-	o.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
-	if o.inMemory = o.SignIns == nil; o.inMemory {
+	opts.grants = &sharedGrants{all: map[grantKey]*sharedGrant{}}
+	opts.inMemory = opts.SignIns == nil
+	if opts.inMemory {
 		var err error
-		if o.SignIns, err = sealed.NewInMemory(o.Logger); err != nil {
+		if opts.SignIns, err = sealed.NewInMemory(opts.Logger); err != nil {
 			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)
 		}
 	}
-	o.tls = &tlsSources{}
-	if err := o.tls.load(servers); err != nil {
+	opts.tls = &tlsSources{}
+	if err := opts.tls.load(servers); err != nil {
 		return nil, err
 	}
-	c := &Client{
-		opts:      o,
-		log:       o.Logger,
-		catalog:   catalog.New(o.Logger),
+	client := &Client{
+		opts:      opts,
+		log:       opts.Logger,
+		catalog:   catalog.New(opts.Logger),
 		ready:     make(chan struct{}),
 		createdAt: time.Now(),
 	}
-	c.life, c.cancel = context.WithCancelCause(context.Background())
-	c.reload.Lock()
-	defer c.reload.Unlock()
-	c.applyServers(servers)
-	return c, nil
+	client.life, client.cancel = context.WithCancelCause(context.Background())
+	client.reload.Lock()
+	defer client.reload.Unlock()
+	client.applyServers(servers)
+	return client, nil
 }
 
 // Ready reports whether the first attempt to connect to every enabled server of New has ended,
@@ -111,13 +112,13 @@ func (c *Client) Ready() bool {
 func (c *Client) Tools(ctx context.Context) []catalog.Tool { return c.ToolsFor(ctx, auth.Identity{}) }
 
 // ToolsFor returns the same as Tools, and first lists the tools of servers of AuthExchange with the
-// token of who if their list is missing or out of date. It waits for that as Tools does.
+// token of the user if their list is missing or out of date. It waits for that as Tools does.
 func (c *Client) ToolsFor(ctx context.Context, who auth.Identity) []catalog.Tool {
 	c.waitForFirstAttempts(ctx, who)
 	return c.catalog.Offered()
 }
 
-// Tool returns the tool of that name. That includes tools that Tools leaves out
+// Tool returns the tool with that name. That includes tools that Tools leaves out
 // (auto_register_tools: false), but not tools that a pin disables.
 func (c *Client) Tool(name string) (catalog.Tool, bool) {
 	b, ok := c.catalog.Resolve(name)
@@ -133,23 +134,23 @@ func (c *Client) Tool(name string) (catalog.Tool, bool) {
 func (c *Client) NameOf(server, name string) string { return c.catalog.NameOf(server, name) }
 
 // waitForFirstAttempts waits for the first attempts to connect, and lists the tools of servers that
-// need a caller's token with that of who. It waits for Options.StartWait at most.
-func (c *Client) waitForFirstAttempts(ctx context.Context, who auth.Identity) {
+// need a caller's token with that of the user. It waits for Options.StartWait at most.
+func (c *Client) waitForFirstAttempts(ctx context.Context, user auth.Identity) {
 	c.mu.Lock()
-	allTried, left := c.allTried, time.Until(c.waitUntil)
+	allTried, remaining := c.allTried, time.Until(c.waitUntil)
 	c.mu.Unlock()
-	unlisted := c.unlistedServers(who)
-	if (isClosed(allTried) || left <= 0) && len(unlisted) == 0 {
+	unlisted := c.unlistedServers(user)
+	if (isClosed(allTried) || remaining <= 0) && len(unlisted) == 0 {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, c.opts.StartWait)
 	defer stop()
 	var all sync.WaitGroup
 	for _, s := range unlisted {
-		all.Go(func() { s.listForNewUser(ctx, who) })
+		all.Go(func() { s.listForNewUser(ctx, user) })
 	}
 	all.Wait()
-	timer := time.NewTimer(left)
+	timer := time.NewTimer(remaining)
 	defer timer.Stop()
 	select {
 	case <-allTried:
@@ -160,11 +161,11 @@ func (c *Client) waitForFirstAttempts(ctx context.Context, who auth.Identity) {
 }
 
 // unlistedServers returns the servers that are used on behalf of their callers, whose list of tools
-// is missing or out of date, and for which who has a token.
-func (c *Client) unlistedServers(who auth.Identity) []*userSessions {
+// is missing or out of date, and for which the user has a token.
+func (c *Client) unlistedServers(user auth.Identity) []*userSessions {
 	var out []*userSessions
 	for _, s := range c.allServers() {
-		if s.callers != nil && s.callers.acceptsUser(who) && s.callers.needsListing() {
+		if s.callers != nil && s.callers.acceptsUser(user) && s.callers.needsListing() {
 			out = append(out, s.callers)
 		}
 	}
@@ -201,13 +202,13 @@ func (c *Client) Refresh(ctx context.Context, name string) error {
 	return c.RefreshFor(ctx, auth.Identity{}, name)
 }
 
-// RefreshFor does the same as Refresh and uses the token of who for a server of AuthExchange.
-func (c *Client) RefreshFor(ctx context.Context, who auth.Identity, name string) error {
+// RefreshFor does the same as Refresh and uses the token of the user for a server of AuthExchange.
+func (c *Client) RefreshFor(ctx context.Context, user auth.Identity, name string) error {
 	s := c.serverByName(name)
 	if s == nil {
 		return fmt.Errorf("refresh %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.refreshNow(ctx, who)
+	return s.refreshNow(ctx, user)
 }
 
 // Close ends all calls and the sessions at the servers. It returns when every goroutine has ended,

@@ -37,14 +37,14 @@ func (s *server) callWithConsent(ctx context.Context, call Call) (*content.Resul
 
 // askForConsent returns where the user of a call that failed must sign in, or the failure if that does
 // not help. lists says that the call was one of the tool sign_in.
-func (s *server) askForConsent(ctx context.Context, call Call, f *transport.Failure, lists bool) (*content.Result, *transport.Failure) {
+func (s *server) askForConsent(ctx context.Context, call Call, failure *transport.Failure, lists bool) (*content.Result, *transport.Failure) {
 	asked := 0
 	if call.SignIn != nil {
 		asked = call.SignIn.Asked
 	}
 	switch {
-	case !f.NotRun || s.consentClient() == nil || !errors.Is(f, oauth.ErrConsent) || asked == maxConsents:
-		return nil, f
+	case !failure.NotRun || s.consentClient() == nil || !errors.Is(failure, oauth.ErrConsent) || asked == maxConsents:
+		return nil, failure
 	case call.Waiter == "":
 		return nil, consentFailure(nil)
 	}
@@ -70,25 +70,25 @@ func (s *server) consentClient() *oauth.Client {
 // answer: if they have accepted, AwaitSignIn waits until their browser is back or the sign-in has
 // expired. The browser counts even if the user has refused to sign in. The error is a *CallError.
 func (c *Client) AwaitSignIn(ctx context.Context, call Call, action string) error {
-	s := c.serverByName(call.SignIn.Server)
-	if s == nil || s.consentClient() == nil {
+	srv := c.serverByName(call.SignIn.Server)
+	if srv == nil || srv.consentClient() == nil {
 		return nil // the configuration has changed: the call says what that means for it
 	}
-	err := s.consentClient().Await(ctx, call.SignIn.State, action == Accept)
-	var f *transport.Failure
+	err := srv.consentClient().Await(ctx, call.SignIn.State, action == Accept)
+	var failure *transport.Failure
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		f = contextFailure(ctx)
-	case s.life.Err() != nil:
-		f = &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
+		failure = contextFailure(ctx)
+	case srv.life.Err() != nil:
+		failure = &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	case errors.Is(err, oauth.ErrConsent):
-		f = consentFailure(err)
+		failure = consentFailure(err)
 	default:
-		f = &transport.Failure{Kind: Denied, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
+		failure = &transport.Failure{Kind: Denied, Public: publicText(err), NotRun: true, Err: transport.CredentialsError(err)}
 	}
-	return callError(f, call.Tool, s.cfg.Name)
+	return callError(failure, call.Tool, srv.cfg.Name)
 }
 
 // consentFailure returns the failure of a call whose user refused to sign in or could not be asked.
@@ -145,23 +145,23 @@ func (c *Client) callSignInAgain(ctx context.Context, call Call) (*content.Resul
 // in this process. Then it lists the tools with the token of the user, who may have to sign in. Without
 // a result and an error, the tool may be known now.
 func (c *Client) callUnlisted(ctx context.Context, call Call) (*content.Result, error) {
-	s := c.serverByName(call.Server)
-	if s == nil || s.consentClient() == nil || s.callers.isKnown() {
+	srv := c.serverByName(call.Server)
+	if srv == nil || srv.consentClient() == nil || srv.callers.isKnown() {
 		return nil, callError(&transport.Failure{Kind: UnknownTool, Public: "no tool has that name"}, call.Tool, "")
 	}
-	err := s.callers.listTools(ctx, call.Principal, false)
-	f, failed := errors.AsType[*transport.Failure](err)
+	err := srv.callers.listTools(ctx, call.Principal, false)
+	failure, failed := errors.AsType[*transport.Failure](err)
 	switch {
 	case err == nil:
 		return nil, nil
 	case ctx.Err() != nil:
-		return nil, callError(contextFailure(ctx), call.Tool, s.cfg.Name)
+		return nil, callError(contextFailure(ctx), call.Tool, srv.cfg.Name)
 	case !failed:
-		return nil, callError(&transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}, call.Tool, s.cfg.Name)
+		return nil, callError(&transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: err}, call.Tool, srv.cfg.Name)
 	}
-	res, f := s.askForConsent(ctx, call, f, false)
-	if f != nil {
-		return nil, callError(f, call.Tool, s.cfg.Name)
+	res, failure := srv.askForConsent(ctx, call, failure, false)
+	if failure != nil {
+		return nil, callError(failure, call.Tool, srv.cfg.Name)
 	}
 	return res, nil
 }
@@ -185,12 +185,12 @@ func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []stri
 
 // SignOut removes the tokens that a user has granted for a server of AuthAuthorizationCode, and has
 // them revoked where the authorization server can do that. It reports whether the user had signed in.
-func (c *Client) SignOut(ctx context.Context, who auth.Identity, name string) (bool, error) {
+func (c *Client) SignOut(ctx context.Context, user auth.Identity, name string) (bool, error) {
 	s := c.serverByName(name)
 	if s == nil || s.consentClient() == nil {
 		return false, fmt.Errorf("sign out of %.64q: %w", name, ErrUnknownServer)
 	}
-	return s.consentClient().SignOut(ctx, who)
+	return s.consentClient().SignOut(ctx, user)
 }
 
 // SignInAt returns the host at which users sign in to a server of AuthAuthorizationCode, from the

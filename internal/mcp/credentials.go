@@ -63,32 +63,44 @@ type delegation struct {
 
 // newCredentials returns the credentials for cfg, which has been checked. It fetches nothing. Call
 // close after the server's last request, which is the DELETE of its session and needs a token too.
-func newCredentials(cfg config.Server, o Options) (credentials, error) {
+func newCredentials(cfg config.Server, opts Options) (credentials, error) {
 	c := credentials{close: func() {}}
 	switch {
 	case !cfg.BearerToken.IsZero():
 		c.source = transport.Bearer{Source: token.Static(cfg.BearerToken)}
-	case cfg.Auth == config.AuthJWT && o.Service != nil:
-		c.source = transport.Bearer{Source: o.Service}
+	case cfg.Auth == config.AuthJWT && opts.Service != nil:
+		c.source = transport.Bearer{Source: opts.Service}
 	case cfg.Auth == config.AuthExchange:
-		client, closeIdle := o.tokenClient(cfg)
-		ex, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
-			Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
-			ClientID: cfg.Grant.ClientID, Secret: token.FixedSecret(cfg.Grant.ClientSecret),
-			Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), HTTPClient: client, Logger: o.Logger.With("mcp_server", cfg.Name),
-		}})
-		if err != nil {
-			return c, err
-		}
-		c.source, c.close = noUserSender{}, func() {
-			ex.Close()
-			closeIdle()
-		}
-		c.delegation = &delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true}
+		return newExchangeCredentials(cfg, opts)
 	case cfg.Auth.HasAuthorizationServer():
-		return o.grants.credentialsFor(cfg, o)
+		return opts.grants.credentialsFor(cfg, opts)
 	}
 	return c, nil
+}
+
+// newExchangeCredentials returns credentials that exchange the token of each caller for one that the server accepts
+// (RFC 8693). A request without a caller is not sent.
+func newExchangeCredentials(cfg config.Server, opts Options) (credentials, error) {
+	client, closeIdle := opts.tokenClient(cfg)
+	exchange, err := token.NewExchange(token.ExchangeConfig{Audience: cfg.Grant.Audience, ClientCredentialsConfig: token.ClientCredentialsConfig{
+		Issuer: cfg.Grant.Issuer, TokenURL: cfg.Grant.TokenURL,
+		ClientID: cfg.Grant.ClientID, Secret: token.FixedSecret(cfg.Grant.ClientSecret),
+		Scope: cfg.Grant.Scope, Resource: cfg.TokenResource(), HTTPClient: client, Logger: opts.Logger.With("mcp_server", cfg.Name),
+	}})
+	if err != nil {
+		return credentials{close: func() {}}, err
+	}
+	return credentials{
+		source: noUserSender{},
+		close: func() {
+			exchange.Close()
+			closeIdle()
+		},
+		delegation: &delegation{
+			of:         func(caller auth.Identity) transport.Sender { return transport.Bearer{Source: exchange.For(caller)} },
+			takesToken: true,
+		},
+	}, nil
 }
 
 // tokenClient returns the client for the token endpoint of a server with AuthExchange, with the TLS
@@ -159,7 +171,7 @@ func (g *sharedGrants) releaseClient(key grantKey, s *sharedGrant) {
 }
 
 // oauthConfig returns the configuration of the client for the authorization server of s.
-func oauthConfig(s *config.Server, o Options) oauth.Config {
+func oauthConfig(s *config.Server, opts Options) oauth.Config {
 	g := s.Grant
 	c := oauth.Config{
 		Kind: oauth.Kind(s.Auth), Name: s.Name, URL: s.HTTPURL(), Resource: g.Resource, Issuer: g.Issuer, TokenURL: g.TokenURL,
@@ -167,10 +179,10 @@ func oauthConfig(s *config.Server, o Options) oauth.Config {
 		PrivateKey: oauth.Text{Value: g.PrivateKey, File: g.PrivateKeyFile},
 		Scope:      g.Scope, Assertion: oauth.Text{Value: g.Assertion, File: g.AssertionFile}, RedirectURL: g.RedirectURL,
 		IdP:  oauth.IdP{TokenURL: g.IdPTokenURL, ClientID: g.IdPClientID, ClientSecret: g.IdPClientSecret, SubjectTokenType: g.SubjectTokenType},
-		DPoP: g.DPoP, TLS: o.tls.all[s.TLS], Store: o.SignIns, Logger: o.Logger.With("mcp_server", s.Name),
+		DPoP: g.DPoP, TLS: opts.tls.all[s.TLS], Store: opts.SignIns, Logger: opts.Logger.With("mcp_server", s.Name),
 	}
 	if c.RedirectURL == "" {
-		c.RedirectURL = o.RedirectURL
+		c.RedirectURL = opts.RedirectURL
 	}
 	return c
 }

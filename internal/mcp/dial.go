@@ -28,24 +28,26 @@ var dialers = map[string]func(config.Server, Options) (dialer, error){
 	config.TypeSSE:       dialLegacySSE,
 }
 
-// dialHTTP returns the dialer of a server over Streamable HTTP, or over HTTP+SSE if it refuses the
-// former.
-// The endpoint's TCP connections outlive sessions.
-func dialHTTP(cfg config.Server, o Options) (dialer, error) {
+// dialHTTP returns the dialer of a server over Streamable HTTP, or over HTTP+SSE if the server refuses
+// Streamable HTTP. The TCP connections of the endpoint outlive sessions.
+func dialHTTP(cfg config.Server, opts Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
 		return dialer{}, err
 	}
-	out, err := newRoundTripper(cfg, o, base)
+	roundTripper, err := newRoundTripper(cfg, opts, base)
 	if err != nil {
 		return dialer{}, err
 	}
-	d := dialEndpoint(cfg, o, transport.NewHTTP(transport.HTTPConfig{
-		URL: cfg.URL, RoundTripper: out, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, o),
-	}), out.close)
-	d.delegation, d.tls = out.delegation, out.tls
-	if d.delegation == nil { // those servers have one session for each caller
-		d.connect = legacyFallback(d.connect, dialEndpoint(legacySSE(cfg), o, newLegacySSE(cfg, o, base, out), func() {}), &d)
+	endpoint := transport.NewHTTP(transport.HTTPConfig{
+		URL: cfg.URL, RoundTripper: roundTripper, StandaloneStream: cfg.StandaloneStream, WatchResources: len(cfg.Resources) > 0, Logger: serverLogger(cfg, opts),
+	})
+	d := dialEndpoint(cfg, opts, endpoint, roundTripper.close)
+	d.delegation = roundTripper.delegation
+	d.tls = roundTripper.tls
+	if d.delegation == nil { // a server with delegation has one session for each caller, and no fallback
+		legacy := dialEndpoint(legacySSE(cfg), opts, newLegacySSE(cfg, opts, base, roundTripper), func() {})
+		d.connect = legacyFallback(d.connect, legacy, &d)
 	}
 	return d, nil
 }
@@ -148,17 +150,17 @@ func dialStdio(cfg config.Server, o Options) (dialer, error) {
 
 // dialWebSocket returns the dialer of a server over a WebSocket. Headers, query parameters and token
 // go with the handshake, which is plain HTTP.
-func dialWebSocket(cfg config.Server, o Options) (dialer, error) {
+func dialWebSocket(cfg config.Server, opts Options) (dialer, error) {
 	base, err := url.Parse(cfg.URL)
 	if err != nil {
 		return dialer{}, err
 	}
 	base.Scheme = map[string]string{"ws": "http", "wss": "https"}[base.Scheme]
-	out, err := newRoundTripper(cfg, o, base)
+	out, err := newRoundTripper(cfg, opts, base)
 	if err != nil {
 		return dialer{}, err
 	}
-	d := dialEndpoint(cfg, o, transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, o)}), out.close)
+	d := dialEndpoint(cfg, opts, transport.NewWebSocket(transport.WebSocketConfig{URL: base, RoundTripper: out, Logger: serverLogger(cfg, opts)}), out.close)
 	d.tls = out.tls
 	return d, nil
 }
@@ -191,19 +193,19 @@ type roundTripper struct {
 }
 
 // newRoundTripper returns the roundTripper of a server, with TCP connections of its own.
-func newRoundTripper(cfg config.Server, o Options, base *url.URL) (*roundTripper, error) {
+func newRoundTripper(cfg config.Server, opts Options, base *url.URL) (*roundTripper, error) {
 	pooled := http.DefaultTransport.(*http.Transport).Clone() // proxies from the environment
 	pooled.MaxIdleConns = 0                                   // one host, so the next line is the bound
 	// Twice the calls: a call may begin while the stream of the one before is read to its end.
 	pooled.MaxIdleConnsPerHost = max(64, 2*orElse(cfg.MaxConcurrentCalls, limiter.Max))
 	pooled.MaxResponseHeaderBytes = maxResponseHeader
 	pooled.WriteBufferSize = 8 << 10 // a call's header and body are sent in one write
-	secured := o.tls.all[cfg.TLS].Transport(pooled)
+	secured := opts.tls.all[cfg.TLS].Transport(pooled)
 	var next http.RoundTripper = secured
-	if o.Transport != nil {
-		next = o.Transport(secured)
+	if opts.Transport != nil {
+		next = opts.Transport(secured)
 	}
-	creds, err := newCredentials(cfg, o)
+	creds, err := newCredentials(cfg, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -23,14 +23,14 @@ type Instructions struct {
 // InstructionsFor returns the instructions of the servers that isUsed selects by name and whose
 // configuration gives them to the model, in the configuration's order. They are those of the session
 // whose tools were listed last. For a server that is used on behalf of its callers they are those of
-// a session of who, which InstructionsFor makes if there is none, as ToolsFor does.
-func (c *Client) InstructionsFor(ctx context.Context, who auth.Identity, isUsed func(server string) bool) []Instructions {
+// a session of the user, which InstructionsFor makes if there is none, as ToolsFor does.
+func (c *Client) InstructionsFor(ctx context.Context, user auth.Identity, isUsed func(server string) bool) []Instructions {
 	var out []Instructions
 	for _, s := range c.allServers() {
 		if !s.cfg.Instructions || !s.isLive() || !isUsed(s.cfg.Name) {
 			continue
 		}
-		if text := cleanInstructions(s.instructionsFor(ctx, who)); text != "" {
+		if text := cleanInstructions(s.instructionsFor(ctx, user)); text != "" {
 			out = append(out, Instructions{s.cfg.Name, text})
 		}
 	}
@@ -38,22 +38,22 @@ func (c *Client) InstructionsFor(ctx context.Context, who auth.Identity, isUsed 
 }
 
 // instructionsFor returns the instructions as the server sent them, or "".
-func (s *server) instructionsFor(ctx context.Context, who auth.Identity) string {
+func (s *server) instructionsFor(ctx context.Context, user auth.Identity) string {
 	if s.callers == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.instructions
 	}
 	// Callers do not share sessions, and the text may be about the caller.
-	t, f := s.callers.acquireSession(who)
-	if f != nil {
+	t, failure := s.callers.acquireSession(user)
+	if failure != nil {
 		return ""
 	}
 	defer s.callers.releaseSession(t)
 	ctx, stop := context.WithTimeout(ctx, s.c.opts.StartWait)
 	defer stop()
-	used, f := t.pool.GetSession(ctx)
-	if f != nil {
+	used, failure := t.pool.GetSession(ctx)
+	if failure != nil {
 		return "" // calls will report the failure
 	}
 	return used.Instructions()

@@ -48,15 +48,15 @@ const (
 	maxPromptText     = 256 << 10 // bytes of all messages
 )
 
-// Prompts asks a server for its prompts, on behalf of who. The error is ErrUnknownServer or a
+// Prompts asks a server for its prompts, on behalf of the user. The error is ErrUnknownServer or a
 // *ServerError.
-func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) ([]Prompt, error) {
-	s := c.serverByName(server)
-	if s == nil {
+func (c *Client) Prompts(ctx context.Context, user auth.Identity, server string) ([]Prompt, error) {
+	srv := c.serverByName(server)
+	if srv == nil {
 		return nil, fmt.Errorf("prompts of %.64q: %w", server, ErrUnknownServer)
 	}
 	list, f := session.CollectPages("prompts", maxPrompts, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.doWithRetry(ctx, who, session.ListPrompts(cursor))
+		return srv.doWithRetry(ctx, user, session.ListPrompts(cursor))
 	})
 	if f != nil {
 		return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
@@ -65,7 +65,7 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 	for _, raw := range list {
 		p, err := decodePrompt(raw)
 		if err != nil {
-			s.log.Warn("MCP prompt left out", "prompt", wire.Printable(p.Name, 80), "reason", err.Error())
+			srv.log.Warn("MCP prompt left out", "prompt", wire.Printable(p.Name, 80), "reason", err.Error())
 			continue
 		}
 		out = append(out, p)
@@ -75,58 +75,58 @@ func (c *Client) Prompts(ctx context.Context, who auth.Identity, server string) 
 
 // decodePrompt reads one element of a prompts/list result.
 func decodePrompt(raw json.RawMessage) (Prompt, error) {
-	var p Prompt
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return p, errors.New("it does not decode")
+	var prompt Prompt
+	if err := json.Unmarshal(raw, &prompt); err != nil {
+		return prompt, errors.New("it does not decode")
 	}
-	if err := catalog.CheckName(p.Name); err != nil {
-		return p, err
+	if err := catalog.CheckName(prompt.Name); err != nil {
+		return prompt, err
 	}
-	if len(p.Arguments) > maxPromptArgs {
-		return p, fmt.Errorf("it has more than %d arguments", maxPromptArgs)
+	if len(prompt.Arguments) > maxPromptArgs {
+		return prompt, fmt.Errorf("it has more than %d arguments", maxPromptArgs)
 	}
-	p.Title, p.Description = wire.Truncate(p.Title, catalog.MaxTitle), wire.Truncate(p.Description, catalog.MaxDescription)
-	for i := range p.Arguments {
-		p.Arguments[i].Description = wire.Truncate(p.Arguments[i].Description, catalog.MaxDescription)
+	prompt.Title, prompt.Description = wire.Truncate(prompt.Title, catalog.MaxTitle), wire.Truncate(prompt.Description, catalog.MaxDescription)
+	for i := range prompt.Arguments {
+		prompt.Arguments[i].Description = wire.Truncate(prompt.Arguments[i].Description, catalog.MaxDescription)
 	}
-	return p, nil
+	return prompt, nil
 }
 
-// Prompt asks a server for a prompt, filled in, on behalf of who. The error is ErrUnknownServer,
+// Prompt asks a server for a prompt, filled in, on behalf of the user. The error is ErrUnknownServer,
 // ErrBadPrompt or a *ServerError.
-func (c *Client) Prompt(ctx context.Context, who auth.Identity, server, name string, args map[string]string) ([]PromptMessage, error) {
+func (c *Client) Prompt(ctx context.Context, user auth.Identity, server, name string, args map[string]string) ([]PromptMessage, error) {
 	s := c.serverByName(server)
 	if s == nil {
 		return nil, fmt.Errorf("prompt of %.64q: %w", server, ErrUnknownServer)
 	}
-	raw, f := s.doWithRetry(ctx, who, session.GetPrompt(name, args))
+	raw, failure := s.doWithRetry(ctx, user, session.GetPrompt(name, args))
 	var out []PromptMessage
-	if f == nil {
-		out, f = decodeMessages(raw)
+	if failure == nil {
+		out, failure = decodeMessages(raw)
 	}
 	switch {
-	case f == nil:
+	case failure == nil:
 		return out, nil
-	case f.Kind == InvalidArguments, f.Kind == UnknownTool:
-		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, f.Public)
+	case failure.Kind == InvalidArguments, failure.Kind == UnknownTool:
+		return nil, fmt.Errorf("%w: %s", ErrBadPrompt, failure.Public)
 	}
-	return nil, &ServerError{Server: server, Reason: f.Public, Err: f}
+	return nil, &ServerError{Server: server, Reason: failure.Public, Err: failure}
 }
 
 // decodeMessages reads a prompts/get result.
 func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
-	var w struct {
+	var decoded struct {
 		Messages []struct {
 			Role    string          `json:"role"`
 			Content json.RawMessage `json:"content"`
 		} `json:"messages"`
 	}
-	if err := json.Unmarshal(raw, &w); err != nil {
+	if err := json.Unmarshal(raw, &decoded); err != nil {
 		return nil, transport.BadReply("its prompt does not decode", err)
 	}
 	var out []PromptMessage
 	size := 0
-	for _, m := range w.Messages {
+	for _, m := range decoded.Messages {
 		text, err := content.BlockText(m.Content)
 		if m.Role != "user" && m.Role != "assistant" || err != nil {
 			return nil, transport.BadReply("a message of its prompt has no role or no content", nil)
@@ -140,9 +140,9 @@ func decodeMessages(raw json.RawMessage) ([]PromptMessage, *transport.Failure) {
 	return out, nil
 }
 
-// doWithRetry sends a request on behalf of who, and once more if its session turns out to be
+// doWithRetry sends a request on behalf of the user, and once more if its session turns out to be
 // lost.
-func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
+func (s *server) doWithRetry(ctx context.Context, user auth.Identity, send session.RequestFunc) (json.RawMessage, *transport.Failure) {
 	if !s.isLive() {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "it is not in use", NotRun: true}
 	}
@@ -153,7 +153,7 @@ func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send sessio
 		return nil, errReconfigured
 	}
 	defer s.drain.endCall()
-	on, leave, f := s.routeFor(who)
+	route, leave, f := s.routeFor(user)
 	if f != nil {
 		return nil, f
 	}
@@ -161,18 +161,18 @@ func (s *server) doWithRetry(ctx context.Context, who auth.Identity, send sessio
 	deadline := time.Now().Add(s.cfg.Timeout)
 	for try := 0; ; try++ {
 		handshakeCtx, stop := context.WithDeadlineCause(ctx, deadline, transport.ErrTimeout)
-		used, f := on.pool.GetSession(handshakeCtx)
+		used, failure := route.pool.GetSession(handshakeCtx)
 		stop()
-		if f != nil {
-			return nil, f
+		if failure != nil {
+			return nil, failure
 		}
-		result, f := used.Do(ctx, on.tokens, deadline, send)
-		if f == nil || !f.Lost {
-			return result, f
+		result, failure := used.Do(ctx, route.tokens, deadline, send)
+		if failure == nil || !failure.Lost {
+			return result, failure
 		}
-		on.pool.DropSession(used)
+		route.pool.DropSession(used)
 		if try > 0 {
-			return result, f
+			return result, failure
 		}
 	}
 }

@@ -67,19 +67,19 @@ func (c *Client) applyServers(servers []config.Server) (left []*server) {
 	byID := map[int]*server{}
 	replaced := map[int]int{} // id of a new server → id of the server that it replaces
 	for i, cfg := range servers {
-		s := before[cfg.Name]
-		if s == nil || !reflect.DeepEqual(s.given, cfg) {
+		srv := before[cfg.Name]
+		if srv == nil || !reflect.DeepEqual(srv.given, cfg) {
 			c.lastID++
 			next[i] = newServer(c, c.lastID, cfg)
-			if s != nil && next[i].isLive() && catalog.Endpoint(&s.cfg) == catalog.Endpoint(&cfg) {
-				replaced[c.lastID] = s.id
+			if srv != nil && next[i].isLive() && catalog.Endpoint(&srv.cfg) == catalog.Endpoint(&cfg) {
+				replaced[c.lastID] = srv.id
 			}
-			if s != nil {
-				left = append(left, s)
+			if srv != nil {
+				left = append(left, srv)
 			}
 			byID[c.lastID] = next[i]
 		} else {
-			next[i] = s
+			next[i] = srv
 		}
 		delete(before, cfg.Name)
 		order[i] = next[i].id

@@ -21,15 +21,15 @@ const tooLargeDelay = 10 * time.Minute
 
 // newServer returns a server with the defaults filled in. If it is disabled or cannot be used, it
 // has no session pool (isLive is false) and only its status is reported.
-func newServer(c *Client, id int, cfg config.Server) *server {
+func newServer(client *Client, id int, cfg config.Server) *server {
 	given := cfg
 	cfg.Type = cfg.TransportType()
-	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, c.opts.MaxConcurrentCalls) // 0: adaptive
-	cfg.Timeout = orElse(cfg.Timeout, c.opts.Timeout)
+	cfg.MaxConcurrentCalls = orElse(cfg.MaxConcurrentCalls, client.opts.MaxConcurrentCalls) // 0: adaptive
+	cfg.Timeout = orElse(cfg.Timeout, client.opts.Timeout)
 	cfg.MaxTime = orElse(cfg.MaxTime, min(10*cfg.Timeout, config.MaxTimeout))
-	s := &server{
-		c: c, id: id, given: given, cfg: cfg,
-		log:   c.log.With("mcp_server", cfg.Name),
+	srv := &server{
+		c: client, id: id, given: given, cfg: cfg,
+		log:   client.log.With("mcp_server", cfg.Name),
 		calls: limiter.New(cfg.MaxConcurrentCalls),
 		wake:  make(chan struct{}, 1),
 		gone:  make(chan struct{}),
@@ -37,35 +37,35 @@ func newServer(c *Client, id int, cfg config.Server) *server {
 		state: Connecting,
 		since: time.Now(),
 	}
-	s.life, s.end = context.WithCancelCause(c.life)
+	srv.life, srv.end = context.WithCancelCause(client.life)
 	dial := dialers[cfg.Type]
 	switch {
 	case cfg.Disabled:
-		s.state = Disabled
-		return s
+		srv.state = Disabled
+		return srv
 	case dial == nil:
-		s.state, s.reason = Failed, "type "+cfg.Type+" is not supported by this build"
-		s.log.Warn("MCP server cannot be used", "reason", s.reason, help.Servers.Attr())
-		return s
+		srv.state, srv.reason = Failed, "type "+cfg.Type+" is not supported by this build"
+		srv.log.Warn("MCP server cannot be used", "reason", srv.reason, help.Servers.Attr())
+		return srv
 	}
 	var err error
-	if s.dialer, err = dial(cfg, c.opts); err != nil {
-		s.state, s.reason = Failed, "its configuration cannot be used"
-		return s
+	if srv.dialer, err = dial(cfg, client.opts); err != nil {
+		srv.state, srv.reason = Failed, "its configuration cannot be used"
+		return srv
 	}
-	s.pool = session.New(session.Options{
-		Life: s.life, Logger: s.log, Connect: s.dialer.connect, HandshakeTimeout: orElse(s.dialer.time, session.HandshakeTimeout),
+	srv.pool = session.New(session.Options{
+		Life: srv.life, Logger: srv.log, Connect: srv.dialer.connect, HandshakeTimeout: orElse(srv.dialer.time, session.HandshakeTimeout),
 		CacheResources: len(cfg.Resources) > 0, Subscribe: true, OverHTTP: cfg.Type == config.TypeHTTP,
-		OnConnected: s.wakeSupervisor, OnLost: func(f *transport.Failure) { s.setFailed(f) }, OnNotification: s.handleListChanged,
+		OnConnected: srv.wakeSupervisor, OnLost: func(f *transport.Failure) { srv.setFailed(f) }, OnNotification: srv.handleListChanged,
 	})
-	if s.dialer.delegation != nil {
-		s.callers = newUserSessions(s, *s.dialer.delegation)
-		s.reason = awaitCaller
-		if s.callers.consents != nil {
-			s.reason = awaitConsent
+	if srv.dialer.delegation != nil {
+		srv.callers = newUserSessions(srv, *srv.dialer.delegation)
+		srv.reason = awaitCaller
+		if srv.callers.consents != nil {
+			srv.reason = awaitConsent
 		}
 	}
-	return s
+	return srv
 }
 
 // isLive reports whether the server is enabled and its type supported.
@@ -92,13 +92,14 @@ func (s *server) superviseLoop() {
 			first = false
 		}
 		wait, untilWoken := s.nextRenewal()
-		switch left, delayed := s.pool.ReconnectDelay(); {
+		remaining, delayed := s.pool.ReconnectDelay()
+		switch {
 		case err != nil:
 			f, _ := errors.AsType[*transport.Failure](err)
 			wait, untilWoken = max(transport.Backoff(failures), f.RetryAfter()), false
 			failures++
 		case delayed:
-			wait, untilWoken = left, false
+			wait, untilWoken = remaining, false
 		default:
 			failures = 0
 		}
@@ -138,7 +139,7 @@ func (s *server) refreshTools(fresh bool) (err error) {
 	if _, delayed := s.pool.ReconnectDelay(); !fresh && (!due && s.isUpToDate() || delayed) {
 		return nil
 	}
-	l, used, f := s.listTools(s.pool)
+	list, used, f := s.listTools(s.pool)
 	if s.life.Err() != nil {
 		return context.Cause(s.life)
 	}
@@ -146,27 +147,33 @@ func (s *server) refreshTools(fresh bool) (err error) {
 		s.listFailed(f)
 		return &ServerError{Server: s.cfg.Name, Reason: f.Public, Err: f}
 	}
-	s.setConnected(l, used.Protocol(), used, changes)
+	s.setConnected(list, used.Protocol(), used, changes)
 	return nil
 }
 
 // setConnected records the list of tools from the session listed (nil if each user has sessions of
 // their own). changes is the number of change notifications when the list was requested.
-func (s *server) setConnected(l toolList, version string, listed *session.Session, changes int) {
-	n := s.c.catalog.SetTools(s.id, &s.cfg, l.tools)
-	defer s.storeToolNames(l.tools) // after the state has changed
+func (s *server) setConnected(list toolList, version string, listed *session.Session, changes int) {
+	n := s.c.catalog.SetTools(s.id, &s.cfg, list.tools)
+	defer s.storeToolNames(list.tools) // after the state has changed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state != Connected {
 		s.log.Info("MCP server connected", "protocol", version, "tools", n)
-		s.state, s.reason, s.since = Connected, "", time.Now()
+		s.state = Connected
+		s.reason = ""
+		s.since = time.Now()
 	}
 	if listed != nil {
 		s.instructions = listed.Instructions()
 	}
-	s.omitted, s.cut = l.omitted, l.cut
-	s.version, s.listed, s.away, s.tooLarge, s.down = version, listed, false, false, false
-	s.renewal.recordList(l.ttl, s.cfg.Pin, changes)
+	s.omitted, s.cut = list.omitted, list.cut
+	s.version = version
+	s.listed = listed
+	s.away = false
+	s.tooLarge = false
+	s.down = false
+	s.renewal.recordList(list.ttl, s.cfg.Pin, changes)
 }
 
 // listFailed records that the tools could not be listed. If the list was too large, calls of the
@@ -217,15 +224,15 @@ func (s *server) isUpToDate() bool {
 }
 
 // setFailed records that the server cannot be used now. It reports whether the state changed.
-func (s *server) setFailed(f *transport.Failure) bool {
+func (s *server) setFailed(failure *transport.Failure) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed, s.away = nil, f.Kind == Unavailable
+	s.listed, s.away = nil, failure.Kind == Unavailable
 	state := Failed
 	if s.version != "" {
 		state = Degraded
 	}
-	reason := f.StateReason()
+	reason := failure.StateReason()
 	if s.state == state && s.reason == reason {
 		return false
 	}
@@ -272,14 +279,14 @@ func (s *server) answerWaiters(waiters []refreshWaiter, err error) {
 }
 
 // refreshNow asks the supervisor for a new list and waits for it. For a server that is used on
-// behalf of its callers, it lists the tools with the token of who.
-func (s *server) refreshNow(ctx context.Context, who auth.Identity) error {
+// behalf of its callers, it lists the tools with the token of the user.
+func (s *server) refreshNow(ctx context.Context, user auth.Identity) error {
 	if !s.isLive() {
 		st := s.currentStatus()
 		return &ServerError{Server: s.cfg.Name, Reason: "it is " + string(st.State)}
 	}
 	if s.callers != nil {
-		return s.callers.listTools(ctx, who, true)
+		return s.callers.listTools(ctx, user, true)
 	}
 	return s.waitForRefresh(ctx, true)
 }
@@ -316,7 +323,9 @@ func (s *server) currentStatus() ServerStatus {
 	// breaker opened, since that shows that the server works again.
 	opened, reason, halfOpen := s.breaker.currentState()
 	if known := halfOpen && s.renewal.listed.After(opened); s.state == Connected && !opened.IsZero() && !known {
-		st.State, st.Since, st.Reason = Degraded, opened, reason
+		st.State = Degraded
+		st.Since = opened
+		st.Reason = reason
 	}
 	if n := len(disabled); n > 0 && st.State == Connected {
 		st.Reason = fmt.Sprintf("tools disabled until their definitions are accepted (answerd check): %d", n)

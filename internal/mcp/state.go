@@ -302,7 +302,7 @@ func (c *Client) serverByID(id int) *server {
 	return nil
 }
 
-// serverByName returns the configured server of that name, or nil.
+// serverByName returns the configured server with that name, or nil.
 func (c *Client) serverByName(name string) *server {
 	for _, s := range c.allServers() {
 		if s.cfg.Name == name {

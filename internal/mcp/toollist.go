@@ -26,29 +26,29 @@ type toolList struct {
 	cut     bool
 }
 
-// listTools requests the server's tools in a session of p, and once more if the session is lost
+// listTools requests the server's tools in a session of pool, and once more if the session is lost
 // meanwhile. It also returns the session that answered.
-func (s *server) listTools(p *session.Pool) (toolList, *session.Session, *transport.Failure) {
-	deadline := time.Now().Add(p.HandshakeTimeout + listTime)
+func (s *server) listTools(pool *session.Pool) (toolList, *session.Session, *transport.Failure) {
+	deadline := time.Now().Add(pool.HandshakeTimeout + listTime)
 	for try := 0; ; try++ {
 		ctx, stop := context.WithDeadlineCause(s.life, deadline, transport.ErrTimeout)
-		used, f := p.GetSession(ctx)
+		used, failure := pool.GetSession(ctx)
 		stop()
-		if f != nil {
-			return toolList{}, nil, f
+		if failure != nil {
+			return toolList{}, nil, failure
 		}
-		list, f := s.collectTools(used, deadline)
-		if f == nil {
-			list.tools, f = s.withResources(list.tools, used)
+		list, failure := s.collectTools(used, deadline)
+		if failure == nil {
+			list.tools, failure = s.withResources(list.tools, used)
 		}
-		if f == nil {
+		if failure == nil {
 			return list, used, nil
 		}
-		if f.Lost {
-			p.DropSession(used)
+		if failure.Lost {
+			pool.DropSession(used)
 		}
-		if !f.Lost || try > 0 {
-			return toolList{}, nil, f
+		if !failure.Lost || try > 0 {
+			return toolList{}, nil, failure
 		}
 	}
 }
@@ -59,29 +59,30 @@ func (s *server) collectTools(used *session.Session, deadline time.Time) (toolLi
 	var list toolList
 	listed := map[string]bool{}
 	left := s.c.opts.MaxToolBytes
-	pages, f := used.ListTools(deadline, left, func(raw json.RawMessage) bool {
-		if left -= len(raw); left < 0 {
+	pages, failure := used.ListTools(deadline, left, func(raw json.RawMessage) bool {
+		left -= len(raw)
+		if left < 0 {
 			list.omitted++
 			return false
 		}
-		t, err := catalog.Decode(raw)
+		tool, err := catalog.Decode(raw)
 		switch {
-		case err == nil && listed[t.Original]:
+		case err == nil && listed[tool.Original]:
 			err = errors.New("an earlier tool has the same name")
 		}
 		if err != nil {
-			s.log.Warn("MCP tool left out", "tool", wire.Printable(t.Original, 80), "reason", err.Error(), help.ToolLists.Attr())
+			s.log.Warn("MCP tool left out", "tool", wire.Printable(tool.Original, 80), "reason", err.Error(), help.ToolLists.Attr())
 			list.omitted++
 			return true
 		}
-		listed[t.Original] = true
-		t.Server = s.cfg.Name
-		list.tools = append(list.tools, t)
+		listed[tool.Original] = true
+		tool.Server = s.cfg.Name
+		list.tools = append(list.tools, tool)
 		return true
 	})
 	list.ttl, list.cut = pages.TTL, pages.Cut
 	if left < 0 || list.cut {
 		s.log.Warn("MCP tools left out", "kept", len(list.tools), "omitted", list.omitted, "more", list.cut, "max_bytes", s.c.opts.MaxToolBytes, help.ToolLists.Attr())
 	}
-	return list, f
+	return list, failure
 }

@@ -66,8 +66,8 @@ func (c *Client) loadToolNames(ctx context.Context, server string) (names []stri
 // storeToolNames stores the names that a server has listed, if this process has not stored the same names
 // before. An error is logged, and the next list is stored again.
 func (s *server) storeToolNames(tools []catalog.Tool) {
-	c := s.c
-	if c.opts.ToolNames == nil {
+	client := s.c
+	if client.opts.ToolNames == nil {
 		return
 	}
 	names := make([]string, len(tools))
@@ -75,25 +75,25 @@ func (s *server) storeToolNames(tools []catalog.Tool) {
 		names[i] = t.Original
 	}
 	slices.Sort(names)
-	c.names.mu.Lock()
-	last, ok := c.names.last[s.cfg.Name]
-	c.names.mu.Unlock()
+	client.names.mu.Lock()
+	last, ok := client.names.last[s.cfg.Name]
+	client.names.mu.Unlock()
 	if ok && slices.Equal(last, names) {
 		return
 	}
 	// Even if the Client is being closed, which waits: the next process needs the names.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(s.life), toolNamesTimeout)
 	defer stop()
-	if err := c.saveToolNames(ctx, s.cfg.Name, names); err != nil {
+	if err := client.saveToolNames(ctx, s.cfg.Name, names); err != nil {
 		s.log.Warn("the names of an MCP server's tools cannot be stored, so they are not reserved after a restart", "error", err)
 		return
 	}
-	c.names.mu.Lock()
-	defer c.names.mu.Unlock()
-	if c.names.last == nil {
-		c.names.last = make(map[string][]string)
+	client.names.mu.Lock()
+	defer client.names.mu.Unlock()
+	if client.names.last == nil {
+		client.names.last = make(map[string][]string)
 	}
-	c.names.last[s.cfg.Name] = names
+	client.names.last[s.cfg.Name] = names
 }
 
 // saveToolNames stores the names of a server's tools, as many as fit.

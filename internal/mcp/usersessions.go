@@ -24,8 +24,9 @@ const (
 // arrived.
 const awaitCaller = "its tools are listed with the first caller's token"
 
-func newUserSessions(s *server, b delegation) *userSessions {
-	c := &userSessions{s: s, delegation: b, turn: make(chan struct{}, 1)}
+// newUserSessions returns the sessions of a server that needs a token of each user, which the delegation gets.
+func newUserSessions(s *server, d delegation) *userSessions {
+	c := &userSessions{s: s, delegation: d, turn: make(chan struct{}, 1)}
 	c.sessions = lru.New[userKey](maxUserSessions, userSessionIdle, c.closeSession)
 	return c
 }
@@ -44,38 +45,39 @@ func (c *userSessions) expireLoop() {
 	}
 }
 
-// acceptsUser reports whether who has the token that the server's grant needs.
-func (c *userSessions) acceptsUser(who auth.Identity) bool {
-	return !c.takesToken || !who.Token.IsZero()
+// acceptsUser reports whether the user has the token that the server's grant needs.
+func (c *userSessions) acceptsUser(user auth.Identity) bool {
+	return !c.takesToken || !user.Token.IsZero()
 }
 
-// acquireSession returns the sessions of a user. They stay open at least until releaseSession.
-func (c *userSessions) acquireSession(who auth.Identity) (*userSession, *transport.Failure) {
-	if !c.acceptsUser(who) {
+// acquireSession returns the pool of a user's sessions, which it makes if there is none. The pool stays open at least
+// until releaseSession. It remembers the user's latest identity, whose token its requests send.
+func (c *userSessions) acquireSession(user auth.Identity) (*userSession, *transport.Failure) {
+	if !c.acceptsUser(user) {
 		return nil, &transport.Failure{Kind: Unavailable, NotRun: true, Err: transport.ErrCredentials,
 			Public: "it needs the caller's token, and the caller sent none"}
 	}
-	key := userKey{who.Issuer, who.Subject}
+	key := userKey{user.Issuer, user.Subject}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, &transport.Failure{Kind: Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
-	t, err := c.sessions.Acquire(key, func() *userSession {
-		t := &userSession{who: key}
+	acquired, err := c.sessions.Acquire(key, func() *userSession {
+		created := &userSession{who: key}
 		// OnLost does nothing: one user's lost session tells nothing about the server, and is
 		// replaced at the user's next request.
-		t.pool = session.New(session.Options{
-			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: userSessionTokens{c, t},
+		created.pool = session.New(session.Options{
+			Life: c.s.life, Logger: c.s.log, Connect: c.s.dialer.connect, HandshakeTimeout: session.HandshakeTimeout, Tokens: userSessionTokens{c, created},
 			OverHTTP: true, OnConnected: func() {}, OnLost: func(*transport.Failure) {}, OnNotification: c.s.handleListChanged,
 		})
-		return t
+		return created
 	})
 	if err != nil {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "too many users use it at a time", NotRun: true}
 	}
-	t.now = who
-	return t, nil
+	acquired.now = user
+	return acquired, nil
 }
 
 // isUserFailure reports whether f is caused by its caller's credentials, so that it tells nothing
@@ -135,29 +137,29 @@ func (c *userSessions) isKnown() bool {
 	return c.known
 }
 
-// listForNewUser lists the tools with the token of who if needsListing. It waits under ctx only for
+// listForNewUser lists the tools with the token of user if needsListing. It waits under ctx only for
 // the first list. If an older list exists or the server failed last time, it lists in the
 // background, because waiting would delay every question.
-func (c *userSessions) listForNewUser(ctx context.Context, who auth.Identity) {
+func (c *userSessions) listForNewUser(ctx context.Context, user auth.Identity) {
 	c.mu.Lock()
 	inBackground := c.known || c.failures > 0
 	c.mu.Unlock()
 	if !inBackground {
-		// The error is in the server's status already, or concerns only who.
-		_ = c.listTools(ctx, who, false)
+		// The error is in the server's status already, or concerns only user.
+		_ = c.listTools(ctx, user, false)
 		return
 	}
 	select {
 	case c.turn <- struct{}{}:
-		c.startListing(who, c.needsListing())
+		c.startListing(user, c.needsListing())
 	default: // the tools are being listed already
 	}
 }
 
-// listTools lists the tools with the token of who and waits for that under ctx. If they are known,
+// listTools lists the tools with the token of user and waits for that under ctx. If they are known,
 // it lists them again only with fresh. The error is a *ServerError, or the cause of the ended
 // context.
-func (c *userSessions) listTools(ctx context.Context, who auth.Identity, fresh bool) error {
+func (c *userSessions) listTools(ctx context.Context, user auth.Identity, fresh bool) error {
 	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -166,7 +168,7 @@ func (c *userSessions) listTools(ctx context.Context, who auth.Identity, fresh b
 		return context.Cause(c.s.life)
 	}
 	select {
-	case err := <-c.startListing(who, fresh):
+	case err := <-c.startListing(user, fresh):
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -175,7 +177,7 @@ func (c *userSessions) listTools(ctx context.Context, who auth.Identity, fresh b
 
 // startListing starts a goroutine that lists the tools, sends the result to the returned channel
 // and releases c.turn. The goroutine does not end with the caller. The caller must hold c.turn.
-func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error {
+func (c *userSessions) startListing(user auth.Identity, fresh bool) <-chan error {
 	done := make(chan error, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +190,7 @@ func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error 
 		done <- nil
 	default:
 		c.work.Go(func() {
-			err := c.refreshList(who)
+			err := c.refreshList(user)
 			<-c.turn
 			done <- err
 		})
@@ -198,45 +200,47 @@ func (c *userSessions) startListing(who auth.Identity, fresh bool) <-chan error 
 
 // refreshList lists the tools and sets the server's state. A refused token does not change the
 // state, since it tells nothing about the server.
-func (c *userSessions) refreshList(who auth.Identity) (err error) {
+func (c *userSessions) refreshList(user auth.Identity) (err error) {
 	defer transport.Recover(c.s.log, func(f *transport.Failure) {
 		c.s.setDown(f)
 		c.noteFailure(f)
 		err = &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
 	})
-	t, f := c.acquireSession(who)
-	if f != nil {
-		return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
+	t, failure := c.acquireSession(user)
+	if failure != nil {
+		return &ServerError{Server: c.s.cfg.Name, Reason: failure.Public, Err: failure}
 	}
 	defer c.releaseSession(t)
 	_, changes := c.s.isRenewalDue()
-	l, used, f := c.s.listTools(t.pool)
+	l, used, failure := c.s.listTools(t.pool)
 	switch {
 	case c.s.life.Err() != nil:
 		return context.Cause(c.s.life)
-	case f == nil:
+	case failure == nil:
 		c.s.setConnected(l, used.Protocol(), nil, changes)
 		c.noteFailure(nil)
 		return nil
-	case !c.s.isUserFailure(f):
-		c.s.setDown(f)
-		c.noteFailure(f)
+	case !c.s.isUserFailure(failure):
+		c.s.setDown(failure)
+		c.noteFailure(failure)
 	default:
-		c.offerSignIn(f)
+		c.offerSignIn(failure)
 	}
-	return &ServerError{Server: c.s.cfg.Name, Reason: f.Public, Err: f}
+	return &ServerError{Server: c.s.cfg.Name, Reason: failure.Public, Err: failure}
 }
 
 // noteFailure records the result of listing; nil is success. After each failure the next attempt is
 // delayed further.
-func (c *userSessions) noteFailure(f *transport.Failure) {
+func (c *userSessions) noteFailure(failure *transport.Failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f == nil {
-		c.known, c.failures, c.next = true, 0, time.Time{}
+	if failure == nil {
+		c.known = true
+		c.failures = 0
+		c.next = time.Time{}
 		return
 	}
-	c.next = time.Now().Add(max(transport.Backoff(c.failures), f.RetryAfter()))
+	c.next = time.Now().Add(max(transport.Backoff(c.failures), failure.RetryAfter()))
 	c.failures++
 }
 

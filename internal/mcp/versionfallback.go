@@ -22,7 +22,7 @@ var cannotAsk = regexp.MustCompile(`(?i)server-initiated requests is unavailable
 // way that the negotiated version does not have. Then the server's later sessions begin with 2025-11-25,
 // unless the version is configured. The failure is one that callWithRetry repeats if the tool may run
 // twice: what it did before it asked is not known.
-func (s *server) checkCannotAsk(b catalog.Resolved, used *session.Session, on callRoute, res *content.Result, f *transport.Failure) *transport.Failure {
+func (s *server) checkCannotAsk(tool catalog.Resolved, used *session.Session, route callRoute, res *content.Result, f *transport.Failure) *transport.Failure {
 	if used.Protocol() < transport.StatelessVersion || !cannotAsk.MatchString(failureText(res, f)) {
 		return nil
 	}
@@ -32,11 +32,11 @@ func (s *server) checkCannotAsk(b catalog.Resolved, used *session.Session, on ca
 		return failed
 	}
 	s.dialer.useInitialize()
-	if on.pool.DropSession(used) {
-		s.log.Warn("MCP server cannot ask the user with its protocol version, using 2025-11-25", "tool", b.Name, "protocol", used.Protocol())
+	if route.pool.DropSession(used) {
+		s.log.Warn("MCP server cannot ask the user with its protocol version, using 2025-11-25", "tool", tool.Name, "protocol", used.Protocol())
 	}
 	failed.Public += ". answerd uses that version from the next call on"
-	if a := b.Annotations; s.isRepeatable(b) || a != nil && (a.ReadOnly || a.Idempotent) {
+	if a := tool.Annotations; s.isRepeatable(tool) || a != nil && (a.ReadOnly || a.Idempotent) {
 		failed.NotRun, failed.Lost = true, true
 	}
 	return failed
