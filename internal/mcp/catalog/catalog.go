@@ -89,40 +89,40 @@ func New(log *slog.Logger) *Catalog {
 // tools of a removed server.
 func (c *Catalog) SetTools(id int, cfg *config.Server, tools []Tool) int {
 	c.compileSchemas(id, tools)
-	e := serverEntry{cfg: cfg, listed: tools}
+	entry := serverEntry{cfg: cfg, listed: tools}
 	if cfg.Pin {
 		// Compute digests before locking: definitions have up to 60 MiB, and calls wait for the lock.
-		e.digests = digestsOf(cfg, tools)
+		entry.digests = digestsOf(cfg, tools)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !slices.Contains(c.order, id) {
 		return 0
 	}
-	return c.storeLocked(id, e)
+	return c.storeLocked(id, entry)
 }
 
-// storeLocked filters the tools of e, stores it, and returns the number of tools that can be
+// storeLocked filters the tools of entry, stores it, and returns the number of tools that can be
 // called.
-func (c *Catalog) storeLocked(id int, e serverEntry) int {
+func (c *Catalog) storeLocked(id int, entry serverEntry) int {
 	// Filter before naming: a tool that is not offered must not take the name of one that is.
-	e.usable = slices.DeleteFunc(slices.Clone(e.listed), func(t Tool) bool {
+	entry.usable = slices.DeleteFunc(slices.Clone(entry.listed), func(t Tool) bool {
 		switch {
 		case t.ReadsResources: // a reconfigured server may offer no resources any more
-			return len(e.cfg.Resources) == 0
+			return len(entry.cfg.Resources) == 0
 		case t.SignsIn:
-			return e.cfg.Auth != config.AuthAuthorizationCode
+			return entry.cfg.Auth != config.AuthAuthorizationCode
 		}
-		return !isAllowed(e.cfg, t.Original)
+		return !isAllowed(entry.cfg, t.Original)
 	})
-	e.blocked = nil
-	if e.cfg.Pin {
-		e.usable, e.blocked = c.pins.splitAccepted(e.cfg, e.usable, e.digests)
-		c.logBlocked(e.cfg.Name, c.entries[id].blocked, e.blocked)
+	entry.blocked = nil
+	if entry.cfg.Pin {
+		entry.usable, entry.blocked = c.pins.splitAccepted(entry.cfg, entry.usable, entry.digests)
+		c.logBlocked(entry.cfg.Name, c.entries[id].blocked, entry.blocked)
 	}
-	c.entries[id] = e
+	c.entries[id] = entry
 	c.isStale = true
-	return len(e.usable)
+	return len(entry.usable)
 }
 
 // maxBlockedLogged bounds the log lines for one list of tools.
@@ -136,7 +136,8 @@ func (c *Catalog) logBlocked(server string, before, now []blockedTool) {
 		if slices.ContainsFunc(before, b.sameAs) {
 			continue
 		}
-		if lines++; lines <= maxBlockedLogged {
+		lines++
+		if lines <= maxBlockedLogged {
 			c.log.Warn("MCP tool disabled", "mcp_server", server, "tool", wire.Printable(b.Original, 80),
 				"reason", b.reason, "sha256", b.digest, "accepted_sha256", b.accepted, help.Pins.Attr())
 		}
@@ -253,9 +254,9 @@ func (c *Catalog) Offered() []Tool {
 	if len(c.reservedNames) > maxReservedNames {
 		c.reservedNames = map[string]toolID{} // a server keeps listing new tools, so start again
 	}
-	for name, b := range c.byName {
-		if b.Disabled == "" && b.Name == name {
-			c.reservedNames[name] = toolID{b.Server, b.Original}
+	for name, tool := range c.byName {
+		if tool.Disabled == "" && tool.Name == name { // not an alias
+			c.reservedNames[name] = toolID{tool.Server, tool.Original}
 		}
 	}
 	return c.offered
@@ -285,26 +286,28 @@ func (c *Catalog) rebuildLocked() {
 	c.offered = []Tool{} // not nil, so that JSON has an array
 	pending := map[string]bool{}
 	for _, id := range c.order {
-		e, ok := c.entries[id]
-		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!ok || e.isSignInAlone()) {
+		entry, ok := c.entries[id]
+		if cfg := c.configs[id]; cfg != nil && !cfg.Disabled && (!ok || entry.isSignInAlone()) {
 			maps.Copy(pending, c.namesBefore(cfg))
 		}
 		if !ok {
 			continue
 		}
-		n := toolNamer{cfg: e.cfg, isTaken: c.isTakenLocked, pending: pending}
+		n := toolNamer{cfg: entry.cfg, isTaken: c.isTakenLocked, pending: pending}
 		var own []Tool
-		for _, t := range n.sortTools(e.usable) {
-			name, clash := n.nameTool(t.Original)
-			if clash != "" && c.reservedNames[name] != (toolID{t.Server, t.Original}) { // log it once
-				c.log.Warn("MCP tool renamed", "mcp_server", t.Server, "tool", wire.Printable(t.Original, 80),
+		for _, tool := range n.sortTools(entry.usable) {
+			name, clash := n.nameTool(tool.Original)
+			if clash != "" && c.reservedNames[name] != (toolID{tool.Server, tool.Original}) { // log it once
+				c.log.Warn("MCP tool renamed", "mcp_server", tool.Server, "tool", wire.Printable(tool.Original, 80),
 					"name", name, "reason", clash, help.ToolLists.Attr())
 			}
-			t.Name, t.cfg, t.lazyVersion = name, e.cfg, &lazyDigest{}
-			t.NeedsApproval = needsApproval(e.cfg, t)
-			c.byName[name] = Resolved{Tool: t, ServerID: id}
-			if !e.cfg.Hidden {
-				own = append(own, t)
+			tool.Name = name
+			tool.cfg = entry.cfg
+			tool.lazyVersion = &lazyDigest{}
+			tool.NeedsApproval = needsApproval(entry.cfg, tool)
+			c.byName[name] = Resolved{Tool: tool, ServerID: id}
+			if !entry.cfg.Hidden {
+				own = append(own, tool)
 			}
 		}
 		slices.SortFunc(own, func(a, b Tool) int { return cmp.Compare(a.Name, b.Name) })
@@ -413,19 +416,19 @@ func (c *Catalog) compileSchemas(id int, tools []Tool) {
 		known[before[i].Original] = &before[i]
 	}
 	for i := range tools {
-		t := &tools[i]
-		old := known[t.Original]
-		if old != nil && bytes.Equal(old.InputSchema, t.InputSchema) {
-			t.inputSchema, t.Unchecked = old.inputSchema, old.Unchecked
+		tool := &tools[i]
+		old := known[tool.Original]
+		if old != nil && bytes.Equal(old.InputSchema, tool.InputSchema) {
+			tool.inputSchema, tool.Unchecked = old.inputSchema, old.Unchecked
 		} else {
-			t.inputSchema, t.Unchecked = c.compileSchema(t, "input", t.InputSchema)
+			tool.inputSchema, tool.Unchecked = c.compileSchema(tool, "input", tool.InputSchema)
 		}
 		switch {
-		case t.OutputSchema == nil:
-		case old != nil && bytes.Equal(old.OutputSchema, t.OutputSchema):
-			t.outputSchema = old.outputSchema
+		case tool.OutputSchema == nil:
+		case old != nil && bytes.Equal(old.OutputSchema, tool.OutputSchema):
+			tool.outputSchema = old.outputSchema
 		default:
-			t.outputSchema, _ = c.compileSchema(t, "output", t.OutputSchema)
+			tool.outputSchema, _ = c.compileSchema(tool, "output", tool.OutputSchema)
 		}
 	}
 }

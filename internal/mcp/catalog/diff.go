@@ -34,7 +34,8 @@ func diffLines(old, new []string) string {
 	for _, s := range commonLines(a, b) {
 		add('-', a[:s.a])
 		add('+', b[:s.b])
-		if a, b = a[s.a:], b[s.b:]; len(a) > 0 && len(b) > 0 {
+		a, b = a[s.a:], b[s.b:]
+		if len(a) > 0 && len(b) > 0 {
 			add(' ', a[:1])
 			a, b = a[1:], b[1:]
 		}

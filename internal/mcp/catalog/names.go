@@ -24,7 +24,7 @@ func sanitizeName(s string) string {
 	}, s), "_")
 }
 
-// isUnsafe reports whether model providers refuse r in the name of a tool.
+// isUnsafe reports whether model providers refuse the character in the name of a tool.
 func isUnsafe(r rune) bool {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
@@ -58,7 +58,8 @@ func providerSafe(s string, of toolID) string {
 	if s != "" && len(s) <= maxName && strings.IndexFunc(s, isUnsafe) < 0 {
 		return s
 	}
-	switch t := sanitizeName(s); {
+	t := sanitizeName(s)
+	switch {
 	case t == "":
 		return withDigest("tool", of)
 	case len(t) > maxName:
@@ -93,17 +94,18 @@ func (n *toolNamer) sortTools(tools []Tool) []Tool {
 	for _, t := range tools {
 		n.wanted[prefixedName(n.cfg, t.Original)]++
 	}
-	out := slices.Clone(tools)
-	slices.SortFunc(out, func(a, b Tool) int {
-		if x, y := n.isChanged(a.Original), n.isChanged(b.Original); x != y {
-			if x {
-				return 1
-			}
+	sorted := slices.Clone(tools)
+	slices.SortFunc(sorted, func(a, b Tool) int {
+		aChanged, bChanged := n.isChanged(a.Original), n.isChanged(b.Original)
+		switch {
+		case !aChanged && bChanged:
 			return -1
+		case aChanged && !bChanged:
+			return 1
 		}
 		return strings.Compare(a.Original, b.Original)
 	})
-	return out
+	return sorted
 }
 
 // isChanged reports whether the preferred name of a tool had to be changed to be safe.

@@ -122,9 +122,9 @@ func digestsOf(cfg *config.Server, tools []Tool) map[string]string {
 
 // splitAccepted splits a server's tools into those whose definitions are accepted and the others.
 func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests map[string]string) (usable []Tool, blocked []blockedTool) {
-	for _, t := range tools {
-		digest := digests[t.Original]
-		known, ok := p.servers[cfg.Name][t.Original]
+	for _, tool := range tools {
+		digest := digests[tool.Original]
+		known, ok := p.servers[cfg.Name][tool.Original]
 		reason := ""
 		switch {
 		case p.problem != "":
@@ -134,10 +134,10 @@ func (p *acceptedTools) splitAccepted(cfg *config.Server, tools []Tool, digests 
 		case known.SHA256 != digest:
 			reason = "its definition has changed since the operator accepted it"
 		default:
-			usable = append(usable, t)
+			usable = append(usable, tool)
 			continue
 		}
-		blocked = append(blocked, blockedTool{t, "the tool is disabled: " + reason, digest, known.SHA256})
+		blocked = append(blocked, blockedTool{tool, "the tool is disabled: " + reason, digest, known.SHA256})
 	}
 	return usable, blocked
 }
@@ -166,13 +166,13 @@ type PinChange struct {
 func (c *Catalog) PinChanges(path string) []PinChange {
 	accepted := readPinsFile(path)
 	var out []PinChange
-	for _, e := range c.pinnedEntries() {
-		known := accepted.servers[e.cfg.Name]
+	for _, entry := range c.pinnedEntries() {
+		known := accepted.servers[entry.cfg.Name]
 		var changes []PinChange
 		listed := map[string]bool{}
-		for _, t := range e.allTools() {
+		for _, t := range entry.allTools() {
 			listed[t.Original] = true
-			ch := PinChange{Server: e.cfg.Name, Tool: t.Original, Kind: PinNew, offered: newDefinition(e.cfg, t)}
+			ch := PinChange{Server: entry.cfg.Name, Tool: t.Original, Kind: PinNew, offered: newDefinition(entry.cfg, t)}
 			if p, ok := known[t.Original]; ok {
 				if p.SHA256 == ch.offered.digest() {
 					continue
@@ -183,7 +183,7 @@ func (c *Catalog) PinChanges(path string) []PinChange {
 		}
 		for name, p := range known {
 			if !listed[name] {
-				changes = append(changes, PinChange{Server: e.cfg.Name, Tool: name, Kind: PinRemoved, accepted: p.Definition})
+				changes = append(changes, PinChange{Server: entry.cfg.Name, Tool: name, Kind: PinRemoved, accepted: p.Definition})
 			}
 		}
 		slices.SortFunc(changes, func(a, b PinChange) int { return cmp.Compare(a.Tool, b.Tool) })
@@ -261,15 +261,15 @@ func (d definition) printedLines() []string {
 		text, _ := json.Marshal(d.Annotations) // four booleans
 		out = append(out, fmt.Sprintf("annotations: %s", text))
 	}
-	for _, s := range []struct {
+	for _, raw := range []struct {
 		name string
 		raw  json.RawMessage
 	}{{"input schema:", d.InputSchema}, {"output schema:", d.OutputSchema}} {
 		var b bytes.Buffer
-		if s.raw == nil || json.Indent(&b, canonicalJSON(s.raw), "  ", "  ") != nil {
+		if raw.raw == nil || json.Indent(&b, canonicalJSON(raw.raw), "  ", "  ") != nil {
 			continue
 		}
-		out = append(out, s.name)
+		out = append(out, raw.name)
 		out = append(out, strings.Split("  "+b.String(), "\n")...)
 	}
 	for i, line := range out {

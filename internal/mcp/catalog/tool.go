@@ -62,7 +62,7 @@ const (
 // white space, so the model sees the properties in the server's order. A tool without an input
 // schema accepts any object. External references in a schema are never fetched.
 func Decode(raw json.RawMessage) (Tool, error) {
-	var w struct {
+	var decoded struct {
 		Name         string          `json:"name"`
 		Title        string          `json:"title"`
 		Description  string          `json:"description"`
@@ -80,36 +80,36 @@ func Decode(raw json.RawMessage) (Tool, error) {
 	if !utf8.Valid(raw) {
 		return Tool{}, errors.New("it is not UTF-8")
 	}
-	if err := json.Unmarshal(raw, &w); err != nil {
+	if err := json.Unmarshal(raw, &decoded); err != nil {
 		return Tool{}, fmt.Errorf("it does not decode: %w", err)
 	}
-	t := Tool{Original: w.Name, Title: w.Title, Description: wire.Truncate(w.Description, MaxDescription)}
-	if err := CheckName(w.Name); err != nil {
-		return t, err
+	tool := Tool{Original: decoded.Name, Title: decoded.Title, Description: wire.Truncate(decoded.Description, MaxDescription)}
+	if err := CheckName(decoded.Name); err != nil {
+		return tool, err
 	}
-	if requiresTask(w.Execution) {
-		return t, errors.New("it can only be called as a task, which answerd does not do")
+	if requiresTask(decoded.Execution) {
+		return tool, errors.New("it can only be called as a task, which answerd does not do")
 	}
 	// annotations.title is where titles were before 2025-06-18.
-	if a := w.Annotations; a != nil {
-		t.Annotations = &Annotations{a.ReadOnly, a.Idempotent, a.Destructive, a.OpenWorld}
-		if t.Title == "" {
-			t.Title = a.Title
+	if a := decoded.Annotations; a != nil {
+		tool.Annotations = &Annotations{a.ReadOnly, a.Idempotent, a.Destructive, a.OpenWorld}
+		if tool.Title == "" {
+			tool.Title = a.Title
 		}
 	}
-	t.Title = wire.Truncate(t.Title, MaxTitle)
+	tool.Title = wire.Truncate(tool.Title, MaxTitle)
 	var err error
-	if t.InputSchema, err = schema.BoundedObject(w.InputSchema); err != nil {
-		return t, fmt.Errorf("its inputSchema %w", err)
+	if tool.InputSchema, err = schema.BoundedObject(decoded.InputSchema); err != nil {
+		return tool, fmt.Errorf("its inputSchema %w", err)
 	}
-	if _, err = HeaderParams(t.InputSchema); err != nil {
-		return t, fmt.Errorf("its inputSchema: %w", err)
+	if _, err = HeaderParams(tool.InputSchema); err != nil {
+		return tool, fmt.Errorf("its inputSchema: %w", err)
 	}
 	// A call works without an output schema, so a bad one does not remove the tool.
-	if out, err := schema.Bounded(w.OutputSchema); err == nil {
-		t.OutputSchema = out
+	if out, err := schema.Bounded(decoded.OutputSchema); err == nil {
+		tool.OutputSchema = out
 	}
-	return t, nil
+	return tool, nil
 }
 
 // requiresTask reports whether a server accepts calls of a tool only as tasks, which answerd does
@@ -180,19 +180,19 @@ func (t Tool) SchemaExcerpt(wrong []schema.Problem, n int) string {
 	return schema.Excerpt(t.InputSchema, wrong, n)
 }
 
-// needsApproval reports whether a person must approve calls of t. The server's annotations count
+// needsApproval reports whether a person must approve calls of tool. The server's annotations count
 // only for ApproveDestructive. AutoApprove overrides Approval, but neither overrides ApproveTools.
-func needsApproval(s *config.Server, t Tool) bool {
+func needsApproval(server *config.Server, tool Tool) bool {
 	matches := func(globs []string) bool {
-		return MatchAny(globs, t.Original, prefixedName(s, t.Original), nameWithServer(s, t.Original), t.Name)
+		return MatchAny(globs, tool.Original, prefixedName(server, tool.Original), nameWithServer(server, tool.Original), tool.Name)
 	}
 	switch {
-	case t.SignsIn: // signing in is itself a consent of the person
+	case tool.SignsIn: // signing in is itself a consent of the person
 		return false
-	case matches(s.ApproveTools):
+	case matches(server.ApproveTools):
 		return true
 	}
-	return t.IsSelectedBy(s.Approval) && !matches(s.AutoApprove)
+	return tool.IsSelectedBy(server.Approval) && !matches(server.AutoApprove)
 }
 
 // IsSelectedBy reports whether approval alone makes a person approve the calls of the tool.
@@ -220,20 +220,21 @@ type lazyDigest struct {
 	digest string
 }
 
-// Restore returns a tool that was stored with its version, ready to check arguments and results.
-func Restore(t Tool, version string) Tool {
-	t.inputSchema, t.outputSchema = nil, nil
-	if s, err := schema.Compile(t.InputSchema); err == nil {
-		t.inputSchema = s
+// Restore returns a tool that was stored with its version, ready to check arguments and results. As for a listed tool,
+// a schema that does not compile checks nothing.
+func Restore(tool Tool, version string) Tool {
+	tool.inputSchema, tool.outputSchema = nil, nil
+	if compiled, err := schema.Compile(tool.InputSchema); err == nil {
+		tool.inputSchema = compiled
 	}
-	if t.OutputSchema != nil {
-		if s, err := schema.Compile(t.OutputSchema); err == nil {
-			t.outputSchema = s
+	if tool.OutputSchema != nil {
+		if compiled, err := schema.Compile(tool.OutputSchema); err == nil {
+			tool.outputSchema = compiled
 		}
 	}
-	t.lazyVersion = &lazyDigest{digest: version}
-	t.lazyVersion.once.Do(func() {})
-	return t
+	tool.lazyVersion = &lazyDigest{digest: version}
+	tool.lazyVersion.once.Do(func() {}) // the version is known, so it is never computed
+	return tool
 }
 
 // Version returns the SHA-256 of the tool's definition, in hex, as in the file of pins. It returns
