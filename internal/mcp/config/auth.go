@@ -55,7 +55,7 @@ func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == Aut
 
 // parseAuth reads the field auth. A member that exists but is for other types is an error and not a
 // warning: an operator who writes a client secret, for example, expects it to be used.
-func parseAuth(s *Server, v jsonValue) error {
+func parseAuth(server *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
@@ -69,16 +69,17 @@ func parseAuth(s *Server, v jsonValue) error {
 		if err != nil {
 			return err
 		}
-		if s.Auth = AuthType(t); !slices.Contains(authTypes, s.Auth) {
+		server.Auth = AuthType(t)
+		if !slices.Contains(authTypes, server.Auth) {
 			return f.errorf(authTypesText)
 		}
 	}
 	// Cursor writes an OAuth client into auth, without a type. Signing in must be configured here.
-	if s.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
+	if server.Auth == "" && slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "CLIENT_ID" }) {
 		v.reader.warn(v.errorf("the OAuth client of another host is not used; see type authorization_code").Error())
 		return nil
 	}
-	if s.Auth == "" {
+	if server.Auth == "" {
 		return v.errorf("has no type")
 	}
 	for _, f := range fields {
@@ -87,10 +88,10 @@ func parseAuth(s *Server, v jsonValue) error {
 		case f.name == "type":
 		case !ok:
 			f.warnUnknown()
-		case !slices.Contains(known.types, s.Auth):
-			return f.errorf("is not for auth type %s", s.Auth)
+		case !slices.Contains(known.types, server.Auth):
+			return f.errorf("is not for auth type %s", server.Auth)
 		default:
-			if err := known.read(&s.Grant, f); err != nil {
+			if err := known.read(&server.Grant, f); err != nil {
 				return err
 			}
 		}
@@ -136,7 +137,9 @@ func (s *Server) HTTPURL() string {
 	if err != nil {
 		return "" // cannot happen: checkURL has parsed it
 	}
-	u.RawQuery, u.ForceQuery, u.Fragment = "", false, ""
+	u.RawQuery = ""
+	u.ForceQuery = false
+	u.Fragment = ""
 	if scheme, ok := map[string]string{"ws": "http", "wss": "https"}[u.Scheme]; ok {
 		u.Scheme = scheme // the token is sent in the handshake, which is an HTTP request
 	}
@@ -228,19 +231,19 @@ func (g *Grant) readSubjectTokenType(v jsonValue) error {
 }
 
 // checkGrant returns the first mistake in the grant of a server with this type, or nil.
-func (g *Grant) checkGrant(t AuthType) *fieldError {
-	if f := g.checkClient(t); f != nil {
+func (g *Grant) checkGrant(authType AuthType) *fieldError {
+	if f := g.checkClient(authType); f != nil {
 		return f
 	}
-	if f := g.checkEndpoints(t); f != nil {
+	if f := g.checkEndpoints(authType); f != nil {
 		return f
 	}
 	switch {
-	case t == AuthJWTBearer && g.Assertion.IsZero() == (g.AssertionFile == ""):
+	case authType == AuthJWTBearer && g.Assertion.IsZero() == (g.AssertionFile == ""):
 		return fieldErrorf("auth", "needs assertion or assertionFile")
-	case t == AuthEnterprise && g.IdPTokenURL == "":
+	case authType == AuthEnterprise && g.IdPTokenURL == "":
 		return fieldErrorf("auth.idpTokenUrl", "is missing")
-	case t == AuthEnterprise && g.IdPClientID == "":
+	case authType == AuthEnterprise && g.IdPClientID == "":
 		return fieldErrorf("auth.idpClientId", "is missing")
 	}
 	// RFC 8707 section 2: an absolute URI without a fragment.

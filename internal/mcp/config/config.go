@@ -309,22 +309,22 @@ func (s *Server) checkURL(hasServiceToken bool) *fieldError {
 	if s.Type == TypeWebSocket {
 		plain, encrypted = "ws", "wss"
 	}
-	u, err := url.Parse(s.URL)
+	parsed, err := url.Parse(s.URL)
 	switch {
 	case s.URL == "":
 		return fieldErrorf("url", "is missing")
 	case err != nil:
 		return fieldErrorf("url", "is not a URL") // the parser's error would quote it
-	case u.Scheme != plain && u.Scheme != encrypted:
+	case parsed.Scheme != plain && parsed.Scheme != encrypted:
 		return fieldErrorf("url", "must begin with %s:// or %s://", plain, encrypted)
-	case u.Host == "" || u.Hostname() == "":
+	case parsed.Host == "" || parsed.Hostname() == "":
 		return fieldErrorf("url", "has no host")
-	case u.User != nil:
+	case parsed.User != nil:
 		return fieldErrorf("url", "must not hold a user or password")
-	case u.Fragment != "" || strings.Contains(s.URL, "#"):
+	case parsed.Fragment != "" || strings.Contains(s.URL, "#"):
 		return fieldErrorf("url", "must not have a fragment")
 	}
-	if u.Scheme == encrypted || IsLoopback(u.Hostname()) {
+	if parsed.Scheme == encrypted || IsLoopback(parsed.Hostname()) {
 		return nil
 	}
 	switch {

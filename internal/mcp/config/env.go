@@ -46,7 +46,7 @@ func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 
 // parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and
 // Cursor. Variables of env override it.
-func parseEnvFile(s *Server, v jsonValue) error {
+func parseEnvFile(server *Server, v jsonValue) error {
 	name, err := v.readString()
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func parseEnvFile(s *Server, v jsonValue) error {
 	for name, value := range variables {
 		env[name] = auth.NewSecret(value)
 	}
-	s.setEnv(env, false)
+	server.setEnv(env, false)
 	return nil
 }
 
@@ -77,7 +77,8 @@ func ReadEnv(text string) (map[string]string, error) {
 			continue
 		}
 		name, value, ok := strings.Cut(line, "=")
-		if name = strings.TrimSpace(name); !ok || !isVariableName(name) {
+		name = strings.TrimSpace(name)
+		if !ok || !isVariableName(name) {
 			return nil, fmt.Errorf("line %d of that file is not NAME=value", i+1)
 		}
 		env[name] = unquoteEnv(strings.TrimSpace(value))
@@ -106,7 +107,8 @@ func closingQuote(value string) int {
 		return 0
 	}
 	for i := 1; i < len(value); i++ {
-		switch rest := strings.TrimSpace(value[i+1:]); {
+		rest := strings.TrimSpace(value[i+1:])
+		switch {
 		case value[i] == '\\' && value[0] == '"':
 			i++ // an escaped character
 		case value[i] == value[0] && (rest == "" || rest[0] == '#'):

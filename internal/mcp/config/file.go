@@ -17,8 +17,8 @@ import (
 // checked without a token of the service, which Parse does not know about; mcp.New checks them again
 // with it.
 func Parse(data []byte, getenv func(string) string) (servers []Server, warnings []string, err error) {
-	r := &fileReader{getenv: getenv, inputs: map[string]string{}}
-	top, err := parseJSON(data, r)
+	reader := &fileReader{getenv: getenv, inputs: map[string]string{}}
+	top, err := parseJSON(data, reader)
 	if err == nil {
 		servers, err = parseFile(top)
 	}
@@ -28,10 +28,10 @@ func Parse(data []byte, getenv func(string) string) (servers []Server, warnings 
 	if err != nil {
 		return nil, nil, fmt.Errorf("mcp.json: %w", err)
 	}
-	if r.more > 0 {
-		r.warnings = append(r.warnings, fmt.Sprintf("%d more warnings", r.more))
+	if reader.more > 0 {
+		reader.warnings = append(reader.warnings, fmt.Sprintf("%d more warnings", reader.more))
 	}
-	return servers, r.warnings, nil
+	return servers, reader.warnings, nil
 }
 
 // parseFile reads the servers of a file of any of the three forms.
@@ -174,14 +174,15 @@ func parseHeaders(s *Server, v jsonValue) (err error) {
 
 // parseMeta reads the field meta. An empty list is not the same as none.
 func parseMeta(s *Server, v jsonValue) (err error) {
-	if s.Meta, err = v.readStringList(); s.Meta == nil && !v.isNull() {
+	s.Meta, err = v.readStringList()
+	if s.Meta == nil && !v.isNull() {
 		s.Meta = []string{}
 	}
 	return err
 }
 
 // parseTLS reads the field tls.
-func parseTLS(s *Server, v jsonValue) error {
+func parseTLS(server *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
@@ -189,11 +190,11 @@ func parseTLS(s *Server, v jsonValue) error {
 	for _, f := range fields {
 		switch f.name {
 		case "caFile":
-			s.TLS.CAFile, err = f.readString()
+			server.TLS.CAFile, err = f.readString()
 		case "certFile":
-			s.TLS.CertFile, err = f.readString()
+			server.TLS.CertFile, err = f.readString()
 		case "keyFile":
-			s.TLS.KeyFile, err = f.readString()
+			server.TLS.KeyFile, err = f.readString()
 		default:
 			f.warnUnknown()
 		}
@@ -216,19 +217,19 @@ func parseType(s *Server, v jsonValue) error {
 // parseServer reads one member of mcpServers. Its name is the server's name.
 func parseServer(v jsonValue) (Server, error) {
 	v.path = fmt.Sprintf("server %.80q", v.name)
-	s := Server{Name: v.name}
+	server := Server{Name: v.name}
 	fields, err := v.readObject()
 	if err != nil {
-		return s, err
+		return server, err
 	}
 	// Gemini CLI prefers httpUrl if a server has both.
 	if slices.ContainsFunc(fields, func(f jsonValue) bool { return f.name == "httpUrl" }) {
 		fields = slices.DeleteFunc(fields, func(f jsonValue) bool { return f.name == "url" })
 	}
-	if err := applyFields(&s, fields, serverFields); err != nil {
-		return s, err
+	if err := applyFields(&server, fields, serverFields); err != nil {
+		return server, err
 	}
-	return s, s.completeServer(v, fields)
+	return server, server.completeServer(v, fields)
 }
 
 // applyFields reads fields into s, each with its reader in setters, in the order of the file. Of two
@@ -278,7 +279,7 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}}
 
 // parseTools reads the field tools: the tools that may be called, and those that need approval.
-func parseTools(s *Server, v jsonValue) error {
+func parseTools(server *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
@@ -286,11 +287,11 @@ func parseTools(s *Server, v jsonValue) error {
 	for _, f := range fields {
 		switch f.name {
 		case "allow":
-			err = f.appendStrings(&s.AllowTools)
+			err = f.appendStrings(&server.AllowTools)
 		case "deny":
-			err = f.appendStrings(&s.DenyTools)
+			err = f.appendStrings(&server.DenyTools)
 		case "approve":
-			s.ApproveTools, err = f.readStringList()
+			server.ApproveTools, err = f.readStringList()
 		default:
 			f.warnUnknown()
 		}
@@ -391,41 +392,41 @@ func parseSeedFile(fields []jsonValue) ([]Server, error) {
 
 // parseSeedServer reads one server on top of the defaults.
 func parseSeedServer(v jsonValue, defaults Server) (Server, error) {
-	s := defaults
+	server := defaults
 	fields, err := v.readObject()
 	if err != nil {
-		return s, err
+		return server, err
 	}
 	for _, f := range fields { // the server's name is the id, or the name if there is no id
-		if f.name == "id" || f.name == "name" && s.Name == "" {
-			if s.Name, err = f.readString(); err != nil {
-				return s, err
+		if f.name == "id" || f.name == "name" && server.Name == "" {
+			if server.Name, err = f.readString(); err != nil {
+				return server, err
 			}
 		}
 	}
-	if s.Name != "" {
-		v.path = fmt.Sprintf("server %.80q", s.Name)
+	if server.Name != "" {
+		v.path = fmt.Sprintf("server %.80q", server.Name)
 		if fields, err = v.readObject(); err != nil {
-			return s, err
+			return server, err
 		}
 	}
-	if err := applyFields(&s, fields, seedServerFields); err != nil {
-		return s, err
+	if err := applyFields(&server, fields, seedServerFields); err != nil {
+		return server, err
 	}
 	// The smaller of the two limits the whole call. It is absolute: progress does not extend it.
-	if limit := max(s.Timeout, s.MaxTime); limit > 0 {
-		for _, d := range []time.Duration{s.Timeout, s.MaxTime} {
+	if limit := max(server.Timeout, server.MaxTime); limit > 0 {
+		for _, d := range []time.Duration{server.Timeout, server.MaxTime} {
 			if d > 0 {
 				limit = min(limit, d)
 			}
 		}
-		s.Timeout, s.MaxTime = limit, limit
+		server.Timeout, server.MaxTime = limit, limit
 	}
-	return s, s.completeServer(v, fields)
+	return server, server.completeServer(v, fields)
 }
 
 // parseSource reads the field source, which describes how the server is reached.
-func parseSource(s *Server, v jsonValue) error {
+func parseSource(server *Server, v jsonValue) error {
 	fields, err := v.readObject()
 	if err != nil {
 		return err
@@ -433,14 +434,14 @@ func parseSource(s *Server, v jsonValue) error {
 	// In serde's default representation of an enum, the name of the only member is the type.
 	if len(fields) == 1 && fields[0].raw.Kind() == '{' {
 		tag := fields[0]
-		if s.Type, err = tag.parseTransportType(tag.name); err != nil {
+		if server.Type, err = tag.parseTransportType(tag.name); err != nil {
 			return err
 		}
 		if fields, err = tag.readObject(); err != nil {
 			return err
 		}
 	}
-	return applyFields(s, fields, seedSourceFields)
+	return applyFields(server, fields, seedSourceFields)
 }
 
 // parseTransportType returns the transport type for s, in any of the spellings that MCP hosts use.

@@ -70,20 +70,21 @@ func parseJSON(data []byte, reader *fileReader) (jsonValue, error) {
 	}
 	data = blankComments(bytes.TrimPrefix(data, []byte(byteOrderMark)))
 	dec := jsontext.NewDecoder(bytes.NewBuffer(data))
-	for complete := false; ; complete = dec.StackDepth() == 0 {
-		_, err := dec.ReadToken()
-		switch {
-		case complete && errors.Is(err, io.EOF):
-			at := len(data) - len(bytes.TrimLeft(data, " \t\r\n"))
-			return jsonValue{file: data, raw: data, nameOffset: at, path: "the file", reader: reader}, nil
-		case complete:
-			return jsonValue{}, fmt.Errorf("line %d: there is more text after the JSON", lineNumber(data, int(dec.InputOffset())))
-		case err != nil:
+	isComplete := false
+	for !isComplete {
+		if _, err := dec.ReadToken(); err != nil {
 			return jsonValue{}, syntaxError(data, err)
-		case dec.StackDepth() > maxFileDepth:
+		}
+		if dec.StackDepth() > maxFileDepth {
 			return jsonValue{}, fmt.Errorf("line %d: nested deeper than %d levels", lineNumber(data, int(dec.InputOffset())), maxFileDepth)
 		}
+		isComplete = dec.StackDepth() == 0
 	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return jsonValue{}, fmt.Errorf("line %d: there is more text after the JSON", lineNumber(data, int(dec.InputOffset())))
+	}
+	start := len(data) - len(bytes.TrimLeft(data, " \t\r\n"))
+	return jsonValue{file: data, raw: data, nameOffset: start, path: "the file", reader: reader}, nil
 }
 
 // blankComments returns data with comments replaced by spaces, so that offsets and line numbers
