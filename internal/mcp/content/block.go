@@ -52,25 +52,25 @@ func (r *Result) parsedBlocks() []contentBlock {
 }
 
 // readBlock finds the members of the next content block of dec, which decodes raw.
-func readBlock(dec *jsontext.Decoder, raw []byte) (b contentBlock, err error) {
+func readBlock(dec *jsontext.Decoder, raw []byte) (block contentBlock, err error) {
 	before := int(dec.InputOffset())
 	err = wire.Object(dec, func(name string) (err error) {
 		switch name {
 		case "type":
-			b.typeJSON, err = wire.ReadRaw(dec, raw)
+			block.typeJSON, err = wire.ReadRaw(dec, raw)
 		case "text":
-			b.textJSON, err = wire.ReadRaw(dec, raw)
+			block.textJSON, err = wire.ReadRaw(dec, raw)
 		case "mimeType":
-			b.mimeJSON, err = wire.ReadRaw(dec, raw)
+			block.mimeJSON, err = wire.ReadRaw(dec, raw)
 		case "data":
-			b.dataJSON, err = wire.ReadRaw(dec, raw)
+			block.dataJSON, err = wire.ReadRaw(dec, raw)
 		default:
 			err = dec.SkipValue()
 		}
 		return err
 	})
-	b.raw = bytes.TrimLeft(raw[before:dec.InputOffset():dec.InputOffset()], ", \t\r\n")
-	return b, err
+	block.raw = bytes.TrimLeft(raw[before:dec.InputOffset():dec.InputOffset()], ", \t\r\n")
+	return block, err
 }
 
 // parseMembers decodes the members that readBlock has found. A block that lacks a required member
@@ -79,7 +79,8 @@ func (b *contentBlock) parseMembers() {
 	name, isRead := wire.Text(b.typeJSON)
 	switch name {
 	case "text":
-		if b.Text, isRead = wire.Text(b.textJSON); b.Text == "" {
+		b.Text, isRead = wire.Text(b.textJSON)
+		if b.Text == "" {
 			b.textJSON = json.RawMessage(`""`)
 		}
 	case "image", "audio":

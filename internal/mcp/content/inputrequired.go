@@ -51,15 +51,15 @@ func DecodeInputRequired(result json.RawMessage) (in *InputRequired, ok bool) {
 	if !bytes.Contains(result, []byte(`"input_required"`)) { // do not decode a large result for this
 		return nil, false
 	}
-	var w struct {
+	var decoded struct {
 		ResultType string                  `json:"resultType"`
 		Requests   map[string]InputRequest `json:"inputRequests"`
 		State      string                  `json:"requestState"`
 	}
-	if json.Unmarshal(result, &w) != nil || w.ResultType != "input_required" || w.Requests == nil && w.State == "" {
+	if json.Unmarshal(result, &decoded) != nil || decoded.ResultType != "input_required" || decoded.Requests == nil && decoded.State == "" {
 		return nil, false
 	}
-	return &InputRequired{Requests: w.Requests, State: w.State}, true
+	return &InputRequired{Requests: decoded.Requests, State: decoded.State}, true
 }
 
 // IsTooLarge reports whether in exceeds MaxRequestState or MaxInputRequests.

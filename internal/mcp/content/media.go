@@ -83,7 +83,7 @@ var ErrMediaType = errors.New("this type cannot be shown")
 // must not be sent then, because an endpoint that refuses one part refuses the whole request.
 func (m *Media) Normalize() (*Media, error) {
 	name, _, err := mime.ParseMediaType(m.MIME)
-	f, known := mediaFormats[name]
+	format, known := mediaFormats[name]
 	if err != nil || !known {
 		return nil, ErrMediaType
 	}
@@ -95,10 +95,10 @@ func (m *Media) Normalize() (*Media, error) {
 	if err != nil {
 		return nil, errors.New("its data is not base64")
 	}
-	if !f.magic(head) {
-		return nil, fmt.Errorf("its data is not %s", f.mime)
+	if !format.magic(head) {
+		return nil, fmt.Errorf("its data is not %s", format.mime)
 	}
-	return &Media{MIME: f.mime, Data: data}, nil
+	return &Media{MIME: format.mime, Data: data}, nil
 }
 
 // checkBase64 checks that all of s is padded base64, and returns the first bytes of its data. It
@@ -122,5 +122,5 @@ func checkBase64(s string) (head string, err error) {
 	return head, nil
 }
 
-// IsImage reports whether m is an image. Otherwise it is audio.
+// IsImage reports whether the media is an image. Otherwise it is audio.
 func (m *Media) IsImage() bool { return strings.HasPrefix(m.MIME, "image/") }

@@ -56,15 +56,15 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
 	}
-	r := &Result{}
+	result := &Result{}
 	var isError, resultType json.RawMessage
 	dec := wire.NewDecoder(raw)
 	if err := wire.AtEnd(dec, wire.Object(dec, func(name string) (err error) {
 		switch name {
 		case "content":
-			return r.readBlocks(dec, raw)
+			return result.readBlocks(dec, raw)
 		case "structuredContent":
-			r.Structured, err = wire.ReadRaw(dec, raw)
+			result.Structured, err = wire.ReadRaw(dec, raw)
 		case "isError":
 			isError, err = wire.ReadRaw(dec, raw)
 		case "resultType":
@@ -83,14 +83,14 @@ func Decode(raw json.RawMessage) (*Result, error) {
 	if err := checkComplete(kind); err != nil {
 		return nil, err
 	}
-	if isError != nil && json.Unmarshal(isError, &r.IsError) != nil {
+	if isError != nil && json.Unmarshal(isError, &result.IsError) != nil {
 		return nil, &DecodeError{Reason: "its isError is not a boolean"}
 	}
 	// Some servers send null if there is no structured content. false, 0 and "" are values.
-	if string(r.Structured) == "null" {
-		r.Structured = nil
+	if string(result.Structured) == "null" {
+		result.Structured = nil
 	}
-	return r, r.checkDepth()
+	return result, result.checkDepth()
 }
 
 // readBlocks reads the list of content blocks. null counts as an empty list.
@@ -109,19 +109,19 @@ func (r *Result) readBlocks(dec *jsontext.Decoder, raw []byte) error {
 // DecodeResource decodes a resources/read result as the result of a call that embeds each of the
 // contents. The errors are those of Decode.
 func DecodeResource(raw json.RawMessage) (*Result, error) {
-	var w struct {
+	var decoded struct {
 		Contents   []json.RawMessage `json:"contents"`
 		ResultType string            `json:"resultType"`
 	}
 	raw = bytes.ToValidUTF8(raw, []byte("\uFFFD"))
-	if err := json.Unmarshal(raw, &w); err != nil {
+	if err := json.Unmarshal(raw, &decoded); err != nil {
 		return nil, &DecodeError{"its resource does not decode", err}
 	}
-	if err := checkComplete(w.ResultType); err != nil {
+	if err := checkComplete(decoded.ResultType); err != nil {
 		return nil, err
 	}
-	r := &Result{}
-	for _, c := range w.Contents {
+	result := &Result{}
+	for _, c := range decoded.Contents {
 		if len(c) == 0 || c[0] != '{' {
 			return nil, &DecodeError{Reason: "the contents of a resource are not objects"}
 		}
@@ -129,9 +129,9 @@ func DecodeResource(raw json.RawMessage) (*Result, error) {
 		if err != nil {
 			return nil, &DecodeError{"its resource does not encode", err}
 		}
-		r.Content = append(r.Content, block)
+		result.Content = append(result.Content, block)
 	}
-	return r, r.checkDepth()
+	return result, result.checkDepth()
 }
 
 // ErrInputRequired means that a result still asks for input after all round trips that a request
@@ -171,7 +171,8 @@ func (e *DecodeError) Unwrap() error { return e.Err }
 // Payload returns the result for a program: the structured content if there is any; or the text as
 // a JSON string if all content is text; or the array of content blocks.
 func (r *Result) Payload() json.RawMessage {
-	switch text, ok := r.textOnly(); {
+	text, ok := r.textOnly()
+	switch {
 	case r.Structured != nil:
 		return r.Structured
 	case ok && len(r.Content) == 1:
@@ -221,7 +222,7 @@ func joinArray(values []json.RawMessage) json.RawMessage {
 	return append(b, ']')
 }
 
-// checkDepth returns a *DepthError if a value of r is nested too deeply.
+// checkDepth returns a *DepthError if a value of the result is nested too deeply.
 func (r *Result) checkDepth() error {
 	for _, value := range append([]json.RawMessage{r.Structured}, r.Content...) {
 		if isDeeper(value, MaxDepth) {

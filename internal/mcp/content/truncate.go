@@ -29,57 +29,66 @@ type Truncated struct {
 // Truncate returns r within bounds. It replaces large binary blocks by links. If that is not
 // enough, it truncates texts, and then it omits blocks from the end. The payload repeats the
 // structured content or the content, so both get a share of the bytes.
-func (r *Result) Truncate(o TruncateOptions) Truncated {
+func (r *Result) Truncate(opts TruncateOptions) Truncated {
 	defer compute.Begin(r.Size())()
-	content, truncated := r.truncateContent(o, math.MaxInt)
-	b := Truncated{Content: content, Structured: r.Structured, Incomplete: truncated}
+	content, isCut := r.truncateContent(opts, math.MaxInt)
+	bounded := Truncated{Content: content, Structured: r.Structured, Incomplete: isCut}
 	// share is what remains for the content. The structured content counts twice, once in the payload;
 	// beyond a third of the bytes only its beginning stays, in the payload.
-	share := o.MaxBytes - 2*len(r.Structured)
-	if r.Structured == nil {
-		share = o.MaxBytes / 2
-	} else if third := o.MaxBytes / 3; len(r.Structured) > third {
-		share, b.Structured, b.Incomplete = third, nil, true
+	share := opts.MaxBytes - 2*len(r.Structured)
+	third := opts.MaxBytes / 3
+	switch {
+	case r.Structured == nil:
+		share = opts.MaxBytes / 2
+	case len(r.Structured) > third:
+		share = third
+		bounded.Structured = nil
+		bounded.Incomplete = true
 	}
 	if totalSize(content) > share {
-		b.Content, _ = r.truncateContent(o, share)
-		b.Incomplete = true
+		bounded.Content, _ = r.truncateContent(opts, share)
+		bounded.Incomplete = true
 	}
-	switch text, ok := r.textOnly(); {
+	text, isOneText := r.textOnly()
+	switch {
 	case r.Structured != nil:
-		b.Payload = TruncateValue(r.Structured, o.MaxBytes/3, o.URL)
-	case ok:
-		if !b.Incomplete {
-			b.Payload = r.Payload()
-			break
-		}
-		text, _ = TruncateText(text, share, o.URL)
-		b.Payload = wire.Quote(text)
+		bounded.Payload = TruncateValue(r.Structured, third, opts.URL)
+	case isOneText && !bounded.Incomplete:
+		bounded.Payload = r.Payload()
+	case isOneText:
+		text, _ = TruncateText(text, share, opts.URL)
+		bounded.Payload = wire.Quote(text)
 	default:
-		b.Payload = joinArray(b.Content)
+		bounded.Payload = joinArray(bounded.Content)
 	}
-	return b
+	return bounded
 }
 
-// truncateContent returns the content blocks in at most limit bytes, not counting the notes.
-func (r *Result) truncateContent(o TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
+// truncateContent returns the content blocks in at most limit bytes, not counting the notes. Binary blocks above
+// opts.MaxBinary are replaced by links. The first block that does not fit is cut if it is text, and everything after
+// it is omitted.
+func (r *Result) truncateContent(opts TruncateOptions, limit int) (out []json.RawMessage, truncated bool) {
 	out = make([]json.RawMessage, 0, len(r.Content))
-	for i, b := range r.parsedBlocks() {
-		raw := b.raw
-		if kind, mimeType, data := b.binaryData(); len(data) > o.MaxBinary {
-			raw, truncated = b.placeholderBlock(kind, mimeType, decodedSize(data), o.URL), true
+	for i, block := range r.parsedBlocks() {
+		raw := block.raw
+		if kind, mimeType, data := block.binaryData(); len(data) > opts.MaxBinary {
+			raw = block.placeholderBlock(kind, mimeType, decodedSize(data), opts.URL)
+			truncated = true
 		}
-		switch {
-		case len(raw) <= limit:
-			out, limit = append(out, raw), limit-len(raw)
+		if len(raw) <= limit {
+			out = append(out, raw)
+			limit -= len(raw)
 			continue
-		case (b.Type == "text" || b.Resource.Text != nil) && limit > minTextShown:
-			text, _ := TruncateText(b.placeholderText(), limit, o.URL)
-			out = append(out, TextBlock(text))
-			i++
 		}
-		if omitted := len(r.Content) - i; omitted > 0 {
-			out = append(out, TextBlock(fmt.Sprintf("[cut here: %d content blocks are left out%s]", omitted, fullResultNote(o.URL))))
+		omitted := len(r.Content) - i
+		isText := block.Type == "text" || block.Resource.Text != nil
+		if isText && limit > minTextShown {
+			text, _ := TruncateText(block.placeholderText(), limit, opts.URL)
+			out = append(out, TextBlock(text))
+			omitted--
+		}
+		if omitted > 0 {
+			out = append(out, TextBlock(fmt.Sprintf("[cut here: %d content blocks are left out%s]", omitted, fullResultNote(opts.URL))))
 		}
 		return out, true
 	}
@@ -153,7 +162,8 @@ func fittingPrefix(text string, limit int) int {
 	}
 	for i := 0; i < len(text); {
 		size, cost := 1, 1
-		switch c := text[i]; {
+		c := text[i]
+		switch {
 		case c >= utf8.RuneSelf:
 			var r rune
 			r, size = utf8.DecodeRuneInString(text[i:])
@@ -163,7 +173,8 @@ func fittingPrefix(text string, limit int) int {
 		case c < ' ':
 			cost = len(`\u0000`)
 		}
-		if limit -= cost; limit < 0 {
+		limit -= cost
+		if limit < 0 {
 			return i
 		}
 		i += size
