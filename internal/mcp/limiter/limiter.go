@@ -107,7 +107,9 @@ type sample struct {
 func New(fixed int) *Limiter {
 	l := &Limiter{limit: fixed, byCaller: map[string]*line{}}
 	if fixed == 0 {
-		l.adaptive, l.limit, l.tools = true, Min, map[string]*latency{}
+		l.adaptive = true
+		l.limit = Min
+		l.tools = map[string]*latency{}
 	}
 	return l
 }
@@ -136,10 +138,10 @@ type Ticket struct {
 func (l *Limiter) Enqueue(caller, tool string) *Ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := &Ticket{limiter: l, caller: caller, tool: tool, admitted: make(chan struct{})}
+	ticket := &Ticket{limiter: l, caller: caller, tool: tool, admitted: make(chan struct{})}
 	if l.inFlight < l.limit && len(l.lines) == 0 {
-		l.admitLocked(t)
-		return t
+		l.admitLocked(ticket)
+		return ticket
 	}
 	q := l.byCaller[caller]
 	if q == nil {
@@ -147,8 +149,8 @@ func (l *Limiter) Enqueue(caller, tool string) *Ticket {
 		l.byCaller[caller] = q
 		l.lines = append(l.lines, q)
 	}
-	q.tickets = append(q.tickets, t)
-	return t
+	q.tickets = append(q.tickets, ticket)
+	return ticket
 }
 
 // Admitted returns a channel that is closed when the call may begin.
@@ -163,31 +165,33 @@ func (t *Ticket) Exclude() {
 
 // End says that the call has ended, or leaves the queue if it has not begun. Only the first End of a
 // ticket counts.
-func (t *Ticket) End(o Outcome) {
-	l := t.limiter
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (t *Ticket) End(outcome Outcome) {
+	limiter := t.limiter
+	limiter.mu.Lock()
+	defer limiter.mu.Unlock()
 	switch {
 	case t.ended:
 		return
 	case t.began.IsZero():
 		t.ended = true
-		l.removeLocked(t)
+		limiter.removeLocked(t)
 		return
 	}
 	t.ended = true
-	l.inFlight--
-	if l.adaptive {
-		l.learnLocked(t, o, time.Now())
+	limiter.inFlight--
+	if limiter.adaptive {
+		limiter.learnLocked(t, outcome, time.Now())
 	}
-	for l.inFlight < l.limit && len(l.lines) > 0 {
-		l.admitLocked(l.nextLocked())
+	for limiter.inFlight < limiter.limit && len(limiter.lines) > 0 {
+		limiter.admitLocked(limiter.nextLocked())
 	}
 }
 
 func (l *Limiter) admitLocked(t *Ticket) {
 	l.inFlight++
-	t.began, t.round, t.few = time.Now(), l.round, l.inFlight <= Min
+	t.began = time.Now()
+	t.round = l.round
+	t.few = l.inFlight <= Min
 	close(t.admitted)
 }
 
@@ -196,21 +200,23 @@ func (l *Limiter) nextLocked() *Ticket {
 	q := l.lines[0]
 	l.lines[0] = nil
 	l.lines = l.lines[1:]
-	t := q.tickets[0]
+	ticket := q.tickets[0]
 	q.tickets[0] = nil
-	if q.tickets = q.tickets[1:]; len(q.tickets) > 0 {
+	q.tickets = q.tickets[1:]
+	if len(q.tickets) > 0 {
 		l.lines = append(l.lines, q)
 	} else {
 		delete(l.byCaller, q.caller)
 	}
-	return t
+	return ticket
 }
 
 // removeLocked removes a call from the queue.
 func (l *Limiter) removeLocked(t *Ticket) {
 	q := l.byCaller[t.caller]
 	i := slices.Index(q.tickets, t)
-	if q.tickets = slices.Delete(q.tickets, i, i+1); len(q.tickets) == 0 {
+	q.tickets = slices.Delete(q.tickets, i, i+1)
+	if len(q.tickets) == 0 {
 		delete(l.byCaller, t.caller)
 		i = slices.Index(l.lines, q)
 		l.lines = slices.Delete(l.lines, i, i+1)
@@ -218,30 +224,30 @@ func (l *Limiter) removeLocked(t *Ticket) {
 }
 
 // learnLocked counts a call that has ended, and changes the limit if enough is known.
-func (l *Limiter) learnLocked(t *Ticket, o Outcome, now time.Time) {
+func (l *Limiter) learnLocked(ticket *Ticket, outcome Outcome, now time.Time) {
 	switch {
-	case o == Overload:
+	case outcome == Overload:
 		// One decrease is enough for all calls that were in flight before it.
-		if t.round >= l.decreased {
+		if ticket.round >= l.decreased {
 			l.setLimitLocked(l.limit/2, now)
 		}
 		return
-	case o == Unknown || t.unclear:
+	case outcome == Unknown || ticket.unclear:
 		return
 	}
-	took := max(now.Sub(t.began), time.Microsecond).Seconds()
-	usual := l.tools[t.tool]
-	if t.few {
+	took := max(now.Sub(ticket.began), time.Microsecond).Seconds()
+	usual := l.tools[ticket.tool]
+	if ticket.few {
 		if usual == nil && len(l.tools) < maxTools {
 			usual = &latency{}
-			l.tools[t.tool] = usual
+			l.tools[ticket.tool] = usual
 		}
 		if usual != nil {
 			usual.calls++
 			usual.mean += (took - usual.mean) * max(weight, 1/float64(usual.calls))
 		}
 	}
-	if usual == nil || t.round != l.round {
+	if usual == nil || ticket.round != l.round {
 		return
 	}
 	l.sample.calls++
@@ -252,7 +258,8 @@ func (l *Limiter) learnLocked(t *Ticket, o Outcome, now time.Time) {
 	}
 	ratio := l.sample.took / l.sample.usual
 	grows := ratio <= target && len(l.lines) > 0 && !now.Before(l.held)
-	if l.sample = (sample{}); grows || ratio >= tooSlow {
+	l.sample = sample{}
+	if grows || ratio >= tooSlow {
 		l.setLimitLocked(int(float64(l.limit)*target/max(ratio, 1)), now)
 	}
 }
