@@ -117,7 +117,7 @@ func (c *callRegistry) refuseNew() {
 	c.closed = true
 }
 
-// sdkResult returns r as the SDK has it.
+// sdkResult returns the result in the type of the SDK.
 func sdkResult(r Result) *sdk.CallToolResult {
 	if len(r.InputRequests) == 0 {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}, StructuredContent: r.Structured, IsError: r.IsError}
@@ -129,7 +129,7 @@ func sdkResult(r Result) *sdk.CallToolResult {
 	return out
 }
 
-// sdkParams returns e as the SDK has it.
+// sdkParams returns the elicitation in the type of the SDK.
 func (e Elicitation) sdkParams() *sdk.ElicitParams {
 	if e.Mode == ModeURL {
 		return &sdk.ElicitParams{Mode: ModeURL, Message: e.Message, URL: e.URL, ElicitationID: e.ID}

@@ -77,48 +77,50 @@ type Handler struct {
 }
 
 // New returns a Handler. The caller must Close it.
-func New(o Options) *Handler {
-	if o.Heartbeat <= 0 {
-		o.Heartbeat = 15 * time.Second
+func New(opts Options) *Handler {
+	if opts.Heartbeat <= 0 {
+		opts.Heartbeat = 15 * time.Second
 	}
-	if o.MaxSessions <= 0 {
-		o.MaxSessions = 1024
+	if opts.MaxSessions <= 0 {
+		opts.MaxSessions = 1024
 	}
-	if o.SessionIdleTimeout <= 0 {
-		o.SessionIdleTimeout = 10 * time.Minute
+	if opts.SessionIdleTimeout <= 0 {
+		opts.SessionIdleTimeout = 10 * time.Minute
 	}
-	if o.Owner == nil {
-		o.Owner = func(*http.Request) string { return "" }
+	if opts.Owner == nil {
+		opts.Owner = func(*http.Request) string { return "" }
 	}
-	if o.ServerName == "" {
-		o.ServerName = o.Tool.Name
+	if opts.ServerName == "" {
+		opts.ServerName = opts.Tool.Name
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Handler{Options: o, calls: callRegistry{open: make(map[*Call]context.CancelCauseFunc)}}
+	h := &Handler{Options: opts, calls: callRegistry{open: make(map[*Call]context.CancelCauseFunc)}}
 	h.statelessServer, h.statefulServer = h.newSDKServer(), h.newSDKServer()
-	h.statelessHandler, h.statefulHandler = h.newTransport(h.statelessServer, true), h.newTransport(h.statefulServer, false)
+	h.statelessHandler = h.newTransport(h.statelessServer, true)
+	h.statefulHandler = h.newTransport(h.statefulServer, false)
 	return h
 }
 
 // newSDKServer returns an SDK server with the tool.
 func (h *Handler) newSDKServer() *sdk.Server {
-	s := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
+	server := sdk.NewServer(&sdk.Implementation{Name: h.ServerName, Title: h.Tool.Title, Version: h.Version}, &sdk.ServerOptions{
 		Instructions: h.Instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Logging: &sdk.LoggingCapabilities{}},
 		// Without further tools, the list is the same for every caller until the next release.
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) {
-			if c.TTLMs = int(time.Hour.Milliseconds()); h.MoreTools != nil {
+			c.TTLMs = int(time.Hour.Milliseconds())
+			if h.MoreTools != nil {
 				c.TTLMs, c.CacheScope = int(time.Minute.Milliseconds()), "private"
 			}
 		},
 	})
-	s.AddTool(h.Tool.sdkTool(), h.handleCall)
+	server.AddTool(h.Tool.sdkTool(), h.handleCall)
 	if h.MoreTools != nil {
-		s.AddReceivingMiddleware(h.serveMoreTools)
+		server.AddReceivingMiddleware(h.serveMoreTools)
 	}
-	return s
+	return server
 }
 
 func (t Tool) sdkTool() *sdk.Tool {
@@ -199,7 +201,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) hasSessionCapacity() bool {
 	n := 0
 	for range h.statefulServer.Sessions() {
-		if n++; n >= h.MaxSessions {
+		n++
+		if n >= h.MaxSessions {
 			return false
 		}
 	}
@@ -254,24 +257,24 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 		return nil, errors.New("a call without a request")
 	}
 	cr.stream.openStream()
-	c := &Call{
+	call := &Call{
 		Tool: req.Params.Name, Arguments: req.Params.Arguments, Meta: req.Params.Meta, Request: cr.request, RequestState: req.Params.RequestState,
 		req: req, ctx: ctx, session: req.Session.ID(), owner: h.Owner(cr.request),
 	}
-	if len(c.Arguments) == 0 {
-		c.Arguments = json.RawMessage("{}")
+	if len(call.Arguments) == 0 {
+		call.Arguments = json.RawMessage("{}")
 	}
-	c.OpenStream = c.session != ""
+	call.OpenStream = call.session != ""
 	if caps := req.ClientCapabilities(); caps != nil && caps.Elicitation != nil {
-		c.SupportsURL = caps.Elicitation.URL != nil
-		c.SupportsForm = caps.Elicitation.Form != nil || !c.SupportsURL // before URL mode existed, clients declared no mode
+		call.SupportsURL = caps.Elicitation.URL != nil
+		call.SupportsForm = caps.Elicitation.Form != nil || !call.SupportsURL // before URL mode existed, clients declared no mode
 	}
 	for id, given := range req.Params.InputResponses {
 		if r, ok := given.(*sdk.ElicitResult); ok {
-			if c.InputResponses == nil {
-				c.InputResponses = make(map[string]ElicitResult)
+			if call.InputResponses == nil {
+				call.InputResponses = make(map[string]ElicitResult)
 			}
-			c.InputResponses[id] = newElicitResult(r)
+			call.InputResponses[id] = newElicitResult(r)
 		}
 	}
 	// The call ends with its request. In 2026-07-28 that is how a client cancels. In older
@@ -279,11 +282,11 @@ func (h *Handler) handleCall(ctx context.Context, req *sdk.CallToolRequest) (res
 	callCtx, cancel := context.WithCancelCause(cr.request.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(nil) })()
-	if !h.calls.add(c, cancel) {
+	if !h.calls.add(call, cancel) {
 		return sdkResult(Result{Text: ErrClosed.Error(), IsError: true}), nil
 	}
-	defer h.calls.remove(c)
-	return sdkResult(h.CallTool(callCtx, c)), nil
+	defer h.calls.remove(call)
+	return sdkResult(h.CallTool(callCtx, call)), nil
 }
 
 // recoverCall, when deferred, recovers a panic of a call and makes it a result. The call executes

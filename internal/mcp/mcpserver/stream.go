@@ -56,7 +56,7 @@ func (s *stream) Write(b []byte) (int, error) {
 	return s.writeLocked(b)
 }
 
-// writeLocked writes b and flushes the stream. It stops the heartbeat during the write, which
+// writeLocked writes data and flushes the stream. It stops the heartbeat during the write, which
 // lasts as long as the client takes to read.
 func (s *stream) writeLocked(b []byte) (n int, err error) {
 	if s.timer != nil {
