@@ -60,23 +60,23 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(c.ctx, stop)()
-	u, err := c.acquireUser(id)
+	tokens, err := c.acquireUser(id)
 	if err != nil {
 		return nil, asError(err)
 	}
-	defer c.releaseUser(u)
+	defer c.releaseUser(tokens)
 	select {
-	case u.turn <- struct{}{}:
-		defer func() { <-u.turn }()
+	case tokens.turn <- struct{}{}:
+		defer func() { <-tokens.turn }()
 	case <-ctx.Done():
 		return nil, asError(context.Cause(ctx))
 	}
-	u.mu.Lock()
-	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
-	u.mu.Unlock()
+	tokens.mu.Lock()
+	ch, challengedAt, previous := tokens.challenge, tokens.challengedAt, tokens.grant
+	tokens.mu.Unlock()
 	server, client, err := c.discovery.discover(ctx, ch, challengedAt)
 	if err != nil {
-		u.clearChallenge()
+		tokens.clearChallenge()
 		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
 		return nil, asError(err)
 	}
@@ -183,19 +183,19 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 		if state == "" {
 			return nil, nil
 		}
-		a, revision, err := c.loadAuthorization(ctx, state)
-		if err != nil || a == nil || !c.serves(a, fresh) {
+		stored, revision, err := c.loadAuthorization(ctx, state)
+		if err != nil || stored == nil || !c.serves(stored, fresh) {
 			return nil, err
 		}
-		missing := slices.DeleteFunc(slices.Clone(fresh.Waiters), func(w string) bool { return slices.Contains(a.Waiters, w) })
+		missing := slices.DeleteFunc(slices.Clone(fresh.Waiters), func(w string) bool { return slices.Contains(stored.Waiters, w) })
 		if len(missing) > 0 {
-			a.Waiters = append(a.Waiters, missing...)
-			if revision, err = c.saveAuthorization(ctx, a, revision, state); err != nil {
+			stored.Waiters = append(stored.Waiters, missing...)
+			if revision, err = c.saveAuthorization(ctx, stored, revision, state); err != nil {
 				return nil, err
 			}
 		}
 		if revision > 0 {
-			return c.describe(a, state)
+			return c.describe(stored, state)
 		}
 	}
 	return nil, nil
@@ -259,16 +259,16 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 	tick := time.NewTicker(awaitPoll)
 	defer tick.Stop()
 	for {
-		a, _, err := c.loadAuthorization(ctx, state)
+		stored, _, err := c.loadAuthorization(ctx, state)
 		switch {
 		case err != nil && !wait:
 			return asError(err)
 		case err != nil: // the store may be back before the user is
-		case a == nil || a.Status == statusGranted:
+		case stored == nil || stored.Status == statusGranted:
 			return nil
-		case a.Status == statusFailed:
+		case stored.Status == statusFailed:
 			return asFailed(errors.New("the authorization ended without access"))
-		case !wait || c.store.Now().After(a.Expires.Add(fetchTimeout)): // redeeming may go beyond the expiry
+		case !wait || c.store.Now().After(stored.Expires.Add(fetchTimeout)): // redeeming may go beyond the expiry
 			return asError(ErrConsent)
 		}
 		select {
@@ -292,37 +292,37 @@ func (c *Client) Await(ctx context.Context, state string, wait bool) error {
 // The grant goes to the user who started the authorization (storedAuthorization), because the request
 // of the browser is not authenticated and says nothing about its user. docs/rough-edges.md describes
 // what that does not prevent: a caller who makes another person open their sign-in page.
-func (c *Client) Callback(ctx context.Context, q url.Values) (waiters []string, found bool, _ error) {
-	if !c.beginCallback(q) {
+func (c *Client) Callback(ctx context.Context, query url.Values) (waiters []string, found bool, _ error) {
+	if !c.beginCallback(query) {
 		return nil, false, nil
 	}
 	defer c.callbacks.Done()
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout+3*storeTimeout)
 	defer stop()
 	defer context.AfterFunc(c.ctx, stop)()
-	state := q.Get("state")
-	a, revision, err := c.takeAuthorization(ctx, state)
+	state := query.Get("state")
+	stored, revision, err := c.takeAuthorization(ctx, state)
 	if err != nil {
 		return nil, false, asFailed(err)
 	}
-	if a == nil {
+	if stored == nil {
 		return nil, false, nil
 	}
-	err = c.redeemCode(ctx, a, q)
-	a.Status, a.Verifier = statusGranted, ""
+	err = c.redeemCode(ctx, stored, query)
+	stored.Status, stored.Verifier = statusGranted, ""
 	if err != nil {
-		a.Status = statusFailed
+		stored.Status = statusFailed
 		c.log.WarnContext(ctx, "authorization failed", "error", err.Error(), help.SignIns.Attr())
 	} else {
-		c.log.InfoContext(ctx, "authorized", "subject", a.Subject)
+		c.log.InfoContext(ctx, "authorized", "subject", stored.Subject)
 	}
-	if _, saveErr := c.saveAuthorization(ctx, a, revision, state); saveErr != nil {
+	if _, saveErr := c.saveAuthorization(ctx, stored, revision, state); saveErr != nil {
 		c.log.WarnContext(ctx, "the outcome of an authorization is not stored; calls that wait for it end when it expires")
 	}
 	if err != nil {
-		return a.Waiters, true, asFailed(err)
+		return stored.Waiters, true, asFailed(err)
 	}
-	return a.Waiters, true, nil
+	return stored.Waiters, true, nil
 }
 
 // beginCallback reports whether a callback may belong to this Client. If so, callbacks.Done must be
@@ -365,31 +365,31 @@ func (c *Client) takeAuthorization(ctx context.Context, state string) (*storedAu
 // issuer is checked before the code is used, and before an error is believed. Everything about the
 // authorization server comes from the stored authorization and nothing from a new discovery: if the
 // MCP server named another one meanwhile, that one must not get the code.
-func (c *Client) redeemCode(ctx context.Context, a *storedAuthorization, q url.Values) error {
+func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, query url.Values) error {
 	for _, name := range []string{"code", "iss", "error"} {
-		if len(q[name]) > 1 { // RFC 6749 section 3.1; of two, a proxy may have checked the other one
+		if len(query[name]) > 1 { // RFC 6749 section 3.1; of two, a proxy may have checked the other one
 			return errors.New("the response has a parameter twice")
 		}
 	}
 	// RFC 9207 section 2.4: the issuer must be identical. Otherwise a hostile authorization
 	// server could make us send it the code of an honest one (mix-up, RFC 9700 section 4.4).
-	if iss := q.Get("iss"); iss != a.Server.Issuer && (iss != "" || a.Server.ReturnsIssuer) {
+	if iss := query.Get("iss"); iss != stored.Server.Issuer && (iss != "" || stored.Server.ReturnsIssuer) {
 		return errors.New("the response is from another authorization server than the request was sent to")
 	}
-	code := q.Get("code")
+	code := query.Get("code")
 	switch {
-	case q.Has("error"):
+	case query.Has("error"):
 		return errors.New("the authorization server refused the request")
 	case code == "" || len(code) > maxCode:
 		return errors.New("the response has no code")
 	}
-	u, err := c.acquireUser(auth.Identity{Issuer: a.Issuer, Subject: a.Subject})
+	tokens, err := c.acquireUser(auth.Identity{Issuer: stored.Issuer, Subject: stored.Subject})
 	if err != nil {
 		return err
 	}
-	defer c.releaseUser(u)
-	g := &grant{server: a.Server.restore(), scopes: a.Scopes}
-	g.client = c.restoreClient(a.Client, g.server)
+	defer c.releaseUser(tokens)
+	g := &grant{server: stored.Server.restore(), scopes: stored.Scopes}
+	g.client = c.restoreClient(stored.Client, g.server)
 	if c.cfg.DPoP {
 		if g.key, err = newProofKey(); err != nil {
 			return fmt.Errorf("generate a key for DPoP: %w", err)
@@ -398,7 +398,7 @@ func (c *Client) redeemCode(ctx context.Context, a *storedAuthorization, q url.V
 	redeemCtx, stop := context.WithTimeout(ctx, fetchTimeout)
 	defer stop()
 	reply, err := c.requestGrant(redeemCtx, g.server, g.client, g.key, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {a.Verifier},
+		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {c.cfg.RedirectURL}, "code_verifier": {stored.Verifier},
 	})
 	if err != nil {
 		if isClientUnknown(err) {
@@ -406,11 +406,13 @@ func (c *Client) redeemCode(ctx context.Context, a *storedAuthorization, q url.V
 		}
 		return err
 	}
-	g.scopes, g.refresh, g.token = mergeScopes(a.Scopes, reply.scopes), reply.refresh, reply.Token
+	g.scopes = mergeScopes(stored.Scopes, reply.scopes)
+	g.refresh = reply.refresh
+	g.token = reply.Token
 	if g.refresh.IsZero() {
 		g.token.Lifetime = lifetimeWithoutRefresh(reply.Token)
 	}
-	return u.replaceGrant(ctx, g)
+	return tokens.replaceGrant(ctx, g)
 }
 
 // lifetimeWithoutRefresh returns how long a token is used that nothing renews: until it expires, for as long

@@ -24,7 +24,7 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted boo
 // honest issuer and name endpoints of an attacker, which would get our credentials, codes and refresh
 // tokens (section 6.2). Errors are *fetch.Error and quote nothing of the document.
 func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*authServer, error) {
-	var w struct {
+	var decoded struct {
 		Issuer    string   `json:"issuer"`
 		Token     string   `json:"token_endpoint"`
 		Authorize string   `json:"authorization_endpoint"`
@@ -37,17 +37,17 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 		Iss       bool     `json:"authorization_response_iss_parameter_supported"`
 		CIMD      bool     `json:"client_id_metadata_document_supported"`
 	}
-	if json.Unmarshal(body, &w) != nil {
+	if json.Unmarshal(body, &decoded) != nil {
 		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
 	}
-	if w.Issuer != issuer {
+	if decoded.Issuer != issuer {
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)
 	}
 	personal := c.cfg.Kind == AuthorizationCode
 	for _, e := range []struct {
 		name, url string
 		required  bool
-	}{{"token", w.Token, true}, {"authorization", w.Authorize, personal}, {"registration", w.Register, false}, {"revocation", w.Revoke, false}} {
+	}{{"token", decoded.Token, true}, {"authorization", decoded.Authorize, personal}, {"registration", decoded.Register, false}, {"revocation", decoded.Revoke, false}} {
 		if e.url == "" && !e.required {
 			continue
 		}
@@ -58,14 +58,14 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	}
 	// MCP basic/authorization: clients must refuse an authorization server that does not
 	// state S256, because it may accept a stolen code.
-	if personal && !slices.Contains(w.PKCE, "S256") {
+	if personal && !slices.Contains(decoded.PKCE, "S256") {
 		return nil, fetchErrorf("%s offers no PKCE with S256", issuerMetadata)
 	}
-	if c.cfg.DPoP && w.DPoP != nil && !slices.Contains(w.DPoP, proofAlgorithm) {
+	if c.cfg.DPoP && decoded.DPoP != nil && !slices.Contains(decoded.DPoP, proofAlgorithm) {
 		return nil, fetchErrorf("%s offers no DPoP with %s", issuerMetadata, proofAlgorithm)
 	}
 	return &authServer{
-		issuer: issuer, trusted: trusted, tokenURL: w.Token, authorizeURL: w.Authorize, registerURL: w.Register, revokeURL: w.Revoke,
-		authMethods: w.Methods, scopes: validScopes(w.Scopes), returnsIssuer: w.Iss, acceptsMetadata: w.CIMD,
+		issuer: issuer, trusted: trusted, tokenURL: decoded.Token, authorizeURL: decoded.Authorize, registerURL: decoded.Register, revokeURL: decoded.Revoke,
+		authMethods: decoded.Methods, scopes: validScopes(decoded.Scopes), returnsIssuer: decoded.Iss, acceptsMetadata: decoded.CIMD,
 	}, nil
 }

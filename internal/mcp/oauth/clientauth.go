@@ -28,7 +28,7 @@ const (
 )
 
 // configuredClient returns the client that the configuration names.
-func (c *Client) configuredClient(a *authServer) clientIdentity {
+func (c *Client) configuredClient(server *authServer) clientIdentity {
 	client := clientIdentity{id: c.cfg.ClientID, secret: c.cfg.ClientSecret}
 	switch {
 	case !c.cfg.PrivateKey.IsZero():
@@ -36,7 +36,7 @@ func (c *Client) configuredClient(a *authServer) clientIdentity {
 	case client.secret.IsZero():
 		client.method = methodNone
 	default:
-		client.method = secretAuthMethod(a)
+		client.method = secretAuthMethod(server)
 	}
 	return client
 }
@@ -80,7 +80,7 @@ const (
 // clientAssertion returns a JWT that authenticates the client (RFC 7523 section 2.2). Its
 // audience is the issuer and nothing else (draft-ietf-oauth-rfc7523bis), so no other server
 // can use it.
-func (c *Client) clientAssertion(a *authServer, client clientIdentity) (string, error) {
+func (c *Client) clientAssertion(server *authServer, client clientIdentity) (string, error) {
 	text, err := c.cfg.PrivateKey.readText("the private key")
 	if err != nil {
 		return "", err
@@ -89,9 +89,9 @@ func (c *Client) clientAssertion(a *authServer, client clientIdentity) (string, 
 	if err != nil {
 		return "", &fetch.Error{Public: err.Error()}
 	}
-	audience := a.issuer
+	audience := server.issuer
 	if audience == "" {
-		audience = a.tokenURL
+		audience = server.tokenURL
 	}
 	now := time.Now()
 	signed, err := jwt.NewWithClaims(method, jwt.MapClaims{
@@ -116,7 +116,8 @@ func ParsePrivateKey(text string) (crypto.Signer, jwt.SigningMethod, error) {
 		return nil, nil, fetchErrorf("the private key is not PEM")
 	}
 	for !strings.HasSuffix(block.Type, "PRIVATE KEY") {
-		if block, rest = pem.Decode(rest); block == nil {
+		block, rest = pem.Decode(rest)
+		if block == nil {
 			return nil, nil, fetchErrorf("the PEM has no private key")
 		}
 	}

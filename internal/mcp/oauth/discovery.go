@@ -38,7 +38,10 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, clientIdentity{}, ctx.Err() // this caller gave up; for others the search may succeed
 		}
-		d.server, d.err, d.searchedAt, d.metadataURL = server, err, started, ch.metadata
+		d.server = server
+		d.err = err
+		d.searchedAt = started
+		d.metadataURL = ch.metadata
 		if err == nil {
 			d.boundIssuer = server.issuer
 		}
@@ -135,43 +138,43 @@ func (d *discovery) withTarget(a *authServer, r resource) *authServer {
 // clientAt returns our client at a: the configured one, the URL of our metadata document, or
 // the one that a registers now (RFC 7591). d.turn must be held. Registrations are forgotten all at once
 // when there are maxIssuers: only a server that keeps naming other issuers gets that far.
-func (d *discovery) clientAt(ctx context.Context, a *authServer) (clientIdentity, error) {
+func (d *discovery) clientAt(ctx context.Context, server *authServer) (clientIdentity, error) {
 	cfg := &d.c.cfg
 	switch {
 	case cfg.ClientID != "":
-		return d.c.configuredClient(a), nil
+		return d.c.configuredClient(server), nil
 	case cfg.Kind != AuthorizationCode:
 		return clientIdentity{method: methodNone}, nil
-	case cfg.ClientMetadataURL != "" && a.acceptsMetadata:
+	case cfg.ClientMetadataURL != "" && server.acceptsMetadata:
 		return clientIdentity{id: cfg.ClientMetadataURL, method: methodNone}, nil
 	}
-	if client, ok := d.registered[a.issuer]; ok && time.Now().Before(client.expires) {
+	if client, ok := d.registered[server.issuer]; ok && time.Now().Before(client.expires) {
 		return client, nil
 	}
-	if a.registerURL == "" {
+	if server.registerURL == "" {
 		return clientIdentity{}, fetchErrorf("the authorization server knows none of our clients and registers none: set the client id in the configuration")
 	}
-	client, err := d.c.registerClient(ctx, a)
+	client, err := d.c.registerClient(ctx, server)
 	if err != nil {
 		return clientIdentity{}, err
 	}
 	if len(d.registered) >= maxIssuers {
 		clear(d.registered)
 	}
-	d.registered[a.issuer] = client
+	d.registered[server.issuer] = client
 	return client, nil
 }
 
 // forgetClient drops a registration that its issuer no longer knows.
-func (d *discovery) forgetClient(ctx context.Context, a *authServer, client clientIdentity) {
+func (d *discovery) forgetClient(ctx context.Context, server *authServer, client clientIdentity) {
 	select {
 	case d.turn <- struct{}{}:
 		defer func() { <-d.turn }()
 	case <-ctx.Done():
 		return
 	}
-	if d.registered[a.issuer].id == client.id {
-		delete(d.registered, a.issuer)
+	if d.registered[server.issuer].id == client.id {
+		delete(d.registered, server.issuer)
 	}
 }
 

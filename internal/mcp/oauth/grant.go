@@ -27,7 +27,7 @@ const (
 )
 
 // grantForm returns the form of a token request by a grant that needs no sign-in, for a user.
-func (c *Client) grantForm(ctx context.Context, a *authServer, id auth.Identity, scopes []string) (url.Values, error) {
+func (c *Client) grantForm(ctx context.Context, server *authServer, id auth.Identity, scopes []string) (url.Values, error) {
 	form := url.Values{}
 	if len(scopes) > 0 {
 		form.Set("scope", strings.Join(scopes, " "))
@@ -45,7 +45,7 @@ func (c *Client) grantForm(ctx context.Context, a *authServer, id auth.Identity,
 		form.Set("assertion", assertion)
 		return form, nil
 	}
-	assertion, err := c.requestIDJAG(ctx, a, id, scopes)
+	assertion, err := c.requestIDJAG(ctx, server, id, scopes)
 	if err != nil {
 		return nil, err
 	}
@@ -97,17 +97,17 @@ func (c *Client) requestIDJAG(ctx context.Context, a *authServer, id auth.Identi
 // selectScopes returns the scopes to request: those of the configuration, or else those of the
 // challenge, or else those of the server's metadata (MCP basic/authorization, scope
 // selection), with those requested before for the same user at the same place (SEP-2350).
-func (c *Client) selectScopes(a *authServer, ch challenge, previous []string) []string {
+func (c *Client) selectScopes(server *authServer, ch challenge, previous []string) []string {
 	want := validScopes(strings.Fields(c.cfg.Scope))
 	if c.cfg.Scope == "" {
 		want = ch.scopes
 		if len(want) == 0 {
-			want = a.wanted
+			want = server.wanted
 		}
 		want = mergeScopes(previous, want)
 	}
 	// SEP-2207: only if the authorization server states that it supports the scope.
-	if c.cfg.Kind == AuthorizationCode && slices.Contains(a.scopes, offlineAccess) {
+	if c.cfg.Kind == AuthorizationCode && slices.Contains(server.scopes, offlineAccess) {
 		want = mergeScopes(want, []string{offlineAccess})
 	}
 	return want

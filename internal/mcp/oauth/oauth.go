@@ -55,7 +55,9 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, errors.New("the server's URL is not a URL")
 	}
-	server.RawQuery, server.ForceQuery, server.Host = "", false, canonicalHost(server)
+	server.RawQuery = ""
+	server.ForceQuery = false
+	server.Host = canonicalHost(server)
 	if cfg.Issuer != "" || cfg.TokenURL != "" {
 		if err := token.CheckTokenEndpoint(cfg.Issuer, cfg.TokenURL); err != nil {
 			return nil, err
@@ -64,23 +66,23 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{
+	client := &Client{
 		cfg: cfg, log: cfg.Logger, server: server, egress: newEgress(server, cfg.TLS), store: cfg.Store,
 	}
-	if c.store == nil {
-		if c.store, err = sealed.NewInMemory(cfg.Logger); err != nil {
+	if client.store == nil {
+		if client.store, err = sealed.NewInMemory(cfg.Logger); err != nil {
 			return nil, fmt.Errorf("generate a key for sign-ins: %w", err)
 		}
 	}
-	c.users = c.newUserCache()
-	c.discovery = newDiscovery(c)
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	client.users = client.newUserCache()
+	client.discovery = newDiscovery(client)
+	client.ctx, client.cancel = context.WithCancel(context.Background())
 	if cfg.DPoP && cfg.Kind != AuthorizationCode {
-		if c.key, err = newProofKey(); err != nil {
+		if client.key, err = newProofKey(); err != nil {
 			return nil, fmt.Errorf("generate a key for DPoP: %w", err)
 		}
 	}
-	return c, nil
+	return client, nil
 }
 
 // For returns the Source of id's requests. For ClientCredentials and JWTBearer it uses the

@@ -26,10 +26,10 @@ const (
 // (SEP-837). oauthex.RegisterClient does not fit: it cannot request
 // dpop_bound_access_tokens (RFC 9449 section 5.2), and its errors quote the reply without its
 // status.
-func (c *Client) registerClient(ctx context.Context, a *authServer) (clientIdentity, error) {
+func (c *Client) registerClient(ctx context.Context, server *authServer) (clientIdentity, error) {
 	method := methodNone
-	if a.authMethods == nil || slices.Contains(a.authMethods, methodBasic) || slices.Contains(a.authMethods, methodPost) {
-		method = secretAuthMethod(a)
+	if server.authMethods == nil || slices.Contains(server.authMethods, methodBasic) || slices.Contains(server.authMethods, methodPost) {
+		method = secretAuthMethod(server)
 	}
 	kind := "web"
 	if u, err := url.Parse(c.cfg.RedirectURL); err == nil && u.Scheme == "http" {
@@ -43,13 +43,13 @@ func (c *Client) registerClient(ctx context.Context, a *authServer) (clientIdent
 	if err != nil {
 		return clientIdentity{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.registerURL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.registerURL, bytes.NewReader(body))
 	if err != nil {
 		return clientIdentity{}, fetchErrorf("%s cannot be requested", registration)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	got, err := fetch.Do(c.egress.clientFor(a.registerURL, a.trusted), req, registration, maxRegistration)
+	got, err := fetch.Do(c.egress.clientFor(server.registerURL, server.trusted), req, registration, maxRegistration)
 	if err != nil {
 		return clientIdentity{}, err
 	}
@@ -63,23 +63,23 @@ func (c *Client) registerClient(ctx context.Context, a *authServer) (clientIdent
 // authentication method that we asked for, which the server may change. The registration is used for
 // registrationMaxAge, or until its secret expires if that is earlier.
 func parseRegistration(body []byte, requested string) (clientIdentity, error) {
-	var w struct {
+	var decoded struct {
 		ID      string  `json:"client_id"`
 		Secret  string  `json:"client_secret"`
 		Expires float64 `json:"client_secret_expires_at"`
 		Method  string  `json:"token_endpoint_auth_method"`
 	}
-	if json.Unmarshal(body, &w) != nil || w.ID == "" || len(w.ID) > maxClientID || len(w.Secret) > maxClientID {
+	if json.Unmarshal(body, &decoded) != nil || decoded.ID == "" || len(decoded.ID) > maxClientID || len(decoded.Secret) > maxClientID {
 		return clientIdentity{}, fetchErrorf("%s returned no client id", registration)
 	}
-	client := clientIdentity{id: w.ID, secret: auth.NewSecret(w.Secret), method: requested, expires: time.Now().Add(registrationMaxAge)}
-	if w.Method != "" {
-		client.method = w.Method
+	client := clientIdentity{id: decoded.ID, secret: auth.NewSecret(decoded.Secret), method: requested, expires: time.Now().Add(registrationMaxAge)}
+	if decoded.Method != "" {
+		client.method = decoded.Method
 	}
-	if !slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method) || client.method != methodNone && w.Secret == "" {
+	if !slices.Contains([]string{methodBasic, methodPost, methodNone}, client.method) || client.method != methodNone && decoded.Secret == "" {
 		return clientIdentity{}, fetchErrorf("%s requires an unsupported client authentication method", registration)
 	}
-	if end := time.Unix(int64(min(w.Expires, 1e11)), 0); w.Expires > 0 && end.Before(client.expires) {
+	if end := time.Unix(int64(min(decoded.Expires, 1e11)), 0); decoded.Expires > 0 && end.Before(client.expires) {
 		client.expires = end
 	}
 	return client, nil

@@ -87,26 +87,26 @@ func canonicalResource(name string) string {
 // (section 7.3). Of several authorization servers the first is used: section 7.6 leaves the choice to the
 // client.
 func parseResource(body []byte, resources []string) (resource, error) {
-	var w struct {
+	var decoded struct {
 		Resource string   `json:"resource"`
 		Servers  []string `json:"authorization_servers"`
 		Scopes   []string `json:"scopes_supported"`
 	}
-	if json.Unmarshal(body, &w) != nil {
+	if json.Unmarshal(body, &decoded) != nil {
 		return resource{}, fetchErrorf("%s is not the JSON of RFC 9728", resourceMetadata)
 	}
 	matches := false
 	for _, n := range resources {
-		matches = matches || canonicalResource(n) == canonicalResource(w.Resource)
+		matches = matches || canonicalResource(n) == canonicalResource(decoded.Resource)
 	}
 	switch {
 	case !matches:
 		return resource{}, fetchErrorf("%s names another resource", resourceMetadata)
-	case len(w.Servers) == 0:
+	case len(decoded.Servers) == 0:
 		return resource{}, fetchErrorf("%s names no authorization server", resourceMetadata)
 	}
-	if err := token.CheckTokenEndpoint(w.Servers[0], ""); err != nil {
+	if err := token.CheckTokenEndpoint(decoded.Servers[0], ""); err != nil {
 		return resource{}, fetchErrorf("%s names an authorization server that cannot be used: %s", resourceMetadata, err)
 	}
-	return resource{name: w.Resource, issuer: w.Servers[0], scopes: validScopes(w.Scopes)}, nil
+	return resource{name: decoded.Resource, issuer: decoded.Servers[0], scopes: validScopes(decoded.Scopes)}, nil
 }

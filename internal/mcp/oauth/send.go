@@ -21,38 +21,38 @@ type Source struct {
 	id auth.Identity // what principalOf leaves of the caller
 }
 
-// Send sends r through next with a token of the user, if there is one or one can be got
-// without a sign-in. After a refusal it sends r again if a token, a renewed token or one of
-// more scopes may help. Send changes r, which must have GetBody or no body. It returns the
+// Send sends the request through next with a token of the user, if there is one or one can be got
+// without a sign-in. After a refusal it sends the request again if a token, a renewed token or one of
+// more scopes may help. Send changes the request, which must have GetBody or no body. It returns the
 // server's last response. Errors are *Error, for a request that was not carried out, or
 // those of next.
 func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-	u, err := s.c.acquireUser(s.id)
+	tokens, err := s.c.acquireUser(s.id)
 	if err != nil {
 		closeBody(r)
 		return nil, asError(err)
 	}
-	defer s.c.releaseUser(u)
-	token, err := u.currentToken(r.Context())
+	defer s.c.releaseUser(tokens)
+	token, err := tokens.currentToken(r.Context())
 	if err != nil {
 		closeBody(r)
 		return nil, asError(err)
 	}
-	t := attempt{u: u}
+	try := attempt{u: tokens}
 	for sends := 1; ; sends++ {
 		nonce := s.c.nonces.get(r.URL)
-		if err := u.addToken(r, token, nonce); err != nil {
+		if err := tokens.addToken(r, token, nonce); err != nil {
 			closeBody(r)
 			return nil, asError(err)
 		}
 		resp, err := next.RoundTrip(r)
 		if err == nil && s.c.cfg.DPoP {
-			t.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
+			try.newNonce = s.c.nonces.save(r.URL, resp.Header, nonce)
 		}
 		if err != nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden || sends == maxSends {
 			return resp, err
 		}
-		better, err := t.nextToken(r, resp, token)
+		better, err := try.nextToken(r, resp, token)
 		if errors.Is(err, errFinal) {
 			return resp, nil
 		}
@@ -104,7 +104,7 @@ func (u *userTokens) canRefresh() bool {
 	return !u.grant.refresh.IsZero()
 }
 
-// addToken sets the Authorization header of r (RFC 6750 section 2.1), with a proof of the key that
+// addToken sets the Authorization header of the request (RFC 6750 section 2.1), with a proof of the key that
 // the token is bound to and with the server's nonce, if it is bound to one (RFC 9449 section 7.1).
 func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) error {
 	r.Header.Del("DPoP")
@@ -122,7 +122,7 @@ func (u *userTokens) addToken(r *http.Request, token auth.Secret, nonce string) 
 	return key.addProof(r, token, nonce)
 }
 
-// cloneForRetry returns a copy of r whose body can be sent once more.
+// cloneForRetry returns a copy of the request whose body can be sent once more.
 func cloneForRetry(r *http.Request) (*http.Request, error) {
 	out := r.Clone(r.Context())
 	if r.GetBody != nil {
@@ -159,7 +159,7 @@ var errFinal = errors.New("the server's refusal is final")
 // A WebSocket handshake may be refused with 403 because of its token: some frameworks have
 // no other way to decline one.
 func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
-	u, ch := t.u, parseChallenge(resp.Header)
+	tokens, ch := t.u, parseChallenge(resp.Header)
 	switch {
 	case resp.StatusCode == http.StatusForbidden && (ch.code == errorInsufficientScope || r.Header.Get("Upgrade") == ""):
 		return t.stepUp(r.Context(), ch, sent)
@@ -170,21 +170,21 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 		t.nonceRetried = true
 		return sent, nil
 	case sent.IsZero():
-		u.saveChallenge(ch)
+		tokens.saveChallenge(ch)
 	case t.tokenRenewed:
 		// A new token does not help. The user may have revoked access, or the server has
 		// moved to another authorization server.
 		return t.giveUp(r.Context(), ch, sent)
 	default:
-		u.saveChallenge(ch)
+		tokens.saveChallenge(ch)
 		t.tokenRenewed = true
 	}
-	if u.c.cfg.Kind == AuthorizationCode && !u.canRefresh() {
+	if tokens.c.cfg.Kind == AuthorizationCode && !tokens.canRefresh() {
 		return t.giveUp(r.Context(), ch, sent)
 	}
-	get := func(ctx context.Context) (auth.Secret, error) { return u.source.Renew(ctx, sent) }
+	get := func(ctx context.Context) (auth.Secret, error) { return tokens.source.Renew(ctx, sent) }
 	if sent.IsZero() {
-		get = u.source.Token
+		get = tokens.source.Token
 	}
 	token, err := get(r.Context())
 	if err != nil {
@@ -197,21 +197,21 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 // request of the same user, if that got a new one meanwhile. Otherwise it returns
 // ErrConsent if a sign-in can help, else errFinal.
 func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
-	u := t.u
-	if u.c.cfg.Kind != AuthorizationCode {
+	tokens := t.u
+	if tokens.c.cfg.Kind != AuthorizationCode {
 		return auth.Secret{}, errFinal
 	}
-	u.saveChallenge(ch)
+	tokens.saveChallenge(ch)
 	if sent.IsZero() {
 		return auth.Secret{}, asError(ErrConsent)
 	}
-	if err := u.compareGrant(ctx, true); err != nil { // the user may have signed in at another process
+	if err := tokens.compareGrant(ctx, true); err != nil { // the user may have signed in at another process
 		return auth.Secret{}, asError(err)
 	}
-	if token, ok := u.source.Cached(); ok && token != sent {
+	if token, ok := tokens.source.Cached(); ok && token != sent {
 		return token, nil
 	}
-	u.dropGrant(ctx, sent)
+	tokens.dropGrant(ctx, sent)
 	return auth.Secret{}, asError(ErrConsent)
 }
 
@@ -221,32 +221,32 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 // configuration names the scopes: the operator has decided what the token may do, and a server must
 // not be able to widen that.
 func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
-	u := t.u
+	tokens := t.u
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
 		return auth.Secret{}, errFinal
 	}
-	if u.c.cfg.Kind == AuthorizationCode {
-		if err := u.compareGrant(ctx, true); err != nil {
+	if tokens.c.cfg.Kind == AuthorizationCode {
+		if err := tokens.compareGrant(ctx, true); err != nil {
 			return auth.Secret{}, asError(err)
 		}
 	}
-	if token, ok := u.source.Cached(); ok && token != sent && !t.steppedUp {
+	if token, ok := tokens.source.Cached(); ok && token != sent && !t.steppedUp {
 		t.steppedUp = true
 		return token, nil // another request got it meanwhile
 	}
-	u.mu.Lock()
-	requested := u.grant.scopes
-	u.mu.Unlock()
-	if u.c.cfg.Scope != "" || isSubset(ch.scopes, requested) || t.steppedUp {
+	tokens.mu.Lock()
+	requested := tokens.grant.scopes
+	tokens.mu.Unlock()
+	if tokens.c.cfg.Scope != "" || isSubset(ch.scopes, requested) || t.steppedUp {
 		return auth.Secret{}, &Error{Public: "the server requires more scopes than the token has", Err: errScope}
 	}
 	t.steppedUp = true
-	u.saveChallenge(ch)
-	if u.c.cfg.Kind == AuthorizationCode {
+	tokens.saveChallenge(ch)
+	if tokens.c.cfg.Kind == AuthorizationCode {
 		return auth.Secret{}, asError(ErrConsent)
 	}
-	u.source.Forget(sent)
-	token, err := u.source.Token(ctx)
+	tokens.source.Forget(sent)
+	token, err := tokens.source.Token(ctx)
 	if err != nil {
 		return auth.Secret{}, asError(err)
 	}

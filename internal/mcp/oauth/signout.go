@@ -16,27 +16,27 @@ const revocationEndpoint = "the revocation endpoint"
 // their copy of the access token for at most ten seconds more. It reports whether the user had signed
 // in. Errors are *Error: the user may still be signed in.
 func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
-	u, err := c.acquireUser(c.principalOf(id))
+	tokens, err := c.acquireUser(c.principalOf(id))
 	if err != nil {
 		return false, asError(err)
 	}
-	defer c.releaseUser(u)
+	defer c.releaseUser(tokens)
 	for range maxStoreTries {
-		g, revision, err := u.loadGrant(ctx)
+		g, revision, err := tokens.loadGrant(ctx)
 		if err != nil {
 			return false, asError(err)
 		}
 		if g == nil {
-			u.adopt(nil, revision)
+			tokens.adopt(nil, revision)
 			return false, nil
 		}
-		next, err := u.saveGrant(ctx, nil, revision)
+		next, err := tokens.saveGrant(ctx, nil, revision)
 		if err != nil {
 			return false, asError(err)
 		}
 		if next > 0 {
-			u.adopt(nil, next)
-			c.log.InfoContext(ctx, "signed out", "subject", u.id.Subject)
+			tokens.adopt(nil, next)
+			c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
 			c.revoke(ctx, g)
 			return true, nil
 		}
@@ -44,25 +44,33 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 	return false, asError(fetchErrorf("other processes keep changing the sign-in"))
 }
 
-// revoke asks the authorization server to revoke a grant. Its refusal changes nothing: the tokens are
-// not used any more.
+// revoke asks the authorization server to revoke a grant (RFC 7009). It only logs an error, because this process does
+// not use the tokens any more.
 func (c *Client) revoke(ctx context.Context, g *grant) {
 	if g.server.revokeURL == "" {
 		return
 	}
+	if err := c.requestRevocation(ctx, g); err != nil {
+		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error(), help.SignIns.Attr())
+	}
+}
+
+// requestRevocation sends the request of revoke, with the refresh token of the grant or else its access token.
+func (c *Client) requestRevocation(ctx context.Context, g *grant) error {
 	form := url.Values{"token": {g.refresh.Reveal()}, "token_type_hint": {"refresh_token"}}
 	if g.refresh.IsZero() {
 		form = url.Values{"token": {g.token.Secret.Reveal()}, "token_type_hint": {"access_token"}}
 	}
-	req, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, g.client, form)
-	if err == nil {
-		var got fetch.Reply
-		got, err = fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.trusted), req, revocationEndpoint, maxTokenReply)
-		if err == nil && got.Status/100 != 2 {
-			err = &fetch.Error{Public: revocationEndpoint + " refused the request", Status: got.Status}
-		}
-	}
+	request, err := c.newClientRequest(ctx, g.server.revokeURL, g.server, g.client, form)
 	if err != nil {
-		c.log.WarnContext(ctx, "the tokens of a user who signed out were not revoked", "error", err.Error(), help.SignIns.Attr())
+		return err
 	}
+	reply, err := fetch.Do(c.egress.clientFor(g.server.revokeURL, g.server.trusted), request, revocationEndpoint, maxTokenReply)
+	if err != nil {
+		return err
+	}
+	if reply.Status/100 != 2 {
+		return &fetch.Error{Public: revocationEndpoint + " refused the request", Status: reply.Status}
+	}
+	return nil
 }

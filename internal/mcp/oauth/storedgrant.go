@@ -104,11 +104,14 @@ func (u *userTokens) adoptLocked(g *grant, revision uint64) (before auth.Secret)
 		g = &grant{server: u.grant.server, scopes: u.grant.scopes}
 	}
 	before = u.grant.token.Secret
-	u.grant, u.revision, u.unsaved, u.comparedAt = *g, revision, false, time.Now()
+	u.grant = *g
+	u.revision = revision
+	u.unsaved = false
+	u.comparedAt = time.Now()
 	return before
 }
 
-// setToken makes the token of g the one that requests are sent with, in place of before.
+// setToken makes the token of the grant the one that requests are sent with, in place of before.
 func (u *userTokens) setToken(g *grant, before auth.Secret) {
 	switch {
 	case g != nil && g.token.Secret == before:
@@ -234,11 +237,11 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 			u.adopt(g, next)
 			return g.token, nil
 		case err == nil: // the user has signed in again, or out
-			current, at, err := u.loadGrant(ctx)
+			current, currentRevision, err := u.loadGrant(ctx)
 			if err != nil {
 				return token.Token{}, err
 			}
-			u.adopt(current, at)
+			u.adopt(current, currentRevision)
 			if current == nil || current.token.Lifetime <= 0 {
 				return token.Token{}, ErrConsent
 			}

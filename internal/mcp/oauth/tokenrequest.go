@@ -93,27 +93,27 @@ func (c *Client) newClientRequest(ctx context.Context, endpoint string, a *authS
 
 // parseTokenReply reads a successful reply to a request that was sent at the time requested, with a
 // proof of key.
-func parseTokenReply(r fetch.Reply, requested time.Time, key *proofKey) (tokenReply, error) {
+func parseTokenReply(reply fetch.Reply, requested time.Time, key *proofKey) (tokenReply, error) {
 	kind := "Bearer"
 	if key != nil {
 		kind = "DPoP"
 	}
-	fresh, err := token.ParseReply(r, requested, kind)
+	fresh, err := token.ParseReply(reply, requested, kind)
 	if err != nil {
 		return tokenReply{}, err
 	}
 	g := tokenReply{Token: fresh}
-	var w struct {
+	var decoded struct {
 		Refresh string  `json:"refresh_token"`
 		Scope   *string `json:"scope"`
 	}
 	// Malformed optional members are ignored, since there is a token.
-	if json.Unmarshal(r.Body, &w) == nil {
-		if len(w.Refresh) <= maxRefresh {
-			g.refresh = auth.NewSecret(w.Refresh)
+	if json.Unmarshal(reply.Body, &decoded) == nil {
+		if len(decoded.Refresh) <= maxRefresh {
+			g.refresh = auth.NewSecret(decoded.Refresh)
 		}
-		if w.Scope != nil {
-			g.scopes = validScopes(strings.Fields(*w.Scope))
+		if decoded.Scope != nil {
+			g.scopes = validScopes(strings.Fields(*decoded.Scope))
 		}
 	}
 	return g, nil

@@ -29,7 +29,7 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 		}
 		key.token = sha256.Sum256([]byte(id.Token.Reveal()))
 	}
-	u, err := c.users.Acquire(key, func() *userTokens {
+	tokens, err := c.users.Acquire(key, func() *userTokens {
 		u := &userTokens{c: c, id: id, key: key, turn: make(chan struct{}, 1)}
 		u.source = token.NewCachedSource(u.fetchToken)
 		return u
@@ -40,7 +40,7 @@ func (c *Client) acquireUser(id auth.Identity) (*userTokens, error) {
 	case err != nil:
 		return nil, fetchErrorf("too many callers are waiting for their tokens")
 	}
-	return u, nil
+	return tokens, nil
 }
 
 // releaseUser ends the use that acquireUser has begun. The tokens stay cached.
