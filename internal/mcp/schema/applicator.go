@@ -6,42 +6,42 @@ import (
 
 // checkApplicators applies the keywords whose schemas apply to the same value (draft 2020-12 core,
 // 10.2).
-func (w *validator) checkApplicators(n *node, v *value, at *location, r *result) {
+func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result) {
 	for _, s := range n.allOf {
-		r.addSameValue(w.validate(s, v, at))
+		r.addSameValue(w.validate(s, v, loc))
 	}
 	if n.anyOf != nil {
-		w.checkAnyOf(n, v, at, r)
+		w.checkAnyOf(n, v, loc, r)
 	}
 	if n.oneOf != nil {
-		w.checkOneOf(n, v, at, r)
+		w.checkOneOf(n, v, loc, r)
 	}
 	if n.not != nil && w.isValid(n.not, v) {
-		w.report(r, at, violation{}, func() string { return "must not match the schema in not, got " + describeValue(v) })
+		w.report(r, loc, violation{}, func() string { return "must not match the schema in not, got " + describeValue(v) })
 	}
 	if n.ifSchema != nil {
-		ifSchema := w.validate(n.ifSchema, v, at)
+		ifSchema := w.validate(n.ifSchema, v, loc)
 		branch := n.elseSchema
 		if ifSchema.ok() {
 			r.evaluated.merge(&ifSchema.evaluated)
 			branch = n.then
 		}
 		if branch != nil {
-			r.addSameValue(w.validate(branch, v, at))
+			r.addSameValue(w.validate(branch, v, loc))
 		}
 	}
 	if v.kind == object {
-		w.checkDependencies(n, v, at, r)
+		w.checkDependencies(n, v, loc, r)
 	}
 }
 
 // checkAnyOf applies anyOf. It checks all alternatives even after a valid one, because each may
 // add to the evaluated items and properties.
-func (w *validator) checkAnyOf(n *node, v *value, at *location, r *result) {
+func (w *validator) checkAnyOf(n *node, v *value, loc *location, r *result) {
 	var wrong []result
 	anyValid := false
 	for _, s := range n.anyOf {
-		if one := w.validate(s, v, at); one.ok() {
+		if one := w.validate(s, v, loc); one.ok() {
 			anyValid = true
 			r.evaluated.merge(&one.evaluated)
 		} else {
@@ -49,16 +49,16 @@ func (w *validator) checkAnyOf(n *node, v *value, at *location, r *result) {
 		}
 	}
 	if !anyValid {
-		w.reportClosest(wrong, v, at, r)
+		w.reportClosest(wrong, v, loc, r)
 	}
 }
 
 // checkOneOf applies oneOf. It checks all alternatives, because a second valid one is a problem.
-func (w *validator) checkOneOf(n *node, v *value, at *location, r *result) {
+func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 	var wrong []result
 	var valid []int
 	for i, s := range n.oneOf {
-		if one := w.validate(s, v, at); one.ok() {
+		if one := w.validate(s, v, loc); one.ok() {
 			valid = append(valid, i+1)
 			r.evaluated.merge(&one.evaluated)
 		} else {
@@ -67,9 +67,9 @@ func (w *validator) checkOneOf(n *node, v *value, at *location, r *result) {
 	}
 	switch {
 	case len(valid) == 0:
-		w.reportClosest(wrong, v, at, r)
+		w.reportClosest(wrong, v, loc, r)
 	case len(valid) > 1:
-		w.report(r, at, violation{}, func() string {
+		w.report(r, loc, violation{}, func() string {
 			return fmt.Sprintf("matches alternatives %d and %d of %d (oneOf), must match exactly one", valid[0], valid[1], len(n.oneOf))
 		})
 	}
@@ -77,7 +77,7 @@ func (w *validator) checkOneOf(n *node, v *value, at *location, r *result) {
 
 // checkDependencies applies dependentRequired and dependentSchemas, or dependencies of draft-07,
 // which combined both (draft-07, 6.5.7).
-func (w *validator) checkDependencies(n *node, v *value, at *location, r *result) {
+func (w *validator) checkDependencies(n *node, v *value, loc *location, r *result) {
 	for _, dep := range n.dependencies {
 		if v.member(dep.name) == nil {
 			continue
@@ -87,11 +87,11 @@ func (w *validator) checkDependencies(n *node, v *value, at *location, r *result
 				return
 			}
 			if v.member(name) == nil {
-				w.reportMissing(r, at, name, " (required with "+printable(dep.name, 60)+")")
+				w.reportMissing(r, loc, name, " (required with "+printable(dep.name, 60)+")")
 			}
 		}
 		if dep.node != nil {
-			r.addSameValue(w.validate(dep.node, v, at))
+			r.addSameValue(w.validate(dep.node, v, loc))
 		}
 	}
 }
@@ -99,12 +99,13 @@ func (w *validator) checkDependencies(n *node, v *value, at *location, r *result
 // reportClosest reports why a value matches none of the alternatives. To list the problems of all
 // alternatives would help neither a person nor a model. So it reports what all alternatives have
 // in common, such as the type, or else the problems of the alternative that was probably meant.
-func (w *validator) reportClosest(alternatives []result, v *value, at *location, r *result) {
+func (w *validator) reportClosest(alternatives []result, v *value, loc *location, r *result) {
 	var kinds kind
 	var names []string
-	here, ofKind, nearest := at.depth(), 0, 0
+	here, ofKind, nearest := loc.depth(), 0, 0
 	for i, a := range alternatives {
-		switch first := a.problems[0]; {
+		first := a.problems[0]
+		switch {
 		case first.category == typeMismatch && first.depth == here:
 			kinds |= first.kinds
 			ofKind++
@@ -117,9 +118,9 @@ func (w *validator) reportClosest(alternatives []result, v *value, at *location,
 	}
 	switch len(alternatives) {
 	case ofKind: // all have the wrong type, or there are no alternatives, so nothing is valid
-		w.reportType(r, at, kinds, v)
+		w.reportType(r, loc, kinds, v)
 	case len(names):
-		w.reportMissingOneOf(r, at, names)
+		w.reportMissingOneOf(r, loc, names)
 	default:
 		r.add(alternatives[nearest])
 	}
@@ -144,7 +145,8 @@ func (r result) penalty(here int) int {
 	most := 0
 	for _, p := range r.problems {
 		weight := 0
-		switch deeper := p.depth - here; {
+		deeper := p.depth - here
+		switch {
 		case p.category == typeMismatch && deeper == 0:
 			weight = 5
 		case p.category == enumMismatch && deeper <= 1:

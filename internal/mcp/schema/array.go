@@ -10,15 +10,15 @@ import (
 // checkArray applies the keywords for arrays (draft 2020-12 core, 10.3.1; validation, 6.4).
 // unevaluatedItems comes last, because it applies to the items that no other keyword has evaluated
 // (core, 11.2).
-func (w *validator) checkArray(n *node, v *value, at *location, r *result) {
-	w.checkCount(n.minItems, n.maxItems, len(v.items), "item", at, r)
+func (w *validator) checkArray(n *node, v *value, loc *location, r *result) {
+	w.checkCount(n.minItems, n.maxItems, len(v.items), "item", loc, r)
 	for i, item := range v.items {
 		s := n.items
 		if i < len(n.prefix) {
 			s = n.prefix[i]
 		}
 		if s != nil {
-			r.add(w.validate(s, item, &location{up: at, index: i, item: true}))
+			r.add(w.validate(s, item, &location{up: loc, index: i, item: true}))
 		}
 	}
 	if w.schema.tracksEvaluated {
@@ -26,17 +26,17 @@ func (w *validator) checkArray(n *node, v *value, at *location, r *result) {
 		r.evaluated.allItems = r.evaluated.allItems || n.items != nil
 	}
 	if n.contains != nil {
-		w.checkContains(n, v, at, r)
+		w.checkContains(n, v, loc, r)
 	}
 	if n.unique {
-		w.checkUnique(v, at, r)
+		w.checkUnique(v, loc, r)
 	}
 	if n.unevaluatedItems == nil || r.evaluated.allItems {
 		return
 	}
 	for i := r.evaluated.items; i < len(v.items); i++ {
 		if !r.evaluated.item[i] {
-			r.add(w.validate(n.unevaluatedItems, v.items[i], &location{up: at, index: i, item: true}))
+			r.add(w.validate(n.unevaluatedItems, v.items[i], &location{up: loc, index: i, item: true}))
 		}
 	}
 	r.evaluated.allItems = true
@@ -44,7 +44,7 @@ func (w *validator) checkArray(n *node, v *value, at *location, r *result) {
 
 // checkContains counts the items that are valid against contains. Without contains, neither
 // minContains nor maxContains applies (draft 2020-12 validation, 6.4.4).
-func (w *validator) checkContains(n *node, v *value, at *location, r *result) {
+func (w *validator) checkContains(n *node, v *value, loc *location, r *result) {
 	found := 0
 	for i, item := range v.items {
 		if w.isValid(n.contains, item) {
@@ -58,14 +58,14 @@ func (w *validator) checkContains(n *node, v *value, at *location, r *result) {
 	if n.minContains != nil {
 		low = *n.minContains
 	}
-	w.checkCount(&low, n.maxContains, found, "matching item", at, r)
+	w.checkCount(&low, n.maxContains, found, "matching item", loc, r)
 }
 
 // checkUnique applies uniqueItems. It compares only items with the same hash, because comparing
 // all pairs is quadratic. The seed is random, so that nobody can predict hashes. Numbers of more digits
 // than a float has can still be chosen to have equal hashes. So each comparison counts as steps, which
 // bounds the time in that case too.
-func (w *validator) checkUnique(v *value, at *location, r *result) {
+func (w *validator) checkUnique(v *value, loc *location, r *result) {
 	seed := maphash.MakeSeed()
 	first := make(map[uint64][]int, len(v.items))
 	for i, item := range v.items {
@@ -80,7 +80,7 @@ func (w *validator) checkUnique(v *value, at *location, r *result) {
 				return
 			}
 			if equalValues(v.items[j], item) {
-				w.report(r, at, violation{}, func() string { return fmt.Sprintf("items %d and %d are equal, all must differ", j, i) })
+				w.report(r, loc, violation{}, func() string { return fmt.Sprintf("items %d and %d are equal, all must differ", j, i) })
 				return
 			}
 		}
@@ -88,34 +88,34 @@ func (w *validator) checkUnique(v *value, at *location, r *result) {
 	}
 }
 
-// hashInto writes v to h such that equal values have equal hashes. It returns the number of values
+// hashInto writes v to hash such that equal values have equal hashes. It returns the number of values
 // that it visited. What is of variable length follows its length. Otherwise ["ab","c"] and ["a","bc"] would be
 // the same bytes, and have equal hashes whatever the seed is.
-func (v *value) hashInto(h *maphash.Hash) int {
+func (v *value) hashInto(hash *maphash.Hash) int {
 	steps := 1
-	_ = h.WriteByte(byte(v.kind))
+	_ = hash.WriteByte(byte(v.kind))
 	switch v.kind {
 	case integer, fraction:
-		hashNumber(h, math.Float64bits(v.float+0)) // +0: -0 is 0
+		hashNumber(hash, math.Float64bits(v.float+0)) // +0: -0 is 0
 	case text:
-		hashText(h, v.text)
+		hashText(hash, v.text)
 	case array:
-		hashNumber(h, uint64(len(v.items)))
+		hashNumber(hash, uint64(len(v.items)))
 		for _, item := range v.items {
-			steps += item.hashInto(h)
+			steps += item.hashInto(hash)
 		}
 	case object: // the order of members is irrelevant, so their hashes are added
 		var sum uint64
 		for i, name := range v.names {
 			var member maphash.Hash
-			member.SetSeed(h.Seed())
+			member.SetSeed(hash.Seed())
 			hashText(&member, name)
 			steps += v.items[i].hashInto(&member)
 			sum += member.Sum64()
 		}
-		hashNumber(h, sum)
+		hashNumber(hash, sum)
 	case null, boolean:
-		_ = h.WriteByte(v.raw[0])
+		_ = hash.WriteByte(v.raw[0])
 	}
 	return steps
 }

@@ -75,7 +75,8 @@ func (c *compiler) compile(tree *value) (*node, error) {
 // collectSchemas creates an empty node for each schema in the tree, checks the types of its
 // keywords, and compiles its patterns.
 func (c *compiler) collectSchemas(v *value) error {
-	if c.nodes[v] = (&node{}); len(c.nodes) > maxNodes {
+	c.nodes[v] = &node{}
+	if len(c.nodes) > maxNodes {
 		return fmt.Errorf("it has more than %d schemas in it", maxNodes)
 	}
 	c.order = append(c.order, v)
@@ -177,7 +178,8 @@ func (c *compiler) buildNode(n *node, v *value) {
 	n.constant = v.member("const")
 	n.minimum, n.maximum = v.keyword("minimum"), v.keyword("maximum")
 	n.exclusiveMinimum, n.exclusiveMaximum = v.keyword("exclusiveMinimum"), v.keyword("exclusiveMaximum")
-	if n.multipleOf = v.keyword("multipleOf"); n.multipleOf != nil && n.multipleOf.float <= 0 {
+	n.multipleOf = v.keyword("multipleOf")
+	if n.multipleOf != nil && n.multipleOf.float <= 0 {
 		n.multipleOf = nil // not allowed (draft 2020-12 validation, 6.2.1), so ignored
 	}
 	n.minLength, n.maxLength = v.keywordCount("minLength"), v.keywordCount("maxLength")
@@ -187,7 +189,8 @@ func (c *compiler) buildNode(n *node, v *value) {
 	n.allOf = append(n.allOf, c.childSchemas(v, "allOf")...)
 	n.anyOf, n.oneOf = c.childSchemas(v, "anyOf"), c.childSchemas(v, "oneOf")
 	n.not = c.childSchema(v, "not")
-	if n.ifSchema = c.childSchema(v, "if"); n.ifSchema != nil {
+	n.ifSchema = c.childSchema(v, "if")
+	if n.ifSchema != nil {
 		n.then, n.elseSchema = c.childSchema(v, "then"), c.childSchema(v, "else")
 	}
 	c.tracksEvaluated = c.tracksEvaluated || n.unevaluatedItems != nil || n.unevaluatedProperties != nil
@@ -249,7 +252,8 @@ func (c *compiler) buildObject(n *node, v *value) {
 			}
 		}
 	}
-	n.additionalProperties, n.propertyNames = c.childSchema(v, "additionalProperties"), c.childSchema(v, "propertyNames")
+	n.additionalProperties = c.childSchema(v, "additionalProperties")
+	n.propertyNames = c.childSchema(v, "propertyNames")
 	n.unevaluatedProperties = c.childSchema(v, "unevaluatedProperties")
 	n.required = v.keywordStrings("required")
 	n.minProperties, n.maxProperties = v.keywordCount("minProperties"), v.keywordCount("maxProperties")
@@ -339,7 +343,8 @@ func (c *compiler) checkCost() error {
 	const inProgress = -1
 	var cost func(n *node) (int, error)
 	cost = func(n *node) (int, error) {
-		switch known := costs[n]; {
+		known := costs[n]
+		switch {
 		case known == inProgress:
 			return 0, errEndlessReference
 		case known > 0:
@@ -352,7 +357,8 @@ func (c *compiler) checkCost() error {
 			if err != nil {
 				return 0, err
 			}
-			if sum += more; sum > maxCost {
+			sum += more
+			if sum > maxCost {
 				return 0, errTooManyAlternatives
 			}
 		}

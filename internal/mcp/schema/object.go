@@ -4,18 +4,18 @@ package schema
 // problems are in the order of the schema for missing fields, and then in that of the value.
 // unevaluatedProperties comes last, because it applies to the properties that no other keyword has
 // evaluated (core, 11.3).
-func (w *validator) checkObject(n *node, v *value, at *location, r *result) {
+func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 	for _, name := range n.required {
 		if !w.spend(1) {
 			return
 		}
 		if v.member(name) == nil {
-			w.reportMissing(r, at, name, "")
+			w.reportMissing(r, loc, name, "")
 		}
 	}
-	w.checkCount(n.minProperties, n.maxProperties, len(v.items), "field", at, r)
+	w.checkCount(n.minProperties, n.maxProperties, len(v.items), "field", loc, r)
 	for i, name := range v.names {
-		w.checkMember(n, v, i, &location{up: at, name: name}, r)
+		w.checkMember(n, v, i, &location{up: loc, name: name}, r)
 	}
 	if w.schema.tracksEvaluated && n.additionalProperties != nil {
 		r.evaluated.allProperties = true
@@ -25,7 +25,7 @@ func (w *validator) checkObject(n *node, v *value, at *location, r *result) {
 	}
 	for i, name := range v.names {
 		if !r.evaluated.members[name] {
-			here := &location{up: at, name: name}
+			here := &location{up: loc, name: name}
 			if n.unevaluatedProperties.alwaysFalse {
 				w.reportUnexpected(r, here, name, n, v)
 			} else {

@@ -55,7 +55,8 @@ func decoderProblem(err error) *Problem {
 // readValue reads one value. base is the offset of the enclosing value, so that the value knows
 // its position in that.
 func (p *parser) readValue(base int) (*value, *Problem) {
-	if p.count++; p.count > maxValues {
+	p.count++
+	if p.count > maxValues {
 		return nil, &Problem{Detail: fmt.Sprintf("has more than %d values in it", maxValues)}
 	}
 	if p.in.StackDepth() > maxDepth {

@@ -30,7 +30,8 @@ func (c *compiler) compilePattern(x string) error {
 		return nil
 	}
 	size := countStates(tree)
-	if c.size += size; c.size > maxPattern {
+	c.size += size
+	if c.size > maxPattern {
 		return fmt.Errorf("its patterns have more than %d states", maxPattern)
 	}
 	if compiled, err := regexp.Compile(x); err == nil {

@@ -53,7 +53,7 @@ func (w *validator) reportMissingOneOf(r *result, at *location, names []string) 
 	})
 }
 
-// reportUnexpected reports a field that the schema n does not allow, and suggests a similar field that
+// reportUnexpected reports a field that the schema does not allow, and suggests a similar field that
 // the object does not have yet.
 func (w *validator) reportUnexpected(r *result, here *location, name string, n *node, in *value) {
 	w.report(r, here, violation{category: unexpectedField}, func() string {
@@ -68,7 +68,7 @@ func (w *validator) reportUnexpected(r *result, here *location, name string, n *
 
 // problemsOf returns the problems of the whole value, or nil if it is valid.
 func (w *validator) problemsOf(r result) []Problem {
-	if w.over {
+	if w.outOfSteps {
 		return []Problem{{"", "cannot be checked: the schema has too many alternatives for a value of this size"}}
 	}
 	var out []Problem

@@ -71,35 +71,35 @@ func (c *compiler) indexIDs(v *value, in *url.URL) error {
 // That no reference leads back to itself for the same value is not checked here but by checkCost, when
 // all nodes have their targets: a cycle can go through several references.
 func (c *compiler) resolveReferences() error {
-	for _, r := range c.refs {
+	for _, ref := range c.refs {
 		// With one resource, $dynamicRef means the same as $ref. With several, its target depends on
 		// the dynamic scope (draft 2020-12 core, 8.2.3.2), which no known tool uses.
-		if r.dynamic && c.resources > 1 {
+		if ref.dynamic && c.resources > 1 {
 			return errors.New("it has a $dynamicRef and several resources")
 		}
-		u, err := url.Parse(r.to)
+		parsed, err := url.Parse(ref.to)
 		if err != nil {
 			return errors.New("it has a reference that is not a URI")
 		}
-		u = r.base.ResolveReference(u)
-		fragment := u.Fragment
-		u.Fragment, u.RawFragment = "", ""
-		target := c.byID[u.String()]
+		parsed = ref.base.ResolveReference(parsed)
+		fragment := parsed.Fragment
+		parsed.Fragment, parsed.RawFragment = "", ""
+		target := c.byID[parsed.String()]
 		switch {
 		case target == nil:
 		case fragment == "" || fragment[0] == '/':
 			target = target.resolvePointer(fragment)
 		default:
-			target = c.anchors[u.String()+"#"+fragment]
+			target = c.anchors[parsed.String()+"#"+fragment]
 		}
 		to := c.nodes[target]
 		if target == nil || to == nil {
-			return fmt.Errorf("it has a reference to nothing: %s", printable(r.to, 80))
+			return fmt.Errorf("it has a reference to nothing: %s", printable(ref.to, 80))
 		}
-		if r.from.ref == nil {
-			r.from.ref = to
+		if ref.from.ref == nil {
+			ref.from.ref = to
 		} else { // the schema has both keywords
-			r.from.allOf = append(r.from.allOf, to)
+			ref.from.allOf = append(ref.from.allOf, to)
 		}
 	}
 	return nil
@@ -125,7 +125,8 @@ func (v *value) resolvePointer(pointer string) *value {
 		name = strings.ReplaceAll(strings.ReplaceAll(name, "~1", "/"), "~0", "~")
 		switch v.kind {
 		case object:
-			if v = v.member(name); v == nil {
+			v = v.member(name)
+			if v == nil {
 				return nil
 			}
 		case array:

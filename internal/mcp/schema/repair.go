@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// repair returns v with its invalid strings replaced by the JSON value that they contain, if that
+// repair returns the value with its invalid strings replaced by the JSON value that they contain, if that
 // value is valid against n. Nothing is lost, because the JSON text of a value has all its digits.
 // Nothing else is ever converted, and valid values stay unchanged. If the repair does not make v valid,
 // the caller decides what to do with the result (Check returns the original value then).
@@ -13,7 +13,7 @@ import (
 // the square of the depth, and with each alternative that is tried. All of that counts as steps; when
 // they run out, values are returned as they are.
 func (w *validator) repair(n *node, v *value) *value {
-	if w.over || w.isValid(n, v) {
+	if w.outOfSteps || w.isValid(n, v) {
 		return v
 	}
 	// First repair what is in the value. Only if that is not enough, take the whole value for a
@@ -50,7 +50,7 @@ func parseText(v *value) *value {
 	return meant
 }
 
-// repairWithin returns v with the values in it repaired by all schemas that apply to them.
+// repairWithin returns the value with the values in it repaired by all schemas that apply to them.
 func (w *validator) repairWithin(n *node, v *value) *value {
 	if !w.spend(1) {
 		return v
@@ -100,7 +100,7 @@ func (w *validator) repairAlternative(alternatives []*node, v *value, most int) 
 	return v
 }
 
-// repairItems returns the array v with its items repaired.
+// repairItems returns the array with its items repaired.
 func (w *validator) repairItems(n *node, v *value) *value {
 	return w.replaceItems(v, func(i int, item *value) *value {
 		switch {
@@ -113,7 +113,7 @@ func (w *validator) repairItems(n *node, v *value) *value {
 	})
 }
 
-// repairMembers returns the object v with its members repaired. if and dependencies come last,
+// repairMembers returns the object with its members repaired. The keywords if and dependencies come last,
 // because the repaired members decide which of their schemas apply.
 func (w *validator) repairMembers(n *node, v *value) *value {
 	v = w.replaceItems(v, func(i int, member *value) *value {

@@ -8,15 +8,15 @@ import (
 )
 
 // checkEnum applies enum and const.
-func (w *validator) checkEnum(n *node, v *value, at *location, r *result) {
+func (w *validator) checkEnum(n *node, v *value, loc *location, r *result) {
 	same := func(choice *value) bool { return !w.spend(1+len(v.items)) || equalValues(choice, v) }
 	if n.enum != nil && !slices.ContainsFunc(n.enum, same) {
-		w.report(r, at, violation{category: enumMismatch}, func() string {
+		w.report(r, loc, violation{category: enumMismatch}, func() string {
 			return "expected one of " + listChoices(n.enum) + ", got " + describeValue(v) + w.suggestChoice(v, n.enum)
 		})
 	}
 	if n.constant != nil && !same(n.constant) {
-		w.report(r, at, violation{category: enumMismatch}, func() string { return "expected " + literalOf(n.constant) + ", got " + describeValue(v) })
+		w.report(r, loc, violation{category: enumMismatch}, func() string { return "expected " + literalOf(n.constant) + ", got " + describeValue(v) })
 	}
 }
 
@@ -44,12 +44,12 @@ func (w *validator) checkNumber(n *node, v *value, at *location, r *result) {
 
 // checkText applies the keywords for strings (draft 2020-12 validation, 6.3). Lengths are in
 // characters. A format is only an annotation (7.2.1).
-func (w *validator) checkText(n *node, v *value, at *location, r *result) {
+func (w *validator) checkText(n *node, v *value, loc *location, r *result) {
 	if n.minLength != nil || n.maxLength != nil {
-		w.checkCount(n.minLength, n.maxLength, utf8.RuneCountInString(v.text), "character", at, r)
+		w.checkCount(n.minLength, n.maxLength, utf8.RuneCountInString(v.text), "character", loc, r)
 	}
 	if n.pattern != nil && !w.matchPattern(n.pattern, v.text) {
-		w.report(r, at, violation{}, func() string {
+		w.report(r, loc, violation{}, func() string {
 			return fmt.Sprintf("expected text that matches %s, got %s", printable(n.pattern.String(), 120), literalOf(v))
 		})
 	}
@@ -57,20 +57,26 @@ func (w *validator) checkText(n *node, v *value, at *location, r *result) {
 
 // checkCount applies a pair of keywords that bound a count. what is the counted thing, in the
 // singular.
-func (w *validator) checkCount(low, high *int, n int, what string, at *location, r *result) {
+func (w *validator) checkCount(low, high *int, n int, what string, loc *location, r *result) {
 	if low != nil && n < *low {
-		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected at least %s, got %d", countOf(*low, what), n) })
+		w.report(r, loc, violation{}, func() string { return fmt.Sprintf("expected at least %s, got %d", countOf(*low, what), n) })
 	}
 	if high != nil && n > *high {
-		w.report(r, at, violation{}, func() string { return fmt.Sprintf("expected at most %s, got %d", countOf(*high, what), n) })
+		w.report(r, loc, violation{}, func() string { return fmt.Sprintf("expected at most %s, got %d", countOf(*high, what), n) })
 	}
 }
 
-// listChoices returns the values of an enum, or some of them and how many there are.
+// Bounds of a list of an enum's values in a message.
+const (
+	maxListedChoices      = 20
+	maxListedChoicesBytes = 200 // the value that exceeds it is still listed whole
+)
+
+// listChoices returns the values of an enum, or the first ones and how many there are.
 func listChoices(all []*value) string {
 	var b strings.Builder
 	for i, v := range all {
-		if i > 0 && (i == 20 || b.Len() > 200) {
+		if i > 0 && (i == maxListedChoices || b.Len() > maxListedChoicesBytes) {
 			return fmt.Sprintf("%s … (%d in all)", b.String(), len(all))
 		}
 		if i > 0 {
@@ -85,5 +91,5 @@ func listChoices(all []*value) string {
 // steps left it reports true, and the whole check fails.
 func (w *validator) matchPattern(p *pattern, s string) bool {
 	w.spend(1 + len(s)*p.size/bytesPerStep)
-	return w.over || p.MatchString(s)
+	return w.outOfSteps || p.MatchString(s)
 }

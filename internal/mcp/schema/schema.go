@@ -61,22 +61,22 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	if wrong != nil {
 		return raw, []Problem{*wrong}
 	}
-	w := validator{schema: s}
-	original := w.validate(s.root, v, nil)
-	if original.ok() && !w.over {
+	check := validator{schema: s}
+	original := check.validate(s.root, v, nil)
+	if original.ok() && !check.outOfSteps {
 		return raw, nil
 	}
 	// The same validator goes on, so that the repair and the checks share one maxSteps.
-	better := w.repair(s.root, v)
+	repaired := check.repair(s.root, v)
 	// Problems that could be repaired are not reported, even if the value has others.
-	problems := w.problemsOf(w.validate(s.root, better, nil))
+	problems := check.problemsOf(check.validate(s.root, repaired, nil))
 	switch {
 	case problems == nil:
-		return better.appendJSON(nil), nil
+		return repaired.appendJSON(nil), nil
 	case slices.ContainsFunc(problems, func(p Problem) bool { return !v.hasLocation(p.Pointer) }):
 		// A problem is within a repaired string, which one schema accepts and another does
 		// not: report the problems of the original value.
-		problems = w.problemsOf(original)
+		problems = check.problemsOf(original)
 	}
 	return raw, problems
 }

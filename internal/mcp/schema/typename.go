@@ -22,10 +22,10 @@ func CheckTypes(raw json.RawMessage) *Problem {
 	return checkTypes(tree, "")
 }
 
-// checkTypes is CheckTypes for the part of the schema at the pointer at. Values that are not objects,
+// checkTypes is CheckTypes for the part of the schema at pointer. Values that are not objects,
 // such as true, name no type. It does not follow references, because it visits their targets where
 // they stand, in $defs for example.
-func checkTypes(tree any, at string) *Problem {
+func checkTypes(tree any, pointer string) *Problem {
 	object, ok := tree.(map[string]any)
 	if !ok {
 		return nil
@@ -36,11 +36,11 @@ func checkTypes(tree any, at string) *Problem {
 	}
 	for _, name := range named {
 		if text, ok := name.(string); !ok || !slices.Contains(typeNames, text) {
-			return &Problem{Pointer: at + "/type", Detail: "is not one of " + strings.Join(typeNames, ", ")}
+			return &Problem{Pointer: pointer + "/type", Detail: "is not one of " + strings.Join(typeNames, ", ")}
 		}
 	}
 	for _, keyword := range slices.Sorted(maps.Keys(object)) {
-		where, part, at := keywords[keyword], object[keyword], at+"/"+keyword
+		where, part, at := keywords[keyword], object[keyword], pointer+"/"+keyword
 		list, _ := part.([]any)
 		members, _ := part.(map[string]any)
 		switch {

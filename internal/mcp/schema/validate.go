@@ -3,10 +3,10 @@ package schema
 // validator checks one value against a schema. It continues after a problem, and stops when it
 // exceeds maxSteps: then the value counts as not checked, and never as valid.
 type validator struct {
-	schema *Schema
-	steps  int
-	over   bool // steps exceed maxSteps
-	quiet  bool // only the validity is needed, so texts of problems are not built
+	schema     *Schema
+	steps      int
+	outOfSteps bool // steps exceed maxSteps
+	quiet      bool // only the validity is needed, so texts of problems are not built
 }
 
 // result is the outcome of checking one value against one schema. evaluated is used only if there
@@ -31,13 +31,15 @@ func (r *result) add(other result) {
 const violationSteps = 20
 
 // report adds a problem. It calls detail, which is expensive, only if the text will be read.
-func (w *validator) report(r *result, at *location, f violation, detail func() string) {
+func (w *validator) report(r *result, loc *location, f violation, detail func() string) {
 	switch {
 	case len(r.problems) == maxProblems:
 		r.more = true
 		return
 	case !w.quiet && w.spend(violationSteps):
-		f.at, f.depth, f.detail = at.pointer(), at.depth(), detail()
+		f.at = loc.pointer()
+		f.depth = loc.depth()
+		f.detail = detail()
 	}
 	r.problems = append(r.problems, f)
 }
@@ -54,50 +56,50 @@ func (r *result) addSameValue(other result) {
 // spend counts n steps, and reports whether the total is still within maxSteps.
 func (w *validator) spend(n int) bool {
 	w.steps += n
-	w.over = w.over || w.steps > maxSteps
-	return !w.over
+	w.outOfSteps = w.outOfSteps || w.steps > maxSteps
+	return !w.outOfSteps
 }
 
 // validate checks v against n and returns all problems. It applies all keywords, except after a
-// wrong type: the others would only repeat that. at is the place of v, for problems; nil is the whole
+// wrong type: the others would only repeat that. loc is the place of v, for problems; nil is the whole
 // value.
 //
 // A result without problems does not prove that v is valid: it may mean that the steps ran out. So
-// everything that decides something by it must look at w.over too, as isValid and problemsOf do.
-func (w *validator) validate(n *node, v *value, at *location) (r result) {
+// everything that decides something by it must look at w.outOfSteps too, as isValid and problemsOf do.
+func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	if !w.spend(1) {
 		return r
 	}
 	if n.ref != nil {
-		r.addSameValue(w.validate(n.ref, v, at))
+		r.addSameValue(w.validate(n.ref, v, loc))
 		if w.schema.draft7 {
 			return r // draft-07, 8.3: keywords beside a reference are ignored
 		}
 	}
 	switch {
 	case n.alwaysFalse:
-		w.reportType(&r, at, 0, v)
+		w.reportType(&r, loc, 0, v)
 		return r
 	case n.kinds != 0 && n.kinds&v.kind == 0:
-		w.reportType(&r, at, n.kinds, v)
+		w.reportType(&r, loc, n.kinds, v)
 		return r
 	}
-	w.checkEnum(n, v, at, &r)
+	w.checkEnum(n, v, loc, &r)
 	switch v.kind {
 	case integer, fraction:
-		w.checkNumber(n, v, at, &r)
+		w.checkNumber(n, v, loc, &r)
 	case text:
-		w.checkText(n, v, at, &r)
+		w.checkText(n, v, loc, &r)
 	}
 	if w.quiet && !r.ok() { // nobody reads further problems, and the values within v may be many
 		return r
 	}
-	w.checkApplicators(n, v, at, &r)
+	w.checkApplicators(n, v, loc, &r)
 	switch v.kind {
 	case array:
-		w.checkArray(n, v, at, &r)
+		w.checkArray(n, v, loc, &r)
 	case object:
-		w.checkObject(n, v, at, &r)
+		w.checkObject(n, v, loc, &r)
 	}
 	return r
 }
@@ -106,7 +108,7 @@ func (w *validator) validate(n *node, v *value, at *location) (r result) {
 func (w *validator) isValid(n *node, v *value) bool {
 	defer func(before bool) { w.quiet = before }(w.quiet)
 	w.quiet = true
-	return w.validate(n, v, nil).ok() && !w.over
+	return w.validate(n, v, nil).ok() && !w.outOfSteps
 }
 
 // evaluated records which items or properties keywords have evaluated successfully, for

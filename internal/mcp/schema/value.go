@@ -66,7 +66,9 @@ func (v *value) withItems(items []*value) *value {
 // replacing returns a copy of v that takes the position of before in the enclosing value.
 func (v *value) replacing(before *value) *value {
 	c := *v
-	c.at, c.len, c.changed = before.at, before.len, true
+	c.at = before.at
+	c.len = before.len
+	c.changed = true
 	return &c
 }
 
