@@ -30,7 +30,7 @@ func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 	return o
 }
 
-// withRecover returns f with a panic turned into its error.
+// withRecover returns a function that calls f and returns a panic in it as an error.
 func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg) (Result, error)) func(context.Context, Arg) (Result, error) {
 	return func(ctx context.Context, arg Arg) (res Result, err error) {
 		defer transport.Recover(log, func(f *transport.Failure) { err = f })
@@ -41,39 +41,39 @@ func withRecover[Arg, Result any](log *slog.Logger, f func(context.Context, Arg)
 // claimRequest returns the request that the SDK called a handler for. It is the zero value if the call
 // that it belongs to is over.
 func claimRequest(ctx context.Context, meta sdk.Meta) serverRequest {
-	x := requestOf(ctx)
-	if x == nil {
+	request := requestOf(ctx)
+	if request == nil {
 		return serverRequest{}
 	}
 	tag, _ := meta[tagKey].(string)
-	return x.session.requests.claim(tag)
+	return request.session.requests.claim(tag)
 }
 
 // answerElicitation handles elicitation/create for the SDK. It declines if the call has no handler
 // for it.
 func answerElicitation(ctx context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
-	e, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
+	elicitation, err := decodeElicitation(r.Params, asked.requestedSchema(r.Params.RequestedSchema))
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
-	h := asked.answers
+	requests := asked.answers
 	if asked.given != nil {
-		return elicitResult(e, *asked.given), nil
+		return elicitResult(elicitation, *asked.given), nil
 	}
-	if h == nil || h.Elicit == nil {
+	if requests == nil || requests.Elicit == nil {
 		return &sdk.ElicitResult{Action: Decline}, nil
 	}
-	ctx, done, ok := h.beginAnswer(ctx, true)
+	ctx, done, ok := requests.beginAnswer(ctx, true)
 	if !ok {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
 	defer done()
-	answer, err := h.Elicit(ctx, e)
+	answer, err := requests.Elicit(ctx, elicitation)
 	if err != nil {
 		return &sdk.ElicitResult{Action: Cancel}, nil
 	}
-	return elicitResult(e, answer), nil
+	return elicitResult(elicitation, answer), nil
 }
 
 // elicitResult returns an answer as the SDK has it. Content that does not decode counts as Cancel.
@@ -96,16 +96,16 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.Crea
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
 	}
 	refused := &jsonrpc.Error{Code: codeRefused, Message: "the client does not sample for this call"}
-	h := asked.answers
-	if h == nil || h.Sample == nil {
+	requests := asked.answers
+	if requests == nil || requests.Sample == nil {
 		return nil, refused
 	}
-	ctx, done, ok := h.beginAnswer(ctx, false)
+	ctx, done, ok := requests.beginAnswer(ctx, false)
 	if !ok {
 		return nil, refused
 	}
 	defer done()
-	answer, err := h.Sample(ctx, sampling)
+	answer, err := requests.Sample(ctx, sampling)
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, refused

@@ -31,21 +31,21 @@ var rawMethods = []string{
 
 // newClient returns an SDK client for one server, with any transport. It may open many sessions.
 func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
-	c := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
+	client := sdk.NewClient(&sdk.Implementation{Name: "answerd", Version: version}, clientOptions(sampling, log))
 	for _, method := range rawMethods {
 		// The error is for names of MCP's own. The type of the parameters is that of the call.
-		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](c, transport.MethodPrefix+method)
+		_ = sdk.AddSendingCustomMethod[*sdk.CallToolParams, *rawResult](client, transport.MethodPrefix+method)
 	}
 	var receive sdk.MethodHandler
-	c.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		receive = next
 		if !sampling {
 			receive = refuseSampling(next, log)
 		}
 		return receive
 	})
-	c.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler { return separateHandshake(next, receive) })
-	return c
+	client.AddSendingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler { return separateHandshake(next, receive) })
+	return client
 }
 
 // errSamplingDisabled answers a server that asks for sampling without being allowed to. The SDK would
@@ -79,18 +79,18 @@ func separateHandshake(next, receive sdk.MethodHandler) sdk.MethodHandler {
 			// the handshake's time is for initialize.
 			deadline = time.Now().Add(handshake.discoverTimeout)
 		}
-		x := &Request{}
-		x.Owner, x.Handshake = x, true
-		x.useSession(handshake.session)
-		x.Start(ctx, handshake.Life(), deadline)
-		defer x.Finish()
-		x.SetTokenRenewed(handshake.TokenRenewed()) // once in a handshake
-		x.session.handshake.Store(x)
-		x.session.handleRequest = receive
-		res, err := next(x.Context(), method, req)
-		handshake.SetTokenRenewed(x.TokenRenewed())
+		request := &Request{}
+		request.Owner, request.Handshake = request, true
+		request.useSession(handshake.session)
+		request.Start(ctx, handshake.Life(), deadline)
+		defer request.Finish()
+		request.SetTokenRenewed(handshake.TokenRenewed()) // once in a handshake
+		request.session.handshake.Store(request)
+		request.session.handleRequest = receive
+		res, err := next(request.Context(), method, req)
+		handshake.SetTokenRenewed(request.TokenRenewed())
 		if err != nil {
-			return nil, x.Failure(err)
+			return nil, request.Failure(err)
 		}
 		return res, nil
 	}

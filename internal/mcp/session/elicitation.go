@@ -50,21 +50,21 @@ const (
 
 // decodeElicitation checks what a server asks.
 func decodeElicitation(p *sdk.ElicitParams, form json.RawMessage) (Elicitation, error) {
-	e := Elicitation{Mode: p.Mode, Message: elicitationMessage(p.Message)}
-	if e.Mode == "" {
-		e.Mode = ElicitForm
+	elicitation := Elicitation{Mode: p.Mode, Message: elicitationMessage(p.Message)}
+	if elicitation.Mode == "" {
+		elicitation.Mode = ElicitForm
 	}
-	if e.Mode == ElicitURL {
-		e.URL = p.URL
-		return e, checkElicitationURL(p.URL)
+	if elicitation.Mode == ElicitURL {
+		elicitation.URL = p.URL
+		return elicitation, checkElicitationURL(p.URL)
 	}
 	s, err := schema.BoundedObject(form)
 	if err != nil {
-		return e, fmt.Errorf("the requested schema %w", err)
+		return elicitation, fmt.Errorf("the requested schema %w", err)
 	}
-	e.Schema = s
-	_, err = e.compileForm()
-	return e, err
+	elicitation.Schema = s
+	_, err = elicitation.compileForm()
+	return elicitation, err
 }
 
 // elicitationMessage returns a server's message as valid UTF-8 within its bound.

@@ -41,16 +41,16 @@ func CollectPages(member string, limit int, getPage func(cursor string) (json.Ra
 
 // ListPrompts returns the request for a page of a server's prompts.
 func ListPrompts(cursor string) RequestFunc {
-	return func(x *Request) (json.RawMessage, *transport.Failure) {
-		return ask(x, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
+	return func(request *Request) (json.RawMessage, *transport.Failure) {
+		return ask(request, "prompts/list", &sdk.ListPromptsParams{Cursor: cursor})
 	}
 }
 
 // GetPrompt returns the request for a prompt whose arguments are filled in.
 func GetPrompt(name string, args map[string]string) RequestFunc {
-	return func(x *Request) (json.RawMessage, *transport.Failure) {
-		return x.answerInputs(Handlers{}, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			return ask(x, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
+	return func(request *Request) (json.RawMessage, *transport.Failure) {
+		return request.answerInputs(Handlers{}, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			return ask(request, methodPrompt, &sdk.GetPromptParams{Name: name, Arguments: args, InputResponses: in, RequestState: state})
 		})
 	}
 }

@@ -26,45 +26,48 @@ const (
 	retryWait = 50 * time.Millisecond
 )
 
-// answerInputs sends a request by send, answers what its result asks for, and sends it again with
+// answerInputs sends a request with send, answers what its result asks for, and sends it again with
 // the answers and the server's state, until the result is complete. The SDK does this for its own
 // result types only. A server that asks for nothing may be overloaded, so each round trip then
-// waits twice as long as the one before. With Suspend, a result that asks a person ends the
-// request: x.InputRequired is set then, and nil returned. The caller must refuse a result that is
-// still not complete.
-func (x *Request) answerInputs(h Handlers, send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+// waits twice as long as the one before.
+//
+// With handlers.Suspend, a result that asks a person ends the request: answerInputs then sets
+// request.InputRequired and returns nil. The result can still be incomplete, after maxRoundTrips or if an
+// answer failed; the caller must refuse it.
+func (request *Request) answerInputs(handlers Handlers, send func(sdk.InputResponseMap, string) (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
 	var answers sdk.InputResponseMap
-	in, given := &content.InputRequired{}, map[string]ElicitationResult(nil)
-	if h.Resume != nil {
+	required := &content.InputRequired{} // of the latest result
+	if handlers.Resume != nil {
+		required = handlers.Resume.Required
 		var err error
-		in, given = h.Resume.Required, h.Resume.Answers
-		if answers, err = x.answerAll(in.Requests, given); err != nil {
+		if answers, err = request.answerAll(required.Requests, handlers.Resume.Answers); err != nil {
 			return nil, transport.BadReply("it asks for something that cannot be answered", err)
 		}
 	}
-	for sent, wait := in.RoundTrips+1, retryWait; ; sent, wait = sent+1, 2*wait {
-		result, f := send(answers, in.State)
-		if f != nil || sent >= maxRoundTrips {
-			return result, f
+	for sent, wait := required.RoundTrips+1, retryWait; ; sent, wait = sent+1, 2*wait {
+		result, failure := send(answers, required.State)
+		if failure != nil || sent >= maxRoundTrips {
+			return result, failure
 		}
-		next, required := content.DecodeInputRequired(result)
-		if !required {
+		next, isRequired := content.DecodeInputRequired(result)
+		if !isRequired {
 			return result, nil
 		}
 		if next.IsTooLarge() {
 			return nil, &transport.Failure{Kind: transport.TooLarge, Public: "what it asks for, or its requestState, is too large to be stored"}
 		}
-		if next.RoundTrips = sent; h.Suspend && asksPerson(next) {
-			x.InputRequired = next
+		next.RoundTrips = sent
+		if handlers.Suspend && asksPerson(next) {
+			request.InputRequired = next
 			return nil, nil
 		}
-		if len(next.Requests) == 0 && !transport.Pause(x.Context(), wait) {
-			return nil, x.Ended()
+		if len(next.Requests) == 0 && !transport.Pause(request.Context(), wait) {
+			return nil, request.Ended()
 		}
 		var err error
-		answers, err = x.answerAll(next.Requests, nil)
-		if x.Context().Err() != nil {
-			return nil, x.Ended()
+		answers, err = request.answerAll(next.Requests, nil)
+		if request.Context().Err() != nil {
+			return nil, request.Ended()
 		}
 		if errors.Is(err, errSamplingDisabled) {
 			return nil, &transport.Failure{Kind: transport.Protocol, Public: errSamplingDisabled.Error()}
@@ -72,7 +75,7 @@ func (x *Request) answerInputs(h Handlers, send func(sdk.InputResponseMap, strin
 		if err != nil {
 			return result, nil
 		}
-		in = next
+		required = next
 	}
 }
 
@@ -86,15 +89,15 @@ func asksPerson(in *content.InputRequired) bool {
 // Elicitations returns what a result asks a person, by the key of the request.
 func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	asked := make(map[string]Elicitation)
-	for key, r := range in.Requests {
-		if r.Method != methodElicit {
+	for key, input := range in.Requests {
+		if input.Method != methodElicit {
 			continue
 		}
 		p := &sdk.ElicitParams{}
-		if err := json.Unmarshal(r.Params, p); err != nil {
-			return nil, fmt.Errorf("a request for %s: %w", r.Method, err)
+		if err := json.Unmarshal(input.Params, p); err != nil {
+			return nil, fmt.Errorf("a request for %s: %w", input.Method, err)
 		}
-		e, err := decodeElicitation(p, serverRequest{params: r.Params}.requestedSchema(p.RequestedSchema))
+		e, err := decodeElicitation(p, serverRequest{params: input.Params}.requestedSchema(p.RequestedSchema))
 		if err != nil {
 			return nil, err
 		}
@@ -103,53 +106,53 @@ func Elicitations(in *content.InputRequired) (map[string]Elicitation, error) {
 	return asked, nil
 }
 
-// answerAll answers the requests of one result at the same time. given are the answers that a
-// person has given already.
-func (x *Request) answerAll(requests map[string]content.InputRequest, given map[string]ElicitationResult) (sdk.InputResponseMap, error) {
+// answerAll answers the requests of one result at the same time. given holds the answers that a
+// person has given already, by the key of the request.
+func (request *Request) answerAll(requests map[string]content.InputRequest, given map[string]ElicitationResult) (sdk.InputResponseMap, error) {
 	answers := make(sdk.InputResponseMap, len(requests))
 	var mu sync.Mutex // protects answers and errs
 	var errs []error
-	var all sync.WaitGroup
-	for id, r := range requests {
-		all.Go(func() {
-			var of *ElicitationResult
-			if a, ok := given[id]; ok {
-				of = &a
+	var wg sync.WaitGroup
+	for key, input := range requests {
+		wg.Go(func() {
+			var givenAnswer *ElicitationResult
+			if a, ok := given[key]; ok {
+				givenAnswer = &a
 			}
-			answer, err := x.answerInput(r, of)
+			answer, err := request.answerInput(input, givenAnswer)
 			mu.Lock()
 			defer mu.Unlock()
-			answers[id] = answer
+			answers[key] = answer
 			errs = append(errs, err)
 		})
 	}
-	all.Wait()
+	wg.Wait()
 	return answers, errors.Join(errs...)
 }
 
 // answerInput has the SDK answer a request as if it had come as a message: the SDK checks
 // forms and fills in their defaults. given is the person's answer; nil if they have to be asked.
-func (x *Request) answerInput(r content.InputRequest, given *ElicitationResult) (sdk.InputResponse, error) {
-	tagged := x.session.tagRequest(&jsonrpc.Request{Method: r.Method, Params: r.Params}, x, given)
+func (request *Request) answerInput(input content.InputRequest, given *ElicitationResult) (sdk.InputResponse, error) {
+	tagged := request.session.tagRequest(&jsonrpc.Request{Method: input.Method, Params: input.Params}, request, given)
 	var req sdk.Request
 	var params sdk.Params
-	switch r.Method {
+	switch input.Method {
 	case methodElicit:
 		p := &sdk.ElicitParams{}
-		req, params = &sdk.ElicitRequest{Session: x.session.cs, Params: p}, p
+		req, params = &sdk.ElicitRequest{Session: request.session.cs, Params: p}, p
 	case methodSample:
 		p := &sdk.CreateMessageWithToolsParams{}
-		req, params = &sdk.CreateMessageWithToolsRequest{Session: x.session.cs, Params: p}, p
+		req, params = &sdk.CreateMessageWithToolsRequest{Session: request.session.cs, Params: p}, p
 	case methodRoots:
 		p := &sdk.ListRootsParams{}
-		req, params = &sdk.ListRootsRequest{Session: x.session.cs, Params: p}, p
+		req, params = &sdk.ListRootsRequest{Session: request.session.cs, Params: p}, p
 	default:
-		return nil, fmt.Errorf("a request for %.60q", r.Method)
+		return nil, fmt.Errorf("a request for %.60q", input.Method)
 	}
 	if err := json.Unmarshal(tagged.Params, params); err != nil && tagged.Params != nil {
-		return nil, fmt.Errorf("a request for %s: %w", r.Method, err)
+		return nil, fmt.Errorf("a request for %s: %w", input.Method, err)
 	}
-	result, err := x.session.handleRequest(x.Context(), r.Method, req)
+	result, err := request.session.handleRequest(request.Context(), input.Method, req)
 	if err != nil {
 		return nil, err
 	}

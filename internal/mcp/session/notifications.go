@@ -151,28 +151,28 @@ func (q *notificationQueue) deliverLoop() {
 
 // dequeue returns the next notification; the zero value if there is none yet, and then in wait
 // when progress that is held is due, 0 if none is.
-func (q *notificationQueue) dequeue(now time.Time) (n notification, wait time.Duration, closed bool) {
+func (q *notificationQueue) dequeue(now time.Time) (note notification, wait time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case len(q.queue) > 0:
-		n, q.queue = q.queue[0], q.queue[1:]
-		if n.log != nil {
+		note, q.queue = q.queue[0], q.queue[1:]
+		if note.log != nil {
 			q.logs--
 		} else {
 			q.next = now.Add(progressInterval)
 		}
 	case len(q.held) > 0 && q.mayDeliverLocked(now):
-		n.progress, q.held = q.held, nil
+		note.progress, q.held = q.held, nil
 		q.progress++
 		q.next = now.Add(progressInterval)
 	case len(q.held) > 0 && q.progress < maxProgress-1:
 		wait = q.next.Sub(now)
 	case q.closed && q.omitted > 0: // no further message can carry the count
-		n.log = &LogMessage{Omitted: q.omitted}
+		note.log = &LogMessage{Omitted: q.omitted}
 		q.omitted = 0
 	}
-	return n, wait, q.closed
+	return note, wait, q.closed
 }
 
 // closeQueue waits until the reader has received what is queued, or, unless all is set, has
@@ -181,7 +181,9 @@ func (q *notificationQueue) closeQueue(all bool) {
 	q.mu.Lock()
 	q.closed = true
 	if !all {
-		q.queue, q.held, q.omitted = nil, nil, 0
+		q.queue = nil
+		q.held = nil
+		q.omitted = 0
 	}
 	q.signalLocked()
 	q.mu.Unlock()

@@ -66,16 +66,16 @@ func New(o Options) *Pool { return &Pool{Options: o} }
 // GetSession returns the current session. If there is none it starts a handshake and waits
 // for it under ctx.
 func (p *Pool) GetSession(ctx context.Context) (*Session, *transport.Failure) {
-	s := p.currentOrNew()
-	if s == nil {
+	session := p.currentOrNew()
+	if session == nil {
 		return nil, &transport.Failure{Kind: transport.Cancelled, Public: "answerd is shutting down", NotRun: true, Err: transport.ErrClosed}
 	}
 	select {
-	case <-s.ready:
-		return s, s.failed
+	case <-session.ready:
+		return session, session.failed
 	case <-ctx.Done():
 		f := &transport.Failure{Kind: transport.Unavailable, Public: "it is not connected yet", NotRun: true, Err: context.Cause(ctx)}
-		if x := s.handshake.Load(); x != nil && x.FetchingToken() {
+		if request := session.handshake.Load(); request != nil && request.FetchingToken() {
 			f.Err = transport.CredentialsError(f.Err)
 		}
 		return nil, f
@@ -99,82 +99,84 @@ func (p *Pool) currentOrNew() *Session {
 		// the session is closed; hence the grace.
 		p.retireLocked(s, transport.NotifyTimeout)
 	}
-	s := &Session{ready: make(chan struct{}), pool: p}
-	s.conn.Handlers, s.conn.Tokens, s.conn.WatchTools = connectionHandlers(s), p.Tokens, p.Subscribe
+	session := &Session{ready: make(chan struct{}), pool: p}
+	session.conn.Handlers = connectionHandlers(session)
+	session.conn.Tokens = p.Tokens
+	session.conn.WatchTools = p.Subscribe
 	if p.CacheResources {
-		s.resources = newResourceCache()
+		session.resources = newResourceCache()
 	}
-	p.current = s
-	p.work.Go(func() { p.makeHandshake(s) })
-	return s
+	p.current = session
+	p.work.Go(func() { p.makeHandshake(session) })
+	return session
 }
 
 // makeHandshake connects s and informs all who wait for it. Its context is the pool's own:
 // the SDK keeps the values of that context for the whole session and uses them for the
 // requests that it sends by itself, so it must not be a caller's.
-func (p *Pool) makeHandshake(s *Session) {
-	x := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), s)
-	x.Handshake, x.discoverTimeout = true, p.HandshakeTimeout/2
-	s.handshake.Store(x)
-	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handshakeFailed(s, x, f) })
-	cs, err := p.Connect(x.Context())
+func (p *Pool) makeHandshake(session *Session) {
+	request := NewRequest(context.Background(), p.Life, time.Now().Add(p.HandshakeTimeout), session)
+	request.Handshake, request.discoverTimeout = true, p.HandshakeTimeout/2
+	session.handshake.Store(request)
+	defer transport.Recover(p.Logger, func(f *transport.Failure) { p.handshakeFailed(session, request, f) })
+	cs, err := p.Connect(request.Context())
 	if err != nil {
-		p.handshakeFailed(s, x, handshakeFailure(x, err))
+		p.handshakeFailed(session, request, handshakeFailure(request, err))
 		return
 	}
 	// The SDK's session does not end with the context that it was made under.
-	s.cs, s.connectedAt = cs, time.Now()
-	x.Finish()
-	s.setLogLevel()
+	session.cs, session.connectedAt = cs, time.Now()
+	request.Finish()
+	session.setLogLevel()
 	ctx, stop := context.WithCancel(p.Life)
-	s.stopSubscribing = stop
-	close(s.ready)
-	p.work.Go(func() { p.waitForEnd(s) })
+	session.stopSubscribing = stop
+	close(session.ready)
+	p.work.Go(func() { p.waitForEnd(session) })
 	if p.Subscribe {
-		p.work.Go(func() { s.subscribeChanges(ctx) })
+		p.work.Go(func() { session.subscribeChanges(ctx) })
 	}
 	p.OnConnected()
 }
 
-// handshakeFailure returns why the handshake of x failed with err.
-func handshakeFailure(x *Request, err error) *transport.Failure {
-	f, ok := errors.AsType[*transport.Failure](err)
+// handshakeFailure returns why the handshake of request failed with err.
+func handshakeFailure(request *Request, err error) *transport.Failure {
+	failure, ok := errors.AsType[*transport.Failure](err)
 	switch {
 	case ok:
-	case x.Context().Err() != nil:
-		f = x.Ended()
+	case request.Context().Err() != nil:
+		failure = request.Ended()
 	default:
-		f = transport.BadReply("the handshake failed", err)
+		failure = transport.BadReply("the handshake failed", err)
 	}
 	// There was no session to lose yet: what ended the connection is the reason.
-	if cause, ok := errors.AsType[*transport.Failure](f.Err); ok && f.Lost {
-		f = cause
+	if cause, ok := errors.AsType[*transport.Failure](failure.Err); ok && failure.Lost {
+		failure = cause
 	}
-	return f
+	return failure
 }
 
-// handshakeFailed ends a handshake that failed with f. No call has been sent, so the next call
+// handshakeFailed ends a handshake that failed with failure. No call has been sent, so the next call
 // tries again.
-func (p *Pool) handshakeFailed(s *Session, x *Request, f *transport.Failure) {
-	if isClosed(s.ready) { // only what follows the handshake failed
-		p.handleLoss(s, f)
+func (p *Pool) handshakeFailed(session *Session, request *Request, failure *transport.Failure) {
+	if isClosed(session.ready) { // only what follows the handshake failed
+		p.handleLoss(session, failure)
 		return
 	}
-	if cs := s.cs; cs != nil {
-		s.cs = nil
+	if cs := session.cs; cs != nil {
+		session.cs = nil
 		p.work.Go(func() { p.closeClientSession(cs) })
 	}
-	s.failed = &transport.Failure{Kind: transport.Unavailable, Public: f.Public, NotRun: true, Err: f}
+	session.failed = &transport.Failure{Kind: transport.Unavailable, Public: failure.Public, NotRun: true, Err: failure}
 	p.mu.Lock()
-	if p.current == s {
+	if p.current == session {
 		p.current = nil
 	}
 	p.mu.Unlock()
-	x.Finish()
-	close(s.ready)
+	request.Finish()
+	close(session.ready)
 }
 
-// waitForEnd waits for the end of s and has it made again, without waiting for the next
+// waitForEnd waits for the end of a session and has it made again, without waiting for the next
 // call. Over HTTP a session ends only by DropSession or Close; a child process may exit
 // and a connection break at any time.
 func (p *Pool) waitForEnd(s *Session) {
@@ -187,7 +189,7 @@ func (p *Pool) waitForEnd(s *Session) {
 	p.handleLoss(s, f)
 }
 
-// handleLoss reports the loss of s, which no call has found. It does nothing if s is no longer the
+// handleLoss reports the loss of a session, which no call has found. It does nothing if it is no longer the
 // current session: then we closed it, or the call that found it lost makes the next one.
 func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	if !p.DropSession(s) {
@@ -197,30 +199,30 @@ func (p *Pool) handleLoss(s *Session, f *transport.Failure) {
 	p.OnConnected()
 }
 
-// DropSession removes s if it is still the current session, and closes it when its other
-// calls have ended. It reports whether s was current, so that callers who lost it together
+// DropSession removes a session if it is still the current one, and closes it when its other
+// calls have ended. It reports whether it was current, so that callers who lost it together
 // cause one handshake.
 //
 // With each session that is lost soon after its handshake, the supervisor waits longer
 // before it connects again, as it does for a server that is down. A call does not wait for
 // that.
-func (p *Pool) DropSession(s *Session) bool {
+func (p *Pool) DropSession(session *Session) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.current != s || p.closed {
+	if p.current != session || p.closed {
 		return false
 	}
 	now := time.Now()
-	if now.Sub(s.connectedAt) > transport.MaxBackoff {
+	if now.Sub(session.connectedAt) > transport.MaxBackoff {
 		p.losses = 0
 	}
 	p.retryAt = now.Add(transport.Backoff(p.losses))
 	p.losses++
-	p.retireLocked(s, 0)
+	p.retireLocked(session, 0)
 	return true
 }
 
-// retireLocked closes s, which is the current session, when its calls have ended, and not
+// retireLocked closes the current session when its calls have ended, and not
 // before grace is over.
 func (p *Pool) retireLocked(s *Session, grace time.Duration) {
 	p.current = nil
@@ -249,11 +251,11 @@ func isClosed(ch <-chan struct{}) bool {
 
 // ReconnectDelay returns how long the supervisor must wait before it makes a session. waiting is
 // false if it need not wait: there is a session, or the last one was not lost recently.
-func (p *Pool) ReconnectDelay() (left time.Duration, waiting bool) {
+func (p *Pool) ReconnectDelay() (remaining time.Duration, waiting bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	left = time.Until(p.retryAt)
-	return left, p.current == nil && left > 0
+	remaining = time.Until(p.retryAt)
+	return remaining, p.current == nil && remaining > 0
 }
 
 // CurrentSession returns the session that the next call would use; nil if that call would
@@ -269,15 +271,15 @@ func (p *Pool) CurrentSession() *Session {
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	s := p.current
+	session := p.current
 	p.current = nil
 	p.mu.Unlock()
 	var err error
-	if s != nil {
-		<-s.ready
-		if s.cs != nil {
-			s.stopSubscribing()
-			err = s.cs.Close()
+	if session != nil {
+		<-session.ready
+		if session.cs != nil {
+			session.stopSubscribing()
+			err = session.cs.Close()
 		}
 	}
 	p.work.Wait()

@@ -24,10 +24,10 @@ type RequestFunc func(*Request) (json.RawMessage, *transport.Failure)
 // Do sends a request in the session that is not a tool call. tokens are whose token it
 // carries; nil: the session's.
 func (s *Session) Do(ctx context.Context, tokens transport.Sender, deadline time.Time, send RequestFunc) (json.RawMessage, *transport.Failure) {
-	x := NewRequest(ctx, s.pool.Life, deadline, s)
-	defer x.Finish()
-	x.Tokens = tokens
-	return send(x)
+	request := NewRequest(ctx, s.pool.Life, deadline, s)
+	defer request.Finish()
+	request.Tokens = tokens
+	return send(request)
 }
 
 // resultHeader is what a result says about itself (2026-07-28).
@@ -62,14 +62,14 @@ func (r *rawResult) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ask sends a request of x by the SDK and returns its result as received.
+// ask sends a request of request by the SDK and returns its result as received.
 func ask[P interface {
 	*T
 	sdk.Params
-}, T any](x *Request, method string, params P) (json.RawMessage, *transport.Failure) {
-	res, err := sdk.CallCustomMethod[P, *rawResult](x.Context(), x.session.cs, transport.MethodPrefix+method, params)
+}, T any](request *Request, method string, params P) (json.RawMessage, *transport.Failure) {
+	res, err := sdk.CallCustomMethod[P, *rawResult](request.Context(), request.session.cs, transport.MethodPrefix+method, params)
 	if err != nil {
-		return nil, x.Failure(err)
+		return nil, request.Failure(err)
 	}
 	return res.raw, nil
 }

@@ -76,17 +76,17 @@ func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
 	return c.listening && c.subscribed[uri] || time.Now().Before(e.until)
 }
 
-// store keeps a result for k that was asked for at version, unless something has changed
+// store keeps a result for key that was asked for at version, unless something has changed
 // since.
-func (c *resourceCache) store(k cacheKey, raw json.RawMessage, ttl time.Duration, version int) {
+func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Duration, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := cacheEntry{raw: raw}
+	entry := cacheEntry{raw: raw}
 	if ttl > 0 {
-		e.until = time.Now().Add(ttl)
+		entry.until = time.Now().Add(ttl)
 	}
-	c.removeLocked(k)
-	if c.changes != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(k.uri, e) {
+	c.removeLocked(key)
+	if c.changes != version || len(raw) > maxEntryBytes || !c.isCurrentLocked(key.uri, entry) {
 		return
 	}
 	for old := range c.entries { // in random order: what is read often is soon stored again
@@ -95,7 +95,7 @@ func (c *resourceCache) store(k cacheKey, raw json.RawMessage, ttl time.Duration
 		}
 		c.removeLocked(old)
 	}
-	c.entries[k] = e
+	c.entries[key] = entry
 	c.size += len(raw)
 }
 

@@ -34,21 +34,21 @@ func (r *Resource) Address() string {
 // ListResources returns the server's resources and templates whose address is allowed. The
 // session subscribes to those resources.
 func (s *Session) ListResources(deadline time.Time, allowed func(address string) bool) ([]Resource, *transport.Failure) {
-	listed, f := CollectPages("resources", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
-			return ask(x, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
+	listed, failure := CollectPages("resources", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+			return ask(request, "resources/list", &sdk.ListResourcesParams{Cursor: cursor})
 		})
 	})
-	if f != nil {
-		return nil, f
+	if failure != nil {
+		return nil, failure
 	}
-	templates, f := CollectPages("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
-		return s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
-			return ask(x, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
+	templates, failure := CollectPages("resourceTemplates", maxResources, func(cursor string) (json.RawMessage, *transport.Failure) {
+		return s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+			return ask(request, "resources/templates/list", &sdk.ListResourceTemplatesParams{Cursor: cursor})
 		})
 	})
-	if f != nil {
-		return nil, f
+	if failure != nil {
+		return nil, failure
 	}
 	var out []Resource
 	for _, raw := range append(listed, templates...) {
@@ -71,19 +71,19 @@ type ResourceRead struct {
 	Handlers
 }
 
-// ReadResource sends a resources/read by x and returns its result as received, or the result
+// ReadResource sends a resources/read by request and returns its result as received, or the result
 // of an earlier read that is known to be current. It handles messages as CallTool does.
-func (s *Session) ReadResource(x *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
-	return s.withHandlers(x, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
+func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMessage, *transport.Failure) {
+	return s.withHandlers(request, read.Handlers, read.Meta, func() (json.RawMessage, *transport.Failure) {
 		key := newCacheKey(read.URI, read.Scope)
 		cached, version := s.resources.lookup(key)
 		if cached != nil {
 			return cached, nil
 		}
-		raw, f := x.answerInputs(read.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
-			return ask(x, methodRead, &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: in, RequestState: state})
+		raw, f := request.answerInputs(read.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+			return ask(request, methodRead, &sdk.ReadResourceParams{Meta: read.Meta, URI: read.URI, InputResponses: in, RequestState: state})
 		})
-		if f != nil || x.InputRequired != nil {
+		if f != nil || request.InputRequired != nil {
 			return nil, f
 		}
 		var header resultHeader

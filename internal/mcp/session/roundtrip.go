@@ -32,17 +32,17 @@ type Request struct {
 // NewRequest returns a request in s under ctx. It ends at deadline, or when life does. s may be
 // nil for a request that CallTool or ReadResource sends.
 func NewRequest(ctx, life context.Context, deadline time.Time, s *Session) *Request {
-	x := &Request{}
-	x.Owner = x
-	x.useSession(s)
-	x.Start(ctx, life, deadline)
-	return x
+	request := &Request{}
+	request.Owner = request
+	request.useSession(s)
+	request.Start(ctx, life, deadline)
+	return request
 }
 
 // useSession sets the session that the request is sent in.
-func (x *Request) useSession(s *Session) {
+func (request *Request) useSession(s *Session) {
 	if s != nil {
-		x.session, x.Session = s, &s.conn
+		request.session, request.Session = s, &s.conn
 	}
 }
 
@@ -55,59 +55,59 @@ func requestOf(ctx context.Context) *Request {
 	return nil
 }
 
-// requestOfRoundTrip returns the Request that r is part of; nil if there is none.
+// requestOfRoundTrip returns the Request that a round trip is part of; nil if there is none.
 func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 	if r == nil {
 		return nil
 	}
-	x, _ := r.Owner.(*Request)
-	return x
+	request, _ := r.Owner.(*Request)
+	return request
 }
 
 // Finish frees what the request holds.
-func (x *Request) Finish() {
-	if x.tagged.Load() {
-		x.session.requests.forget(&x.RoundTrip)
+func (request *Request) Finish() {
+	if request.tagged.Load() {
+		request.session.requests.forget(&request.RoundTrip)
 	}
-	x.RoundTrip.Finish()
+	request.RoundTrip.Finish()
 }
 
-// connectionHandlers returns the functions that the connection of s calls.
-func connectionHandlers(s *Session) transport.Handlers {
+// connectionHandlers returns the functions that the connection of the session calls.
+func connectionHandlers(session *Session) transport.Handlers {
 	return transport.Handlers{
-		Protocol: s.protocolIfReady,
+		Protocol: session.protocolIfReady,
 		Request: func(m *jsonrpc.Request, r *transport.RoundTrip) *jsonrpc.Request {
-			return s.tagRequest(m, requestOfRoundTrip(r), nil)
+			return session.tagRequest(m, requestOfRoundTrip(r), nil)
 		},
-		Notification: s.handleNotification,
+		Notification: session.handleNotification,
 		Progress:     func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueProgress(message) },
 		Log:          func(r *transport.RoundTrip, message json.RawMessage) { requestOfRoundTrip(r).queueLog(message) },
-		Listening:    s.setListening,
-		Forgotten:    s.markForgotten,
+		Listening:    session.setListening,
+		Forgotten:    session.markForgotten,
 	}
 }
 
-// tagRequest tags a request of the server, which belongs to x, for our handlers; x may be nil.
+// tagRequest tags a request of the server, which belongs to request, for our handlers; request may be nil.
 // given is the person's answer to it; nil if there is none yet.
-func (s *Session) tagRequest(m *jsonrpc.Request, x *Request, given *ElicitationResult) *jsonrpc.Request {
-	if x == nil {
+func (s *Session) tagRequest(m *jsonrpc.Request, request *Request, given *ElicitationResult) *jsonrpc.Request {
+	if request == nil {
 		return s.requests.tag(m, serverRequest{})
 	}
-	x.tagged.Store(true)
-	return s.requests.tag(m, serverRequest{call: &x.RoundTrip, answers: x.serverRequests, given: given})
+	request.tagged.Store(true)
+	return s.requests.tag(m, serverRequest{call: &request.RoundTrip, answers: request.serverRequests, given: given})
 }
 
 // queueProgress queues a progress notification if the caller of the request asked for it. message
 // is its text.
-func (x *Request) queueProgress(message json.RawMessage) {
-	if x.notifications != nil && x.ProgressToken != "" {
-		x.notifications.enqueueProgress(message)
+func (request *Request) queueProgress(message json.RawMessage) {
+	if request.notifications != nil && request.ProgressToken != "" {
+		request.notifications.enqueueProgress(message)
 	}
 }
 
 // decodeProgress returns the progress in the text of a notification; ok is false if that is not one
 // or has another token.
-func (x *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) {
+func (request *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) {
 	var m struct {
 		Params struct {
 			Token    any     `json:"progressToken"`
@@ -116,7 +116,7 @@ func (x *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) 
 			Message  string  `json:"message"`
 		} `json:"params"`
 	}
-	if json.Unmarshal(message, &m) != nil || m.Params.Token != x.ProgressToken {
+	if json.Unmarshal(message, &m) != nil || m.Params.Token != request.ProgressToken {
 		return Progress{}, false
 	}
 	return Progress{Progress: m.Params.Progress, Total: m.Params.Total, Message: wire.Truncate(m.Params.Message, maxProgressText)}, true
@@ -124,9 +124,9 @@ func (x *Request) decodeProgress(message json.RawMessage) (_ Progress, ok bool) 
 
 // queueLog queues a log message if the caller of the request reads them. message is the text of
 // the notification. It never waits: it runs where messages are read.
-func (x *Request) queueLog(message json.RawMessage) {
-	if x.notifications != nil && x.wantsLog {
-		x.notifications.enqueueLog(func() *LogMessage { return decodeLog(message) })
+func (request *Request) queueLog(message json.RawMessage) {
+	if request.notifications != nil && request.wantsLog {
+		request.notifications.enqueueLog(func() *LogMessage { return decodeLog(message) })
 	}
 }
 

@@ -45,27 +45,27 @@ const (
 
 // decodeSampling checks what a server asks for, and caps the tokens of the answer.
 func decodeSampling(p *sdk.CreateMessageParams) (Sampling, error) {
-	s := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
+	sampling := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
 	switch {
 	case p.MaxTokens < 1:
-		return s, errors.New("maxTokens must be above 0")
+		return sampling, errors.New("maxTokens must be above 0")
 	case len(p.Messages) == 0 || len(p.Messages) > maxSampleMessages:
-		return s, errors.New("there must be 1 to 64 messages")
+		return sampling, errors.New("there must be 1 to 64 messages")
 	}
-	size := len(s.System)
+	size := len(sampling.System)
 	for _, m := range p.Messages {
 		if m == nil || m.Role != "user" && m.Role != "assistant" {
-			return s, errors.New("the role of a message must be user or assistant")
+			return sampling, errors.New("the role of a message must be user or assistant")
 		}
 		text, ok := m.Content.(*sdk.TextContent)
 		if !ok {
-			return s, errors.New("only text can be sampled from")
+			return sampling, errors.New("only text can be sampled from")
 		}
 		size += len(text.Text)
-		s.Messages = append(s.Messages, SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text.Text, "\uFFFD")})
+		sampling.Messages = append(sampling.Messages, SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text.Text, "\uFFFD")})
 	}
 	if size > maxSampleText {
-		return s, errors.New("the messages are too large")
+		return sampling, errors.New("the messages are too large")
 	}
-	return s, nil
+	return sampling, nil
 }

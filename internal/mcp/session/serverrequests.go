@@ -49,7 +49,7 @@ type serverRequest struct {
 	params  json.RawMessage    // as received: the SDK's types lose the order of fields
 }
 
-// requestedSchema returns the requested schema of r as it was received: a person fills in a
+// requestedSchema returns the requested schema of an elicitation as it was received: a person fills in a
 // form in the order of its fields, which is lost in decoded, the SDK's reading of it.
 func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	var p struct {
@@ -62,8 +62,8 @@ func (r serverRequest) requestedSchema(decoded any) json.RawMessage {
 	return raw
 }
 
-// register keeps r and returns its tag.
-func (g *requestRegistry) register(r serverRequest) (tag string) {
+// register keeps request and returns its tag.
+func (g *requestRegistry) register(request serverRequest) (tag string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.lastTag++
@@ -71,11 +71,11 @@ func (g *requestRegistry) register(r serverRequest) (tag string) {
 	if g.open == nil {
 		g.open = map[string]serverRequest{}
 	}
-	g.open[tag] = r
+	g.open[tag] = request
 	return tag
 }
 
-// claim removes the request of that tag and returns it; the zero value if there is none.
+// claim removes the request with that tag and returns it; the zero value if there is none.
 func (g *requestRegistry) claim(tag string) serverRequest {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,27 +95,27 @@ func (g *requestRegistry) forget(call *transport.RoundTrip) {
 	}
 }
 
-// tag returns m with the tag by which our handler finds r, the call that m belongs to; with an
-// empty tag if r has no call. Methods without a handler are returned unchanged.
-func (g *requestRegistry) tag(m *jsonrpc.Request, r serverRequest) *jsonrpc.Request {
-	if m.Method != methodElicit && m.Method != methodSample {
-		return m
+// tag returns msg with the tag by which our handler finds request, the call that msg belongs to; with an
+// empty tag if request has no call. Methods without a handler are returned unchanged.
+func (g *requestRegistry) tag(msg *jsonrpc.Request, request serverRequest) *jsonrpc.Request {
+	if msg.Method != methodElicit && msg.Method != methodSample {
+		return msg
 	}
 	var params, meta map[string]json.RawMessage
-	if json.Unmarshal(m.Params, &params) != nil || params == nil {
-		return m // the SDK refuses it
+	if json.Unmarshal(msg.Params, &params) != nil || params == nil {
+		return msg // the SDK refuses it
 	}
 	if json.Unmarshal(params["_meta"], &meta) != nil || meta == nil {
 		meta = map[string]json.RawMessage{}
 	}
 	tag := ""
-	if r.call != nil {
-		r.params = m.Params
-		tag = g.register(r)
+	if request.call != nil {
+		request.params = msg.Params
+		tag = g.register(request)
 	}
 	meta[tagKey], _ = json.Marshal(tag)     // none of this can fail:
 	params["_meta"], _ = json.Marshal(meta) // all of it was decoded
-	tagged := *m
+	tagged := *msg
 	tagged.Params, _ = json.Marshal(params)
 	return &tagged
 }
@@ -177,7 +177,8 @@ func (r *serverRequests) beginAnswer(ctx context.Context, person bool) (_ contex
 	unlink := context.AfterFunc(ctx, cancel)
 	r.cancels[id] = cancel
 	if person {
-		if r.people++; r.people == 1 {
+		r.people++
+		if r.people == 1 {
 			r.call.PauseTimer()
 			r.OnQuestion()
 		}
@@ -197,7 +198,8 @@ func (r *serverRequests) endAnswer(id int, person bool) {
 	delete(r.cancels, id)
 	r.open--
 	if person {
-		if r.people--; r.people == 0 {
+		r.people--
+		if r.people == 0 {
 			r.call.ResumeTimer()
 		}
 	}

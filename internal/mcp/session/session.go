@@ -8,11 +8,11 @@
 //	endpoint := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
 //	connector := session.NewConnector(session.ConnectorOptions{Endpoint: endpoint, ClientVersion: "1.0", Logger: log})
 //	p := session.New(session.Options{Life: life, Logger: log, Connect: connector.Connect, HandshakeTimeout: session.HandshakeTimeout, …})
-//	s, f := p.GetSession(ctx) // connects if there is no session
-//	x := session.NewRequest(ctx, life, time.Now().Add(time.Minute), s)
-//	result, f := s.CallTool(x, session.ToolCall{Name: "get_weather", Args: args, Meta: sdk.Meta{}})
-//	x.Finish()
-//	if f != nil && f.Lost {
+//	s, failure := p.GetSession(ctx) // connects if there is no session
+//	request := session.NewRequest(ctx, life, time.Now().Add(time.Minute), s)
+//	result, failure := s.CallTool(request, session.ToolCall{Name: "get_weather", Args: args, Meta: sdk.Meta{}})
+//	request.Finish()
+//	if failure != nil && failure.Lost {
 //		p.DropSession(s) // the next GetSession makes another one
 //	}
 //	p.Close() // after life has ended
@@ -123,8 +123,8 @@ func (s *Session) setLogLevel() {
 		return
 	}
 	// A server that refuses sends what it likes, or nothing: no call depends on it.
-	_, _ = s.Do(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(x *Request) (json.RawMessage, *transport.Failure) {
-		_ = s.cs.SetLoggingLevel(x.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
+	_, _ = s.Do(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(request *Request) (json.RawMessage, *transport.Failure) {
+		_ = s.cs.SetLoggingLevel(request.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
 		return nil, nil
 	})
 }

@@ -52,16 +52,16 @@ func (s *Session) subscribeResources(ctx context.Context) {
 	for n := 0; ; {
 		for _, uri := range s.resources.wantedFrom(n) {
 			n++
-			_, f := s.Do(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(x *Request) (json.RawMessage, *transport.Failure) {
-				if err := s.cs.Subscribe(x.Context(), &sdk.SubscribeParams{URI: uri}); err != nil {
-					return nil, x.Failure(err)
+			_, failure := s.Do(ctx, nil, time.Now().Add(transport.NotifyTimeout), func(request *Request) (json.RawMessage, *transport.Failure) {
+				if err := s.cs.Subscribe(request.Context(), &sdk.SubscribeParams{URI: uri}); err != nil {
+					return nil, request.Failure(err)
 				}
 				return nil, nil
 			})
 			switch {
-			case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f):
+			case ctx.Err() != nil, failure != nil && failure.Lost, methodNotFound(failure):
 				return
-			case f == nil:
+			case failure == nil:
 				s.resources.setSubscribed(uri)
 			}
 			// A resource without a subscription is read from the server each time.
@@ -129,20 +129,20 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 // interrupts it.
 func (s *Session) listenOnce(ctx context.Context, want sdk.NotificationSubscriptions, moreWanted <-chan struct{}) (interrupted bool, _ *transport.Failure) {
 	// The deadline ends a stream whose connection is half open.
-	x := NewRequest(ctx, s.pool.Life, time.Now().Add(maxListenTime), s)
-	defer x.Finish()
+	request := NewRequest(ctx, s.pool.Life, time.Now().Add(maxListenTime), s)
+	defer request.Finish()
 	ended := make(chan struct{})
 	var interrupter sync.WaitGroup
 	interrupter.Go(func() {
 		select {
 		case <-moreWanted:
 			interrupted = true
-			x.Cancel(nil)
+			request.Cancel(nil)
 		case <-ended:
 		}
 	})
 	// The response is the end of the stream.
-	_, f := ask(x, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
+	_, f := ask(request, methodListen, &sdk.SubscriptionsListenParams{Notifications: &want})
 	close(ended)
 	interrupter.Wait()
 	if interrupted {

@@ -68,17 +68,17 @@ type toolPage struct {
 // getToolPage asks for one page of at most maxBytes. A server without tools has an empty one.
 func (s *Session) getToolPage(cursor string, deadline time.Time, maxBytes int) (page toolPage, _ *transport.Failure) {
 	// Not under a caller's context: the list is for all of them.
-	raw, f := s.Do(context.Background(), nil, deadline, func(x *Request) (json.RawMessage, *transport.Failure) {
-		x.MaxAnswer = maxBytes
-		return ask(x, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
+	raw, failure := s.Do(context.Background(), nil, deadline, func(request *Request) (json.RawMessage, *transport.Failure) {
+		request.MaxAnswer = maxBytes
+		return ask(request, "tools/list", &sdk.ListToolsParams{Cursor: cursor})
 	})
 	switch {
-	case methodNotFound(f):
+	case methodNotFound(failure):
 		return page, nil
-	case f != nil && f.Kind == transport.TooLarge:
-		return page, &transport.Failure{Kind: transport.TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBytes), Err: f}
-	case f != nil:
-		return page, f
+	case failure != nil && failure.Kind == transport.TooLarge:
+		return page, &transport.Failure{Kind: transport.TooLarge, Public: fmt.Sprintf("a page of its list of tools is larger than %d bytes", maxBytes), Err: failure}
+	case failure != nil:
+		return page, failure
 	}
 	if err := json.Unmarshal(raw, &page); err != nil {
 		return page, transport.BadReply("its list of tools does not decode", fmt.Errorf("tools/list: %w", err))
@@ -98,45 +98,46 @@ type ToolCall struct {
 	Handlers
 }
 
-// CallTool sends a tools/call by x and returns its result as received. While it waits, the
+// CallTool sends a tools/call by request and returns its result as received. While it waits, the
 // server's messages go to the handlers; none is called after CallTool has returned.
-func (s *Session) CallTool(x *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
+func (s *Session) CallTool(request *Request, call ToolCall) (json.RawMessage, *transport.Failure) {
 	// The SDK writes to params, so each call has its own.
 	params := &sdk.CallToolParams{Meta: call.Meta, Name: call.Name, Arguments: call.Args}
-	return s.withHandlers(x, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
-		return x.answerInputs(call.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
+	return s.withHandlers(request, call.Handlers, call.Meta, func() (json.RawMessage, *transport.Failure) {
+		return request.answerInputs(call.Handlers, func(in sdk.InputResponseMap, state string) (json.RawMessage, *transport.Failure) {
 			params.InputResponses, params.RequestState = in, state
-			return ask(x, methodCall, params)
+			return ask(request, methodCall, params)
 		})
 	})
 }
 
-// withHandlers sends a request of x by send. Until that has returned, messages of the server
+// withHandlers sends a request of request by send. Until that has returned, messages of the server
 // go to the handlers; meta, which is that of the request, asks the server for them.
-func (s *Session) withHandlers(x *Request, h Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
-	x.useSession(s)
-	if h.OnProgress != nil {
-		x.ProgressToken = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)
-		meta["progressToken"] = x.ProgressToken
+func (s *Session) withHandlers(request *Request, handlers Handlers, meta sdk.Meta, send func() (json.RawMessage, *transport.Failure)) (json.RawMessage, *transport.Failure) {
+	request.useSession(s)
+	if handlers.OnProgress != nil {
+		request.ProgressToken = "p" + strconv.FormatInt(s.progressTokens.Add(1), 36)
+		meta["progressToken"] = request.ProgressToken
 	}
-	if x.wantsLog = h.OnLog != nil; x.wantsLog && s.Protocol() >= transport.StatelessVersion {
+	request.wantsLog = handlers.OnLog != nil
+	if request.wantsLog && s.Protocol() >= transport.StatelessVersion {
 		meta[metaLogLevel] = logLevel
 	}
-	if h.OnProgress != nil || h.OnLog != nil {
-		x.notifications = newNotificationQueue(func(n notification) {
+	if handlers.OnProgress != nil || handlers.OnLog != nil {
+		request.notifications = newNotificationQueue(func(n notification) {
 			if n.log != nil {
-				h.OnLog(*n.log)
-			} else if p, ok := x.decodeProgress(n.progress); ok {
-				h.OnProgress(p)
+				handlers.OnLog(*n.log)
+			} else if p, ok := request.decodeProgress(n.progress); ok {
+				handlers.OnProgress(p)
 			}
 		})
 	}
-	x.serverRequests = newServerRequests(&x.RoundTrip, h)
+	request.serverRequests = newServerRequests(&request.RoundTrip, handlers)
 	result, f := send()
-	x.serverRequests.cancelAndWait()
-	if x.notifications != nil {
+	request.serverRequests.cancelAndWait()
+	if request.notifications != nil {
 		// What came before the server's answer is delivered, also before an error.
-		x.notifications.closeQueue(f == nil || x.Context().Err() == nil)
+		request.notifications.closeQueue(f == nil || request.Context().Err() == nil)
 	}
 	return result, f
 }
