@@ -61,7 +61,7 @@ func (e *streamEndpoint) Close() { e.close() }
 // sees every message both ways. It notes for each RoundTrip whether its request was sent, hands
 // progress to the RoundTrip that asked for it, and log messages and the server's own requests to
 // the one call that they can be about, and bounds what the server may ask. A message that would
-// end the session at the SDK is dropped. When the connection ends, so does every request in
+// end the session at the SDK is dropped. The end of the connection ends every request in
 // flight, before the SDK learns of it: a request that was sent may have run, and one that was not
 // is sent in the next session.
 //
@@ -94,7 +94,7 @@ type streamConn struct {
 // pendingRequest is a request of ours that does not have an answer yet.
 type pendingRequest struct {
 	id      jsonrpc.ID
-	x       *RoundTrip // nil for a request that the SDK sends by itself
+	trip    *RoundTrip // nil for a request that the SDK sends by itself
 	method  string
 	sent    bool // or is being sent
 	writing bool // the writer has it
@@ -143,27 +143,27 @@ func (c *streamConn) removePending(id jsonrpc.ID) *pendingRequest {
 }
 
 func (c *streamConn) removePendingLocked(id jsonrpc.ID) *pendingRequest {
-	q := c.pending[id]
-	if q == nil {
+	pending := c.pending[id]
+	if pending == nil {
 		return nil
 	}
 	delete(c.pending, id)
-	if q.x != nil {
-		delete(c.tokens, q.x.ProgressToken)
-		c.setReadLimitLocked(q.x)
+	if pending.trip != nil {
+		delete(c.tokens, pending.trip.ProgressToken)
+		c.setReadLimitLocked(pending.trip)
 	}
-	return q
+	return pending
 }
 
-// setReadLimitLocked sets the limit that the pending requests need. x was added or removed.
-func (c *streamConn) setReadLimitLocked(x *RoundTrip) {
-	if x.MaxAnswer <= MaxMessage {
+// setReadLimitLocked sets the limit that the pending requests need. trip was added or removed.
+func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
+	if trip.MaxAnswer <= MaxMessage {
 		return
 	}
 	limit := MaxMessage
 	for _, q := range c.pending {
-		if q.x != nil {
-			limit = max(limit, q.x.answerLimit())
+		if q.trip != nil {
+			limit = max(limit, q.trip.answerLimit())
 		}
 	}
 	c.conn.SetReadLimit(limit)
@@ -203,24 +203,24 @@ func (c *streamConn) end(err error) {
 	}
 }
 
-// failPendingLocked fails q because the connection has ended: it was not sent, or may have run. A
-// message that was too large to read is the answer to q if it says so, or if q was the only
+// failPendingLocked fails pending because the connection has ended: it was not sent, or may have run. A
+// message that was too large to read is the answer to pending if it says so, or if pending was the only
 // request in flight.
-func (c *streamConn) failPendingLocked(q *pendingRequest, only bool) {
-	if q.x == nil {
+func (c *streamConn) failPendingLocked(pending *pendingRequest, only bool) {
+	if pending.trip == nil {
 		return
 	}
-	f, _ := errors.AsType[*Failure](c.err)
+	failure, _ := errors.AsType[*Failure](c.err)
 	oversize, _ := errors.AsType[*oversizeError](c.err)
 	switch {
-	case !q.sent:
-		q.x.fail(LostSession(c.err))
-	case oversize != nil && oversize.answers.IsValid() && oversize.answers != q.id:
-		q.x.fail(connectionEnded(c.err))
-	case f != nil && f.Kind == TooLarge && (only || oversize != nil && oversize.answers == q.id):
-		q.x.fail(f)
+	case !pending.sent:
+		pending.trip.fail(LostSession(c.err))
+	case oversize != nil && oversize.answers.IsValid() && oversize.answers != pending.id:
+		pending.trip.fail(connectionEnded(c.err))
+	case failure != nil && failure.Kind == TooLarge && (only || oversize != nil && oversize.answers == pending.id):
+		pending.trip.fail(failure)
 	default:
-		q.x.fail(connectionEnded(c.err))
+		pending.trip.fail(connectionEnded(c.err))
 	}
 }
 

@@ -28,7 +28,7 @@ func TestStreamConnAttributesNothingAfterTooManyGivenUp(t *testing.T) {
 	for i := range maxGivenUp + 1 {
 		l.removeGivenUp(id(i))
 	}
-	l.pending[id(-1)] = &pendingRequest{x: &RoundTrip{}, method: "tools/call", sent: true}
+	l.pending[id(-1)] = &pendingRequest{trip: &RoundTrip{}, method: "tools/call", sent: true}
 	if len(l.givenUp) != 0 || l.onlyCall() != nil {
 		t.Errorf("got %d calls given up and the only call %v, want 0 and none", len(l.givenUp), l.onlyCall())
 	}

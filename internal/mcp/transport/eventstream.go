@@ -33,7 +33,7 @@ const (
 // flood of them never reaches the SDK's unbounded queue. At most one answer is passed on, to the
 // request that the stream belongs to; after it the body is only read to its end.
 type eventStream struct {
-	x    *RoundTrip
+	trip *RoundTrip
 	id   jsonrpc.ID
 	body io.ReadCloser
 	log  *slog.Logger
@@ -46,9 +46,9 @@ type eventStream struct {
 	messages, bytes int
 }
 
-// newEventStream returns the stream in body, for which x.streamOpened was called.
-func newEventStream(x *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
-	return &eventStream{x: x, id: id, body: body, log: log, eventReader: newEventReader(body, x.answerLimit())}
+// newEventStream returns the stream in body, for which trip.streamOpened was called.
+func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
+	return &eventStream{trip: trip, id: id, body: body, log: log, eventReader: newEventReader(body, trip.answerLimit())}
 }
 
 // eventReader reads the messages of an event stream.
@@ -136,7 +136,7 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 			return nil, err
 		}
 		if _, answer := msg.(*jsonrpc.Response); !answer && !s.listens {
-			if f := s.x.countReceived(read); f != nil {
+			if f := s.trip.countReceived(read); f != nil {
 				return nil, f
 			}
 			s.throttle(read)
@@ -154,12 +154,14 @@ func (s *eventStream) nextForSDK() (msg jsonrpc.Message, err error) {
 func (s *eventStream) throttle(n int) {
 	now := time.Now()
 	if now.Sub(s.since) >= throttleInterval {
-		s.since, s.messages, s.bytes = now, 0, 0
+		s.since = now
+		s.messages = 0
+		s.bytes = 0
 	}
 	s.messages++
 	s.bytes += n
 	if s.messages >= throttleMessages || s.bytes >= throttleBytes {
-		Pause(s.x.ctx, throttleInterval-now.Sub(s.since))
+		Pause(s.trip.ctx, throttleInterval-now.Sub(s.since))
 	}
 }
 
@@ -177,7 +179,7 @@ func (s *eventStream) readToEnd() (whole bool) {
 // close closes the body and calls streamClosed. It is the last call on s.
 func (s *eventStream) close() {
 	_ = s.body.Close() // its error changes nothing
-	s.x.streamClosed()
+	s.trip.streamClosed()
 }
 
 // processMessage processes one JSON-RPC message, whose text is data, and returns it if it concerns
@@ -185,7 +187,7 @@ func (s *eventStream) close() {
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
 	// Each message shows that the server is alive. The call's deadline bounds how long it may send
 	// them, and countReceived how many.
-	s.x.timer.touch()
+	s.trip.timer.touch()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {
@@ -200,60 +202,60 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 				return nil, BadReply("too many requests in one stream", nil)
 			}
 			m.Params = bytes.Clone(m.Params)
-			return s.x.Session.Request(m, s.x), nil
+			return s.trip.Session.Request(m, s.trip), nil
 		}
 		switch m.Method {
 		case notificationProgress:
-			if s.x.hasToken(data) {
-				s.x.Session.Progress(s.x, data)
+			if s.trip.hasToken(data) {
+				s.trip.Session.Progress(s.trip, data)
 			}
 			return nil, nil
 		case notificationMessage:
-			s.x.Session.Log(s.x, data)
+			s.trip.Session.Log(s.trip, data)
 			return nil, nil
 		}
 		m.Params = bytes.Clone(m.Params)
-		s.x.Session.Notification(m.Method, m.Params)
+		s.trip.Session.Notification(m.Method, m.Params)
 		return m, nil
 	}
 	return nil, nil
 }
 
-// readStream reads the stream of m, for which x.streamOpened was called, to its answer, and hands the
+// readStream reads the stream of msg, for which trip.streamOpened was called, to its answer, and hands the
 // SDK what concerns it. A stream that breaks is resumed if an event had an id; else the answer is
 // lost, and the tool may have run.
-func (c *httpConn) readStream(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
+func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	// Both hold until a later stream changes them: one may end before it has an event (WHATWG HTML,
 	// "Server-sent events").
 	lastID, retry := "", time.Duration(0)
 	for {
-		s := newEventStream(x, m.ID, resp.Body, c.Logger)
-		s.listens = m.Method == methodListen
+		s := newEventStream(trip, msg.ID, resp.Body, c.Logger)
+		s.listens = msg.Method == methodListen
 		answer, err := c.readAnswer(ctx, s)
 		if err == nil {
 			// Not waited for: the call has its answer, and RoundTrip.Finish bounds the rest.
 			ended := c.idle.beginEnd(resp)
 			c.background.Go(func() { ended(s.readToEnd()) })
-			c.deliverAnswer(ctx, x, m, answer)
+			c.deliverAnswer(ctx, trip, msg, answer)
 			return
 		}
 		s.close()
 		lastID, retry = cmp.Or(s.lastID(), lastID), cmp.Or(s.retry(), retry)
-		f, refused := errors.AsType[*Failure](err)
+		failure, refused := errors.AsType[*Failure](err)
 		if !refused && lastID != "" {
 			if resp, err = c.resume(ctx, lastID, retry); err == nil {
-				x.streamOpened()
+				trip.streamOpened()
 				continue
 			}
 			refused = ctx.Err() == nil
 		}
-		if f == nil {
-			f = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
+		if failure == nil {
+			failure = &Failure{Kind: UnknownOutcome, Public: "the connection was cut before its answer", Err: err}
 		}
 		if refused { // the server may go on with it, and the SDK cancels it there
-			x.abort(f)
+			trip.abort(failure)
 		} else {
-			x.fail(f)
+			trip.fail(failure)
 		}
 		return
 	}

@@ -172,42 +172,43 @@ func connectReason(err error) string {
 // 504 and a 500 do not. The reply's body is repeated nowhere: it may hold what the server was
 // sent.
 func badStatus(status int) *Failure {
-	f := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true, Status: status}
+	failure := &Failure{Kind: Protocol, Public: fmt.Sprintf("it answered HTTP %d", status), NotRun: true, Status: status}
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		f.Kind, f.Public = Unavailable, fmt.Sprintf("it refused our credentials (HTTP %d)", status)
-		f.Err = ErrCredentials
+		failure.Kind, failure.Public = Unavailable, fmt.Sprintf("it refused our credentials (HTTP %d)", status)
+		failure.Err = ErrCredentials
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
-		f.Kind, f.Public = Unavailable, fmt.Sprintf("it is busy (HTTP %d)", status)
+		failure.Kind, failure.Public = Unavailable, fmt.Sprintf("it is busy (HTTP %d)", status)
 	case status == http.StatusRequestEntityTooLarge:
-		f.Kind, f.Public = TooLarge, "the arguments are too large for it"
+		failure.Kind, failure.Public = TooLarge, "the arguments are too large for it"
 	case status == http.StatusNotFound, status == http.StatusMethodNotAllowed, status == http.StatusGone:
-		f.Kind = Unavailable
+		failure.Kind = Unavailable
 	case status >= 300 && status < 400:
-		f.Public = fmt.Sprintf("it redirects (HTTP %d), which is not followed", status)
+		failure.Public = fmt.Sprintf("it redirects (HTTP %d), which is not followed", status)
 	case status >= 500:
-		f.Kind, f.NotRun = UnknownOutcome, false
+		failure.Kind, failure.NotRun = UnknownOutcome, false
 	}
-	return f
+	return failure
 }
 
 // refusal returns badStatus of a reply whose headers may say more: how long the server is busy,
 // or that only a slash at the end of the URL is wrong.
 func refusal(resp *http.Response) *Failure {
-	f := badStatus(resp.StatusCode)
+	failure := badStatus(resp.StatusCode)
 	if to, err := resp.Location(); err == nil && resp.Request != nil && resp.StatusCode < 400 {
 		// No more of the address than that: a path may hold a key.
-		switch path := resp.Request.URL.Path; {
+		path := resp.Request.URL.Path
+		switch {
 		case to.Path == path+"/":
-			f.Public += ": its URL must end in /"
+			failure.Public += ": its URL must end in /"
 		case to.Path+"/" == path:
-			f.Public += ": its URL must not end in /"
+			failure.Public += ": its URL must not end in /"
 		}
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable {
-		f.Later = retryAfter(resp.Header)
+		failure.Later = retryAfter(resp.Header)
 	}
-	return f
+	return failure
 }
 
 // retryAfter returns the value of the header Retry-After (RFC 9110 section 10.2.3), at most
@@ -228,20 +229,20 @@ func retryAfter(h http.Header) time.Duration {
 // error's message is written for the client that asked, so a model gets it, without control
 // characters and at most 300 bytes of it.
 func rpcFailure(e *jsonrpc.Error) *Failure {
-	f := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, 300), Err: e}
+	failure := &Failure{Kind: Execution, Public: "it answered: " + wire.Printable(e.Message, 300), Err: e}
 	low := strings.ToLower(e.Message)
 	switch e.Code {
 	case jsonrpc.CodeInvalidParams:
 		// The agent answers these with the tool's input schema. Unknown tools do not have a code
 		// of their own (MCP server/tools: -32602).
-		f.Kind, f.NotRun = InvalidArguments, true
+		failure.Kind, failure.NotRun = InvalidArguments, true
 		if strings.Contains(low, "tool") && (strings.Contains(low, "unknown") || strings.Contains(low, "not found")) {
-			f.Kind = UnknownTool
+			failure.Kind = UnknownTool
 		}
 	case jsonrpc.CodeParseError, jsonrpc.CodeInvalidRequest, jsonrpc.CodeMethodNotFound:
-		f.Kind = Protocol
+		failure.Kind = Protocol
 	}
-	return f
+	return failure
 }
 
 // Recover turns a panic in the function that defers it into a failure, and calls end with that.

@@ -29,65 +29,65 @@ func (t *HeaderTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, fmt.Errorf("request to %s, which is not the configured server", r.URL.Host)
 	}
-	x := RoundTripOf(r.Context())
+	trip := RoundTripOf(r.Context())
 	tokens := t.Tokens
-	if own := x.sender(); own != nil {
+	if own := trip.sender(); own != nil {
 		tokens = own
 	}
-	t.addHeaders(r, x)
+	t.addHeaders(r, trip)
 	if tokens == nil {
 		return t.Next.RoundTrip(r)
 	}
-	x.fetching.Store(true)
-	return tokens.Send(tokenWatcher{t.Next, x}, r)
+	trip.fetching.Store(true)
+	return tokens.Send(tokenWatcher{t.Next, trip}, r)
 }
 
 // tokenWatcher is the next http.RoundTripper of a Sender. Until a request comes here, and after it
 // was refused, its time is spent on a token and not on the server.
 type tokenWatcher struct {
 	next http.RoundTripper
-	x    *RoundTrip
+	trip *RoundTrip
 }
 
 func (w tokenWatcher) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.x.fetching.Store(false)
+	w.trip.fetching.Store(false)
 	resp, err := w.next.RoundTrip(r)
 	if err == nil && refusesToken(r, resp) {
-		w.x.fetching.Store(true)
+		w.trip.fetching.Store(true)
 	}
 	return resp, err
 }
 
 // addHeaders adds the configured headers and the query parameters. Those of the request win over
 // those of the server, and these over the URL's own.
-func (t *HeaderTransport) addHeaders(r *http.Request, x *RoundTrip) {
+func (t *HeaderTransport) addHeaders(r *http.Request, trip *RoundTrip) {
 	for name, value := range t.Headers {
 		r.Header.Set(name, value.Reveal())
 	}
-	if len(t.Query) == 0 && (x == nil || len(x.Query) == 0) {
+	if len(t.Query) == 0 && (trip == nil || len(trip.Query) == 0) {
 		return
 	}
-	q := r.URL.Query()
+	query := r.URL.Query()
 	for name, value := range t.Query {
-		q.Set(name, value)
+		query.Set(name, value)
 	}
-	if x != nil {
-		for name, value := range x.Query {
-			q.Set(name, value)
+	if trip != nil {
+		for name, value := range trip.Query {
+			query.Set(name, value)
 		}
 	}
-	r.URL.RawQuery = q.Encode()
+	r.URL.RawQuery = query.Encode()
 }
 
 // Bearer is a Sender whose source knows where tokens come from.
 type Bearer struct{ Source token.Source }
 
-// Send implements Sender. If the server refuses the token with 401 it sends r once more with a new
+// Send implements Sender. If the server refuses the token with 401 it sends the request once more with a new
 // one. A RoundTrip renews once, so a server that always refuses costs one fetch and not a loop. A
 // WebSocket handshake may be refused with 403 for the same reason: some frameworks cannot decline
 // one in another way.
 func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-	x := RoundTripOf(r.Context())
+	trip := RoundTripOf(r.Context())
 	bearer, err := b.Source.Token(r.Context())
 	if err != nil {
 		closeBody(r)
@@ -96,11 +96,11 @@ func (b Bearer) Send(next http.RoundTripper, r *http.Request) (*http.Response, e
 	// After the configured headers, so that it wins over an Authorization there.
 	r.Header.Set("Authorization", "Bearer "+bearer.Reveal())
 	resp, err := next.RoundTrip(r)
-	if err != nil || !refusesToken(r, resp) || !x.renewed.CompareAndSwap(false, true) {
+	if err != nil || !refusesToken(r, resp) || !trip.renewed.CompareAndSwap(false, true) {
 		return resp, err
 	}
 	drainBody(resp, maxRefusal)
-	x.sent.Store(false) // refused, so not run
+	trip.sent.Store(false) // refused, so not run
 	if bearer, err = b.Source.Renew(r.Context(), bearer); err != nil {
 		f := badStatus(resp.StatusCode)
 		f.Err = CredentialsError(err)

@@ -210,7 +210,7 @@ func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// deliver hands m to the SDK, and waits for that under ctx: a slow SDK slows the server down, and
+// deliver hands a message to the SDK, and waits for that under ctx: a slow SDK slows the server down, and
 // nothing is queued without bound.
 func (c *httpConn) deliver(ctx context.Context, m jsonrpc.Message) error {
 	select {

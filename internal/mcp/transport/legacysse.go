@@ -245,38 +245,38 @@ func (c *legacySSE) Write(data []byte) error {
 // post sends one message. A request that failed is reported to Read. A session that the server
 // forgot ends.
 func (c *legacySSE) post(data []byte, rawID json.RawMessage, isRequest bool) {
-	x := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
-	ctx := context.WithValue(c.ctx, roundTripKey{}, x)
-	r, err := http.NewRequestWithContext(x.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
-	var f *Failure
+	trip := &RoundTrip{Session: RoundTripOf(c.ctx).Session}
+	ctx := context.WithValue(c.ctx, roundTripKey{}, trip)
+	r, err := http.NewRequestWithContext(trip.traceConn(ctx), http.MethodPost, c.endpoint, bytes.NewReader(data))
+	var failure *Failure
 	lost := false
 	if err != nil {
-		f = noReply(err, false)
+		failure = noReply(err, false)
 	} else {
 		r.Header["Content-Type"] = jsonOnly
 		resp, err := c.cfg.RoundTripper.RoundTrip(r)
 		switch {
 		case err != nil:
-			f = noReply(err, x.sent.Load())
+			failure = noReply(err, trip.sent.Load())
 		default:
 			body := drainBody(resp, maxRefusal)
 			if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-				f = refusal(resp)
+				failure = refusal(resp)
 				lost = saysSessionLost(resp.StatusCode, body) || resp.StatusCode == http.StatusGone
 			}
 		}
 	}
-	if f == nil || c.ctx.Err() != nil {
+	if failure == nil || c.ctx.Err() != nil {
 		return
 	}
 	if lost {
-		f = LostSession(f)
+		failure = LostSession(failure)
 	}
 	if id, err := decodeID(rawID); err == nil && isRequest {
-		c.deliver(legacyRead{err: &requestError{id: id, failure: f}})
+		c.deliver(legacyRead{err: &requestError{id: id, failure: failure}})
 	}
 	if lost {
-		c.end(f)
+		c.end(failure)
 	}
 }
 
@@ -303,11 +303,11 @@ func (c *streamConn) failRequest(err error) bool {
 	if !ok {
 		return false
 	}
-	if q := c.removePending(e.id); q != nil && q.x != nil {
+	if q := c.removePending(e.id); q != nil && q.trip != nil {
 		if e.failure.NotRun {
-			q.x.sent.Store(false)
+			q.trip.sent.Store(false)
 		}
-		q.x.fail(e.failure)
+		q.trip.fail(e.failure)
 	}
 	return true
 }

@@ -157,7 +157,8 @@ func limitDepth(result json.RawMessage) json.RawMessage {
 		return result
 	}
 	var out bytes.Buffer
-	dec, enc := jsontext.NewDecoder(bytes.NewBuffer(result), wire.Options...), jsontext.NewEncoder(&out, wire.Options...)
+	dec := jsontext.NewDecoder(bytes.NewBuffer(result), wire.Options...)
+	enc := jsontext.NewEncoder(&out, wire.Options...)
 	for {
 		kind := dec.PeekKind()
 		if deep := kind == '{' || kind == '['; deep && dec.StackDepth() == maxNesting {
@@ -199,16 +200,16 @@ const maxIDOffset = 1 << 10
 
 // newOversizeError returns the error for a message of more than limit bytes that begins with head.
 func newOversizeError(head []byte, limit int) *oversizeError {
-	e := &oversizeError{Failure: AnswerTooLarge(limit)}
+	oversize := &oversizeError{Failure: AnswerTooLarge(limit)}
 	dec := json.NewDecoder(bytes.NewReader(head[:min(len(head), maxIDOffset)]))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return e
+		return oversize
 	}
 	var id any
 	for dec.More() {
 		name, err := dec.Token()
 		if err != nil || name == "method" {
-			return e // the server's own request
+			return oversize // the server's own request
 		}
 		var value any
 		if dec.Decode(&value) != nil {
@@ -218,6 +219,6 @@ func newOversizeError(head []byte, limit int) *oversizeError {
 			id = value
 		}
 	}
-	e.answers, _ = jsonrpc.MakeID(id)
-	return e
+	oversize.answers, _ = jsonrpc.MakeID(id)
+	return oversize
 }

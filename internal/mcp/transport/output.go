@@ -118,17 +118,17 @@ func newStderrTail(log *slog.Logger) *stderrTail {
 }
 
 // add adds the next bytes.
-func (t *stderrTail) add(b []byte) {
-	if len(b) > 0 && t.ring == nil {
+func (t *stderrTail) add(buf []byte) {
+	if len(buf) > 0 && t.ring == nil {
 		t.ring = make([]byte, maxTail)
 	}
 	if t.debug {
-		t.logLines(b)
+		t.logLines(buf)
 	}
-	for len(b) > 0 {
-		n := copy(t.ring[t.n%maxTail:], b)
+	for len(buf) > 0 {
+		n := copy(t.ring[t.n%maxTail:], buf)
 		t.n += int64(n)
-		b = b[n:]
+		buf = buf[n:]
 	}
 }
 
@@ -144,7 +144,8 @@ func (t *stderrTail) logLines(b []byte) {
 		if now := time.Now(); now.Sub(t.second) >= time.Second {
 			t.second, t.lines = now, 0
 		}
-		if t.lines++; t.lines <= maxTailRate {
+		t.lines++
+		if t.lines <= maxTailRate {
 			t.log.Debug("MCP server wrote to stderr", "stderr", wire.Printable(string(t.line), maxTailLine))
 		}
 		t.line = t.line[:0]

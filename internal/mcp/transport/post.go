@@ -20,21 +20,21 @@ import (
 // Write sends msg. For a request it returns when the answer has come. An error ends the session, so
 // it returns one only in the handshake.
 func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
-	x := RoundTripOf(ctx)
-	if x == nil {
+	trip := RoundTripOf(ctx)
+	if trip == nil {
 		return errors.New("the context of a message carries no RoundTrip")
 	}
 	// Here, and not only where the call began: after a panic that goes through the SDK, the SDK waits
 	// for the end of the request, and its session can never be closed.
-	defer Recover(c.Logger, x.fail)
+	defer Recover(c.Logger, trip.fail)
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
 		_ = c.notify(ctx, answerTimeout, http.MethodPost, msg)
 	case m.IsCall():
-		c.sendRequest(ctx, x, standardName(m))
+		c.sendRequest(ctx, trip, standardName(m))
 	case m.Method == notificationCancelled:
-		c.cancelRequest(ctx, x, m)
+		c.cancelRequest(ctx, trip, m)
 	case m.Method == notificationInitialized:
 		if c.wantsStandaloneStream() {
 			c.openStandaloneStream()
@@ -47,31 +47,31 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 }
 
 // sendRequest sends a request of ours and processes the reply.
-func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) {
-	x.begin()
+func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+	trip.begin()
 	if c.stale() {
-		x.fail(LostSession(nil))
+		trip.fail(LostSession(nil))
 		return
 	}
-	if serverMayAsk(m.Method) && c.session.standalone.Load() {
-		c.session.inflight.add(x)
+	if serverMayAsk(msg.Method) && c.session.standalone.Load() {
+		c.session.inflight.add(trip)
 	}
-	r, err := c.newRequest(x.traceConn(ctx), http.MethodPost, m)
+	r, err := c.newRequest(trip.traceConn(ctx), http.MethodPost, msg)
 	if err != nil {
-		x.fail(noReply(err, false))
+		trip.fail(noReply(err, false))
 		return
 	}
 	c.idle.take(ctx)
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
-		x.fail(noReply(err, x.sent.Load()))
+		trip.fail(noReply(err, trip.sent.Load()))
 		return
 	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		c.processRefusal(ctx, x, m, resp)
+		c.processRefusal(ctx, trip, msg, resp)
 		return
 	}
-	if m.Method == methodInitialize {
+	if msg.Method == methodInitialize {
 		id := resp.Header.Get(sessionHeader)
 		c.session.hasID.Store(id != "")
 		c.mu.Lock()
@@ -80,33 +80,33 @@ func (c *httpConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Req
 	}
 	switch mediaType(resp) {
 	case "text/event-stream":
-		x.streamOpened()
-		c.readStream(ctx, x, m, resp)
+		trip.streamOpened()
+		c.readStream(ctx, trip, msg, resp)
 	case "application/json":
-		body, f := readJSON(resp, x.answerLimit())
+		body, failure := readJSON(resp, trip.answerLimit())
 		c.idle.put(resp)
 		var answer *jsonrpc.Response
-		if f == nil {
-			answer, f = decodeAnswer(m.ID, body)
+		if failure == nil {
+			answer, failure = decodeAnswer(msg.ID, body)
 		}
-		if f != nil {
-			x.fail(f)
+		if failure != nil {
+			trip.fail(failure)
 			return
 		}
-		c.deliverAnswer(ctx, x, m, answer)
+		c.deliverAnswer(ctx, trip, msg, answer)
 	default:
 		// 202 and 204 come here too: a request that is accepted but never answered would keep its
 		// caller waiting until the timeout.
 		drainBody(resp, maxRefusal)
 		c.idle.put(resp)
-		x.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
+		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
 
 // deliverAnswer hands the SDK the answer to m.
-func (c *httpConn) deliverAnswer(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
-	if f := x.acceptAnswer(answer); f != nil {
-		x.fail(f)
+func (c *httpConn) deliverAnswer(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request, answer *jsonrpc.Response) {
+	if f := trip.acceptAnswer(answer); f != nil {
+		trip.fail(f)
 		return
 	}
 	if m.Method == methodInitialize {
@@ -118,7 +118,7 @@ func (c *httpConn) deliverAnswer(ctx context.Context, x *RoundTrip, m *jsonrpc.R
 // noteInitialized notes what initialize has negotiated. A version that the SDK does not know ends the
 // handshake.
 func (c *httpConn) noteInitialized(result json.RawMessage) {
-	var w struct {
+	var decoded struct {
 		Version      string `json:"protocolVersion"`
 		Capabilities struct {
 			Resources struct {
@@ -129,36 +129,41 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 			} `json:"tools"`
 		} `json:"capabilities"`
 	}
-	if json.Unmarshal(result, &w) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), w.Version) {
+	if json.Unmarshal(result, &decoded) != nil || !slices.Contains(sdk.SupportedProtocolVersions(), decoded.Version) {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.version, c.canUpdate, c.announces = w.Version, w.Capabilities.Resources.Subscribe, w.Capabilities.Tools.ListChanged
+	c.version = decoded.Version
+	c.canUpdate = decoded.Capabilities.Resources.Subscribe
+	c.announces = decoded.Capabilities.Tools.ListChanged
 }
 
-// processRefusal processes a reply with a status other than 2xx.
-func (c *httpConn) processRefusal(ctx context.Context, x *RoundTrip, m *jsonrpc.Request, resp *http.Response) {
+// processRefusal ends a request whose reply has a status other than 2xx: the session is lost, the body has the answer, or
+// the request fails with the status.
+func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
 	c.idle.put(resp)
 	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) {
 		c.session.Lost.Store(true)
-		x.fail(LostSession(badStatus(resp.StatusCode)))
+		trip.fail(LostSession(badStatus(resp.StatusCode)))
 		return
 	}
-	switch {
-	case resp.StatusCode < 400, resp.StatusCode >= 500:
-	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusTooManyRequests:
-		// These say what to do, about the token or with Retry-After; a JSON-RPC error in the body does not.
-	default:
-		// A JSON-RPC error with a status of its own; the SDK reads it for the versions that
-		// server/discover may be tried with.
-		if answer, f := decodeAnswer(m.ID, body); f == nil {
-			c.deliverAnswer(ctx, x, m, answer)
+	if mayCarryAnswer(resp.StatusCode) {
+		if answer, failure := decodeAnswer(msg.ID, body); failure == nil {
+			c.deliverAnswer(ctx, trip, msg, answer)
 			return
 		}
 	}
-	x.fail(refusal(resp))
+	trip.fail(refusal(resp))
+}
+
+// mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status is the answer: 4xx is, and the
+// SDK reads in the error the versions that server/discover may be tried with. 401 and 429 say themselves what to do,
+// about the token or with Retry-After, which a JSON-RPC error does not.
+func mayCarryAnswer(status int) bool {
+	isClientError := status >= 400 && status < 500
+	return isClientError && status != http.StatusUnauthorized && status != http.StatusTooManyRequests
 }
 
 // notify sends a message that has no answer, or a DELETE, within timeout.
@@ -198,12 +203,12 @@ var (
 	streamOnly   = []string{"text/event-stream"}
 )
 
-// newRequest returns a request of this session, with m as its body unless m is nil. It is sent once,
+// newRequest returns a request of this session, with msg as its body unless msg is nil. It is sent once,
 // and may be changed on the way.
-func (c *httpConn) newRequest(ctx context.Context, method string, m jsonrpc.Message) (*http.Request, error) {
+func (c *httpConn) newRequest(ctx context.Context, method string, msg jsonrpc.Message) (*http.Request, error) {
 	var body io.Reader
-	if m != nil {
-		data, err := jsonrpc.EncodeMessage(m)
+	if msg != nil {
+		data, err := jsonrpc.EncodeMessage(msg)
 		if err != nil {
 			return nil, err
 		}
@@ -225,7 +230,7 @@ func (c *httpConn) newRequest(ctx context.Context, method string, m jsonrpc.Mess
 	if id != "" {
 		r.Header[sessionHeader] = []string{id}
 	}
-	ours, _ := m.(*jsonrpc.Request)
+	ours, _ := msg.(*jsonrpc.Request)
 	switch {
 	case ours != nil && ours.Method == methodDiscover:
 		version = discoverVersion(ours.Params)
@@ -253,23 +258,23 @@ func discoverVersion(params json.RawMessage) string {
 }
 
 // addRoutingHeaders adds the headers that proxies route by (2026-07-28 basic/transports, SEP-2243).
-func addRoutingHeaders(h http.Header, m *jsonrpc.Request, x *RoundTrip) {
+func addRoutingHeaders(h http.Header, m *jsonrpc.Request, trip *RoundTrip) {
 	h[methodHeader] = []string{m.Method}
 	if name := targetName(m); name != "" {
 		h[nameHeader] = []string{wire.HeaderValue(name)}
 	}
 	if m.Method == methodCall {
-		for name, value := range x.Headers {
+		for name, value := range trip.Headers {
 			h.Set(name, value)
 		}
 	}
 }
 
-// targetName returns the name of the tool or prompt, or the URI of the resource, that m is about; ""
+// targetName returns the name of the tool or prompt, or the URI of the resource, that msg is about; ""
 // for other methods.
-func targetName(m *jsonrpc.Request) string {
+func targetName(msg *jsonrpc.Request) string {
 	key := "name"
-	switch m.Method {
+	switch msg.Method {
 	case methodCall, methodPrompt:
 	case methodRead:
 		key = "uri"
@@ -277,7 +282,7 @@ func targetName(m *jsonrpc.Request) string {
 		return ""
 	}
 	var text string
-	_ = wire.Members(m.Params, func(name string, value json.RawMessage) { // the SDK has written it
+	_ = wire.Members(msg.Params, func(name string, value json.RawMessage) { // the SDK has written it
 		if name == key {
 			text, _ = wire.Text(value)
 		}
@@ -296,7 +301,7 @@ const (
 	maxResendPause = 8 * time.Second
 )
 
-// cancelRequest sends notifications/cancelled for the request of x, and sends it again while the
+// cancelRequest sends notifications/cancelled for the request of trip, and sends it again while the
 // request is so new that the server may not have read it. They are two POSTs on two connections,
 // neither of which waits for the other, and a server drops a cancellation of a request that it
 // does not know: the call would then run to its end. No reply tells when the request was read,
@@ -306,39 +311,39 @@ const (
 // A call that is read within readTime, and t after it was cancelled, is so cancelled at most
 // t + 50 ms later. From 2026-07-28 on the end of the call's stream is its cancellation, which
 // nothing can overtake.
-func (c *httpConn) cancelRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) {
-	if x.Handshake || !x.sent.Load() || x.failed.Load() {
+func (c *httpConn) cancelRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
+	if trip.Handshake || !trip.sent.Load() || trip.failed.Load() {
 		// initialize must not be cancelled (2025-11-25 basic/lifecycle). Else there is nothing to
 		// cancel.
 		return
 	}
 	// The SDK gave it 5 s, which are over if the machine stood still that long.
 	ctx = context.WithoutCancel(ctx)
-	if !c.sendCancel(ctx, x, m) && x.life.Err() == nil && c.session.Protocol() < StatelessVersion {
+	if !c.sendCancel(ctx, trip, msg) && trip.life.Err() == nil && c.session.Protocol() < StatelessVersion {
 		// The SDK's session does not wait for these.
-		c.background.Go(func() { c.resendCancel(ctx, x, m) })
+		c.background.Go(func() { c.resendCancel(ctx, trip, msg) })
 	}
 }
 
-// sendCancel sends m, which cancels the request of x, and reports whether it got through after the
+// sendCancel sends m, which cancels the request of trip, and reports whether it got through after the
 // server must have read that request. A cancellation that is refused got through, too.
-func (c *httpConn) sendCancel(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) (certain bool) {
-	read := time.Since(time.Unix(0, x.sentAt.Load())) >= readTime
+func (c *httpConn) sendCancel(ctx context.Context, trip *RoundTrip, m *jsonrpc.Request) (certain bool) {
+	read := time.Since(time.Unix(0, trip.sentAt.Load())) >= readTime
 	f, _ := errors.AsType[*Failure](c.notify(ctx, NotifyTimeout, http.MethodPost, m))
 	return read && (f == nil || f.Kind != UnknownOutcome)
 }
 
-// resendCancel sends m, which cancels the request of x, until it is certain that the server has
+// resendCancel sends msg, which cancels the request of trip, until it is certain that the server has
 // read it.
-func (c *httpConn) resendCancel(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) {
+func (c *httpConn) resendCancel(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
 	defer Recover(c.Logger, func(*Failure) {})
 	for wait := resendAfter; wait <= maxResendPause; wait *= 2 {
-		// Some servers keep calls running after DELETE, so m is sent a last time during close.
-		closing := !Pause(x.life, wait)
+		// Some servers keep calls running after DELETE, so msg is sent a last time during close.
+		closing := !Pause(trip.life, wait)
 		if closing {
 			Pause(ctx, resendAfter)
 		}
-		if c.sendCancel(ctx, x, m) || closing {
+		if c.sendCancel(ctx, trip, msg) || closing {
 			return
 		}
 	}

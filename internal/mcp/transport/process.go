@@ -65,31 +65,31 @@ func startProcess(cfg *StdioConfig) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{
+	proc := &process{
 		log: cfg.Logger, tail: newStderrTail(cfg.Logger),
 		stop: make(chan struct{}), exited: make(chan struct{}), reap: make(chan struct{}), reaped: make(chan struct{}),
 		lines: make(chan []byte), outDone: make(chan struct{}), errDone: make(chan struct{}), gone: make(chan struct{}),
 	}
-	p.readLimit.Store(MaxMessage)
-	p.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
-	p.cmd.Env = append([]string{}, cfg.Env...) // not nil, which would be our own environment
-	childEnds, err := p.makePipes()
+	proc.readLimit.Store(MaxMessage)
+	proc.cmd = &exec.Cmd{Path: path, Args: append([]string{cfg.Command}, cfg.Args...), Dir: cfg.Dir, SysProcAttr: ownGroup()}
+	proc.cmd.Env = append([]string{}, cfg.Env...) // not nil, which would be our own environment
+	childEnds, err := proc.makePipes()
 	if err == nil {
 		started := make(chan error)
-		go p.startAndWait(started)
+		go proc.startAndWait(started)
 		err = <-started
 	}
 	for _, f := range childEnds {
 		_ = f.Close() // it has them now
 	}
 	if err != nil {
-		p.closeFiles()
+		proc.closeFiles()
 		return nil, fmt.Errorf("start %.80q: %w", cfg.Command, err)
 	}
-	p.readers.Go(p.readStdout)
-	p.readers.Go(p.readStderr)
-	go p.cleanUp()
-	return p, nil
+	proc.readers.Go(proc.readStdout)
+	proc.readers.Go(proc.readStderr)
+	go proc.cleanUp()
+	return proc, nil
 }
 
 // commandPath finds the command with the child's PATH, as the official SDKs do, and otherwise with
@@ -162,7 +162,9 @@ func (p *process) makePipes() (childEnds []*os.File, err error) {
 	}
 	in, out, errs := add(true), add(false), add(false)
 	if err == nil { // a nil *os.File would not be a nil interface in these
-		p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in, out, errs
+		p.cmd.Stdin = in
+		p.cmd.Stdout = out
+		p.cmd.Stderr = errs
 	}
 	return childEnds, err
 }
@@ -315,16 +317,16 @@ func (p *process) Read() ([]byte, error) {
 
 // exitError returns how the process ended, which is known a moment after its pipes are closed.
 func (p *process) exitError() *Failure {
-	f := &Failure{Kind: Unavailable, Public: "its process closed its output"}
+	failure := &Failure{Kind: Unavailable, Public: "its process closed its output"}
 	t := time.NewTimer(exitReportTimeout)
 	defer t.Stop()
 	select {
 	case <-p.reaped:
-		f.Public = "its process ended (" + p.cmd.ProcessState.String() + ")"
+		failure.Public = "its process ended (" + p.cmd.ProcessState.String() + ")"
 	case <-p.stop:
 	case <-t.C:
 	}
-	return f
+	return failure
 }
 
 func isClosed(ch <-chan struct{}) bool {

@@ -73,49 +73,49 @@ func (c *streamConn) processMessage(data json.RawMessage) jsonrpc.Message {
 
 // processAnswer records an answer for the RoundTrip that waits for it. It drops an answer without
 // one, which is a duplicate or came after its caller gave up.
-func (c *streamConn) processAnswer(m *jsonrpc.Response) jsonrpc.Message {
-	q := c.removePending(m.ID)
-	if q == nil {
-		if !c.removeGivenUp(m.ID) {
+func (c *streamConn) processAnswer(msg *jsonrpc.Response) jsonrpc.Message {
+	pending := c.removePending(msg.ID)
+	if pending == nil {
+		if !c.removeGivenUp(msg.ID) {
 			c.dropMessage("it answers no open request")
 		}
 		return nil
 	}
-	if q.x != nil {
-		f := q.x.acceptAnswer(m)
-		if limit := q.x.answerLimit(); f == nil && len(m.Result) > limit { // the connection's limit is higher at the moment
+	if pending.trip != nil {
+		f := pending.trip.acceptAnswer(msg)
+		if limit := pending.trip.answerLimit(); f == nil && len(msg.Result) > limit { // the connection's limit is higher at the moment
 			f = AnswerTooLarge(limit)
 		}
 		if f != nil {
-			q.x.fail(f)
+			pending.trip.fail(f)
 			return nil
 		}
 	}
-	return m
+	return msg
 }
 
 // processUndecodable fails the request that a message which does not decode would have answered.
 // If it would answer none, such as a log line in JSON, it is dropped.
 func (c *streamConn) processUndecodable(answer *jsonrpc.Response, err error) {
-	var q *pendingRequest
+	var pending *pendingRequest
 	if answer != nil {
-		q = c.removePending(answer.ID)
+		pending = c.removePending(answer.ID)
 	}
-	if q == nil {
+	if pending == nil {
 		c.dropMessage("it is not JSON-RPC")
-	} else if q.x != nil {
-		q.x.fail(BadReply("it does not decode", err))
+	} else if pending.trip != nil {
+		pending.trip.fail(BadReply("it does not decode", err))
 	}
 }
 
 // processRequest bounds the server's requests: the SDK queues them without bound, and each costs
 // an answer.
-func (c *streamConn) processRequest(m *jsonrpc.Request) jsonrpc.Message {
+func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	c.mu.Lock()
-	_, inUse := c.incoming[m.ID]
+	_, inUse := c.incoming[msg.ID]
 	full := len(c.incoming) >= maxServerRequests
 	if !inUse && !full {
-		c.incoming[m.ID] = struct{}{}
+		c.incoming[msg.ID] = struct{}{}
 	}
 	c.mu.Unlock()
 	switch {
@@ -125,48 +125,48 @@ func (c *streamConn) processRequest(m *jsonrpc.Request) jsonrpc.Message {
 	case full:
 		c.dropMessage("too many requests at a time")
 		return nil
-	case m.Method == methodElicit, m.Method == methodSample:
-		x := c.onlyCall()
-		if x != nil {
-			x.timer.touch()
+	case msg.Method == methodElicit, msg.Method == methodSample:
+		trip := c.onlyCall()
+		if trip != nil {
+			trip.timer.touch()
 		}
-		return c.session.Request(m, x)
+		return c.session.Request(msg, trip)
 	}
-	return m
+	return msg
 }
 
 // processNotification processes a notification, whose text is data. Progress and log messages are
 // handed to their call here, where answers are read too, so what came before the answer is there
 // before the answer.
-func (c *streamConn) processNotification(m *jsonrpc.Request, data json.RawMessage) jsonrpc.Message {
-	switch m.Method {
+func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMessage) jsonrpc.Message {
+	switch msg.Method {
 	case notificationProgress:
 		c.processProgress(data)
 		return nil
 	case notificationMessage:
-		if x := c.onlyCall(); x != nil {
-			x.timer.touch()
-			x.countOrAbort(len(data))
-			c.session.Log(x, data)
+		if trip := c.onlyCall(); trip != nil {
+			trip.timer.touch()
+			trip.countOrAbort(len(data))
+			c.session.Log(trip, data)
 		}
 		return nil
 	}
-	c.session.Notification(m.Method, m.Params)
-	return m
+	c.session.Notification(msg.Method, msg.Params)
+	return msg
 }
 
 // processProgress hands a progress notification to the RoundTrip that its token names.
 func (c *streamConn) processProgress(message json.RawMessage) {
 	c.mu.Lock()
-	x := c.tokens[progressToken(message)]
+	trip := c.tokens[progressToken(message)]
 	c.mu.Unlock()
-	if x == nil {
+	if trip == nil {
 		c.dropMessage("progress of no open request")
 		return
 	}
-	x.timer.touch()
-	x.countOrAbort(len(message))
-	c.session.Progress(x, message)
+	trip.timer.touch()
+	trip.countOrAbort(len(message))
+	c.session.Progress(trip, message)
 }
 
 // progressToken returns the progress token in the text of a notification if it is a string, as ours
@@ -212,16 +212,16 @@ const maxGivenUp = 1000
 func (c *streamConn) onlyCall() *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var x *RoundTrip
+	var trip *RoundTrip
 	calls := len(c.givenUp)
 	for _, q := range c.pending {
 		if q.sent && serverMayAsk(q.method) {
-			x = q.x
+			trip = q.trip
 			calls++
 		}
 	}
-	if calls == 1 && x != nil && !c.overflowed {
-		return x
+	if calls == 1 && trip != nil && !c.overflowed {
+		return trip
 	}
 	c.unmatched++
 	return nil

@@ -75,103 +75,103 @@ type RoundTrip struct {
 }
 
 // answerLimit returns how many bytes the answer may have.
-func (x *RoundTrip) answerLimit() int { return max(x.MaxAnswer, MaxMessage) }
+func (trip *RoundTrip) answerLimit() int { return max(trip.MaxAnswer, MaxMessage) }
 
 // Start makes the context of the request, which ends with ctx, with life, and at deadline. An answered
 // request no longer ends with ctx after Finish: callers end their contexts as soon as they have the
 // result, when the rest of the stream may still have to be read.
-func (x *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
-	x.caller, x.life = ctx, life
+func (trip *RoundTrip) Start(ctx, life context.Context, deadline time.Time) {
+	trip.caller, trip.life = ctx, life
 	cctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	if ctx.Err() != nil {
 		cancel(context.Cause(ctx)) // now, and not on a goroutine that may run after the request is sent
 	}
-	x.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	trip.detach = context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	x.timer.start(deadline, func() { cancel(ErrTimeout) })
-	x.cancel = cancel
-	x.release = func() { x.detach(); unhook(); x.timer.stop(); cancel(nil) }
-	x.ctx = context.WithValue(cctx, roundTripKey{}, x)
+	trip.timer.start(deadline, func() { cancel(ErrTimeout) })
+	trip.cancel = cancel
+	trip.release = func() { trip.detach(); unhook(); trip.timer.stop(); cancel(nil) }
+	trip.ctx = context.WithValue(cctx, roundTripKey{}, trip)
 }
 
 // RoundTripOf returns the RoundTrip that ctx carries; nil where there is none. Every context that
 // is given to the SDK has one.
 func RoundTripOf(ctx context.Context) *RoundTrip {
-	x, _ := ctx.Value(roundTripKey{}).(*RoundTrip)
-	return x
+	trip, _ := ctx.Value(roundTripKey{}).(*RoundTrip)
+	return trip
 }
 
 // Context returns the context to send the request with.
-func (x *RoundTrip) Context() context.Context { return x.ctx }
+func (trip *RoundTrip) Context() context.Context { return trip.ctx }
 
 // Life returns the context of the server that Start was given.
-func (x *RoundTrip) Life() context.Context { return x.life }
+func (trip *RoundTrip) Life() context.Context { return trip.life }
 
 // Cancel ends the request. Failure returns cause if it is a *Failure.
-func (x *RoundTrip) Cancel(cause error) { x.cancel(cause) }
+func (trip *RoundTrip) Cancel(cause error) { trip.cancel(cause) }
 
 // Deadline returns when the request ends at the latest.
-func (x *RoundTrip) Deadline() time.Time { return x.timer.deadline() }
+func (trip *RoundTrip) Deadline() time.Time { return trip.timer.deadline() }
 
 // SetIdleTimeout also ends the request when nothing came from the server for that long.
-func (x *RoundTrip) SetIdleTimeout(d time.Duration) { x.timer.setIdle(d) }
+func (trip *RoundTrip) SetIdleTimeout(d time.Duration) { trip.timer.setIdle(d) }
 
 // PauseTimer stops the request's time until ResumeTimer, while a person is asked. Calls do not
 // nest.
-func (x *RoundTrip) PauseTimer() { x.timer.pause() }
+func (trip *RoundTrip) PauseTimer() { trip.timer.pause() }
 
 // ResumeTimer lets the request's time go on, unless it was over when it was paused.
-func (x *RoundTrip) ResumeTimer() { x.timer.resume() }
+func (trip *RoundTrip) ResumeTimer() { trip.timer.resume() }
 
 // Sent reports whether the server may have got the request.
-func (x *RoundTrip) Sent() bool { return x.sent.Load() }
+func (trip *RoundTrip) Sent() bool { return trip.sent.Load() }
 
 // SetNotSent records that every request sent so far was refused, so that the server has not carried
 // it out.
-func (x *RoundTrip) SetNotSent() { x.sent.Store(false) }
+func (trip *RoundTrip) SetNotSent() { trip.sent.Store(false) }
 
 // FetchingToken reports whether the request waits for its token, or did not get one.
-func (x *RoundTrip) FetchingToken() bool { return x.fetching.Load() }
+func (trip *RoundTrip) FetchingToken() bool { return trip.fetching.Load() }
 
 // TokenRenewed reports whether the request's token was renewed, which happens once.
-func (x *RoundTrip) TokenRenewed() bool { return x.renewed.Load() }
+func (trip *RoundTrip) TokenRenewed() bool { return trip.renewed.Load() }
 
 // SetTokenRenewed says whether the request's token was renewed already: a handshake takes several
 // requests, and renews once.
-func (x *RoundTrip) SetTokenRenewed(renewed bool) { x.renewed.Store(renewed) }
+func (trip *RoundTrip) SetTokenRenewed(renewed bool) { trip.renewed.Store(renewed) }
 
 // sender returns what sends the request with a token; nil: the server's.
-func (x *RoundTrip) sender() Sender {
+func (trip *RoundTrip) sender() Sender {
 	switch {
-	case x == nil:
+	case trip == nil:
 		return nil
-	case x.Tokens == nil && x.Session != nil:
-		return x.Session.Tokens
+	case trip.Tokens == nil && trip.Session != nil:
+		return trip.Session.Tokens
 	}
-	return x.Tokens
+	return trip.Tokens
 }
 
 // traceConn returns ctx with a trace that notes when the request had a connection.
-func (x *RoundTrip) traceConn(ctx context.Context) context.Context {
+func (trip *RoundTrip) traceConn(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
-			x.sentAt.Store(time.Now().UnixNano())
-			x.sent.Store(true)
+			trip.sentAt.Store(time.Now().UnixNano())
+			trip.sent.Store(true)
 		},
 	})
 }
 
 // begin prepares for a message to be sent. A call whose results are input_required sends several
 // (SEP-2322).
-func (x *RoundTrip) begin() {
-	x.answered.Store(false)
-	x.timer.touch()
+func (trip *RoundTrip) begin() {
+	trip.answered.Store(false)
+	trip.timer.touch()
 }
 
 // countReceived counts a message of n bytes that the server sent before its answer. It returns the
 // failure of a request for which a server sends too much.
-func (x *RoundTrip) countReceived(n int) *Failure {
-	if x.receivedBytes.Add(int64(n)) <= maxReceivedBytes && x.receivedMessages.Add(1) <= maxReceivedMessages {
+func (trip *RoundTrip) countReceived(n int) *Failure {
+	if trip.receivedBytes.Add(int64(n)) <= maxReceivedBytes && trip.receivedMessages.Add(1) <= maxReceivedMessages {
 		return nil
 	}
 	return &Failure{Kind: TooLarge, Public: fmt.Sprintf("the server sent more than %d messages or %d bytes before its answer", maxReceivedMessages, maxReceivedBytes)}
@@ -179,38 +179,39 @@ func (x *RoundTrip) countReceived(n int) *Failure {
 
 // countOrAbort counts a message that did not come in a stream of the request, and ends the request
 // if the server has sent too much for it.
-func (x *RoundTrip) countOrAbort(n int) {
-	if f := x.countReceived(n); f != nil {
-		x.abort(f)
+func (trip *RoundTrip) countOrAbort(n int) {
+	if f := trip.countReceived(n); f != nil {
+		trip.abort(f)
 	}
 }
 
 // hasToken reports whether message, the text of a progress notification, may have the progress
-// token of x. It does not decode the message; if it is wrong, the reader of the progress finds out.
-func (x *RoundTrip) hasToken(message []byte) bool {
-	return x.ProgressToken != "" && bytes.Contains(message, []byte(`"`+x.ProgressToken+`"`))
+// token of trip. It does not decode the message; if it is wrong, the reader of the progress finds out.
+func (trip *RoundTrip) hasToken(message []byte) bool {
+	return trip.ProgressToken != "" && bytes.Contains(message, []byte(`"`+trip.ProgressToken+`"`))
 }
 
 // fail ends the request because of f, unless it has ended already. It ends the request's context,
 // because the SDK has no exported error with which one request fails and its session continues. The
 // SDK then sends notifications/cancelled, which failed keeps from the server.
-func (x *RoundTrip) fail(f *Failure) {
-	if x.cancel(f); context.Cause(x.ctx) == error(f) {
-		x.failed.Store(true)
-		x.answered.Store(f.Kind != UnknownOutcome)
+func (trip *RoundTrip) fail(f *Failure) {
+	trip.cancel(f)
+	if context.Cause(trip.ctx) == error(f) {
+		trip.failed.Store(true)
+		trip.answered.Store(f.Kind != UnknownOutcome)
 	}
 }
 
-// abort ends the request because of f where the server may go on with it, so the SDK
+// abort ends the request because of a failure where the server may go on with it, so the SDK
 // cancels it there.
-func (x *RoundTrip) abort(f *Failure) { x.cancel(f) }
+func (trip *RoundTrip) abort(f *Failure) { trip.cancel(f) }
 
 // acceptAnswer notes that the server has answered. An answer without a result is a failure.
-func (x *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
+func (trip *RoundTrip) acceptAnswer(r *jsonrpc.Response) *Failure {
 	if r.Error == nil && (len(r.Result) == 0 || string(r.Result) == "null") {
 		return BadReply("it has no result", nil)
 	}
-	x.answered.Store(true)
+	trip.answered.Store(true)
 	return nil
 }
 
@@ -230,74 +231,74 @@ func meansLostSession(e *jsonrpc.Error) bool {
 }
 
 // Failure returns why the request does not have a result. err is the SDK's error.
-func (x *RoundTrip) Failure(err error) *Failure {
-	if x.ctx.Err() != nil {
-		return x.Ended()
+func (trip *RoundTrip) Failure(err error) *Failure {
+	if trip.ctx.Err() != nil {
+		return trip.Ended()
 	}
 	rpc, isErr := errors.AsType[*jsonrpc.Error](err)
 	_, fromServer := errors.AsType[*serverError](err)
 	switch {
-	case isErr && fromServer && !x.Handshake && x.Session.hasID.Load() && meansLostSession(rpc):
-		x.Session.Lost.Store(true)
+	case isErr && fromServer && !trip.Handshake && trip.Session.hasID.Load() && meansLostSession(rpc):
+		trip.Session.Lost.Store(true)
 		return LostSession(rpc)
 	case isErr && fromServer:
 		return rpcFailure(rpc)
-	case !x.sent.Load():
+	case !trip.sent.Load():
 		// The SDK refused to send it, because its session has ended.
 		return LostSession(err)
-	case x.answered.Load():
+	case trip.answered.Load():
 		return BadReply("it does not decode", err)
 	}
 	return &Failure{Kind: UnknownOutcome, Public: "the session ended before its answer", Err: err}
 }
 
 // Ended returns why the request's context has ended.
-func (x *RoundTrip) Ended() *Failure {
-	cause := context.Cause(x.ctx)
+func (trip *RoundTrip) Ended() *Failure {
+	cause := context.Cause(trip.ctx)
 	if f, ok := errors.AsType[*Failure](cause); ok {
 		return f
 	}
 	switch {
 	case errors.Is(cause, ErrClosed):
 		return &Failure{Kind: Cancelled, Public: "answerd is shutting down", Err: cause}
-	case errors.Is(cause, ErrTimeout) && x.fetching.Load():
+	case errors.Is(cause, ErrTimeout) && trip.fetching.Load():
 		return &Failure{Kind: Timeout, Public: "no token for it in time", NotRun: true, Err: CredentialsError(cause)}
-	case errors.Is(cause, ErrTimeout), errors.Is(x.caller.Err(), context.DeadlineExceeded):
+	case errors.Is(cause, ErrTimeout), errors.Is(trip.caller.Err(), context.DeadlineExceeded):
 		return &Failure{Kind: Timeout, Public: "no answer in time", Err: cause}
 	}
 	return &Failure{Kind: Cancelled, Public: "cancelled", Err: cause}
 }
 
 // streamOpened counts a stream of the request until streamClosed.
-func (x *RoundTrip) streamOpened() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.streams++
+func (trip *RoundTrip) streamOpened() {
+	trip.mu.Lock()
+	defer trip.mu.Unlock()
+	trip.streams++
 }
 
 // streamClosed ends what streamOpened began; call it once for each. The last stream of a finished
 // request releases the request's context.
-func (x *RoundTrip) streamClosed() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.streams--
-	if x.finished && x.streams == 0 && x.linger != nil && x.linger.Stop() {
-		x.release()
+func (trip *RoundTrip) streamClosed() {
+	trip.mu.Lock()
+	defer trip.mu.Unlock()
+	trip.streams--
+	if trip.finished && trip.streams == 0 && trip.linger != nil && trip.linger.Stop() {
+		trip.release()
 	}
 }
 
 // Finish frees the request's context: at once, unless an answered stream is still being read to
 // its end, for at most one second, so that its TCP connection is kept for the next request.
-func (x *RoundTrip) Finish() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.finished = true
-	if x.Session != nil && x.Session.standalone.Load() {
-		x.Session.inflight.remove(x, x.sent.Load() && !x.answered.Load())
+func (trip *RoundTrip) Finish() {
+	trip.mu.Lock()
+	defer trip.mu.Unlock()
+	trip.finished = true
+	if trip.Session != nil && trip.Session.standalone.Load() {
+		trip.Session.inflight.remove(trip, trip.sent.Load() && !trip.answered.Load())
 	}
-	if x.streams > 0 && x.answered.Load() && x.detach() && x.ctx.Err() == nil {
-		x.linger = time.AfterFunc(lingerTimeout, x.release)
+	if trip.streams > 0 && trip.answered.Load() && trip.detach() && trip.ctx.Err() == nil {
+		trip.linger = time.AfterFunc(lingerTimeout, trip.release)
 		return
 	}
-	x.release()
+	trip.release()
 }

@@ -71,23 +71,23 @@ type inflightCalls struct {
 	givenUp bool // a call was given up, and the server may go on with it
 }
 
-// add notes that x has sent a request during which the server may ask something.
-func (c *inflightCalls) add(x *RoundTrip) {
+// add notes that trip has sent a request during which the server may ask something.
+func (c *inflightCalls) add(trip *RoundTrip) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.calls == nil {
 		c.calls = map[*RoundTrip]struct{}{}
 	}
-	c.calls[x] = struct{}{}
+	c.calls[trip] = struct{}{}
 }
 
-// remove notes the end of x, for which add may have been called or not. Over HTTP nothing ever
+// remove notes the end of trip, for which add may have been called or not. Over HTTP nothing ever
 // says that the server is done with a call that was given up.
-func (c *inflightCalls) remove(x *RoundTrip, givenUp bool) {
+func (c *inflightCalls) remove(trip *RoundTrip, givenUp bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, added := c.calls[x]
-	delete(c.calls, x)
+	_, added := c.calls[trip]
+	delete(c.calls, trip)
 	c.givenUp = c.givenUp || added && givenUp
 }
 
@@ -106,9 +106,9 @@ func (c *inflightCalls) only() *RoundTrip {
 	if c.givenUp || len(c.calls) != 1 {
 		return nil
 	}
-	for x := range c.calls {
-		x.timer.touch()
-		return x
+	for trip := range c.calls {
+		trip.timer.touch()
+		return trip
 	}
 	return nil
 }
@@ -117,10 +117,10 @@ func (c *inflightCalls) only() *RoundTrip {
 func (c *inflightCalls) progress(message json.RawMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for x := range c.calls {
-		if x.hasToken(message) {
-			x.countOrAbort(len(message))
-			x.Session.Progress(x, message)
+	for trip := range c.calls {
+		if trip.hasToken(message) {
+			trip.countOrAbort(len(message))
+			trip.Session.Progress(trip, message)
 		}
 	}
 }

@@ -100,30 +100,34 @@ func (s *standaloneStream) waitToReopen() bool {
 	return !s.unavailable && Pause(s.conn.ctx, d)
 }
 
-// openStream makes a GET.
+// openStream makes a GET. If the reply is a stream, s.resp and s.events are set; otherwise processRefusal decides whether
+// there is to be another GET. timeout bounds the wait for the header of the reply; 0 means no bound.
 func (s *standaloneStream) openStream(timeout time.Duration) {
 	// A RoundTrip of its own, because each GET may renew a token once.
 	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
 	s.failures++
-	r, err := s.conn.newRequest(ctx, http.MethodGet, nil)
+	request, err := s.conn.newRequest(ctx, http.MethodGet, nil)
 	if err != nil {
 		cancel()
 		return
 	}
 	if s.lastID != "" {
-		r.Header.Set("Last-Event-ID", s.lastID)
+		request.Header.Set("Last-Event-ID", s.lastID)
 	}
 	if timeout > 0 {
-		late := time.AfterFunc(timeout, cancel)
-		defer late.Stop()
+		headerTimer := time.AfterFunc(timeout, cancel)
+		defer headerTimer.Stop()
 	}
-	resp, err := s.conn.RoundTripper.RoundTrip(r)
+	resp, err := s.conn.RoundTripper.RoundTrip(request)
 	switch {
 	case err != nil:
 		cancel()
 	case resp.StatusCode == http.StatusOK && mediaType(resp) == "text/event-stream":
 		s.conn.session.Listening(true)
-		s.resp, s.cancel, s.opened, s.requests = resp, cancel, time.Now(), 0
+		s.resp = resp
+		s.cancel = cancel
+		s.opened = time.Now()
+		s.requests = 0
 		s.events = newEventReader(resp.Body, MaxMessage)
 	default:
 		s.processRefusal(resp)
@@ -185,26 +189,27 @@ func (s *standaloneStream) readMessage() {
 }
 
 // processMessage processes one message of the server, whose text is data.
-func (s *standaloneStream) processMessage(m *jsonrpc.Request, data []byte) {
+func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	session := s.conn.session
 	switch {
-	case m.Method == notificationProgress:
+	case msg.Method == notificationProgress:
 		session.inflight.progress(data)
-	case m.Method == notificationMessage:
-		if x := session.inflight.only(); x != nil {
-			x.countOrAbort(len(data))
-			session.Log(x, data)
+	case msg.Method == notificationMessage:
+		if trip := session.inflight.only(); trip != nil {
+			trip.countOrAbort(len(data))
+			session.Log(trip, data)
 		}
-	case m.IsCall():
-		m.Params = bytes.Clone(m.Params)
+	case msg.IsCall():
+		msg.Params = bytes.Clone(msg.Params)
 		// The SDK answers each one with a POST of ours.
-		if s.requests++; s.requests > maxServerRequests {
+		s.requests++
+		if s.requests > maxServerRequests {
 			s.endStream()
 			return
 		}
 		// The error is the end of the session.
-		_ = s.conn.deliver(s.conn.ctx, session.Request(m, session.inflight.only()))
+		_ = s.conn.deliver(s.conn.ctx, session.Request(msg, session.inflight.only()))
 	default:
-		session.Notification(m.Method, bytes.Clone(m.Params))
+		session.Notification(msg.Method, bytes.Clone(msg.Params))
 	}
 }

@@ -25,13 +25,15 @@ type idleTimer struct {
 
 // start calls expire at end, on a goroutine of its own unless end is past.
 func (t *idleTimer) start(end time.Time, expire func()) {
-	t.expire, t.end, t.started = expire, end, time.Now()
-	left := end.Sub(t.started)
-	if left <= 0 {
+	t.expire = expire
+	t.end = end
+	t.started = time.Now()
+	remaining := end.Sub(t.started)
+	if remaining <= 0 {
 		expire()
 		t.done = true
 	}
-	t.timer = time.AfterFunc(left, t.check)
+	t.timer = time.AfterFunc(remaining, t.check)
 }
 
 // deadline returns when the time is over at the latest.

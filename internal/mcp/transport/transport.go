@@ -15,15 +15,15 @@
 //
 //	e := transport.NewHTTP(transport.HTTPConfig{URL: url, RoundTripper: out, Logger: log})
 //	s := &transport.Session{Handlers: handlers}
-//	x := &transport.RoundTrip{Session: s, Handshake: true}
-//	x.Start(ctx, life, time.Now().Add(10*time.Second))
+//	trip := &transport.RoundTrip{Session: s, Handshake: true}
+//	trip.Start(ctx, life, time.Now().Add(10*time.Second))
 //	t := e.NewTransport()
-//	cs, err := client.Connect(x.Context(), t, nil) // of the go-sdk
-//	x.Finish()
+//	cs, err := client.Connect(trip.Context(), t, nil) // of the go-sdk
+//	trip.Finish()
 //	if err != nil {
 //		return t.Explain(err)
 //	}
-//	// For each request: a RoundTrip, then x.Failure(err) if it has no result.
+//	// For each request: a RoundTrip, then trip.Failure(err) if it has no result.
 package transport
 
 import (

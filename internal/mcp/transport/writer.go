@@ -26,17 +26,17 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 		c.end(f)
 		err = f
 	})
-	x := RoundTripOf(ctx)
+	trip := RoundTripOf(ctx)
 	id := jsonrpc.ID{}
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		id = m.ID
 	case *jsonrpc.Request:
 		if m.IsCall() {
-			return c.sendRequest(ctx, x, standardName(m))
+			return c.sendRequest(ctx, trip, standardName(m))
 		}
 		if m.Method == notificationCancelled {
-			if !c.closePending(m.Params) || x != nil && x.Handshake {
+			if !c.closePending(m.Params) || trip != nil && trip.Handshake {
 				// The server never got the request, or has answered it. And initialize must not
 				// be cancelled (2025-11-25 basic/lifecycle).
 				return nil
@@ -47,32 +47,34 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 	return c.send(ctx, id, false, msg)
 }
 
-// sendRequest sends a request of ours.
-func (c *streamConn) sendRequest(ctx context.Context, x *RoundTrip, m *jsonrpc.Request) error {
-	q := &pendingRequest{id: m.ID, x: x, method: m.Method}
-	if x != nil {
-		x.begin()
-		if len(x.Query) > 0 {
+// sendRequest sends a request of ours, and registers it before, because its answer can arrive at once. trip is nil for a
+// request that the SDK sends by itself. After an error the request has no answer, except if ctx has ended: it may have
+// been sent then, and the SDK cancels it.
+func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {
+	pending := &pendingRequest{id: msg.ID, trip: trip, method: msg.Method}
+	if trip != nil {
+		trip.begin()
+		if len(trip.Query) > 0 {
 			c.endpoint.warnQuery.Do(func() { c.log.Warn("query parameters are sent to this MCP server in _meta only") })
 		}
 	}
 	c.mu.Lock()
 	if c.err != nil {
 		defer c.mu.Unlock()
-		c.failPendingLocked(q, false)
+		c.failPendingLocked(pending, false)
 		return c.err
 	}
-	c.pending[m.ID] = q
-	if x != nil {
-		c.setReadLimitLocked(x)
-		if x.ProgressToken != "" {
-			c.tokens[x.ProgressToken] = x
+	c.pending[msg.ID] = pending
+	if trip != nil {
+		c.setReadLimitLocked(trip)
+		if trip.ProgressToken != "" {
+			c.tokens[trip.ProgressToken] = trip
 		}
 	}
 	c.mu.Unlock()
-	if err := c.send(ctx, m.ID, true, m); err != nil {
+	if err := c.send(ctx, msg.ID, true, msg); err != nil {
 		if ctx.Err() == nil { // else the SDK cancels it, which needs to know whether it was sent
-			c.removePending(m.ID)
+			c.removePending(msg.ID)
 		}
 		return err
 	}
@@ -151,7 +153,7 @@ func (c *streamConn) writeLoop() {
 	}
 }
 
-// writeQueued writes m, unless it is a request that was given up meanwhile.
+// writeQueued writes a message, unless it is a request that was given up meanwhile.
 func (c *streamConn) writeQueued(m *outMessage) {
 	q, wanted := c.startWriting(m)
 	if !wanted {
@@ -173,8 +175,8 @@ func (c *streamConn) writeData(data []byte) (err error) {
 	return c.conn.Write(data)
 }
 
-// startWriting notes that m is being sent. It returns the request in it, if it is one, and whether
-// m is still wanted.
+// startWriting notes that a message is being sent. It returns the request in it, if it is one, and whether
+// the message is still wanted.
 func (c *streamConn) startWriting(m *outMessage) (_ *pendingRequest, wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,34 +184,34 @@ func (c *streamConn) startWriting(m *outMessage) (_ *pendingRequest, wanted bool
 		delete(c.incoming, m.id) // not earlier: answers that wait here are what is bounded
 		return nil, true
 	}
-	q := c.pending[m.id]
-	if q == nil {
+	pending := c.pending[m.id]
+	if pending == nil {
 		return nil, false
 	}
-	q.sent, q.writing = true, true
-	if q.x != nil {
-		q.x.sent.Store(true)
+	pending.sent, pending.writing = true, true
+	if pending.trip != nil {
+		pending.trip.sent.Store(true)
 	}
-	return q, true
+	return pending, true
 }
 
-// finishWriting notes the result of writing q, which may be nil. An error may prove that nothing
-// was sent after all. If the connection ended meanwhile, end has left it to the writer to fail q.
-func (c *streamConn) finishWriting(q *pendingRequest, err error) {
-	if q == nil {
+// finishWriting notes the result of writing pending, which may be nil. An error may prove that nothing
+// was sent after all. If the connection ended meanwhile, end has left it to the writer to fail pending.
+func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
+	if pending == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q.writing = false
+	pending.writing = false
 	if f, ok := errors.AsType[*Failure](err); ok && f.NotRun {
-		q.sent = false
-		if q.x != nil {
-			q.x.sent.Store(false)
+		pending.sent = false
+		if pending.trip != nil {
+			pending.trip.sent.Store(false)
 		}
 	}
 	if c.err != nil {
-		c.failPendingLocked(q, false)
+		c.failPendingLocked(pending, false)
 	}
 }
 
