@@ -125,7 +125,8 @@ func Quote(text string) json.RawMessage {
 func Depth(raw []byte) int {
 	deepest, now, inString := 0, 0, false
 	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
+		c := raw[i]
+		switch {
 		case inString && c == '\\':
 			i++
 		case c == '"':
