@@ -100,7 +100,7 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 		return nil, fmt.Errorf("read the events of an export: %w", err)
 	}
 	last := events[len(events)-1]
-	s := &Statement{
+	statement := &Statement{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: "answerd", IssuedAt: jwt.NewNumericDate(timeOf(last))},
 		Run:              doc.Run.ID, Thread: doc.Run.ThreadID, Agent: doc.Run.Agent, Caller: doc.Run.Subject, Status: doc.Run.Status,
 		Export: export.Digest(data), Events: len(events), Chain: Chain(doc.Events), Question: export.Digest([]byte(doc.Request.Question)), Answer: export.Digest([]byte(answerOf(last))),
@@ -111,26 +111,26 @@ func newStatement(doc *export.Document, data []byte) (*Statement, error) {
 	}
 	asked := make(map[string]event.ApprovalRequired)
 	for i, e := range events {
-		switch b := e.Body.(type) {
+		switch body := e.Body.(type) {
 		case event.ToolResult:
-			s.Calls = append(s.Calls, Call{b.CallID, b.Tool, b.Server, hashes[b.Tool], export.Digest(b.Args), export.Digest(doc.Events[i]), ""})
+			statement.Calls = append(statement.Calls, Call{body.CallID, body.Tool, body.Server, hashes[body.Tool], export.Digest(body.Args), export.Digest(doc.Events[i]), ""})
 		case event.ToolError:
-			args := []byte(b.Args)
-			if b.Args == nil {
-				args = []byte(b.ArgsText)
+			args := []byte(body.Args)
+			if body.Args == nil {
+				args = []byte(body.ArgsText)
 			}
-			s.Calls = append(s.Calls, Call{b.CallID, b.Tool, b.Server, hashes[b.Tool], export.Digest(args), export.Digest(doc.Events[i]), b.Kind})
+			statement.Calls = append(statement.Calls, Call{body.CallID, body.Tool, body.Server, hashes[body.Tool], export.Digest(args), export.Digest(doc.Events[i]), body.Kind})
 		case event.ApprovalRequired:
-			asked[b.InterruptID] = b
+			asked[body.InterruptID] = body
 		case event.ApprovalResolved:
-			q := asked[b.InterruptID]
-			s.Approvals = append(s.Approvals, Approval{b.CallID, b.Tool, b.Approved, b.By, export.Digest(q.Args), q.ToolVersion})
+			q := asked[body.InterruptID]
+			statement.Approvals = append(statement.Approvals, Approval{body.CallID, body.Tool, body.Approved, body.By, export.Digest(q.Args), q.ToolVersion})
 		}
 	}
 	for _, c := range doc.Children {
-		s.Children = append(s.Children, Child{c.Run.ID, Chain(c.Events)})
+		statement.Children = append(statement.Children, Child{c.Run.ID, Chain(c.Events)})
 	}
-	return s, nil
+	return statement, nil
 }
 
 // timeOf returns when the log stored an event.
@@ -192,8 +192,8 @@ var (
 // returns the statement, whose signature is valid, so that it can be shown what was signed. Only the algorithm
 // EdDSA is accepted, whatever the header of the receipt says, and only the key that its kid names is tried.
 func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
-	var s Statement
-	_, err := jwt.ParseWithClaims(string(bytes.TrimSpace([]byte(jws))), &s, func(t *jwt.Token) (any, error) {
+	var statement Statement
+	_, err := jwt.ParseWithClaims(string(bytes.TrimSpace([]byte(jws))), &statement, func(t *jwt.Token) (any, error) {
 		for _, k := range keys {
 			if k.ID == t.Header["kid"] {
 				return k.Public, nil
@@ -206,21 +206,21 @@ func Verify(jws string, data []byte, keys []Key) (*Statement, error) {
 	}
 	compact, err := canonical(data)
 	if err != nil {
-		return &s, fmt.Errorf("%w: %w", ErrChanged, err)
+		return &statement, fmt.Errorf("%w: %w", ErrChanged, err)
 	}
-	if export.Digest(compact) == s.Export {
-		return &s, nil
+	if export.Digest(compact) == statement.Export {
+		return &statement, nil
 	}
 	doc, err := export.Decode(data)
 	switch {
 	case err != nil:
-		return &s, fmt.Errorf("%w: %w", ErrChanged, err)
-	case doc.Run.ID != s.Run:
-		return &s, fmt.Errorf("%w: it is about the run %s", ErrChanged, s.Run)
-	case Chain(doc.Events) == s.Chain:
-		return &s, fmt.Errorf("%w: the events are the signed ones, and something else differs", ErrChanged)
+		return &statement, fmt.Errorf("%w: %w", ErrChanged, err)
+	case doc.Run.ID != statement.Run:
+		return &statement, fmt.Errorf("%w: it is about the run %s", ErrChanged, statement.Run)
+	case Chain(doc.Events) == statement.Chain:
+		return &statement, fmt.Errorf("%w: the events are the signed ones, and something else differs", ErrChanged)
 	}
-	return &s, fmt.Errorf("%w: the events differ", ErrChanged)
+	return &statement, fmt.Errorf("%w: the events differ", ErrChanged)
 }
 
 // Key is a public key.
