@@ -80,7 +80,8 @@ func streamOf(e event.Event, recordedID map[string]string) string {
 
 // report adds a difference, up to maxDifferences.
 func (c *comparison) report(d Difference) {
-	if d.Run = c.runID; len(c.differences) < maxDifferences {
+	d.Run = c.runID
+	if len(c.differences) < maxDifferences {
 		c.differences = append(c.differences, d)
 	}
 }

@@ -19,42 +19,43 @@ var ownDenials = []string{
 // decision implements recorded.Inputs.Decision. No event says that a rule or a hook decided, so it is concluded from
 // the outcome: a denial that the run loop does not make by itself, a result without the approval that the tool
 // needs, arguments that neither the model nor a person wrote, and an end of the run with the code tool_aborted.
-func (s *session) decision(run, callID string) (d recorded.Decision) {
-	r := s.byID(run)
-	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {
-		return d
+func (s *session) decision(run, callID string) (decision recorded.Decision) {
+	state := s.byID(run)
+	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
+		return decision
 	}
-	c := r.rec.calls[callID]
-	args, asked, approved := endArgs(*c.end), false, false
-	for _, e := range c.events {
+	call := state.rec.calls[callID]
+	args, asked, approved := endArgs(*call.end), false, false
+	for _, e := range call.events {
 		switch b := e.Body.(type) {
 		case event.ApprovalRequired:
-			if asked = asked || b.ChildRunID == ""; b.ChildRunID == "" {
+			asked = asked || b.ChildRunID == ""
+			if b.ChildRunID == "" {
 				args = b.Args
 			}
 		case event.ApprovalResolved:
 			approved = approved || b.Approved
 		}
 	}
-	switch b := c.end.Body.(type) {
+	switch b := call.end.Body.(type) {
 	case event.ToolError:
 		if b.Kind == string(mcp.Denied) && !startsWithAny(b.Payload, ownDenials) && asked == approved {
-			d.Denied, d.AfterApproval = b.Payload, approved
+			decision.Denied, decision.AfterApproval = b.Payload, approved
 		}
 	case event.ToolResult:
-		if tool, ok := (&tools{s}).Tool(c.name); ok && tool.NeedsApproval && !asked {
-			d.Result, _ = r.rec.outcome(s.ctx, mcp.Call{}, *c.end) // the outcome of a result has no error
+		if tool, ok := (&tools{s}).Tool(call.name); ok && tool.NeedsApproval && !asked {
+			decision.Result, _ = state.rec.outcome(s.ctx, mcp.Call{}, *call.end) // the outcome of a result has no error
 		}
 	}
-	if args != nil && !sameJSON(args, c.args) {
-		if fitted, err := (&tools{s}).CheckArgs(c.name, c.args); err != nil || !sameJSON(args, fitted) {
-			d.Args = args
+	if args != nil && !sameJSON(args, call.args) {
+		if fitted, err := (&tools{s}).CheckArgs(call.name, call.args); err != nil || !sameJSON(args, fitted) {
+			decision.Args = args
 		}
 	}
-	if reason, ok := r.rec.abortReason(); ok && r.rec.abortedBy() == c {
-		d.Ended, d.Reason = true, reason
+	if reason, ok := state.rec.abortReason(); ok && state.rec.abortedBy() == call {
+		decision.Ended, decision.Reason = true, reason
 	}
-	return d
+	return decision
 }
 
 func startsWithAny(text string, all []string) bool {
@@ -77,13 +78,15 @@ func endArgs(e event.Event) []byte {
 	return nil
 }
 
-// ended implements recorded.Inputs.Ended.
+// ended implements recorded.Inputs.Ended. A hook that ended the run with the answer of a step left a step_end with the
+// finish reason error. A hook that ended it before the model was asked left no step_start of that step or a later one.
 func (s *session) ended(run string, step int, answered bool) (reason string, ok bool) {
 	r := s.byID(run)
 	if r == nil {
 		return "", false
 	}
-	if reason, ok = r.rec.abortReason(); !ok {
+	reason, ok = r.rec.abortReason()
+	if !ok {
 		return "", false
 	}
 	for _, e := range slices.Backward(r.rec.events) {

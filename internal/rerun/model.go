@@ -26,63 +26,79 @@ func askAs(id string, m llm.Model) llm.Model {
 	})
 }
 
-// recordedAnswer gives the next recorded answer of the run that ctx belongs to. An answer that did not end
-// lasts until the run is cancelled or taken over, or fails as it did. The request is not compared: what the
-// model was asked follows from the events before. A conversation that the endpoint refused is refused once more,
-// so that the new run shortens it too.
+// recordedAnswer gives the next recorded answer of the run that ctx belongs to. It does not compare the request:
+// what the model was asked follows from the events before. A conversation that the endpoint refused is refused
+// once more, so that the new run shortens it too.
 func (s *session) recordedAnswer(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
-		r := s.of(ctx)
-		if r == nil {
+		state := s.of(ctx)
+		if state == nil {
 			yield(nil, &llm.Error{Kind: "internal", Public: "A request of no run was recorded."})
 			return
 		}
-		s.mu.Lock()
-		n := r.turn
-		refused := n < len(r.rec.turns) && r.rec.turns[n].refused && r.refused != n+1
-		if refused {
-			r.refused = n + 1
-		} else {
-			r.turn++
-		}
-		s.mu.Unlock()
+		n, refused := state.nextTurn()
 		if refused {
 			yield(nil, &llm.Error{Kind: llm.TooLarge, Public: "The conversation is too long.", Err: errRecorded})
 			return
 		}
-		var t turn
-		if n < len(r.rec.turns) {
-			t = *r.rec.turns[n]
-		} else if _, answered := r.rec.last().(event.FinalAnswer); answered || len(r.rec.events) == 0 {
+		var answer turn
+		if n < len(state.rec.turns) {
+			answer = *state.rec.turns[n]
+		} else if _, answered := state.rec.last().(event.FinalAnswer); answered || len(state.rec.events) == 0 {
 			yield(nil, &llm.Error{Kind: "model_error", Public: "The recording has no further answer of the model."})
 			return
 		}
-		for _, p := range t.parts {
-			if r.await(ctx, p.after); ctx.Err() != nil {
+		for _, p := range answer.parts {
+			state.await(ctx, p.after)
+			if ctx.Err() != nil {
 				break
 			}
 			if !yield(p.Part, nil) {
 				return
 			}
 		}
-		r.await(ctx, t.after)
-		switch end, failed := r.rec.last().(event.RunError); {
+		state.await(ctx, answer.after)
+		switch {
 		case ctx.Err() != nil:
 			yield(nil, context.Cause(ctx))
-		case t.end != nil:
-			r.endTurn(t, yield)
-		case failed && end.Code == toolAborted:
-			yield(llm.Finish{Reason: "stop"}, nil) // a hook ended the run with the answer
-		case failed && n >= len(r.rec.turns)-1 && !endsByItself(end):
-			failure := &llm.Error{
-				Kind: llm.Kind(end.Code), Public: end.Message, Retryable: end.Retryable, RetryAfter: time.Duration(end.RetryAfter) * time.Second,
-				UnknownModel: end.Reason == event.ModelNotFound, Err: errRecorded,
-			}
-			yield(nil, failure)
+		case answer.end != nil:
+			state.endTurn(answer, yield)
 		default:
-			<-ctx.Done()
-			yield(nil, context.Cause(ctx))
+			state.endUnfinished(ctx, n, yield)
 		}
+	}
+}
+
+// nextTurn returns the number of the turn that the model is asked for, from 0, and counts it. refused is true, once,
+// if the endpoint refused the conversation of that turn; then the turn is not counted.
+func (r *runState) nextTurn() (n int, refused bool) {
+	r.session.mu.Lock()
+	defer r.session.mu.Unlock()
+	n = r.turn
+	refused = n < len(r.rec.turns) && r.rec.turns[n].refused && r.refused != n+1
+	if refused {
+		r.refused = n + 1
+	} else {
+		r.turn++
+	}
+	return n, refused
+}
+
+// endUnfinished ends an answer that did not end in the recording, in turn n: it fails as the recorded one did, or
+// lasts until the run is cancelled or taken over.
+func (r *runState) endUnfinished(ctx context.Context, n int, yield func(llm.Part, error) bool) {
+	end, failed := r.rec.last().(event.RunError)
+	switch {
+	case failed && end.Code == toolAborted:
+		yield(llm.Finish{Reason: "stop"}, nil) // a hook ended the run with the answer
+	case failed && n >= len(r.rec.turns)-1 && !endsByItself(end):
+		yield(nil, &llm.Error{
+			Kind: llm.Kind(end.Code), Public: end.Message, Retryable: end.Retryable, RetryAfter: time.Duration(end.RetryAfter) * time.Second,
+			UnknownModel: end.Reason == event.ModelNotFound, Err: errRecorded,
+		})
+	default:
+		<-ctx.Done()
+		yield(nil, context.Cause(ctx))
 	}
 }
 

@@ -25,37 +25,39 @@ func (s *session) repetition() *recorded.Inputs {
 	return &recorded.Inputs{Order: s.awaitOrder, Charge: s.awaitCharge, Suspends: s.suspends, ChildBudget: s.childBudget, Decision: s.decision, Ended: s.ended, ManualClock: true}
 }
 
-// awaitOrder implements recorded.Inputs.Order.
-func (s *session) awaitOrder(ctx, kept context.Context, _ string, b event.Body) error {
-	r := s.of(ctx)
-	if r == nil {
+// awaitOrder implements recorded.Inputs.Order: it waits until the run has the events that were recorded before the one
+// that body repeats. An event about a child that was not recorded waits until the order of events no longer matters,
+// because the recorded run ended before it.
+func (s *session) awaitOrder(ctx, kept context.Context, _ string, body event.Body) error {
+	state := s.of(ctx)
+	if state == nil {
 		return nil
 	}
-	e := event.Event{Body: b}
-	if start, ok := b.(event.StepStart); ok {
-		r.awaitStep(kept, start)
+	if start, ok := body.(event.StepStart); ok {
+		state.awaitStep(kept, start)
 		return nil
 	}
-	recorded := r.claim(e)
-	switch {
-	case recorded == nil && childOf(b) != "" && len(r.rec.events) > 0:
-		// The recorded run ended before this event. Later events have no recorded order.
+	recorded := state.claim(event.Event{Body: body})
+	if recorded == nil {
+		if childOf(body) == "" || len(state.rec.events) == 0 {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-r.watch.unordered:
+		case <-state.watch.unordered:
+			return nil
 		}
-		return nil
-	case recorded == nil:
-		return nil
 	}
 	if _, resolved := replay.InterruptOf(*recorded); resolved != "" {
-		r.awaitRelayed(kept, resolved)
+		state.awaitRelayed(kept, resolved)
 	}
-	if was, ok := recorded.Body.(event.ToolError); ok && was.Payload == event.OpenAtEnd && ctx.Err() != nil && !isClosed(r.watch.unordered) {
-		return errLeftOpen // the end of the run, which closes it, waits for all calls
+	toolError, ok := recorded.Body.(event.ToolError)
+	wasClosedAtEnd := ok && toolError.Payload == event.OpenAtEnd
+	if wasClosedAtEnd && ctx.Err() != nil && !isClosed(state.watch.unordered) {
+		return errLeftOpen // the end of the run, which closes the call, waits for all calls
 	}
-	r.await(kept, recorded.Seq-1)
+	state.await(kept, recorded.Seq-1)
 	return nil
 }
 
@@ -148,35 +150,35 @@ func (r *runState) awaitRelayed(kept context.Context, recordedID string) {
 
 // awaitCharge implements recorded.Inputs.Charge.
 func (s *session) awaitCharge(kept context.Context, run, callID, child string) {
-	r := s.byID(run)
-	if r == nil || r.rec.calls[callID] == nil || r.rec.calls[callID].end == nil {
+	state := s.byID(run)
+	if state == nil || state.rec.calls[callID] == nil || state.rec.calls[callID].end == nil {
 		return
 	}
-	c := r.rec.calls[callID]
-	failed, isError := c.end.Body.(event.ToolError)
+	call := state.rec.calls[callID]
+	failed, isError := call.end.Body.(event.ToolError)
 	switch {
 	case child == "" && isError && strings.HasPrefix(failed.Payload, recorded.BudgetUsedUp):
-		r.await(kept, c.end.Seq-1)
-	case child != "" && c.charge != 0:
-		r.awaitSent(kept, c.charge)
-		r.await(kept, c.charge-1)
+		state.await(kept, call.end.Seq-1)
+	case child != "" && call.charge != 0:
+		state.awaitSent(kept, call.charge)
+		state.await(kept, call.charge-1)
 	case child != "":
-		r.await(kept, c.end.Seq-1)
+		state.await(kept, call.end.Seq-1)
 	}
 }
 
 // suspends implements recorded.Inputs.Suspends. It is called with the lock of the run's suspension held, so it must
 // not wait. If it says no, the agent asks again when more has happened (suspension.recheck).
 func (s *session) suspends(run string) (suspends, ok bool) {
-	r := s.byID(run)
-	if r == nil || isClosed(s.watch.unordered) {
+	state := s.byID(run)
+	if state == nil || isClosed(s.watch.unordered) {
 		return false, false
 	}
-	n := r.position(s.ctx)
-	if n >= int64(len(r.rec.events)) {
+	n := state.position(s.ctx)
+	if n >= int64(len(state.rec.events)) {
 		return false, false
 	}
-	_, suspends = r.rec.events[n].Body.(event.Suspended)
+	_, suspends = state.rec.events[n].Body.(event.Suspended)
 	return suspends, true
 }
 

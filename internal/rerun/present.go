@@ -91,7 +91,8 @@ func diffLines(a, b []string) (out []string) {
 	}
 	for i := len(a) - 1; i >= 0; i-- {
 		for j := len(b) - 1; j >= 0; j-- {
-			if common[i][j] = max(common[i+1][j], common[i][j+1]); a[i] == b[j] {
+			common[i][j] = max(common[i+1][j], common[i][j+1])
+			if a[i] == b[j] {
 				common[i][j] = common[i+1][j+1] + 1
 			}
 		}

@@ -64,7 +64,7 @@ func newRecording(doc *export.Document) (*recording, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
-	r := &recording{doc: doc, events: events, calls: make(map[string]*recordedCall), children: make(map[string]*recording), inputs: make(map[string][]byte)}
+	rec := &recording{doc: doc, events: events, calls: make(map[string]*recordedCall), children: make(map[string]*recording), inputs: make(map[string][]byte)}
 	switch {
 	case len(doc.Missing) > 0:
 		return nil, fmt.Errorf("%w: it does not have %s", ErrUnusable, strings.Join(doc.Missing, ", "))
@@ -72,9 +72,9 @@ func newRecording(doc *export.Document) (*recording, error) {
 		return nil, fmt.Errorf("%w: its last event does not end a run", ErrUnusable)
 	}
 	for _, in := range doc.Inputs {
-		r.inputs[in.ID] = in.Data
+		rec.inputs[in.ID] = in.Data
 	}
-	b := &turnReader{recording: r, index: make(map[string]int), text: make(map[string]string)}
+	b := &turnReader{recording: rec, index: make(map[string]int), text: make(map[string]string)}
 	children := make(map[string]*export.Document)
 	for i := range doc.Children {
 		children[doc.Children[i].Run.ID] = &doc.Children[i]
@@ -85,18 +85,18 @@ func newRecording(doc *export.Document) (*recording, error) {
 		}
 		b.read(e)
 		child, ended := e.EndsCall()
-		if c := r.calls[e.CallID()]; ended && c != nil {
+		if c := rec.calls[e.CallID()]; ended && c != nil {
 			c.end = &events[i]
 		}
 		if child == "" || children[child] == nil {
 			continue
 		}
-		if r.children[e.CallID()], err = newRecording(children[child]); err != nil {
+		if rec.children[e.CallID()], err = newRecording(children[child]); err != nil {
 			return nil, err
 		}
 	}
-	r.readCharges()
-	return r, nil
+	rec.readCharges()
+	return rec, nil
 }
 
 // readCharges notes where what child runs have used was charged. The event that says that a limit is reached
@@ -188,21 +188,21 @@ func (r *recording) chargesChild(i int) bool {
 
 // closes reports whether an event may close something before a step is reset or the run ends.
 func (r *recording) closes(e event.Event) bool {
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.StepEnd:
-		return b.FinishReason == "error" || b.FinishReason == "cancelled"
+		return body.FinishReason == "error" || body.FinishReason == "cancelled"
 	case event.TextEnd, event.ReasoningEnd:
 		return true
 	case event.ToolError:
-		return b.Kind == "cancelled"
+		return body.Kind == "cancelled"
 	case event.ToolCall:
-		return b.Args == nil && b.ArgsText == r.textOf(b.CallID)
+		return body.Args == nil && body.ArgsText == r.textOf(body.CallID)
 	case event.ApprovalResolved:
-		return r.inputs[b.InterruptID] == nil
+		return r.inputs[body.InterruptID] == nil
 	case event.ElicitationResolved:
-		return r.inputs[b.InterruptID] == nil
+		return r.inputs[body.InterruptID] == nil
 	case event.BudgetResolved:
-		return r.inputs[b.InterruptID] == nil
+		return r.inputs[body.InterruptID] == nil
 	}
 	return false
 }
@@ -221,16 +221,16 @@ func (r *recording) textOf(callID string) string {
 // match returns a recorded call of a tool with these arguments, in this run or one of its children; nil if there is
 // none. It is for another model, whose calls have other ids. Of several calls any one is returned.
 func (r *recording) match(tool string, args []byte) (*recording, *recordedCall) {
-	for _, c := range r.calls {
-		if len(c.events) == 0 || c.name != tool {
+	for _, call := range r.calls {
+		if len(call.events) == 0 || call.name != tool {
 			continue
 		}
-		end, recorded := c.events[len(c.events)-1], c.args
+		end, recorded := call.events[len(call.events)-1], call.args
 		if b, ok := end.Body.(event.ToolResult); ok {
 			recorded = b.Args
 		}
-		if _, ok := end.EndsCall(); ok && (sameJSON(recorded, args) || sameJSON(c.args, args)) {
-			return r, c
+		if _, ok := end.EndsCall(); ok && (sameJSON(recorded, args) || sameJSON(call.args, args)) {
+			return r, call
 		}
 	}
 	for _, child := range r.children {
@@ -257,25 +257,25 @@ const schemaHint = "\nTry again with the correct arguments. The tool's input sch
 // outcome returns the recorded outcome of a call, as its server gave it: without what the agent adds to it, and with
 // the whole result if the event has only a part. A call that was cancelled fails only when ctx ends.
 func (r *recording) outcome(ctx context.Context, call mcp.Call, e event.Event) (*content.Result, error) {
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.ToolResult:
-		out := &content.Result{Content: b.Content, Structured: b.Structured}
-		for _, v := range b.SchemaViolations {
+		out := &content.Result{Content: body.Content, Structured: body.Structured}
+		for _, v := range body.SchemaViolations {
 			out.Violations = append(out.Violations, mcp.ContentField(v))
 		}
-		if whole, ok := r.wholeResult(b.CallID); ok {
+		if whole, ok := r.wholeResult(body.CallID); ok {
 			out.Content, out.Structured = whole.Content, whole.Structured
 		}
 		return out, nil
 	case event.ToolError:
-		if whole, ok := r.wholeResult(b.CallID); ok && whole.IsError {
+		if whole, ok := r.wholeResult(body.CallID); ok && whole.IsError {
 			return &content.Result{Content: whole.Content, Structured: whole.Structured, IsError: true}, nil
 		}
-		failure := &mcp.CallError{Kind: mcp.ErrorKind(b.Kind), Tool: call.Tool, Server: call.Server, Message: b.Payload, Err: errRecorded}
+		failure := &mcp.CallError{Kind: mcp.ErrorKind(body.Kind), Tool: call.Tool, Server: call.Server, Message: body.Payload, Err: errRecorded}
 		if failure.Kind == mcp.InvalidArguments {
-			failure.Message, _, _ = strings.Cut(b.Payload, schemaHint)
+			failure.Message, _, _ = strings.Cut(body.Payload, schemaHint)
 		}
-		for _, f := range b.Errors {
+		for _, f := range body.Errors {
 			failure.Fields = append(failure.Fields, mcp.ContentField(f))
 		}
 		if failure.Kind == mcp.Cancelled {
@@ -323,20 +323,20 @@ func (r *recording) abortReason() (reason string, ok bool) {
 func (r *recording) abortedBy() *recordedCall {
 	var last *recordedCall
 	for _, e := range r.events {
-		switch b := e.Body.(type) {
+		switch body := e.Body.(type) {
 		case event.StepStart, event.StepReset:
 			last = nil
 		case event.Budget:
-			if b.Limit == "tool_calls" || b.Limit == "max_turns" || b.Limit == "result_bytes" { // at the end of a turn
+			if body.Limit == "tool_calls" || body.Limit == "max_turns" || body.Limit == "result_bytes" { // at the end of a turn
 				last = nil
 			}
 		case event.ToolResult:
-			last = r.calls[b.CallID]
+			last = r.calls[body.CallID]
 		case event.ToolError:
-			if b.Payload == recorded.CallCancelled || b.Payload == event.OpenAtEnd {
+			if body.Payload == recorded.CallCancelled || body.Payload == event.OpenAtEnd {
 				return last
 			}
-			last = r.calls[b.CallID]
+			last = r.calls[body.CallID]
 		}
 	}
 	return last

@@ -58,18 +58,18 @@ type Result struct {
 }
 
 // Run runs a document again. Errors: ErrUnusable, ErrStalled, or ctx's.
-func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) {
+func Run(ctx context.Context, doc *export.Document, opts Options) (*Result, error) {
 	rec, err := newRecording(doc)
 	if err != nil {
 		return nil, err
 	}
-	if o.Stall <= 0 {
-		o.Stall = 2 * time.Second
+	if opts.Stall <= 0 {
+		opts.Stall = 2 * time.Second
 	}
-	s := &session{otherModel: o.Model != nil, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), watch: newWatch()}
+	s := &session{otherModel: opts.Model != nil, root: rec, log: memory.New(memory.Options{Retention: 24 * time.Hour}), runs: make(map[string]*runState), attached: make(chan struct{}), watch: newWatch()}
 	s.ctx, s.end = context.WithCancelCause(ctx)
 	defer s.end(nil)
-	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, o) }
+	s.newAgent = func() (*agent.Agent, error) { return newAgent(s, opts) }
 	a, err := s.newAgent()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
@@ -80,8 +80,11 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	if o.Model != nil {
-		request.Model, request.ApprovalsDeclined, request.AskAtLimit, request.Budget.Cost = o.ModelID, true, false, 0
+	if opts.Model != nil {
+		request.Model = opts.ModelID
+		request.ApprovalsDeclined = true
+		request.AskAtLimit = false
+		request.Budget.Cost = 0
 	}
 	run, err := a.Start(ctx, auth.Identity{Subject: doc.Run.Subject}, request)
 	if err != nil {
@@ -90,11 +93,12 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 	root := s.attach(record.Executing{Run: run.ID})
 	watching, stop := context.WithCancel(s.ctx)
 	defer stop()
-	if o.Model == nil {
-		s.drivers.Go(func() { s.watch.run(watching, o.Stall, s.end) })
+	if opts.Model == nil {
+		s.drivers.Go(func() { s.watch.run(watching, opts.Stall, s.end) })
 	}
 	events, err := root.drive(s.ctx)
-	if stop(); err != nil {
+	stop()
+	if err != nil {
 		return nil, err
 	}
 	s.drivers.Wait()
@@ -104,15 +108,15 @@ func Run(ctx context.Context, doc *export.Document, o Options) (*Result, error) 
 // newAgent returns an agent with the settings of the recording, for the runs of a session.
 func newAgent(s *session, options Options) (*agent.Agent, error) {
 	doc := s.root.doc
-	o := agent.Options{
+	opts := agent.Options{
 		Model: modelFunc(s.recordedAnswer), Tools: &tools{s}, Log: s.log, DefaultModel: doc.Request.Model, Profiles: make(map[string]llm.Profile),
 		ToolSearch: agent.ToolSearch(doc.Settings.Search), MaxHistory: 1 << 30, MaxTurns: 1 << 30, MaxOutputTokens: doc.Settings.Output,
 		InputTimeout: 24 * time.Hour, Durable: s.root.isTakenOver(),
 	}
 	if options.Model != nil {
-		o.Model = askAs(options.ModelID, options.Model)
+		opts.Model = askAs(options.ModelID, options.Model)
 	} else {
-		o.Repeat = s.repetition()
+		opts.Repeat = s.repetition()
 	}
 	zone, err := time.LoadLocation(doc.Settings.Prompt.Timezone)
 	if err != nil {
@@ -121,21 +125,21 @@ func newAgent(s *session, options Options) (*agent.Agent, error) {
 	unnamed := doc.Run.Agent == ""
 	p := prompt.Options{Username: doc.Settings.Prompt.Username, Location: zone}
 	if unnamed {
-		p.Template, o.Budget = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget)
+		p.Template, opts.Budget = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget)
 	}
-	if o.Prompt, err = prompt.New(p); err != nil {
+	if opts.Prompt, err = prompt.New(p); err != nil {
 		return nil, err
 	}
 	if !unnamed {
-		if o.Agents, err = definitions(doc); err != nil {
+		if opts.Agents, err = definitions(doc); err != nil {
 			return nil, err
 		}
 	}
-	addProfiles(doc, o.Profiles)
+	addProfiles(doc, opts.Profiles)
 	if options.Model != nil {
-		o.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
+		opts.Profiles[options.ModelID] = llm.Profile{ID: options.ModelID, Images: llm.AcceptsImages(options.ModelID)}
 	}
-	return agent.New(o)
+	return agent.New(opts)
 }
 
 // addProfiles adds what was known of the models of a run and its children.
@@ -160,7 +164,9 @@ func definitions(doc *export.Document) ([]definition.Agent, error) {
 		if err := json.Unmarshal(doc.Settings.Agent, &d); err != nil {
 			return fmt.Errorf("the definition of its agent: %w", err)
 		}
-		d.Prompt, d.Budget, d.Model = doc.Settings.Prompt.Template, agent.Budget(doc.Settings.Budget), doc.Request.Model
+		d.Prompt = doc.Settings.Prompt.Template
+		d.Budget = agent.Budget(doc.Settings.Budget)
+		d.Model = doc.Request.Model
 		d.MaxTurns = doc.Request.MaxTurns
 		if !known[d.ID] {
 			known[d.ID] = true

@@ -62,35 +62,36 @@ type action struct {
 
 // attach returns the state of a run. It starts to observe a child run when that run first needs something. A child
 // that the recording does not have gets an empty recording, so that all of its events are differences.
-func (s *session) attach(e record.Executing) *runState {
+func (s *session) attach(executing record.Executing) *runState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.runs[e.Run]; r != nil {
+	if r := s.runs[executing.Run]; r != nil {
 		return r
 	}
-	rec, parent := s.root, s.runs[e.Parent]
+	rec, parent := s.root, s.runs[executing.Parent]
 	if parent != nil {
-		if rec = parent.rec.children[e.Call]; rec == nil {
+		rec = parent.rec.children[executing.Call]
+		if rec == nil {
 			rec = &recording{doc: s.root.doc, calls: map[string]*recordedCall{}, children: map[string]*recording{}, inputs: map[string][]byte{}}
 		}
 	}
-	r := &runState{
-		session: s, rec: rec, id: e.Run, parent: parent, childOf: make(map[string]*runState), claimed: make(map[int64]bool),
+	state := &runState{
+		session: s, rec: rec, id: executing.Run, parent: parent, childOf: make(map[string]*runState), claimed: make(map[int64]bool),
 		interrupts: make(map[string]string), recordedID: make(map[string]string), sent: make(map[string]chan struct{}), repeated: make(map[string]int),
 	}
-	r.comparison = newComparison(rec.doc.Run.ID, rec.events)
-	r.planActions(e.Parent == "")
-	s.runs[e.Run] = r
-	s.order = append(s.order, r)
+	state.comparison = newComparison(rec.doc.Run.ID, rec.events)
+	state.planActions(executing.Parent == "")
+	s.runs[executing.Run] = state
+	s.order = append(s.order, state)
 	if parent != nil {
-		parent.childOf[e.Call] = r
+		parent.childOf[executing.Call] = state
 	}
 	close(s.attached)
 	s.attached = make(chan struct{})
-	if e.Parent != "" {
-		s.drivers.Go(func() { _, _ = r.drive(r.ctx) }) // its parent, which waits for it, has the error too
+	if executing.Parent != "" {
+		s.drivers.Go(func() { _, _ = state.drive(state.ctx) }) // its parent, which waits for it, has the error too
 	}
-	return r
+	return state
 }
 
 // of returns the state of the run that ctx belongs to; nil if it belongs to none.
@@ -168,7 +169,8 @@ func (r *runState) await(ctx context.Context, n int64) {
 			if len(page.Events) > 0 {
 				continue
 			}
-			if more = page.More; more == nil {
+			more = page.More
+			if more == nil {
 				return
 			}
 		}
@@ -268,14 +270,14 @@ func (r *runState) planActions(root bool) {
 			r.actions = append(r.actions, action{max(after, 1), do})
 		}
 		_, resolved := replay.InterruptOf(e)
-		switch b := e.Body.(type) {
+		switch body := e.Body.(type) {
 		case event.Budget:
-			if b.Limit == "seconds" {
-				limit = b.Max
-				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, b.Used) })
+			if body.Limit == "seconds" {
+				limit = body.Max
+				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, body.Used) })
 			}
 		case event.ToolError:
-			if strings.HasPrefix(b.Payload, timeForTools) {
+			if strings.HasPrefix(body.Payload, timeForTools) {
 				at := max(limit*4/5, limit-15)
 				plan(e.Seq-1, func(ctx context.Context) { r.advance(ctx, e.Seq, at) })
 			}
@@ -292,7 +294,7 @@ func (r *runState) planActions(root bool) {
 				})
 			}
 		case event.RunError:
-			if root && isShutdown(b) {
+			if root && isShutdown(body) {
 				plan(r.rec.firstCloser(i)-1, func(context.Context) { r.drivers.Go(r.drain) })
 			}
 		}

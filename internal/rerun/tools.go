@@ -90,9 +90,9 @@ func (t *tools) CheckArgs(name string, args json.RawMessage) (json.RawMessage, e
 
 // Call implements agent.Tools.
 func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error) {
-	r := t.session.byID(call.RunID)
+	state := t.session.byID(call.RunID)
 	failure := &mcp.CallError{Kind: mcp.Execution, Tool: call.Tool, Server: call.Server, Message: "The recording has no result of this call.", Err: errRecorded}
-	if r == nil {
+	if state == nil {
 		return nil, failure
 	}
 	if t.session.otherModel {
@@ -101,14 +101,14 @@ func (t *tools) Call(ctx context.Context, call mcp.Call) (*content.Result, error
 		}
 		return nil, failure
 	}
-	c := r.rec.calls[call.CallID]
+	c := state.rec.calls[call.CallID]
 	if c == nil {
 		return nil, failure
 	}
-	if sent := r.sentSignal(call.CallID); !isClosed(sent) {
+	if sent := state.sentSignal(call.CallID); !isClosed(sent) {
 		close(sent) // a call is sent by one goroutine
 	}
-	return r.repeat(ctx, call, c)
+	return state.repeat(ctx, call, c)
 }
 
 // repeat does what the server did during a call, and returns its outcome.
@@ -125,19 +125,22 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 	done := r.repeated[call.CallID]
 	r.mu.Unlock()
 	for i, e := range c.events[done:] {
-		switch b := e.Body.(type) {
+		switch body := e.Body.(type) {
 		case event.ApprovalRequired, event.ApprovalResolved:
 			continue // the agent asked
 		case event.ToolProgress:
-			if r.await(ctx, e.Seq-1); call.Progress != nil {
-				call.Progress(mcp.Progress{Progress: b.Progress, Total: b.Total, Message: b.Message})
+			r.await(ctx, e.Seq-1)
+			if call.Progress != nil {
+				call.Progress(mcp.Progress{Progress: body.Progress, Total: body.Total, Message: body.Message})
 			}
 		case event.LogMessage:
-			if r.await(ctx, e.Seq-1); call.Log != nil {
-				call.Log(mcp.LogMessage{Level: b.Level, Logger: b.Logger, Data: b.Data})
+			r.await(ctx, e.Seq-1)
+			if call.Log != nil {
+				call.Log(mcp.LogMessage{Level: body.Level, Logger: body.Logger, Data: body.Data})
 			}
 		case event.Elicitation:
-			if r.await(ctx, e.Seq-1); ctx.Err() != nil {
+			r.await(ctx, e.Seq-1)
+			if ctx.Err() != nil {
 				break
 			}
 			if required, n := inputRequired(c.events[done+i:]); required != nil {
@@ -147,13 +150,13 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 				return &content.Result{InputRequired: required}, nil
 			}
 			asking, stop := context.WithCancel(ctx)
-			withdraw[b.InterruptID] = stop
+			withdraw[body.InterruptID] = stop
 			asked.Go(func() {
-				_, _ = call.Elicit(asking, mcp.Elicitation{Mode: b.Mode, Message: b.Message, Schema: b.Schema, URL: b.URL}) // the recording has what came of it
+				_, _ = call.Elicit(asking, mcp.Elicitation{Mode: body.Mode, Message: body.Message, Schema: body.Schema, URL: body.URL}) // the recording has what came of it
 			})
 		case event.ElicitationResolved:
 			r.await(ctx, e.Seq-1)
-			if stop := withdraw[b.InterruptID]; stop != nil && r.rec.inputs[b.InterruptID] == nil && e.Seq < r.rec.firstCloser(len(r.rec.events)-1) {
+			if stop := withdraw[body.InterruptID]; stop != nil && r.rec.inputs[body.InterruptID] == nil && e.Seq < r.rec.firstCloser(len(r.rec.events)-1) {
 				stop() // its server did not wait any longer
 			}
 		default:

@@ -32,33 +32,33 @@ func (r *turnReader) open() {
 
 // read adds one event. What belongs to no turn and no call is left to planActions.
 func (r *turnReader) read(e event.Event) {
-	switch b := e.Body.(type) {
+	switch body := e.Body.(type) {
 	case event.StepStart:
 		r.open()
 	case event.StepReset:
 		r.open()
 	case event.StepEnd:
-		if r.turn != nil && b.FinishReason != "error" && b.FinishReason != "cancelled" {
-			r.turn.end, r.turn.after = &b, r.after
+		if r.turn != nil && body.FinishReason != "error" && body.FinishReason != "cancelled" {
+			r.turn.end, r.turn.after = &body, r.after
 		}
 		r.turn = nil
 	case event.TextDelta:
-		r.add(llm.Text{Delta: b.Delta})
+		r.add(llm.Text{Delta: body.Delta})
 	case event.ReasoningDelta:
-		r.add(llm.Reasoning{Delta: b.Delta})
+		r.add(llm.Reasoning{Delta: body.Delta})
 	case event.ToolCallStart:
-		r.index[b.CallID] = len(r.index)
-		r.add(llm.ToolCallStart{Index: r.index[b.CallID], ID: b.CallID, Name: b.Tool})
+		r.index[body.CallID] = len(r.index)
+		r.add(llm.ToolCallStart{Index: r.index[body.CallID], ID: body.CallID, Name: body.Tool})
 	case event.ToolCallArgs:
-		r.text[b.CallID] += b.Delta
-		r.add(llm.ToolCallArgs{Index: r.index[b.CallID], Delta: b.Delta})
+		r.text[body.CallID] += body.Delta
+		r.add(llm.ToolCallArgs{Index: r.index[body.CallID], Delta: body.Delta})
 	case event.ToolCall:
-		r.readCall(b, e.Seq)
+		r.readCall(body, e.Seq)
 	case event.Budget:
 		switch {
-		case b.Limit == "seconds":
+		case body.Limit == "seconds":
 			r.after = e.Seq
-		case b.Limit == trimmed && r.turn != nil:
+		case body.Limit == trimmed && r.turn != nil:
 			r.turn.refused = true
 		}
 	case event.BudgetRequired, event.BudgetResolved:

@@ -54,7 +54,8 @@ func (w *watch) run(ctx context.Context, stall time.Duration, end context.Cancel
 			seen, quiet = n, 0
 			continue
 		}
-		if quiet++; quiet == ticks/4 {
+		quiet++
+		if quiet == ticks/4 {
 			w.mu.Lock()
 			close(w.idle)
 			w.idle = make(chan struct{})
