@@ -26,7 +26,7 @@ type Frame struct {
 	Data  []byte
 }
 
-// AppendTo appends the frame, with its closing blank line, to b and returns the longer slice.
+// AppendTo appends the frame, with its closing blank line, to buf and returns the longer slice.
 //
 // It never fails. It drops CR, LF, NUL and invalid UTF-8 from ID and Event, because a line break
 // there would make the rest a field of its own. A field that becomes empty is left out.
@@ -35,20 +35,20 @@ type Frame struct {
 // gets LF for each. There is always at least one data field, because without one a browser ignores
 // the event and its id. Lines end in LF only, because some clients look for "\n\n" and would not
 // find the end of an event in "\r\n\r\n".
-func (f Frame) AppendTo(b []byte) []byte {
-	b = appendField(b, "id: ", f.ID)
-	b = appendField(b, "event: ", f.Event)
+func (f Frame) AppendTo(buf []byte) []byte {
+	buf = appendField(buf, "id: ", f.ID)
+	buf = appendField(buf, "event: ", f.Event)
 	for data := f.Data; ; {
 		line, rest, more := cutLine(data)
-		b = append(b, "data: "...)
-		b = append(b, line...)
-		b = append(b, '\n')
+		buf = append(buf, "data: "...)
+		buf = append(buf, line...)
+		buf = append(buf, '\n')
 		if !more {
 			break
 		}
 		data = rest
 	}
-	return append(b, '\n')
+	return append(buf, '\n')
 }
 
 // AppendComment appends text as one comment line, which readers ignore. It ends in exactly one LF,
@@ -96,28 +96,29 @@ func lineEnd(b []byte, from int) int {
 }
 
 // appendField appends the line of one field, or nothing if no byte of value is allowed in it.
-func appendField(b []byte, name, value string) []byte {
+func appendField(buf []byte, name, value string) []byte {
 	if value == "" {
-		return b
+		return buf
 	}
-	start := len(b)
-	b = append(b, name...)
-	filled := len(b)
-	if b = appendClean(b, value); len(b) == filled {
-		return b[:start]
+	start := len(buf)
+	buf = append(buf, name...)
+	filled := len(buf)
+	buf = appendClean(buf, value)
+	if len(buf) == filled {
+		return buf[:start]
 	}
-	return append(b, '\n')
+	return append(buf, '\n')
 }
 
 // appendClean appends the bytes of s that are allowed within a line.
-func appendClean(b []byte, s string) []byte {
+func appendClean(buf []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		r, size := utf8.DecodeRuneInString(s[i:])
 		bad := r == '\r' || r == '\n' || r == 0 || (r == utf8.RuneError && size == 1)
 		if !bad {
-			b = append(b, s[i:i+size]...)
+			buf = append(buf, s[i:i+size]...)
 		}
 		i += size
 	}
-	return b
+	return buf
 }

@@ -77,15 +77,15 @@ func (r *Reader) Cut() bool { return r.cut }
 // ErrTooLarge and errors of the source end the stream, and an event that they interrupt is not
 // returned.
 func (r *Reader) Next() (Frame, error) {
-	var f Frame
+	var frame Frame
 	r.data, r.hasData, r.hasID, r.size = r.data[:0], false, false, 0
 	for {
 		line, err := r.readLine()
 		if err != nil {
 			if err == io.EOF && r.hasData {
 				r.cut = true
-				r.finishEvent(&f)
-				return f, nil
+				r.finishEvent(&frame)
+				return frame, nil
 			}
 			return Frame{}, err
 		}
@@ -93,22 +93,24 @@ func (r *Reader) Next() (Frame, error) {
 		case len(line) > 0 && line[0] == ':':
 			// Comments before an event, such as heartbeats, do not count towards its size: there can
 			// be any number of them.
-			if !r.hasData && f.Event == "" && !r.hasID {
+			if !r.hasData && frame.Event == "" && !r.hasID {
 				r.size = 0
 			}
 		case len(line) > 0:
-			r.parseField(&f, line)
+			r.parseField(&frame, line)
 		case r.hasData:
-			r.finishEvent(&f)
-			return f, nil
+			r.finishEvent(&frame)
+			return frame, nil
 		default: // an event without data is ignored, except for its id
-			r.finishEvent(&f)
-			f, r.hasID, r.size = Frame{}, false, 0
+			r.finishEvent(&frame)
+			frame = Frame{}
+			r.hasID = false
+			r.size = 0
 		}
 	}
 }
 
-// finishEvent sets the data of f and keeps its id.
+// finishEvent sets the data of the frame and keeps its id.
 func (r *Reader) finishEvent(f *Frame) {
 	if r.hasID {
 		r.eventID = f.ID
@@ -116,8 +118,8 @@ func (r *Reader) finishEvent(f *Frame) {
 	f.Data = r.data
 }
 
-// parseField sets the field of f that a "name: value" line has, or the retry time.
-func (r *Reader) parseField(f *Frame, line []byte) {
+// parseField sets the field of frame that a "name: value" line has, or the retry time.
+func (r *Reader) parseField(frame *Frame, line []byte) {
 	name, value, _ := bytes.Cut(line, []byte{':'})
 	if len(value) > 0 && value[0] == ' ' {
 		value = value[1:]
@@ -130,11 +132,11 @@ func (r *Reader) parseField(f *Frame, line []byte) {
 		r.data = append(r.data, value...)
 		r.hasData = true
 	case "event":
-		f.Event = cachedString(&r.lastName, value)
+		frame.Event = cachedString(&r.lastName, value)
 	case "id":
 		// The standard ignores an id that holds NUL.
 		if bytes.IndexByte(value, 0) < 0 {
-			f.ID, r.hasID = cachedString(&r.lastID, value), true
+			frame.ID, r.hasID = cachedString(&r.lastID, value), true
 		}
 	case "retry":
 		if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
@@ -164,7 +166,10 @@ func (r *Reader) readLine() ([]byte, error) {
 		}
 		r.scanned = len(window)
 		if r.size+len(window) > r.maxEvent {
-			r.err, r.end, r.start, r.scanned = ErrTooLarge, 0, 0, 0
+			r.err = ErrTooLarge
+			r.end = 0
+			r.start = 0
+			r.scanned = 0
 			return nil, ErrTooLarge
 		}
 		if r.err != nil {
@@ -207,8 +212,12 @@ func (r *Reader) skipPrefix() {
 
 // takeLine returns the next n bytes as a line and skips the line break after them.
 func (r *Reader) takeLine(n, ending int) ([]byte, error) {
-	if r.size += n + ending; r.size > r.maxEvent {
-		r.err, r.end, r.start, r.scanned = ErrTooLarge, 0, 0, 0
+	r.size += n + ending
+	if r.size > r.maxEvent {
+		r.err = ErrTooLarge
+		r.end = 0
+		r.start = 0
+		r.scanned = 0
 		return nil, ErrTooLarge
 	}
 	line := r.buf[r.start : r.start+n]
