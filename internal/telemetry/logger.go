@@ -54,30 +54,30 @@ type logHandler struct {
 }
 
 // Handle implements slog.Handler.
-func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if h.lines != nil && !h.lines.admitLevel(r.Level) {
+func (h *logHandler) Handle(ctx context.Context, record slog.Record) error {
+	if h.lines != nil && !h.lines.admitLevel(record.Level) {
 		return nil
 	}
 	var added []slog.Attr
 	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
 		added = append(added, slog.String("trace_id", sc.TraceID().String()))
 	}
-	if needsHelp(r) {
+	if needsHelp(record) {
 		added = append(added, help.Troubleshooting.Attr())
 	}
 	if len(added) == 0 {
-		return h.Handler.Handle(ctx, r)
+		return h.Handler.Handle(ctx, record)
 	}
 	if len(h.steps) == 0 {
-		r = r.Clone()
-		r.AddAttrs(added...)
-		return h.Handler.Handle(ctx, r)
+		record = record.Clone()
+		record.AddAttrs(added...)
+		return h.Handler.Handle(ctx, record)
 	}
 	next := h.root.WithAttrs(added)
 	for _, step := range h.steps {
 		next = step(next)
 	}
-	return next.Handle(ctx, r)
+	return next.Handle(ctx, record)
 }
 
 // needsHelp reports whether a line is a warning or an error that names no page to read.

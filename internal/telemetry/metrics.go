@@ -77,17 +77,17 @@ type metricSender struct {
 }
 
 // newMetricSender returns the exporter of metrics by OTLP. It connects when it exports.
-func newMetricSender(ctx context.Context, c Config) (*metricSender, error) {
-	if err := checkEndpoint("OTEL_METRICS_EXPORTER is otlp", "metrics", c.MetricsEndpoint, nil); err != nil {
+func newMetricSender(ctx context.Context, cfg Config) (*metricSender, error) {
+	if err := checkEndpoint("OTEL_METRICS_EXPORTER is otlp", "metrics", cfg.MetricsEndpoint, nil); err != nil {
 		return nil, err
 	}
-	exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(c.MetricsEndpoint), otlpmetrichttp.WithProxy(proxyUnlessRedirected))
+	exporter, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(cfg.MetricsEndpoint), otlpmetrichttp.WithProxy(proxyUnlessRedirected))
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter of metrics (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
 	canceled, cancel := context.WithCancel(context.Background())
 	return &metricSender{Exporter: exporter, canceled: canceled, cancelExport: cancel, outage: outage{
-		logger: c.Logger, begins: "metrics do not reach the collector", ends: "metrics reach the collector again", help: help.Metrics,
+		logger: cfg.Logger, begins: "metrics do not reach the collector", ends: "metrics reach the collector again", help: help.Metrics,
 	}}, nil
 }
 

@@ -53,22 +53,22 @@ type logSender struct {
 }
 
 // newLogPipeline creates the pipeline. Its goroutine runs until shutdown.
-func newLogPipeline(ctx context.Context, c Config, res *resource.Resource) (*logPipeline, error) {
-	if err := checkEndpoint("OTEL_LOGS_EXPORTER is otlp", "logs", c.LogsEndpoint, nil); err != nil {
+func newLogPipeline(ctx context.Context, cfg Config, res *resource.Resource) (*logPipeline, error) {
+	if err := checkEndpoint("OTEL_LOGS_EXPORTER is otlp", "logs", cfg.LogsEndpoint, nil); err != nil {
 		return nil, err
 	}
-	exporter, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(c.LogsEndpoint), otlploghttp.WithProxy(proxyUnlessRedirected))
+	exporter, err := otlploghttp.New(ctx, otlploghttp.WithEndpointURL(cfg.LogsEndpoint), otlploghttp.WithProxy(proxyUnlessRedirected))
 	if err != nil {
 		return nil, fmt.Errorf("setting up the OTLP exporter of logs (OTEL_EXPORTER_OTLP_*): %w", err)
 	}
 	abandoned, abandon := context.WithCancel(context.Background())
-	sender := &logSender{Exporter: exporter, canceled: abandoned, outage: outage{logger: c.Logger, begins: "logs do not reach the collector", ends: "logs reach the collector again", help: help.ExportedLog}}
+	sender := &logSender{Exporter: exporter, canceled: abandoned, outage: outage{logger: cfg.Logger, begins: "logs do not reach the collector", ends: "logs reach the collector again", help: help.ExportedLog}}
 	provider := sdklog.NewLoggerProvider(
 		sdklog.WithResource(res),
 		sdklog.WithProcessor(sdklog.NewBatchProcessor(sender)),
 		sdklog.WithAttributeValueLengthLimit(maxAttributeBytes),
 	)
-	return &logPipeline{provider: provider, logger: provider.Logger("answerd", log.WithInstrumentationVersion(c.Version)), cancelExport: abandon}, nil
+	return &logPipeline{provider: provider, logger: provider.Logger("answerd", log.WithInstrumentationVersion(cfg.Version)), cancelExport: abandon}, nil
 }
 
 // Export sends one batch. It always returns nil, because it logs a failure itself.
@@ -98,22 +98,22 @@ func (p *logPipeline) emit(line []byte) {
 		delete(fields, key)
 		return text
 	}
-	var r log.Record
+	var record log.Record
 	if at, err := time.Parse(time.RFC3339Nano, take(slog.TimeKey)); err == nil {
-		r.SetTimestamp(at)
+		record.SetTimestamp(at)
 	}
 	level := take(slog.LevelKey)
-	r.SetSeverity(severities[level])
-	r.SetSeverityText(level)
-	r.SetBody(attribute.StringValue(take(slog.MessageKey)))
+	record.SetSeverity(severities[level])
+	record.SetSeverityText(level)
+	record.SetBody(attribute.StringValue(take(slog.MessageKey)))
 	ctx := context.Background()
 	if id, err := trace.TraceIDFromHex(take("trace_id")); err == nil {
 		ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, TraceFlags: trace.FlagsSampled}))
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		r.AddAttributes(logAttribute(key, fields[key]))
+		record.AddAttributes(logAttribute(key, fields[key]))
 	}
-	p.logger.Emit(ctx, r)
+	p.logger.Emit(ctx, record)
 }
 
 // logAttribute returns a member of a line. Lists and objects stay JSON text.

@@ -53,8 +53,8 @@ type spanSender struct {
 }
 
 // newTracePipeline creates the pipeline. Its goroutine runs until shutdown.
-func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m metric.Meter) (*tracePipeline, error) {
-	exporter, err := newExporter(ctx, c)
+func newTracePipeline(ctx context.Context, cfg Config, res *resource.Resource, m metric.Meter) (*tracePipeline, error) {
+	exporter, err := newExporter(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -62,26 +62,26 @@ func newTracePipeline(ctx context.Context, c Config, res *resource.Resource, m m
 	if err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	if c.QueueSize <= 0 {
-		c.QueueSize = defaultQueue
+	if cfg.QueueSize <= 0 {
+		cfg.QueueSize = defaultQueue
 	}
 
 	abandoned, abandon := context.WithCancel(context.Background())
 	waiting := new(atomic.Int64)
 	sender := &spanSender{
 		SpanExporter: exporter, canceled: abandoned, waiting: waiting, countFailed: failed,
-		outage: outage{logger: c.Logger, begins: "traces do not reach the collector", ends: "traces reach the collector again", help: help.Traces},
+		outage: outage{logger: cfg.Logger, begins: "traces do not reach the collector", ends: "traces reach the collector again", help: help.Traces},
 	}
 	queue := &spanQueue{
-		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(c.QueueSize)),
-		size:          int64(c.QueueSize),
+		SpanProcessor: sdktrace.NewBatchSpanProcessor(sender, sdktrace.WithMaxQueueSize(cfg.QueueSize)),
+		size:          int64(cfg.QueueSize),
 		waiting:       waiting,
 		countFull:     full,
 	}
 	return &tracePipeline{cancelExport: abandon, provider: sdktrace.NewTracerProvider(
 		sdktrace.WithSpanProcessor(queue),
 		sdktrace.WithResource(res),
-		sdktrace.WithRawSpanLimits(spanLimits(c.MaxAttribute)),
+		sdktrace.WithRawSpanLimits(spanLimits(cfg.MaxAttribute)),
 	)}, nil
 }
 
@@ -123,19 +123,19 @@ var inherited = []attribute.Key{
 
 // OnStart copies the inherited attributes from the parent, unless the span has its own, as the span of
 // a run below another run does.
-func (q *spanQueue) OnStart(parent context.Context, s sdktrace.ReadWriteSpan) {
+func (q *spanQueue) OnStart(parent context.Context, span sdktrace.ReadWriteSpan) {
 	if above, ok := trace.SpanFromContext(parent).(sdktrace.ReadOnlySpan); ok {
 		var own []attribute.Key
-		for _, kv := range s.Attributes() {
+		for _, kv := range span.Attributes() {
 			own = append(own, kv.Key)
 		}
 		for _, kv := range above.Attributes() {
 			if slices.Contains(inherited, kv.Key) && !slices.Contains(own, kv.Key) {
-				s.SetAttributes(kv)
+				span.SetAttributes(kv)
 			}
 		}
 	}
-	q.SpanProcessor.OnStart(parent, s)
+	q.SpanProcessor.OnStart(parent, span)
 }
 
 // dropCounters creates the counter of lost spans, and returns a function for each reason that

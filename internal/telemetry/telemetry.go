@@ -65,40 +65,40 @@ type Telemetry struct {
 
 // New sets up telemetry. It does not connect to the collector, which need not be reachable yet.
 // Each error is about an unusable configuration and names the setting. ctx is not kept.
-func New(ctx context.Context, c Config) (*Telemetry, error) {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+func New(ctx context.Context, cfg Config) (*Telemetry, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	res, err := newResource(ctx, c)
+	res, err := newResource(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	t := &Telemetry{version: c.Version, tracing: c.Tracing, tracers: noop.NewTracerProvider()}
-	if c.MetricsEndpoint != "" {
-		if t.push, err = newMetricSender(ctx, c); err != nil {
+	tel := &Telemetry{version: cfg.Version, tracing: cfg.Tracing, tracers: noop.NewTracerProvider()}
+	if cfg.MetricsEndpoint != "" {
+		if tel.push, err = newMetricSender(ctx, cfg); err != nil {
 			return nil, err
 		}
 	}
-	if t.meters, t.metrics, err = newMetrics(res, t.push, c.Logger); err != nil {
+	if tel.meters, tel.metrics, err = newMetrics(res, tel.push, cfg.Logger); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	if err := observeDropped(c.Logger, t.Meter("answerd/telemetry")); err != nil {
+	if err := observeDropped(cfg.Logger, tel.Meter("answerd/telemetry")); err != nil {
 		return nil, fmt.Errorf("setting up metrics: %w", err)
 	}
-	if c.Tracing {
-		if t.traces, err = newTracePipeline(ctx, c, res, t.Meter("answerd/telemetry")); err != nil {
-			return nil, errors.Join(err, t.Shutdown(ctx))
+	if cfg.Tracing {
+		if tel.traces, err = newTracePipeline(ctx, cfg, res, tel.Meter("answerd/telemetry")); err != nil {
+			return nil, errors.Join(err, tel.Shutdown(ctx))
 		}
-		t.tracers = t.traces.provider
+		tel.tracers = tel.traces.provider
 	}
-	if h, ok := c.Logger.Handler().(*logHandler); ok && c.LogsEndpoint != "" {
-		if t.logs, err = newLogPipeline(ctx, c, res); err != nil {
-			return nil, errors.Join(err, t.Shutdown(ctx))
+	if h, ok := cfg.Logger.Handler().(*logHandler); ok && cfg.LogsEndpoint != "" {
+		if tel.logs, err = newLogPipeline(ctx, cfg, res); err != nil {
+			return nil, errors.Join(err, tel.Shutdown(ctx))
 		}
-		t.lines = h.writer
-		t.lines.collector.Store(t.logs)
+		tel.lines = h.writer
+		tel.lines.collector.Store(tel.logs)
 	}
-	return t, nil
+	return tel, nil
 }
 
 // Tracer returns the tracer of one package, for example "answerd/agent". With tracing off its
@@ -174,7 +174,7 @@ func newResource(ctx context.Context, c Config) (*resource.Resource, error) {
 	return res, nil
 }
 
-// observeDropped adds a counter of dropped lines to m if logger writes to a LogWriter.
+// observeDropped adds a counter of dropped lines to the meter if logger writes to a LogWriter.
 func observeDropped(logger *slog.Logger, m metric.Meter) error {
 	h, ok := logger.Handler().(*logHandler)
 	if !ok || h.lines == nil {

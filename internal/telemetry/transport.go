@@ -53,7 +53,8 @@ type propagatingTransport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper. It does not change r, which that interface forbids.
 func (p propagatingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	switch span := trace.SpanFromContext(r.Context()); {
+	span := trace.SpanFromContext(r.Context())
+	switch {
 	case span.IsRecording():
 		if r.URL.RawQuery != "" {
 			u := *r.URL
