@@ -89,7 +89,7 @@ func (f formField) kind() string {
 // hasDefault reports whether the field has a default. null counts as none.
 func (f formField) hasDefault() bool { return f.Default != nil && string(f.Default) != "null" }
 
-// prompt returns what the person is asked for the field of that name.
+// prompt returns what the person is asked for the field with that name.
 func (f formField) prompt(name string, required bool) string {
 	title := name
 	if f.Title != "" {
@@ -98,7 +98,8 @@ func (f formField) prompt(name string, required bool) string {
 	if f.Description != "" {
 		title += ", " + f.Description
 	}
-	switch kind := f.kind(); {
+	kind := f.kind()
+	switch {
 	case len(f.values()) > 0:
 		title += " (" + f.String() + ")"
 	case kind == "array" && len(f.Items.values()) > 0:
@@ -122,7 +123,8 @@ func (s *Session) askField(ctx context.Context, name string, field formField, re
 		if err != nil {
 			return nil, err
 		}
-		switch reply = strings.TrimSpace(reply); {
+		reply = strings.TrimSpace(reply)
+		switch {
 		case reply == "" && field.hasDefault():
 			return field.Default, nil
 		case reply == "" && !required:
@@ -185,7 +187,8 @@ func (f formField) parseList(reply string) []any {
 	}
 	out := make([]any, 0, len(texts))
 	for _, text := range texts {
-		if text = strings.TrimSpace(text); text == "" {
+		text = strings.TrimSpace(text)
+		if text == "" {
 			continue
 		}
 		if value := f.Items.find(text); value != nil {

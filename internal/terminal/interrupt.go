@@ -18,7 +18,7 @@ import (
 // answerInterrupts asks the person about each interrupt of a suspended run and sends the answers. It sends each
 // before it asks the next one, so that an answer counts even if the person stops in between. At the end of In
 // the rest is declined, since nobody is left to answer and the run would wait until the questions expire.
-func (s *Session) answerInterrupts(ctx context.Context, r *runView, interrupts []event.Interrupt) error {
+func (s *Session) answerInterrupts(ctx context.Context, view *runView, interrupts []event.Interrupt) error {
 	s.status.set("")
 	for _, interrupt := range interrupts {
 		for asked := false; !asked; {
@@ -29,7 +29,7 @@ func (s *Session) answerInterrupts(ctx context.Context, r *runView, interrupts [
 			if err != nil {
 				return err
 			}
-			if asked, err = s.sendInput(ctx, r.start.runID, interrupt.ID, input); err != nil {
+			if asked, err = s.sendInput(ctx, view.start.runID, interrupt.ID, input); err != nil {
 				return err
 			}
 		}
@@ -163,7 +163,8 @@ func (s *Session) fillForm(ctx context.Context, interrupt event.Interrupt) (map[
 	if err != nil {
 		return nil, err
 	}
-	if reply = strings.ToLower(strings.TrimSpace(reply)); reply != "y" && reply != "yes" && reply != "" {
+	reply = strings.ToLower(strings.TrimSpace(reply))
+	if reply != "y" && reply != "yes" && reply != "" {
 		return map[string]any{"action": "decline"}, nil
 	}
 	content := map[string]any{}

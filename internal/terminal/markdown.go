@@ -111,7 +111,7 @@ func renderMarkdown(source string) string {
 // renderer renders the nodes of one document.
 type renderer struct{ source []byte }
 
-// blocks returns the child blocks of n, with separator between them.
+// blocks returns the child blocks of the node, with separator between them.
 func (r *renderer) blocks(n ast.Node, separator string) string {
 	var parts []string
 	for child := n.FirstChild(); child != nil; child = child.NextSibling() {
@@ -121,8 +121,8 @@ func (r *renderer) blocks(n ast.Node, separator string) string {
 }
 
 // block returns one block without a line feed at its end.
-func (r *renderer) block(n ast.Node) string {
-	switch n := n.(type) {
+func (r *renderer) block(node ast.Node) string {
+	switch n := node.(type) {
 	case *ast.Heading:
 		return styleBold + r.inline(n) + styleReset
 	case *ast.ThematicBreak:
@@ -144,7 +144,7 @@ func (r *renderer) block(n ast.Node) string {
 	case *table.Table:
 		return r.table(n)
 	}
-	return r.inline(n)
+	return r.inline(node)
 }
 
 // list returns a list with its bullets or numbers. Nested blocks are indented below them.

@@ -43,13 +43,13 @@ func (s *Session) exportRun(ctx context.Context, run string) error {
 // the run, and resumes the stream after a lost connection. Without the id of an event there is no position to
 // resume from, so a stream that breaks before its first event is an error; the run, if there is one, is then
 // cancelled by the service for lack of readers.
-func (s *Session) follow(ctx context.Context, r *runView) (event.FinalAnswer, error) {
-	stream, err := s.ask(ctx, r)
+func (s *Session) follow(ctx context.Context, view *runView) (event.FinalAnswer, error) {
+	stream, err := s.ask(ctx, view)
 	if err != nil {
 		return event.FinalAnswer{}, err
 	}
 	for {
-		end, err := s.readStream(r, stream)
+		end, err := s.readStream(view, stream)
 		stream.Close()
 		switch {
 		case end.final != nil:
@@ -58,14 +58,14 @@ func (s *Session) follow(ctx context.Context, r *runView) (event.FinalAnswer, er
 			return event.FinalAnswer{}, end.failed
 		case ctx.Err() != nil:
 			return event.FinalAnswer{}, ctx.Err()
-		case r.lastID == "":
+		case view.lastID == "":
 			return event.FinalAnswer{}, fmt.Errorf("the stream ended before its first event: %w", err)
 		case end.interrupts != nil:
-			if err := s.answerInterrupts(ctx, r, end.interrupts); err != nil {
+			if err := s.answerInterrupts(ctx, view, end.interrupts); err != nil {
 				return event.FinalAnswer{}, err
 			}
 		}
-		if stream, err = s.resume(ctx, r); err != nil {
+		if stream, err = s.resume(ctx, view); err != nil {
 			return event.FinalAnswer{}, err
 		}
 	}
@@ -102,14 +102,14 @@ type streamEnd struct {
 
 // readStream handles the events of a stream until the run ends, is suspended, or the stream
 // breaks. err says why it broke.
-func (s *Session) readStream(r *runView, stream *client.Stream) (end streamEnd, err error) {
+func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEnd, err error) {
 	for {
 		frame, err := stream.Next()
 		if err != nil {
 			return streamEnd{}, err
 		}
 		if frame.ID != "" {
-			r.lastID = frame.ID
+			view.lastID = frame.ID
 		}
 		switch frame.Event {
 		case "final_answer":
@@ -117,27 +117,27 @@ func (s *Session) readStream(r *runView, stream *client.Stream) (end streamEnd, 
 			if err := json.Unmarshal(frame.Data, &final); err != nil {
 				return streamEnd{}, fmt.Errorf("decode the answer: %w", err)
 			}
-			r.endText()
+			view.endText()
 			return streamEnd{final: &final}, nil
 		case "run_error":
 			var failed event.RunError
 			if err := json.Unmarshal(frame.Data, &failed); err != nil {
 				return streamEnd{}, fmt.Errorf("decode the error: %w", err)
 			}
-			r.endText()
+			view.endText()
 			return streamEnd{failed: fmt.Errorf("%s (%s)", failed.Message, failed.Code)}, nil
 		case "cancelled":
-			r.endText()
+			view.endText()
 			return streamEnd{failed: errors.New("the run was cancelled")}, nil
 		case "suspended":
 			var suspended event.Suspended
 			if err := json.Unmarshal(frame.Data, &suspended); err != nil {
 				return streamEnd{}, fmt.Errorf("decode the interrupts: %w", err)
 			}
-			r.endText()
+			view.endText()
 			return streamEnd{interrupts: suspended.Interrupts}, nil
 		}
-		if err := r.show(frame); err != nil {
+		if err := view.show(frame); err != nil {
 			return streamEnd{}, err
 		}
 	}
@@ -163,11 +163,11 @@ func (s *Session) cancelRun(r *runView) {
 }
 
 // findRun learns the id of the run if the stream was interrupted before its first event.
-func (s *Session) findRun(ctx context.Context, r *runView) error {
-	if r.start.runID != "" {
+func (s *Session) findRun(ctx context.Context, view *runView) error {
+	if view.start.runID != "" {
 		return nil
 	}
-	stream, err := s.ask(ctx, r)
+	stream, err := s.ask(ctx, view)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *Session) findRun(ctx context.Context, r *runView) error {
 	if err != nil {
 		return fmt.Errorf("read the first event: %w", err)
 	}
-	return r.show(first)
+	return view.show(first)
 }
 
 // WaitForServers waits until no MCP server is connecting for the first time, a minute at most, so

@@ -44,17 +44,17 @@ type answer struct {
 // Ask asks one question and returns when the run has ended. It returns an error unless the run
 // ended with an answer: ErrInterrupted if ctx ended first, otherwise what the API or the run said.
 func (s *Session) Ask(ctx context.Context, text string) error {
-	r := s.newRunView(question{text, s.thread, s.agent})
-	final, err := s.follow(ctx, r)
+	view := s.newRunView(question{text, s.thread, s.agent})
+	final, err := s.follow(ctx, view)
 	s.status.set("")
-	if r.start.ThreadID != "" { // a failed run is a turn too
-		s.thread = r.start.ThreadID
+	if view.start.ThreadID != "" { // a failed run is a turn too
+		s.thread = view.start.ThreadID
 	}
-	if ctx.Err() == nil && r.start.runID != "" && s.options.Export != "" {
-		err = errors.Join(err, s.exportRun(ctx, r.start.runID))
+	if ctx.Err() == nil && view.start.runID != "" && s.options.Export != "" {
+		err = errors.Join(err, s.exportRun(ctx, view.start.runID))
 	}
 	if ctx.Err() != nil && err != nil {
-		s.cancelRun(r)
+		s.cancelRun(view)
 		return ErrInterrupted
 	}
 	if err != nil {
@@ -62,8 +62,8 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 	}
 	if s.options.JSON {
 		if err := json.NewEncoder(s.options.Out).Encode(answer{
-			Answer: final.Answer, Metadata: final.Metadata, Output: final.Output, RequestMetadata: r.start.Metadata,
-			RunID: r.start.runID, ThreadID: r.start.ThreadID, TraceID: r.start.TraceID,
+			Answer: final.Answer, Metadata: final.Metadata, Output: final.Output, RequestMetadata: view.start.Metadata,
+			RunID: view.start.runID, ThreadID: view.start.ThreadID, TraceID: view.start.TraceID,
 		}); err != nil {
 			return fmt.Errorf("print the answer: %w", err)
 		}
