@@ -206,7 +206,8 @@ func readFile(path string) ([]byte, error) {
 	if err == nil {
 		defer file.Close()
 		var data []byte
-		if data, err = io.ReadAll(io.LimitReader(file, maxFile+1)); len(data) > maxFile {
+		data, err = io.ReadAll(io.LimitReader(file, maxFile+1))
+		if len(data) > maxFile {
 			err = fmt.Errorf("is larger than %d bytes", maxFile)
 		}
 		if err == nil {
