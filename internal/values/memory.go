@@ -46,7 +46,8 @@ func (m *Memory) SetValue(_ context.Context, key Key, value []byte, revision uin
 		return 0, nil
 	}
 	if len(value) > 0 && m.bytes-len(before.value)+len(value)+overhead > maxMemory {
-		if m.dropExpiredLocked(); m.bytes-len(before.value)+len(value)+overhead > maxMemory {
+		m.dropExpiredLocked()
+		if m.bytes-len(before.value)+len(value)+overhead > maxMemory {
 			return 0, ErrFull
 		}
 	}
