@@ -68,19 +68,8 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 		open[n] = i
 		l.run.inbox.expectAnswer(i)
 	}
-	var unreported []*interrupt
-	for _, i := range open {
-		if i != nil && l.mustCallInterruptHook(i) {
-			i.notifying, unreported = true, append(unreported, i)
-		}
-	}
-	if err := l.run.suspension.openInterrupts(ctx, open); err != nil {
+	if err := l.openQuestions(ctx, open); err != nil {
 		return nil, err
-	}
-	for _, i := range unreported {
-		if i.isAsked {
-			l.callInterruptHook(ctx, i)
-		}
 	}
 	errs := make([]error, len(recs))
 	var wg sync.WaitGroup
@@ -105,6 +94,28 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 	}
 	wg.Wait()
 	return resolved, errors.Join(errs...)
+}
+
+// openQuestions appends the events of the questions, and then calls the hook interrupt for those that are new. Elements
+// that are nil have been resolved. The questions are marked before, since a question can be answered as soon as its
+// event is in the log.
+func (l *loop) openQuestions(ctx context.Context, open []*interrupt) error {
+	var unreported []*interrupt
+	for _, i := range open {
+		if i != nil && l.mustCallInterruptHook(i) {
+			i.notifying = true
+			unreported = append(unreported, i)
+		}
+	}
+	if err := l.run.suspension.openInterrupts(ctx, open); err != nil {
+		return err
+	}
+	for _, i := range unreported {
+		if i.isAsked {
+			l.callInterruptHook(ctx, i)
+		}
+	}
+	return nil
 }
 
 // newQuestion returns a question that is not asked yet, and that expires after InputTimeout or when rec
