@@ -174,7 +174,8 @@ func (c *Clock) Stop() {
 	c.end(nil)
 }
 
-// reachMilestones does what is due.
+// reachMilestones calls the functions of the milestones that the used time has reached, and starts the timer for the
+// next one.
 func (c *Clock) reachMilestones() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
