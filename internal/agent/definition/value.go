@@ -112,24 +112,24 @@ func (p *parser) readNumber(n *yaml.Node, name string, low, high float64, above 
 // readBudget reads the limits of a run, by the names that questions use.
 func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
 	return limits, p.readMembers(n, "budget.", func(name string, value *yaml.Node) (err error) {
-		of := "budget." + name
+		memberPath := "budget." + name
 		switch name {
 		case "tool_calls":
 			var calls int64
-			calls, err = p.readWhole(value, of)
+			calls, err = p.readWhole(value, memberPath)
 			limits.ToolCalls = int(calls)
 		case "input_tokens":
-			limits.InputTokens, err = p.readWhole(value, of)
+			limits.InputTokens, err = p.readWhole(value, memberPath)
 		case "output_tokens":
-			limits.OutputTokens, err = p.readWhole(value, of)
+			limits.OutputTokens, err = p.readWhole(value, memberPath)
 		case "total_tokens":
-			limits.TotalTokens, err = p.readWhole(value, of)
+			limits.TotalTokens, err = p.readWhole(value, memberPath)
 		case "result_bytes":
-			limits.ResultBytes, err = p.readWhole(value, of)
+			limits.ResultBytes, err = p.readWhole(value, memberPath)
 		case "seconds":
-			limits.Seconds, err = p.readNumber(value, of, 0, maxSeconds, true)
+			limits.Seconds, err = p.readNumber(value, memberPath, 0, maxSeconds, true)
 		case "cost":
-			limits.Cost, err = p.readNumber(value, of, 0, maxCost, true)
+			limits.Cost, err = p.readNumber(value, memberPath, 0, maxCost, true)
 		default:
 			return errUnknown
 		}
@@ -140,20 +140,20 @@ func (p *parser) readBudget(n *yaml.Node) (limits budget.Limits, _ error) {
 // readSampling reads how the model samples.
 func (p *parser) readSampling(n *yaml.Node, agent *Agent) error {
 	return p.readMembers(n, "sampling.", func(name string, value *yaml.Node) (err error) {
-		of := "sampling." + name
+		memberPath := "sampling." + name
 		switch name {
 		case "temperature":
 			var t float64
-			t, err = p.readNumber(value, of, 0, 2, false)
+			t, err = p.readNumber(value, memberPath, 0, 2, false)
 			agent.Sampling.Temperature = &t
 		case "max_output_tokens":
-			agent.MaxOutputTokens, err = p.readWhole(value, of)
+			agent.MaxOutputTokens, err = p.readWhole(value, memberPath)
 		case "reasoning_effort":
-			agent.Sampling.ReasoningEffort, err = p.readText(value, of, 1, 32)
+			agent.Sampling.ReasoningEffort, err = p.readText(value, memberPath, 1, 32)
 		case "seed":
 			var seed int64
 			if value.Kind != yaml.ScalarNode || value.Tag != "!!int" || value.Decode(&seed) != nil {
-				return p.errorAt(value, "%s must be a whole number", of)
+				return p.errorAt(value, "%s must be a whole number", memberPath)
 			}
 			agent.Sampling.Seed = &seed
 		default:
