@@ -106,23 +106,13 @@ func (r *Recorder) readDefinition(ctx context.Context, hash string, into any) (b
 func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, events []event.Event, created time.Time) error {
 	start, _ := events[0].Body.(event.Start)
 	doc.Request = export.Request{Question: start.Question, Model: start.Model, Metadata: start.Metadata}
-	notes, err := r.Log.Notes(ctx, doc.Run.ID)
+	begin, found, err := r.readBeginning(ctx, doc.Run.ID)
 	if err != nil {
-		return fmt.Errorf("read the notes of a run: %w", err)
+		return err
 	}
-	var data []byte
-	for _, n := range notes {
-		if piece, ok := bytes.CutPrefix(n.Data, []byte(beginningPrefix)); ok {
-			data = append(data, piece...)
-		}
-	}
-	if data == nil {
+	if !found {
 		doc.Missing = append(doc.Missing, "what the run began with")
 		return nil
-	}
-	var begin beginning
-	if err := json.Unmarshal(data, &begin); err != nil {
-		return fmt.Errorf("decode what a run began with: %w", err)
 	}
 	doc.Request, doc.History = begin.Request, begin.History
 	doc.Request.Question = start.Question
@@ -132,27 +122,8 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 	if begin.Messages == nil {
 		doc.Messages = []export.Message{{Role: "user", Text: start.Question}}
 	}
-	var shared sharedContext
-	found, err := r.readDefinition(ctx, begin.Context, &shared)
-	if err != nil {
+	if found, err := r.addSettings(ctx, doc, begin.Context); err != nil || !found {
 		return err
-	}
-	if !found {
-		doc.Missing = append(doc.Missing, "the settings of the agent, and the tools")
-		return nil
-	}
-	doc.Settings = shared.Settings
-	for _, hash := range shared.Tools {
-		var t export.Tool
-		if found, err = r.readDefinition(ctx, hash, &t); err != nil {
-			return err
-		}
-		if !found {
-			doc.Missing = append(doc.Missing, "the definition of a tool, "+hash)
-			continue
-		}
-		t.SHA256 = hash
-		doc.Tools = append(doc.Tools, t)
 	}
 	if text, ok := renderPrompt(doc, created, begin.System); ok {
 		doc.SystemPrompt = &export.Prompt{Text: text, SHA256: export.Digest([]byte(text))}
@@ -160,6 +131,57 @@ func (r *Recorder) addBeginning(ctx context.Context, doc *export.Document, event
 		doc.Missing = append(doc.Missing, "the system prompt")
 	}
 	return r.addRequests(ctx, doc, begin, events)
+}
+
+// readBeginning reads what a run began with. It stands in several notes, since a note is bounded. found is false if
+// there is none.
+func (r *Recorder) readBeginning(ctx context.Context, run string) (begin beginning, found bool, _ error) {
+	notes, err := r.Log.Notes(ctx, run)
+	if err != nil {
+		return begin, false, fmt.Errorf("read the notes of a run: %w", err)
+	}
+	var data []byte
+	for _, n := range notes {
+		if piece, ok := bytes.CutPrefix(n.Data, []byte(beginningPrefix)); ok {
+			data = append(data, piece...)
+		}
+	}
+	if data == nil {
+		return begin, false, nil
+	}
+	if err := json.Unmarshal(data, &begin); err != nil {
+		return begin, false, fmt.Errorf("decode what a run began with: %w", err)
+	}
+	return begin, true, nil
+}
+
+// addSettings adds the settings of the agent and the definitions of the tools, which runs share under their hashes. found
+// is false if the settings are not kept any more. A tool that is not kept is left out.
+func (r *Recorder) addSettings(ctx context.Context, doc *export.Document, hash string) (found bool, _ error) {
+	var shared sharedContext
+	found, err := r.readDefinition(ctx, hash, &shared)
+	if err != nil {
+		return false, err
+	}
+	if !found {
+		doc.Missing = append(doc.Missing, "the settings of the agent, and the tools")
+		return false, nil
+	}
+	doc.Settings = shared.Settings
+	for _, toolHash := range shared.Tools {
+		var tool export.Tool
+		isKept, err := r.readDefinition(ctx, toolHash, &tool)
+		if err != nil {
+			return false, err
+		}
+		if !isKept {
+			doc.Missing = append(doc.Missing, "the definition of a tool, "+toolHash)
+			continue
+		}
+		tool.SHA256 = toolHash
+		doc.Tools = append(doc.Tools, tool)
+	}
+	return true, nil
 }
 
 // renderPrompt renders the system prompt of a run again: the log keeps its checksum, not its text. It returns false
