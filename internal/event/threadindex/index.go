@@ -57,26 +57,26 @@ func (x *Index) Put(entry Entry) {
 	if x.owners == nil {
 		x.owners = make(map[event.Owner]*threads)
 	}
-	o := x.owners[entry.Owner]
-	if o == nil {
-		o = &threads{byID: make(map[string]*Entry)}
-		x.owners[entry.Owner] = o
+	owned := x.owners[entry.Owner]
+	if owned == nil {
+		owned = &threads{byID: make(map[string]*Entry)}
+		x.owners[entry.Owner] = owned
 	}
-	if earlier := o.byID[entry.ID]; earlier != nil {
+	if earlier := owned.byID[entry.ID]; earlier != nil {
 		if earlier.Order == entry.Order {
 			*earlier = entry
 			return
 		}
-		o.removeSorted(earlier)
+		owned.removeSorted(earlier)
 		x.count--
 	}
 	x.count++
-	o.byID[entry.ID] = &entry
-	i := len(o.sorted)
-	if i > 0 && o.sorted[i-1].Order > entry.Order { // nearly never: an update is the newest
-		i, _ = o.search(entry.Order)
+	owned.byID[entry.ID] = &entry
+	position := len(owned.sorted)
+	if position > 0 && owned.sorted[position-1].Order > entry.Order { // rare, since an update is usually the newest
+		position, _ = owned.search(entry.Order)
 	}
-	o.sorted = slices.Insert(o.sorted, i, &entry)
+	owned.sorted = slices.Insert(owned.sorted, position, &entry)
 }
 
 // Remove removes the entry of a thread, if there is one.
