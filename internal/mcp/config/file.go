@@ -263,16 +263,18 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 	}
 	// Check the server here, where the line is known. It is not known yet whether the service has a
 	// token of its own; mcp.New checks with that.
-	if f := s.checkServer(false); f != nil {
-		v.path += ", " + f.field
-		for _, m := range fields { // name the line of the field if the file has the field
-			if name := strings.SplitN(f.field, ".", 2)[0]; m.name == name || slices.Contains(otherNames[name], m.name) {
-				v.nameOffset = m.nameOffset
-			}
-		}
-		return v.errorf("%s", f.problem)
+	wrong := s.checkServer(false)
+	if wrong == nil {
+		return nil
 	}
-	return nil
+	v.path += ", " + wrong.field
+	name, _, _ := strings.Cut(wrong.field, ".")
+	for _, field := range fields { // name the line of the field if the file has the field
+		if field.name == name || slices.Contains(otherNames[name], field.name) {
+			v.nameOffset = field.nameOffset
+		}
+	}
+	return v.errorf("%s", wrong.problem)
 }
 
 // otherNames has the members of other hosts that set the same field as one of answerd's.
