@@ -38,7 +38,7 @@ func (s *Source) Send(next http.RoundTripper, r *http.Request) (*http.Response, 
 		closeBody(r)
 		return nil, asError(err)
 	}
-	try := attempt{u: tokens}
+	try := attempt{tokens: tokens}
 	for sends := 1; ; sends++ {
 		nonce := s.c.nonces.get(r.URL)
 		if err := tokens.addToken(r, token, nonce); err != nil {
@@ -145,7 +145,7 @@ func closeBody(r *http.Request) {
 // attempt is one request and what was already tried to get it accepted. Each remedy is tried once, so
 // that a server which refuses everything ends the attempt.
 type attempt struct {
-	u            *userTokens
+	tokens       *userTokens
 	nonceRetried bool // the same token was sent with the server's new nonce
 	tokenRenewed bool // the token was replaced after a 401
 	steppedUp    bool // the token was replaced by one of more scopes after a 403
@@ -159,7 +159,7 @@ var errFinal = errors.New("the server's refusal is final")
 // A WebSocket handshake may be refused with 403 because of its token: some frameworks have
 // no other way to decline one.
 func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secret) (auth.Secret, error) {
-	tokens, ch := t.u, parseChallenge(resp.Header)
+	tokens, ch := t.tokens, parseChallenge(resp.Header)
 	switch {
 	case resp.StatusCode == http.StatusForbidden && (ch.code == errorInsufficientScope || r.Header.Get("Upgrade") == ""):
 		return t.stepUp(r.Context(), ch, sent)
@@ -197,7 +197,7 @@ func (t *attempt) nextToken(r *http.Request, resp *http.Response, sent auth.Secr
 // request of the same user, if that got a new one meanwhile. Otherwise it returns
 // ErrConsent if a sign-in can help, else errFinal.
 func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
-	tokens := t.u
+	tokens := t.tokens
 	if tokens.c.cfg.Kind != AuthorizationCode {
 		return auth.Secret{}, errFinal
 	}
@@ -221,7 +221,7 @@ func (t *attempt) giveUp(ctx context.Context, ch challenge, sent auth.Secret) (a
 // configuration names the scopes: the operator has decided what the token may do, and a server must
 // not be able to widen that.
 func (t *attempt) stepUp(ctx context.Context, ch challenge, sent auth.Secret) (auth.Secret, error) {
-	tokens := t.u
+	tokens := t.tokens
 	if ch.code != errorInsufficientScope || len(ch.scopes) == 0 || sent.IsZero() {
 		return auth.Secret{}, errFinal
 	}
