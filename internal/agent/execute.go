@@ -63,15 +63,15 @@ func (a *Agent) executeRun(r *run, lost error) {
 // Children are cancelled, and the hook run_end is asked, before the event. If the process dies in between,
 // the next one finds a run that has not ended and does both again. wakeParent comes after it, since the parent
 // reads the end of its child in the log. The slot is released before it: see below.
-func (a *Agent) concludeRun(ctx context.Context, parent *loop, end event.Body, err, lost error) {
-	r, span, lasting := parent.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
+func (a *Agent) concludeRun(ctx context.Context, l *loop, end event.Body, err, lost error) {
+	r, span, lasting := l.run, trace.SpanFromContext(ctx), context.WithoutCancel(ctx)
 	ended := false
 	if r.relinquished() == nil && !errors.Is(err, event.ErrFenced) {
 		if err != nil {
-			end = a.terminalEventFor(ctx, r, parent, err)
+			end = a.terminalEventFor(ctx, r, l, err)
 		}
-		a.cancelChildren(lasting, parent)
-		parent.callRunEndHook(lasting, end)
+		a.cancelChildren(lasting, l)
+		l.callRunEndHook(lasting, end)
 		// Release the slot first: a client that reads the end may ask its next question at once.
 		r.slot.Release()
 		// The terminal event is appended even if the run's context has ended.
@@ -93,11 +93,11 @@ func (a *Agent) concludeRun(ctx context.Context, parent *loop, end event.Body, e
 		}
 		return
 	}
-	a.recordRunEnd(span, parent, end)
+	a.recordRunEnd(span, l, end)
 	span.End()
 	a.removeRun(r)
-	a.metrics.countRunEnd(a.ctx, end, time.Since(parent.started))
-	parent.logEnd(ctx, end)
+	a.metrics.countRunEnd(a.ctx, end, time.Since(l.started))
+	l.logEnd(ctx, end)
 }
 
 // appendTerminal appends the terminal event and ends the run's job. The deliveries about the end are

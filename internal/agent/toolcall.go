@@ -318,8 +318,8 @@ func (e *ToolCallError) Error() string { return e.Kind + ": " + e.Payload }
 //
 // While in flight, the call counts towards Options.MaxRuns, and Drain waits for it. Errors:
 // *ToolCallError, ErrDraining, *Refusal.
-func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, result ToolCall) (event.ToolResult, error) {
-	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(result.Args)), func(*admission.Slot) { a.directCalls++ })
+func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, request ToolCall) (event.ToolResult, error) {
+	slot, err := a.acquireSlot(ctx, caller, memoryOf(len(request.Args)), func(*admission.Slot) { a.directCalls++ })
 	if err != nil {
 		return event.ToolResult{}, err
 	}
@@ -330,17 +330,17 @@ func (a *Agent) CallTool(ctx context.Context, caller auth.Identity, result ToolC
 	defer cancel(nil)
 	defer context.AfterFunc(a.ctx, func() { cancel(context.Cause(a.ctx)) })()
 
-	tool, known := a.Tools.Tool(result.Tool)
+	tool, known := a.Tools.Tool(request.Tool)
 	if !known {
 		a.Tools.ToolsFor(ctx, caller) // waits for servers that are still being connected
-		tool, known = a.Tools.Tool(result.Tool)
+		tool, known = a.Tools.Tool(request.Tool)
 	}
 	// The caller may have invented the name: truncate it and drop invalid UTF-8 before events
 	// repeat it.
-	name := strings.ToValidUTF8(result.Tool[:min(len(result.Tool), maxToolName)], "")
+	name := strings.ToValidUTF8(request.Tool[:min(len(request.Tool), maxToolName)], "")
 	c := &call{Call: event.Call{CallID: newID("call"), Tool: name, Server: tool.Server}}
-	c.parseArgs(string(result.Args))
-	end, err := a.executeToolCall(ctx, toolExecution{call: c, tool: tool, exists: known, contextParams: result.Context, caller: caller, preapproved: result.Approved})
+	c.parseArgs(string(request.Args))
+	end, err := a.executeToolCall(ctx, toolExecution{call: c, tool: tool, exists: known, contextParams: request.Context, caller: caller, preapproved: request.Approved})
 	if err != nil {
 		return event.ToolResult{}, err
 	}
