@@ -15,17 +15,38 @@ helm lint --strict ../helm/answerd
 } >"$dir/answerd.yaml"
 if [ "${1:-}" = -update ]; then cp "$dir/answerd.yaml" answerd.yaml; fi
 diff -u answerd.yaml "$dir/answerd.yaml" || { echo 'answerd.yaml is not what the chart renders: deploy/kubernetes/check.sh -update'; exit 1; }
-helm template --kube-version 1.33.0 all ../helm/answerd --set autoscaling.enabled=false,persistence.enabled=true,ingress.enabled=true,ingress.tlsSecret=tls \
-	--set nats.enabled=true --set-json 'networkPolicy.extraEgress=[{"to":[{"podSelector":{}}],"ports":[{"port":8000}]}]' \
-	--set-string existingSecret=mine,image.tag=1 >"$dir/all.yaml"
-for want in '^kind: Ingress$' '^kind: PersistentVolumeClaim$' '^kind: StatefulSet$' '^  EVENTS_URL: nats://all-nats:4222$' 'port: 8000$' '^    app.kubernetes.io/name: nats$'; do
+cat >"$dir/all-values.yaml" <<'EOF'
+image: {tag: "1"}
+replicas: 1
+autoscaling: {enabled: false}
+persistence: {enabled: true}
+settings: {SHUTDOWN_DELAY: 10s, ALLOWED_HOSTS: ask.example.com, MAX_BODY_BYTES: 10485760}
+existingSecret: mine
+ingress: {enabled: true, tlsSecret: tls, annotations: {nginx.ingress.kubernetes.io/proxy-read-timeout: "60"}}
+nats: {enabled: true}
+extraVolumes: [{name: files, configMap: {name: files}}]
+extraVolumeMounts: [{name: files, mountPath: /etc/answerd-files, readOnly: true}]
+networkPolicy:
+  extraEgress: [{to: [{podSelector: {}}], ports: [{port: 8000}]}]
+  extraIngress: [{from: [{ipBlock: {cidr: 203.0.113.0/24}}], ports: [{port: http}]}]
+EOF
+helm template --kube-version 1.33.0 all ../helm/answerd -f "$dir/all-values.yaml" >"$dir/all.yaml"
+for want in '^kind: Ingress$' '^kind: PersistentVolumeClaim$' '^kind: StatefulSet$' '^  EVENTS_URL: "nats://all-nats:4222"$' 'port: 8000$' '^    app.kubernetes.io/name: nats$' \
+	'^  MAX_BODY_BYTES: "10485760"$' '^  ALLOWED_HOSTS: "all,.*,ask.example.com"$' '^  SHUTDOWN_DELAY: "10s"$' 'mountPath: /etc/answerd-files$' '203.0.113.0/24$' 'proxy-read-timeout: "60"$'; do
 	grep -q -- "$want" "$dir/all.yaml" || { echo "the chart with everything switched on lacks $want"; exit 1; }
 done
-helm template --kube-version 1.33.0 monitored ../helm/answerd --set serviceMonitor.enabled=true | grep -q '^kind: ServiceMonitor$'
-if helm template --kube-version 1.33.0 wrong ../helm/answerd --set replicas=none >"$dir/wrong" 2>&1; then
-	echo 'the chart accepts replicas=none'
+if twice=$(sed -n '/^  MCP_CONFIG_PATH/,/^---/s/^  \([A-Z_]*\):.*/\1/p' "$dir/all.yaml" | sort | uniq -d | grep .); then
+	echo "the chart writes settings twice: $twice"
 	exit 1
 fi
+helm template --kube-version 1.33.0 monitored ../helm/answerd --set serviceMonitor.enabled=true | grep -q '^  jobLabel: app.kubernetes.io/name$' ||
+	{ echo 'the ServiceMonitor does not make the job answerd, which the rules in deploy/prometheus name'; exit 1; }
+for wrong in replicas=none settings.ADDR=:8081 persistence.enabled=true; do
+	if helm template --kube-version 1.33.0 wrong ../helm/answerd --set "$wrong" >"$dir/wrong" 2>&1; then
+		echo "the chart accepts $wrong"
+		exit 1
+	fi
+done
 
 if command -v kubectl >/dev/null; then
 	kubectl kustomize . >"$dir/kustomized.yaml"

@@ -22,3 +22,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "answerd.secret" -}}{{ .Values.existingSecret | default (include "answerd.name" .) }}{{- end -}}
+
+{{- /* A setting as text. Numbers of values are floating-point, and toString writes 1e+07 for 10000000. */ -}}
+{{- define "answerd.text" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
+{{- end -}}
+
+{{- /*
+Settings that values can change, as YAML. SHUTDOWN_DELAY: a Service removes a pod some seconds after the pod was
+told to end. ALLOWED_HOSTS: the Service's names, and those that kubectl port-forward is asked by.
+*/ -}}
+{{- define "answerd.settings" -}}
+{{- $name := include "answerd.name" . -}}
+{{- $hosts := printf "%s,%s.%s,%s.%s.svc.cluster.local,localhost,127.0.0.1" $name $name .Release.Namespace $name .Release.Namespace -}}
+{{- $settings := dict "SHUTDOWN_DELAY" "5s" -}}
+{{- range $key, $value := .Values.settings }}{{ $_ := set $settings $key (include "answerd.text" $value) }}{{ end -}}
+{{- with get $settings "ALLOWED_HOSTS" }}{{ $hosts = printf "%s,%s" $hosts . }}{{ end -}}
+{{- $_ := set $settings "ALLOWED_HOSTS" $hosts -}}
+{{- if .Values.nats.enabled }}{{ $_ := set $settings "EVENTS_URL" (printf "nats://%s-nats:4222" $name) }}{{ end -}}
+{{- toYaml $settings -}}
+{{- end -}}
