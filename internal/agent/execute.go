@@ -211,6 +211,7 @@ func (a *Agent) containPanic(r *run) {
 	r.inbox.stopListening()
 	a.removeRun(r)
 	a.metrics.active.Add(a.ctx, -1)
+	a.metrics.runs.Add(a.ctx, 1, newEndLabels(event.RunError{Code: "internal"})[0]) // an alert on defects reads it
 }
 
 // forceTerminal appends a terminal event unless the log has one. It goes to the log without the writer if the

@@ -96,6 +96,9 @@ func newMetrics(meter metric.Meter, byClaim bool) (metrics, error) {
 	out.tools, errs[5] = meter.Float64Histogram("mcp.client.operation.duration", metric.WithUnit("s"), metric.WithDescription("Tool calls, by tool, server and kind of failure."))
 	out.refused, errs[6] = meter.Int64Counter("answerd.runs.refused", metric.WithUnit("{run}"), metric.WithDescription("Runs and direct calls that were refused, by reason."))
 	err := errors.Join(errs[:]...)
+	if err == nil {
+		out.runs.Add(context.Background(), 0, newEndLabels(event.RunError{Code: "internal"})[0]) // for the alert, as below
+	}
 	for _, reason := range refusals {
 		if err == nil {
 			// Make the series exist from the start: an alert on the first refusal needs a zero

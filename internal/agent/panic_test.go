@@ -64,11 +64,17 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log *buggyLog
+			var metrics counted
 			h := agenttest.NewFixture(t, calls(c.tool), func(o *agent.Options) {
+				metrics.options(o)
 				log = &c.log
 				log.Log, log.done = o.Log, make(chan struct{})
 				o.Log = log
 			})
+			const series = "code=internal,outcome=run_error"
+			if got, there := metrics.values(t, "answerd.runs")[series]; !there || got != 0 {
+				t.Errorf("answerd.runs{%s} at the start = %v (there: %t), want 0: an alert needs a zero to rise from", series, got, there)
+			}
 			run := h.StartRun(t, agent.Request{Interactive: true})
 			if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "internal" || end.Message != "The run failed inside the service." {
 				t.Errorf(`end %+v, want Code internal, Message "The run failed inside the service."`, end)
@@ -76,6 +82,10 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 			log.inputs = false
 			next := h.StartRun(t, agent.Request{})
 			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, next.ID))
+			h.Agent.Drain(t.Context())
+			if got := metrics.values(t, "answerd.runs")[series]; got != 1 {
+				t.Errorf("answerd.runs{%s} = %v, want 1", series, got)
+			}
 		})
 	}
 }
