@@ -243,8 +243,8 @@ type rejectionLog struct {
 
 // log writes one line, unless the key was logged in this interval or the interval has
 // maxRejections lines. The line says how many were left out before it. It is written without the
-// mutex, because a slow log must not block other requests.
-func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, key string, attrs ...any) {
+// mutex, because a slow log must not block other requests. page says what to do.
+func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, page help.Page, key string, attrs ...any) {
 	l.mu.Lock()
 	if now := time.Now(); l.keys == nil || now.Sub(l.since) >= rejectionInterval {
 		l.since, l.keys = now, make(map[string]bool)
@@ -258,10 +258,11 @@ func (l *rejectionLog) log(ctx context.Context, logger *slog.Logger, key string,
 	omitted := l.omitted
 	l.omitted = 0
 	l.mu.Unlock()
+	attrs = append(attrs, page.Attr())
 	if omitted > 0 {
 		attrs = append(attrs, "omitted_lines", omitted)
 	}
-	logger.WarnContext(ctx, "request rejected", append(attrs, help.RefusedRuns.Attr())...)
+	logger.WarnContext(ctx, "request rejected", attrs...)
 }
 
 // logRateLimited logs who was refused with rate_limited, so that operators can find the caller
@@ -270,7 +271,7 @@ func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Id
 	if p.Code != "rate_limited" {
 		return
 	}
-	h.refusals.log(ctx, h.Logger, p.Detail+caller.Key(), "cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
+	h.refusals.log(ctx, h.Logger, help.RefusedRuns, p.Detail+caller.Key(), "cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
 }
 
 // clip returns at most 200 bytes of s, because callers choose what is logged.

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"answerd/internal/auth"
+	"answerd/internal/help"
 )
 
 // withProblems returns an http.HandlerFunc that answers the errors of f with problem documents. f must
@@ -75,7 +76,7 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 		if h.AllowedHosts != nil && !isProbe(r) && !slices.Contains(h.AllowedHosts, host) {
-			h.rejections.log(r.Context(), h.Logger, "host "+host, "cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", clip(host))
+			h.rejections.log(r.Context(), h.Logger, help.Requests, "host "+host, "cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", clip(host))
 			h.writeProblem(w, r, newProblem("misdirected", "This service does not serve this host name. Its operator allows host names with ALLOWED_HOSTS."))
 			return
 		}
@@ -143,7 +144,7 @@ func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 // the answer, so the log has the origin and the setting too.
 func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("Origin")
-	h.rejections.log(r.Context(), h.Logger, "origin "+origin, "cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", clip(origin))
+	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin, "cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", clip(origin))
 	h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service. Its operator allows origins with CORS_ORIGINS."))
 }
 

@@ -89,7 +89,7 @@ func TestRejectedHostsAndOriginsNameTheSetting(t *testing.T) {
 				t.Errorf("%v: detail %q, want it to name %s", c.header, p.Detail, c.setting)
 			}
 		}
-		want := "setting=" + c.setting + " " + c.logged
+		want := "setting=" + c.setting + " " + c.logged + " help=docs/troubleshooting.md#requests"
 		if got := strings.Count(log.String(), want); got != 1 {
 			t.Errorf("%v three times: %d lines with %q, want 1:\n%s", c.header, got, want, &log)
 		}

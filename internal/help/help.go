@@ -39,6 +39,7 @@ const (
 	Scaling       Page = "docs/scaling.md#when-something-fails"
 	Hooks         Page = "docs/hooks.md"
 	Webhooks      Page = "docs/tasks/webhooks.md"
+	Requests      Page = "docs/troubleshooting.md#requests"
 	RefusedRuns   Page = "docs/operations.md#answerdrunsrefused"
 	DroppedLines  Page = "docs/operations.md#answerdloglinesdropped"
 	Traces        Page = "docs/observability.md#traces"
