@@ -93,6 +93,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^(?:# TYPE )?(\w+)`).FindAllStringSubmatch(page, -1) {
 		there[m[1]] = true
 	}
+	requireMetricsAreDocumented(t, page)
 	_, exprs := readAlerts(t)
 	var dashboard struct {
 		Panels []struct{ Targets []struct{ Expr string } }
@@ -117,6 +118,42 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		for _, metric := range named.FindAllString(expr, -1) {
 			if !there[metric] {
 				t.Errorf("/metrics has no %s, want one", metric)
+			}
+		}
+	}
+}
+
+// requireMetricsAreDocumented compares the metrics of answerd on the page with the table in docs/observability.md:
+// names, types and labels. A row may have labels that the page has not, and … for further ones.
+func requireMetricsAreDocumented(t *testing.T, page string) {
+	t.Helper()
+	table, err := os.ReadFile("../../docs/observability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string][]string)
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\| ([^|]+) \\|").FindAllStringSubmatch(string(table), -1) {
+		rows[m[1]] = m[2:]
+	}
+	labels := make(map[string]map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^(\w+)\{(.*)\} `).FindAllStringSubmatch(page, -1) {
+		name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(m[1], "")
+		for _, l := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(m[2], -1) {
+			if labels[name] == nil {
+				labels[name] = make(map[string]bool)
+			}
+			labels[name][l[1]] = l[1] != "le"
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE ((?:answerd|mcp|gen_ai)_\w+) (\w+)$`).FindAllStringSubmatch(page, -1) {
+		row := rows[m[1]]
+		if row == nil || row[0] != m[2] {
+			t.Errorf("docs/observability.md has %q for %s, want a row with the type %s", row, m[1], m[2])
+			continue
+		}
+		for label, shown := range labels[m[1]] {
+			if shown && !strings.Contains(row[1], "`"+label+"`") && !strings.Contains(row[1], "…") && !strings.HasPrefix(row[1], "the same") {
+				t.Errorf("docs/observability.md has the labels %s for %s, want %s among them", row[1], m[1], label)
 			}
 		}
 	}
