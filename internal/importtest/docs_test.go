@@ -80,3 +80,29 @@ func TestReferencesAreDefined(t *testing.T) {
 		})
 	}
 }
+
+// TestArchitectureNamesEveryPackage requires every package with code of the binary in the tables of
+// docs/architecture.md. There, internal/api/{chat,agui} stands for two packages.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("`((?:cmd|internal)/[\\w/]*)(?:\\{([\\w,]+)\\})?`").FindAllStringSubmatch(string(page), -1) {
+		for _, name := range strings.Split(m[2], ",") {
+			named[m[1]+name] = true
+		}
+	}
+	for _, dir := range []string{"cmd", "internal"} {
+		eachFile(t, dir, func(path string, file *ast.File) {
+			rel, err := filepath.Rel(root, filepath.Dir(path))
+			helper := strings.HasSuffix(path, "_test.go") || strings.HasSuffix(file.Name.Name, "test") || file.Name.Name == "main" && rel != "cmd/server"
+			if err != nil || helper || rel == "internal/api/scenario" || named[rel] {
+				return
+			}
+			named[rel] = true // once is enough
+			t.Errorf("docs/architecture.md does not name %s, want a row", rel)
+		})
+	}
+}
