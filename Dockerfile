@@ -20,6 +20,8 @@ RUN CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -buildvcs=false \
     -o /out/answerd ./cmd/server
 # The licences of all modules come with the binary.
 RUN go test ./internal/supply -run Notices -notices /out/THIRD_PARTY_NOTICES
+# An empty directory: RUN mkdir would need a program that BUILD_IMAGE need not have.
+WORKDIR /out/data
 
 FROM ${RUN_IMAGE}
 ARG VERSION=dev COMMIT
@@ -31,6 +33,8 @@ LABEL org.opencontainers.image.title="answerd" \
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /out/answerd /answerd
 COPY --from=build /src/LICENSE /out/THIRD_PARTY_NOTICES /licences/
+# For EVENTS_URL=file:/data: a new volume at /data has the owner of this directory.
+COPY --from=build --chown=65532:65532 /out/data /data
 # distroless' nonroot; a number, because scratch has no /etc/passwd.
 USER 65532:65532
 # The container's loopback reaches nobody. Beyond it, answerd refuses to start until

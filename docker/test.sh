@@ -133,6 +133,14 @@ for file in LICENSE THIRD_PARTY_NOTICES; do
 done
 [ "$(docker image inspect -f '{{.Config.User}}' "$image")" = 65532:65532 ] || fail "it runs as root"
 
+say "a log in a volume"
+volume=answerd-test-data
+kept=$(docker run -d -v "$volume:/data" -e EVENTS_URL=file:/data -e LLM_BASE_URL=http://127.0.0.1:9/v1 -e AUTH_INSECURE_ALLOW_ANONYMOUS=true "$image")
+kept_listens() { docker logs "$kept" 2>&1 | grep -q '"msg":"listening"'; }
+wait_for 30 kept_listens || { docker logs "$kept"; fail "it cannot write to a new volume at /data"; }
+docker rm -f "$kept" >/dev/null
+docker volume rm "$volume" >/dev/null
+
 say "a demo of one container"
 begun=$(date +%s%N)
 demo=$(docker run -d -p "127.0.0.1:$ANSWERD_PORT:8080" -e ADDR=0.0.0.0:8080 -e AUTH_INSECURE_ALLOW_ANONYMOUS=true "$image" demo)
