@@ -67,12 +67,13 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, checkTimeout)
 	defer stop()
-	if cfg.LogLevel == "info" {
-		cfg.LogLevel = "warn" // the report says what lines of level info would
+	level := cfg.LogLevel
+	if level == "info" {
+		level = "warn" // the report says what lines of level info would
 	}
 	held := &heldLog{w: stderr}
 	defer held.release()
-	logger, err := telemetry.NewLogger(held, cfg.LogLevel, cfg.Debug)
+	logger, err := telemetry.NewLogger(held, level, cfg.Debug)
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}

@@ -83,7 +83,7 @@ func TestCheckPrintsTheConfigurationAndNextSteps(t *testing.T) {
 	report, log, _ := strings.Cut(out.String(), `{"time"`)
 	for _, want := range []string{
 		"endpoint        " + w.model.URL + ", with a key", "model           scripted, tool calling auto", "agents          default, at most 10 turns",
-		"servers         MCP_URL http://127.0.0.1:", "authentication  bearer JWT of " + w.iam.url, "address         127.0.0.1:0", "log             level warn; events in memory",
+		"servers         MCP_URL http://127.0.0.1:", "authentication  bearer JWT of " + w.iam.url, "address         127.0.0.1:0", "log             level info; events in memory",
 		"warning: LLM_APIKEY: is not a setting", "next steps:\n- server default: start it, or correct the host and the port of its url\n",
 	} {
 		if !strings.Contains(report, want) {
