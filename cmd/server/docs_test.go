@@ -96,7 +96,8 @@ func TestConfigurationPageListsEverySetting(t *testing.T) {
 
 func TestEnvExampleListsEverySetting(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Every setting of answerd with its default. Copy the lines that you change to .env, or export them.\n")
+	b.WriteString("# Every setting of answerd with its default. answerd reads the environment and no file: copy the lines that you\n" +
+		"# change to a file such as .env, and load it before the start (set -a; . ./.env; set +a), or with docker run --env-file.\n")
 	for _, s := range readSettings(t) {
 		if s.section != "" {
 			fmt.Fprintf(&b, "\n## %s\n\n", s.section)
