@@ -45,13 +45,13 @@ type Options struct {
 type Store struct {
 	options Options
 
-	mu       sync.Mutex // guards the fields below
-	index    threadindex.Index
-	byKey    map[threadKey]*thread
-	byUpdate list.List // of *thread, the one that was updated longest ago first
-	updates  uint64    // ever
-	bytes    int64     // of all threads
-	usage    map[event.Owner]int64
+	mu         sync.Mutex // guards the fields below
+	index      threadindex.Index
+	byKey      map[threadKey]*thread
+	idle, busy list.List // of *thread without and with an active run, the one that was updated longest ago first
+	updates    uint64    // ever
+	bytes      int64     // of all threads
+	usage      map[event.Owner]int64
 }
 
 var _ event.Threads = (*Store)(nil)
@@ -74,7 +74,8 @@ type thread struct {
 	lastNumber int64        // of the turns, ever
 	unfinished []string     // runs that began and have no turn, the newest last; the active run is one of them
 	bytes      int64
-	place      *list.Element // in byUpdate
+	list       *list.List    // idle or busy
+	place      *list.Element // in list
 }
 
 // turnSize estimates the bytes of a turn in memory.
@@ -122,8 +123,8 @@ func (s *Store) beginLocked(owner event.Owner, id, run, agent, title string) (ev
 
 // addThreadLocked returns a new thread that is not yet in the index.
 func (s *Store) addThreadLocked(owner event.Owner, id, title string) (*thread, threadindex.Entry) {
-	t := &thread{key: threadKey{owner, id}}
-	t.place = s.byUpdate.PushBack(t)
+	t := &thread{key: threadKey{owner, id}, list: &s.busy}
+	t.place = t.list.PushBack(t)
 	s.byKey[t.key] = t
 	s.countThreadBytesLocked(t, threadOverhead+int64(len(id)+event.MaxTitle))
 	return t, threadindex.Entry{Thread: event.Thread{ID: id, Owner: owner, Title: title, Created: time.Now()}}
@@ -134,7 +135,12 @@ func (s *Store) updateLocked(t *thread, e threadindex.Entry, grown int64) event.
 	s.updates++
 	e.Order, e.Updated = s.updates, time.Now()
 	s.index.Put(e)
-	s.byUpdate.MoveToBack(t.place)
+	t.list.Remove(t.place)
+	t.list = &s.idle
+	if e.Active != "" {
+		t.list = &s.busy
+	}
+	t.place = t.list.PushBack(t)
 	s.countThreadBytesLocked(t, grown)
 	s.makeSpaceLocked(t)
 	return e.Thread
@@ -257,7 +263,7 @@ func (s *Store) DeleteThread(_ context.Context, owner event.Owner, id string) er
 func (s *Store) removeThreadLocked(t *thread) {
 	s.countThreadBytesLocked(t, -t.bytes)
 	s.index.Remove(t.key.owner, t.key.id)
-	s.byUpdate.Remove(t.place)
+	t.list.Remove(t.place)
 	delete(s.byKey, t.key)
 }
 
@@ -272,20 +278,16 @@ func (s *Store) countThreadBytesLocked(t *thread, n int64) {
 	}
 }
 
-// removeExpiredLocked removes the threads whose retention has passed, as far as it finds them at the
-// beginning of byUpdate. A thread with an active run, which is kept for longer, may hide others there
-// until it ends; nobody can read those.
+// removeExpiredLocked removes the threads whose retention has passed.
 func (s *Store) removeExpiredLocked() {
 	now := time.Now()
-	for place := s.byUpdate.Front(); place != nil; {
-		t := place.Value.(*thread)
-		place = place.Next()
-		e, _ := s.index.Get(t.key.owner, t.key.id)
-		switch {
-		case e.Expired(now, s.options.Retention):
+	for _, threads := range []*list.List{&s.idle, &s.busy} {
+		for place := threads.Front(); place != nil; place = threads.Front() {
+			t := place.Value.(*thread)
+			if e, _ := s.index.Get(t.key.owner, t.key.id); !e.Expired(now, s.options.Retention) {
+				break // the threads after it were updated later
+			}
 			s.removeThreadLocked(t)
-		case e.Active == "" || now.Sub(e.Updated) < s.options.Retention:
-			return // the threads after it were updated later
 		}
 	}
 }
@@ -303,8 +305,8 @@ func (s *Store) makeSpaceLocked(t *thread) {
 		if s.bytes <= limit {
 			return
 		}
-		other := s.byUpdate.Front()
-		if other.Value.(*thread) == t {
+		other := s.busy.Front() // all others are busy
+		if other != nil && other.Value.(*thread) == t {
 			other = other.Next()
 		}
 		if other == nil {
@@ -320,10 +322,6 @@ func (s *Store) makeSpaceLocked(t *thread) {
 // as they are among the first maxThreadsCompared.
 func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 	share, compared := limit/int64(max(len(s.usage), 1)), 0
-	isIdle := func(owner event.Owner, id string) bool {
-		e, _ := s.index.Get(owner, id)
-		return e.Active == ""
-	}
 	if s.usage[t.key.owner] > share {
 		for e := range s.index.Oldest(t.key.owner) {
 			if e.Active == "" && e.ID != t.key.id {
@@ -331,9 +329,9 @@ func (s *Store) oldestIdleLocked(t *thread, limit int64) (oldest *thread) {
 			}
 		}
 	}
-	for place := s.byUpdate.Front(); place != nil; place = place.Next() {
+	for place := s.idle.Front(); place != nil; place = place.Next() {
 		other := place.Value.(*thread)
-		if other == t || !isIdle(other.key.owner, other.key.id) {
+		if other == t {
 			continue
 		}
 		if s.usage[other.key.owner] > share {
