@@ -27,10 +27,10 @@ type memoryPhase struct {
 
 // memoryPhases has the loads in their order.
 var memoryPhases = []memoryPhase{
-	{"30,000 small answers", 30_000, 16, script{Tokens: 4, Tools: 10}},
-	{"10,000 with a call", 10_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
+	{"60,000 small answers", 60_000, 16, script{Tokens: 4, Tools: 10}},
+	{"20,000 with a call", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 	{"400 results of 1 MB", 400, 8, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1_000_000, Tools: 10}},
-	{"10,000 with a call again", 10_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
+	{"20,000 with a call again", 20_000, 16, script{Tokens: 64, Rounds: 1, Calls: 1, Result: 1000, Tools: 10}},
 }
 
 // measureMemory returns the resident memory of a service after each phase of load and after idleTime, and
