@@ -32,10 +32,8 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		return err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
-	switch {
-	case errors.Is(err, event.ErrFenced):
-		return event.ErrDuplicateInput
-	case err != nil:
+	repeated := errors.Is(err, event.ErrFenced)
+	if err != nil && !repeated {
 		return err
 	}
 	if r := l.cachedRun(id); r != nil {
@@ -43,16 +41,22 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		r.wakeExecutorLocked()
 		r.mu.Unlock()
 	}
+	if !repeated {
+		l.wakeAgainLater(id)
+	}
+	// Even if it is repeated: whoever gave it first may not have been able to wake the run.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
 		return err
 	}
-	l.wakeAgainLater(id)
+	if repeated {
+		return event.ErrDuplicateInput
+	}
 	return nil
 }
 
 // wakeAgainLater wakes a run once more after two leases. A process may park a run and die before
-// it looks for inputs that arrived meanwhile; without the second wake-up the run would stay
-// parked. A run that is executed or has ended ignores it.
+// it looks for inputs that arrived meanwhile, or the first wake-up may fail because the queue is full;
+// without the second wake-up the run would stay parked. A run that is executed or has ended ignores it.
 func (l *Log) wakeAgainLater(id string) {
 	l.wg.Go(func() {
 		defer l.recoverPanic("wake a run")
