@@ -14,9 +14,13 @@ const pollInterval = 500 * time.Millisecond
 // may have been removed meanwhile.
 const maxPause = tombstoneTTL / 2
 
-// Load reads all heads into the index.
+// Load reads all heads into the index. Until it has succeeded, ListThreads lists what the index had before: a server that
+// does not answer must not make threads disappear.
 func (s *Store) Load(ctx context.Context) error {
 	s.mu.Lock()
+	if s.listed == nil { // else an earlier Load has failed
+		s.listed = new(s.index)
+	}
 	s.index = threadindex.Index{}
 	s.heads = make(map[string]head)
 	s.read = 0
@@ -25,7 +29,13 @@ func (s *Store) Load(ctx context.Context) error {
 	if _, _, err := s.usage(ctx, TurnsStream); err != nil {
 		return err
 	}
-	return s.poll(ctx)
+	if err := s.poll(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed = nil
+	return nil
 }
 
 // Follow keeps the index up to date and removes threads that have expired, until ctx ends.

@@ -16,7 +16,11 @@ func (s *Store) ListThreads(_ context.Context, f event.ThreadFilter) (event.Thre
 	now := s.server.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
+	index := &s.index
+	if s.listed != nil {
+		index = s.listed
+	}
+	return index.Page(f, func(t event.Thread) bool { return !t.Expired(now, s.retention) })
 }
 
 // poll reads the heads that were written after the last one that was read.

@@ -106,6 +106,7 @@ type Store struct {
 
 	mu         sync.Mutex // guards the fields below
 	index      threadindex.Index
+	listed     *threadindex.Index // what index was before Load, until Load has read all heads; otherwise nil
 	heads      map[string]head   // by key, those in the index
 	tombstones map[string]string // incarnations of deleted threads, by key, whose turns are to be removed once more
 	read       uint64            // the pos up to which this process knows the stream of heads
