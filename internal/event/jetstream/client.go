@@ -41,6 +41,7 @@ type client struct {
 	turnsStream js.Stream
 	maxPart     int            // bytes of a payload that is not split
 	clustered   bool           // the streams have replicas, which may lag behind their leader
+	leaders     sync.Map       // by stream: the time.Time until which its leader is the only one
 	clock       clock          // of the server
 	pullInboxes chan pullInbox // that wait for their next request
 
@@ -156,8 +157,25 @@ func (c *client) hasLeader(ctx context.Context, conn *nats.Conn, stream string) 
 }
 
 // maxSilence is how long a leader may hear nothing from most of its replicas and count as the leader. They answer its
-// heartbeats, which it sends every second.
-const maxSilence = 3 * time.Second
+// heartbeats, which it sends every second. They elect another leader minElection after the last one at the earliest
+// (nats-server 2.15, minElectionTimeoutDefault).
+const (
+	maxSilence  = 3 * time.Second
+	minElection = 4 * time.Second
+)
+
+// confirmLeader returns nil if a stream has one leader, which this connection reaches. It asks at most once a second.
+func (c *client) confirmLeader(ctx context.Context, stream string) error {
+	began := time.Now()
+	if until, ok := c.leaders.Load(stream); !c.clustered || ok && began.Before(until.(time.Time)) {
+		return nil
+	}
+	if !c.hasLeader(ctx, c.read, stream) {
+		return unavailableError("read the log", errNoLeader)
+	}
+	c.leaders.Store(stream, began.Add(minElection-maxSilence))
+	return nil
+}
 
 // isLeaderless reports whether a stream has no leader: then any of its servers sends the state. A server that is cut
 // off from the others leads its streams for 10 to 20 s more, until it notices, while the others have elected a leader.

@@ -330,7 +330,8 @@ func (c *client) readLastFromLeader(ctx context.Context, stream, subject string)
 }
 
 // readFromLeader reads one message from the stream's leader, or returns nil if no message matches
-// the query.
+// the query. A server that was cut off answers as the leader for some seconds more, with what it had: then
+// readFromLeader returns ErrUnavailable.
 func (c *client) readFromLeader(ctx context.Context, stream string, query any) (*message, error) {
 	body, err := json.Marshal(query)
 	if err != nil {
@@ -338,9 +339,15 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	if err := c.confirmLeader(ctx, stream); err != nil {
+		return nil, err
+	}
 	msg, err := c.read.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, body)
 	if err != nil {
 		return nil, unavailableError("read the log", err)
+	}
+	if err := c.confirmLeader(ctx, stream); err != nil { // again if the answer took long
+		return nil, err
 	}
 	var answer struct {
 		Error   *js.APIError
@@ -358,9 +365,6 @@ func (c *client) readFromLeader(ctx context.Context, stream string, query any) (
 	found := answer.Message
 	switch {
 	case answer.Error != nil && answer.Error.ErrorCode == js.JSErrCodeMessageNotFound:
-		if c.clustered && !c.hasLeader(ctx, c.read, stream) { // it was cut off, and may lack what others have
-			return nil, unavailableError("read the log", errNoLeader)
-		}
 		return nil, nil
 	case answer.Error != nil:
 		return nil, unavailableError("read the log", answer.Error)
