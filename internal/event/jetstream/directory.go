@@ -24,7 +24,7 @@ const tombstoneTTL = 7 * 24 * time.Hour
 // of the stream. A window with few entries of the owner makes the next one twice as large.
 // Filter.Before is the number of an entry in the index.
 func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage, err error) {
-	info, err := l.indexStream.Info(ctx)
+	info, err := l.streamInfo(ctx, l.indexStream)
 	if err != nil {
 		return page, unavailableError("list runs", err)
 	}
@@ -73,7 +73,7 @@ func (l *Log) Runs(ctx context.Context, filter event.Filter) (page event.RunPage
 // first.
 func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64) (entries []message, err error) {
 	for from := low; from < high; {
-		found, more, err := l.readBatch(ctx, indexName, directGet{Next: subject, From: from})
+		found, more, err := l.readNext(ctx, indexName, subject, from, maxBatch)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (l *Log) readEntries(ctx context.Context, subject string, low, high uint64)
 				entries = append(entries, m)
 			}
 		}
-		if !more || len(found) == 0 {
+		if !more && !l.clustered || len(found) == 0 {
 			break
 		}
 	}
@@ -99,11 +99,11 @@ func (l *Log) readRuns(ctx context.Context, entries []message) ([]event.Run, err
 		id := lastToken(m.subject)
 		recordSubjects[i], eventSubjects[i] = recordPrefix+id, runSubject(id, eventToken)
 	}
-	records, err := l.readLastOfEach(ctx, indexName, recordSubjects)
+	records, err := l.readLastOfAll(ctx, indexName, recordSubjects)
 	if err != nil {
 		return nil, err
 	}
-	lastEvents, err := l.readLastOfEach(ctx, runsName, eventSubjects)
+	lastEvents, err := l.readLastOfAll(ctx, runsName, eventSubjects)
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func (r *run) readPage(ctx context.Context, seq int64) (event.Page, error) {
 	}
 	var page event.Page
 	for len(page.Events) == 0 {
-		found, more, err := r.log.readNext(ctx, runSubject(r.id, eventToken), from+1, maxBatch)
+		found, more, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), from+1, maxBatch)
 		if err != nil {
 			return page, err
 		}
@@ -154,7 +154,7 @@ func (r *run) positionsAround(seq int64) (low, high position) {
 // firstMessageFrom returns the position of the run's first message at pos or after it, and the number of the
 // first event in that message.
 func (r *run) firstMessageFrom(ctx context.Context, pos uint64) (at position, first int64, err error) {
-	found, _, err := r.log.readNext(ctx, runSubject(r.id, eventToken), pos, 1)
+	found, _, err := r.log.readNext(ctx, runsName, runSubject(r.id, eventToken), pos, 1)
 	if err != nil {
 		return position{}, 0, err
 	}
@@ -183,7 +183,7 @@ func (l *Log) Notes(ctx context.Context, id string) (notes []event.Note, err err
 	head := r.head
 	r.mu.Unlock()
 	for from := uint64(1); ; {
-		found, more, err := l.readNext(ctx, runSubject(id, eventToken), from, maxBatch)
+		found, more, err := l.readNext(ctx, runsName, runSubject(id, eventToken), from, maxBatch)
 		if err != nil {
 			return nil, err
 		}

@@ -209,7 +209,7 @@ func (c *client) readPayload(ctx context.Context, msg message) ([]byte, error) {
 	var payload []byte
 	from := uint64(0)
 	for got := 0; got < count; {
-		found, _, err := c.readNext(ctx, partSubjects, from, maxBatch)
+		found, _, err := c.readNext(ctx, runsName, partSubjects, from, maxBatch)
 		if err != nil {
 			return nil, err
 		}
@@ -308,15 +308,15 @@ func (c *client) readLast(ctx context.Context, stream, subject string) (*message
 	return c.readLastFromLeader(ctx, stream, subject)
 }
 
-// readNext reads up to batch messages of a subject of the stream of runs, from a pos on. In a cluster
+// readNext reads up to batch messages of a subject of a stream, from a pos on. In a cluster
 // any server answers, perhaps one that lacks the newest messages. So readNext asks the leader if
 // nothing was found: no message in its answer means that the stream has none.
-func (c *client) readNext(ctx context.Context, subject string, from uint64, batch int) (found []message, more bool, err error) {
-	found, more, err = c.readBatch(ctx, runsName, directGet{Next: subject, From: from, Batch: batch})
+func (c *client) readNext(ctx context.Context, stream, subject string, from uint64, batch int) (found []message, more bool, err error) {
+	found, more, err = c.readBatch(ctx, stream, directGet{Next: subject, From: from, Batch: batch})
 	if err != nil || len(found) > 0 || !c.clustered {
 		return found, more, err
 	}
-	m, err := c.readFromLeader(ctx, runsName, directGet{Next: subject, From: max(from, 1)})
+	m, err := c.readFromLeader(ctx, stream, directGet{Next: subject, From: max(from, 1)})
 	if err != nil || m == nil {
 		return nil, false, err
 	}
@@ -400,6 +400,21 @@ func (c *client) readLastOfEach(ctx context.Context, stream string, subjects []s
 	return bySubject, nil
 }
 
+// readLastOfAll does the same, and asks the leader of a cluster for what the server that answered lacks.
+func (c *client) readLastOfAll(ctx context.Context, stream string, subjects []string) (map[string]message, error) {
+	bySubject, err := c.readLastOfEach(ctx, stream, subjects)
+	for _, subject := range subjects {
+		if _, have := bySubject[subject]; have || err != nil || !c.clustered {
+			continue
+		}
+		var m *message
+		if m, err = c.readLastFromLeader(ctx, stream, subject); m != nil {
+			bySubject[subject] = *m
+		}
+	}
+	return bySubject, err
+}
+
 // unavailableError wraps an error of the connection or the server. A caller only needs to know that
 // the log did not answer.
 func unavailableError(attempted string, err error) error {
@@ -408,7 +423,7 @@ func unavailableError(attempted string, err error) error {
 
 // readInputs reads the inputs of a run after a position.
 func (c *client) readInputs(ctx context.Context, id string, after int64) ([]event.Input, error) {
-	found, _, err := c.readNext(ctx, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
+	found, _, err := c.readNext(ctx, runsName, runSubject(id, inputToken+".*"), uint64(after)+1, maxBatch)
 	if err != nil {
 		return nil, err
 	}

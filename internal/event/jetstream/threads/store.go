@@ -107,11 +107,11 @@ type Store struct {
 	mu         sync.Mutex // guards the fields below
 	index      threadindex.Index
 	listed     *threadindex.Index // what index was before Load, until Load has read all heads; otherwise nil
-	heads      map[string]head   // by key, those in the index
-	tombstones map[string]string // incarnations of deleted threads, by key, whose turns are to be removed once more
-	read       uint64            // the pos up to which this process knows the stream of heads
-	written    map[uint64]bool   // the pos after read that this process has written
-	turnsBytes int64             // of the stream of turns at the last check, and what this process added since
+	heads      map[string]head    // by key, those in the index
+	tombstones map[string]string  // incarnations of deleted threads, by key, whose turns are to be removed once more
+	read       uint64             // the pos up to which this process knows the stream of heads
+	written    map[uint64]bool    // the pos after read that this process has written
+	turnsBytes int64              // of the stream of turns at the last check, and what this process added since
 	turnsLimit int64
 }
 
