@@ -209,7 +209,11 @@ func (l *Log) releaseKey(ctx context.Context, id, subject string) error {
 	if json.Unmarshal(m.data, &k) != nil || k.Run != id {
 		return nil
 	}
-	return purgeSubject(ctx, l.indexStream, subject)
+	// Not the subject: another run may have taken the key over since it was read.
+	if err := deleteMessage(ctx, l.indexStream, m.pos); !errors.Is(err, event.ErrFenced) {
+		return err
+	}
+	return nil
 }
 
 // writeTombstone replaces the record of a run by one that has little more than the owner. The

@@ -13,7 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -144,4 +147,46 @@ func TestKeyOfAKilledCreatorIsFreeAfterALease(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d kills; %d runs created again; a key was blocked for %s at most, with a lease of %s", kills, created, longest.Round(time.Millisecond), lease)
+}
+
+// A run whose retention has passed is deleted while another one takes its key over. The key of the new run must stay, or
+// the repetition of its request would start a third run.
+func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	proxy := eventtest.StartProxy(t, url)
+	deleter := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
+	const runs = 10
+	old, next := func(i int) string { return fmt.Sprintf("run_old_%d", i) }, func(i int) string { return fmt.Sprintf("run_next_%d", i) }
+	for i := range runs {
+		if err := deleter.Create(t.Context(), event.Run{ID: old(i), Owner: ada, Key: fmt.Sprint(i), Created: deleter.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		appendEvent(t, deleter, old(i), event.FinalAnswer{})
+	}
+	log := openLog(t, jetstream.Options{URL: url, Lease: lease, Retention: time.Nanosecond})
+	read := make(chan *nats.Msg, runs)
+	if _, err := connect(t, url).ChanSubscribe("$JS.API.DIRECT.GET.ANSWERD_INDEX.answerd.key.*", read); err != nil {
+		t.Fatal(err)
+	}
+	for i := range runs {
+		deleted := make(chan error, 1)
+		go func() { deleted <- deleter.Delete(context.Background(), old(i)) }()
+		<-read // the deletion has read the key, or is about to
+		proxy.Stop()
+		if err := log.Create(t.Context(), event.Run{ID: next(i), Owner: ada, Key: fmt.Sprint(i), Created: log.Now()}); err != nil {
+			t.Fatalf("Create with the key of an expired run = %v, want no error", err)
+		}
+		appendEvent(t, log, next(i), event.Start{})
+		proxy.Resume()
+		if err := <-deleted; err != nil {
+			t.Fatal(err)
+		}
+		if run, err := log.RunByKey(t.Context(), ada, fmt.Sprint(i)); err != nil || run.ID != next(i) {
+			t.Errorf("RunByKey = %q, %v, want %q", run.ID, err, next(i))
+		}
+		for len(read) > 0 {
+			<-read
+		}
+	}
 }
