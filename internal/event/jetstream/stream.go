@@ -171,7 +171,7 @@ func (l *Log) threadsServer() threads.Server {
 			}
 			return int64(info.State.Bytes), info.Config.MaxBytes, nil
 		},
-		DiskFull: l.diskFull.Load, IsFull: isFull, Now: l.Now, MaxPart: l.maxPart, Clustered: l.clustered,
+		DiskFull: l.diskFull.Load, IsFull: isFull, Now: l.Now, MaxPart: l.maxPart, Clustered: l.clustered, Alone: l.embedded != nil,
 	}
 }
 

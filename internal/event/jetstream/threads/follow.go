@@ -26,7 +26,7 @@ func (s *Store) Load(ctx context.Context) error {
 	s.read = 0
 	clear(s.written) // poll reads these heads again
 	s.mu.Unlock()
-	if _, _, err := s.usage(ctx, TurnsStream); err != nil {
+	if _, _, err := s.readExcess(ctx); err != nil {
 		return err
 	}
 	if err := s.poll(ctx); err != nil {

@@ -30,22 +30,30 @@ func (s *Store) Expire(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := s.makeSpace(ctx)
+	_, err := s.makeSpace(ctx, false)
 	return err
 }
 
-// countAdded counts n bytes that are about to be added to the turns. It requests makeSpace when the
-// stream is filled to 80 %, as far as this process knows, and calls it at 90 %: a full stream would drop
-// its oldest turns, of whichever thread.
-func (s *Store) countAdded(ctx context.Context, n int) {
+// usage has the bytes of a stream at the last check, with what this process added since, and its limit.
+type usage struct{ bytes, limit int64 }
+
+// messageOverhead estimates the bytes that a message needs in a stream besides its data.
+const messageOverhead = 128
+
+// countAdded counts n bytes that are about to be added to a stream. It requests makeSpace when the stream
+// is filled to 80 %, as far as this process knows, and calls it at 90 %: a full stream of turns would drop
+// its oldest ones, of whichever thread, and a full one of heads would refuse new threads.
+func (s *Store) countAdded(ctx context.Context, stream string, n int) {
 	s.mu.Lock()
-	s.turnsBytes += int64(n)
-	used, limit := s.turnsBytes, s.turnsLimit
+	used := s.used[stream]
+	used.bytes += int64(n)
+	s.used[stream] = used
 	s.mu.Unlock()
 	switch {
-	case used > limit/10*9:
-		_, _ = s.makeSpace(ctx) // if it fails, the stream drops its oldest turns
-	case used > limit/10*8:
+	case used.limit == 0: // it was not read yet
+	case used.bytes > used.limit/10*9:
+		_, _ = s.makeSpace(ctx, false) // if it fails, the append finds out
+	case used.bytes > used.limit/10*8:
 		select {
 		case s.spaceNow <- struct{}{}:
 		default: // a request is pending
@@ -54,23 +62,32 @@ func (s *Store) countAdded(ctx context.Context, n int) {
 }
 
 // makeSpace deletes threads while one of the streams is filled to 80 %, and reports whether it deleted
-// some.
-func (s *Store) makeSpace(ctx context.Context) (deleted bool, err error) {
+// some. It deletes those with an active run only if a stream is full. Of several callers one works, and the
+// others find that there is space.
+func (s *Store) makeSpace(ctx context.Context, full bool) (deleted bool, err error) {
+	s.spacing.Lock()
+	defer s.spacing.Unlock()
 	for {
-		batch, dropped := s.dropOrder(max(minDropBatch, s.count()/100)), false
+		heads, turns, err := s.readExcess(ctx)
+		if err != nil || heads <= 0 && turns <= 0 {
+			return deleted, err
+		}
+		batch := s.dropOrder(max(minDropBatch, s.count()/100))
+		if len(batch) == 0 || batch[0].Active != "" && !full {
+			return deleted, nil
+		}
+		// Until this should be enough; then the server is asked again.
 		for _, h := range batch {
-			if short, err := s.isSpaceShort(ctx); err != nil || !short {
-				return deleted || dropped, err
-			}
 			done, err := s.drop(ctx, h)
 			if err != nil {
 				return deleted, err
 			}
-			dropped = dropped || done
-		}
-		deleted = deleted || dropped
-		if len(batch) == 0 {
-			return deleted, nil
+			deleted = deleted || done
+			heads -= headOverhead
+			turns -= h.Bytes
+			if heads <= 0 && turns <= 0 {
+				break
+			}
 		}
 	}
 }
@@ -86,26 +103,21 @@ func (s *Store) count() int {
 	return len(s.heads)
 }
 
-// isSpaceShort reports whether one of the streams is filled to 80 %.
-func (s *Store) isSpaceShort(ctx context.Context) (bool, error) {
-	for _, stream := range []string{HeadsStream, TurnsStream} {
-		has, limit, err := s.usage(ctx, stream)
-		if err != nil || has > limit/10*8 {
-			return err == nil, err
+// readExcess returns by how many bytes the heads and the turns exceed 80 % of the limits of their streams, and
+// remembers how full the streams are.
+func (s *Store) readExcess(ctx context.Context) (heads, turns int64, err error) {
+	var excess [2]int64
+	for i, stream := range []string{HeadsStream, TurnsStream} {
+		bytes, limit, err := s.server.Usage(ctx, stream)
+		if err != nil {
+			return 0, 0, err
 		}
-	}
-	return false, nil
-}
-
-// usage returns the bytes that a stream has and may have, and remembers those of the turns.
-func (s *Store) usage(ctx context.Context, stream string) (has, limit int64, err error) {
-	has, limit, err = s.server.Usage(ctx, stream)
-	if err == nil && stream == TurnsStream {
 		s.mu.Lock()
-		s.turnsBytes, s.turnsLimit = has, limit
+		s.used[stream] = usage{bytes, limit}
 		s.mu.Unlock()
+		excess[i] = bytes - limit/10*8
 	}
-	return has, limit, err
+	return excess[0], excess[1], nil
 }
 
 // drop deletes a thread to make space. If h is not its head any more, drop reads the newest one.

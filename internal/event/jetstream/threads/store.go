@@ -81,6 +81,8 @@ type Server struct {
 	MaxPart int
 	// Clustered says that servers other than the leader answer some requests.
 	Clustered bool
+	// Alone says that no other process uses the streams, as those on disk.
+	Alone bool
 }
 
 // Streams returns the configurations of the streams, for a log of maxBytes. Heads may use a sixteenth of
@@ -103,6 +105,7 @@ type Store struct {
 	retention time.Duration
 	logger    *slog.Logger
 	spaceNow  chan struct{} // signals that space may be short
+	spacing   sync.Mutex    // held by makeSpace; taken before mu
 
 	mu         sync.Mutex // guards the fields below
 	index      threadindex.Index
@@ -111,8 +114,7 @@ type Store struct {
 	tombstones map[string]string  // incarnations of deleted threads, by key, whose turns are to be removed once more
 	read       uint64             // the pos up to which this process knows the stream of heads
 	written    map[uint64]bool    // the pos after read that this process has written
-	turnsBytes int64              // of the stream of turns at the last check, and what this process added since
-	turnsLimit int64
+	used       map[string]usage   // by stream
 }
 
 // New returns a Store, which lists nothing before Load.
@@ -122,7 +124,7 @@ func New(server Server, retention time.Duration, logger *slog.Logger) *Store {
 	}
 	return &Store{
 		server: server, retention: retention, logger: logger, spaceNow: make(chan struct{}, 1),
-		heads: make(map[string]head), tombstones: make(map[string]string), written: make(map[uint64]bool),
+		heads: make(map[string]head), tombstones: make(map[string]string), written: make(map[uint64]bool), used: make(map[string]usage),
 	}
 }
 

@@ -103,7 +103,10 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 	if err != nil {
 		return false, fmt.Errorf("encode a thread: %w", err)
 	}
-	for {
+	if before.pos == 0 {
+		s.countAdded(ctx, HeadsStream, len(body)+messageOverhead)
+	}
+	for tries := 0; ; tries++ {
 		m := nats.NewMsg(headPrefix + after.key())
 		m.Data = body
 		m.Header.Set(writerHeader, rand.Text())
@@ -111,7 +114,8 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 		if !s.server.IsFull(err) {
 			break
 		}
-		if freed, spaceErr := s.makeSpace(ctx); spaceErr != nil || !freed {
+		freed, spaceErr := s.makeSpace(ctx, true)
+		if spaceErr != nil || !freed && tries > 0 { // at first, another caller may have made the space
 			return false, err
 		}
 	}
@@ -189,7 +193,8 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 }
 
 // deleteHead replaces a head by a tombstone and removes the turns. It reports false if h is not the
-// thread's head any more.
+// thread's head any more. Without other processes, who learn of the deletion by the tombstone, it just removes the
+// head: a tombstone would need space for some time, of which there may be none.
 func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
 	if err != nil {
@@ -199,11 +204,13 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	msg := nats.NewMsg(headPrefix + key)
 	msg.Data = body
 	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
-	_, err = s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
-	deleted := false
-	if s.server.IsFull(err) { // an account accepts not even smaller messages
+	deleted := s.server.Alone
+	if !deleted {
+		_, err = s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
+		deleted = s.server.IsFull(err) // an account accepts not even smaller messages
+	}
+	if deleted {
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
-		deleted = true
 	}
 	switch {
 	case errors.Is(err, event.ErrFenced), errors.Is(err, event.ErrGone):
@@ -211,14 +218,16 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	case err != nil:
 		return false, err
 	}
-	s.mu.Lock()
-	s.tombstones[key] = h.Incarnation
-	s.mu.Unlock()
+	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
+		s.mu.Lock()
+		s.tombstones[key] = h.Incarnation
+		s.mu.Unlock()
+	}
 	s.forget(key, h.pos)
 	if err := s.server.Purge(ctx, TurnsStream, turnSubject(key, h.Incarnation, ">")); err != nil {
 		return true, err
 	}
-	if deleted { // now there is space for the tombstone, by which other processes learn of the deletion
+	if deleted && !s.server.Alone { // now there is space for the tombstone
 		_, _ = s.server.PublishRemoval(ctx, HeadsStream, msg, 0)
 	}
 	return true, nil

@@ -81,7 +81,7 @@ func (s *Store) ended(ctx context.Context, h head, run string, data []byte) (aft
 		after.Active = ""
 		return after, nil
 	}
-	s.countAdded(ctx, len(data))
+	s.countAdded(ctx, TurnsStream, len(data))
 	by, size, err := s.storeTurn(ctx, h, run, data)
 	if err != nil {
 		return after, err
