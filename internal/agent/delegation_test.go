@@ -327,6 +327,34 @@ func TestTurnAsksFewAgents(t *testing.T) {
 	}
 }
 
+// Endpoints refuse two tools with one name, and a caller cannot replace a tool of the operator.
+func TestCallersToolDoesNotReplaceOneThatAsksAnAgent(t *testing.T) {
+	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+		"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")), "b": llmtest.Turns(llmtest.Says("It is 3.")),
+	}), agents(t, family))
+	request := agent.Request{ClientTools: []agent.ClientTool{clientTool("ask_b"), clientTool("mine")}, ToolChoice: agent.ToolRequired, ForcedTool: "ask_b"}
+	events := h.Events(t, h.StartRun(t, request).ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "b says 3." {
+		t.Errorf("answer: got %q (%s), want that of the agent", end.Answer, end.FinishReason)
+	}
+	offered := make(map[string]int)
+	for _, tool := range h.Model.Requests()[0].Tools {
+		offered[tool.Function.Name]++
+	}
+	if offered["ask_b"] != 1 || offered["mine"] != 1 {
+		t.Errorf("offered %v, want ask_b and mine once each", offered)
+	}
+}
+
+// The model is offered the tools that ask agents, so a caller may require the call of one.
+func TestCallOfToolThatAsksAnAgentMayBeRequired(t *testing.T) {
+	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+	}), agents(t, family))
+	events := h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "ask_b"}).ID)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+}
+
 // familyRecordingLog is a recordingLog of a run and its children.
 type familyRecordingLog struct {
 	*recordingLog

@@ -103,7 +103,8 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 			return fmt.Errorf("the schema of the answer cannot be used: %w", err)
 		}
 	}
-	l.clientTools, l.askTools = req.clientTools(l.catalog, l.search), l.agent.askTools(l.run.caller, req)
+	l.askTools = l.agent.askTools(l.run.caller, req)
+	l.clientTools = req.clientTools(l.catalog, l.search, l.askTools)
 	l.updateOffered()
 
 	l.callIDs, l.requestCallIDs = make(map[string]bool), make(map[string]bool)

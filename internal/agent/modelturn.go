@@ -482,7 +482,7 @@ func (l *loop) fitTools(ctx context.Context) (err error) {
 			}
 		}
 		l.search.Offer(called...)
-		l.clientTools = l.run.req.clientTools(l.catalog, l.search)
+		l.clientTools = l.run.req.clientTools(l.catalog, l.search, l.askTools)
 		l.messages[0].Text, err = l.systemPrompt(ctx, []catalog.Tool{l.search.Tool})
 	}
 	l.search.Fit(l.window.Size())

@@ -233,14 +233,16 @@ func IsToolName(s string) bool {
 }
 
 // clientTools returns the caller's tools that the model is offered. If a tool of the operator
-// has the same name, the caller's tool is dropped: a caller cannot replace an operator's tool.
-func (r Request) clientTools(ours *toolCatalog, search *toolsearch.Search) []llm.Tool {
+// has the same name, the caller's tool is dropped: a caller cannot replace an operator's tool, and
+// endpoints refuse two tools with one name. asks are the tools that ask other agents.
+func (r Request) clientTools(ours *toolCatalog, search *toolsearch.Search, asks []askTool) []llm.Tool {
 	if r.ToolChoice == ToolNone {
 		return nil
 	}
 	var out []llm.Tool
 	for _, t := range r.ClientTools {
 		_, taken := ours.ByName[t.Name]
+		taken = taken || slices.ContainsFunc(asks, func(ask askTool) bool { return ask.Name == t.Name })
 		if !taken && (search == nil || t.Name != search.Tool.Name) {
 			out = append(out, t)
 		}

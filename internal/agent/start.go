@@ -441,15 +441,17 @@ func (a *Agent) validateRequiredTool(ctx context.Context, caller auth.Identity, 
 		return nil
 	}
 	all := request.as.catalogs.catalogFor(a.ToolsFor(ctx, caller), request)
+	asks := a.askTools(caller, request)
 	if request.ForcedTool == "" {
-		if len(all.Tools) == 0 && len(request.ClientTools) == 0 && len(a.askTools(caller, request)) == 0 {
+		if len(all.Tools) == 0 && len(request.ClientTools) == 0 && len(asks) == 0 {
 			return &InvalidError{"/tool_choice", "no tool can be called"}
 		}
 		return nil
 	}
 	_, ours := all.ByName[request.ForcedTool]
+	asksAgent := slices.ContainsFunc(asks, func(t askTool) bool { return t.Name == request.ForcedTool })
 	named := func(t ClientTool) bool { return t.Name == request.ForcedTool }
-	if ours || slices.ContainsFunc(request.clientTools(all, nil), named) {
+	if ours || asksAgent || slices.ContainsFunc(request.clientTools(all, nil, asks), named) {
 		return nil
 	}
 	return &InvalidError{"/tool_choice", "there is no tool of this name"}
