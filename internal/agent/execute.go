@@ -41,6 +41,7 @@ func (a *Agent) executeRun(r *run, lost error) {
 	}
 	ctx = r.clock.Start(ctx, seconds, r.out, r.runGuarded)
 	defer r.clock.Stop()
+	r.suspension.restore()
 	l := &loop{agent: a, run: r, started: started, replayed: r.replayed}
 	end, err := event.Body(nil), lost
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/webhook/webhooktest"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -403,4 +404,62 @@ func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
 		}
 		_ = tools.Close()
 	})
+}
+
+// suspendedLog returns the log of a process that died when its run waited for the approval of add. The budget is used
+// up by then, so echo waits for add.
+func suspendedLog(t *testing.T, b agent.Budget) (log event.Log, run event.Run, approver *agenttest.Fixture) {
+	t.Helper()
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
+	h := agenttest.NewFixture(t, addsAndEchoes(), durable(origin), guarded("add"))
+	run = h.StartRun(t, agent.Request{Interactive: true, Background: true, Budget: b})
+	suspended(t, h, run.ID, 1)
+	operations := origin.history()
+	n := slices.IndexFunc(operations, func(o operation) bool { return o.what == "suspended" })
+	return origin.diedAfter(t, run, n+1), run, h
+}
+
+func addsAndEchoes() llmtest.Script {
+	return llmtest.Turns(llmtest.Calls(onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done."))
+}
+
+// A call that waited for another one may end in the next process before anybody has answered, because a hook or the
+// rules say so. No event may follow suspended, so its outcome waits for the answer.
+func TestCallThatEndsInASuspendedRunWaitsForTheAnswer(t *testing.T) {
+	log, run, first := suspendedLog(t, agent.Budget{ToolCalls: 1})
+	heard := make(chan struct{}, 10)
+	h, _ := watched(t, addsAndEchoes(), func(q webhooktest.Question) string {
+		if q.Tool != "echo" {
+			return `{}`
+		}
+		heard <- struct{}{}
+		return `{"content":"No."}`
+	}, durable(log), guarded("add"), with(first))
+	<-heard
+	fillResult(t, h, run.ID, agent.Input{ID: suspended(t, h, run.ID, 1)[0].ID, Approved: new(true)})
+	events := h.Events(t, run.ID)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); texts(end.Metadata.ToolResults) != `{"sum":3} "No."` {
+		t.Errorf(`results %s, want {"sum":3} "No."`, texts(end.Metadata.ToolResults))
+	}
+	oneEndingPerCall(t, events)
+}
+
+// The time of a run that waits for a person does not pass while another process prepares to ask again.
+func TestTimeOfASuspendedRunDoesNotPassDuringATakeover(t *testing.T) {
+	t.Parallel()
+	log, run, first := suspendedLog(t, agent.Budget{Seconds: 3})
+	replied := make(chan struct{})
+	h, _ := watched(t, addsAndEchoes(), func(q webhooktest.Question) string {
+		if q.Tool == "add" && q.Hook == "pre_tool_call" {
+			<-time.After(2600 * time.Millisecond) // the time for tools ends after 2.4 s
+			close(replied)
+		}
+		return `{}`
+	}, durable(log), guarded("add"), with(first))
+	<-replied
+	i := suspended(t, h, run.ID, 1)[0]
+	fillResult(t, h, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); end.FinishReason != "stop" {
+		t.Errorf("finish reason %q, want stop", end.FinishReason)
+	}
 }

@@ -336,11 +336,7 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 		if err := l.agent.Log.AddInput(ctx, l.run.ID, rec.ID, closedInput); err != nil && !errors.Is(err, event.ErrDuplicateInput) {
 			return err
 		}
-		withdrawn := newInterrupt(rec).resolvedEvent(resolution{unanswered: errWithdrawn})
-		if err := l.run.awaitOrder(ctx, withdrawn); err != nil {
-			return err
-		}
-		if err := l.run.out.Append(ctx, withdrawn); err != nil {
+		if err := l.run.suspension.withdrawRestored(ctx, rec); err != nil {
 			return err
 		}
 	}

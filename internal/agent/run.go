@@ -142,6 +142,40 @@ func (r *run) writeParts(ctx context.Context, data []byte, words ...any) error {
 	return nil
 }
 
+// keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
+// before events that close something: these are appended even if the run's context has ended, but not by a
+// process that has given the run up.
+func (r *run) keptContext() (kept context.Context, stop func()) {
+	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
+	unhook := context.AfterFunc(r.ctx, func() {
+		if r.relinquished() != nil {
+			cancel()
+		}
+	})
+	return kept, func() { unhook(); cancel() }
+}
+
+// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
+func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
+	if r.agent.Repeat == nil {
+		return nil
+	}
+	kept, stop := r.keptContext()
+	defer stop()
+	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
+}
+
+// AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
+func (a *Agent) AdvanceClock(run string, used time.Duration) {
+	a.mu.Lock()
+	r := a.active[run]
+	a.mu.Unlock()
+	if r != nil {
+		r.clock.Advance(used)
+		_ = r.suspension.recheck() // an error of the log ends the run at its next event
+	}
+}
+
 // isActive reports whether this process executes a run.
 func (a *Agent) isActive(id string) bool {
 	a.mu.Lock()

@@ -200,6 +200,7 @@ func (s *suspension) recordUnanswered(ctx context.Context, i *interrupt, res res
 	if err := s.run.out.Append(ctx, i.Body()); err != nil {
 		return err
 	}
+	s.resumeLocked()
 	return s.run.out.Append(ctx, i.resolvedEvent(res))
 }
 
@@ -260,7 +261,7 @@ func (s *suspension) removeOpenLocked(i *interrupt) {
 // are about to be withdrawn. The clock is paused before the event is appended: the time that the log takes is
 // not the run's, and a milestone that came between the two could not be appended after suspended.
 func (s *suspension) suspendIfBlockedLocked() error {
-	if s.resumed != nil || len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
+	if len(s.inFlight) == 0 || len(s.open) == 0 || s.turnCtx.Err() != nil {
 		return nil
 	}
 	waiting := make(map[string]bool, len(s.open))
@@ -273,20 +274,18 @@ func (s *suspension) suspendIfBlockedLocked() error {
 			return nil
 		}
 	}
-	if repeat := s.run.agent.Repeat; repeat != nil {
-		if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
-			return nil
+	if s.resumed == nil {
+		if repeat := s.run.agent.Repeat; repeat != nil {
+			if suspends, ok := repeat.Suspends(s.run.ID); ok && !suspends {
+				return nil
+			}
 		}
-	}
-	s.run.clock.Pause()
-	if !s.run.out.Suspended() { // after a takeover, the log may have the event already
+		s.pauseLocked()
 		if err := s.run.out.Append(context.WithoutCancel(s.turnCtx), event.Suspended{Interrupts: all}); err != nil {
-			s.run.clock.Resume()
+			s.resumeLocked()
 			return err
 		}
 	}
-	s.resumed = make(chan struct{})
-	s.isSuspended.Store(true)
 	s.run.memory.HoldOnly()
 	s.run.agent.signalIdle() // Drain does not wait for suspended runs
 	if s.canParkLocked() {
@@ -316,8 +315,8 @@ func (s *suspension) endNotification(i *interrupt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i.notifying = false
-	if s.resumed != nil && s.turnCtx.Err() == nil && s.canParkLocked() {
-		s.run.relinquish(errParked)
+	if s.resumed != nil {
+		_ = s.suspendIfBlockedLocked() // it appends nothing, since the run is suspended
 	}
 }
 
@@ -361,6 +360,66 @@ func (s *suspension) openIDs() map[string]bool {
 	return ids
 }
 
+// restore makes a run that another process has suspended count as suspended, until one of its questions is resolved
+// or another one is asked. Its time must not pass while this process prepares to ask the questions again.
+func (s *suspension) restore() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run.out.Suspended() {
+		s.pauseLocked()
+	}
+}
+
+// pauseLocked begins the suspension and pauses the clock.
+func (s *suspension) pauseLocked() {
+	s.run.clock.Pause()
+	s.resumed = make(chan struct{})
+	s.isSuspended.Store(true)
+}
+
+// appendOutcome appends the outcome of a call. In a run that another process has suspended, a call may end although
+// nobody has answered: the rules or a hook may refuse here what waited for an earlier call there. No event may follow
+// suspended, so the call waits for the answer too, and meanwhile the run may be parked.
+func (s *suspension) appendOutcome(ctx context.Context, callID string, ended event.Body) error {
+	for {
+		err := s.run.out.Append(context.WithoutCancel(ctx), ended)
+		if !errors.Is(err, event.ErrSuspended) {
+			return err
+		}
+		s.mu.Lock()
+		resumed := s.resumed
+		s.inFlight[callID] = true
+		err = s.suspendIfBlockedLocked()
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if resumed == nil {
+			continue // it was resumed just now
+		}
+		select {
+		case <-resumed:
+		case <-s.run.ctx.Done():
+			return context.Cause(s.run.ctx)
+		}
+	}
+}
+
+// withdrawRestored appends that a question of another process is withdrawn, which was not opened again here.
+func (s *suspension) withdrawRestored(ctx context.Context, rec event.Interrupt) error {
+	withdrawn := newInterrupt(rec).resolvedEvent(resolution{unanswered: errWithdrawn})
+	if err := s.run.awaitOrder(ctx, withdrawn); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.run.out.Append(ctx, withdrawn); err != nil {
+		return err
+	}
+	s.resumeLocked()
+	return nil
+}
+
 // resumeLocked ends the suspension. The caller has appended the event that reports it.
 func (s *suspension) resumeLocked() {
 	if s.resumed != nil {
@@ -400,29 +459,6 @@ func (a *Agent) wakeParent(child *run, id string) {
 	}
 }
 
-// keptContext returns a context that ends when another process continues the run, or with stop. It is for waits
-// before events that close something: these are appended even if the run's context has ended, but not by a
-// process that has given the run up.
-func (r *run) keptContext() (kept context.Context, stop func()) {
-	kept, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
-	unhook := context.AfterFunc(r.ctx, func() {
-		if r.relinquished() != nil {
-			cancel()
-		}
-	})
-	return kept, func() { unhook(); cancel() }
-}
-
-// awaitOrder waits for the turn of an event, if the run repeats a recorded one.
-func (r *run) awaitOrder(ctx context.Context, b event.Body) error {
-	if r.agent.Repeat == nil {
-		return nil
-	}
-	kept, stop := r.keptContext()
-	defer stop()
-	return r.agent.Repeat.Order(ctx, kept, r.ID, b)
-}
-
 // awaitCharge waits until a call is charged, if the run repeats a recorded one. Meanwhile the call counts as
 // waiting, so that the run can be suspended.
 func (r *run) awaitCharge(callID, child string) error {
@@ -436,15 +472,4 @@ func (r *run) awaitCharge(callID, child string) error {
 	defer stop()
 	r.agent.Repeat.Charge(kept, r.ID, callID, child)
 	return r.suspension.hold(callID, false)
-}
-
-// AdvanceClock lets the time of a run that is executed here reach used (recorded.Inputs).
-func (a *Agent) AdvanceClock(run string, used time.Duration) {
-	a.mu.Lock()
-	r := a.active[run]
-	a.mu.Unlock()
-	if r != nil {
-		r.clock.Advance(used)
-		_ = r.suspension.recheck() // an error of the log ends the run at its next event
-	}
 }

@@ -163,7 +163,7 @@ func (l *loop) runCall(ctx context.Context, c *call, index int, refusal string) 
 	if err := l.run.awaitOrder(ctx, ended); err != nil {
 		return callOutcome{}, err
 	}
-	err = l.run.out.Append(context.WithoutCancel(ctx), ended)
+	err = l.run.suspension.appendOutcome(ctx, c.CallID, ended)
 	if err == nil && outcome.abort != nil {
 		err = outcome.abort
 	}
