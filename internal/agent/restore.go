@@ -339,6 +339,7 @@ func (l *loop) withdrawQuestions(ctx context.Context, c *replay.Call, keep ...st
 		if err := l.run.suspension.withdrawRestored(ctx, rec); err != nil {
 			return err
 		}
+		l.agent.wakeParent(l.run, rec.ID) // which may ask the same question, and would wait until it expires
 	}
 	return nil
 }

@@ -1,0 +1,61 @@
+package agent_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/event"
+	"answerd/internal/event/memory"
+	"answerd/internal/llm/llmtest"
+)
+
+// losableLog is a log whose process can lose the job of a run to another one.
+type losableLog struct {
+	*memory.Log
+
+	mu   sync.Mutex // guards jobs
+	jobs map[string]losableJob
+}
+
+type losableJob struct {
+	event.Job
+	lost chan struct{}
+}
+
+func (j losableJob) Lost() <-chan struct{} { return j.lost }
+
+func (l *losableLog) CreateJob(ctx context.Context, run string, request []byte) (event.Job, error) {
+	job, err := l.Log.CreateJob(ctx, run, request)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.jobs[run] = losableJob{job, make(chan struct{})}
+	return l.jobs[run], err
+}
+
+func (l *losableLog) loseJob(run string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.jobs[run].lost)
+}
+
+// The process of a child dies while a server keeps a request open for an answer, and that of its parent does not. The
+// next process of the child withdraws the question. The parent, which asks it too, goes on with the child at once.
+func TestQuestionThatAChildWithdrawsEndsInItsParent(t *testing.T) {
+	log := &losableLog{Log: memory.New(memory.Options{}), jobs: make(map[string]losableJob)}
+	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")),
+		"b": llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Unknown.")),
+	}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable, o.InputTimeout = log, true, time.Minute }))
+	run := h.StartRun(t, agent.Request{Interactive: true, Background: true})
+	i := suspended(t, h, run.ID, 1)[0]
+	log.loseJob(i.ChildRunID)
+	events := h.Events(t, run.ID)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	if at := events[len(events)-1].Time; at >= i.ExpiresAt {
+		t.Errorf("the parent ended %d ms after the question had expired, want it to end before", at-i.ExpiresAt)
+	}
+}
