@@ -87,7 +87,9 @@ func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Resu
 		return nil, exec.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
 	}
 	child := &childRun{loop: l, exec: exec}
-	if err := child.open(ctx, args.Question); err != nil {
+	if err := child.open(ctx, args.Question); err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
+		return nil, exec.canceledFailure(ctx)
+	} else if err != nil {
 		return nil, err
 	}
 	defer l.run.suspension.awaitsChild(child.id, false)

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,5 +58,29 @@ func TestQuestionThatAChildWithdrawsEndsInItsParent(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if at := events[len(events)-1].Time; at >= i.ExpiresAt {
 		t.Errorf("the parent ended %d ms after the question had expired, want it to end before", at-i.ExpiresAt)
+	}
+}
+
+// slowNotes is a log that stores no note of a child before the context ends.
+type slowNotes struct{ event.Log }
+
+func (l slowNotes) AddNote(ctx context.Context, run string, note []byte) error {
+	if strings.HasPrefix(string(note), "child ") {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return l.Log.AddNote(ctx, run, note)
+}
+
+// If the time for tools ends while a child begins, only the call fails, and the model still sums up.
+func TestTimeForToolsMayEndWhileAChildBegins(t *testing.T) {
+	t.Parallel()
+	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+	}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = slowNotes{newMemoryLog()}, true }))
+	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 3}}).ID)
+	failed := agenttest.EventsOf[event.ToolError](events)
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || len(failed) != 1 || failed[0].Kind != "cancelled" {
+		t.Errorf("answer %q and failures %+v, want Done. and one call that was cancelled", end.Answer, failed)
 	}
 }
