@@ -82,14 +82,10 @@ func (l *loop) askLimits(calls []*call) []string {
 
 // askAgent executes a call that asks another agent.
 func (l *loop) askAgent(ctx context.Context, exec *toolExecution) (*content.Result, error) {
-	var args struct{ Question string }
-	if json.Unmarshal(exec.args, &args) != nil || strings.TrimSpace(args.Question) == "" {
-		return nil, exec.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
-	}
 	child := &childRun{loop: l, exec: exec}
-	if err := child.open(ctx, args.Question); err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
+	if err := child.open(ctx); err != nil && ctx.Err() != nil && l.run.relinquished() == nil {
 		return nil, exec.canceledFailure(ctx)
-	} else if err != nil {
+	} else if err != nil || exec.hookResult != nil {
 		return nil, err
 	}
 	defer l.run.suspension.awaitsChild(child.id, false)
@@ -126,8 +122,9 @@ type childRun struct {
 	failed   chan error        // of capacity 1: the first error of these goroutines
 }
 
-// open starts the child, or finds the one that another process started.
-func (c *childRun) open(ctx context.Context, question string) error {
+// open starts the child, or finds the one that another process started. If that one never began, the hook
+// pre_tool_call is asked about the call again, since nothing has stored what it decided. Its answer may replace the child.
+func (c *childRun) open(ctx context.Context) error {
 	c.relayed, c.failed = make(map[string]bool), make(chan error, 1)
 	if known := c.exec.replayed; known.HasChild() {
 		started, err := c.awaitStart(ctx, known.Child)
@@ -140,8 +137,11 @@ func (c *childRun) open(ctx context.Context, question string) error {
 			c.exec.childID = c.id
 			return nil
 		}
+		if err := c.loop.agent.callPreHook(ctx, c.exec); err != nil || c.exec.hookResult != nil {
+			return err
+		}
 	}
-	return c.start(ctx, question)
+	return c.start(ctx)
 }
 
 // awaitStart reports whether the child with that id has begun, or begins soon. A child that was created and
@@ -196,9 +196,13 @@ func (c *childRun) newRequest(question string) Request {
 
 // start starts the child in this process. The note with its id comes first, so that a process that takes
 // over the parent cannot start a second one.
-func (c *childRun) start(ctx context.Context, question string) error {
+func (c *childRun) start(ctx context.Context) error {
 	l, exec, agent := c.loop, c.exec, c.loop.agent
-	request := c.newRequest(question)
+	var args struct{ Question string }
+	if json.Unmarshal(exec.args, &args) != nil || strings.TrimSpace(args.Question) == "" {
+		return exec.failure(mcp.InvalidArguments, `the arguments must be {"question": "…"}`)
+	}
+	request := c.newRequest(args.Question)
 	if err := agent.validateRequest(l.run.caller, &request); err != nil {
 		return exec.failure(mcp.Denied, "The agent "+exec.asks+" cannot be asked: "+err.Error()+".")
 	}

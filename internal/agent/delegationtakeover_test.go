@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -82,5 +83,46 @@ func TestTimeForToolsMayEndWhileAChildBegins(t *testing.T) {
 	failed := agenttest.EventsOf[event.ToolError](events)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || len(failed) != 1 || failed[0].Kind != "cancelled" {
 		t.Errorf("answer %q and failures %+v, want Done. and one call that was cancelled", end.Answer, failed)
+	}
+}
+
+// afterDeath returns the log of a process that died after these operations.
+func afterDeath(t *testing.T, operations []operation) event.Log {
+	t.Helper()
+	log := &replayedJobs{Log: memory.New(memory.Options{})}
+	for _, o := range operations {
+		if err := o.do(t.Context(), log); err != nil {
+			t.Fatalf("%s: %v", o.what, err)
+		}
+	}
+	for _, job := range log.jobs {
+		if err := job.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return log.Log
+}
+
+// A process dies after it has noted the id of a child and before it has created it. The child that the next process
+// starts instead is asked what the hook wants, like the first one.
+func TestHookChangesTheQuestionOfAChildThatIsStartedAgain(t *testing.T) {
+	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
+	newFixture := func(log event.Log) *agenttest.Fixture {
+		h, _ := watched(t, asAgents(map[string]llmtest.Script{
+			"a": llmtest.Turns(asksAgent("b", "a secret"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+		}), on("pre_tool_call", `{"args":{"question":"nothing"}}`), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }))
+		return h
+	}
+	first := newFixture(origin)
+	run := first.StartRun(t, agent.Request{Background: true})
+	first.Events(t, run.ID)
+	operations := origin.history()
+	noted := slices.IndexFunc(operations, func(o operation) bool { return o.what == "note child" })
+	h := newFixture(afterDeath(t, operations[:noted+1]))
+	events := h.Events(t, run.ID)
+	start := h.Events(t, childOf(t, events))[0].Body.(event.Start)
+	result := agenttest.EventsOf[event.ToolResult](events)[0]
+	if start.Question != "nothing" || string(result.Args) != `{"question":"nothing"}` {
+		t.Errorf("the child was asked %q and the result has arguments %s, want those of the hook", start.Question, result.Args)
 	}
 }
