@@ -126,3 +126,23 @@ func TestHookChangesTheQuestionOfAChildThatIsStartedAgain(t *testing.T) {
 		t.Errorf("the child was asked %q and the result has arguments %s, want those of the hook", start.Question, result.Args)
 	}
 }
+
+// A run that is given up ends without its call, so the child of the call is cancelled.
+func TestRunThatIsGivenUpCancelsItsChild(t *testing.T) {
+	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
+	newFixture := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+			"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Yes.")),
+		}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }), guarded("add"))
+	}
+	first := newFixture(origin)
+	run := first.StartRun(t, agent.Request{Background: true, Interactive: true})
+	child := suspended(t, first, run.ID, 1)[0].ChildRunID
+	operations := origin.history()
+	for range 5 {
+		operations = append(operations, operation{"note taken", func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run.ID, []byte("taken")) }})
+	}
+	h := newFixture(afterDeath(t, operations))
+	agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID))
+	agenttest.TerminalEvent[event.Cancelled](t, h.Events(t, child))
+}

@@ -292,6 +292,7 @@ func (r *run) restoreFromLog(badCheckpoint error) (err error) {
 		return fmt.Errorf("read the notes of a run: %w", err)
 	}
 	if n := replay.Crashes(notes); n >= maxCrashes {
+		r.replayed = replay.Read(events, notes, nil) // its child runs are cancelled
 		return &unrecoverableError{"The run was given up, since it was cut short too often.", fmt.Errorf("%d processes died with it", n)}
 	}
 	// The note comes before anything is done for the run. So a run that kills each process is given up, and a
