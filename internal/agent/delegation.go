@@ -217,10 +217,13 @@ func (c *childRun) start(ctx context.Context) error {
 	child.account = l.run.account
 	if !agent.registerChild(child) {
 		child.cancel(nil)
-		return errHandedOver
+		return c.handOver()
 	}
 	if err := agent.beginRun(ctx, child); err != nil {
 		agent.discardRun(child)
+		if errors.Is(err, ErrDraining) {
+			return c.handOver()
+		}
 		return fmt.Errorf("ask the agent %s: %w", exec.asks, err)
 	}
 	c.id = rec.ID
@@ -230,22 +233,11 @@ func (c *childRun) start(ctx context.Context) error {
 	return nil
 }
 
-// registerChild registers a run that needs no free slot, because its parent has one and waits. If children
-// waited for slots, parents that hold all of them would wait for their children for ever. It reports
-// false if this process is handing over its runs. A draining process accepts children, since a run that may
-// still end here could not end without them.
-func (a *Agent) registerChild(r *run) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.handedOver {
-		return false
-	}
-	slot := a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
-	r.slot = slot
-	r.memory = slot.Memory
-	a.active[r.ID] = r
-	a.runs.Add(1)
-	return true
+// handOver relinquishes the parent, since this process hands over its runs and the child cannot begin here. Drain
+// does the same, but perhaps only after the parent has failed for lack of its child.
+func (c *childRun) handOver() error {
+	c.loop.run.relinquish(errHandedOver)
+	return errHandedOver
 }
 
 // follow reads the child to its end, and returns its terminal event.

@@ -146,3 +146,57 @@ func TestRunThatIsGivenUpCancelsItsChild(t *testing.T) {
 	agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID))
 	agenttest.TerminalEvent[event.Cancelled](t, h.Events(t, child))
 }
+
+// handOverLog is a log in which a parent creates its child only after its process has begun to hand over its runs. The
+// hand-over waits for other runs until the test lets their events be stored.
+type handOverLog struct {
+	event.Log
+	appending   chan struct{} // gets an element for each append that waits for stored
+	stored      chan struct{}
+	noted, goOn chan struct{} // closed when the child is noted, and when the parent may go on
+}
+
+func (l *handOverLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {
+	if _, ok := b.(event.TextDelta); ok {
+		l.appending <- struct{}{}
+		<-l.stored
+	}
+	return l.Log.AppendAsync(ctx, run, b)
+}
+
+func (l *handOverLog) AddNote(ctx context.Context, run string, note []byte) error {
+	if strings.HasPrefix(string(note), "child ") {
+		close(l.noted)
+		<-l.goOn
+	}
+	return l.Log.AddNote(ctx, run, note)
+}
+
+// A parent that is about to start a child while its process hands over its runs is handed over too. It does not fail.
+func TestParentIsHandedOverBeforeItsChildBegins(t *testing.T) {
+	const others = 6
+	log := &handOverLog{Log: newMemoryLog(), appending: make(chan struct{}), stored: make(chan struct{}), noted: make(chan struct{}), goOn: make(chan struct{})}
+	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "e": llmtest.Turns(llmtest.Says("Yes.")),
+	}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }))
+	run := h.StartRun(t, agent.Request{Background: true})
+	<-log.noted
+	for range others {
+		h.StartRun(t, agent.Request{Background: true, Agent: "e"})
+		<-log.appending
+	}
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		leaves(h)
+	}()
+	<-h.HandingOver()
+	<-time.After(20 * time.Millisecond) // for the hand-over to reach the runs
+	close(log.goOn)
+	<-time.After(20 * time.Millisecond) // for the parent to ask for its child
+	close(log.stored)
+	<-drained
+	if r, err := log.Run(t.Context(), run.ID); err != nil || r.Status() != event.StatusRunning {
+		t.Errorf("the parent has the status %s, %v; want %s", r.Status(), err, event.StatusRunning)
+	}
+}

@@ -176,6 +176,24 @@ func (a *Agent) AdvanceClock(run string, used time.Duration) {
 	}
 }
 
+// registerChild registers a run that needs no free slot, because its parent has one and waits. If children
+// waited for slots, parents that hold all of them would wait for their children for ever. It reports
+// false if this process is handing over its runs. A draining process accepts children, since a run that may
+// still end here could not end without them.
+func (a *Agent) registerChild(r *run) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.handedOver {
+		return false
+	}
+	slot := a.gate.AcquireOverLimit(r.caller.Key(), memoryOf(r.req.size()))
+	r.slot = slot
+	r.memory = slot.Memory
+	a.active[r.ID] = r
+	a.runs.Add(1)
+	return true
+}
+
 // isActive reports whether this process executes a run.
 func (a *Agent) isActive(id string) bool {
 	a.mu.Lock()
