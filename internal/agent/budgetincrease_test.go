@@ -10,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/agenttest"
+	"answerd/internal/agent/definition"
 	"answerd/internal/auth"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
@@ -231,5 +232,27 @@ func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 				t.Errorf("told %s, want %s", got, want)
 			}
 		})
+	}
+}
+
+// A person may answer when the agent has other limits than the run has started with. The event says what the run uses.
+func TestRaisedLimitStaysWithinThatOfTheRunsAgent(t *testing.T) {
+	const file = "agents:\n- {id: a, budget: {tool_calls: %d}}\n"
+	h := agenttest.NewFixture(t, whileOffered(echoTen), agents(t, fmt.Sprintf(file, 3)))
+	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
+	i := suspended(t, h, run, 1)[0]
+	later, err := definition.Parse(fmt.Appendf(nil, file, 10), definition.Options{AnyModel: true})
+	if err == nil {
+		err = h.ReplaceAgents(later.Agents)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":8}`)})
+	events := h.Events(t, run)
+	agenttest.TerminalEvent[event.FinalAnswer](t, events)
+	resolved := agenttest.EventsOf[event.BudgetResolved](events)
+	if n := h.Tools.CallCounts()["echo"]; n != 3 || len(resolved) != 1 || resolved[0].Max != 3 {
+		t.Errorf("%d calls and %+v, want 3 and the limit 3", n, resolved)
 	}
 }

@@ -39,9 +39,10 @@ var (
 // interrupt holds a question that a run waits for its owner to answer. Its event determines
 // which answers are valid, so any process can check them.
 type interrupt struct {
-	event.Interrupt      // not changed once it is asked
-	isAsked         bool // the log has the question
-	notifying       bool // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
+	event.Interrupt         // not changed once it is asked
+	isAsked         bool    // the log has the question
+	operatorLimit   float64 // that the answer cannot exceed, if the question is about a limit; 0 means none
+	notifying       bool    // the hook interrupt has not replied yet; suspension.mu protects it once the question is asked
 
 	answer chan resolution // of capacity 1, and there is one answer at most
 }
@@ -80,7 +81,7 @@ func (i *interrupt) resolvedEvent(res resolution) event.Body {
 	case event.KindApproval:
 		return event.ApprovalResolved{Call: i.Call, InterruptID: i.ID, Approved: res.isApproved(), Reason: reason, By: res.by.Subject}
 	case event.KindBudget:
-		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: res.isApproved(), Max: res.raisedLimit(i.Max), Reason: reason, By: res.by.Subject}
+		return event.BudgetResolved{InterruptID: i.ID, Limit: i.Limit, Approved: res.isApproved(), Max: res.raisedLimit(i.Max, i.operatorLimit), Reason: reason, By: res.by.Subject}
 	}
 	return event.ElicitationResolved{Call: i.Call, InterruptID: i.ID, Action: res.elicitationAction()}
 }
@@ -104,13 +105,16 @@ func (v resolution) elicitationAction() string {
 // exactly.
 const maxRaised = 1 << 53
 
-// raisedLimit returns the limit after the answer.
-func (v resolution) raisedLimit(limit float64) float64 {
+// raisedLimit returns the limit after the answer, which is not above the operator's; 0 means that this has none.
+func (v resolution) raisedLimit(limit, operatorLimit float64) float64 {
 	if !v.isApproved() {
 		return limit
 	}
 	var args struct{ Max float64 }
 	_ = json.Unmarshal(v.Args, &args) // validateBudgetIncrease has checked it
+	if operatorLimit > 0 {
+		args.Max = min(args.Max, operatorLimit)
+	}
 	return max(args.Max, limit)
 }
 

@@ -66,6 +66,9 @@ func (l *loop) askOwnerAll(ctx context.Context, recs []event.Interrupt, resolve 
 			continue
 		}
 		open[n] = i
+		if rec.Kind == event.KindBudget {
+			i.operatorLimit = l.operatorLimit(rec.Limit)
+		}
 		l.run.inbox.expectAnswer(i)
 	}
 	if err := l.openQuestions(ctx, open); err != nil {

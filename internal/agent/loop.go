@@ -246,8 +246,14 @@ func (l *loop) checkBudget(ctx context.Context, turn int) error {
 
 // canIncrease reports whether the run's limit is below the operator's, so that it may be raised.
 func (l *loop) canIncrease(name string) bool {
-	operatorLimit := l.agent.budgetLimits(l.run.req.as).ByName()[name]
+	operatorLimit := l.operatorLimit(name)
 	return operatorLimit <= 0 || l.budget.Status(name).Max < operatorLimit
+}
+
+// operatorLimit returns the limit that nobody can raise for this run, by the definition of the agent that it started
+// with; 0 means none.
+func (l *loop) operatorLimit(name string) float64 {
+	return l.agent.budgetLimits(l.run.req.as).ByName()[name]
 }
 
 // askForIncrease asks the owner of the run for a higher limit. The caller must be between two
@@ -266,10 +272,7 @@ func (l *loop) askForIncrease(ctx context.Context, reached budget.Status) (raise
 	if err != nil || !res.isApproved() {
 		return false, err
 	}
-	limit := res.raisedLimit(reached.Max)
-	if most := l.agent.budgetLimits(l.run.req.as).ByName()[reached.Name]; most > 0 {
-		limit = max(reached.Max, min(limit, most))
-	}
+	limit := res.raisedLimit(reached.Max, l.operatorLimit(reached.Name))
 	l.budget.Raise(reached.Name, limit)
 	if reached.Name == "seconds" {
 		l.run.clock.Raise(limit, l.run.out)
