@@ -3,8 +3,6 @@ package api
 import (
 	"net/http"
 
-	"github.com/go-chi/chi/v5"
-
 	"answerd/internal/agent"
 	"answerd/internal/agent/definition"
 	"answerd/internal/api/agui"
@@ -14,7 +12,7 @@ import (
 // postAGUI serves POST /agui and POST /agui/{agent}: an AG-UI run, which starts a run of the agent or
 // resumes one.
 func (h *Handler) postAGUI(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "agent")
+	id := pathParam(r, "agent")
 	if id == definition.CapabilitiesID {
 		return methodNotAllowed(w, r)
 	}

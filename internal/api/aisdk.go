@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-chi/chi/v5"
-
 	"answerd/internal/agent"
 	"answerd/internal/api/aisdk"
 	"answerd/internal/event"
@@ -219,7 +217,7 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 
 // chatIDOf returns the chat's id from the path.
 func chatIDOf(r *http.Request) (string, error) {
-	id := chi.URLParam(r, "id")
+	id := pathParam(r, "id")
 	if !aisdk.ValidID(id) {
 		return "", newProblem("invalid_request", "The id of the chat must be 1 to 128 visible ASCII characters.")
 	}

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-
-	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/chat"
@@ -37,14 +34,9 @@ func (h *Handler) listModels(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getModel serves GET /v1/models/{model}. Some model ids contain slashes, which clients escape;
-// chi matches the escaped path if there is one. A model that the caller may not use does not exist
-// for them.
+// getModel serves GET /v1/models/{model}. A model that the caller may not use does not exist for them.
 func (h *Handler) getModel(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "model")
-	if r.URL.RawPath != "" {
-		id, _ = url.PathUnescape(id) // a malformed id is the id of no model
-	}
+	id := pathParam(r, "model")
 	models := h.availableModels(r)
 	i := slices.IndexFunc(models, func(m chat.Model) bool { return m.ID == id })
 	if i < 0 {

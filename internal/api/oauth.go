@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-
-	"github.com/go-chi/chi/v5"
 )
 
 // maxCallbackQuery bounds the query of an OAuth callback, in bytes.
@@ -41,7 +39,7 @@ func (h *Handler) oauthCallback(w http.ResponseWriter, r *http.Request) {
 
 // signOut serves DELETE /servers/{name}/sign-in: it removes the caller's tokens for an MCP server.
 func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
-	if err := h.Agent.SignOut(r.Context(), identity(r), chi.URLParam(r, "name")); err != nil {
+	if err := h.Agent.SignOut(r.Context(), identity(r), pathParam(r, "name")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -1,15 +1,19 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"io"
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent"
 	"answerd/internal/api/native"
@@ -21,6 +25,21 @@ const (
 	// maxWait bounds how long a caller can wait for a person's input.
 	maxWait = time.Hour
 )
+
+// routePath returns the path that chi matches with the routes: the escaped path if the request's differs
+// from how net/url escapes it, otherwise the unescaped path.
+func routePath(r *http.Request) string { return cmp.Or(r.URL.RawPath, r.URL.Path) }
+
+// pathParam returns a parameter of the path, unescaped. chi returns it as it is in routePath. The ids of
+// models, threads, chats and calls and the names of servers may contain characters that clients escape,
+// such as a slash.
+func pathParam(r *http.Request, name string) string {
+	value := chi.URLParam(r, name)
+	if r.URL.RawPath != "" {
+		value, _ = url.PathUnescape(value) // cannot fail: net/http refuses a path with a wrong escape
+	}
+	return value
+}
 
 // decodeRequest reads the body, decodes it with the decoder of one API format, and adds the
 // Idempotency-Key.

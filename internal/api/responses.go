@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-chi/chi/v5"
-
 	"answerd/internal/agent"
 	"answerd/internal/agent/thread"
 	"answerd/internal/api/native"
@@ -217,7 +215,7 @@ func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, s respon
 
 // getResponse serves GET /v1/responses/{response_id}, as a stream if the query has stream=true.
 func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
-	span, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err == nil {
 		err = span.checkReadable()
 	}
@@ -254,7 +252,7 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 // cancelResponse serves POST /v1/responses/{response_id}/cancel. It answers with the response as
 // it is after cancelWait, if the run has not ended by then.
 func (h *Handler) cancelResponse(w http.ResponseWriter, r *http.Request) error {
-	span, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}

@@ -13,8 +13,6 @@ import (
 	"answerd/internal/api/responses"
 	"answerd/internal/event"
 	"answerd/internal/sse"
-
-	"github.com/go-chi/chi/v5"
 )
 
 // responseSpan is the part of a run that one response covers: from one of its events to its end,
@@ -211,7 +209,7 @@ const (
 
 // listInputItems serves GET /v1/responses/{response_id}/input_items.
 func (h *Handler) listInputItems(w http.ResponseWriter, r *http.Request) error {
-	span, err := h.findResponse(r, chi.URLParam(r, "response_id"))
+	span, err := h.findResponse(r, pathParam(r, "response_id"))
 	if err == nil && span.isWhole() {
 		err = span.needConversation()
 	}
@@ -260,7 +258,7 @@ func queryProblem(name, detail string) error {
 // that continue this one do so with its thread, which keeps its turn. A response that waits for
 // approvals is cancelled and deleted. The caller must cancel a response in progress first.
 func (h *Handler) deleteResponse(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "response_id")
+	id := pathParam(r, "response_id")
 	s, err := h.findResponse(r, id)
 	if err != nil {
 		return missingResponse(err, "response_id")

@@ -149,7 +149,7 @@ func New(opts Options) *Handler {
 // there is none. Traces and metrics name requests with it.
 func (h *Handler) RoutePattern(r *http.Request) string {
 	match := chi.NewRouteContext()
-	if !h.routes.Match(match, r.Method, h.trimBasePath(r.URL.Path)) {
+	if !h.routes.Match(match, r.Method, h.trimBasePath(routePath(r))) {
 		return ""
 	}
 	return match.RoutePattern()
@@ -168,7 +168,7 @@ func methodNotAllowed(w http.ResponseWriter, r *http.Request) error {
 	var allow, named []string
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPatch, http.MethodDelete} {
 		match := chi.NewRouteContext()
-		if !routes.Match(match, m, r.URL.Path) {
+		if !routes.Match(match, m, routePath(r)) {
 			continue
 		}
 		allow = append(allow, m)

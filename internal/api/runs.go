@@ -13,8 +13,6 @@ import (
 	"answerd/internal/api/native"
 	"answerd/internal/auth"
 	"answerd/internal/event"
-
-	"github.com/go-chi/chi/v5"
 )
 
 // cancelWait bounds how long cancelAndWait waits for the run's last event.
@@ -45,7 +43,7 @@ func (h *Handler) runStatus(run event.Run) native.Status {
 
 // getRun serves GET /runs/{run_id}.
 func (h *Handler) getRun(w http.ResponseWriter, r *http.Request) error {
-	run, err := h.ownedRun(r, chi.URLParam(r, "run_id"))
+	run, err := h.ownedRun(r, pathParam(r, "run_id"))
 	if err != nil {
 		return err
 	}
@@ -59,7 +57,7 @@ func (h *Handler) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "text/event-stream"); err != nil {
 		return err
 	}
-	id := chi.URLParam(r, "run_id")
+	id := pathParam(r, "run_id")
 	var pos int64
 	if after := r.URL.Query().Get("after"); after != "" {
 		var err error
@@ -93,7 +91,7 @@ func (h *Handler) exportRun(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
-	id := chi.URLParam(r, "run_id")
+	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func noReceipts() error {
 
 // getReceipt serves GET /runs/{run_id}/receipt: a signed statement about the run.
 func (h *Handler) getReceipt(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "run_id")
+	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
@@ -159,17 +157,9 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 	if err := requireAcceptable(r, "application/json"); err != nil {
 		return err
 	}
-	id, call := chi.URLParam(r, "run_id"), chi.URLParam(r, "call_id")
+	id, call := pathParam(r, "run_id"), pathParam(r, "call_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
-	}
-	// The model's provider chooses the id, so it may contain a slash. chi matches the escaped
-	// path if there is one.
-	if r.URL.RawPath != "" {
-		var err error
-		if call, err = url.PathUnescape(call); err != nil {
-			return noResult()
-		}
 	}
 	res, err := h.Agent.Result(r.Context(), id, call)
 	if errors.Is(err, event.ErrNotFound) {
@@ -186,7 +176,7 @@ func (h *Handler) getResult(w http.ResponseWriter, r *http.Request) error {
 // the run's status once the answer is in the log. If the caller accepts only a stream, it answers
 // with the events that follow the run's last event before the answer.
 func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "run_id")
+	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
 	if err != nil {
 		return err
@@ -239,7 +229,7 @@ func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 // cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or
 // with 202 if the run takes longer than cancelWait to end. A run that had ended stays as it was.
 func (h *Handler) cancelRun(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "run_id")
+	id := pathParam(r, "run_id")
 	if _, err := h.ownedRun(r, id); err != nil {
 		return err
 	}
@@ -290,7 +280,7 @@ func (h *Handler) listRuns(w http.ResponseWriter, r *http.Request) error {
 // deleteRun serves DELETE /runs/{run_id}: it removes everything about the run. The caller must
 // cancel a run in progress first, so that no run is lost by mistake.
 func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
-	id := chi.URLParam(r, "run_id")
+	id := pathParam(r, "run_id")
 	run, err := h.ownedRun(r, id)
 	if err != nil {
 		return err

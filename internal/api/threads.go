@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
-
-	"github.com/go-chi/chi/v5"
 
 	"answerd/internal/agent/thread"
 	"answerd/internal/api/native"
@@ -23,25 +20,9 @@ func missingThread(err error) error {
 	return err
 }
 
-// threadIDOf returns the thread's id from the path. Callers choose it, so it may contain a slash.
-func threadIDOf(r *http.Request) (string, error) {
-	id := chi.URLParam(r, "thread_id")
-	if r.URL.RawPath != "" { // chi matches the escaped path if there is one
-		var err error
-		if id, err = url.PathUnescape(id); err != nil {
-			return "", missingThread(event.ErrNotFound)
-		}
-	}
-	return id, nil
-}
-
 // ownedThread returns the caller's thread that the path names.
 func (h *Handler) ownedThread(r *http.Request) (event.Thread, error) {
-	id, err := threadIDOf(r)
-	if err != nil {
-		return event.Thread{}, err
-	}
-	t, err := h.Log.Thread(r.Context(), ownerOf(r), id)
+	t, err := h.Log.Thread(r.Context(), ownerOf(r), pathParam(r, "thread_id"))
 	return t, missingThread(err)
 }
 

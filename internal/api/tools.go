@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/go-chi/chi/v5"
-
 	"answerd/internal/agent"
 	"answerd/internal/agent/definition"
 	"answerd/internal/api/native"
@@ -31,7 +29,7 @@ func (h *Handler) listAgents(w http.ResponseWriter, r *http.Request) error {
 
 // getAgent serves GET /agents/{id}.
 func (h *Handler) getAgent(w http.ResponseWriter, r *http.Request) error {
-	d := definition.Find(h.Agent.Agents(identity(r)), chi.URLParam(r, "id"))
+	d := definition.Find(h.Agent.Agents(identity(r)), pathParam(r, "id"))
 	if d == nil {
 		return agent.ErrUnknownAgent
 	}
@@ -83,7 +81,7 @@ func (h *Handler) callTool(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	call.Tool = chi.URLParam(r, "name")
+	call.Tool = pathParam(r, "name")
 	result, err := h.Agent.CallTool(r.Context(), identity(r), call)
 	if err != nil {
 		return err
@@ -101,7 +99,7 @@ func (h *Handler) listServers(w http.ResponseWriter, r *http.Request) error {
 // refreshServer serves POST /servers/{name}/refresh: it lists the server's tools again and answers
 // with the server's state.
 func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
-	name := chi.URLParam(r, "name")
+	name := pathParam(r, "name")
 	refreshErr := h.Agent.Refresh(r.Context(), identity(r), name)
 	if errors.Is(refreshErr, agent.ErrUnknownServer) {
 		return refreshErr
@@ -122,7 +120,7 @@ func (h *Handler) refreshServer(w http.ResponseWriter, r *http.Request) error {
 
 // listPrompts serves GET /servers/{name}/prompts. It asks the server each time.
 func (h *Handler) listPrompts(w http.ResponseWriter, r *http.Request) error {
-	name := chi.URLParam(r, "name")
+	name := pathParam(r, "name")
 	list, err := h.Agent.Prompts(r.Context(), identity(r), name)
 	if errors.Is(err, agent.ErrUnknownServer) {
 		return err
