@@ -189,7 +189,7 @@ type localService struct {
 }
 
 // startLocalService serves with the settings of the environment for this process only: on a free
-// port, without inbound authentication and metrics. It logs only errors unless the settings say
+// port, without TLS, inbound authentication and metrics. It logs only errors unless the settings say
 // otherwise.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
 	cfg, err := loadConfig(environ)
@@ -200,6 +200,7 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	cfg.MetricsAddr = ""
 	cfg.AllowedHosts = nil
 	cfg.AuthIssuer = ""
+	cfg.TLSCertFile, cfg.certificates.server = "", nil
 	cfg.ShutdownDelay, cfg.DrainTimeout = 0, time.Second
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {
 		cfg.LogLevel = "error"

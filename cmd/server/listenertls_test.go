@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -117,6 +118,19 @@ func TestTLSFilesOfTheListenerAreChecked(t *testing.T) {
 		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
 			t.Errorf("got %v, want exit code 2 and %s", err, want)
 		}
+	}
+}
+
+// Without a service at ADDR, ask and eval answer in their own process, which needs no certificate.
+func TestAskInThisProcessIgnoresTheCertificate(t *testing.T) {
+	t.Parallel()
+	files := tlstest.NewCA(t).WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))
+	w := newTestWorld(t, newTwoCallScript())
+	cmd := newAskCommand(t.Context(), append(w.environ(), "ADDR=127.0.0.1:1", "TLS_CERT_FILE="+files.CertFile, "TLS_KEY_FILE="+files.KeyFile), "ask", "What is it?")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if out, err := cmd.Output(); err != nil || len(out) == 0 {
+		t.Errorf("got %v, %q, %s, want an answer", err, out, &stderr)
 	}
 }
 
