@@ -2,14 +2,12 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -104,8 +102,10 @@ func parseFlags(flags *flag.FlagSet, args []string) (words []string, _ error) {
 func withSession(ctx context.Context, flags askFlags, environ environment, stdout, stderr io.Writer, use func(*terminal.Session) error) error {
 	url, local := flags.url, false
 	if url == "" {
-		addr := cmp.Or(environ.get("ADDR"), "127.0.0.1:8080")
-		url = "http://" + reachableAddr(addr)
+		var err error
+		if url, err = environ.serviceURL(); err != nil {
+			return err
+		}
 		if !isAlive(ctx, url) {
 			service, err := startLocalService(ctx, environ, stderr)
 			if err != nil {
@@ -152,16 +152,6 @@ func readToken(path string) func() (string, error) {
 		}
 		return string(bytes.TrimSpace(token)), nil
 	}
-}
-
-// reachableAddr returns the address at which a client on this machine reaches a listener at addr,
-// which may be a wildcard address.
-func reachableAddr(addr string) string {
-	host, port, err := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return addr
 }
 
 // isAlive reports whether an answerd serves at url. Other services that happen to listen there do

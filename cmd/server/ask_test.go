@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -122,6 +123,24 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 		if got := cmd.ProcessState.ExitCode(); got != c.code || !strings.Contains(string(out), c.want) {
 			t.Errorf("%s: got exit code %d, %s, want %d and %q", name, got, out, c.code, c.want)
 		}
+	}
+}
+
+// Platforms set PORT instead of ADDR.
+func TestAskFindsTheServiceAtPort(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	free.Close()
+	spawnAnswerd(t, []string{"PORT=" + port}, "demo").waitForLine(t, "curl -N")
+	cmd := newAskCommand(t.Context(), []string{"PORT=" + port}, "ask", demoQuestion)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if out, err := cmd.Output(); err != nil || !strings.Contains(string(out), "= 100") {
+		t.Errorf("got %v, %s, %s, want the answer of the demo", err, out, &stderr)
 	}
 }
 

@@ -349,31 +349,36 @@ func serverNextStep(reason string) string {
 	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
 }
 
-// checkHealth asks the answerd at ADDR whether it is alive. Container images that have no HTTP
-// client use it as their health check.
-func checkHealth(ctx context.Context, environ environment) error {
-	addr := environ.get("ADDR")
-	port := environ.get("PORT")
-	switch {
-	case addr == "" && port != "":
+// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings.
+func (e environment) serviceURL() (string, error) {
+	addr := e.get("ADDR")
+	if port := e.get("PORT"); addr == "" && port != "" {
 		addr = ":" + port
-	case addr == "":
-		addr = "127.0.0.1:8080"
 	}
-	host, port, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(cmp.Or(addr, "127.0.0.1:8080"))
 	if err != nil {
-		return &configError{"ADDR", "must be host:port"}
+		return "", &configError{"ADDR", "must be host:port"}
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	ctx, stop := context.WithTimeout(ctx, healthTimeout)
-	defer stop()
 	scheme := "http"
-	if environ.get("TLS_CERT_FILE") != "" {
+	if e.get("TLS_CERT_FILE") != "" {
 		scheme = "https"
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/healthz", nil)
+	return scheme + "://" + net.JoinHostPort(host, port), nil
+}
+
+// checkHealth asks the answerd at ADDR whether it is alive. Container images that have no HTTP
+// client use it as their health check.
+func checkHealth(ctx context.Context, environ environment) error {
+	url, err := environ.serviceURL()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, healthTimeout)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
 	if err != nil {
 		return err
 	}
@@ -385,7 +390,7 @@ func checkHealth(ctx context.Context, environ environment) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", addr, resp.Status)
+		return fmt.Errorf("%s answers %s", req.URL.Host, resp.Status)
 	}
 	return nil
 }
