@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,24 +118,33 @@ func requireJSON(r *http.Request) error {
 	return nil
 }
 
-// requireAcceptable refuses a caller whose Accept excludes the media type of the response
-// (RFC 9110 section 12.5.1).
+// requireAcceptable refuses a caller whose Accept excludes the media type of the response. The most
+// specific media range that matches it counts (RFC 9110 section 12.5.1). An Accept without any media range
+// excludes nothing.
 func requireAcceptable(r *http.Request, offered string) error {
-	values := r.Header.Values("Accept")
-	if len(values) == 0 {
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	if strings.Trim(accept, ", \t") == "" {
 		return nil
 	}
 	major, _, _ := strings.Cut(offered, "/")
-	for _, v := range strings.Split(strings.Join(values, ","), ",") {
+	matching := []string{"*/*", major + "/*", offered} // ever more specific
+	acceptable, specificity := false, 0
+	for _, v := range strings.Split(accept, ",") {
 		mediaRange, params, err := mime.ParseMediaType(v)
 		if err != nil {
 			continue
 		}
+		i := slices.Index(matching, mediaRange)
+		if i < specificity {
+			continue
+		}
 		q, err := strconv.ParseFloat(params["q"], 64)
 		wanted := params["q"] == "" || err == nil && q > 0
-		if wanted && (mediaRange == offered || mediaRange == major+"/*" || mediaRange == "*/*") {
-			return nil
-		}
+		acceptable = wanted || acceptable && i == specificity
+		specificity = i
+	}
+	if acceptable {
+		return nil
 	}
 	return newProblem("not_acceptable", "The response would be "+offered+".")
 }

@@ -38,6 +38,8 @@ func TestRequestsAreRefusedByTheirDefect(t *testing.T) {
 		{"a compressed body", "POST", "/answer", question, []string{"Content-Encoding", "gzip"}, 415, "unsupported_media"},
 		{"JSON from a stream", "POST", "/answer/stream", question, []string{"Accept", "application/json"}, 406, "not_acceptable"},
 		{"a stream from JSON", "POST", "/answer", question, []string{"Accept", "text/event-stream"}, 406, "not_acceptable"},
+		{"any type but that", "POST", "/answer", question, []string{"Accept", "*/*, application/json;q=0"}, 406, "not_acceptable"},
+		{"any stream but that", "GET", "/answer/stream?question=x", "", []string{"Accept", "text/event-stream;q=0, text/*, */*"}, 406, "not_acceptable"},
 		{"a type that is not wanted", "POST", "/answer", question, []string{"Accept", "application/json;q=0"}, 406, "not_acceptable"},
 		{"another method", "GET", "/answer", "", nil, 405, "method_not_allowed"},
 		{"a delete", "DELETE", "/runs/run_a/events", "", nil, 405, "method_not_allowed"},
@@ -113,6 +115,7 @@ func TestAcceptHeadersAreHonored(t *testing.T) {
 	s := serve(t, adds(), nil, nil)
 	for _, header := range [][]string{
 		{"Accept", "application/json"}, {"Accept", "text/html, application/*;q=0.5"}, {"Accept", "*/*"},
+		{"Accept", "*/*;q=0, application/json"}, {"Accept", "application/*;q=0, */*;q=0, application/json;q=0.1"},
 		{"Content-Type", "application/json; charset=UTF-8"}, {"Origin", s.URL}, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"},
 	} {
 		if resp := s.do(t, "POST", "/answer", question, header...); resp.StatusCode != 200 {
@@ -478,6 +481,7 @@ func TestUnusualHTTPIsAccepted(t *testing.T) {
 		"a trailer":          chunked(fmt.Sprintf("%x\r\n%s\r\n0\r\nX: 1\r\n\r\n", len(question), question)),
 		"one length twice":   posted("/answer", question, fmt.Sprintf("Content-Length: %d", len(question))),
 		"an absolute target": strings.Replace(posted("/answer", question), "/answer", "http://127.0.0.1/answer", 1),
+		"an empty Accept":    posted("/answer", question, "Accept:"),
 		"two Accepts":        posted("/answer", question, "Accept: text/html", "Accept: application/json"),
 	} {
 		if resp := s.wire(t, bytes, false); resp.StatusCode != 200 {
