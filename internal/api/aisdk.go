@@ -132,13 +132,13 @@ func (h *Handler) resumeUIChat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(page.Runs) == 0 {
-		w.WriteHeader(http.StatusNoContent)
+		writeNoContent(w)
 		return nil
 	}
 	run = page.Runs[0]
 	fromUIChat := aisdk.DecodeStored(run.Request).Format != ""
 	if run.Last.Terminal() && (!fromUIChat || !h.deliveries.missedEnd(run, h.Log.Now())) {
-		w.WriteHeader(http.StatusNoContent)
+		writeNoContent(w)
 		return nil
 	}
 	head, err := h.repeatedHeader(r, run)
@@ -211,7 +211,7 @@ func (h *Handler) stopUIChat(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	w.WriteHeader(http.StatusNoContent)
+	writeNoContent(w)
 	return nil
 }
 

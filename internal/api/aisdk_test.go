@@ -209,8 +209,8 @@ func TestUIChatStopCancelsTheRunsOfTheChat(t *testing.T) {
 	if got[len(got)-1].Type != "abort" {
 		t.Errorf("types %q, want [last].Type abort", types(got))
 	}
-	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent {
-		t.Errorf("status %d, want 204", resp.StatusCode)
+	if resp := s.do(t, "GET", "/api/chat/c/stream", ""); resp.StatusCode != http.StatusNoContent || resp.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("status %d, Cache-Control %q, want 204 and no-store: the chat may go on", resp.StatusCode, resp.Header.Get("Cache-Control"))
 	}
 }
 

@@ -250,7 +250,7 @@ func (h *Handler) resumeStream(w http.ResponseWriter, r *http.Request, run strin
 		return err
 	}
 	if page.Ended && len(page.Events) == 0 {
-		w.WriteHeader(http.StatusNoContent)
+		writeNoContent(w)
 		return nil
 	}
 	h.streamRun(w, r, run, pos, nativeFormat)

@@ -97,7 +97,7 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 		s.do(t, "GET", "/answer/stream?question=again", "", "Last-Event-ID", end),
 		s.do(t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", end),
 	} {
-		if resp.StatusCode != http.StatusNoContent {
+		if resp.StatusCode != http.StatusNoContent || resp.Header.Get("Cache-Control") != "no-store" {
 			t.Errorf("caught up: %s, want 204", resp.Status)
 		}
 	}

@@ -42,7 +42,7 @@ func (h *Handler) signOut(w http.ResponseWriter, r *http.Request) error {
 	if err := h.Agent.SignOut(r.Context(), identity(r), pathParam(r, "name")); err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
+	writeNoContent(w)
 	return nil
 }
 

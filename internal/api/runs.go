@@ -291,7 +291,7 @@ func (h *Handler) deleteRun(w http.ResponseWriter, r *http.Request) error {
 	if err := h.deleteWithChildren(r.Context(), run); err != nil {
 		return err
 	}
-	w.WriteHeader(http.StatusNoContent)
+	writeNoContent(w)
 	return nil
 }
 

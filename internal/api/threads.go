@@ -222,6 +222,6 @@ func (h *Handler) deleteThread(w http.ResponseWriter, r *http.Request) error {
 	if err := h.Log.DeleteThread(r.Context(), t.Owner, t.ID); err != nil {
 		return missingThread(err)
 	}
-	w.WriteHeader(http.StatusNoContent)
+	writeNoContent(w)
 	return nil
 }

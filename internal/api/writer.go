@@ -90,6 +90,13 @@ func writeHeader(w http.ResponseWriter, status int, contentType string) {
 	w.WriteHeader(status)
 }
 
+// writeNoContent answers 204, which caches may store without a header that says otherwise (RFC 9110
+// section 15.3.5). A stream with nothing more to read now may have more later.
+func writeNoContent(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
 // statusFilter drops responses of a handler that is not ours and has a status for which drops is
 // true. The caller then answers with a problem document. Only one goroutine uses it. The header fields
 // that the handler has set stay set, unless the problem document replaces them.
