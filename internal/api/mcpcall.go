@@ -92,7 +92,8 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	if !ok {
 		return event.Run{}, &native.Invalid{Errors: []native.FieldError{{Pointer: hopsPointer, Detail: "must be a whole number"}}}
 	}
-	if req, err = withIdempotencyKey(t.call.Request, t.call.Arguments, req); err != nil {
+	// The tool belongs to what a key was used for; no name of an agent contains a line feed.
+	if req, err = withIdempotencyKey(t.call.Request, []byte(t.agent+"\n"+string(t.call.Arguments)), req); err != nil {
 		return event.Run{}, err
 	}
 	if t.agent != "" {

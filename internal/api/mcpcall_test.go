@@ -335,6 +335,23 @@ func TestMCPIdempotencyKeyIdentifiesACall(t *testing.T) {
 	}
 }
 
+// The tools of two agents are two bodies, even if the arguments are the same.
+func TestMCPIdempotencyKeyIsOfOneTool(t *testing.T) {
+	t.Parallel()
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	call := func(tool string) output {
+		params := strings.Replace(callOf(`{"question":"?"}`, ""), `"name":"answer"`, `"name":"`+tool+`"`, 1)
+		return s.asks(t, params, "Idempotency-Key", "k", "Mcp-Name", tool).Result.StructuredContent
+	}
+	first := call("a")
+	if again := call("a"); first.RunID == "" || again.RunID != first.RunID {
+		t.Errorf("the same tool again: got run %q, want %q", again.RunID, first.RunID)
+	}
+	if other := call("answer"); other.Error.Code != "unprocessable" {
+		t.Errorf("another tool: got %+v, want the code unprocessable", other)
+	}
+}
+
 func TestMCPForwardsLogMessages(t *testing.T) {
 	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps", Args: `{}`}), llmtest.Says("Well."))
