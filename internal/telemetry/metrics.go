@@ -65,7 +65,25 @@ func newMetrics(res *resource.Resource, push *metricSender, logger *slog.Logger)
 		EnableOpenMetrics:   true,
 		MaxRequestsInFlight: 8,
 	})
-	return provider, page, nil
+	return provider, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page.ServeHTTP(&scrapeWriter{ResponseWriter: w}, r)
+	}), nil
+}
+
+// scrapeWriter hides from promhttp that the client has left. promhttp would log one error for each
+// metric that it cannot send. Only the goroutine of the request uses it.
+type scrapeWriter struct {
+	http.ResponseWriter
+	left bool
+}
+
+// Write implements http.ResponseWriter. It never returns an error.
+func (w *scrapeWriter) Write(b []byte) (int, error) {
+	if !w.left {
+		_, err := w.ResponseWriter.Write(b)
+		w.left = err != nil
+	}
+	return len(b), nil
 }
 
 // metricSender exports metrics. The SDK never calls Export concurrently.

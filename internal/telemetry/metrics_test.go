@@ -1,9 +1,12 @@
 package telemetry
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -93,6 +96,21 @@ func TestMetricsPageShowsInstrumentsAndProcess(t *testing.T) {
 }
 
 // A label that outsiders choose must not fill the memory.
+// brokenWriter is the response to a client that has left.
+type brokenWriter struct{ *httptest.ResponseRecorder }
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// A scrape that was cut is no fault of the service.
+func TestMetricsPageLogsNoErrorWhenTheClientLeaves(t *testing.T) {
+	var log bytes.Buffer
+	tel := newTelemetry(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	tel.Metrics().ServeHTTP(brokenWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/metrics", nil))
+	if log.Len() > 0 {
+		t.Errorf("got the log %.300s, want none", &log)
+	}
+}
+
 func TestMetricsBoundTheirLabelSets(t *testing.T) {
 	tel := newTelemetry(t, Config{})
 	c, err := tel.Meter("test").Int64Counter("answerd.hostile")
