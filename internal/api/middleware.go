@@ -113,9 +113,10 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 
 // allowedHeaders returns the headers that pages of other origins may send: those of the API, and
 // those with which OpenAI's client describes itself. The latter are matched by prefix, because
-// new ones appear with new versions of the client.
+// new ones appear with new versions of the client. The clients of OpenAI and of the AI SDK set User-Agent
+// too, which Firefox sends and Chrome drops (https://github.com/CopilotKit/aimock/issues/158).
 func allowedHeaders(r *http.Request) string {
-	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, " +
+	allowed := "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Prefer, Traceparent, Tracestate, User-Agent, " +
 		"Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 	for _, name := range strings.Split(r.Header.Get("Access-Control-Request-Headers"), ",") {
 		name = strings.ToLower(strings.TrimSpace(name))

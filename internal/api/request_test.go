@@ -159,6 +159,10 @@ func TestCORSAllowsConfiguredOriginsOnly(t *testing.T) {
 		!strings.Contains(ok.Header.Get("Access-Control-Allow-Headers"), "Last-Event-ID, Prefer") {
 		t.Errorf(`preflight %s %v, want status 204, Access-Control-Allow-Origin %s, Access-Control-Allow-Credentials empty, Access-Control-Allow-Headers containing "Last-Event-ID, Prefer"`, ok.Status, ok.Header, origin)
 	}
+	firefox := s.do(t, "OPTIONS", "/v1/responses", "", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,content-type,user-agent,x-stainless-lang", "Origin", origin)
+	if got := strings.ToLower(firefox.Header.Get("Access-Control-Allow-Headers")); !strings.Contains(got, "user-agent") || !strings.Contains(got, "x-stainless-lang") {
+		t.Errorf("preflight of OpenAI's client in Firefox: got Access-Control-Allow-Headers %q, want its headers", got)
+	}
 	for _, other := range []string{"https://app.example.evil", "http://app.example", "https://APP.example", "null"} {
 		resp := s.do(t, "OPTIONS", "/answer/stream", "", append(pre, "Origin", other)...)
 		refused(t, resp, 403, "forbidden")
