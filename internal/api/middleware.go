@@ -48,6 +48,10 @@ func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 					v = nil
 				}
 			}
+			if r.ContentLength != 0 {
+				// net/http reads a short rest of the body before it sends a short response.
+				dw.extendDeadline(ReadTimeout)
+			}
 			h.Logger.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", dw.status, "duration_ms", time.Since(started).Milliseconds())
 			if v != nil {
 				panic(http.ErrAbortHandler)

@@ -29,21 +29,24 @@ type deadlineWriter struct {
 // newDeadlineWriter returns a writer whose first deadline begins now.
 func newDeadlineWriter(w http.ResponseWriter, timeout time.Duration) *deadlineWriter {
 	d := &deadlineWriter{ResponseWriter: w, rc: http.NewResponseController(w), timeout: timeout}
-	d.extendDeadline()
+	d.extendDeadline(0)
 	return d
 }
 
 // extendDeadline sets the deadline of the next write, counted from now, because the run may have
-// taken any time since the last write. It ignores errors, which come from connections without
-// deadlines (in tests); the write itself reports what matters.
-func (d *deadlineWriter) extendDeadline() { _ = d.rc.SetWriteDeadline(time.Now().Add(d.timeout)) }
+// taken any time since the last write. wait is how long net/http may do something else before it writes.
+// extendDeadline ignores errors, which come from connections without deadlines (in tests); the write
+// itself reports what matters.
+func (d *deadlineWriter) extendDeadline(wait time.Duration) {
+	_ = d.rc.SetWriteDeadline(time.Now().Add(wait + d.timeout))
+}
 
 // WriteHeader implements http.ResponseWriter.
 func (d *deadlineWriter) WriteHeader(status int) {
 	if d.status == 0 {
 		d.status = status
 	}
-	d.extendDeadline()
+	d.extendDeadline(0)
 	d.ResponseWriter.WriteHeader(status)
 }
 
@@ -54,7 +57,7 @@ func (d *deadlineWriter) Write(buf []byte) (written int, err error) {
 		d.status = http.StatusOK
 	}
 	for {
-		d.extendDeadline()
+		d.extendDeadline(0)
 		chunk := buf[written:min(written+maxWrite, len(buf))]
 		n, err := d.ResponseWriter.Write(chunk)
 		written += n
