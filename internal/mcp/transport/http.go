@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"mime"
 	"net/http"
 	"strings"
 	"sync"
@@ -276,18 +275,11 @@ func saysSessionLost(status int, body []byte) bool {
 		status == http.StatusBadRequest && bytes.Contains(bytes.ToLower(body), []byte("session"))
 }
 
-// mediaType returns the content type without parameters; "" where there is none.
+// mediaType returns the content type without parameters; "" where there is none. The parameters are not
+// parsed, because a bad one must not cost the answer: the official SDKs look at the beginning alone.
 func mediaType(resp *http.Response) string {
-	value := resp.Header.Get("Content-Type")
-	switch value {
-	case "application/json", "text/event-stream": // nearly always, and not parsed
-		return value
-	}
-	t, _, err := mime.ParseMediaType(value)
-	if err != nil {
-		return ""
-	}
-	return strings.ToLower(t)
+	value, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(value))
 }
 
 // drainBody reads at most limit bytes of the body and closes it. A body that ends within the limit

@@ -1,0 +1,29 @@
+package mcp
+
+import (
+	"testing"
+
+	"answerd/internal/mcp/config"
+)
+
+// okAnswer is an answer with the text "ok"; ID stands for the id of the request.
+var okAnswer = `{"jsonrpc":"2.0","id":ID,"result":` + text("ok") + `}`
+
+// unusualReplies are replies in a form that few servers use, and that the official SDKs read.
+var unusualReplies = map[string]struct{ contentType, body string }{
+	"parameter without a value":            {js + "; charset", okAnswer},
+	"parameter that is repeated":           {js + "; charset=utf-8; charset=UTF-8", okAnswer},
+	"parameter that is repeated, a stream": {eventStream + ";charset=utf-8;charset=UTF-8", "data: " + okAnswer + "\n\n"},
+}
+
+func TestCallReadsUnusualReplies(t *testing.T) {
+	for name, reply := range unusualReplies {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, &script{call: body(reply.contentType, reply.body)}).URL})
+			res, err := c.Call(t.Context(), Call{Tool: "t"})
+			if got := must(t, res, err).Text(); got != "ok" {
+				t.Errorf("got the text %q, want ok", got)
+			}
+		})
+	}
+}
