@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"strings"
 	"testing"
 
 	"answerd/internal/mcp/config"
@@ -9,11 +10,16 @@ import (
 // okAnswer is an answer with the text "ok"; ID stands for the id of the request.
 var okAnswer = `{"jsonrpc":"2.0","id":ID,"result":` + text("ok") + `}`
 
+// nullAnswer is okAnswer with null for every member that it does not use.
+var nullAnswer = `{"jsonrpc":"2.0","id":ID,"method":null,"params":null,"result":` + text("ok") + `,"error":null}`
+
 // unusualReplies are replies in a form that few servers use, and that the official SDKs read.
 var unusualReplies = map[string]struct{ contentType, body string }{
 	"parameter without a value":            {js + "; charset", okAnswer},
 	"parameter that is repeated":           {js + "; charset=utf-8; charset=UTF-8", okAnswer},
 	"parameter that is repeated, a stream": {eventStream + ";charset=utf-8;charset=UTF-8", "data: " + okAnswer + "\n\n"},
+	"null for unused members":              {js, nullAnswer},
+	"null for unused members, a stream":    {eventStream, "data: " + nullAnswer + "\n\n"},
 }
 
 func TestCallReadsUnusualReplies(t *testing.T) {
@@ -25,5 +31,13 @@ func TestCallReadsUnusualReplies(t *testing.T) {
 				t.Errorf("got the text %q, want ok", got)
 			}
 		})
+	}
+}
+
+func TestStreamConnReadsNullForUnusedMembers(t *testing.T) {
+	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) { say(strings.ReplaceAll(nullAnswer, "ID", string(m.ID))) }))
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	if got := must(t, res, err).Text(); got != "ok" {
+		t.Errorf("got the text %q, want ok", got)
 	}
 }

@@ -45,7 +45,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	if err == nil && string(version) != `"2.0"` {
 		err = errors.New("it is not JSON-RPC 2.0")
 	}
-	if method != nil {
+	if method != nil && string(method) != "null" { // some servers write null for every member that they do not use
 		name, ok := wire.Text(method)
 		if err == nil && !ok {
 			err = errors.New("its method is not a string")
