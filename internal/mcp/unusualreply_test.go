@@ -13,11 +13,16 @@ var okAnswer = `{"jsonrpc":"2.0","id":ID,"result":` + text("ok") + `}`
 // nullAnswer is okAnswer with null for every member that it does not use.
 var nullAnswer = `{"jsonrpc":"2.0","id":ID,"method":null,"params":null,"result":` + text("ok") + `,"error":null}`
 
+const logNotification = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`
+
 // unusualReplies are replies in a form that few servers use, and that the official SDKs read.
 var unusualReplies = map[string]struct{ contentType, body string }{
 	"parameter without a value":            {js + "; charset", okAnswer},
 	"parameter that is repeated":           {js + "; charset=utf-8; charset=UTF-8", okAnswer},
 	"parameter that is repeated, a stream": {eventStream + ";charset=utf-8;charset=UTF-8", "data: " + okAnswer + "\n\n"},
+	"batch":                                {js, "[" + logNotification + "," + okAnswer + "]"},
+	"batch of an answer, a stream":         {eventStream, "data: [" + okAnswer + "]\n\n"},
+	"batches, a stream":                    {eventStream, "data: [" + logNotification + "," + logNotification + "]\n\ndata: [" + logNotification + ",\ndata: " + okAnswer + "]\n\n"},
 	"null for unused members":              {js, nullAnswer},
 	"null for unused members, a stream":    {eventStream, "data: " + nullAnswer + "\n\n"},
 }

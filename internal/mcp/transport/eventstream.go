@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -55,6 +56,7 @@ func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slo
 type eventReader struct {
 	in      *sse.Reader
 	ignored *ignoredLimit
+	batch   []json.RawMessage // the messages of the last event that were not returned yet
 }
 
 // ignoredLimit counts what is read of a stream since the last message. Comments and events without a
@@ -78,34 +80,47 @@ func (r *ignoredLimit) Read(p []byte) (int, error) {
 // newEventReader returns a reader of messages of at most limit bytes.
 func newEventReader(body io.Reader, limit int) eventReader {
 	n := &ignoredLimit{in: body, limit: limit}
-	return eventReader{sse.NewReader(n, limit), n}
+	return eventReader{in: sse.NewReader(n, limit), ignored: n}
 }
 
 // nextMessage returns the next message, its text, and how many bytes were read of the stream since
 // the one before. Both are valid until the following call.
 func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _ error) {
-	for {
-		e, err := r.in.Next()
-		if errors.Is(err, sse.ErrTooLarge) {
-			err = AnswerTooLarge(r.ignored.limit)
-		}
-		if err != nil {
-			return nil, nil, 0, err
-		}
-		// MCP only has events of the type "message"; others are ignored.
-		if len(e.Data) == 0 || e.Event != "" && e.Event != "message" {
-			continue
-		}
-		msg, err := decodeStreamed(e.Data)
-		if err != nil && r.in.Cut() {
-			return nil, nil, 0, io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return nil, nil, 0, BadReply("an event does not decode", err)
-		}
-		read, r.ignored.n = r.ignored.n, 0
-		return msg, e.Data, read, nil
+	data, err := r.nextData()
+	if err != nil {
+		return nil, nil, 0, err
 	}
+	msg, err := decodeStreamed(data)
+	if err != nil && r.in.Cut() {
+		return nil, nil, 0, io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, nil, 0, BadReply("an event does not decode", err)
+	}
+	read, r.ignored.n = r.ignored.n, 0
+	return msg, data, read, nil
+}
+
+// nextData returns the text of the next message. Servers of 2025-03-26 may send several messages in one
+// event (basic/transports, "Sending Messages to the Server"). A batch that does not decode is returned
+// as it is.
+func (r *eventReader) nextData() ([]byte, error) {
+	for len(r.batch) == 0 {
+		e, err := r.in.Next()
+		switch {
+		case errors.Is(err, sse.ErrTooLarge):
+			return nil, AnswerTooLarge(r.ignored.limit)
+		case err != nil:
+			return nil, err
+		case len(e.Data) == 0 || e.Event != "" && e.Event != "message":
+			// MCP only has events of the type "message"; others are ignored.
+		case e.Data[0] != '[' || json.Unmarshal(e.Data, &r.batch) != nil:
+			return e.Data, nil
+		}
+	}
+	data := r.batch[0]
+	r.batch = r.batch[1:]
+	return data, nil
 }
 
 // lastID returns the id of the last event, after which the stream can be resumed; "" where there is

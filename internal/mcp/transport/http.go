@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -254,17 +255,31 @@ func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 	return body.Bytes(), nil
 }
 
-// decodeAnswer returns the answer to the request id from data.
+// decodeAnswer returns the answer to the request id from data. Some servers of 2025-03-26 send it in a
+// batch, of which nothing else is used.
 func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
+	var batch []json.RawMessage
+	if bytes.HasPrefix(data, []byte("[")) && json.Unmarshal(data, &batch) == nil {
+		for _, element := range batch {
+			if msg, err := decodeMessage(element); err == nil && isAnswer(msg, id) {
+				return msg.(*jsonrpc.Response), nil
+			}
+		}
+	}
 	msg, err := decodeMessage(data)
 	if err != nil {
 		return nil, BadReply("it does not decode", err)
 	}
-	answer, ok := msg.(*jsonrpc.Response)
-	if !ok || answer.ID != id {
+	if !isAnswer(msg, id) {
 		return nil, BadReply("it answers another request", nil)
 	}
-	return answer, nil
+	return msg.(*jsonrpc.Response), nil
+}
+
+// isAnswer reports whether msg answers the request id.
+func isAnswer(msg jsonrpc.Message, id jsonrpc.ID) bool {
+	answer, ok := msg.(*jsonrpc.Response)
+	return ok && answer.ID == id
 }
 
 // saysSessionLost reports whether a refusal of a request with a session id says that the session
