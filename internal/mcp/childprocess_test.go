@@ -51,6 +51,8 @@ func childMain(kind string, args []string) int {
 		}
 	case "banner":
 		fmt.Print("Welcome!\n\n  v1.2.3\r\n{\"level\":\"info\",\"msg\":\"up\"}\n[not json\n")
+	case "bom": // before its first message
+		fmt.Print("\ufeff")
 	case "stderr": // without a line feed, then with nothing else
 		line := append(bytes.Repeat([]byte("x"), 1<<20-1), '\n')
 		for range 128 {

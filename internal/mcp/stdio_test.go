@@ -393,6 +393,11 @@ func TestBannerOnStdoutIsSkipped(t *testing.T) {
 	}
 }
 
+// The first message of a child may follow a byte order mark, which .NET writes.
+func TestByteOrderMarkOnStdoutIsSkipped(t *testing.T) {
+	worldOf(t, open(t, Options{}, stdioConfig("bom", "")))
+}
+
 // F23: a line of 100 MiB ends the session, not our memory; the next child answers.
 func TestEndlessLineEndsTheSessionOnly(t *testing.T) {
 	w := newWatch(t)

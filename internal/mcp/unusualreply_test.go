@@ -23,6 +23,7 @@ var unusualReplies = map[string]struct{ contentType, body string }{
 	"batch":                                {js, "[" + logNotification + "," + okAnswer + "]"},
 	"batch of an answer, a stream":         {eventStream, "data: [" + okAnswer + "]\n\n"},
 	"batches, a stream":                    {eventStream, "data: [" + logNotification + "," + logNotification + "]\n\ndata: [" + logNotification + ",\ndata: " + okAnswer + "]\n\n"},
+	"byte order mark":                      {js, "\ufeff" + okAnswer},
 	"null for unused members":              {js, nullAnswer},
 	"null for unused members, a stream":    {eventStream, "data: " + nullAnswer + "\n\n"},
 }

@@ -258,6 +258,7 @@ func readJSON(resp *http.Response, limit int) ([]byte, *Failure) {
 // decodeAnswer returns the answer to the request id from data. Some servers of 2025-03-26 send it in a
 // batch, of which nothing else is used.
 func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
+	data = bytes.TrimPrefix(data, byteOrderMark)
 	var batch []json.RawMessage
 	if bytes.HasPrefix(data, []byte("[")) && json.Unmarshal(data, &batch) == nil {
 		for _, element := range batch {

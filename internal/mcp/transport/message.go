@@ -16,6 +16,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
+// byteOrderMark begins the output of some runtimes, such as .NET with Encoding.UTF8 and PHP files that were
+// saved with one. A parser may ignore it (RFC 8259 section 8.1).
+var byteOrderMark = []byte("\ufeff")
+
 // decodeMessage decodes a JSON-RPC message, whose parts share data. With an error it returns an empty
 // response if data names the request that it would have answered, else nil. jsonrpc.DecodeMessage
 // copies large results several times, and refuses deep results that limitDepth makes acceptable.

@@ -41,6 +41,7 @@ func (p *process) readMessages() (err error) {
 		if err != nil {
 			return err
 		}
+		line = bytes.TrimPrefix(line, byteOrderMark)
 		if !isMessage(line) {
 			if len(line) > 0 && !noise {
 				noise = true
