@@ -14,13 +14,13 @@ import (
 // contentBlock has the members of a content block that answerd uses. Type is "" if the block
 // cannot be decoded.
 type contentBlock struct {
-	Type     string `json:"type"`
-	Text     string `json:"text"`
-	MIME     string `json:"mimeType"`
-	Data     string `json:"data"`
-	URI      string `json:"uri"`
-	Name     string `json:"name"`
-	Size     int64  `json:"size"`
+	Type     string  `json:"type"`
+	Text     string  `json:"text"`
+	MIME     string  `json:"mimeType"`
+	Data     string  `json:"data"`
+	URI      string  `json:"uri"`
+	Name     string  `json:"name"`
+	Size     float64 `json:"size"` // bytes; some servers write 1024.0
 	Resource struct {
 		URI  string  `json:"uri"`
 		MIME string  `json:"mimeType"`
@@ -111,7 +111,7 @@ func (b *contentBlock) placeholderText() string {
 			s += ", " + wire.Printable(b.MIME, 100)
 		}
 		if b.Size > 0 {
-			s += fmt.Sprintf(", %d bytes", b.Size)
+			s += fmt.Sprintf(", %.0f bytes", b.Size)
 		}
 		return s + "]"
 	case "resource":

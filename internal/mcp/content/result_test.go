@@ -33,6 +33,8 @@ func TestResultTextAndPayload(t *testing.T) {
 		{`{"content":[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]}`,
 			"[link to resource file:///a, text/plain, 7 bytes]",
 			`[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]`},
+		{`{"content":[{"type":"resource_link","uri":"file:///a","name":"a","size":7.0}]}`, "[link to resource file:///a, 7 bytes]",
+			`[{"type":"resource_link","uri":"file:///a","name":"a","size":7.0}]`},
 		// An unknown type is not an error.
 		{`{"content":[{"type":"video","data":"AAAA"}]}`, "[content of type video, 30 bytes]", `[{"type":"video","data":"AAAA"}]`},
 		{`{"content":[{"type":7}]}`, "[unreadable content, 10 bytes]", `[{"type":7}]`},
