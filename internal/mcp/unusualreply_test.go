@@ -47,3 +47,18 @@ func TestStreamConnReadsNullForUnusedMembers(t *testing.T) {
 		t.Errorf("got the text %q, want ok", got)
 	}
 }
+
+// JSON-RPC section 5: the id of an error is null if the server could not read that of the request. Over HTTP
+// the reply to a POST can only be about that POST.
+func TestErrorWithoutAnIDFailsItsCallWithItsReason(t *testing.T) {
+	for name, answer := range map[string]string{
+		"null":    `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad city"}}`,
+		"missing": `{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad city"}}`,
+	} {
+		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, &script{call: body(js, answer)}).URL})
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
+			t.Errorf("%s: got the error %v, want %s with the server's reason", name, e, InvalidArguments)
+		}
+	}
+}

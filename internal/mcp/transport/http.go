@@ -277,6 +277,19 @@ func decodeAnswer(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
 	return msg.(*jsonrpc.Response), nil
 }
 
+// decodeReply is decodeAnswer for the body of a reply with a 2xx status. An error without an id can only be
+// about the request that the reply belongs to.
+func decodeReply(id jsonrpc.ID, data []byte) (*jsonrpc.Response, *Failure) {
+	answer, failure := decodeAnswer(id, data)
+	if failure == nil {
+		return answer, nil
+	}
+	if msg, err := decodeMessage(data); err == nil && isAnswer(msg, jsonrpc.ID{}) {
+		return &jsonrpc.Response{ID: id, Error: msg.(*jsonrpc.Response).Error}, nil
+	}
+	return nil, failure
+}
+
 // isAnswer reports whether msg answers the request id.
 func isAnswer(msg jsonrpc.Message, id jsonrpc.ID) bool {
 	answer, ok := msg.(*jsonrpc.Response)

@@ -21,7 +21,8 @@ import (
 var byteOrderMark = []byte("\ufeff")
 
 // decodeMessage decodes a JSON-RPC message, whose parts share data. With an error it returns an empty
-// response if data names the request that it would have answered, else nil. jsonrpc.DecodeMessage
+// response if data names the request that it would have answered, else nil. The response has no id if it is
+// the error for a request whose id the server could not read (JSON-RPC section 5). jsonrpc.DecodeMessage
 // copies large results several times, and refuses deep results that limitDepth makes acceptable.
 func decodeMessage(data []byte) (jsonrpc.Message, error) {
 	defer compute.Begin(len(data))()
@@ -59,7 +60,8 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 		}
 		return &jsonrpc.Request{ID: id, Method: name, Params: params}, nil
 	}
-	if !id.IsValid() || version == nil {
+	isErrorAlone := err == nil && len(rawError) > 0 && rawError[0] == '{' && result == nil // which has no id where the request's could not be read
+	if !id.IsValid() && !isErrorAlone || version == nil {
 		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
 	if rawError == nil || string(rawError) == "null" {

@@ -87,7 +87,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		c.idle.put(resp)
 		var answer *jsonrpc.Response
 		if failure == nil {
-			answer, failure = decodeAnswer(msg.ID, body)
+			answer, failure = decodeReply(msg.ID, body)
 		}
 		if failure != nil {
 			trip.fail(failure)
