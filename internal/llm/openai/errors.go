@@ -78,8 +78,9 @@ func (f *retryableError) Error() string { return f.err.Error() }
 // Unwrap returns the llm.Error, which is what callers of Stream get if there is no other attempt.
 func (f *retryableError) Unwrap() error { return f.err }
 
-// maxErrorText bounds how much of an error reply is searched for the cause, in bytes.
-const maxErrorText = 2 << 10
+// maxErrorText bounds how much of an error reply is searched for the cause, in bytes. Gemini's errors about
+// quotas have up to 4 KiB, and the time to wait comes last.
+const maxErrorText = 8 << 10
 
 // statusError returns the error for an HTTP status, either the reply's own or one from inside a
 // stream. said is the endpoint's text.

@@ -72,6 +72,20 @@ func TestExhaustedQuotaIsNotRetried(t *testing.T) {
 	}
 }
 
+// Gemini's errors end with the time to wait. With three violations they have more than 2 KiB.
+func TestLongErrorIsReadToItsEnd(t *testing.T) {
+	violation := `{"quotaMetric":"generativelanguage.googleapis.com/generate_content_free_tier_requests","quotaId":"GenerateRequestsPerDayPerProjectPerModel-FreeTier","quotaDimensions":{"location":"global","model":"gemini-2.0-flash"}}`
+	said := `[{"error":{"code":429,"message":"You exceeded your current quota, please check your plan and billing details.` + strings.Repeat(" Quota exceeded for metric: generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: 0, model: gemini-2.0-flash.", 5) +
+		`","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[` + violation + strings.Repeat(","+violation, 5) +
+		`]},{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34s"}]}}]`
+	_, m := newEndpoint(t, Config{}, replyStatus(429, said))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	e := requireError(t, err, llm.RateLimited)
+	if e.RetryAfter != 34*time.Second || !strings.HasPrefix(e.Message, "You exceeded your current quota") {
+		t.Errorf("got the delay %s and the message %q, want 34s and the endpoint's message", e.RetryAfter, e.Message)
+	}
+}
+
 func TestRateLimitHasTheEndpointsRetryAfter(t *testing.T) {
 	for header, want := range map[string]time.Duration{"37": 37 * time.Second, "": 0, "soon": 0} {
 		_, m := newEndpoint(t, Config{}, replyStatus(429, `{}`, "Retry-After", header))
