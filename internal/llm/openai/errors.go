@@ -72,6 +72,12 @@ type retryableError struct {
 	refusesImages bool // the endpoint says that the model takes no images
 }
 
+// setRetryAfter sets the time to wait, for the retry loop and for callers.
+func (f *retryableError) setRetryAfter(value string) {
+	f.retryAfter = value
+	f.err.RetryAfter, _ = parseRetryAfter(value, time.Now())
+}
+
 // Error returns the text of the llm.Error, for the log.
 func (f *retryableError) Error() string { return f.err.Error() }
 
@@ -113,7 +119,7 @@ func statusError(status int, said []byte) *retryableError {
 		modelErr.Public = publicLimited
 		modelErr.Retryable = true
 		failed.retry = true
-		failed.retryAfter = retryInfo(said)
+		failed.setRetryAfter(retryInfo(said))
 	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
 		status == http.StatusBadGateway || status == http.StatusServiceUnavailable ||
 		status == http.StatusGatewayTimeout || status == 529: // 529 is Anthropic's "overloaded"
@@ -134,10 +140,7 @@ func responseError(res *http.Response) *retryableError {
 	if err != nil {
 		failed.err.Err = fmt.Errorf("%w (%w)", failed.err.Err, err)
 	}
-	failed.retryAfter = cmp.Or(res.Header.Get("Retry-After"), failed.retryAfter)
-	if d, ok := parseRetryAfter(failed.retryAfter, time.Now()); ok {
-		failed.err.RetryAfter = d
-	}
+	failed.setRetryAfter(cmp.Or(res.Header.Get("Retry-After"), failed.retryAfter))
 	return failed
 }
 

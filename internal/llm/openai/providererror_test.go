@@ -86,6 +86,14 @@ func TestLongErrorIsReadToItsEnd(t *testing.T) {
 	}
 }
 
+func TestRateLimitInAStreamHasTheEndpointsRetryAfter(t *testing.T) {
+	_, m := newEndpoint(t, Config{}, sendStream(eventStream(`{"error":{"code":429,"message":"slow down","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"34s"}]}}`)))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	if e := requireError(t, err, llm.RateLimited); e.RetryAfter != 34*time.Second {
+		t.Errorf("got the delay %s, want 34s", e.RetryAfter)
+	}
+}
+
 func TestRateLimitHasTheEndpointsRetryAfter(t *testing.T) {
 	for header, want := range map[string]time.Duration{"37": 37 * time.Second, "": 0, "soon": 0} {
 		_, m := newEndpoint(t, Config{}, replyStatus(429, `{}`, "Retry-After", header))
