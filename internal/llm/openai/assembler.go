@@ -87,6 +87,9 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if err := a.addDelta(said); err != nil {
 		return err
 	}
+	if choice.error != nil {
+		return streamError(choice.error)
+	}
 	if choice.reason == "error" {
 		return newError(llm.ModelError, publicFailing, errors.New("finish_reason is error"))
 	}

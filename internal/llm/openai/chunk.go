@@ -25,6 +25,7 @@ type deltaChoice struct {
 	delta   delta
 	message delta  // of a completion that is not streamed
 	reason  string // finish_reason; "" and null, which some endpoints send until the end, count as unset
+	error   []byte // within the data; nil for null as well
 }
 
 // delta holds the used members of a delta or a message.
@@ -63,10 +64,7 @@ func (c *chunk) decodeJSON(data []byte) error {
 		case "usage":
 			c.usage = scanner.readUsage()
 		case "error":
-			c.error = scanner.readRaw()
-			if string(c.error) == "null" {
-				c.error = nil
-			}
+			c.error = scanner.readErrorMember()
 		default:
 			scanner.skipValue()
 		}
@@ -76,6 +74,14 @@ func (c *chunk) decodeJSON(data []byte) error {
 		scanner.failSyntax()
 	}
 	return cmp.Or(scanner.syntaxErr, scanner.typeErr)
+}
+
+// readErrorMember returns the value of a member named error; nil for null.
+func (s *jsonScanner) readErrorMember() []byte {
+	if value := s.readRaw(); string(value) != "null" {
+		return value
+	}
+	return nil
 }
 
 // maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.
@@ -126,6 +132,8 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 			s.readDelta(&choice.message, "message")
 		case "finish_reason":
 			choice.reason = s.readString("finish_reason")
+		case "error": // OpenRouter
+			choice.error = s.readErrorMember()
 		default:
 			s.skipValue()
 		}

@@ -94,6 +94,17 @@ func TestRateLimitInAStreamHasTheEndpointsRetryAfter(t *testing.T) {
 	}
 }
 
+// OpenRouter reports an error of its provider in the choice
+// (https://openrouter.ai/docs/api-reference/overview).
+func TestErrorInAChoiceIsTheError(t *testing.T) {
+	choice := `{"choices":[{"index":0,"delta":{"content":""},"finish_reason":"error","error":{"code":429,"message":"the provider is busy"}}]}`
+	s, m := newEndpoint(t, Config{MaxRetries: 1}, sendStream(eventStream(choice)))
+	_, err := llmtest.Collect(t.Context(), m, testRequest)
+	if e := requireError(t, err, llm.RateLimited); e.Message != "the provider is busy" || len(s.receivedRequests()) != 2 {
+		t.Errorf("got the message %q after %d requests, want the provider's after 2", e.Message, len(s.receivedRequests()))
+	}
+}
+
 func TestRateLimitHasTheEndpointsRetryAfter(t *testing.T) {
 	for header, want := range map[string]time.Duration{"37": 37 * time.Second, "": 0, "soon": 0} {
 		_, m := newEndpoint(t, Config{}, replyStatus(429, `{}`, "Retry-After", header))
