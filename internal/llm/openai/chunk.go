@@ -15,7 +15,7 @@ type chunk struct {
 	model   []byte // in quotes, within the data: it is nearly always the known name
 	choices []deltaChoice
 	usage   *llm.Usage
-	error   []byte // within the data; nil for null as well
+	error   []byte // within the data; nil if it is empty
 	scan    jsonScanner
 }
 
@@ -25,7 +25,7 @@ type deltaChoice struct {
 	delta   delta
 	message delta  // of a completion that is not streamed
 	reason  string // finish_reason; "" and null, which some endpoints send until the end, count as unset
-	error   []byte // within the data; nil for null as well
+	error   []byte // within the data; nil if it is empty
 }
 
 // delta holds the used members of a delta or a message.
@@ -76,12 +76,15 @@ func (c *chunk) decodeJSON(data []byte) error {
 	return cmp.Or(scanner.syntaxErr, scanner.typeErr)
 }
 
-// readErrorMember returns the value of a member named error; nil for null.
+// readErrorMember returns the value of a member named error; nil if it says that there is none. Gateways
+// that never leave the member out send an empty one with each chunk, which the official SDKs pass over.
 func (s *jsonScanner) readErrorMember() []byte {
-	if value := s.readRaw(); string(value) != "null" {
-		return value
+	value := s.readRaw()
+	switch string(value) {
+	case "null", "false", `""`, "{}":
+		return nil
 	}
-	return nil
+	return value
 }
 
 // maxTokens bounds a token count of an endpoint. No model has a context of a trillion tokens.

@@ -20,6 +20,10 @@ var shapes = map[string]struct {
 		eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}`),
 		llmtest.Lines(`text "a"`, `usage 1 1 2`, `finish length m-1`),
 	},
+	"an error that is empty is none": {
+		eventStream(`{"model":"m-1","choices":[{"delta":{"content":"a"}}],"error":""}`, `{"choices":[{"delta":{"content":"b"},"error":{}}],"error":false}`, stopChunk),
+		llmtest.Lines(`text "a"`, `text "b"`, `finish stop m-1`),
+	},
 	"usage of an odd shape is passed over": {
 		eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1.5}}`),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
