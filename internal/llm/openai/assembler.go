@@ -87,6 +87,9 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if err := a.addDelta(said); err != nil {
 		return err
 	}
+	if choice.usage != nil && a.chunk.usage == nil {
+		a.usage = choice.usage
+	}
 	if choice.error != nil {
 		return streamError(choice.error)
 	}

@@ -23,7 +23,8 @@ type chunk struct {
 type deltaChoice struct {
 	index   int64
 	delta   delta
-	message delta  // of a completion that is not streamed
+	message delta // of a completion that is not streamed
+	usage   *llm.Usage
 	reason  string // finish_reason; "" and null, which some endpoints send until the end, count as unset
 	error   []byte // within the data; nil if it is empty
 }
@@ -135,6 +136,8 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 			s.readDelta(&choice.message, "message")
 		case "finish_reason":
 			choice.reason = s.readString("finish_reason")
+		case "usage": // Moonshot
+			choice.usage = s.readUsage()
 		case "error": // OpenRouter
 			choice.error = s.readErrorMember()
 		default:

@@ -24,6 +24,10 @@ var shapes = map[string]struct {
 		eventStream(`{"model":"m-1","choices":[{"delta":{"content":"a"}}],"error":""}`, `{"choices":[{"delta":{"content":"b"},"error":{}}],"error":false}`, stopChunk),
 		llmtest.Lines(`text "a"`, `text "b"`, `finish stop m-1`),
 	},
+	"usage in the choice": { // Moonshot
+		eventStream(textChunk("a"), `{"choices":[{"index":0,"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}]}`, "[DONE]"),
+		llmtest.Lines(`text "a"`, `usage 3 2 5`, `finish stop m-1`),
+	},
 	"usage of an odd shape is passed over": {
 		eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":1.5}}`),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
