@@ -205,6 +205,8 @@ func TestRetriesShareOneLimit(t *testing.T) {
 		"500 twice then fine":          {[]http.HandlerFunc{replyStatus(500, ""), replyStatus(500, "<html>"), ok}, 3, 0},
 		"502, 504":                     {[]http.HandlerFunc{replyStatus(502, ""), replyStatus(504, ""), ok}, 3, 0},
 		"408, 529":                     {[]http.HandlerFunc{replyStatus(408, ""), replyStatus(529, ""), ok}, 3, 0},
+		"520, 524":                     {[]http.HandlerFunc{replyStatus(520, ""), replyStatus(524, ""), ok}, 3, 0},
+		"409, 425":                     {[]http.HandlerFunc{replyStatus(409, ""), replyStatus(425, ""), ok}, 3, 0},
 		"503 for ever":                 {[]http.HandlerFunc{replyStatus(503, "")}, 3, 503},
 		"in the stream, nothing said":  {[]http.HandlerFunc{inStream, ok}, 2, 0},
 		"in the stream, after a delta": {[]http.HandlerFunc{sendStream(eventStream(textChunk("a"), `{"error":{"code":503}}`)), ok}, 1, 503},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +89,13 @@ func (f *retryableError) Unwrap() error { return f.err }
 // quotas have up to 4 KiB, and the time to wait comes last.
 const maxErrorText = 8 << 10
 
+// temporaryStatuses are, besides 429, those after which the same request may succeed. OpenAI's SDKs repeat
+// it after 409, too. 520 to 524 are Cloudflare's for an endpoint behind it, 529 is Anthropic's "overloaded".
+var temporaryStatuses = []int{
+	http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusInternalServerError,
+	http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, 520, 521, 522, 523, 524, 529,
+}
+
 // statusError returns the error for an HTTP status, either the reply's own or one from inside a
 // stream. said is the endpoint's text.
 func statusError(status int, said []byte) *retryableError {
@@ -120,9 +128,7 @@ func statusError(status int, said []byte) *retryableError {
 		modelErr.Retryable = true
 		failed.retry = true
 		failed.setRetryAfter(retryInfo(said))
-	case status == http.StatusRequestTimeout || status == http.StatusInternalServerError ||
-		status == http.StatusBadGateway || status == http.StatusServiceUnavailable ||
-		status == http.StatusGatewayTimeout || status == 529: // 529 is Anthropic's "overloaded"
+	case slices.Contains(temporaryStatuses, status):
 		modelErr.Public = publicFailing
 		modelErr.Retryable = true
 		failed.retry = true
