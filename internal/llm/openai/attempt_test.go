@@ -209,6 +209,7 @@ func TestRetriesShareOneLimit(t *testing.T) {
 		"409, 425":                     {[]http.HandlerFunc{replyStatus(409, ""), replyStatus(425, ""), ok}, 3, 0},
 		"503 for ever":                 {[]http.HandlerFunc{replyStatus(503, "")}, 3, 503},
 		"in the stream, nothing said":  {[]http.HandlerFunc{inStream, ok}, 2, 0},
+		"in the stream, by type":       {[]http.HandlerFunc{sendStream(eventStream(`{"error":{"type":"server_error","message":"x","code":null}}`)), sendStream(eventStream(`{"error":{"type":"overloaded_error"}}`)), ok}, 3, 0},
 		"in the stream, after a delta": {[]http.HandlerFunc{sendStream(eventStream(textChunk("a"), `{"error":{"code":503}}`)), ok}, 1, 503},
 		"501":                          {[]http.HandlerFunc{replyStatus(501, ""), ok}, 1, 501},
 		"400":                          {[]http.HandlerFunc{replyStatus(400, `{"error":{"message":"x"}}`), ok}, 1, 400},

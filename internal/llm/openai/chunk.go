@@ -3,6 +3,7 @@ package openai
 import (
 	"cmp"
 	"encoding/json"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -275,12 +276,20 @@ func (s *jsonScanner) readArguments() string {
 	return string(s.readRaw())
 }
 
-// errorStatus returns the HTTP status in an error object that arrived inside a stream, whose own
-// status was already 200. It returns 0 if the object has none.
+// typeStatuses has the statuses that OpenAI and Anthropic send an error of that type with.
+var typeStatuses = map[string]int{
+	"server_error": http.StatusInternalServerError, "api_error": http.StatusInternalServerError,
+	"rate_limit_exceeded": http.StatusTooManyRequests, "rate_limit_error": http.StatusTooManyRequests,
+	"overloaded_error": 529,
+}
+
+// errorStatus returns the HTTP status of an error object that arrived inside a stream, whose own
+// status was already 200: the one in the object, or else that of its type. It returns 0 if the object has neither.
 func errorStatus(raw []byte) int {
 	var object struct {
 		Code   json.RawMessage `json:"code"`
 		Status json.RawMessage `json:"status"`
+		Type   json.RawMessage `json:"type"`
 	}
 	if json.Unmarshal(raw, &object) != nil {
 		return 0
@@ -289,6 +298,11 @@ func errorStatus(raw []byte) int {
 		n, err := strconv.Atoi(strings.Trim(string(field), `"`))
 		if err == nil && n >= 400 && n <= 599 {
 			return n
+		}
+	}
+	for _, field := range []json.RawMessage{object.Code, object.Type} {
+		if status := typeStatuses[strings.Trim(string(field), `"`)]; status != 0 {
+			return status
 		}
 	}
 	return 0
