@@ -2,7 +2,10 @@ package openai
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +25,7 @@ type dialect struct {
 	noExtensions  bool // llm.Extensions are left out
 	fillReasoning bool // messages of the assistant without reasoning_content have an empty one
 	fillSignature bool // calls without a thought signature have Google's placeholder
+	shortIDs      bool // ids of calls are shortened, which must not be remembered: gateways put signatures into some
 	noImages      bool // images are replaced by text; modelRefusals remembers it for the model
 	// noFormat says that the schema of the answer is written into the prompt. modelRefusals
 	// remembers it for the model, unless schemaRefused says that it is about this schema alone.
@@ -44,6 +48,10 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 		return d
 	}
 	modelErr := f.err
+	if !d.shortIDs && slices.Contains(refusalStatuses, modelErr.Status) && containsAny(strings.ToLower(modelErr.Message), idWords) && bytes.Contains(body, []byte(`"tool_calls":`)) {
+		d.shortIDs = true
+		return d
+	}
 	if said := strings.ToLower(modelErr.Message); !d.noFormat && structured && slices.Contains(refusalStatuses, modelErr.Status) && containsAny(said, formatWords) {
 		d.noFormat, d.schemaRefused = true, containsAny(said, schemaWords)
 		return d
@@ -67,6 +75,11 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 	}
 	return d
 }
+
+// idWords lists, in lower case, the words with which endpoints refuse an id of a call: Mistral and servers of
+// its models (https://github.com/anomalyco/opencode/issues/1680), and OpenAI
+// (https://github.com/agno-agi/agno/issues/5382).
+var idWords = []string{"with a length of 9", "].id': string too long", "tool_call_id': string too long"}
 
 // refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those
 // with which they ask for a member, and valueWords those with which they refuse the number in a member
@@ -94,6 +107,7 @@ func (d dialect) endpointPart() dialect {
 	d.noExtensions = false
 	d.fillReasoning = false
 	d.fillSignature = false
+	d.shortIDs = false
 	d.noImages = false
 	d.noFormat = false
 	d.schemaRefused = false
@@ -115,6 +129,31 @@ func (d dialect) fillMembers(messages []wireMessage) {
 			m.ToolCalls[0].Extensions = []byte(`{"extra_content":{"google":{"thought_signature":"skip_thought_signature_validator"}}}`)
 		}
 	}
+}
+
+// shortenIDs replaces the ids of calls, and those in the results, by ones that every endpoint accepts.
+func shortenIDs(messages []wireMessage) {
+	for i := range messages {
+		m := &messages[i]
+		for j := range m.ToolCalls {
+			m.ToolCalls[j].ID = shortID(m.ToolCalls[j].ID)
+		}
+		if m.ToolCallID != "" {
+			m.ToolCallID = shortID(m.ToolCallID)
+		}
+	}
+}
+
+// mistralID matches the ids that Mistral gives and accepts.
+var mistralID = regexp.MustCompile(`^[A-Za-z0-9]{9}$`)
+
+// shortID returns an id that mistralID matches: id itself, or the beginning of its hash.
+func shortID(id string) string {
+	if mistralID.MatchString(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:])[:9]
 }
 
 // dialectStore holds the dialect of an endpoint for all of its streams.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -126,5 +127,31 @@ func TestImageRefusalsAreForgottenAfterAnHour(t *testing.T) {
 	}
 	if n := len(s.refused); n != maxRefusedModels || !s.has(fmt.Sprint(maxRefusedModels+99)) {
 		t.Errorf("got %d models, want %d with the last one", n, maxRefusedModels)
+	}
+}
+
+// Mistral and OpenAI refuse the ids that other endpoints have given to calls. A conversation that began with
+// another model goes on with shorter ones.
+func TestRefusedCallIDsAreShortened(t *testing.T) {
+	request := llm.Request{Model: "m", Messages: []llm.Message{
+		{Role: llm.User, Text: "Hi"},
+		{Role: llm.Assistant, Calls: []llm.ToolCall{{ID: "call_PTLP8xhu3uwZk4l3nlnrrJha", Name: "f", Arguments: "{}"}, {ID: "Ab3dEf6h9", Name: "f", Arguments: "{}"}}},
+		{Role: llm.ToolRole, CallID: "call_PTLP8xhu3uwZk4l3nlnrrJha", Tool: "f", Text: "one"},
+		{Role: llm.ToolRole, CallID: "Ab3dEf6h9", Tool: "f", Text: "two"},
+	}}
+	for _, message := range []string{
+		"Tool call id was call_PTLP8xhu3uwZk4l3nlnrrJha but must be a-z, A-Z, 0-9, with a length of 9.",
+		"Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40, but got a string with length 53 instead.",
+		"Invalid 'messages[2].tool_call_id': string too long. Expected a string with maximum length 40, but got a string with length 53 instead.",
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"object":"error","message":%q}`, message)), sendStream(helloStream))
+		if _, err := llmtest.Collect(t.Context(), m, request); err != nil {
+			t.Fatalf("%s: %v", message, err)
+		}
+		body := s.receivedRequests()[1].body
+		ids := regexp.MustCompile(`"(?:id|tool_call_id)":"([A-Za-z0-9]{9})"`).FindAllSubmatch(body, -1)
+		if len(ids) != 4 || !bytes.Equal(ids[0][1], ids[2][1]) || string(ids[1][1]) != "Ab3dEf6h9" || string(ids[3][1]) != "Ab3dEf6h9" {
+			t.Errorf("%s: got the request %s, want ids of 9 characters, in which only the long one has changed", message, body)
+		}
 	}
 }

@@ -79,6 +79,9 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 		history = withoutImages(history)
 	}
 	messages := appendMessages(make([]wireMessage, 0, len(history)), history, endpoint)
+	if d.shortIDs {
+		shortenIDs(messages)
+	}
 	if d.fillReasoning || d.fillSignature {
 		d.fillMembers(messages)
 	}
