@@ -69,6 +69,7 @@ func TestStreamWithoutFinishReasonIsTruncated(t *testing.T) {
 	for name, wire := range map[string]string{
 		"end": eventStream(textChunk("a")), "DONE": eventStream(textChunk("a"), "[DONE]"), "nothing": "", "only heartbeats": ": ping\n\n",
 		"within a chunk":      eventStream(textChunk("a")) + `data: {"choices":[{"del`,
+		"null as text":        eventStream(`{"choices":[{"delta":{"content":"a"},"finish_reason":"null"}]}`),
 		"empty finish_reason": eventStream(textChunk("a"), `{"choices":[{"delta":{},"finish_reason":""}]}`),
 		"usage only":          eventStream(usageChunk, "[DONE]"),
 	} {

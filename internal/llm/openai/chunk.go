@@ -137,6 +137,9 @@ func (s *jsonScanner) readChoice(choice *deltaChoice) {
 			s.readDelta(&choice.message, "message")
 		case "finish_reason":
 			choice.reason = s.readString("finish_reason")
+			if choice.reason == "null" { // older KoboldCpp, with each chunk
+				choice.reason = ""
+			}
 		case "usage": // Moonshot
 			choice.usage = s.readUsage()
 		case "error": // OpenRouter
