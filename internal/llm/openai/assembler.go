@@ -22,14 +22,17 @@ type emitter func(llm.Part) bool
 // attempt and one goroutine. Its parts may already be with the consumer when an error comes, which is
 // why partSent decides whether there can be another attempt.
 type assembler struct {
-	yield    emitter
-	calls    callSet
-	usage    *llm.Usage // the latest: some endpoints send it with every chunk, growing
-	model    string     // the model that answered, which need not be the one asked for
-	reason   string     // finish_reason, "" until it arrives
-	bytes    int        // towards maxAnswer
-	partSent bool       // at least one part was emitted
-	chunk    chunk      // the latest
+	yield emitter
+	calls callSet
+	// emptyCall is the call of the last piece if its arguments are {} so far, which is not sent yet: some
+	// gateways to Anthropic send that before the arguments (https://github.com/openai/openai-agents-js/pull/712).
+	emptyCall *partialCall
+	usage     *llm.Usage // the latest: some endpoints send it with every chunk, growing
+	model     string     // the model that answered, which need not be the one asked for
+	reason    string     // finish_reason, "" until it arrives
+	bytes     int        // towards maxAnswer
+	partSent  bool       // at least one part was emitted
+	chunk     chunk      // the latest
 
 	endpoint       string       // names it in extensions
 	message        extensionSet // of the message; those of calls are in calls
@@ -155,9 +158,21 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 // addCallPiece adds a piece to its call. A call is announced with its first arguments, because
 // its name may be incomplete before.
 func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
+	if a.emptyCall != call {
+		if err := a.sendEmptyArguments(); err != nil {
+			return err
+		}
+	}
 	call.addNameAndID(piece)
 	call.extensions.addMembers(piece.members)
-	if piece.arguments == "" {
+	switch {
+	case piece.arguments == "":
+		return nil
+	case a.emptyCall == call: // what came before were not the arguments
+		a.emptyCall, call.arguments, call.scan = nil, nil, llm.ArgumentScanner{}
+	case piece.arguments == "{}" && len(call.arguments) == 0:
+		a.emptyCall = call
+		call.addArguments(piece.arguments)
 		return nil
 	}
 	if len(call.arguments)+len(piece.arguments) > llm.MaxArgumentBytes {
@@ -166,9 +181,21 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	if err := a.announceCall(call); err != nil {
 		return err
 	}
-	call.arguments = append(call.arguments, piece.arguments...)
-	call.scan.Feed(piece.arguments)
+	call.addArguments(piece.arguments)
 	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: piece.arguments})
+}
+
+// sendEmptyArguments sends the arguments of emptyCall, when no others can come.
+func (a *assembler) sendEmptyArguments() error {
+	call := a.emptyCall
+	if call == nil {
+		return nil
+	}
+	a.emptyCall = nil
+	if err := a.announceCall(call); err != nil {
+		return err
+	}
+	return a.sendPart(llm.ToolCallArgs{Index: call.index, Delta: string(call.arguments)})
 }
 
 // announceCall sends the start of a call, and before it the starts of all earlier calls. Their names
@@ -249,6 +276,9 @@ func (a *assembler) finishAnswer(cause error) error {
 		e := newError(llm.UpstreamTruncated, publicTruncated, cause)
 		e.Retryable = true
 		return e
+	}
+	if err := a.sendEmptyArguments(); err != nil {
+		return err
 	}
 	// Calls without arguments have not been announced yet.
 	if n := a.calls.count(); n > 0 {

@@ -53,6 +53,12 @@ func (c *partialCall) addNameAndID(p callPiece) {
 	}
 }
 
+// addArguments adds a piece of the arguments.
+func (c *partialCall) addArguments(piece string) {
+	c.arguments = append(c.arguments, piece...)
+	c.scan.Feed(piece)
+}
+
 // startsAnotherCall reports whether a piece that seems to continue a call begins another call.
 // Endpoints that send each call in one piece give all of them the same index or id.
 func (c *partialCall) startsAnotherCall(piece callPiece) bool {

@@ -64,6 +64,15 @@ var shapes = map[string]struct {
 		eventStream(`{"choices":[{"index":1,"delta":{"content":"other"}}]}`, textChunk("a"), stopChunk),
 		llmtest.Lines(`text "a"`, `finish stop m-1`),
 	},
+	"calls: no index and no id after an empty object": {
+		eventStream(deltaChunk(`{"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"function":{"name":"g","arguments":""}}]}`), deltaChunk(`{"tool_calls":[{"function":{"arguments":"{}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 * f`, `args 0 {}`, `start 1 * g`, `args 1 {}`, `call 0 * f {}`, `call 1 * g {}`, `finish stop m-1`),
+	},
+	"calls: an empty object before the arguments": { // gateways to Anthropic
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":":1}"}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":1,"id":"d","function":{"name":"g","arguments":"{}"}}]}`), deltaChunk(`{"tool_calls":[{"index":2,"id":"e","function":{"name":"h","arguments":"{}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 c f`, `args 0 {"a"`, `args 0 :1}`, `start 1 d g`, `args 1 {}`, `start 2 e h`, `args 2 {}`, `call 0 c f {"a":1}`, `call 1 d g {}`, `call 2 e h {}`, `finish stop m-1`),
+	},
 	"calls: the normal shape, in parallel": {
 		eventStream(deltaChunk(`{"content":null,"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"f","arguments":""}}]}`),
 			deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\""}}]}`),
