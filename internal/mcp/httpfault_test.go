@@ -54,7 +54,7 @@ var badReplies = map[string]struct {
 	"a list":              {body(js, `[]`), Protocol},
 	"empty":               {body(js, ``), Protocol},
 	"wrong id":            {body(js, `{"jsonrpc":"2.0","id":9999,"result":{"content":[]}}`), Protocol},
-	"id as a string":      {body(js, `{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}`), Protocol},
+	"id as text":          {body(js, `{"jsonrpc":"2.0","id":"0ID","result":{"content":[]}}`), Protocol},
 	"no result":           {body(js, `{"jsonrpc":"2.0","id":ID,"result":null}`), Protocol},
 	"result of no shape":  {body(js, `{"jsonrpc":"2.0","id":ID,"result":{"content":[7]}}`), Protocol},
 	"a task":              {body(js, `{"jsonrpc":"2.0","id":ID,"result":{"resultType":"task","taskId":"1"}}`), Protocol},

@@ -58,7 +58,7 @@ func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 	var dials atomic.Int64
 	script := lines(func(m message, say func(string)) {
 		say(`{"jsonrpc":"2.0","id":99999,"result":{}}`)
-		say(`{"jsonrpc":"2.0","id":"` + string(m.ID) + `","result":{"content":[]}}`) // a string is another id
+		say(`{"jsonrpc":"2.0","id":"0` + string(m.ID) + `","result":{"content":[]}}`)
 		say(`{"jsonrpc":`)
 		say(`{"level":"info","msg":"a log line","id":7}`)
 		say(`[`)

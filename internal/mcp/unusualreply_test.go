@@ -15,6 +15,9 @@ var nullAnswer = `{"jsonrpc":"2.0","id":ID,"method":null,"params":null,"result":
 
 const logNotification = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`
 
+// stringIDAnswer is okAnswer with the id as a string.
+var stringIDAnswer = strings.Replace(okAnswer, "ID", `"ID"`, 1)
+
 // unusualReplies are replies in a form that few servers use, and that the official SDKs read.
 var unusualReplies = map[string]struct{ contentType, body string }{
 	"parameter without a value":            {js + "; charset", okAnswer},
@@ -24,6 +27,8 @@ var unusualReplies = map[string]struct{ contentType, body string }{
 	"batch of an answer, a stream":         {eventStream, "data: [" + okAnswer + "]\n\n"},
 	"batches, a stream":                    {eventStream, "data: [" + logNotification + "," + logNotification + "]\n\ndata: [" + logNotification + ",\ndata: " + okAnswer + "]\n\n"},
 	"byte order mark":                      {js, "\ufeff" + okAnswer},
+	"id as a string":                       {js, stringIDAnswer},
+	"id as a string, a stream":             {eventStream, "data: " + stringIDAnswer + "\n\n"},
 	"null for unused members":              {js, nullAnswer},
 	"null for unused members, a stream":    {eventStream, "data: " + nullAnswer + "\n\n"},
 }
@@ -40,11 +45,13 @@ func TestCallReadsUnusualReplies(t *testing.T) {
 	}
 }
 
-func TestStreamConnReadsNullForUnusedMembers(t *testing.T) {
-	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) { say(strings.ReplaceAll(nullAnswer, "ID", string(m.ID))) }))
-	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	if got := must(t, res, err).Text(); got != "ok" {
-		t.Errorf("got the text %q, want ok", got)
+func TestStreamConnReadsUnusualAnswers(t *testing.T) {
+	for _, answer := range []string{nullAnswer, stringIDAnswer} {
+		c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) { say(strings.ReplaceAll(answer, "ID", string(m.ID))) }))
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		if got := must(t, res, err).Text(); got != "ok" {
+			t.Errorf("%s: got the text %q, want ok", answer, got)
+		}
 	}
 }
 

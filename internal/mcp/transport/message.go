@@ -61,6 +61,7 @@ func decodeMessage(data []byte) (jsonrpc.Message, error) {
 		return &jsonrpc.Request{ID: id, Method: name, Params: params}, nil
 	}
 	isErrorAlone := err == nil && len(rawError) > 0 && rawError[0] == '{' && result == nil // which has no id where the request's could not be read
+	id = ownID(id)
 	if !id.IsValid() && !isErrorAlone || version == nil {
 		return nil, errors.Join(errors.New("it is neither a request nor a response"), err)
 	}
@@ -134,6 +135,22 @@ func decodeID(value json.RawMessage) (jsonrpc.ID, error) {
 		return jsonrpc.ID{}, errors.New("its id is not an integer")
 	}
 	return jsonrpc.MakeID(n)
+}
+
+// ownID returns the id of an answer as that of our request, which is always a number. Some gateways send it
+// back as a string, which the SDKs for TypeScript and Python read as well
+// (https://github.com/modelcontextprotocol/python-sdk/pull/1720).
+func ownID(id jsonrpc.ID) jsonrpc.ID {
+	text, _ := id.Raw().(string)
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != text {
+		return id
+	}
+	number, err := jsonrpc.MakeID(float64(n))
+	if err != nil {
+		return id
+	}
+	return number
 }
 
 // serverError is an error that the server answered with. The SDK compares errors by their JSON-RPC
@@ -225,6 +242,7 @@ func newOversizeError(head []byte, limit int) *oversizeError {
 			id = value
 		}
 	}
-	oversize.answers, _ = jsonrpc.MakeID(id)
+	answers, _ := jsonrpc.MakeID(id)
+	oversize.answers = ownID(answers)
 	return oversize
 }
