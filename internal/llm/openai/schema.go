@@ -28,7 +28,7 @@ func adaptParameters(schema json.RawMessage) json.RawMessage {
 			i++
 		}
 	}
-	root = root.mergeAlternatives()
+	root = root.withoutInvalid().mergeAlternatives()
 	if string(root.member("type")) != `"object"` {
 		root = root.withMember("type", json.RawMessage(`"object"`))
 	}
@@ -197,7 +197,7 @@ var knownFormats = []string{`"date-time"`, `"int32"`, `"int64"`, `"float"`, `"do
 
 // adaptKeywords adapts a schema and all schemas within it.
 func (m orderedObject) adaptKeywords() orderedObject {
-	out := slices.Clone(m)
+	out := m.withoutInvalid()
 	for i, k := range out {
 		switch {
 		case k.name == "items" && k.jsonKind() == '[':
@@ -224,6 +224,23 @@ func (m orderedObject) adaptKeywords() orderedObject {
 		out = out.withMember("items", json.RawMessage(`{}`))
 	}
 	return out
+}
+
+// withoutInvalid returns a copy of a schema without the keywords that say nothing and that endpoints refuse:
+// null is what servers in Go write for an empty list, [] what those in PHP write for an empty object, and a
+// boolean in required is of JSON Schema draft 3.
+func (m orderedObject) withoutInvalid() orderedObject {
+	return slices.DeleteFunc(slices.Clone(m), func(k orderedMember) bool {
+		switch k.jsonKind() {
+		case 'n':
+			return k.name != "const" && k.name != "default" && !strings.HasPrefix(k.name, "x-")
+		case 't', 'f':
+			return k.name == "required"
+		case '[':
+			return slices.Contains(schemaMapKeywords, k.name)
+		}
+		return false
+	})
 }
 
 // adaptSchema adapts the JSON of a schema, which may be a boolean.

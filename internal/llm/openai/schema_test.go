@@ -39,6 +39,9 @@ var adaptations = map[string]struct{ schema, want, fits string }{
 		`{"$defs":{"a/b":{"type":"object","properties":{"x":{}},"required":["x"]}},"properties":{"x":{}},"required":["x"],"type":"object"}`, `{"x":1}`},
 	"not and enum at the top": {`{"type":"object","not":{"required":["a","b"]},"enum":[{},{"a":1}]}`,
 		`{"type":"object","description":"The arguments must not fit: {\"required\":[\"a\",\"b\"]}\nThe arguments must be one of: [{},{\"a\":1}]","properties":{}}`, `{"a":1}`},
+	"keywords without a value": {`{"type":"object","properties":{"a":{"type":"string","enum":null,"required":false,"default":null,"const":null,"x-a":null},"o":{"type":"object","properties":[],"required":null},"required":{"type":"array","items":null}},"required":null,"anyOf":null,"description":null}`,
+		`{"type":"object","properties":{"a":{"type":"string","default":null,"const":null,"x-a":null},"o":{"type":"object"},"required":{"type":"array","items":{}}}}`, ``},
+	"properties without a value":     {`{"type":"object","properties":null}`, `{"type":"object","properties":{}}`, `{}`},
 	"alternatives further down stay": {`{"type":"object","properties":{"u":{"oneOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}],"not":{"const":""}}}}`, "same", `{"u":"x"}`},
 	"what is no schema stays":        {`{"type":"object","properties":{"a":3},"required":"x","anyOf":7}`, `{"type":"object","properties":{"a":3},"required":"x","description":"The arguments must fit at least one of: 7"}`, ``},
 }
