@@ -1,8 +1,13 @@
 package mcp
 
 import (
+	"cmp"
+	"context"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"answerd/internal/mcp/config"
 )
@@ -67,5 +72,45 @@ func TestErrorWithoutAnIDFailsItsCallWithItsReason(t *testing.T) {
 		if e := kind(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
 			t.Errorf("%s: got the error %v, want %s with the server's reason", name, e, InvalidArguments)
 		}
+	}
+}
+
+// openBody is the body of a reply that has no end.
+type openBody struct{ ctx context.Context }
+
+func (b openBody) Read([]byte) (int, error) {
+	<-b.ctx.Done()
+	return 0, b.ctx.Err()
+}
+
+func (openBody) Close() error { return nil }
+
+// Some servers work before they reply to notifications/initialized, and others never end that reply.
+func TestServerWithASlowReplyToInitializedIsConnected(t *testing.T) {
+	for name, slow := range map[string]func(*http.Response, *http.Request){
+		"before it": func(*http.Response, *http.Request) { <-time.After(4 * time.Second) },
+		"within it": func(resp *http.Response, r *http.Request) { resp.Body = openBody{r.Context()} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			wrap := func(http.RoundTripper) http.RoundTripper {
+				return roundTrip(func(r *http.Request) (*http.Response, error) {
+					initialized := r.Method == http.MethodPost && strings.Contains(peek(r), "notifications/initialized")
+					resp, err := inProcess{&script{}}.RoundTrip(r)
+					if err == nil && initialized {
+						slow(resp, r)
+					}
+					return resp, cmp.Or(err, r.Context().Err())
+				})
+			}
+			c := open(t, Options{Transport: wrap}, config.Server{Name: "a", URL: "http://localhost"})
+			began := time.Now()
+			for c.Servers()[0].State == Connecting {
+				<-time.After(time.Millisecond)
+			}
+			if st, took := c.Servers()[0], time.Since(began); st.State != Connected || took > 4*time.Second+time.Millisecond {
+				t.Errorf("%s: got the state %s (%s) after %s, want %s after at most 4 s", name, st.State, st.Reason, took, Connected)
+			}
+			_ = c.Close()
+		})
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// NotifyTimeout bounds requests that no caller waits for: notifications, and the DELETE that
+	// NotifyTimeout bounds requests that no caller waits for: most notifications, and the DELETE that
 	// ends a session. The SDK sends them with contexts that are never cancelled.
 	NotifyTimeout = 2 * time.Second
 	// answerTimeout bounds sending an answer to a server's request. If an answer is lost, the

@@ -39,7 +39,8 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		if c.wantsStandaloneStream() {
 			c.openStandaloneStream()
 		}
-		return c.notify(ctx, NotifyTimeout, http.MethodPost, m)
+		// The handshake waits for the reply, and its context bounds it: a server may do its own work first.
+		return c.notify(ctx, answerTimeout, http.MethodPost, m)
 	default:
 		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, m)
 	}
@@ -181,6 +182,8 @@ func (c *httpConn) notify(ctx context.Context, timeout time.Duration, method str
 	if err != nil {
 		return noReply(err, true)
 	}
+	// The status counts. A reply that has no end must not hold the sender up.
+	defer time.AfterFunc(NotifyTimeout, stop).Stop()
 	drainBody(resp, maxRefusal)
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
 		return refusal(resp)
