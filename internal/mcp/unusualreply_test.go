@@ -3,6 +3,9 @@ package mcp
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -113,4 +116,40 @@ func TestServerWithASlowReplyToInitializedIsConnected(t *testing.T) {
 			_ = c.Close()
 		})
 	}
+}
+
+// A server may ping all through a call that takes long.
+func TestPingsOfALongCallAreAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrap := func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				var m message
+				if r.Method == http.MethodPost {
+					_ = json.Unmarshal([]byte(peek(r)), &m)
+				}
+				if m.Method != methodCall {
+					return inProcess{&script{}}.RoundTrip(r)
+				}
+				out, in := io.Pipe()
+				go func() {
+					for i := range 200 {
+						<-time.After(5 * time.Second)
+						fmt.Fprintf(in, "data: {\"jsonrpc\":\"2.0\",\"id\":\"ping-%d\",\"method\":\"ping\"}\n\n", i)
+					}
+					fmt.Fprintf(in, "data: %s\n\n", strings.ReplaceAll(okAnswer, "ID", string(m.ID)))
+					_ = in.Close()
+				}()
+				resp := emptyReply(r, http.StatusOK)
+				resp.Header.Set("Content-Type", eventStream)
+				resp.Body = out
+				return resp, nil
+			})
+		}
+		c := open(t, Options{Transport: wrap}, config.Server{Name: "a", URL: "http://localhost", MaxTime: time.Hour})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		if err != nil || res.Text() != "ok" {
+			t.Errorf("got %v, %v, want ok", res, err)
+		}
+		_ = c.Close()
+	})
 }

@@ -39,6 +39,7 @@ type eventStream struct {
 	body io.ReadCloser
 	log  *slog.Logger
 	eventReader
+	opened   time.Time
 	requests int  // the server's own requests so far
 	listens  bool // the stream is a subscription, which has no end and no answer
 
@@ -49,7 +50,7 @@ type eventStream struct {
 
 // newEventStream returns the stream in body, for which trip.streamOpened was called.
 func newEventStream(trip *RoundTrip, id jsonrpc.ID, body io.ReadCloser, log *slog.Logger) *eventStream {
-	return &eventStream{trip: trip, id: id, body: body, log: log, eventReader: newEventReader(body, trip.answerLimit())}
+	return &eventStream{trip: trip, id: id, body: body, log: log, opened: time.Now(), eventReader: newEventReader(body, trip.answerLimit())}
 }
 
 // eventReader reads the messages of an event stream.
@@ -180,6 +181,12 @@ func (s *eventStream) throttle(n int) {
 	}
 }
 
+// tooManyRequests reports whether a server has sent more requests in a stream than it may. It may ping all
+// the time.
+func tooManyRequests(requests int, opened time.Time) bool {
+	return requests > maxServerRequests+int(time.Since(opened)/time.Second)
+}
+
 // readToEnd reads a stream that has had its answer to the end, so that the connection is kept, and
 // reports whether it came to the end. RoundTrip.Finish bounds how long a server may keep it open.
 func (s *eventStream) readToEnd() (whole bool) {
@@ -213,7 +220,7 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 		if m.IsCall() {
 			// The SDK answers each one with a POST of ours.
 			s.requests++
-			if s.requests > maxServerRequests {
+			if tooManyRequests(s.requests, s.opened) {
 				return nil, BadReply("too many requests in one stream", nil)
 			}
 			m.Params = bytes.Clone(m.Params)

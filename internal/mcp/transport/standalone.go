@@ -203,7 +203,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 		msg.Params = bytes.Clone(msg.Params)
 		// The SDK answers each one with a POST of ours.
 		s.requests++
-		if s.requests > maxServerRequests {
+		if tooManyRequests(s.requests, s.opened) {
 			s.endStream()
 			return
 		}

@@ -87,8 +87,8 @@ const (
 	// MaxMessage is how many bytes a message of a server may have, uncompressed: JSON, or one event.
 	MaxMessage = 4 << 20
 	maxRefusal = 64 << 10 // bytes that are read of the body of a refusal
-	// maxServerRequests is how many requests a server may send within one stream, and how many of
-	// one connection may be unanswered.
+	// maxServerRequests is how many requests a server may send within one stream, besides one for each
+	// second that the stream lasts, and how many of one connection may be unanswered.
 	maxServerRequests = 100
 	// maxReceivedMessages and maxReceivedBytes bound what a server sends before the answer to one
 	// request: progress, log messages and requests of its own.
