@@ -153,3 +153,17 @@ func TestPingsOfALongCallAreAnswered(t *testing.T) {
 		_ = c.Close()
 	})
 }
+
+// An error about a tool's own sessions leaves that of the connection alone.
+func TestErrorAboutASessionOfATool(t *testing.T) {
+	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", js)
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"browser_session is required"}}`, m.ID)
+	}}
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "browser_session is required") || s.shakes.Load() != 1 {
+		t.Errorf("got the error %v after %d handshakes, want the server's after 1", e, s.shakes.Load())
+	}
+}

@@ -145,18 +145,28 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
 	c.idle.put(resp)
-	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) {
+	var answer *jsonrpc.Response // nil if there is none
+	if mayCarryAnswer(resp.StatusCode) {
+		answer, _ = decodeAnswer(msg.ID, body)
+	}
+	isToolError := resp.StatusCode == http.StatusBadRequest && answer != nil && isAboutParams(answer)
+	if c.SessionID() != "" && saysSessionLost(resp.StatusCode, body) && !isToolError {
 		c.session.Lost.Store(true)
 		trip.fail(LostSession(badStatus(resp.StatusCode)))
 		return
 	}
-	if mayCarryAnswer(resp.StatusCode) {
-		if answer, failure := decodeAnswer(msg.ID, body); failure == nil {
-			c.deliverAnswer(ctx, trip, msg, answer)
-			return
-		}
+	if answer != nil {
+		c.deliverAnswer(ctx, trip, msg, answer)
+		return
 	}
 	trip.fail(refusal(resp))
+}
+
+// isAboutParams reports whether the server has read the params of a request and refused them. So it knows
+// the session, and a session in its message is one of the tool.
+func isAboutParams(answer *jsonrpc.Response) bool {
+	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
+	return ok && rpc.Code == jsonrpc.CodeInvalidParams
 }
 
 // mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status is the answer: 4xx is, and the
