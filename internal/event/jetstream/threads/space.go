@@ -34,9 +34,6 @@ func (s *Store) Expire(ctx context.Context) error {
 	return err
 }
 
-// usage has the bytes of a stream at the last check, with what this process added since, and its limit.
-type usage struct{ bytes, limit int64 }
-
 // messageOverhead estimates the bytes that a message needs in a stream besides its data.
 const messageOverhead = 128
 

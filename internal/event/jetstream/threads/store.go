@@ -117,6 +117,9 @@ type Store struct {
 	used       map[string]usage   // by stream
 }
 
+// usage has the bytes of a stream at the last check, with what this process added since, and its limit.
+type usage struct{ bytes, limit int64 }
+
 // New returns a Store, which lists nothing before Load.
 func New(server Server, retention time.Duration, logger *slog.Logger) *Store {
 	if retention <= 0 {
