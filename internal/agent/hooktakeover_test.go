@@ -3,6 +3,7 @@ package agent_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -232,5 +233,20 @@ func TestRunEndIsTheSameAfterATakeover(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The metadata of a run that was taken over have the arguments with which a failed call was made, as a hook changed them.
+func TestMetadataOfAFailedCallHasItsArgumentsAfterATakeover(t *testing.T) {
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
+	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "fail", Args: `{"secret":1}`}), llmtest.Says("Done."))
+	first, _ := watched(t, script, on("pre_tool_call", `{"args":{}}`), durable(origin))
+	run := first.StartRun(t, agent.Request{Background: true})
+	want := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)).Metadata
+	failed := slices.IndexFunc(origin.history(), func(o operation) bool { return o.what == "tool_error" })
+	h := agenttest.NewFixture(t, script, durable(origin.diedAfter(t, run, failed+1)))
+	got := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)).Metadata
+	if texts(got.ToolParams) != texts(want.ToolParams) || texts(want.ToolParams) != `{}` {
+		t.Errorf("got %s, want %s, which are {}", texts(got.ToolParams), texts(want.ToolParams))
 	}
 }

@@ -133,6 +133,7 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			continue
 		}
 		result, succeeded := known.End.(event.ToolResult)
+		failed, _ := known.End.(event.ToolError)
 		isSearch := l.search != nil && c.Tool == l.search.Tool.Name
 		if known.Spent != nil {
 			l.budget.RestoreChild(*known.Spent)
@@ -151,6 +152,8 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 		switch {
 		case succeeded:
 			c.args, c.edited = result.Args, edited
+		case failed.Args != nil:
+			c.args, c.edited = failed.Args, edited
 		case edited:
 			c.args, c.edited = args, true
 		}
