@@ -170,6 +170,7 @@ func (a *Agent) startRun(ctx context.Context, owner auth.Identity, request Reque
 // discardRun removes a run that was registered and did not begin.
 func (a *Agent) discardRun(r *run) {
 	r.inbox.stopListening()
+	r.slot.Discard()
 	a.removeRun(r)
 	a.runs.Done()
 }

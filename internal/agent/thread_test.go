@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"answerd/internal/agent"
+	"answerd/internal/agent/admission"
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/agent/thread"
 	"answerd/internal/auth"
@@ -382,4 +384,36 @@ func TestLongThreadIsTrimmedToTheWindow(t *testing.T) {
 	if !trimmed || strings.Contains(body, "Question 0?") || !strings.Contains(body, "Question 39?") || !strings.Contains(body, "Last?") {
 		t.Errorf("trimmed %t, the request has %d bytes, want it trimmed, with the newest turns and not the oldest", trimmed, len(body))
 	}
+}
+
+// Of several questions that wait for their thread, one begins when it is free. The others wait on, and do not count as
+// runs that their caller has started.
+func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
+	const queued = 4
+	g := newGate()
+	answers := make(chan llmtest.Answer, queued+1)
+	answers <- g.hold(nil)
+	for range queued {
+		answers <- llmtest.Says("Yes.")
+	}
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return <-answers }, func(o *agent.Options) {
+		o.Rate = admission.Rate{N: queued + 1, Per: time.Hour}
+	})
+	first := h.StartRun(t, agent.Request{ThreadID: "t", Background: true})
+	<-g.reached
+	var wg sync.WaitGroup
+	for range queued {
+		wg.Go(func() {
+			run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "And?", ThreadID: "t", OnBusy: agent.BusyQueue, Background: true})
+			if err != nil {
+				t.Errorf("a queued question: %v", err)
+				return
+			}
+			h.Events(t, run.ID)
+		})
+	}
+	<-time.After(100 * time.Millisecond)
+	close(g.open)
+	wg.Wait()
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, first.ID))
 }

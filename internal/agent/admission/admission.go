@@ -241,7 +241,13 @@ func (g *Gate) Close() {
 
 // Release frees the slot, for the next in the queue if there is one. A nil slot may be released
 // too.
-func (p *Slot) Release() {
+func (p *Slot) Release() { p.free(true) }
+
+// Discard is Release for a slot whose run did not begin. It does not count as one of its caller's starts.
+func (p *Slot) Discard() { p.free(false) }
+
+// free frees the slot, once.
+func (p *Slot) free(began bool) {
 	if p == nil {
 		return
 	}
@@ -258,6 +264,9 @@ func (p *Slot) Release() {
 	gate.active--
 	if c := gate.callers[p.caller]; c != nil {
 		c.active--
+		if !began && gate.Rate.N > 0 {
+			c.tokens++
+		}
 		gate.forgetIdleLocked(p.caller, c, now)
 	}
 	for gate.active < gate.Max {
