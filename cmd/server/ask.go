@@ -23,7 +23,7 @@ import (
 
 const (
 	probeTimeout = time.Second
-	maxQuestion  = 1 << 20 // bytes that are read from stdin
+	maxQuestion  = 1 << 20 // bytes of a question on stdin
 )
 
 // askFlags holds the flags of ask and chat; the text of the command in commands says what each does.
@@ -44,9 +44,12 @@ func askCommand(ctx context.Context, args []string, environ environment, stdout,
 	}
 	question := strings.Join(words, " ")
 	if question == "" && !term.IsTerminal(int(os.Stdin.Fd())) {
-		text, err := io.ReadAll(io.LimitReader(os.Stdin, maxQuestion))
+		text, err := io.ReadAll(io.LimitReader(os.Stdin, maxQuestion+1))
 		if err != nil {
 			return fmt.Errorf("read the question from stdin: %w", err)
+		}
+		if len(text) > maxQuestion {
+			return &usageError{fmt.Sprintf("the question on stdin is longer than %d bytes", maxQuestion)}
 		}
 		question = string(text)
 	}

@@ -126,6 +126,17 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A long question is refused and not cut: a server with a large MAX_BODY_BYTES would answer the rest.
+func TestAskRefusesAQuestionThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	cmd := newAskCommand(t.Context(), nil, "ask", "-url", "http://127.0.0.1:1")
+	cmd.Stdin = strings.NewReader(strings.Repeat("x", maxQuestion+1))
+	out, _ := cmd.CombinedOutput() // the exit code is checked
+	if got := cmd.ProcessState.ExitCode(); got != 2 || !strings.Contains(string(out), "longer than") {
+		t.Errorf("got exit code %d, %s, want 2 and that it is too long", got, out)
+	}
+}
+
 // Platforms set PORT instead of ADDR.
 func TestAskFindsTheServiceAtPort(t *testing.T) {
 	t.Parallel()
