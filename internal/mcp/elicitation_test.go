@@ -70,6 +70,37 @@ func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 	}
 }
 
+// The content of an accepted form is never left out, even if no field was filled in: servers of the Python SDK
+// fail without it (src/mcp/server/elicitation.py).
+func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
+	for _, flavour := range []string{"stateful sse", "stateless json"} {
+		h := handler(tools(func(s *sdk.Server) {
+			rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				if r.Params.InputResponses["q"] == nil {
+					form := json.RawMessage(`{"type":"object","properties":{"note":{"type":"string"}}}`)
+					return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Mode: "form", Message: "Anything else?", RequestedSchema: form}}}, nil
+				}
+				return &sdk.CallToolResult{Content: []sdk.Content{}}, nil
+			})
+		}), flavours[flavour])
+		var hasContent atomic.Bool
+		w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(peek(r), `{"action":"accept","content":{}}`) {
+				hasContent.Store(true)
+			}
+			h.ServeHTTP(w, r)
+		}))
+		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{}`)}, nil
+		}})
+		must(t, res, err)
+		if !hasContent.Load() {
+			t.Errorf("%s: got no answer with content, want an empty object", flavour)
+		}
+	}
+}
+
 func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})

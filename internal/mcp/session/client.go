@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
@@ -38,9 +39,9 @@ func newClient(version string, sampling bool, log *slog.Logger) *sdk.Client {
 	}
 	var receive sdk.MethodHandler
 	client.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
-		receive = next
+		receive = keepEmptyContent(next)
 		if !sampling {
-			receive = refuseSampling(next, log)
+			receive = refuseSampling(receive, log)
 		}
 		return receive
 	})
@@ -62,6 +63,29 @@ func refuseSampling(next sdk.MethodHandler, log *slog.Logger) sdk.MethodHandler 
 		log.Warn("MCP server asked for sampling, which is disabled for it", "setting", `"sampling": true in mcp.json`, help.ServerRequests.Attr())
 		return nil, errSamplingDisabled
 	}
+}
+
+// keepEmptyContent passes on all requests. The answer to a form keeps its content if that is an empty object,
+// which the SDK would leave out.
+func keepEmptyContent(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		result, err := next(ctx, method, req)
+		if answer, ok := result.(*sdk.ElicitResult); ok && answer != nil && answer.Content != nil && len(answer.Content) == 0 {
+			return emptyForm{answer}, err
+		}
+		return result, err
+	}
+}
+
+// emptyForm is the answer to a form in which no field was filled in.
+type emptyForm struct{ *sdk.ElicitResult }
+
+// MarshalJSON implements json.Marshaler.
+func (f emptyForm) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Action  string         `json:"action"`
+		Content map[string]any `json:"content"`
+	}{f.Action, f.Content})
 }
 
 // separateHandshake gives each request of a handshake a Request of its own: a server/discover that
