@@ -45,6 +45,9 @@ type wireAudio struct {
 func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) []wireMessage {
 	var media []llm.Media // of the results since the last message of another role
 	for i, m := range messages {
+		if isEmptyAnswer(m) {
+			continue
+		}
 		out = append(out, newWireMessage(m, endpoint))
 		if m.Role != llm.ToolRole {
 			continue
@@ -56,6 +59,12 @@ func appendMessages(out []wireMessage, messages []llm.Message, endpoint string) 
 		}
 	}
 	return out
+}
+
+// isEmptyAnswer reports whether m is an answer that says nothing, which Mistral and Anthropic refuse.
+func isEmptyAnswer(m llm.Message) bool {
+	hasParts := m.Extensions != nil && m.Extensions.Content != nil
+	return m.Role == llm.Assistant && strings.TrimSpace(m.Text) == "" && len(m.Calls) == 0 && !hasParts
 }
 
 // withoutImages returns messages with a line of text in place of each image.

@@ -79,7 +79,6 @@ func TestRequestHasCallsAndResultsInTheirWireFormat(t *testing.T) {
 		{Role: llm.ToolRole, CallID: "c1", Tool: "get_weather", Text: "sunny"},
 		{Role: llm.ToolRole, CallID: "c2", Text: "no such tool", Failed: true},
 		{Role: llm.Assistant, Text: "It is sunny.", Calls: []llm.ToolCall{{ID: "c6", Name: "f"}}},
-		{Role: llm.Assistant, Text: ""},
 	}})
 	call := func(id, name, args string) string {
 		quoted, _ := json.Marshal(args)
@@ -89,7 +88,7 @@ func TestRequestHasCallsAndResultsInTheirWireFormat(t *testing.T) {
 		call("c1", "get_weather", `{"city":"Rome"}`), call("c2", "no_such_tool", `{}`), call("c3", "f", `{"invalid_arguments":"{'a': 1}"}`),
 		call("c4", strings.Repeat("_", 64), `{"invalid_arguments":"[1]"}`), call("c5", "tool", `{}`)}, ",") + `]},` +
 		`{"role":"tool","content":"sunny","tool_call_id":"c1"},{"role":"tool","content":"no such tool","tool_call_id":"c2"},` +
-		`{"role":"assistant","content":"It is sunny.","tool_calls":[` + call("c6", "f", `{}`) + `]},{"role":"assistant","content":""}]`
+		`{"role":"assistant","content":"It is sunny.","tool_calls":[` + call("c6", "f", `{}`) + `]}]`
 	if got := string(body["messages"]); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -192,5 +191,20 @@ func TestRequestSendsTheUserinfoOfTheBaseURL(t *testing.T) {
 		if got := s.receivedRequests()[0].header.Get("Authorization"); got != want {
 			t.Errorf("got Authorization %q, want %q", got, want)
 		}
+	}
+}
+
+// Mistral refuses a conversation with an empty answer in it, and so every later question
+// (https://github.com/metadist/synaplan/issues/1115).
+func TestEmptyAnswersAreLeftOut(t *testing.T) {
+	s, m := newEndpoint(t, Config{}, sendStream(helloStream))
+	if _, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m", Messages: []llm.Message{
+		{Role: llm.User, Text: "Hi"}, {Role: llm.Assistant}, {Role: llm.Assistant, Text: " \n"}, {Role: llm.User, Text: "Are you there?"},
+		{Role: llm.Assistant, Calls: []llm.ToolCall{{ID: "c", Name: "f", Arguments: "{}"}}}, {Role: llm.ToolRole, CallID: "c", Tool: "f", Text: "yes"},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if body := s.receivedRequests()[0].body; strings.Count(string(body), `"role":"assistant"`) != 1 {
+		t.Errorf("got the request %s, want only the answer with a call", body)
 	}
 }
