@@ -51,6 +51,12 @@ var errUndecided = errors.New("not decided yet")
 // then fails like a fenced append, and resolveConflict tells the two cases apart. A Nats-Msg-Id
 // would not help, because the server checks the expectation first.
 func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration) (uint64, error) {
+	return c.publishAfterTry(ctx, stream, msg, last, within, false)
+}
+
+// publishAfterTry does the same. repeated says that an earlier call for the same message was not certain whether the stream
+// has it.
+func (c *client) publishAfterTry(ctx context.Context, stream string, msg *nats.Msg, last uint64, within time.Duration, repeated bool) (uint64, error) {
 	if c.diskFull.Load() { // the remaining space is for deleting runs
 		return 0, unavailableError("append to the log", errDiskFull)
 	}
@@ -60,7 +66,7 @@ func (c *client) publishAfter(ctx context.Context, stream string, msg *nats.Msg,
 	if err == nil {
 		return ack.Sequence, nil
 	}
-	return c.publishAgain(ctx, stream, msg, last, begun.Add(within), err, false)
+	return c.publishAgain(ctx, stream, msg, last, begun.Add(within), err, repeated)
 }
 
 // publishAgain repeats an append after an attempt that failed with err, until it is certain whether the stream has

@@ -38,6 +38,7 @@ type writer struct {
 	// Only the queue's goroutine uses these, and relinquish when the queue is empty.
 	head   uint64      // pos of the run's last message
 	stored event.Event // the last event that is stored
+	tried  bool        // the message after head was sent before, and may be stored although nobody has acknowledged it
 
 	awaiting sync.Mutex // held by awaitAhead, which Delete calls too; taken before mu
 
@@ -335,7 +336,8 @@ func (w *writer) publish(ctx context.Context, m *nats.Msg, by writerID, payload 
 	if err := r.log.setPayload(ctx, r.id, m, payload); err != nil {
 		return 0, err
 	}
-	pos, err := r.log.publishAfter(ctx, runsName, m, w.head, appendTimeout)
+	pos, err := r.log.publishAfterTry(ctx, runsName, m, w.head, appendTimeout, w.tried)
+	w.tried = err != nil // the queue stores the same items next
 	if errors.Is(err, event.ErrFenced) || errors.Is(err, event.ErrGone) {
 		w.mu.Lock()
 		w.revokeLocked(err)
@@ -409,8 +411,6 @@ func (l *Log) AddNote(ctx context.Context, id string, note []byte) error {
 
 // addNote adds a note to the queue, after the events that the writer has accepted so far. It does not wait until the
 // note is stored, except when the queue is too long or could not be stored before (Queue.Settle).
-// addNote stores a note after the events that the writer has accepted so far. It waits for those that are being
-// stored; the note itself may wait for batchDelay to be stored together with the next events.
 func (w *writer) addNote(ctx context.Context, note []byte) error {
 	if err := w.queue.Settle(ctx); err != nil {
 		return err

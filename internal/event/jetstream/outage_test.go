@@ -1,0 +1,40 @@
+package jetstream_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
+	"answerd/internal/event/jetstream"
+)
+
+// The acknowledgements of an append are lost for longer than the append is repeated. The writer must recognize its own
+// message when it tries again, and not take it for that of another process.
+func TestAppendGoesOnAfterALongOutage(t *testing.T) {
+	if os.Getenv("ANSWERD_TEST_LONG") == "" {
+		t.Skip("waits 30 s for an append to give up; make durable runs it")
+	}
+	t.Parallel()
+	proxy := eventtest.StartProxy(t, startCluster(t))
+	log := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
+	startRun(t, log, "run_a")
+	proxy.DropAnswers()
+	if _, err := log.Append(t.Context(), "run_a", event.StepStart{Step: 1}); !errors.Is(err, event.ErrUnavailable) {
+		t.Fatalf("Append without acknowledgements = %v, want %v", err, event.ErrUnavailable)
+	}
+	proxy.Resume()
+	proxy.Cut() // the connection has lost part of what the server sent
+	eventtest.Await(t, "the log to be ready", func() bool { return log.Ready(t.Context()) == nil })
+	eventtest.Await(t, "an append to succeed", func() bool {
+		_, err := log.Append(t.Context(), "run_a", event.FinalAnswer{})
+		if err != nil && !errors.Is(err, event.ErrUnavailable) {
+			t.Fatalf("Append after the outage = %v, want no error", err)
+		}
+		return err == nil
+	})
+	if all, err := readUntil(t.Context(), log, "run_a", nil); err != nil || len(all) != 3 {
+		t.Errorf("the run has %d events, %v, want 3", len(all), err)
+	}
+}
