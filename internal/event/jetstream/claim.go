@@ -73,6 +73,9 @@ func (l *Log) waitForDelivery(ctx context.Context) *delivery {
 		if err == nil || errors.Is(err, errNoJob) {
 			return d
 		}
+		if errors.Is(err, errNoConsumer) {
+			l.restoreConsumer(ctx)
+		}
 	}
 	select { // the server cannot be reached, or its disk is full
 	case <-time.After(retryInterval):

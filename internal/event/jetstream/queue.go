@@ -14,7 +14,11 @@ import (
 // the request, so a long one would go unanswered.
 const pullTimeout = time.Second
 
-var errNoJob = errors.New("no job is waiting")
+var (
+	errNoJob = errors.New("no job is waiting")
+	// errNoConsumer means that nothing answers for the consumer of jobs.
+	errNoConsumer = errors.New("no consumer answers")
+)
 
 // pullRequest asks the server for one message.
 var pullRequest = fmt.Appendf(nil, `{"batch":1,"expires":%d}`, pullTimeout)
@@ -89,13 +93,15 @@ func (c *client) openPullInbox() (pullInbox, error) {
 	return in, err
 }
 
-// newDelivery returns the delivery of a message, or errNoJob if the message is the server's
-// answer that no job waits.
+// newDelivery returns the delivery of a message, errNoJob if the message is the server's answer that no job
+// waits, or errNoConsumer.
 func (c *client) newDelivery(msg *nats.Msg) (*delivery, error) {
 	status := msg.Header.Get("Status")
 	switch {
 	case status == "408" || status == "404":
 		return nil, errNoJob
+	case status == "503": // the server's answer for a subject that nobody serves
+		return nil, errNoConsumer
 	case status != "" || msg.Reply == "":
 		return nil, unavailableError("ask for a job", fmt.Errorf("status %s", status))
 	}

@@ -194,15 +194,34 @@ func (l *Log) openConsumer(ctx context.Context) error {
 		}
 	}
 	err := retrySetup(ctx, func(ctx context.Context) error {
-		_, err := l.jobsStream.CreateOrUpdateConsumer(ctx, js.ConsumerConfig{
-			Durable: workersName, AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
-		})
+		_, err := l.jobsStream.CreateOrUpdateConsumer(ctx, l.consumerConfig())
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("make the consumer of jobs: %w", err)
 	}
 	return nil
+}
+
+func (l *Log) consumerConfig() js.ConsumerConfig {
+	return js.ConsumerConfig{
+		Durable: workersName, AckPolicy: js.AckExplicitPolicy, AckWait: l.lease, MaxDeliver: -1, MaxAckPending: 100_000,
+	}
+}
+
+// restoreConsumer makes the consumer of the work queue again if the server has lost it, as it does with a damaged file.
+// All jobs are then delivered again.
+func (l *Log) restoreConsumer(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	if _, err := l.jobsStream.Consumer(ctx, workersName); !errors.Is(err, js.ErrConsumerNotFound) {
+		return
+	}
+	if _, err := l.jobsStream.CreateOrUpdateConsumer(ctx, l.consumerConfig()); err != nil {
+		l.logger.Warn("the consumer of jobs could not be made again", "error", err)
+		return
+	}
+	l.logger.Warn("the server had lost the consumer of jobs, which was made again")
 }
 
 // openStream makes a stream, or updates the size of an existing one and whether its messages arrive live. The number of replicas of

@@ -81,3 +81,24 @@ func fillQueue(t *testing.T, url string) (empty func()) {
 		}
 	}
 }
+
+// A server may lose the consumer of the queue with a damaged file. The jobs in the queue must still be claimed.
+func TestClaimMakesTheConsumerThatTheServerLost(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
+	job := startRun(t, log, "run_a")
+	queue, err := js.New(connect(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := queue.DeleteConsumer(t.Context(), "ANSWERD_JOBS", "workers"); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if job := claimJob(t, log); job.Run() != "run_a" {
+		t.Errorf("Claim = %s, want run_a", job.Run())
+	}
+}
