@@ -166,13 +166,21 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 	}
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease, Retention: time.Nanosecond})
 	read := make(chan *nats.Msg, runs)
-	if _, err := connect(t, url).ChanSubscribe("$JS.API.DIRECT.GET.ANSWERD_INDEX.answerd.key.*", read); err != nil {
+	observer := connect(t, url)
+	if _, err := observer.ChanSubscribe("$JS.API.DIRECT.GET.ANSWERD_INDEX.answerd.key.*", read); err != nil {
+		t.Fatal(err)
+	}
+	if err := observer.Flush(); err != nil { // the server knows the subscription now
 		t.Fatal(err)
 	}
 	for i := range runs {
 		deleted := make(chan error, 1)
 		go func() { deleted <- deleter.Delete(context.Background(), old(i)) }()
-		<-read // the deletion has read the key, or is about to
+		select {
+		case <-read: // the deletion has read the key, or is about to
+		case err := <-deleted: // it was faster than the news of its read: nothing to see in this round
+			deleted <- err
+		}
 		proxy.Stop()
 		if err := log.Create(t.Context(), event.Run{ID: next(i), Owner: ada, Key: fmt.Sprint(i), Created: log.Now()}); err != nil {
 			t.Fatalf("Create with the key of an expired run = %v, want no error", err)
