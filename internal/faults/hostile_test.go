@@ -42,7 +42,7 @@ var hostileReplies = []struct {
 	{"a batch", []string{`[{"jsonrpc":"2.0","id":ID,"result":{"content":[]}}]`}, false},
 	{"an empty object", []string{"{}"}, true},
 	{"another id", []string{`{"jsonrpc":"2.0","id":987654,"result":{"content":[]}}`}, true},
-	{"the id as a string", []string{`{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}`}, true},
+	{"the id as a string", []string{`{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}`}, false}, // as the official SDKs read it
 	{"the id as a fraction", []string{`{"jsonrpc":"2.0","id":ID.5,"result":{"content":[]}}`}, true},
 	{"an id of null", []string{`{"jsonrpc":"2.0","id":null,"result":{"content":[]}}`}, true},
 	{"an id of an object", []string{`{"jsonrpc":"2.0","id":{},"result":{"content":[]}}`}, true},
