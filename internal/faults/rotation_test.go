@@ -169,9 +169,15 @@ func TestF53SecretsAreRotatedUnderLoad(t *testing.T) {
 		s.signal(t, syscall.SIGHUP)
 		s.waitForOutput(t, "MCP configuration read again")
 	}
+	// Token requests with the old secret may be under way until each replica has asked again.
+	awaitTokens := func() {
+		t.Helper()
+		before := granted.Load()
+		waitUntil(t, "tokens are granted", func() bool { return granted.Load() >= before+4 })
+	}
+	awaitTokens()
 	clientSecret.set("canary-client-2")
-	before := granted.Load()
-	waitUntil(t, "tokens are granted for the new secret", func() bool { return granted.Load() >= before+4 })
+	awaitTokens()
 
 	modelKey.set("canary-model-1", "canary-model-2")
 	writeFile(t, keyFile, "canary-model-2\n")
