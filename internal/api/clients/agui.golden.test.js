@@ -23,6 +23,7 @@ const ends = {
   "elicitation": ["assistant:  book({})", "tool: Error: Nobody signed in.", "assistant: Not booked."],
   "client-tool": ['assistant: Let me look. locate({"exact":true}) add({"a":1,"b":2})', 'tool: {"sum":3}'],
   "client-tool-approval": ['assistant:  locate({}) delete({"path":"a"})', "tool: gone"],
+  "client-tool-takeover": ['assistant:  locate({"exact":true}) locate({"ex) locate({})'], // messages cannot be withdrawn; the outcome names the last call alone
   "late-text": ["assistant: I have called. add({})", "tool: false", "assistant: I wait.", "assistant: No."],
   "cut-off": ["reasoning: I add.", 'assistant:  add({"a":1,"b":2})', 'tool: {"sum":3}', "assistant: So far it is"],
   "model-failure": ['assistant: It is add({"a":)', "tool: Error: The run ended before this call did."],

@@ -32,12 +32,18 @@ const ends = {
   "cancel": ["Wait.", ["wait:output-error"]],
   "cancel-asked": ["", ["book:output-error", "elicitation:output-available"]],
   "takeover": ["It i|It is 3.", []],
+  "client-tool-takeover": ["It is 3 <b>\u2028\n\"three\"</b> …", ["tool-locate:output-available"]],
+  "delegation-approval": ["Done.", ["ask_research:output-available"]],
+  "delegation-cancel": ["", ["ask_research:output-error"]],
+  "schema-met": ['Let me add. |{"sum":3}', ["add:output-available"]],
+  "schema-repaired": ['{"sum": "three"}|{"sum":3}', []],
+  "schema-not-met": ['Three.|{"sum":"three"}', []],
 };
 
 for (const [major, sdk] of Object.entries(versions)) {
   for (const scenario of scenarios) {
     // Version 5 has no approvals: a chunk of theirs ends its stream.
-    if (major === "5" && ["approval-yes", "approval-no", "client-tool-approval", "two-questions"].includes(scenario)) continue;
+    if (major === "5" && ["approval-yes", "approval-no", "client-tool-approval", "two-questions", "delegation-approval"].includes(scenario)) continue;
     const locates = scenario.startsWith("client-tool");
     test(`ai ${major}: ${scenario}`, async (t) => {
       const { replay, ...golden } = streams(scenario, "aisdk.golden");
@@ -57,7 +63,7 @@ for (const [major, sdk] of Object.entries(versions)) {
       await settled(chat, bodies.length);
       const [text, tools] = ends[scenario];
       assert.equal(chat.posts.length, bodies.length, "requests");
-      assert.equal(chat.status, scenario === "model-failure" ? "error" : "ready", String(chat.error));
+      assert.equal(chat.status, ["model-failure", "schema-not-met"].includes(scenario) ? "error" : "ready", String(chat.error));
       assert.equal(chat.messages.length, 2);
       assert.equal(chat.lastMessage.id, "msg_1");
       assert.equal(textOf(chat), text);
@@ -66,7 +72,7 @@ for (const [major, sdk] of Object.entries(versions)) {
         assert.match(chat.error.message, /cut off/);
         assert.deepEqual(chat.lastMessage.metadata.error, { code: "upstream_truncated", retryable: true });
       }
-      const told = { "client-tool": ["locate"], "client-tool-approval": ["locate"], "elicitation": ["elicitation"], "cancel-asked": ["elicitation"], "two-questions": ["elicitation"] };
+      const told = { "client-tool": ["locate"], "client-tool-approval": ["locate"], "client-tool-takeover": ["locate"], "elicitation": ["elicitation"], "cancel-asked": ["elicitation"], "two-questions": ["elicitation"] };
       assert.deepEqual(chat.calls, told[scenario] ?? [], "calls that the page is told of");
     });
     test(`ai ${major}: ${scenario}, replayed`, async (t) => {
@@ -75,7 +81,7 @@ for (const [major, sdk] of Object.entries(versions)) {
       await chat.resumeStream();
       const [text, tools] = ends[scenario];
       assert.equal(chat.lastMessage.id, "msg_1");
-      assert.equal(textOf(chat), { "client-tool": "Let me look.", "client-tool-approval": "" }[scenario] ?? text);
+      assert.equal(textOf(chat), { "client-tool": "Let me look.", "client-tool-approval": "", "client-tool-takeover": "" }[scenario] ?? text);
       assert.deepEqual(toolsOf(chat), locates ? tools.map((tool) => tool.replace(/^(tool-locate:).*/, "$1input-available")) : tools);
       assert.equal(chat.posts.length, 0);
     });

@@ -22,7 +22,7 @@ fi
 # CopilotKit is large, and has other versions of what the others need.
 install copilotkit || echo "skipped: npm could not install CopilotKit"
 export COPILOTKIT_TELEMETRY_DISABLED=true DO_NOT_TRACK=1
-node --test --test-reporter=dot ./*.golden.test.js
+node --test --test-reporter=dot ./*golden.test.js
 # The examples of the documents run here too, Python's where its package can be had.
 python=$PWD/node_modules/.python/bin/python
 if cmp -s requirements.txt node_modules/.python/.installed || {
