@@ -14,53 +14,53 @@ type callerQueue struct {
 	waiters []*waiter
 }
 
-// queue has all waiters, in one line per caller. The caller at the front is served next, once, and
-// then goes to the end. There are at most twice Limits.Max, so walking along them is cheap.
+// queue has all waiters, in one queue per caller. The caller at the front is served next, once, and
+// then goes to the end. There are at most twice Limits.Max, so it costs little to look at each.
 type queue struct {
-	n     int
-	lines []*callerQueue
+	n       int
+	callers []*callerQueue
 }
 
-// pushWaiter adds a waiter at the end of its caller's line. A caller without a line gets one, behind the others.
+// pushWaiter adds a waiter at the end of its caller's queue. A caller without a queue gets one, behind the others.
 func (q *queue) pushWaiter(w *waiter) {
 	q.n++
-	for _, line := range q.lines {
-		if line.name == w.name {
-			line.waiters = append(line.waiters, w)
+	for _, caller := range q.callers {
+		if caller.name == w.name {
+			caller.waiters = append(caller.waiters, w)
 			return
 		}
 	}
-	q.lines = append(q.lines, &callerQueue{w.name, []*waiter{w}})
+	q.callers = append(q.callers, &callerQueue{w.name, []*waiter{w}})
 }
 
 // popNext removes and returns the next waiter, or nil.
 func (q *queue) popNext() *waiter {
-	if len(q.lines) == 0 {
+	if len(q.callers) == 0 {
 		return nil
 	}
 	q.n--
-	line := q.lines[0]
-	q.lines = q.lines[1:]
-	next := line.waiters[0]
-	line.waiters = line.waiters[1:]
-	if len(line.waiters) > 0 {
-		q.lines = append(q.lines, line)
+	caller := q.callers[0]
+	q.callers = q.callers[1:]
+	next := caller.waiters[0]
+	caller.waiters = caller.waiters[1:]
+	if len(caller.waiters) > 0 {
+		q.callers = append(q.callers, caller)
 	}
 	return next
 }
 
-// removeWaiter removes a waiter, and the line of its caller if nobody else waits in it. It does nothing if the waiter
+// removeWaiter removes a waiter, and the queue of its caller if nobody else waits in it. It does nothing if the waiter
 // has left the queue already.
 func (q *queue) removeWaiter(w *waiter) {
-	for lineIndex, line := range q.lines {
-		waiterIndex := slices.Index(line.waiters, w)
+	for callerIndex, caller := range q.callers {
+		waiterIndex := slices.Index(caller.waiters, w)
 		if waiterIndex < 0 {
 			continue
 		}
 		q.n--
-		line.waiters = slices.Delete(line.waiters, waiterIndex, waiterIndex+1)
-		if len(line.waiters) == 0 {
-			q.lines = slices.Delete(q.lines, lineIndex, lineIndex+1)
+		caller.waiters = slices.Delete(caller.waiters, waiterIndex, waiterIndex+1)
+		if len(caller.waiters) == 0 {
+			q.callers = slices.Delete(q.callers, callerIndex, callerIndex+1)
 		}
 		return
 	}
@@ -70,7 +70,7 @@ func (q *queue) removeWaiter(w *waiter) {
 // until then no other caller is served more often.
 func (q *queue) positionOf(name string, nth int) int {
 	p := nth
-	for _, l := range q.lines {
+	for _, l := range q.callers {
 		if l.name != name {
 			p += min(len(l.waiters), nth)
 		}
@@ -78,10 +78,10 @@ func (q *queue) positionOf(name string, nth int) int {
 	return p
 }
 
-// longestQueue returns the line of the caller with the most waiters, nil if there are none.
+// longestQueue returns the queue of the caller with the most waiters, nil if there are none.
 func (q *queue) longestQueue() *callerQueue {
 	var out *callerQueue
-	for _, l := range q.lines {
+	for _, l := range q.callers {
 		if out == nil || len(l.waiters) > len(out.waiters) {
 			out = l
 		}
