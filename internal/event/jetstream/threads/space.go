@@ -62,8 +62,8 @@ func (s *Store) countAdded(ctx context.Context, stream string, n int) {
 // some. It deletes those with an active run only if a stream is full. Of several callers one works, and the
 // others find that there is space.
 func (s *Store) makeSpace(ctx context.Context, full bool) (deleted bool, err error) {
-	s.spacing.Lock()
-	defer s.spacing.Unlock()
+	s.makingSpace.Lock()
+	defer s.makingSpace.Unlock()
 	for {
 		heads, turns, err := s.readExcess(ctx)
 		if err != nil || heads <= 0 && turns <= 0 {

@@ -101,11 +101,11 @@ func Streams(maxBytes int64, replicas int) (heads, turns js.StreamConfig) {
 
 // Store implements event.Threads.
 type Store struct {
-	server    Server
-	retention time.Duration
-	logger    *slog.Logger
-	spaceNow  chan struct{} // signals that space may be short
-	spacing   sync.Mutex    // held by makeSpace; taken before mu
+	server      Server
+	retention   time.Duration
+	logger      *slog.Logger
+	spaceNow    chan struct{} // signals that space may be short
+	makingSpace sync.Mutex    // held by makeSpace; taken before mu
 
 	mu         sync.Mutex // guards the fields below
 	index      threadindex.Index
