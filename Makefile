@@ -55,7 +55,7 @@ durable: ## runs that outlive processes, at length: 200 cut readers, 50 and 100 
 		go test ./cmd/server -count=1 -parallel 2 -timeout 5m -v -run 'Replica|Killed|Partition'
 	ANSWERD_TEST_KEY_KILLS=1000 go test ./internal/event/jetstream -count=1 -timeout 5m -v -run KeyOfAKilledCreator
 	ANSWERD_TEST_LONG=1 go test ./internal/event/jetstream ./internal/agent ./internal/mcp ./internal/mcp/oauth -count=1 -timeout 5m -v \
-		-run 'LaggingReplica|FullDisk|DelegationContinues|Thousand|KeepsDying|CannotBeStored'
+		-run 'LaggingReplica|LaggingServer|CutOff|IsolatedServer|LongOutage|FullDisk|DelegationContinues|Thousand|KeepsDying|CannotBeStored'
 	ANSWERD_TEST_REPLAYS=1000 go test ./internal/rerun -count=1 -timeout 5m -v -run Random
 
 .PHONY: lint

@@ -67,6 +67,7 @@ func TestClusterLosesNoEventWithItsLeader(t *testing.T) {
 // A server that is isolated from its cluster keeps its clients. A log must leave it, or it is
 // unavailable for as long as the partition lasts.
 func TestLogLeavesAnIsolatedServer(t *testing.T) {
+	skipUnlessLong(t, "waits up to 10 s for the log to notice a partition")
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
 	log := openLog(t, jetstream.Options{URL: cluster.URL()})

@@ -17,6 +17,7 @@ import (
 // A run that it lacks must not be reported as deleted. The notes of a run must be complete: without
 // them, a process that takes the run over would make a call again.
 func TestLaggingReplicaHidesNothing(t *testing.T) {
+	skipUnlessLong(t, "waits for partitions to end")
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
 	a := openLog(t, jetstream.Options{URL: cluster.URL()})
@@ -91,6 +92,7 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 // A server that is cut off from the others leads its streams for 10 to 20 s more, in which it answers with what it had.
 // A run that began meanwhile must not be reported as missing.
 func TestLeaderThatIsCutOffHidesNothing(t *testing.T) {
+	skipUnlessLong(t, "waits up to 20 s for a server to notice that it is cut off")
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
 	openLog(t, jetstream.Options{URL: cluster.URL()}) // creates the streams

@@ -14,6 +14,7 @@ import (
 // A server that is cut off has the index of runs as it was, and lacks messages for a while after the partition. A list
 // must not leave out the runs that it lacks.
 func TestListOfALaggingServerLeavesNoRunOut(t *testing.T) {
+	skipUnlessLong(t, "waits up to 20 s for a server to notice that it is cut off")
 	t.Parallel()
 	cluster := eventtest.StartCluster(t)
 	openLog(t, jetstream.Options{URL: cluster.URL()}) // creates the streams

@@ -27,6 +27,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// skipUnlessLong skips a test that waits for a real time limit, unless ANSWERD_TEST_LONG is set.
+func skipUnlessLong(t *testing.T, reason string) {
+	t.Helper()
+	if os.Getenv("ANSWERD_TEST_LONG") == "" {
+		t.Skip(reason + "; make durable runs it")
+	}
+}
+
 // openLog opens a log and closes it at the end of the test.
 func openLog(t testing.TB, o jetstream.Options) *jetstream.Log {
 	t.Helper()

@@ -2,7 +2,6 @@ package jetstream_test
 
 import (
 	"errors"
-	"os"
 	"testing"
 
 	"answerd/internal/event"
@@ -13,9 +12,7 @@ import (
 // The acknowledgements of an append are lost for longer than the append is repeated. The writer must recognize its own
 // message when it tries again, and not take it for that of another process.
 func TestAppendGoesOnAfterALongOutage(t *testing.T) {
-	if os.Getenv("ANSWERD_TEST_LONG") == "" {
-		t.Skip("waits 30 s for an append to give up; make durable runs it")
-	}
+	skipUnlessLong(t, "waits 30 s for an append to give up")
 	t.Parallel()
 	proxy := eventtest.StartProxy(t, startCluster(t))
 	log := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})

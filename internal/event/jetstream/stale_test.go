@@ -14,6 +14,7 @@ import (
 // A server that is cut off leads its streams for some seconds more. It must not give out a value that was replaced
 // meanwhile, such as a refresh token that was used, nor a thread without its newest turn.
 func TestLeaderThatIsCutOffReturnsNothingOld(t *testing.T) {
+	skipUnlessLong(t, "waits up to 20 s for a server to notice that it is cut off")
 	t.Parallel()
 	key := values.NewKey("grant", "ann")
 	for stream, test := range map[string]struct {
