@@ -59,11 +59,13 @@ func startCluster(t testing.TB) (url string) {
 }
 
 func TestLogOnDisk(t *testing.T) {
+	t.Parallel()
 	eventtest.Run(t, func(t *testing.T) event.Log {
 		return openLog(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease})
 	})
 }
 
 func TestLogOnServer(t *testing.T) {
+	t.Parallel()
 	eventtest.Run(t, func(t *testing.T) event.Log { return openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease}) })
 }

@@ -21,17 +21,20 @@ import (
 var ada = event.Owner{Issuer: "i", Subject: "ada"}
 
 func TestThreadsOnDisk(t *testing.T) {
+	t.Parallel()
 	eventtest.Threads(t, func(t *testing.T) event.Log {
 		return openLog(t, jetstream.Options{URL: "file:" + t.TempDir(), Lease: lease})
 	})
 }
 
 func TestThreadsOnServer(t *testing.T) {
+	t.Parallel()
 	eventtest.Threads(t, func(t *testing.T) event.Log { return openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease}) })
 }
 
 // A server may allow smaller messages than a turn needs.
 func TestThreadsOnServerWithSmallPayload(t *testing.T) {
+	t.Parallel()
 	eventtest.Threads(t, func(t *testing.T) event.Log {
 		s := startServer(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), MaxPayload: 16 << 10})
 		return openLog(t, jetstream.Options{URL: s.ClientURL(), Lease: lease})
