@@ -162,6 +162,7 @@ func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 // More calls of one caller wait than the server has permits. There is one authorization and one token,
 // and all calls continue when the browser returns.
 func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
+	t.Parallel()
 	c := newConsented(t, nil, nil)
 	c.signIn("ann")
 	before := len(c.as.Granted("authorization_code"))

@@ -165,6 +165,7 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 // F12: a server that refuses connections at the start and accepts them later is connected without a
 // request.
 func TestServerStartedLaterIsConnected(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -208,6 +209,7 @@ func TestServerStartedLaterIsConnected(t *testing.T) {
 // F12: a server that goes away keeps its tools listed, its calls fail as not sent,
 // and it is back without being asked.
 func TestServerThatStopsIsReported(t *testing.T) {
+	t.Parallel()
 	var down atomic.Bool
 	back := make(chan struct{}, 10)
 	s := &script{
@@ -463,6 +465,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 
 // One that cannot be resumed ends its own call alone.
 func TestRefusedResumeFailsTheCall(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest} {
 		s := &script{}
 		s.call = func(w http.ResponseWriter, _ *http.Request, m message) {

@@ -32,6 +32,7 @@ func manyTools() *sdk.Server {
 
 // A page of a list of tools may be larger than a message may be otherwise, whatever carries it.
 func TestListPageAboveFourMegabytesIsUsed(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range map[string]func() config.Server{
 		"http": func() config.Server {
 			return config.Server{Name: "a", URL: serve(t, handler(manyTools(), nil)).URL}

@@ -75,6 +75,7 @@ func logNote(level, data string) string {
 // A server that logs without end costs a bounded queue, and the reader learns how many messages
 // were left out.
 func TestLogMessagesThatAreLeftOutAreCounted(t *testing.T) {
+	t.Parallel()
 	const sent = 3000
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		send := events(w)

@@ -221,6 +221,7 @@ func TestCancelReachesTheChild(t *testing.T) {
 // unknown and it isn't repeated; the child is started again without being asked, and
 // its last words reach the log.
 func TestDeadChildIsStartedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	var log syncBuffer
 	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("serve", w.addr()))
@@ -368,6 +369,7 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 // S3.9: a server that dies of server/discover is started again for initialize
 // (go-sdk#1177), and that is remembered.
 func TestChildThatDiesOfDiscover(t *testing.T) {
+	t.Parallel()
 	w := newWatch(t)
 	c := open(t, Options{}, stdioConfig("legacy", w.addr()))
 	c.Tools(t.Context())
