@@ -1,12 +1,106 @@
 package mcp
 
 import (
+	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"answerd/internal/mcp/config"
+	"answerd/internal/mcp/transport"
 )
+
+// F15: a server that is busy each time is asked to resume maxResumes times, less and less
+// often, and then the call is lost.
+func TestResumeThatIsNeverGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
+		wire := func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.Header.Get("Last-Event-ID") == "7":
+					gets.Add(1)
+					return emptyReply(r, http.StatusServiceUnavailable), nil
+				case r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`):
+					return rest.RoundTrip(r)
+				}
+				resp := emptyReply(r, http.StatusOK)
+				resp.Header.Set("Content-Type", eventStream)
+				resp.Body = io.NopCloser(strings.NewReader("id: 7\n\n"))
+				return resp, nil
+			})
+		}
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
+		c.Tools(t.Context())
+		begin := time.Now()
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*transport.MaxBackoff {
+			t.Errorf("%v after %s and %d GETs, want e.Kind UnknownOutcome, gets %d, time.Since(begin) at most %v", e, time.Since(begin), gets.Load(), maxResumes, maxResumes*transport.MaxBackoff)
+		}
+		_ = c.Close()
+	})
+}
+
+// A server that cuts its stream after each event, and wants to be asked again at once, is not
+// asked without a pause for as long as the call may take.
+func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
+		wire := func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("Last-Event-ID") == "" && (r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`)) {
+					return rest.RoundTrip(r)
+				}
+				resp := emptyReply(r, http.StatusOK)
+				resp.Header.Set("Content-Type", eventStream)
+				resp.Body = io.NopCloser(strings.NewReader(fmt.Sprintf("id: %d\nretry: 0\n\n", gets.Add(1))))
+				return resp, nil
+			})
+		}
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
+		c.Tools(t.Context())
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != Timeout || gets.Load() < 2 || gets.Load() > 101 {
+			t.Errorf("%v after %d streams, want e.Kind Timeout, gets at least 2, gets at most 101", e, gets.Load())
+		}
+		_ = c.Close()
+	})
+}
+
+// A server may end the stream again before it sends an event. The id and the reconnection time of the
+// streams before still hold (WHATWG HTML, "Server-sent events"), so the call is resumed once more.
+func TestResumeContinuesAfterAStreamWithoutEvents(t *testing.T) {
+	var id atomic.Value
+	var gets atomic.Int64
+	s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || r.Header.Get("Last-Event-ID") != "7" {
+			return false
+		}
+		send := events(w)
+		if gets.Add(1) < 3 {
+			send(": nothing yet\n\n")
+		} else {
+			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), text("ok")))
+		}
+		return true
+	}}
+	s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
+		id.Store(string(m.ID))
+		events(w)("id: 7\nretry: 1\n\n")
+	}
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	res, err := c.Call(t.Context(), Call{Tool: "t"})
+	must(t, res, err)
+	if gets.Load() != 3 {
+		t.Errorf("got %d GETs, want 3", gets.Load())
+	}
+}
 
 // A stream that breaks off after an event with an id is resumed (2025-11-25
 // basic/transports), and the tool runs once.
