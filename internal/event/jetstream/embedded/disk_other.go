@@ -7,9 +7,12 @@ import (
 	"os"
 )
 
-// lockFile opens the file and does not lock it: the standard library has file locks on Unix only.
-func lockFile(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+// fileLock is an open file, which is not locked: the standard library has file locks on Unix only.
+type fileLock struct{ *os.File }
+
+func lockFile(path string) (*fileLock, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	return &fileLock{f}, err
 }
 
 // freeBytes reports ample space, because the standard library cannot read the free space here. A

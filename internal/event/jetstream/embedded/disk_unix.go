@@ -9,8 +9,17 @@ import (
 	"syscall"
 )
 
-// lockFile takes a lock that the kernel releases when the process ends, even by kill -9.
-func lockFile(path string) (*os.File, error) {
+// fileLock is a locked file. The kernel releases the lock when the process ends, even by kill -9.
+type fileLock struct{ *os.File }
+
+// Close releases the lock and closes the file. Closing alone does not release it while a child process is being
+// started, which has the file until its program runs.
+func (l *fileLock) Close() error {
+	return errors.Join(syscall.Flock(int(l.Fd()), syscall.LOCK_UN), l.File.Close())
+}
+
+// lockFile locks a file, which it makes if it is missing.
+func lockFile(path string) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -22,7 +31,7 @@ func lockFile(path string) (*os.File, error) {
 		}
 		return nil, err
 	}
-	return f, nil
+	return &fileLock{f}, nil
 }
 
 // freeBytes returns how many bytes this process may still write to the file system of dir.

@@ -57,7 +57,7 @@ type Server struct {
 	server  *server.Server
 	options *server.Options
 	reserve reserve
-	lock    *os.File
+	lock    *fileLock
 }
 
 // Start starts a server. Two processes would destroy each other's files, so the second one gets an error. It
