@@ -58,8 +58,8 @@ func (a *Agent) executeRun(r *run, lost error) {
 // A run that came to its end keeps that end: err decides between an answer and the event for a cancellation,
 // and a cancellation that comes after the last turn finds err nil. A run that is relinquished at this moment
 // is also safe: relinquish seals the writer before it sets the cause, so that the append fails with ErrFenced
-// and the job is released. The same happens if the log refuses the event; whoever claims the job then
-// ends the run.
+// and the job is released. The same happens if the log refuses the event; the process that claims
+// the job then ends the run.
 //
 // Children are cancelled, and the hook run_end is asked, before the event. If the process dies in between,
 // the next one finds a run that has not ended and does both again. wakeParent comes after it, since the parent

@@ -158,14 +158,3 @@ func TestRefusedResumeFailsTheCall(t *testing.T) {
 		must(t, res, err)
 	}
 }
-
-// A server that holds its stream open after the answer holds up nothing.
-func TestResponseBeforeTheEndOfTheStreamIsUsed(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
-		events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
-		<-r.Context().Done()
-	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
-	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
-}

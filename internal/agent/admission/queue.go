@@ -49,8 +49,8 @@ func (q *queue) popNext() *waiter {
 	return next
 }
 
-// removeWaiter removes a waiter, and the queue of its caller if nobody else waits in it. It does nothing if the waiter
-// has left the queue already.
+// removeWaiter removes a waiter, and its caller's queue if that is empty then. It does nothing if the waiter was
+// removed before.
 func (q *queue) removeWaiter(w *waiter) {
 	for callerIndex, caller := range q.callers {
 		waiterIndex := slices.Index(caller.waiters, w)
@@ -70,9 +70,9 @@ func (q *queue) removeWaiter(w *waiter) {
 // until then no other caller is served more often.
 func (q *queue) positionOf(name string, nth int) int {
 	p := nth
-	for _, l := range q.callers {
-		if l.name != name {
-			p += min(len(l.waiters), nth)
+	for _, caller := range q.callers {
+		if caller.name != name {
+			p += min(len(caller.waiters), nth)
 		}
 	}
 	return p
@@ -80,11 +80,11 @@ func (q *queue) positionOf(name string, nth int) int {
 
 // longestQueue returns the queue of the caller with the most waiters, nil if there are none.
 func (q *queue) longestQueue() *callerQueue {
-	var out *callerQueue
-	for _, l := range q.callers {
-		if out == nil || len(l.waiters) > len(out.waiters) {
-			out = l
+	var longest *callerQueue
+	for _, caller := range q.callers {
+		if longest == nil || len(caller.waiters) > len(longest.waiters) {
+			longest = caller
 		}
 	}
-	return out
+	return longest
 }

@@ -17,7 +17,7 @@ import (
 // Another file fills the disk of a log that has threads. Runs expire, which is not enough: old threads are
 // deleted, so that the log can be used again.
 func TestThreadsGiveWayOnAFullDisk(t *testing.T) {
-	skipUnlessLong(t, "waits for looks at the disk, up to 10 s")
+	skipUnlessLong(t, "waits up to 10 s for a check of the disk")
 	t.Parallel()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64m,mode=700"); err != nil {

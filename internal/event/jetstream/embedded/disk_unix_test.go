@@ -22,14 +22,14 @@ func TestLockFileIsFreeAlthoughAChildHasTheFile(t *testing.T) {
 	}
 	defer syscall.Close(inherited)
 	if _, err := lockFile(path); err == nil {
-		t.Error("a second lock = no error, want that another process uses it")
+		t.Error("lockFile of a locked file = no error, want one")
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
 	again, err := lockFile(path)
 	if err != nil {
-		t.Fatalf("a lock after Close = %v, want no error", err)
+		t.Fatalf("lockFile after Close = %v, want no error", err)
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)
