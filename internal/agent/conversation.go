@@ -342,6 +342,10 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		return false, nil
 	}
 	agent := r.agent
+	if r.req.newThread && !r.req.ContinueThread {
+		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
+		return err == nil, err
+	}
 	var t event.Thread
 	for {
 		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())

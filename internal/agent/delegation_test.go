@@ -370,6 +370,12 @@ func (c familyRecordingLog) Create(ctx context.Context, r event.Run) error {
 	return c.did("create", func() error { return c.Log.Create(ctx, r) }, func(ctx context.Context, log event.Log) error { return log.Create(ctx, r) })
 }
 
+func (c familyRecordingLog) BeginThread(ctx context.Context, r event.Run, title string) error {
+	return c.did("begin thread", func() error { return c.Log.BeginThread(ctx, r, title) }, func(ctx context.Context, log event.Log) error {
+		return log.BeginThread(ctx, r, title)
+	})
+}
+
 func (c familyRecordingLog) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (t event.Thread, err error) {
 	begin := func(ctx context.Context, log event.Log) error {
 		t, err = log.BeginTurn(ctx, owner, thread, run, agent, title)

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"path"
 	"slices"
-	"sync"
 	"time"
 
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
@@ -187,8 +186,8 @@ func (a *Agent) runInBackground(r *run) {
 //
 //   - The run, with its idempotency key: of two requests with the same key, Create lets one go on.
 //   - Its turn in the thread, which refuses a second active run unless this one may run beside it. The
-//     checkpoint needs the earlier turns that beginTurn reads. The turn of a new thread is written beside what
-//     follows (see appendBeginning).
+//     checkpoint needs the earlier turns that beginTurn reads. The turn of a new thread may be stored together with
+//     the start event (event.Log.BeginThread).
 //   - The job with the checkpoint. A process that dies from here on leaves a run that another one begins.
 //   - The start event. A run with a start event and without a job would never end if its process died.
 //
@@ -198,7 +197,10 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	if err := a.Log.Create(ctx, ru.Run); err != nil {
 		return fmt.Errorf("create a run: %w", err)
 	}
-	began, err := ru.appendBeginning(ctx)
+	began, err := ru.beginTurn(ctx)
+	if err == nil {
+		err = ru.appendStartWithJob(ctx)
+	}
 	if err != nil {
 		// A run that was not started must not keep its idempotency key, nor its thread busy.
 		cleanup := context.WithoutCancel(ctx)
@@ -223,30 +225,6 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 	// before.
 	ru.startGraceLocked(max(a.DisconnectGrace, firstReaderGrace))
 	return nil
-}
-
-// appendBeginning begins the turn of the run, creates its job and appends its first event. began is that of
-// beginTurn.
-//
-// Nobody else knows the id of a new thread, so no other run can be its active one. With a durable log, its
-// turn is then written beside the job and the first event, which the caller gets sooner by one message. If
-// the process dies before the turn is written, the process that claims the job does it (see restoreFromLog).
-func (r *run) appendBeginning(ctx context.Context) (began bool, err error) {
-	if !r.agent.Durable || !r.req.newThread || r.req.ContinueThread {
-		if began, err = r.beginTurn(ctx); err == nil {
-			err = r.appendStartWithJob(ctx)
-		}
-		return began, err
-	}
-	var notBegun error
-	var turn sync.WaitGroup
-	turn.Go(func() {
-		defer recoverTo(&notBegun)
-		_, notBegun = r.agent.threads().Begin(ctx, r.Run, r.req.title())
-	})
-	err = r.appendStartWithJob(ctx)
-	turn.Wait()
-	return notBegun == nil, errors.Join(notBegun, err)
 }
 
 // appendStartWithJob creates the job of the run and appends its first event. Every run with events has a job.

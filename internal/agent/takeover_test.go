@@ -65,6 +65,13 @@ func (c *recordingLog) CreateJob(ctx context.Context, run string, request []byte
 	return c.Log.CreateJob(ctx, run, request)
 }
 
+func (c *recordingLog) BeginThread(ctx context.Context, r event.Run, title string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begin = func(ctx context.Context, log event.Log) error { return log.BeginThread(ctx, r, title) }
+	return c.Log.BeginThread(ctx, r, title)
+}
+
 func (c *recordingLog) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (event.Thread, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

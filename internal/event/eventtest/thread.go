@@ -21,6 +21,9 @@ func Threads(t *testing.T, open func(t *testing.T) event.Log) {
 		test func(*testing.T, event.Log)
 	}{
 		{"TurnBeginsAndEnds", testTurnBeginsAndEnds},
+		{"NewThreadBeginsWithItsRun", testNewThreadBeginsWithItsRun},
+		{"NewThreadReplacesADeletedOne", testNewThreadReplacesADeletedOne},
+		{"NewThreadIsRefusedWhileOneIsActive", testNewThreadIsRefusedWhileOneIsActive},
 		{"TurnEndsOnce", testTurnEndsOnce},
 		{"OneOfManyBegins", testOneOfManyBegins},
 		{"DeletedThreadIsGone", testDeletedThreadIsGone},
@@ -115,6 +118,72 @@ func sameThread(a, b event.Thread) bool {
 	same := a.Created.Equal(b.Created) && a.Updated.Equal(b.Updated)
 	b.Created, b.Updated = a.Created, a.Updated
 	return same && a == b
+}
+
+// startThread creates a run with a new thread, and appends the start event. Its error is that of BeginThread, or of Append.
+func startThread(t *testing.T, log event.Log, thread, run string) error {
+	t.Helper()
+	r := event.Run{ID: run, ThreadID: thread, Owner: ada, Created: log.Now(), Agent: "support"}
+	if err := log.Create(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.BeginThread(t.Context(), r, "About "+thread); err != nil {
+		return err
+	}
+	_, err := log.Append(t.Context(), run, event.Start{})
+	return err
+}
+
+// wantActive checks that the thread is listed, can be read, and has an active run.
+func wantActive(t *testing.T, log event.Log, thread, run string) {
+	t.Helper()
+	page, err := log.ListThreads(t.Context(), event.ThreadFilter{Owner: ada})
+	got := getThread(t, log, ada, thread) // not before: a log may find it then
+	if got.Active != run || got.Title != "About "+thread || got.Agent != "support" || got.Turns != 0 {
+		t.Errorf("Thread = %+v, want the new one with the active run %s", got, run)
+	}
+	if err != nil || len(page.Threads) != 1 || !sameThread(page.Threads[0], got) {
+		t.Errorf("ListThreads = %+v, %v, want %+v", page.Threads, err, got)
+	}
+}
+
+func testNewThreadBeginsWithItsRun(t *testing.T, log event.Log) {
+	if err := startThread(t, log, "thr_a", "run_1"); err != nil {
+		t.Fatal(err)
+	}
+	wantActive(t, log, "thr_a", "run_1")
+	var busy *event.BusyError
+	if _, err := log.BeginTurn(t.Context(), ada, "thr_a", "run_2", "", ""); !errors.As(err, &busy) || busy.Run != "run_1" {
+		t.Errorf("BeginTurn while run_1 is active = %v, want a BusyError with run_1", err)
+	}
+	endTurn(t, log, ada, "thr_a", "run_1", []byte("first"))
+	addTurn(t, log, ada, "thr_a", "run_2", "second")
+	if got, want := readTurns(t, log, ada, "thr_a", 10, 1<<20), []string{"first", "second"}; !slices.Equal(got, want) {
+		t.Errorf("turns = %q, want %q", got, want)
+	}
+}
+
+// A durable log may still have something of the deleted thread.
+func testNewThreadReplacesADeletedOne(t *testing.T, log event.Log) {
+	addTurn(t, log, ada, "thr_a", "run_1", "old")
+	if err := log.DeleteThread(t.Context(), ada, "thr_a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := startThread(t, log, "thr_a", "run_2"); err != nil {
+		t.Fatal(err)
+	}
+	wantActive(t, log, "thr_a", "run_2")
+}
+
+func testNewThreadIsRefusedWhileOneIsActive(t *testing.T, log event.Log) {
+	beginTurn(t, log, ada, "thr_a", "run_1")
+	var busy *event.BusyError
+	if err := startThread(t, log, "thr_a", "run_2"); !errors.As(err, &busy) || busy.Run != "run_1" {
+		t.Errorf("BeginThread and Append = %v, want a BusyError with run_1", err)
+	}
+	if got := getThread(t, log, ada, "thr_a"); got.Active != "run_1" {
+		t.Errorf("the active run of the thread is %q, want run_1", got.Active)
+	}
 }
 
 func testTurnEndsOnce(t *testing.T, log event.Log) {

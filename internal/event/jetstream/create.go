@@ -13,6 +13,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/jetstream/threads"
 )
 
 // NewID implements event.Log.
@@ -68,11 +69,41 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 	m := nats.NewMsg(subject)
 	m.Data = body
 	m.Header.Set(writerHeader, l.instanceID)
-	if sent, err := w.sendAhead(indexName, m); sent {
+	if l.alone {
+		_, err := w.sendAhead(indexName, m, l.awaitSent)
 		return err
 	}
 	_, err := l.publishAfter(ctx, indexName, m, 0, createTimeout)
 	return l.createError(err)
+}
+
+// BeginThread implements event.Log. Other processes that share the log may read the first event before they find the
+// thread. If this process dies in between, the one that claims the run begins the turn.
+func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) error {
+	w, err := l.writerFor(ctx, run.ID)
+	if err != nil {
+		return err
+	}
+	m, added, err := l.threads.FirstTurn(ctx, run, title)
+	if err != nil {
+		return err
+	}
+	begin := func(ctx context.Context) error {
+		_, err := l.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
+		return err
+	}
+	sent, err := w.sendAhead(threads.HeadsStream, m, func(ctx context.Context, sent sentMessage) error {
+		pos, err := l.awaitAck(ctx, sent)
+		if err != nil {
+			return begin(ctx)
+		}
+		added(pos)
+		return nil
+	})
+	if err != nil || !sent {
+		return begin(ctx)
+	}
+	return nil
 }
 
 // claimKey makes a key refer to a run. It returns a *event.KeyError if the key refers to

@@ -69,8 +69,10 @@ func (l *Log) enqueueRequest(ctx context.Context, w *writer, request []byte) err
 	} else if err := l.savePayload(ctx, id, requestToken, request); err != nil {
 		return err
 	}
-	if sent, err := w.sendAhead(jobsName, msg); sent {
-		return err
+	if l.alone {
+		if sent, err := w.sendAhead(jobsName, msg, l.awaitSent); sent {
+			return err
+		}
 	}
 	return l.publishUnordered(ctx, "enqueue a run", msg, isDuplicate)
 }

@@ -127,26 +127,35 @@ func (c *client) send(stream string, msg *nats.Msg) (sentMessage, error) {
 
 // awaitSent waits until a message is stored. If it was not, awaitSent repeats the append as publishAfter does.
 func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
-	select {
-	case <-sent.ack.Ok(): // as nearly always
-		return nil
-	default:
-	}
 	deadline := time.Now().Add(createTimeout)
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	var err error
-	select {
-	case <-sent.ack.Ok():
-		return nil
-	case err = <-sent.ack.Err():
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-c.ctx.Done():
-		return unavailableError("append to the log", c.ctx.Err())
+	_, err := c.awaitAck(ctx, sent)
+	if err == nil || c.ctx.Err() != nil {
+		return err
 	}
 	_, err = c.publishAgain(context.WithoutCancel(ctx), sent.stream, sent.m, 0, deadline, err, true)
 	return c.createError(err)
+}
+
+// awaitAck waits for the acknowledgement of a message and returns its pos, or an error that does not say whether the message
+// is stored. A message has one acknowledgement, so awaitAck is called once for each.
+func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error) {
+	select {
+	case ack := <-sent.ack.Ok(): // as nearly always
+		return ack.Sequence, nil
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	select {
+	case ack := <-sent.ack.Ok():
+		return ack.Sequence, nil
+	case err := <-sent.ack.Err():
+		return 0, err
+	case <-ctx.Done():
+		return 0, unavailableError("append to the log", ctx.Err())
+	case <-c.ctx.Done():
+		return 0, unavailableError("append to the log", c.ctx.Err())
+	}
 }
 
 // resolveConflict finds out why the last message of m's subject is not at last. If the last

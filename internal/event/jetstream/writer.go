@@ -42,13 +42,13 @@ type writer struct {
 
 	awaiting sync.Mutex // held by awaitAhead, which Delete calls too; taken before mu
 
-	mu        sync.Mutex    // guards the fields below; held while an item is added to the queue, to keep the order
-	last      event.Event   // the last event, which may be in the queue
-	err       error         // why appends are refused; nil while they are allowed
-	leaves    bool          // relinquish was called
-	ahead     []sentMessage // what the run consists of besides its events, until it is stored; see awaitAhead
-	pending   event.Deltas  // that wait to be added to the queue as one event
-	lastDelta time.Time     // when the last delta was added
+	mu        sync.Mutex                    // guards the fields below; held while an item is added to the queue, to keep the order
+	last      event.Event                   // the last event, which may be in the queue
+	err       error                         // why appends are refused; nil while they are allowed
+	leaves    bool                          // relinquish was called
+	ahead     []func(context.Context) error // each waits until a part of the run besides its events is stored; see awaitAhead
+	pending   event.Deltas                  // that wait to be added to the queue as one event
+	lastDelta time.Time                     // when the last delta was added
 	timer     *time.Timer
 }
 
@@ -427,18 +427,17 @@ func (w *writer) addNote(ctx context.Context, note []byte) error {
 	return nil
 }
 
-// sendAhead sends a message that must be stored before readers see the first event of the run, and does not wait for
-// that. It reports false, and sends nothing, if the run has an event already or other processes share the log: the
-// caller then has to wait until the message is stored.
-func (w *writer) sendAhead(stream string, m *nats.Msg) (sent bool, err error) {
+// sendAhead sends a message that must be stored before this process returns the first event of the run, and does not wait
+// for that: awaitAhead calls await. It reports false, and sends nothing, if the run has an event already.
+func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Context, sentMessage) error) (sent bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.run.log.alone || w.last.Seq > 0 {
+	if w.last.Seq > 0 {
 		return false, nil
 	}
 	s, err := w.run.log.send(stream, m)
 	if err == nil {
-		w.ahead = append(w.ahead, s)
+		w.ahead = append(w.ahead, func(ctx context.Context) error { return await(ctx, s) })
 	}
 	return true, err
 }
@@ -446,9 +445,10 @@ func (w *writer) sendAhead(stream string, m *nats.Msg) (sent bool, err error) {
 // awaitAhead waits until what was sent ahead is stored. If that fails, the run cannot be written any more, since a
 // part of it is missing.
 //
-// With a log on disk, no other process sees a run that is being created. So its record, its job and its first event
-// need not wait for each other: at 16 callers, that was half of the time until the first event. If the process dies in
-// between, repairRuns deletes or ends the run, of which no caller knows. If only the event was stored, it stays until the
+// Nobody knows of a new thread before its first run begins, so the turn need not be stored earlier. With a log on disk, no
+// other process sees a run that is being created, so its record, its job and its first event need not wait for each
+// other either: at 16 callers, that was half of the time until the first event. If the process dies in between,
+// repairRuns deletes or ends the run, of which no caller knows. If only the event was stored, it stays until the
 // stream drops its oldest messages.
 func (w *writer) awaitAhead(ctx context.Context) error {
 	w.awaiting.Lock() // an acknowledgement has one receiver
@@ -457,8 +457,8 @@ func (w *writer) awaitAhead(ctx context.Context) error {
 	ahead := w.ahead
 	w.mu.Unlock()
 	var failed error
-	for _, s := range ahead { // all of them, or a later one could be stored after the run was deleted
-		failed = errors.Join(failed, w.run.log.awaitSent(ctx, s))
+	for _, await := range ahead { // all of them, or a later one could be stored after the run was deleted
+		failed = errors.Join(failed, await(ctx))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,6 +6,12 @@ import (
 	"answerd/internal/event"
 )
 
+// BeginThread implements event.Log.
+func (l *Log) BeginThread(ctx context.Context, r event.Run, title string) error {
+	_, err := l.BeginTurn(ctx, r.Owner, r.ThreadID, r.ID, r.Agent, title)
+	return err
+}
+
 // BeginTurn implements event.Threads.
 func (l *Log) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent, title string) (event.Thread, error) {
 	begun, err := l.Store.BeginTurn(ctx, owner, id, run, agent, title)

@@ -2,11 +2,15 @@ package threads
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -152,6 +156,23 @@ type head struct {
 	Ended      []string `json:"ended,omitempty"`      // the last runs that have a turn, the newest last
 
 	pos uint64 // of the message; 0 for a thread that does not exist
+}
+
+// newHead returns the head of a thread that is about to be created.
+func newHead(owner event.Owner, id string) head {
+	return head{Incarnation: strings.ToLower(rand.Text()[:10]), Issuer: owner.Issuer, Subject: owner.Subject, ID: id}
+}
+
+// toMsg returns the message of a head. Its writer header tells it from the same head of another goroutine.
+func (h *head) toMsg() (*nats.Msg, error) {
+	body, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("encode a thread: %w", err)
+	}
+	m := nats.NewMsg(headPrefix + h.key())
+	m.Data = body
+	m.Header.Set(writerHeader, rand.Text())
+	return m, nil
 }
 
 // exists reports whether h is a thread, and not a tombstone or nothing.

@@ -16,12 +16,10 @@ package threads
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 	js "github.com/nats-io/nats.go/jetstream"
@@ -47,6 +45,24 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 		h.Updated, h.Order = s.server.Now(), 0
 		return true, nil
 	})
+}
+
+// FirstTurn returns the message that makes a run the active one of its thread, which is new. It is to be published to
+// the stream of heads, on the expectation that its subject is empty. added adds the thread to the index when the message is
+// stored at pos. If the message cannot be stored, BeginTurn has the same effect.
+func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, added func(pos uint64), err error) {
+	h := newHead(run.Owner, run.ThreadID)
+	h.Created, h.Title = s.server.Now(), event.CutTitle(title)
+	h.begin(run.ID, run.Agent)
+	h.Updated = h.Created
+	if m, err = h.toMsg(); err != nil {
+		return nil, nil, err
+	}
+	s.countAdded(ctx, HeadsStream, len(m.Data)+messageOverhead)
+	return m, func(pos uint64) {
+		h.pos = pos
+		s.putOwn(h)
+	}, nil
 }
 
 // RenameThread implements event.Threads.
@@ -77,7 +93,7 @@ func (s *Store) change(ctx context.Context, owner event.Owner, id string, edit f
 		}
 		after := before
 		if !before.exists() {
-			after = head{Incarnation: strings.ToLower(rand.Text()[:10]), Issuer: owner.Issuer, Subject: owner.Subject, ID: id}
+			after = newHead(owner, id)
 		}
 		changed, err := edit(&after)
 		if cached && (err != nil || !changed) { // the index may be behind
@@ -99,17 +115,14 @@ func (s *Store) change(ctx context.Context, owner event.Owner, id string, edit f
 // replaceHead publishes a head, and adds it to the index. It reports false if before is not the thread's
 // head any more.
 func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool, error) {
-	body, err := json.Marshal(after)
+	m, err := after.toMsg()
 	if err != nil {
-		return false, fmt.Errorf("encode a thread: %w", err)
+		return false, err
 	}
 	if before.pos == 0 {
-		s.countAdded(ctx, HeadsStream, len(body)+messageOverhead)
+		s.countAdded(ctx, HeadsStream, len(m.Data)+messageOverhead)
 	}
 	for tries := 0; ; tries++ {
-		m := nats.NewMsg(headPrefix + after.key())
-		m.Data = body
-		m.Header.Set(writerHeader, rand.Text())
 		after.pos, err = s.server.Publish(ctx, HeadsStream, m, before.pos)
 		if !s.server.IsFull(err) {
 			break
