@@ -11,6 +11,7 @@ import (
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 	"answerd/internal/event/jetstream"
 )
 
@@ -33,9 +34,16 @@ func TestInputWakesAParkedRunAfterTheQueueWasFull(t *testing.T) {
 				t.Fatalf("Claim = %s, want none, since the run is parked", job.Run())
 			}
 			empty := fillQueue(t, url)
-			full, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			full, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			if err := other.AddInput(full, "run_a", event.CancelID, nil); !errors.Is(err, event.ErrUnavailable) {
+			added := make(chan error, 1)
+			go func() { added <- other.AddInput(full, "run_a", event.CancelID, nil) }()
+			eventtest.Await(t, "the input", func() bool {
+				page, err := log.Inputs(t.Context(), "run_a", 0)
+				return err == nil && len(page.Inputs) > 0
+			})
+			cancel()
+			if err := <-added; !errors.Is(err, event.ErrUnavailable) {
 				t.Fatalf("AddInput while the queue is full = %v, want %v", err, event.ErrUnavailable)
 			}
 			if repeats {
