@@ -376,15 +376,6 @@ func (c familyRecordingLog) BeginThread(ctx context.Context, r event.Run, title 
 	})
 }
 
-func (c familyRecordingLog) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (t event.Thread, err error) {
-	begin := func(ctx context.Context, log event.Log) error {
-		t, err = log.BeginTurn(ctx, owner, thread, run, agent, title)
-		return err
-	}
-	err = c.did("begin turn", func() error { return begin(ctx, c.Log) }, begin)
-	return t, err
-}
-
 func (c familyRecordingLog) CreateJob(ctx context.Context, run string, request []byte) (job event.Job, err error) {
 	err = c.did("job", func() error { job, err = c.Log.CreateJob(ctx, run, request); return err }, func(ctx context.Context, log event.Log) error {
 		job, err := log.CreateJob(ctx, run, request)

@@ -33,6 +33,9 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
 	repeated := errors.Is(err, event.ErrFenced)
+	if !repeated { // even after an error: the input may be stored
+		l.wakeAgainLater(id)
+	}
 	if err != nil && !repeated {
 		return err
 	}
@@ -40,9 +43,6 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 		r.mu.Lock()
 		r.wakeExecutorLocked()
 		r.mu.Unlock()
-	}
-	if !repeated {
-		l.wakeAgainLater(id)
 	}
 	// Even if it is repeated: whoever gave it first may not have been able to wake the run.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
@@ -55,9 +55,13 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 }
 
 // wakeAgainLater wakes a run once more after two leases. A process may park a run and die before
-// it looks for inputs that arrived meanwhile, or the first wake-up may fail because the queue is full;
-// without the second wake-up the run would stay parked. A run that is executed or has ended ignores it.
+// it looks for inputs that arrived meanwhile, or the first wake-up may be missing: the queue was full, or the caller went
+// away while the input was stored. Without the second wake-up the run would stay parked. A run that is executed or has
+// ended ignores it.
 func (l *Log) wakeAgainLater(id string) {
+	if l.ctx.Err() != nil {
+		return
+	}
 	l.wg.Go(func() {
 		defer l.recoverPanic("wake a run")
 		select {
