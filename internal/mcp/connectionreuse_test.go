@@ -127,10 +127,10 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					// and leaves an idle connection for the next ones.
 					call()
 					// A busy machine ends streams so late that calls open connections, as they should.
-					// Such 20 calls show nothing and are made again.
+					// Such calls show nothing and are made again.
 					for attempt := 1; ; attempt++ {
 						opened, ended := dials.Load(), slow.Load()
-						for range 20 {
+						for range 8 {
 							call()
 						}
 						opened, ended = dials.Load()-opened, slow.Load()-ended
@@ -138,7 +138,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 							break
 						}
 						if ended == 0 || attempt == 5 {
-							t.Errorf("20 calls dialled %d new connections (%d streams ended late), want 0", opened, ended)
+							t.Errorf("8 calls dialled %d new connections (%d streams ended late), want 0", opened, ended)
 							break
 						}
 					}
@@ -161,6 +161,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 // A caller who gives up is not kept waiting, and the server learns of it, although the request's
 // context does not end with the caller's once there is an answer.
 func TestCancelledCallReturnsAndTellsTheServer(t *testing.T) {
+	t.Parallel()
 	begun, told := make(chan struct{}), make(chan struct{}, 8)
 	var calls atomic.Int64
 	s := &script{before: func(_ http.ResponseWriter, r *http.Request) bool {
