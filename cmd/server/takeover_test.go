@@ -60,8 +60,8 @@ func TestReaderThatChangesReplicasMissesNothing(t *testing.T) {
 // A run is not abandoned that is read on another replica than the one that executes it.
 func TestReaderOnAnotherReplicaKeepsTheRunAlive(t *testing.T) {
 	t.Parallel()
-	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=100ms"), longContext(t)
-	j := f.newRunReader("far", strings.Repeat("work ", 9), 0)
+	f, ctx := startReplicas(t, 2, "", "DISCONNECT_GRACE=500ms", "MAX_TURNS=30"), longContext(t)
+	j := f.newRunReader("far", strings.Repeat("work ", 20), 0)
 	if err := j.readUntil(ctx, 0, "step_start"); err != nil {
 		t.Fatal(err)
 	}
