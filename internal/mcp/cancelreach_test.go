@@ -14,7 +14,6 @@ import (
 // F13, S4.4: a run that is cancelled is over at the server within a second, on every
 // transport and with both kinds of protocol.
 func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
-	t.Parallel()
 	for name, cfg := range map[string]config.Server{
 		"http 2025-11-25":      {ProtocolVersion: "2025-11-25"},
 		"http 2026-07-28":      {ProtocolVersion: "2026-07-28"},

@@ -45,7 +45,6 @@ func askAll(c *Client, callers int, length time.Duration) {
 // Without a configured number, a server that stays fast gets more calls at a time than ten; with one, it
 // never does. GET /servers and the metric show the limit.
 func TestConcurrencyLimitAdapts(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		fixed     int
 		min, most int
@@ -91,7 +90,6 @@ func TestConcurrencyLimitIsSharedInTurn(t *testing.T) {
 
 // A server that says that it is busy, or does not answer in time, gets fewer calls at a time.
 func TestConcurrencyLimitOfAnOverloadedServer(t *testing.T) {
-	t.Parallel()
 	for name, call := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"429":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
 		"503":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },

@@ -127,18 +127,18 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					// and leaves an idle connection for the next ones.
 					call()
 					// A busy machine ends streams so late that calls open connections, as they should.
-					// Such calls show nothing and are made again.
+					// Such 20 calls show nothing and are made again. A defect opens some each time.
 					for attempt := 1; ; attempt++ {
 						opened, ended := dials.Load(), slow.Load()
-						for range 8 {
+						for range 20 {
 							call()
 						}
 						opened, ended = dials.Load()-opened, slow.Load()-ended
 						if opened == 0 {
 							break
 						}
-						if ended == 0 || attempt == 5 {
-							t.Errorf("8 calls dialled %d new connections (%d streams ended late), want 0", opened, ended)
+						if attempt == 5 {
+							t.Errorf("20 calls dialled %d new connections (%d streams ended late), want 0", opened, ended)
 							break
 						}
 					}
@@ -161,7 +161,6 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 // A caller who gives up is not kept waiting, and the server learns of it, although the request's
 // context does not end with the caller's once there is an answer.
 func TestCancelledCallReturnsAndTellsTheServer(t *testing.T) {
-	t.Parallel()
 	begun, told := make(chan struct{}), make(chan struct{}, 8)
 	var calls atomic.Int64
 	s := &script{before: func(_ http.ResponseWriter, r *http.Request) bool {

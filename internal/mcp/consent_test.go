@@ -132,7 +132,6 @@ func (c *consented) signIn(name string) {
 // Later callers are asked when they call a tool. Each caller has a session and a token of their own,
 // on every kind of server.
 func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
-	t.Parallel()
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			c := newConsented(t, nil, o)

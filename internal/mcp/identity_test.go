@@ -230,7 +230,6 @@ func TestOwnCredentialsAreForOneServer(t *testing.T) {
 // There is one exchange for all calls of a caller. Two callers share neither a session nor a token, at
 // a server that binds sessions to tokens.
 func TestCallersShareNeitherSessionNorToken(t *testing.T) {
-	t.Parallel()
 	i := newIAM(t)
 	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
 	c := open(t, Options{MaxConcurrentCalls: 40}, i.server("a", a.URL, config.AuthExchange), i.server("b", b.URL, config.AuthExchange))

@@ -62,7 +62,6 @@ func TestListPageAboveFourMegabytesIsUsed(t *testing.T) {
 
 // After a list, an answer to a call may not have more bytes than before it.
 func TestListPageRaisesNoOtherLimit(t *testing.T) {
-	t.Parallel()
 	s := manyTools()
 	s.AddTool(&sdk.Tool{Name: "large", InputSchema: map[string]any{"type": "object"}}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Repeat("x", transport.MaxMessage+1)}}}, nil

@@ -18,7 +18,6 @@ import (
 
 // Progress that came before the result is delivered, in order, before Call returns.
 func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
-	t.Parallel()
 	for _, name := range []string{"stateful sse", "stateless sse"} { // JSON has no room for it
 		t.Run(name, func(t *testing.T) {
 			w := serve(t, handler(tools(func(s *sdk.Server) {
@@ -55,7 +54,6 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 
 // A slow reader gets fewer notifications, the latest among them, and delays no other call.
 func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
-	t.Parallel()
 	const sent = 1000
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		if m.Params.Meta["progressToken"] == nil {

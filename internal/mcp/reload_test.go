@@ -191,7 +191,6 @@ func TestBadConfigurationChangesNothing(t *testing.T) {
 
 // Callers don't notice that the configuration changes under them.
 func TestCallsThroughReloads(t *testing.T) {
-	t.Parallel()
 	url := serve(t, answering()).URL
 	c := open(t, Options{}, config.Server{Name: "a", URL: url})
 	c.Tools(t.Context())

@@ -119,7 +119,6 @@ func announcing(s *shifty) *atomic.Int64 {
 // S3.8: list_changed on a call's own stream renews the list, and a call goes with the
 // new definition; one that is announced with every answer doesn't become a loop.
 func TestListIsRenewedWhenItChanged(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newShifty(addV1)
 		lists := announcing(s)

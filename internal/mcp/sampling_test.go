@@ -36,7 +36,6 @@ func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web
 
 // Each sampling request reaches the caller whose call it belongs to.
 func TestSamplingBelongsToItsCall(t *testing.T) {
-	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		w := samples(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
 		c := open(t, Options{MaxConcurrentCalls: 50}, config.Server{Name: "a", URL: w.URL, Sampling: true})
@@ -67,7 +66,6 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 // A request is refused if the configuration does not allow sampling, and if it is not text, too
 // large, or not answered.
 func TestSamplingIsRefused(t *testing.T) {
-	t.Parallel()
 	never := func(context.Context, Sampling) (Sample, error) {
 		t.Error("the model was asked, want the request refused")
 		return Sample{}, nil

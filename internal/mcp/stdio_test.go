@@ -22,7 +22,6 @@ import (
 // S4.1: servers of several transports at once, and each of 200 callers gets its own
 // answer from a child's one pair of pipes.
 func TestChildAnswersManyCallers(t *testing.T) {
-	t.Parallel()
 	w := serve(t, handler(tools(nil), nil))
 	cfg := stdioConfig("serve", "")
 	cfg.ToolPrefix = "child"
@@ -276,7 +275,6 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 
 // S4.5: calls that find their child dead were not sent, so they go to the next one.
 func TestCallsGoToTheNextChild(t *testing.T) {
-	t.Parallel()
 	w := newWatch(t)
 	log := &notices{want: "MCP server process ended", seen: make(chan struct{}, 10)}
 	c := open(t, Options{MaxConcurrentCalls: 50, Logger: slog.New(log)}, stdioConfig("serve", w.addr()))

@@ -113,7 +113,6 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 // Files are replaced while calls run. No call fails, the session goes on, and later calls show the
 // new certificate.
 func TestTLSRotationWhileCallsRun(t *testing.T) {
-	t.Parallel()
 	var mu sync.Mutex // protects serials and sessions
 	serials, sessions := map[string]int{}, map[string]bool{}
 	h := handler(tools(nil), nil)
