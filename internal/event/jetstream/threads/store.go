@@ -189,8 +189,12 @@ func (h *head) thread() event.Thread {
 	}
 }
 
-// begin makes a run the active one.
-func (h *head) begin(run, agent string) {
+// begin makes a run the active one. title is that of a thread that does not exist yet.
+func (h *head) begin(run, agent, title string, now time.Time) {
+	if !h.exists() {
+		h.Created, h.Title = now, event.CutTitle(title)
+	}
+	h.Updated, h.Order = now, 0
 	h.Unfinished = addLast(h.Unfinished, run, maxUnfinished)
 	h.Active, h.Agent = run, agent
 }

@@ -34,15 +34,12 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 	}
 	return s.change(ctx, owner, id, func(h *head) (bool, error) {
 		switch {
-		case !h.exists():
-			h.Created, h.Title = s.server.Now(), event.CutTitle(title)
 		case h.Active == run:
 			return false, nil
 		case h.Active != "":
 			return false, &event.BusyError{Run: h.Active}
 		}
-		h.begin(run, agent)
-		h.Updated, h.Order = s.server.Now(), 0
+		h.begin(run, agent, title, s.server.Now())
 		return true, nil
 	})
 }
@@ -52,9 +49,7 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 // stored at pos. If the message cannot be stored, BeginTurn has the same effect.
 func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, added func(pos uint64), err error) {
 	h := newHead(run.Owner, run.ThreadID)
-	h.Created, h.Title = s.server.Now(), event.CutTitle(title)
-	h.begin(run.ID, run.Agent)
-	h.Updated = h.Created
+	h.begin(run.ID, run.Agent, title, s.server.Now())
 	if m, err = h.toMsg(); err != nil {
 		return nil, nil, err
 	}
