@@ -18,7 +18,7 @@ func TestManyCallersBeginThreadsInALogFullOfThem(t *testing.T) {
 		options jetstream.Options
 		threads int // of each caller
 	}{
-		{"file", jetstream.Options{URL: "file:" + t.TempDir(), MaxBytes: 4 << 20}, 100},
+		{"file", jetstream.Options{URL: "file:" + t.TempDir(), MaxBytes: 4 << 20}, 300},
 		// Where other processes may be, the heads of deleted threads need space for ten seconds more.
 		{"nats", jetstream.Options{URL: startCluster(t), MaxBytes: 32 << 20}, 400},
 	} {
