@@ -342,7 +342,7 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		return false, nil
 	}
 	agent := r.agent
-	if r.req.newThread && !r.req.ContinueThread {
+	if r.req.newThread && !r.req.ContinueThread { // no other run can be active, and there are no earlier turns
 		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
 		return err == nil, err
 	}

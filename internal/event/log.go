@@ -107,9 +107,9 @@ type Log interface {
 	// Create makes a run without events, which this process may append to. ErrExists if
 	// there is a run with that id, a *KeyError if its key refers to another run.
 	Create(ctx context.Context, r Run) error
-	// BeginThread makes a run without events the active one of a new thread, as BeginTurn does. Nobody
-	// else may know the thread's id. A durable log may return before that is stored: this process's first
-	// Append to the run waits for it, and returns the error if it fails.
+	// BeginThread creates the thread of a run that has no events yet, and makes the run its active one,
+	// as BeginTurn does. The thread's id must be new. A durable log may return before the thread is
+	// stored: the first Append to the run then waits for that, and returns the error if it fails.
 	BeginThread(ctx context.Context, r Run, title string) error
 	// Append adds an event to a run and returns its number. The event is stored and
 	// readable before Append returns. One exception: a durable log may delay a delta of

@@ -77,31 +77,31 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 	return l.createError(err)
 }
 
-// BeginThread implements event.Log. Other processes that share the log may read the first event before they find the
-// thread. If this process dies in between, the one that claims the run begins the turn.
+// BeginThread implements event.Log. It sends the head of the thread ahead. If the server refuses it or does not answer, BeginTurn
+// finds out why, and deletes other threads if there is no space.
 func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) error {
 	w, err := l.writerFor(ctx, run.ID)
 	if err != nil {
 		return err
 	}
-	m, added, err := l.threads.FirstTurn(ctx, run, title)
+	m, addToIndex, err := l.threads.FirstTurn(ctx, run, title)
 	if err != nil {
 		return err
 	}
-	begin := func(ctx context.Context) error {
+	beginTurn := func(ctx context.Context) error {
 		_, err := l.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
 		return err
 	}
 	sent, err := w.sendAhead(threads.HeadsStream, m, func(ctx context.Context, sent sentMessage) error {
 		pos, err := l.awaitAck(ctx, sent)
 		if err != nil {
-			return begin(ctx)
+			return beginTurn(ctx)
 		}
-		added(pos)
+		addToIndex(pos)
 		return nil
 	})
 	if err != nil || !sent {
-		return begin(ctx)
+		return beginTurn(ctx)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
 	repeated := errors.Is(err, event.ErrFenced)
-	if !repeated { // even after an error: the input may be stored
+	if !repeated { // also after an error, since the input may be stored
 		l.wakeAgainLater(id)
 	}
 	if err != nil && !repeated {
@@ -54,10 +54,9 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	return nil
 }
 
-// wakeAgainLater wakes a run once more after two leases. A process may park a run and die before
-// it looks for inputs that arrived meanwhile, or the first wake-up may be missing: the queue was full, or the caller went
-// away while the input was stored. Without the second wake-up the run would stay parked. A run that is executed or has
-// ended ignores it.
+// wakeAgainLater wakes a run once more after two leases. The first wake-up does not suffice if a process parks the run
+// and dies before it looks for inputs that arrived meanwhile. It is missing if the queue was full, or if the caller's
+// request ended while the input was being stored. A run that is executed or has ended ignores the second one.
 func (l *Log) wakeAgainLater(id string) {
 	if l.ctx.Err() != nil {
 		return

@@ -105,7 +105,7 @@ func (c *client) publishAgain(ctx context.Context, stream string, msg *nats.Msg,
 	}
 }
 
-// sentMessage is a message to the server in this process that is not acknowledged yet.
+// sentMessage is a message that is not acknowledged yet.
 type sentMessage struct {
 	stream string
 	m      *nats.Msg
@@ -136,8 +136,8 @@ func (c *client) awaitSent(ctx context.Context, sent sentMessage) error {
 	return c.createError(err)
 }
 
-// awaitAck waits for the acknowledgement of a message and returns its pos, or an error that does not say whether the message
-// is stored. A message has one acknowledgement, so awaitAck is called once for each.
+// awaitAck waits for the acknowledgement of a message and returns the message's pos. After an error, the message may be
+// stored or not. A message has one acknowledgement, so awaitAck must be called once for each.
 func (c *client) awaitAck(ctx context.Context, sent sentMessage) (uint64, error) {
 	select {
 	case ack := <-sent.ack.Ok(): // as nearly always

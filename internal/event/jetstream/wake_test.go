@@ -42,7 +42,7 @@ func TestInputWakesAParkedRunAfterTheQueueWasFull(t *testing.T) {
 				page, err := log.Inputs(t.Context(), "run_a", 0)
 				return err == nil && len(page.Inputs) > 0
 			})
-			cancel()
+			cancel() // the append of the input may not have returned yet
 			if err := <-added; !errors.Is(err, event.ErrUnavailable) {
 				t.Fatalf("AddInput while the queue is full = %v, want %v", err, event.ErrUnavailable)
 			}

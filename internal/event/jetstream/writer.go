@@ -46,7 +46,7 @@ type writer struct {
 	last      event.Event                   // the last event, which may be in the queue
 	err       error                         // why appends are refused; nil while they are allowed
 	leaves    bool                          // relinquish was called
-	ahead     []func(context.Context) error // each waits until a part of the run besides its events is stored; see awaitAhead
+	ahead     []func(context.Context) error // waits until a message of sendAhead is stored, for each of them
 	pending   event.Deltas                  // that wait to be added to the queue as one event
 	lastDelta time.Time                     // when the last delta was added
 	timer     *time.Timer
@@ -445,11 +445,13 @@ func (w *writer) sendAhead(stream string, m *nats.Msg, await func(context.Contex
 // awaitAhead waits until what was sent ahead is stored. If that fails, the run cannot be written any more, since a
 // part of it is missing.
 //
-// Nobody knows of a new thread before its first run begins, so the turn need not be stored earlier. With a log on disk, no
-// other process sees a run that is being created, so its record, its job and its first event need not wait for each
-// other either: at 16 callers, that was half of the time until the first event. If the process dies in between,
-// repairRuns deletes or ends the run, of which no caller knows. If only the event was stored, it stays until the
-// stream drops its oldest messages.
+// The id of a new thread reaches the caller with the first event, so the thread and that event can be stored in any order.
+// If the process dies in between, the one that claims the run begins the turn.
+//
+// A log on disk has no other process that reads a run while it is being created. So the record, the job and the first
+// event can be stored in any order too: to wait for each took half of the time until the first event, at 16 callers. If
+// the process dies in between, repairRuns deletes or ends the run, whose id no caller has. If only the event was
+// stored, it stays until the stream drops its oldest messages.
 func (w *writer) awaitAhead(ctx context.Context) error {
 	w.awaiting.Lock() // an acknowledgement has one receiver
 	defer w.awaiting.Unlock()

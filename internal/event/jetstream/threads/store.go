@@ -163,7 +163,7 @@ func newHead(owner event.Owner, id string) head {
 	return head{Incarnation: strings.ToLower(rand.Text()[:10]), Issuer: owner.Issuer, Subject: owner.Subject, ID: id}
 }
 
-// toMsg returns the message of a head. Its writer header tells it from the same head of another goroutine.
+// toMsg returns the message of a head. Its writer header distinguishes it from an equal head of another goroutine.
 func (h *head) toMsg() (*nats.Msg, error) {
 	body, err := json.Marshal(h)
 	if err != nil {

@@ -44,10 +44,10 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 	})
 }
 
-// FirstTurn returns the message that makes a run the active one of its thread, which is new. It is to be published to
-// the stream of heads, on the expectation that its subject is empty. added adds the thread to the index when the message is
-// stored at pos. If the message cannot be stored, BeginTurn has the same effect.
-func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, added func(pos uint64), err error) {
+// FirstTurn returns the head of a new thread whose active run is run, as a message. The caller publishes it to the
+// stream of heads, expects that its subject is empty, and calls addToIndex with the message's pos. Otherwise it calls
+// BeginTurn, which has the same effect.
+func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, addToIndex func(pos uint64), err error) {
 	h := newHead(run.Owner, run.ThreadID)
 	h.begin(run.ID, run.Agent, title, s.server.Now())
 	if m, err = h.toMsg(); err != nil {
