@@ -70,6 +70,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 
 // A caller that leaves gets its call back at once, and the tool learns of it.
 func TestCancelReachesTheTool(t *testing.T) {
+	t.Parallel()
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			begun, told := make(chan struct{}), make(chan struct{})

@@ -29,6 +29,7 @@ func reached(t *testing.T, what string, there <-chan struct{}) {
 // F13: over HTTP the cancellation may be at the server before its call, and a server drops
 // what names no request that it knows.
 func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
+	t.Parallel()
 	arrived, overtaken, told, left := make(chan struct{}), make(chan struct{}, 99), make(chan struct{}, 99), make(chan struct{})
 	var read atomic.Bool
 	s := &script{
@@ -69,6 +70,7 @@ func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 // a call and its cancellation go over two connections; the other transports keep order.
 // ANSWERD_CANCELS is how many calls there are per transport.
 func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
+	t.Parallel()
 	calls, err := strconv.Atoi(os.Getenv("ANSWERD_CANCELS"))
 	if err != nil {
 		calls = 60

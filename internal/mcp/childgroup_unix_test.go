@@ -17,3 +17,11 @@ func noChildren(t *testing.T) {
 		t.Errorf("a child is left: %d, %v, want ECHILD", pid, err)
 	}
 }
+
+// checkWaitedFor checks that the child is no zombie, whatever children other tests have.
+func checkWaitedFor(t *testing.T, child *life) {
+	t.Helper()
+	if pid, err := syscall.Wait4(child.pid, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
+		t.Errorf("wait for child %d: got %d, %v, want ECHILD", child.pid, pid, err)
+	}
+}

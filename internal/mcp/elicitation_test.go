@@ -44,6 +44,7 @@ func askHandler(flavour string) http.Handler {
 // In one session that all calls share, each elicitation reaches the person behind its own call,
 // and the answer its own call.
 func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
 			c := open(t, Options{MaxConcurrentCalls: 100}, config.Server{Name: "a", URL: asks(t, flavour).URL})
@@ -135,6 +136,7 @@ func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
 // If the caller cancels the call, its elicitation ends, and Call does not return before Elicit
 // has.
 func TestElicitationEndsWithItsCall(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
 		c.Tools(t.Context())

@@ -107,6 +107,7 @@ var rpc400 = rpcStatus(http.StatusBadRequest, -32602)
 // F15, F16: a bad reply fails the call that it answers; a call that is under way
 // and the next one don't notice, and the session lives.
 func TestBadResponseFailsOnlyItsCall(t *testing.T) {
+	t.Parallel()
 	for name, bad := range badReplies {
 		t.Run(name, func(t *testing.T) {
 			waiting, release := make(chan struct{}), make(chan struct{})
@@ -247,6 +248,7 @@ func TestServerThatStopsIsReported(t *testing.T) {
 
 // F13, S4.4: a server that hangs costs the call its time-out, and learns of it.
 func TestHangingCallTimesOut(t *testing.T) {
+	t.Parallel()
 	begun, left := make(chan struct{}), make(chan struct{})
 	s := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)

@@ -92,6 +92,7 @@ func TestListKeepsSchemasAsReceived(t *testing.T) {
 
 // A list without end is cut.
 func TestListOfToolsIsBounded(t *testing.T) {
+	t.Parallel()
 	tool := func(i int) string { return fmt.Sprintf(`{"name":"t%05d"}`, i) }
 	many := make([]string, 10000)
 	for i := range many {
@@ -118,6 +119,7 @@ func TestListOfToolsIsBounded(t *testing.T) {
 
 // A list that is too large, or does not decode, is the failure of that server only.
 func TestListFailureIsItsServersAlone(t *testing.T) {
+	t.Parallel()
 	big := listing(`{"name":"big","inputSchema":{"description":"` + strings.Repeat("x", 10<<20) + `"}}`)
 	none := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, `{"tools":7}`) }}
 	without := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {

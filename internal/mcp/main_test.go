@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		os.Exit(childMain(os.Args[2], os.Args[3:]))
 	}
 	// The tests that run in parallel wait for servers and child processes most of the time.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -48,6 +48,7 @@ func unfinishing(result func(n int) string, rounds chan round) http.Handler {
 // under a new id (2026-07-28 basic/utilities/mrtr). The round trips are one call, and only the
 // last result counts.
 func TestCallIsSentAgainWithTheServersState(t *testing.T) {
+	t.Parallel()
 	rounds := make(chan round, 8)
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(n int) string {
 		switch n {

@@ -38,6 +38,7 @@ func (buggyBody) Read([]byte) (int, error) { panic("a bug") }
 // F32: no call runs on the goroutines that connect, list and read. A panic there is a failure of
 // the server, which is connected again by itself.
 func TestPanicOverAServerIsItsFailure(t *testing.T) {
+	t.Parallel()
 	for name, b := range map[string]buggy{
 		"the handshake":     {method: `"initialize"`},
 		"the list of tools": {method: `"tools/list"`},

@@ -54,6 +54,7 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 
 // A slow reader gets fewer notifications, the latest among them, and delays no other call.
 func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
+	t.Parallel()
 	const sent = 1000
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		if m.Params.Meta["progressToken"] == nil {

@@ -76,6 +76,7 @@ func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
 // A server may end the stream again before it sends an event. The id and the reconnection time of the
 // streams before still hold (WHATWG HTML, "Server-sent events"), so the call is resumed once more.
 func TestResumeContinuesAfterAStreamWithoutEvents(t *testing.T) {
+	t.Parallel()
 	var id atomic.Value
 	var gets atomic.Int64
 	s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
@@ -105,6 +106,7 @@ func TestResumeContinuesAfterAStreamWithoutEvents(t *testing.T) {
 // A stream that breaks off after an event with an id is resumed (2025-11-25
 // basic/transports), and the tool runs once.
 func TestBrokenStreamIsResumed(t *testing.T) {
+	t.Parallel()
 	var calls atomic.Int64
 	var id atomic.Value
 	s := &script{}

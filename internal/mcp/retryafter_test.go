@@ -108,6 +108,7 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 // A token endpoint that hangs is not a failure of the server: calls with a token continue. A caller
 // for whom no token can be fetched gets that error, whatever the state of the breaker.
 func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
+	t.Parallel()
 	i := newIAM(t)
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	cfg := i.server("a", serve(t, s).URL, config.AuthExchange)
@@ -145,6 +146,7 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 // F21: a page of tools that is too large costs its listing, which says so, and no call:
 // the tools that were known are there, over a connection for all calls too.
 func TestOversizedListFailsNoCall(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{config.TypeHTTP, config.TypeWebSocket} {
 		t.Run(kind, func(t *testing.T) {
 			// Without list_changed, which would make a listing of its own.

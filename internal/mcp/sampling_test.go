@@ -36,6 +36,7 @@ func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web
 
 // Each sampling request reaches the caller whose call it belongs to.
 func TestSamplingBelongsToItsCall(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		w := samples(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
 		c := open(t, Options{MaxConcurrentCalls: 50}, config.Server{Name: "a", URL: w.URL, Sampling: true})

@@ -40,6 +40,7 @@ func TestClientListsAndCallsEveryKindOfServer(t *testing.T) {
 // Calls one after the other take one handshake and one connection, whichever kind of response
 // the server sends.
 func TestSessionAndConnectionAreKeptBetweenCalls(t *testing.T) {
+	t.Parallel()
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			var shakes atomic.Int64
@@ -186,6 +187,7 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 // If the server restarts under 200 callers, no call fails or runs twice, there is one more
 // handshake, and TCP connections are kept.
 func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
+	t.Parallel()
 	const callers, rounds, each = 200, 1, 2
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {

@@ -66,6 +66,7 @@ func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
 // S0.6: a server that asks beside all calls is answered by the only one there is, with
 // the defaults of its form; where two are under way, neither is shown the question.
 func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
+	t.Parallel()
 	gets, slow := make(chan string, 8), make(chan string, 8)
 	c := open(t, Options{}, config.Server{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())

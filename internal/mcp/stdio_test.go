@@ -22,6 +22,7 @@ import (
 // S4.1: servers of several transports at once, and each of 200 callers gets its own
 // answer from a child's one pair of pipes.
 func TestChildAnswersManyCallers(t *testing.T) {
+	t.Parallel()
 	w := serve(t, handler(tools(nil), nil))
 	cfg := stdioConfig("serve", "")
 	cfg.ToolPrefix = "child"
@@ -435,7 +436,7 @@ func TestFloodOnStderr(t *testing.T) {
 // F23, S4.6: a child that hears neither the end of its input nor SIGTERM, and has a
 // child of its own like that, is gone within 7 s of our end, with its group.
 func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
-	t.Parallel() // beside tests without child processes, since none may be left
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("process groups are Linux's here")
 	}
@@ -452,7 +453,7 @@ func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
 	if d := time.Since(begin); d > 7*time.Second {
 		t.Errorf("closed after %v, want at most 7 s", d)
 	}
-	noChildren(t)
+	checkWaitedFor(t, child)
 }
 
 // F23: a grandchild that keeps the pipes open holds nobody up, neither when its parent

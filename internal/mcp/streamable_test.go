@@ -79,6 +79,7 @@ func (w *wiretap) saw(t *testing.T, version, session string, want ...string) {
 // 2025-11-25 basic/transports: "Session Management", "Protocol Version Header",
 // "Resumability and Redelivery". A session id that comes later is none.
 func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
+	t.Parallel()
 	answered, begun, told := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 99)
 	var id atomic.Value
 	s := &script{}

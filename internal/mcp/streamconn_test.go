@@ -27,6 +27,7 @@ import (
 // S3.9, S4.1: a real server of each protocol over a message transport, 200 callers at
 // a time: each gets its own answer.
 func TestStreamConnMatchesResponses(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"", "2025-11-25", "2024-11-05"} {
 		t.Run("version "+version, func(t *testing.T) {
 			server := tools(nil)
@@ -435,6 +436,7 @@ func TestStreamConnInitializesWhenDiscoverIsNotAnswered(t *testing.T) {
 }
 
 func TestFloodOnAStreamConnEndsItsCall(t *testing.T) {
+	t.Parallel()
 	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
 		flood := strings.Repeat(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":1}}`+"\n", m.Params.Meta["progressToken"]), 100)
 		for range 1001 {

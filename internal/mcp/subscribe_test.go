@@ -19,6 +19,7 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
 			lists, streams := make(chan struct{}, 100), make(chan string, 100)
 			s := tools(nil)
 			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {

@@ -108,6 +108,7 @@ func TestWebSocketFaults(t *testing.T) {
 // An answer that is too large and belongs to no call, or to a call that was given up, is not taken
 // as the answer to the only call in flight.
 func TestWebSocketHugeAnswerToAnotherCall(t *testing.T) {
+	t.Parallel()
 	for head, want := range map[string]ErrorKind{
 		`{"jsonrpc":"2.0","id":9999,"result":"%.0s`: UnknownOutcome,
 		`{"result":"%.0s`: TooLarge, // no id so far, so it can only be this one's
@@ -149,6 +150,7 @@ func TestWebSocketDropMidCall(t *testing.T) {
 // outcome is unknown, nothing else fails, nothing runs twice, and each cut costs one
 // socket.
 func TestWebSocketLostByManyCallers(t *testing.T) {
+	t.Parallel()
 	const callers, each = 200, 8
 	cuts := map[int64]bool{200: true, 600: true, 1000: true} // by calls run
 	var runs sync.Map

@@ -238,6 +238,7 @@ func TestWebSocketBothProtocols(t *testing.T) {
 
 // S4.9: 200 callers at a time on one socket: each gets its own answer.
 func TestWebSocketAnswersMatchTheirCalls(t *testing.T) {
+	t.Parallel()
 	const callers, each = 200, 5
 	s := newWSSDK(t, tools(nil))
 	w := serve(t, s)
