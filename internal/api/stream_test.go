@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -242,5 +243,35 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 				t.Errorf("after the run went on: %s, want what was told while it waited (%s) of responses only", over, waits)
 			}
 		})
+	}
+}
+
+// logThatPanicsOnce is a log with a bug that strikes one reader, after the first events.
+type logThatPanicsOnce struct {
+	event.Log
+	panicked *atomic.Bool
+}
+
+func (l logThatPanicsOnce) After(ctx context.Context, run string, after int64) (event.Page, error) {
+	if after > 0 && !l.panicked.Swap(true) {
+		panic("a bug")
+	}
+	return l.Log.After(ctx, run, after)
+}
+
+// F32: a reader must not take a stream that a panic has cut for a whole one.
+func TestPanicInAStreamCutsItWithoutATerminalEvent(t *testing.T) {
+	t.Parallel()
+	open, panicked := make(chan struct{}), new(atomic.Bool)
+	s := serve(t, holds(open), nil, func(o *api.Options) { o.Log = logThatPanicsOnce{o.Log, panicked} })
+	cut, err := io.ReadAll(s.do(t, "POST", "/answer/stream", question).Body)
+	close(open)
+	if err == nil || !panicked.Load() || strings.Contains(string(cut), "event: final_answer") || strings.Contains(string(cut), "event: run_error") {
+		t.Fatalf("got %q, %v (panicked: %t), want an error before a terminal event", cut, err, panicked.Load())
+	}
+	id, _, _ := strings.Cut(strings.TrimPrefix(string(cut), "id: "), ":")
+	all := frames(t, s.do(t, "GET", "/runs/"+id+"/events", ""), "")
+	if last := all[len(all)-1].Event; last != "final_answer" {
+		t.Errorf("the run ended with %s for the next reader, want final_answer", last)
 	}
 }

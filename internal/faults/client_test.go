@@ -7,17 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"answerd/internal/agent"
-	"answerd/internal/agent/agenttest"
-	"answerd/internal/api"
-	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -207,66 +202,6 @@ func TestF31ReconnectStormDoublesNoRun(t *testing.T) {
 		t.Errorf("%d questions to the model, want %d", n, clients)
 	}
 	r.record("%d questions, %d broken", len(model.Requests()), broken.Load())
-}
-
-// buggyLog panics for readers while it is told to, and on the append of one kind.
-type buggyLog struct {
-	event.Log
-	reading atomic.Bool
-	append  atomic.Bool
-}
-
-func (l *buggyLog) After(ctx context.Context, run string, after int64) (event.Page, error) {
-	if after > 0 && l.reading.Swap(false) {
-		panic("a bug in a reader")
-	}
-	return l.Log.After(ctx, run, after)
-}
-
-func (l *buggyLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {
-	return l.Append(ctx, run, b)
-}
-
-func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
-	if b.Type() == "tool_result" && l.append.Swap(false) {
-		panic("a bug in a tool call")
-	}
-	return l.Log.Append(ctx, run, b)
-}
-
-// The binary has no bugs to order, so these are put into the same parts.
-func TestF32PanicEndsOneRunOrOneStream(t *testing.T) {
-	r := beginFault(t, "panic before and in mid-stream, and in a tool call", "500; a cut without terminal event; run_error internal; the next runs work")
-	log := &buggyLog{}
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("3.")), func(o *agent.Options) {
-		log.Log = o.Log
-		o.Log = log
-	})
-	handler := api.New(api.Options{Agent: h.Agent, Log: log, Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a bug in a handler") })})
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	s := &service{url: server.URL, client: server.Client(), out: &output{}, exited: make(chan struct{})}
-	r.wants(s.request(t, "GET", "/metrics", ""), 500, "internal")
-
-	log.reading.Store(true)
-	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := readEvents(resp.Body, nil)
-	resp.Body.Close()
-	if err == nil || got.last().terminal() {
-		t.Errorf("%v after %+v, want an error before the run's end", err, got.last())
-	}
-	r.record("cut: %v", err)
-	s.ended(t, got.last().RunID)
-
-	log.append.Store(true)
-	r.endsWith(s.stream(t, nil), "internal")
-	if end := s.stream(t, nil).last(); end.Answer != "3." {
-		t.Errorf("the next run got %+v, want an answer", end)
-	}
-	r.record("next works")
 }
 
 func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 // correctly what the other wrote: a run that has just ended can be read, a parked run stays parked,
 // and the times of a run's events do not jump.
 func TestInstancesWhoseClocksDifferReadTheSame(t *testing.T) {
+	t.Parallel()
 	url := startCluster(t)
 	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	writeRun(t, b, "run_b")
