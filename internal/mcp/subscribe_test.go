@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -48,6 +50,48 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 			w.CloseClientConnections()
 			<-streams // opened again, and what was missed is asked for
 			<-lists
+		})
+	}
+}
+
+// The tools change after they were listed and before the server knows that we want to be told.
+func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
+	t.Parallel()
+	for protocol, flavour := range map[string]string{"2025-11-25": "stateful sse", "2026-07-28": "stateless sse"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			s, changed, lists := tools(nil), make(chan struct{}), make(chan bool, 100)
+			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+					res, err := next(ctx, method, r)
+					if list, ok := res.(*sdk.ListToolsResult); ok {
+						lists <- slices.ContainsFunc(list.Tools, func(t *sdk.Tool) bool { return t.Name == "news" })
+					}
+					return res, err
+				}
+			})
+			h := handler(s, flavours[flavour])
+			w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet || strings.Contains(peek(r), methodListen) {
+					<-changed
+				}
+				h.ServeHTTP(w, r)
+			}))
+			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
+			c.Tools(t.Context())
+			if <-lists {
+				t.Fatal("the first list has the tool news, want it added later")
+			}
+			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
+			close(changed)
+			select {
+			case has := <-lists:
+				if !has {
+					t.Error("the next list does not have the tool news, want it")
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the tools were not listed again within 10 s, want it after the subscription has begun")
+			}
 		})
 	}
 }

@@ -93,6 +93,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 			return
 		}
 	}
+	s.missed.Store(true) // what changes before the server acknowledges the first stream
 	for failures := 0; ; {
 		if canSubscribe {
 			want.ResourceSubscriptions = s.resources.wantedFrom(0)
