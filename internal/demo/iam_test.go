@@ -107,6 +107,7 @@ func TestIAMTokenVerifiesAgainstThePublishedKey(t *testing.T) {
 }
 
 func TestIAMRefusesAsRFC6749Says(t *testing.T) {
+	t.Parallel()
 	_, srv := startIAM(t, IAMConfig{})
 	good := "grant_type=client_credentials"
 	for _, c := range []struct {

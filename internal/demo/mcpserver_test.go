@@ -91,6 +91,7 @@ func openSession(t *testing.T, c MCPConfig, opts *sdk.ClientOptions) (*MCPServer
 }
 
 func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
+	t.Parallel()
 	iam, iamSrv := startIAM(t, IAMConfig{})
 	var log lockedBuffer
 	_, srv := startMCP(t, MCPConfig{Issuer: iamSrv.URL, JWKSURL: iamSrv.URL + JWKSPath, Logger: slog.New(slog.NewTextHandler(&log, nil))})

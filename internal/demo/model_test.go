@@ -176,6 +176,7 @@ func TestModelStreamFrames(t *testing.T) {
 }
 
 func TestModelRefusesBadRequests(t *testing.T) {
+	t.Parallel()
 	srv := startModel(t, 0)
 	for name, body := range map[string]string{
 		"no JSON": "{", "no messages": "{}", "no object": "[]", "no list": `{"messages":5}`, "too large": `{"messages":"` + strings.Repeat("a", 4<<20) + `"}`,

@@ -29,6 +29,7 @@ func runSuite(t *testing.T, suite string, answer http.HandlerFunc) RunReport {
 
 // The service names a time that is longer than the run may take. The run begins after it.
 func TestRunWaitsForABusyServiceOutsideOfMaxSeconds(t *testing.T) {
+	t.Parallel()
 	requests := 0
 	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.5}}]", func(w http.ResponseWriter, _ *http.Request) {
 		if requests++; requests == 1 {
@@ -45,6 +46,7 @@ func TestRunWaitsForABusyServiceOutsideOfMaxSeconds(t *testing.T) {
 }
 
 func TestRunIsCancelledAtMaxSeconds(t *testing.T) {
+	t.Parallel()
 	got := runSuite(t, "cases: [{name: a, question: a, expect: {max_seconds: 0.1}}]", func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // net/http notices only then that the caller is gone
 		<-r.Context().Done()

@@ -3,6 +3,7 @@ package memory_test
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"reflect"
 	"strings"
@@ -18,9 +19,16 @@ import (
 	"answerd/internal/event/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The tests that run in parallel wait for leases and wake times most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestLog(t *testing.T) {
+	t.Parallel()
 	eventtest.Run(t, func(*testing.T) event.Log { return memory.New(memory.Options{}) })
 }
 

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,7 +18,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The tests that run in parallel wait for the time between two attempts most of the time.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // scriptedEndpoint serves an OpenAI-compatible endpoint over HTTP from a script: the n-th
 // request, from 0 on, goes to the n-th step, further ones to the last.
