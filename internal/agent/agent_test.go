@@ -242,6 +242,7 @@ func TestCancelReachesTheModel(t *testing.T) {
 }
 
 func TestCancelReachesTheTool(t *testing.T) {
+	t.Parallel()
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
 	run := h.StartRun(t, agent.Request{})
 	<-h.Tools.Entered

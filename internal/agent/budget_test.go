@@ -45,6 +45,7 @@ func whileOffered(calls ...llmtest.Call) llmtest.Script {
 // S1.8: every limit is announced when it is near and when it is reached, the run sums
 // up, and says which kind of limit it was.
 func TestBudgetLimitsAreAnnouncedAndThenTheRunSumsUp(t *testing.T) {
+	t.Parallel()
 	call := llmtest.Call{Name: "echo", Args: `{"text":"0123456789"}`}
 	none := agent.Budget{}
 	for name, c := range map[string]struct {

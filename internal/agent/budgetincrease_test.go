@@ -89,6 +89,7 @@ func bound(b agent.Budget, name string) float64 {
 // Nobody is asked to raise a limit that the operator does not allow to be higher, nor if the
 // question has no on_limit.
 func TestBudgetIncreaseIsAskedOnlyWhereItCanBeGranted(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		ours  agent.Budget
 		turns int

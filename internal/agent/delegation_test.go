@@ -286,6 +286,7 @@ func TestAnswerToTheChildCountsInTheParent(t *testing.T) {
 }
 
 func TestCancelledParentCancelsItsChild(t *testing.T) {
+	t.Parallel()
 	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
 		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})),
 	}), agents(t, family))
@@ -390,6 +391,7 @@ func (c familyRecordingLog) CreateJob(ctx context.Context, run string, request [
 // A process may die at any moment of a parent and its child. The process that takes both over ends them
 // as they would have ended: with one child that counts, and no question and no call repeated.
 func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
+	t.Parallel()
 	url := "" // the same for all processes, because a person approves the call of a tool at its address
 	newFixture := func(log event.Log) *agenttest.Fixture {
 		return agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{

@@ -47,6 +47,7 @@ func (l *losableLog) loseJob(run string) {
 // The process of a child dies while a server keeps a request open for an answer, and that of its parent does not. The
 // next process of the child withdraws the question. The parent, which asks it too, goes on with the child at once.
 func TestQuestionThatAChildWithdrawsEndsInItsParent(t *testing.T) {
+	t.Parallel()
 	log := &losableLog{Log: memory.New(memory.Options{}), jobs: make(map[string]losableJob)}
 	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
 		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")),

@@ -263,6 +263,7 @@ func TestHookCanReadAResultForTheRun(t *testing.T) {
 
 // S0.2: the run ends, and only after every call of the turn has been answered.
 func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ hook, tool, args, kind, says string }{
 		{"pre_tool_call", "echo", `{"text":"x"}`, "denied", "A hook refused this call: not today"},
 		{"tool_error", "fail", ``, "execution", "the tool is out of order"},

@@ -21,6 +21,7 @@ import (
 // Whenever a process dies, the hooks about the run are asked at least once: about the open question,
 // under its one id, and about the end. A question that was answered meanwhile is not told again.
 func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
+	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))
 	first, asked := watched(t, script, silent, durable(origin), guarded("add"))
@@ -116,6 +117,7 @@ func partsOf(n int) int { return len(replay.Parts(make([]byte, n))) }
 // An extension that is in the log stays the same when another process repeats the step: the hook
 // is not asked again.
 func TestPreModelCallExtensionIsTheSameAfterATakeover(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("Speak Latin. ", 3000) // more than one note
 	extend := func(word string) func(webhooktest.Question) string {
 		return func(q webhooktest.Question) string {

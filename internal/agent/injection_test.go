@@ -136,6 +136,7 @@ func obedient(r llmtest.Request) llmtest.Answer {
 // the request leaves out, and cannot use an approval for another call. A model that obeys all of 60
 // injected texts shows it (S0.7).
 func TestInjectedTextsGainNothing(t *testing.T) {
+	t.Parallel()
 	texts := strings.Split(strings.TrimSuffix(injections, "\n"), "\n---\n")
 	if len(texts) < 60 {
 		t.Fatalf("only %d texts, want at least 60", len(texts))

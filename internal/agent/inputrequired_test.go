@@ -126,6 +126,7 @@ func TestInputRequiredWithSeveralQuestionsAndRoundTrips(t *testing.T) {
 
 // A question that nobody answers in time is answered with cancel, in whichever process the run is.
 func TestInputRequiredExpires(t *testing.T) {
+	t.Parallel()
 	h := agenttest.NewFixture(t, askScript(), func(o *agent.Options) {
 		durable(newMemoryLog())(o)
 		o.InputTimeout = 50 * time.Millisecond
@@ -172,6 +173,7 @@ func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 
 // The process is killed at any moment. The call is then made once, or ends as unknown_outcome.
 func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
+	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, askScript(), durable(origin), agenttest.Stateless)
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})

@@ -35,6 +35,7 @@ func requireOverloaded(t *testing.T, h *agenttest.Fixture, run event.Run) {
 }
 
 func TestMemoryEndsARunWhoseResultDoesNotFit(t *testing.T) {
+	t.Parallel()
 	h := agenttest.NewFixture(t, gives, withMemory(4))
 	h.Tools.SetResult("it", textResult(2))
 	requireOverloaded(t, h, h.StartRun(t, agent.Request{}))
@@ -43,6 +44,7 @@ func TestMemoryEndsARunWhoseResultDoesNotFit(t *testing.T) {
 }
 
 func TestMemoryEndsARunWhoseTextDoesNotFit(t *testing.T) {
+	t.Parallel()
 	var deltas []string
 	for n := range 4096 { // 2 MiB in all
 		deltas = append(deltas, fmt.Sprintf("%-512d", n))
@@ -70,6 +72,7 @@ func TestMemoryRefusesARunWhoseQuestionDoesNotFit(t *testing.T) {
 
 // The conversation has only the beginning of a large result.
 func TestMemoryCountsAWholeResultUntilItsTurnEnds(t *testing.T) {
+	t.Parallel()
 	give := llmtest.Calls(llmtest.Call{Name: "give", Args: `{"name":"it"}`})
 	h := agenttest.NewFixture(t, llmtest.Turns(give, give, give, llmtest.Says("Done.")), withMemory(11))
 	h.Tools.SetResult("it", textResult(2))

@@ -70,6 +70,7 @@ func writtenWords(events []event.Event) int {
 // Criterion: a stream that exceeds its limit is cut within 64 tokens, however the endpoint divides
 // it, and whatever it is. A word is at least a token.
 func TestOutputBeyondItsLimitIsCutHoweverItIsDivided(t *testing.T) {
+	t.Parallel()
 	const limit = 100
 	for _, member := range []string{"content", "reasoning_content", "arguments", "written call"} {
 		for _, each := range []int{1, 10, 50, 3000} {

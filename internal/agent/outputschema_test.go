@@ -144,6 +144,7 @@ func TestOutputSchemaThatCannotBeUsedIsRefused(t *testing.T) {
 
 // Another process continues the run from wherever its process died, with the same outcome.
 func TestOutputSchemaSurvivesATakeover(t *testing.T) {
+	t.Parallel()
 	for name, second := range map[string]string{"met": `{"sum":3}`, "not met": `{"sum":"x"}`} {
 		origin := &recordingLog{Log: memory.New(memory.Options{})}
 		start := func(log event.Log) *agenttest.Fixture {

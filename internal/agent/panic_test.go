@@ -47,6 +47,7 @@ func (l *buggyLog) Inputs(ctx context.Context, run string, after int64) (event.I
 // F32: on whichever goroutine a bug strikes, its run ends once, as internal, and the
 // next one does not notice.
 func TestPanicAnywhereEndsOneRun(t *testing.T) {
+	t.Parallel()
 	calls := func(tool string) llmtest.Script {
 		return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: tool, Args: `{}`}), llmtest.Says("Done."))
 	}

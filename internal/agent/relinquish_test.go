@@ -101,6 +101,7 @@ func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 
 // The time to answer ends at the expires_at of the event, although no process executes the run.
 func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
+	t.Parallel()
 	h := adding(t, func(o *agent.Options) {
 		durable(newMemoryLog())(o)
 		o.InputTimeout = 50 * time.Millisecond
@@ -115,6 +116,7 @@ func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 
 // The answer to a server's question goes to the call that is open, or nowhere.
 func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
+	t.Parallel()
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
 	a := agenttest.NewFixture(t, script, durable(log), guarded("add"))
@@ -232,6 +234,7 @@ func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 
 // An answer may come in the very moment in which its run is parked.
 func TestAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
+	t.Parallel()
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {
 			return llmtest.Says("Done.")
@@ -248,6 +251,7 @@ func TestAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 // An approval may be lost, asked for and given at any moment of a process' death; the call
 // is made once, and only if and as it was approved.
 func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
+	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
 	build := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {

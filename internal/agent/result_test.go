@@ -65,6 +65,7 @@ var kinds = []struct{ name, result string }{
 // S0.4, S1.6, S2.7, S2.8: what the model, the events and the metadata have of each kind
 // of result stands in testdata/results.golden.
 func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
+	t.Parallel()
 	takes := map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, Audio: true}}
 	fixtures := []struct {
 		name    string
@@ -289,6 +290,7 @@ func repeat(n int) (calls []llmtest.Call) {
 
 // S2.8: the arrays stay aligned, and the metadata bounded, whatever the calls bring.
 func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
+	t.Parallel()
 	calls := append(repeat(20), llmtest.Call{ID: "bad", Name: "fail", Args: `{}`})
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Read.")), nil)
 	h.Tools.SetResult("big", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 100_000)+`"}]}`)

@@ -175,6 +175,7 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 // TestSignInWhoseUserAnswersFirst lets the person say that they have signed in before their browser is
 // back, at a process that does not know the tools.
 func TestSignInWhoseUserAnswersFirst(t *testing.T) {
+	t.Parallel()
 	crm, log, signIns := newCRM(t), newMemoryLog(), newSignIns(t)
 	a := crm.newProcess(t, whoScript(), signIns, durable(log))
 	crm.listTools(t, a)
@@ -192,6 +193,7 @@ func TestSignInWhoseUserAnswersFirst(t *testing.T) {
 
 // TestSignInThatIsRefusedEndsItsCall checks the ways in which a person does not sign in.
 func TestSignInThatIsRefusedEndsItsCall(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		refuse func(*testing.T, *crm, *agenttest.Fixture, string, event.Interrupt)
 		set    func(*agent.Options)
@@ -262,6 +264,7 @@ func TestSignInInMemoryIsAskedForAgain(t *testing.T) {
 // TestSignInWhereverItsProcessDied ends the process after each of its operations. The call is then
 // made once, or ends as unknown_outcome.
 func TestSignInWhereverItsProcessDied(t *testing.T) {
+	t.Parallel()
 	crm, signIns := newCRM(t), newSignIns(t)
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := crm.newProcess(t, whoScript(), signIns, durable(origin))

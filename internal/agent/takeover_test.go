@@ -313,6 +313,7 @@ func oneEndingPerCall(t *testing.T, events []event.Event) {
 }
 
 func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
+	t.Parallel()
 	const youth = 300 * time.Millisecond
 	log := memory.New(memory.Options{})
 	run := event.Run{ID: log.NewID(), Created: time.Now()}

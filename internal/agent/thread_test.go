@@ -220,6 +220,7 @@ func TestVanishedRunDoesNotKeepItsThreadBusy(t *testing.T) {
 }
 
 func TestQueuedQuestionWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")), func(o *agent.Options) { o.InputTimeout = 50 * time.Millisecond })
 	first := h.StartRun(t, agent.Request{Question: "one", ThreadID: "t", Background: true})
 	<-h.Tools.Entered
@@ -389,6 +390,7 @@ func TestLongThreadIsTrimmedToTheWindow(t *testing.T) {
 // Of several questions that wait for their thread, one begins when it is free. The others wait on, and do not count as
 // runs that their caller has started.
 func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
+	t.Parallel()
 	const queued = 4
 	g := newGate()
 	answers := make(chan llmtest.Answer, queued+1)

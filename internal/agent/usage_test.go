@@ -147,6 +147,7 @@ func TestUsageOfChildrenIsCountedOnce(t *testing.T) {
 // The process that takes over a run does not have the caller's token. It counts what it uses, under the
 // same claim, and not again what the process before it has counted.
 func TestUsageKeepsItsClaimAfterATakeover(t *testing.T) {
+	t.Parallel()
 	log := memory.New(memory.Options{})
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: "{}"}), llmtest.Says("Done."))
 	var first, second counted
