@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -96,14 +97,14 @@ func (r reserve) prepare() bool {
 }
 
 // make writes the reserve, if that leaves diskRoom free. The bytes are random, because
-// some file systems compress.
+// some file systems compress. One mebibyte is repeated: they compress less than that at a time.
 func (r reserve) make() error {
 	if !r.hasFree(reserveBytes + diskRoom) {
 		return errors.New("the disk has no space for the reserve of the event log")
 	}
-	data := make([]byte, reserveBytes)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // never fails
-	if err := os.WriteFile(r.path(), data, 0o600); err != nil {
+	block := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(block) // never fails
+	if err := os.WriteFile(r.path(), bytes.Repeat(block, reserveBytes/len(block)), 0o600); err != nil {
 		r.release()
 		return fmt.Errorf("write the reserve of the event log: %w", err)
 	}
