@@ -141,8 +141,8 @@ type runState struct {
 	by     writerID   // of the run's last message
 	park   parkRecord // set if by.kind is kindParked
 
-	// data is the payload of the last message, or the last event in it, which the claim repeats; head is the
-	// pos of the message.
+	// The claim repeats the last event: data is its JSON, unless it is in parts, which are those of the last message. head
+	// is the pos of that message.
 	head  uint64
 	data  []byte
 	parts string
@@ -173,8 +173,8 @@ func (l *Log) readRunState(ctx context.Context, id string) (state runState, err 
 	state.parts = last.header.Get(partsHeader)
 	state.park = parseParkRecord(last.header)
 	state.last, state.by, err = l.readEvent(ctx, *last)
-	if state.by.inBatch {
-		state.data = state.last.JSON
+	if state.by.inBatch { // its payload has more than the event
+		state.data, state.parts = state.last.JSON, ""
 	}
 	return state, err
 }
@@ -238,9 +238,10 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 	by := writerID{instance: l.instanceID, attempt: state.by.attempt + 1, seq: state.last.Seq, kind: kindClaim}
 	m := nats.NewMsg(runSubject(id, eventToken))
 	m.Header.Set(writerHeader, by.String())
-	m.Data = state.data
 	if state.parts != "" {
 		m.Header.Set(partsHeader, state.parts)
+	} else if err := l.setPayload(ctx, id, m, state.data); err != nil {
+		return nil, err
 	}
 	pos, err := l.publishAfter(ctx, runsName, m, state.head, appendTimeout)
 	if err != nil {

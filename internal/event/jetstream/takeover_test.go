@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,5 +183,39 @@ func TestReleasedRunIsClaimedWithinTheLease(t *testing.T) {
 		if err != nil || len(all) != 4 || all[2].Body != (event.TextDelta{PartID: "p", Delta: "two"}) {
 			t.Fatalf("the run has %d events, %v, want 4 with the second delta", len(all), err)
 		}
+	}
+}
+
+// Notes that come together repeat the event before them, in the same message. That event may be so large that the
+// message is stored in parts. A process that takes the run over must find both.
+func TestClaimFindsALargeEventAndTheNotesAfterIt(t *testing.T) {
+	t.Parallel()
+	url := "file:" + t.TempDir()
+	first, err := jetstream.Open(t.Context(), jetstream.Options{URL: url, Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	startRun(t, first, "run_a")
+	large := event.LogMessage{Data: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)}
+	appendEvent(t, first, "run_a", large)
+	for _, note := range []string{"sent c", "sent d"} {
+		if err := first.AddNote(t.Context(), "run_a", []byte(note)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := openLog(t, jetstream.Options{URL: url, Lease: lease})
+	job := claimJob(t, second)
+	appendEvent(t, second, "run_a", event.FinalAnswer{})
+	if err := job.Done(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if all, err := readUntil(t.Context(), second, "run_a", nil); err != nil || len(all) != 3 || !reflect.DeepEqual(all[1].Body, event.Body(large)) {
+		t.Errorf("the run has %d events, %v, want 3 with the large one", len(all), err)
+	}
+	if notes, err := second.Notes(t.Context(), "run_a"); err != nil || len(notes) != 2 {
+		t.Errorf("Notes = %d, %v, want both", len(notes), err)
 	}
 }
