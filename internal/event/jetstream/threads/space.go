@@ -23,7 +23,7 @@ func (s *Store) Expire(ctx context.Context) error {
 	s.tombstones = make(map[string]string)
 	s.mu.Unlock()
 	for key, incarnation := range deleted {
-		s.removeTurns(ctx, key, incarnation)
+		_ = s.removeTurns(ctx, key, incarnation) // the next call repeats it
 	}
 	for _, h := range expired {
 		if _, err := s.deleteHead(ctx, h); err != nil {

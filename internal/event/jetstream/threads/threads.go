@@ -135,7 +135,7 @@ func (s *Store) replaceHead(ctx context.Context, before head, after *head) (bool
 	}
 	s.putOwn(*after)
 	if before.pos > 0 && before.Incarnation != after.Incarnation { // a thread that has expired or was deleted
-		s.removeTurns(ctx, after.key(), before.Incarnation)
+		_ = s.removeTurns(ctx, after.key(), before.Incarnation) // Expire repeats it
 	}
 	return true, nil
 }
@@ -186,14 +186,15 @@ func (s *Store) Thread(ctx context.Context, owner event.Owner, id string) (event
 	return h.thread(), nil
 }
 
-// DeleteThread implements event.Threads.
+// DeleteThread implements event.Threads. It does not stop between the head and the turns when the caller goes away: nobody
+// could find the turns without the head.
 func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) error {
 	for {
 		h, err := s.findThread(ctx, owner, id)
 		if err != nil {
 			return err
 		}
-		deleted, err := s.deleteHead(ctx, h)
+		deleted, err := s.deleteHead(context.WithoutCancel(ctx), h)
 		if err != nil || deleted {
 			return err
 		}
@@ -227,12 +228,10 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		return false, err
 	}
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
-		s.mu.Lock()
-		s.tombstones[key] = h.Incarnation
-		s.mu.Unlock()
+		s.removeTurnsLater(key, h.Incarnation)
 	}
 	s.forget(key, h.pos)
-	if err := s.server.Purge(ctx, TurnsStream, turnSubject(key, h.Incarnation, ">")); err != nil {
+	if err := s.removeTurns(ctx, key, h.Incarnation); err != nil {
 		return true, err
 	}
 	if deleted && !s.server.Alone { // now there is space for the tombstone
@@ -242,10 +241,17 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 }
 
 // removeTurns removes all turns of an incarnation. If that fails, Expire repeats it.
-func (s *Store) removeTurns(ctx context.Context, key, incarnation string) {
-	if s.server.Purge(ctx, TurnsStream, turnSubject(key, incarnation, ">")) != nil {
-		s.mu.Lock()
-		s.tombstones[key] = incarnation
-		s.mu.Unlock()
+func (s *Store) removeTurns(ctx context.Context, key, incarnation string) error {
+	err := s.server.Purge(ctx, TurnsStream, turnSubject(key, incarnation, ">"))
+	if err != nil {
+		s.removeTurnsLater(key, incarnation)
 	}
+	return err
+}
+
+// removeTurnsLater makes the next Expire remove all turns of an incarnation.
+func (s *Store) removeTurnsLater(key, incarnation string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tombstones[key] = incarnation
 }

@@ -43,7 +43,7 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 		unfinished := slices.Contains(h.Unfinished, run)
 		switch {
 		case !cached && stored != "" && (!h.exists() || h.Incarnation != stored):
-			s.removeTurns(ctx, keyOf(owner, id), stored) // the thread was deleted meanwhile
+			_ = s.removeTurns(ctx, keyOf(owner, id), stored) // the thread was deleted meanwhile; Expire repeats it
 			return event.ErrNotFound
 		case h.exists() && slices.Contains(h.Ended, run):
 			return nil

@@ -1,0 +1,66 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	js "github.com/nats-io/nats.go/jetstream"
+
+	"answerd/internal/event"
+)
+
+// deleteWithShortTime calls remove for many ids, each time with a little more time, so that the context of some calls ends
+// in the middle. It calls remove again, with enough time, for the ids that exists reports.
+func deleteWithShortTime(t *testing.T, remove func(ctx context.Context, id string) error, exists func(id string) bool) {
+	t.Helper()
+	for i := range deletions {
+		id := fmt.Sprintf("id_%d", i)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		err := remove(ctx, id)
+		cancel()
+		if err != nil && exists(id) {
+			err = remove(t.Context(), id)
+		} else if errors.Is(err, event.ErrUnavailable) {
+			err = nil
+		}
+		if err != nil {
+			t.Fatalf("the deletion of %s = %v, want no error", id, err)
+		}
+	}
+}
+
+// deletions is how many runs or threads a test deletes.
+const deletions = 200
+
+func wantEmpty(t *testing.T, s js.Stream) {
+	t.Helper()
+	info, err := s.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Msgs > 0 {
+		t.Errorf("stream %s has %d messages of what was deleted, want none", info.Config.Name, info.State.Msgs)
+	}
+}
+
+// A caller may go away while their thread is being deleted. No list has the thread then, so its turns must not stay.
+func TestDeletionOfAThreadIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
+	t.Parallel()
+	l, owner := openEmbedded(t, Options{}), event.Owner{Subject: "ada"}
+	for i := range deletions {
+		id, run := fmt.Sprintf("id_%d", i), fmt.Sprintf("run_%d", i)
+		if _, err := l.BeginTurn(t.Context(), owner, id, run, "", "?"); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.EndTurn(t.Context(), owner, id, run, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleteWithShortTime(t,
+		func(ctx context.Context, id string) error { return l.DeleteThread(ctx, owner, id) },
+		func(id string) bool { _, err := l.Thread(t.Context(), owner, id); return err == nil })
+	wantEmpty(t, l.turnsStream)
+}
