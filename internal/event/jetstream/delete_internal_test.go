@@ -18,7 +18,7 @@ func deleteWithShortTime(t *testing.T, remove func(ctx context.Context, id strin
 	t.Helper()
 	for i := range deletions {
 		id := fmt.Sprintf("id_%d", i)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Microsecond)
 		err := remove(ctx, id)
 		cancel()
 		if err != nil && exists(id) {
@@ -63,4 +63,16 @@ func TestDeletionOfAThreadIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
 		func(ctx context.Context, id string) error { return l.DeleteThread(ctx, owner, id) },
 		func(id string) bool { _, err := l.Thread(t.Context(), owner, id); return err == nil })
 	wantEmpty(t, l.turnsStream)
+}
+
+// A caller may go away while their run is being deleted. The run is gone for everybody then, so its messages must not stay
+// until its retention has passed.
+func TestDeletionOfARunIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
+	t.Parallel()
+	l := openEmbedded(t, Options{})
+	for i := range deletions {
+		createRun(t, l, fmt.Sprintf("id_%d", i), event.Start{Question: "?"}, event.FinalAnswer{})
+	}
+	deleteWithShortTime(t, l.Delete, func(id string) bool { rec, err := l.readRecord(t.Context(), id); return err == nil && !rec.Gone })
+	wantEmpty(t, l.runsStream)
 }

@@ -148,12 +148,14 @@ func (l *Log) readListed(ctx context.Context, id string, stored, last message, h
 	return listed, nil
 }
 
-// Delete implements event.Directory.
+// Delete implements event.Directory. It does not stop when the caller goes away, who may not call it again: after the
+// tombstone, the rest would stay until the retention of the run has passed.
 func (l *Log) Delete(ctx context.Context, id string) error {
 	run, err := l.Run(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrGone) {
 		return err
 	}
+	ctx = context.WithoutCancel(ctx)
 	if w, err := l.writerFor(ctx, id); err == nil {
 		_ = w.awaitAhead(ctx) // or it would be stored after the deletion
 	}
