@@ -328,7 +328,8 @@ func (f *evalFlags) evaluate(ctx context.Context, suite eval.Suite, url string, 
 	configuration := url
 	if url == "" {
 		environ = maps.Clone(environ)
-		for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "TOKENS_KEY_FILE", "RUN_WEBHOOK_URL"} { // TOKENS_KEY_FILE needs a log that is kept
+		// EVENTS_CREDENTIALS_FILE and TOKENS_KEY_FILE need EVENTS_URL.
+		for _, name := range []string{"EVENTS_URL", "EVENTS_URL_FILE", "EVENTS_CREDENTIALS_FILE", "TOKENS_KEY_FILE", "RUN_WEBHOOK_URL"} {
 			environ[name] = ""
 		}
 		service, err := startLocalService(ctx, environ, stderr)

@@ -92,8 +92,8 @@ func TestEvalExitsWithOneBelowThePassRate(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, answersByQuestion(map[string]llmtest.Answer{"capital": llmtest.Says("Paris."), "broken": llmtest.Fails(400, "no")}))
 	// The event log of the service is not used: it would fail here.
-	log := file(t, t.TempDir(), "events", "file:/dev/null/events")
-	out, report, code := evaluate(t, w.environment("EVENTS_URL_FILE", log, "TOKENS_KEY_FILE", "/nonexistent"), `
+	log := file(t, t.TempDir(), "events", "nats://127.0.0.1:1")
+	out, report, code := evaluate(t, w.environment("EVENTS_URL_FILE", log, "EVENTS_CREDENTIALS_FILE", "/nonexistent", "TOKENS_KEY_FILE", "/nonexistent"), `
 cases:
   - {name: right, question: The capital of France, runs: 2, expect: {contains: Paris}}
   - {name: wrong, question: The capital of France, runs: 2, pass: 0.5, expect: {contains: Lyon}}
