@@ -173,3 +173,26 @@ func TestCheckAsksEveryEndpointOfTheModelsFile(t *testing.T) {
 		t.Errorf("got\n%s\nwant a line for %s", out, second.URL)
 	}
 }
+
+// A model without a base_url is asked at LLM_BASE_URL, with the key and the headers that it has of its own.
+func TestCheckAsksWithWhatAModelHasOfItsOwn(t *testing.T) {
+	good := newModelList(t, "/v1/models", "canary-own", 404)
+	for _, c := range []struct {
+		name, models string
+		code         int
+		want         string // on stdout
+	}{
+		{"a key", `[{"id":"a/b","api_key":"canary-own"}]`, 0, "reachable  1 models"},
+		{"a header", `[{"id":"a/b","headers":{"authorization":"Bearer canary-own"}}]`, 0, "reachable  1 models"},
+		{"a wrong key", `[{"id":"a/b","api_key":"canary-wrong"}]`, 1, "- MODELS_FILE, api_key of a/b: set the key"},
+		{"one of two", `[{"id":"a/b","api_key":"canary-own"},{"id":"other"}]`, 1, "- LLM_API_KEY: set the key"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := &syncBuffer{}
+			err := run(t.Context(), []string{"check"}, envOf("LLM_BASE_URL", good+"/v1", "MODELS_FILE", modelsFile(t, c.models)), out, io.Discard)
+			if code := exitCode(err, io.Discard); code != c.code || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "canary") {
+				t.Errorf("got exit code %d and\n%s\nwant %d, %q and no secret", code, out, c.code, c.want)
+			}
+		})
+	}
+}

@@ -41,18 +41,27 @@ func (c *config) modelEndpoints() []modelEndpoint {
 	var own []modelEndpoint
 	for _, profile := range c.servedModels() {
 		id := cmp.Or(profile.Upstream, profile.ID)
-		if profile.BaseURL == "" {
+		if !hasOwnEndpoint(profile) {
 			endpoint.models = append(endpoint.models, id)
 			continue
+		}
+		e := endpoint // what the profile has of its own replaces a part of it, as in endpointConfig
+		e.models, e.headers, e.query = []string{id}, profile.Headers, profile.Query
+		if profile.BaseURL != "" {
+			e.baseURL, e.urlSetting = profile.BaseURL, "MODELS_FILE, base_url of "+profile.ID
+			e.key, e.tls = auth.Secret{}, nil
+		}
+		if certificate := c.modelCertificates.models[profile.ID]; certificate != nil {
+			e.tls = certificate
 		}
 		key := profile.APIKey
 		if profile.APIKeyFile != "" {
 			key = (&secretFile{path: profile.APIKeyFile, logger: slog.New(slog.DiscardHandler)}).read()
 		}
-		own = append(own, modelEndpoint{
-			urlSetting: "MODELS_FILE, base_url of " + profile.ID, keySetting: "MODELS_FILE, api_key of " + profile.ID,
-			baseURL: profile.BaseURL, key: auth.NewSecret(key), headers: profile.Headers, query: profile.Query, tls: c.modelCertificates.models[profile.ID], models: []string{id},
-		})
+		if key != "" || profile.APIKeyFile != "" || profile.BaseURL != "" {
+			e.key, e.keySetting = auth.NewSecret(key), "MODELS_FILE, api_key of "+profile.ID
+		}
+		own = append(own, e)
 	}
 	if len(endpoint.models) == 0 {
 		return own // every model has an endpoint of its own
