@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -26,10 +24,8 @@ import (
 	"answerd/internal/telemetry"
 )
 
-const (
-	checkTimeout  = 90 * time.Second // for all servers together; a child process has 60 s to start
-	healthTimeout = 3 * time.Second
-)
+// checkTimeout is for all servers together; a child process has 60 s to start.
+const checkTimeout = 90 * time.Second
 
 // checkCommand runs `answerd check`.
 func checkCommand(ctx context.Context, args []string, environ environment, stdout, stderr io.Writer) error {
@@ -77,7 +73,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
-	if err := checkOffline(cfg, logger); err != nil {
+	if err := checkOffline(ctx, cfg, logger); err != nil {
 		return err
 	}
 	defer cfg.certificates.close()
@@ -129,7 +125,13 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 
 // checkOffline builds the parts that need files and no network, as serve would, and returns the first
 // error.
-func checkOffline(cfg config, logger *slog.Logger) error {
+func checkOffline(ctx context.Context, cfg config, logger *slog.Logger) error {
+	if err := checkTelemetry(ctx, cfg); err != nil {
+		return err
+	}
+	if _, err := cfg.newReceiptSigner(); err != nil {
+		return err
+	}
 	if _, err := newPrompt(cfg); err != nil {
 		return err
 	}
@@ -144,6 +146,22 @@ func checkOffline(cfg config, logger *slog.Logger) error {
 		verifier.Close()
 	}
 	return cfg.checkEventDirectory()
+}
+
+// checkTelemetry returns the error that telemetry would keep serve from starting with. It exports nothing.
+func checkTelemetry(ctx context.Context, cfg config) error {
+	silent, err := telemetry.NewLogger(io.Discard, "error", false)
+	if err != nil {
+		return fmt.Errorf("create the log: %w", err)
+	}
+	tel, err := newTelemetry(ctx, cfg, silent)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	cancel() // otherwise Shutdown would send the metrics to the collector and wait for it
+	_ = tel.Shutdown(ctx)
+	return nil
 }
 
 // maxHeldLog bounds the bytes of log lines that wait for the end of a report.
@@ -347,52 +365,6 @@ func serverNextStep(reason string) string {
 		}
 	}
 	return "correct its entry or the server; LOG_LEVEL=debug answerd check shows each attempt"
-}
-
-// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings.
-func (e environment) serviceURL() (string, error) {
-	addr := e.get("ADDR")
-	if port := e.get("PORT"); addr == "" && port != "" {
-		addr = ":" + port
-	}
-	host, port, err := net.SplitHostPort(cmp.Or(addr, "127.0.0.1:8080"))
-	if err != nil {
-		return "", &configError{"ADDR", "must be host:port"}
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	scheme := "http"
-	if e.get("TLS_CERT_FILE") != "" {
-		scheme = "https"
-	}
-	return scheme + "://" + net.JoinHostPort(host, port), nil
-}
-
-// checkHealth asks the answerd at ADDR whether it is alive. Container images that have no HTTP
-// client use it as their health check.
-func checkHealth(ctx context.Context, environ environment) error {
-	url, err := environ.serviceURL()
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithTimeout(ctx, healthTimeout)
-	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
-	if err != nil {
-		return err
-	}
-	// Bypass proxies and do not follow redirects when probing our own address. The certificate is for
-	// another name than the loopback address, and nothing secret is sent.
-	resp, err := (&http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}).RoundTrip(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", req.URL.Host, resp.Status)
-	}
-	return nil
 }
 
 // askOnce asks the default model one question and prints the calls and the answer. It offers the

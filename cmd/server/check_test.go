@@ -196,3 +196,20 @@ func TestCheckAsksWithWhatAModelHasOfItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// What keeps serve from starting is an error of check, with the same text.
+func TestCheckRefusesWhatServeRefuses(t *testing.T) {
+	t.Parallel()
+	w := newTestWorld(t, newTwoCallScript())
+	for _, settings := range [][]string{
+		{"RECEIPT_KEY_FILE", "/nonexistent"},
+		{"ENABLE_TRACING", "true"},
+		{"OTEL_METRICS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "collector:4318"},
+	} {
+		serving := run(t.Context(), []string{"serve"}, w.environment(settings...), io.Discard, io.Discard)
+		checking := run(t.Context(), []string{"check"}, w.environment(settings...), io.Discard, io.Discard)
+		if serving == nil || checking == nil || serving.Error() != checking.Error() || exitCode(checking, io.Discard) != 2 {
+			t.Errorf("%q: check gives %v, serve %v, want the same error, exit code 2", settings, checking, serving)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -192,4 +194,52 @@ func newServer(h http.Handler) *http.Server {
 		MaxHeaderBytes:    api.MaxHeaderBytes,
 		ConnContext:       markOverLimit,
 	}
+}
+
+const healthTimeout = 3 * time.Second
+
+// serviceURL returns the URL at which a client on this machine reaches an answerd that has these settings.
+func (e environment) serviceURL() (string, error) {
+	addr := e.get("ADDR")
+	if port := e.get("PORT"); addr == "" && port != "" {
+		addr = ":" + port
+	}
+	host, port, err := net.SplitHostPort(cmp.Or(addr, "127.0.0.1:8080"))
+	if err != nil {
+		return "", &configError{"ADDR", "must be host:port"}
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if e.get("TLS_CERT_FILE") != "" {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port), nil
+}
+
+// checkHealth asks the answerd at ADDR whether it is alive. Container images that have no HTTP
+// client use it as their health check.
+func checkHealth(ctx context.Context, environ environment) error {
+	url, err := environ.serviceURL()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, healthTimeout)
+	defer stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	// Bypass proxies and do not follow redirects when probing our own address. The certificate is for
+	// another name than the loopback address, and nothing secret is sent.
+	resp, err := (&http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}).RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", req.URL.Host, resp.Status)
+	}
+	return nil
 }
