@@ -161,6 +161,8 @@ func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 		{[]string{"DEFAULT_MODEL_ID", "gpt-5"}, `"setting":"LLM_API_KEY","reason":"is not set`},
 		{[]string{"DEFAULT_MODEL_ID", "gpt-5", "OPENAI_API_KEY", "canary"}, ""},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}, ""},
+		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"own","base_url":"http://127.0.0.1:9/v1"},{"id":"key","api_key":"canary"}]`)}, ""},
+		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"own","base_url":"http://127.0.0.1:9/v1"},{"id":"gpt-5"}]`)}, `"setting":"LLM_API_KEY","reason":"is not set`},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
 	} {
 		s := startAnswerd(t, envOf(append(c.settings, "ADDR", "127.0.0.1:0")...))

@@ -17,6 +17,7 @@ import (
 
 	"answerd/internal/auth"
 	"answerd/internal/auth/sealed"
+	"answerd/internal/llm"
 )
 
 // environment holds the variables of a process by name. Only main reads the real ones, so tests
@@ -151,7 +152,8 @@ func (c *config) findWarnings(environ environment) []*configError {
 	}
 	used := files.String()
 	out := environ.unknownSettings(func(name string) bool { return strings.Contains(used, "${"+name) })
-	if c.usesOpenAI() && c.LLMAPIKey.IsZero() {
+	asksDefault := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
+	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && asksDefault {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
 	}
 	return out
