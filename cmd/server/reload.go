@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -105,15 +106,25 @@ func startFollowing(ctx context.Context, files *fileWatch, what string, logger *
 	}
 }
 
+// retryInterval is the least time until a configuration that was refused is read again although no file
+// that is watched has changed.
+const retryInterval = 5 * time.Second
+
 // followFiles reloads a configuration when one of its files changes, and at each hangup, until
 // ctx ends. read refuses an invalid configuration, and the current one stays in use. A file that was read
 // while it was being written is usually refused; the end of the writing is another change, and the file
 // is read again at the next check.
+//
+// A refused configuration is also read again without a change, because the reason may be elsewhere: in
+// another file that was replaced at the same time and is read a moment later, such as the mcp.json with the
+// servers of an agent; in a file that the configuration names and that does not exist yet; or in
+// permissions. The log has the same refusal only once.
 func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal, what string, logger *slog.Logger, read func() (slog.Attr, error)) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
+	refused, readAt := "", time.Time{} // why the last reading was refused, in one line; "" after a success
 	for {
-		why := "the file has changed"
+		why, retried := "the file has changed", false
 		select {
 		case <-ctx.Done():
 			return
@@ -122,14 +133,23 @@ func followFiles(ctx context.Context, files *fileWatch, hangup <-chan os.Signal,
 			files.hasChanged() // the next check must not see changes that are read now
 		case <-tick.C:
 			if !files.hasChanged() {
-				continue
+				if refused == "" || time.Since(readAt) < retryInterval {
+					continue
+				}
+				why, retried = "it was refused before", true
 			}
 		}
 		size, err := readRecovered(read)
+		readAt = time.Now()
 		if err != nil {
-			logger.Error(what+" refused; the one in use stays", "cause", why, "error", err, "help", helpPage(err))
+			reason, _, _ := strings.Cut(err.Error(), "\n") // the lines after it may be the stack of a panic
+			if !retried || reason != refused {
+				logger.Error(what+" refused; the one in use stays", "cause", why, "error", err, "help", helpPage(err))
+			}
+			refused = reason
 			continue
 		}
+		refused = ""
 		logger.Info(what+" read again", "cause", why, size)
 	}
 }
