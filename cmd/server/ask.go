@@ -210,7 +210,7 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 		}}, nil
 	case err := <-ended:
 		cancel()
-		return nil, errors.Join(err, ctx.Err())
+		return nil, err
 	}
 }
 

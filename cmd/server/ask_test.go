@@ -127,6 +127,18 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 }
 
 // A long question is refused and not cut: a server with a large MAX_BODY_BYTES would answer the rest.
+// A process of its own that cannot start is reported as serve reports it: on one line.
+func TestAskReportsAFailedStartOnOneLine(t *testing.T) {
+	t.Parallel()
+	w := newTestWorld(t, newTwoCallScript())
+	err := run(t.Context(), []string{"ask", "hi"}, w.environment("ADDR", "127.0.0.1:1", "MCP_CONFIG_PATH", "/nonexistent"), io.Discard, io.Discard)
+	var line bytes.Buffer
+	want := "answerd: MCP_CONFIG_PATH: cannot be read: no such file or directory (see docs/mcp-servers.md)\n"
+	if code := exitCode(err, &line); code != 2 || line.String() != want {
+		t.Errorf("got exit code %d, %q, want 2, %q", code, &line, want)
+	}
+}
+
 func TestAskRefusesAQuestionThatIsTooLong(t *testing.T) {
 	t.Parallel()
 	cmd := newAskCommand(t.Context(), nil, "ask", "-url", "http://127.0.0.1:1")
