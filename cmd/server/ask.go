@@ -157,16 +157,12 @@ func readToken(path string) func() (string, error) {
 	}
 }
 
-// isAlive reports whether an answerd serves at url. Other services that happen to listen there do
-// not answer /healthz in this way.
+// isAlive reports whether an answerd serves at url, on this machine. Other services that happen to listen
+// there do not answer /healthz in this way.
 func isAlive(ctx context.Context, url string) bool {
 	ctx, stop := context.WithTimeout(ctx, probeTimeout)
 	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/healthz", nil)
-	if err != nil {
-		return false
-	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := getHealth(ctx, url)
 	if err != nil {
 		return false
 	}

@@ -79,6 +79,11 @@ func TestServeOverTLS(t *testing.T) {
 	if err := checkHealth(t.Context(), envOf("ADDR", addr, "TLS_CERT_FILE", cert)); err != nil {
 		t.Errorf("got %v of the health check, want none", err)
 	}
+	// ask does not start another service because it cannot verify this one's certificate.
+	err = run(t.Context(), []string{"ask", e2eQuestion}, w.environment("ADDR", addr, "TLS_CERT_FILE", cert, "TLS_KEY_FILE", key), io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "https://"+addr) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("got %v of ask, want an error about the certificate of https://%s", err, addr)
+	}
 
 	issue()
 	p.waitForLine(t, "TLS certificates read again")
