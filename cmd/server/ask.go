@@ -178,7 +178,7 @@ type localService struct {
 }
 
 // startLocalService serves with the settings of the environment for this process only: on a free
-// port, without TLS, inbound authentication and metrics. It logs only errors unless the settings say
+// port, without TLS, inbound authentication, rules and metrics. It logs only errors unless the settings say
 // otherwise.
 func startLocalService(ctx context.Context, environ environment, stderr io.Writer) (*localService, error) {
 	cfg, err := loadConfig(environ)
@@ -188,7 +188,7 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	cfg.Addr = "127.0.0.1:0"
 	cfg.MetricsAddr = ""
 	cfg.AllowedHosts = nil
-	cfg.AuthIssuer = ""
+	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // rules are about callers with a token
 	cfg.TLSCertFile, cfg.certificates.server = "", nil
 	cfg.ShutdownDelay, cfg.DrainTimeout = 0, time.Second
 	if environ.get("LOG_LEVEL") == "" && !cfg.Debug {

@@ -127,6 +127,18 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 }
 
 // A long question is refused and not cut: a server with a large MAX_BODY_BYTES would answer the rest.
+// The rules are about callers who send a token, and a process of its own asks for none.
+func TestAskInItsOwnProcessNeedsNoRule(t *testing.T) {
+	t.Parallel()
+	w := newTestWorld(t, newTwoCallScript())
+	rules := file(t, t.TempDir(), "rules.json", `{"rules": [{"subjects": ["ann"]}]}`)
+	var stdout bytes.Buffer
+	err := run(t.Context(), []string{"ask", "question"}, w.environment(w.withInboundAuth("ADDR", "127.0.0.1:1", "AUTH_RULES_FILE", rules)...), &stdout, io.Discard)
+	if err != nil || stdout.Len() == 0 {
+		t.Errorf("got %q, %v, want an answer", &stdout, err)
+	}
+}
+
 // A process of its own that cannot start is reported as serve reports it: on one line.
 func TestAskReportsAFailedStartOnOneLine(t *testing.T) {
 	t.Parallel()
