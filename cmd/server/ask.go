@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -185,7 +186,14 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 	if err != nil {
 		return nil, err
 	}
-	cfg.Addr = "127.0.0.1:0"
+	// The port must be known before the parts are built: browsers come back to it from a sign-in.
+	if cfg.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, fmt.Errorf("listen on loopback: %w", err)
+	}
+	cfg.Addr = cfg.listener.Addr().String()
+	if cfg.PublicURL == "" {
+		cfg.localURL = "http://" + cfg.Addr
+	}
 	cfg.MetricsAddr = ""
 	cfg.AllowedHosts = nil
 	cfg.AuthIssuer, cfg.AuthRulesFile = "", "" // rules are about callers with a token
@@ -206,6 +214,7 @@ func startLocalService(ctx context.Context, environ environment, stderr io.Write
 		}}, nil
 	case err := <-ended:
 		cancel()
+		_ = cfg.listener.Close() // again, if serve got as far as using it
 		return nil, err
 	}
 }

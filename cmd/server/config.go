@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"reflect"
 	"slices"
@@ -297,6 +298,7 @@ type config struct {
 	agents      []definition.Agent // of AGENTS_FILE
 	agentsWatch *fileWatch         // of it and its prompts, as they were just before they were read
 
+	listener net.Listener        // in place of a listener at ADDR; nil unless ask or eval start the service
 	localURL string              // PUBLIC_URL, or where browsers on this machine reach ADDR; "" if neither is known
 	lookup   func(string) string // the environment itself, for ${NAME} in MCP_CONFIG_PATH
 	warnings []*configError      // settings that are probably a mistake, although the service can start

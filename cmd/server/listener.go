@@ -130,6 +130,9 @@ func (c *config) maxConnections() int {
 
 // listen listens at ADDR. Connections wait in the kernel's queue until they are accepted.
 func (c *config) listen() (net.Listener, error) {
+	if c.listener != nil {
+		return c.listener, nil
+	}
 	listener, err := net.Listen("tcp", c.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("listen on ADDR: %w", err)

@@ -76,6 +76,29 @@ func signIn(t *testing.T, c *http.Client, url string) (frames []sse.Frame, query
 	}
 }
 
+// A process that ask starts for itself has a port of its own, and browsers come back to that one.
+func TestSignInAtAProcessOfAsk(t *testing.T) {
+	t.Parallel()
+	as, config := newSignInServer(t)
+	model := llmtest.New(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[len(r.Messages)-1].Role == "tool" {
+			return llmtest.Says("Done.")
+		}
+		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
+	})
+	service, err := startLocalService(t.Context(), envOf("ADDR", "127.0.0.1:1", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer service.stop()
+	signIn(t, newClient(t), service.url)
+	as.Lock()
+	defer as.Unlock()
+	if got, want := as.Visits[0].Get("redirect_uri"), service.url+"/oauth/callback"; got != want {
+		t.Errorf("got the redirect URI %s, want %s", got, want)
+	}
+}
+
 // S4.9: OAuth. A person is asked in the stream of their question and signs in with their
 // browser; then the run continues by itself, and the next question has the server's tools.
 func TestSignInDuringARun(t *testing.T) {
