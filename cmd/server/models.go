@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"text/tabwriter"
 
@@ -50,6 +51,8 @@ func (c config) reloadModels() (config, error) {
 	if err := c.readModels(); err != nil {
 		return config{}, err
 	}
+	// validate writes to these lists, and requests read them meanwhile.
+	c.AllowedHosts, c.CORSOrigins, c.CallbackOrigins = slices.Clone(c.AllowedHosts), slices.Clone(c.CORSOrigins), slices.Clone(c.CallbackOrigins)
 	if err := c.validate(true); err != nil {
 		return config{}, err
 	}
