@@ -242,6 +242,9 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 				return token.Token{}, err
 			}
 			u.adopt(current, currentRevision)
+			if current == nil {
+				u.c.revoke(ctx, g) // the sign-out has revoked the refresh token before this one
+			}
 			if current == nil || current.token.Lifetime <= 0 {
 				return token.Token{}, ErrConsent
 			}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -408,6 +409,42 @@ func TestSignOutWinsAgainstARefresh(t *testing.T) {
 	}
 	if g := a.storedGrantOf(userNamed("ann")); g != nil {
 		t.Errorf("stored grant %v after the sign-out, want none", g)
+	}
+}
+
+// TestSignOutRevokesWhatARefreshGives signs out while a refresh is under way, at an authorization server that
+// rotates refresh tokens: the new one is revoked too, since the sign-out can only revoke the one before it.
+func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
+	a, _, another := newShared(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
+	a.signIn(userNamed("ann"))
+	b := another()
+	old := a.storedGrantOf(userNamed("ann")).refresh.Reveal()
+	a.as.Revoke(false)
+	signedOut := make(chan error, 1)
+	a.as.Lock()
+	a.as.Fail = func(r oauthtest.Request) string {
+		if r.Grant == "refresh_token" {
+			go func() {
+				_, err := b.SignOut(context.WithoutCancel(t.Context()), userNamed("ann"))
+				signedOut <- err
+			}()
+			for b.storedGrantOf(userNamed("ann")) != nil {
+				runtime.Gosched()
+			}
+		}
+		return ""
+	}
+	a.as.Unlock()
+	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
+		t.Errorf("error %v, want %v", e, ErrConsent)
+	}
+	if err := <-signedOut; err != nil {
+		t.Fatal(err)
+	}
+	a.as.Lock()
+	defer a.as.Unlock()
+	if got := a.as.Revoked; len(got) != 2 || !slices.Contains(got, old) || got[0] == got[1] {
+		t.Errorf("revoked %q, want %q and the token that replaced it", got, old)
 	}
 }
 
