@@ -59,6 +59,8 @@ type Request struct {
 	// do.
 	Servers []string `json:",omitzero"`
 	Tools   []string `json:",omitzero"`
+	// ServerTools restricts the tools of some of these Servers further: globs by the name of a server.
+	ServerTools map[string][]string `json:",omitzero"`
 	// ClientTools are executed by the caller. A turn that calls one ends the run, and the
 	// results arrive with the history of the next question. A client tool with the name of a
 	// server's tool is not offered. ForcedTool, if set, names the tool that the first turn must
@@ -165,7 +167,7 @@ func mediaSize(media []Media) (n int) {
 
 // restrictsTools reports whether the request may use only some of the tools.
 func (r Request) restrictsTools() bool {
-	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil
+	return r.ToolChoice == ToolNone || r.Servers != nil || r.Tools != nil || r.ServerTools != nil
 }
 
 // filterTools returns the tools that the request and its agent may use.
@@ -181,7 +183,7 @@ func (r Request) filterTools(all []catalog.Tool) []catalog.Tool {
 	}
 	var out []catalog.Tool
 	for _, t := range all {
-		if matches(r.Servers, t.Server) && matches(r.Tools, t.Name) {
+		if matches(r.Servers, t.Server) && matches(r.Tools, t.Name) && matches(r.ServerTools[t.Server], t.Name) {
 			out = append(out, t)
 		}
 	}

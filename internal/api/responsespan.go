@@ -186,7 +186,7 @@ func (h *Handler) toolLists(r *http.Request, agentID string, request responses.S
 	if len(request.ListedServers) == 0 {
 		return nil
 	}
-	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Agent: agentID, Servers: request.ListedServers, Tools: request.Tools})
+	tools := h.Agent.UsableTools(r.Context(), identity(r), agent.Request{Agent: agentID, Servers: request.ListedServers, Tools: request.Tools, ServerTools: request.ServerTools})
 	var out []responses.ToolList
 	for _, server := range request.ListedServers {
 		l := responses.ToolList{Server: server}

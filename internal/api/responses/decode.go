@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -212,11 +213,14 @@ func (q *Request) readTools(in body) error {
 			}
 		}
 	}
+	if len(q.ServerTools) < len(q.ListedServers) {
+		q.Tools = nil // a server without allowed_tools offers all of its tools
+	}
 	return nil
 }
 
-// readServer adds a configured MCP server, and the tools of allowed_tools. Without allowed_tools the
-// request may use all tools of its servers.
+// readServer adds a configured MCP server, and the tools of its allowed_tools. Without allowed_tools the
+// request may use all tools of that server.
 func (q *Request) readServer(field string, tool inTool) error {
 	if tool.ServerLabel == "" {
 		return &Invalid{field + ".server_label", "is required"}
@@ -230,16 +234,30 @@ func (q *Request) readServer(field string, tool inTool) error {
 	}
 	var names []string
 	var filter struct {
-		Names []string `json:"tool_names"`
+		Names    []string `json:"tool_names"`
+		ReadOnly bool     `json:"read_only"`
 	}
 	if json.Unmarshal(tool.Allowed, &names) != nil {
 		if json.Unmarshal(tool.Allowed, &filter) != nil {
 			return &Invalid{field + ".allowed_tools", "must be a list of names or a filter"}
 		}
+		if filter.ReadOnly {
+			return &Invalid{field + ".allowed_tools.read_only", "is not supported: name the tools in tool_names"}
+		}
 		names = filter.Names
 	}
+	for _, glob := range names {
+		if _, err := path.Match(glob, ""); err != nil {
+			return &Invalid{field + ".allowed_tools", "has a pattern that is not valid: " + glob}
+		}
+	}
 	if names != nil {
+		names = slices.Clip(names)
 		q.Tools = append(names, q.Tools...) // stays non-nil if empty: nil would allow all tools
+		if q.ServerTools == nil {
+			q.ServerTools = make(map[string][]string)
+		}
+		q.ServerTools[tool.ServerLabel] = append(names, q.ServerTools[tool.ServerLabel]...)
 	}
 	return nil
 }

@@ -93,16 +93,18 @@ const maxStored = 256 << 10
 // StoredRequest is the part of a request that its responses, and later responses that continue
 // them, need again. It is stored with the run.
 type StoredRequest struct {
-	Format        string          `json:"face"` // responses
-	Model         string          `json:"model"`
-	PreviousID    string          `json:"previous,omitempty"`
-	Conversation  string          `json:"conversation,omitempty"`
-	Echo          Echo            `json:"echo"`
-	ListedServers []string        `json:"listed,omitempty"`
-	Tools         []string        `json:"tools"` // allowed_tools; nil allows all
-	History       []agent.Message `json:"history,omitempty"`
-	Question      string          `json:"question,omitempty"`
-	Media         []agent.Media   `json:"media,omitempty"`
+	Format        string   `json:"face"` // responses
+	Model         string   `json:"model"`
+	PreviousID    string   `json:"previous,omitempty"`
+	Conversation  string   `json:"conversation,omitempty"`
+	Echo          Echo     `json:"echo"`
+	ListedServers []string `json:"listed,omitempty"`
+	Tools         []string `json:"tools"` // allowed_tools of all servers; nil allows all
+	// ServerTools are the allowed_tools of each server that has some.
+	ServerTools map[string][]string `json:"server_tools,omitempty"`
+	History     []agent.Message     `json:"history,omitempty"`
+	Question    string              `json:"question,omitempty"`
+	Media       []agent.Media       `json:"media,omitempty"`
 }
 
 // formatName distinguishes the stored requests of this API format from those of others.
@@ -117,7 +119,7 @@ var NotStored = []byte(`{"face":"` + formatName + `","echo":{"store":false}}`)
 // what is retrieved or continued later has less.
 func (q *Request) EncodeStored() []byte {
 	stored := StoredRequest{
-		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools,
+		Format: formatName, Model: q.Model, PreviousID: q.PreviousID, Conversation: q.ConversationID, Echo: q.Echo, ListedServers: q.ListedServers, Tools: q.Tools, ServerTools: q.ServerTools,
 		History: q.History, Question: q.Question, Media: q.Media,
 	}
 	data, _ := json.Marshal(stored) // cannot fail: stored was decoded from JSON

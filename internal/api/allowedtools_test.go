@@ -1,0 +1,82 @@
+package api_test
+
+import (
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"answerd/internal/agent"
+	"answerd/internal/agent/agenttest"
+	"answerd/internal/llm/llmtest"
+	"answerd/internal/mcp"
+	"answerd/internal/mcp/config"
+)
+
+// serveTwoServers serves an agent with the servers one and two. The tools of two have the prefix two.
+func serveTwoServers(t *testing.T, script llmtest.Script) *service {
+	t.Helper()
+	return serve(t, script, func(o *agent.Options) {
+		tools, err := mcp.New([]config.Server{
+			{Name: "one", Type: config.TypeHTTP, URL: agenttest.NewFixture(t, script, nil).Tools.URL},
+			{Name: "two", Type: config.TypeHTTP, URL: agenttest.NewFixture(t, script, nil).Tools.URL, ToolPrefix: "two"},
+		}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { tools.Close() })
+		o.Tools = tools
+	}, nil)
+}
+
+// In OpenAI's API, allowed_tools is a member of one server and says nothing about the others.
+func TestAllowedToolsAreOfTheirServer(t *testing.T) {
+	t.Parallel()
+	s := serveTwoServers(t, llmtest.Turns(llmtest.Says("!")))
+	const mcpTool = `{"type":"mcp","server_label":`
+	for tools, want := range map[string][]string{
+		mcpTool + `"one","allowed_tools":["add"]},` + mcpTool + `"two"}`:                                          {"add", "two_add", "two_echo"},
+		mcpTool + `"two"},` + mcpTool + `"one","allowed_tools":{"tool_names":["echo"]}}`:                          {"echo", "two_add", "two_echo"},
+		mcpTool + `"one","allowed_tools":["add"]},` + mcpTool + `"two","allowed_tools":["*_echo","*"]}`:           {"add", "two_add", "two_echo"},
+		mcpTool + `"one","allowed_tools":[]},` + mcpTool + `"two","allowed_tools":["two_add"]}`:                   {"two_add"},
+		mcpTool + `"one","allowed_tools":["add"]},` + mcpTool + `"one","allowed_tools":["echo"]}`:                 {"add", "echo"},
+		mcpTool + `"one"},` + mcpTool + `"two","allowed_tools":["two_add"]}],"answerd":{"tools":["*add"]},"x":[0`: {"add", "two_add"},
+	} {
+		before := len(s.Model.Requests())
+		r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("?", `,"tools":[`+tools+`]`)), 200)
+		var offered []string
+		for _, tool := range s.Model.Requests()[before].Tools {
+			if name := tool.Function.Name; strings.HasSuffix(name, "add") || strings.HasSuffix(name, "echo") {
+				offered = append(offered, name)
+			}
+		}
+		slices.Sort(offered)
+		if !slices.Equal(offered, want) {
+			t.Errorf("tools %s: the model is offered %v, want %v", tools, offered, want)
+		}
+		again, err := io.ReadAll(s.do(t, "GET", "/v1/responses/"+r.ID, "").Body)
+		for _, name := range []string{"add", "echo", "two_add", "two_echo"} {
+			if listed := strings.Contains(string(again), `{"name":"`+name+`"`); err != nil || !strings.Contains(tools, "answerd") && listed != slices.Contains(want, name) {
+				t.Errorf("tools %s: mcp_list_tools has %s: %t, %v, want %t", tools, name, listed, err, !listed)
+			}
+		}
+	}
+}
+
+func TestAllowedToolsThatCannotBeUsedAreNamed(t *testing.T) {
+	t.Parallel()
+	s := serve(t, adds(), nil, nil)
+	for allowed, field := range map[string]string{
+		`["add","["]`:          "tools[0].allowed_tools",
+		`{"tool_names":["["]}`: "tools[0].allowed_tools",
+		`{"read_only":true}`:   "tools[0].allowed_tools.read_only",
+		`{"read_only":1}`:      "tools[0].allowed_tools",
+	} {
+		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("?", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":`+allowed+`}]`)), 400)
+		if e.Error.Param == nil || *e.Error.Param != field {
+			t.Errorf("allowed_tools %s: got %+v, want an error about %s", allowed, e, field)
+		}
+	}
+}
