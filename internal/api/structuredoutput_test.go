@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"answerd/internal/agent"
+	"answerd/internal/agent/definition"
 	"answerd/internal/api/native"
 	"answerd/internal/event"
 	"answerd/internal/llm/llmtest"
@@ -142,6 +144,26 @@ func TestStrictResponseFormatsAreValidated(t *testing.T) {
 		}
 		if got := bodyOf(t, good.do(t, "POST", path, body("true", `,"answerd":{"output_schema":{}}`))); !strings.Contains(got, "response format of its own") {
 			t.Errorf("%s: got %s, want an error about two formats", path, got)
+		}
+	}
+}
+
+// Clients send the format that is the default, although they could leave it out.
+func TestTextFormatKeepsTheSchemaOfTheAgent(t *testing.T) {
+	t.Parallel()
+	for path, format := range map[string]string{"/v1/chat/completions": `"response_format":{"type":"text"}`, "/v1/responses": `"text":{"format":{"type":"text"}}`} {
+		s := serve(t, saysInTurn(`{"sum":3}`), func(o *agent.Options) {
+			o.Agents = []definition.Agent{{ID: "adder", OutputSchema: json.RawMessage(sumSchema)}, {ID: "talker"}}
+		}, nil)
+		for _, more := range []string{`"model":"adder"`, `"model":"talker","answerd":{"output_schema":` + sumSchema + `}`} {
+			before := len(s.Model.Requests())
+			got := bodyOf(t, s.do(t, "POST", path, `{"input":"?","messages":[{"role":"user","content":"?"}],`+format+`,`+more+`}`))
+			if len(s.Model.Requests()) == before {
+				t.Fatalf("%s with %s: got %s, want an answer", path, more, got)
+			}
+			if body := string(s.Model.Requests()[before].Body); !strings.Contains(body, `"json_schema"`) {
+				t.Errorf("%s with %s: the model was asked %s, want the schema in response_format", path, more, body)
+			}
 		}
 	}
 }

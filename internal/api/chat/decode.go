@@ -175,6 +175,9 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 	case format.Type == "json_schema" && (!isGiven(format.Schema) || format.Schema[0] != '{'):
 		return &Invalid{"response_format.json_schema", "must be an object"}
 	}
+	if format.Type == "text" {
+		return nil // as without response_format: the agent may have an output_schema of its own
+	}
 	q.Sampling.ResponseFormat = raw
 	var named struct {
 		Strict bool
