@@ -168,6 +168,24 @@ func TestTextFormatKeepsTheSchemaOfTheAgent(t *testing.T) {
 	}
 }
 
+func TestFormatsOfResponsesThatCannotBeUsedAreNamed(t *testing.T) {
+	t.Parallel()
+	s := serve(t, saysInTurn("!"), nil, nil)
+	for format, field := range map[string]string{
+		`{"type":5}`: "text.format.type",
+		`{"name":"n","schema":` + sumSchema + `,"strict":true}`:                        "text.format.type",
+		`{"type":"json_schema","name":"n","strict":"true","schema":` + sumSchema + `}`: "text.format.strict",
+	} {
+		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("?", `,"text":{"format":`+format+`}`)), 400)
+		if e.Error.Param == nil || *e.Error.Param != field {
+			t.Errorf("text.format %s: got %+v, want an error about %s", format, e, field)
+		}
+	}
+	for _, text := range []string{`{}`, `null`, `{"format":null}`, `{"verbosity":"low"}`} {
+		decode[resource](t, s.do(t, "POST", "/v1/responses", respond("?", `,"text":`+text)), 200)
+	}
+}
+
 // The AI SDK sends references to items instead of the items.
 func TestStructuredAnswerCanBeReferenced(t *testing.T) {
 	t.Parallel()

@@ -158,18 +158,24 @@ func (q *Request) readFormat(in body) error {
 	if in.Text != nil && json.Unmarshal(in.Text, &t) != nil {
 		return &Invalid{"text.format", "must be an object"}
 	}
+	if t.Format == nil {
+		return nil
+	}
 	var kind string
-	_ = json.Unmarshal(t.Format["type"], &kind)
+	_ = json.Unmarshal(t.Format["type"], &kind) // another type than a string is refused below
 	switch kind {
-	case "", "text":
+	case "text":
 		return nil
 	case "json_object":
 		q.Sampling.ResponseFormat = json.RawMessage(`{"type":"json_object"}`)
 	case "json_schema":
 		delete(t.Format, "type")
 		q.Sampling.ResponseFormat, _ = json.Marshal(map[string]any{"type": kind, "json_schema": t.Format})
-		schema := t.Format["schema"]
-		if string(t.Format["strict"]) != "true" || len(schema) == 0 || string(schema) == "null" {
+		schema, strict := t.Format["schema"], string(t.Format["strict"])
+		if !slices.Contains([]string{"true", "false", "null", ""}, strict) {
+			return &Invalid{"text.format.strict", "must be true or false"}
+		}
+		if strict != "true" || len(schema) == 0 || string(schema) == "null" {
 			return nil
 		}
 		if _, err := output.Compile(schema); err != nil {
