@@ -221,3 +221,29 @@ func TestPathOfCapabilitiesSelectsNoAgent(t *testing.T) {
 		t.Errorf("GET /agui/a: got %s with Allow %q, want 405 with POST", resp.Status, resp.Header.Get("Allow"))
 	}
 }
+
+// Hosts check the structured result against the output schema of the tool, and refuse any other.
+func TestToolWithAnOutputSchemaTakesNoOther(t *testing.T) {
+	t.Parallel()
+	s := serve(t, saysItsPrompt, withAgents, nil)
+	for _, version := range []string{"2025-11-25", "2026-07-28"} {
+		host := s.joins(t, version, nil, nil)
+		list, err := host.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range list.Tools {
+			before := len(s.Model.Requests())
+			res, err := host.CallTool(t.Context(), &sdk.CallToolParams{Name: tool.Name, Arguments: json.RawMessage(`{"question":"?","output_schema":{}}`)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			schema, _ := json.Marshal(tool.InputSchema)
+			takes, answered := strings.Contains(string(schema), "output_schema"), len(s.Model.Requests()) > before
+			if own := tool.Name == "b"; takes == own || answered == own || res.IsError != own {
+				got, _ := json.Marshal(res)
+				t.Errorf("%s, %s: output_schema is an argument: %t; got %s; want it taken: %t", version, tool.Name, takes, got, !own)
+			}
+		}
+	}
+}

@@ -88,6 +88,11 @@ func (t *answerCall) startRun(ctx context.Context) (event.Run, error) {
 	if err != nil {
 		return event.Run{}, err
 	}
+	if t.hasOwnOutput {
+		if err := mcptool.CheckOwnOutput(req); err != nil {
+			return event.Run{}, err
+		}
+	}
 	hops, ok := agent.ParseHops(t.call.Meta)
 	if !ok {
 		return event.Run{}, &native.Invalid{Errors: []native.FieldError{{Pointer: hopsPointer, Detail: "must be a whole number"}}}

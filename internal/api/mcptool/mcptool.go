@@ -52,7 +52,8 @@ type Tool struct {
 func (t Tool) HasOwnOutput() bool { return t.ownOutput }
 
 // AgentTool returns the tool of a named agent. If the agent's answers are objects of a schema, that is the
-// output schema: MCP wants one of type object.
+// output schema: MCP wants one of type object. A call cannot ask for another schema then, because clients
+// must refuse a result that does not conform to the output schema (MCP, server/tools, "Output Schema").
 func AgentTool(id, description string, schema json.RawMessage) Tool {
 	tool := Tool{Name: id, Title: "Ask " + id, Description: Description, InputSchema: InputSchema, OutputSchema: OutputSchema}
 	if description != "" {
@@ -62,9 +63,20 @@ func AgentTool(id, description string, schema json.RawMessage) Tool {
 		Type any `json:"type"`
 	}
 	if json.Unmarshal(schema, &root) == nil && root.Type == "object" {
-		tool.OutputSchema, tool.ownOutput = schema, true
+		tool.InputSchema, tool.OutputSchema, tool.ownOutput = withoutOutputSchema(InputSchema), schema, true
 	}
 	return tool
+}
+
+// withoutOutputSchema returns an input schema without the argument output_schema.
+func withoutOutputSchema(input json.RawMessage) json.RawMessage {
+	var schema, properties map[string]json.RawMessage
+	_ = json.Unmarshal(input, &schema) // cannot fail, as what follows: InputSchema is part of the program
+	_ = json.Unmarshal(schema["properties"], &properties)
+	delete(properties, "output_schema")
+	schema["properties"], _ = json.Marshal(properties)
+	without, _ := json.Marshal(schema)
+	return without
 }
 
 // OutputResult returns the result of a run of an agent with an output schema.
@@ -85,6 +97,15 @@ func Decode(arguments []byte) (agent.Request, error) {
 		err = refused("/callback")
 	}
 	return r, err
+}
+
+// CheckOwnOutput returns an error if the request of a tool with an output schema of its own asks for another
+// one. The error is a *native.Invalid.
+func CheckOwnOutput(r agent.Request) error {
+	if len(r.OutputSchema) == 0 {
+		return nil
+	}
+	return &native.Invalid{Errors: []native.FieldError{{Pointer: "/output_schema", Detail: "the tool has an output schema of its own; use the tool " + Name + " with agent"}}}
 }
 
 // refused returns the error of a member that only HTTP requests may have.
