@@ -204,6 +204,34 @@ func TestStreamResumesAfterAnEvent(t *testing.T) {
 	}
 }
 
+// A caller would resume after the id of an event that it has only a part of, and never get the rest.
+func TestStreamReturnsNoPartOfAnEvent(t *testing.T) {
+	const whole, part = "id: run_1:1\nevent: start\ndata: {}\n\n", "id: run_1:2\nevent: text_delta\ndata: {\"delta\":\"It"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"+whole+part)
+	}))
+	defer server.Close()
+	c := client.New(server.URL, nil, 1)
+	defer c.Close()
+	stream, err := c.Stream(t.Context(), http.MethodPost, "/answer/stream", question{"?"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if frame, err := stream.Next(); err != nil || frame.ID != "run_1:1" {
+		t.Errorf("first event = %s, %v, want run_1:1", frame.ID, err)
+	}
+	if frame, err := stream.Next(); !errors.Is(err, io.ErrUnexpectedEOF) || frame.ID != "" {
+		t.Errorf("second event = %s %s, %v, want no event and %v", frame.ID, frame.Data, err, io.ErrUnexpectedEOF)
+	}
+}
+
 func TestInputIsTooLateTheSecondTime(t *testing.T) {
 	_, c := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), func(s *config.Server) { s.ApproveTools = []string{"add"} })
 	var suspended struct {

@@ -39,7 +39,16 @@ func (c *Client) Stream(ctx context.Context, method, path string, body any, head
 }
 
 // Next returns the next event. At the end of the stream the error is io.EOF, whether or not the run has ended.
-func (s *Stream) Next() (sse.Frame, error) { return s.events.Next() }
+// If the stream ends in the middle of an event, the error is io.ErrUnexpectedEOF, and the event is not returned: its
+// id is that of an event which the caller does not have. A response without chunks, such as that of HTTP/1.0 which
+// nginx asks for by default, can end there without another error.
+func (s *Stream) Next() (sse.Frame, error) {
+	frame, err := s.events.Next()
+	if err == nil && s.events.Cut() {
+		return sse.Frame{}, io.ErrUnexpectedEOF
+	}
+	return frame, err
+}
 
 // Close ends the request.
 func (s *Stream) Close() { s.body.Close() }
