@@ -261,6 +261,18 @@ func (l *loop) isClientTool(name string) bool {
 // image. The model's endpoint fetches that URL; the agent never does.
 func NewMedia(name, address string) (Media, error) { return attachment.FromURL(name, address) }
 
+// NewFile returns what NewMedia does, for a file whose media type is known: only an image may have an https:
+// URL, because that is the only kind that model endpoints fetch.
+func NewFile(name, mediaType, address string) (Media, error) {
+	media, err := NewMedia(name, address)
+	if err == nil && media.URL != "" && !strings.HasPrefix(strings.ToLower(mediaType), "image/") {
+		return Media{}, errNotInline
+	}
+	return media, err
+}
+
+var errNotInline = errors.New("must be a data: URL, because only an image can be given by its https: URL")
+
 const (
 	// HopsKey names the member of an MCP request's _meta that counts the agents that a question
 	// has passed through.

@@ -233,6 +233,44 @@ func TestAttachmentsAreCheckedInTheBody(t *testing.T) {
 	}
 }
 
+// Endpoints fetch no file but images. As the URL of an image, they would refuse a document with an error that says
+// nothing about the message.
+func TestOnlyImagesHaveHTTPSURLs(t *testing.T) {
+	t.Parallel()
+	chat := func(part string) string { return `{"messages":[{"role":"user","content":[` + part + `]}]}` }
+	responses := func(part string) string { return `{"input":[{"role":"user","content":[` + part + `]}]}` }
+	page := func(part string) string {
+		return `{"id":"t","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"?"},` + part + `]}]}`
+	}
+	agui := func(part string) string {
+		return `{"threadId":"t","runId":"r","messages":[{"id":"m","role":"user","content":[` + part + `]}]}`
+	}
+	const document, image = `https://files.example/a.pdf`, `https://files.example/a.png`
+	s := serve(t, saysInTurn("!"), nil, nil)
+	for _, c := range []struct{ path, body, where string }{
+		{"/v1/chat/completions", chat(`{"type":"file","file":{"filename":"a.pdf","file_data":"` + document + `"}}`), `"messages[0].content[0].file.file_data"`},
+		{"/v1/chat/completions", chat(`{"type":"image_url","image_url":{"url":"` + image + `"}}`), ""},
+		{"/v1/responses", responses(`{"type":"input_file","filename":"a.pdf","file_data":"` + document + `"}`), `"input[0].content[0].file_data"`},
+		{"/v1/responses", responses(`{"type":"input_image","image_url":"` + image + `"}`), ""},
+		{"/api/chat", page(`{"type":"file","mediaType":"application/pdf","filename":"a.pdf","url":"` + document + `"}`), `"/messages/0/parts/1/url"`},
+		{"/api/chat", page(`{"type":"file","mediaType":"image/png","url":"` + image + `"}`), ""},
+		{"/agui", agui(`{"type":"document","source":{"type":"url","value":"` + document + `"}}`), `"/messages/0/content/0"`},
+		{"/agui", agui(`{"type":"document","source":{"type":"url","mimeType":"application/pdf","value":"` + document + `"}}`), `"/messages/0/content/0"`},
+		{"/agui", agui(`{"type":"binary","mimeType":"application/pdf","url":"` + document + `"}`), `"/messages/0/content/0"`},
+		{"/agui", agui(`{"type":"image","source":{"type":"url","value":"` + image + `"}}`), ""},
+	} {
+		before := len(s.Model.Requests())
+		resp := s.do(t, "POST", c.path, c.body)
+		got := bodyOf(t, resp)
+		if c.where == "" && (resp.StatusCode != 200 || !strings.Contains(string(s.Model.Requests()[before].Body), image)) {
+			t.Errorf("%s %s: got %s %s, want the model asked with the URL", c.path, c.body, resp.Status, got)
+		}
+		if c.where != "" && (resp.StatusCode != 400 || !strings.Contains(got, c.where) || len(s.Model.Requests()) > before) {
+			t.Errorf("%s %s: got %s %s, want 400 about %s and no question to the model", c.path, c.body, resp.Status, got, c.where)
+		}
+	}
+}
+
 // Each format has its own form for a file.
 func TestFilesReachTheModelFromEveryFormat(t *testing.T) {
 	t.Parallel()

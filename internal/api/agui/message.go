@@ -1,6 +1,7 @@
 package agui
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -47,11 +48,12 @@ func (p part) toMedia() (agent.Media, error) {
 	case p.Source.Type == "data":
 		return agent.NewMedia("", "data:"+p.Source.MimeType+";base64,"+p.Source.Value)
 	case p.Source.Type == "url":
-		return agent.NewMedia("", p.Source.Value)
+		// The media type is optional there. The types of parts are image, audio, video and document.
+		return agent.NewFile("", cmp.Or(p.Source.MimeType, p.Type+"/*"), p.Source.Value)
 	case p.Data != "":
 		return agent.NewMedia(p.Filename, "data:"+p.MimeType+";base64,"+p.Data)
 	}
-	return agent.NewMedia(p.Filename, p.URL)
+	return agent.NewFile(p.Filename, cmp.Or(p.MimeType, "image/*"), p.URL)
 }
 
 // readMessage adds a message to the history, or to the instructions if its role is system or

@@ -1,6 +1,7 @@
 package aisdk
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -21,7 +22,8 @@ type part struct {
 	Text string `json:"text"`
 	URL  string `json:"url"`
 
-	Filename string `json:"filename"` // of a file
+	Filename  string `json:"filename"`  // of a file
+	MediaType string `json:"mediaType"` // of a file
 
 	ToolCallID       string          `json:"toolCallId"`
 	ToolName         string          `json:"toolName"` // of dynamic tools; others have it in the type
@@ -94,7 +96,7 @@ func decodeContent(field string, m message) (string, []agent.Media, error) {
 		case p.Type == "text":
 			texts = append(texts, p.Text)
 		case p.Type == "file" && m.Role == "user":
-			file, err := agent.NewMedia(p.Filename, p.URL)
+			file, err := agent.NewFile(p.Filename, cmp.Or(p.MediaType, "image/*"), p.URL)
 			if err != nil {
 				return "", nil, &Invalid{fmt.Sprintf("%s.parts[%d].url", field, i), err.Error()}
 			}

@@ -144,7 +144,7 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 			if part.File.ID != "" {
 				return "", nil, &Invalid{at + ".file.file_id", "is not supported: the service stores no files; use file_data"}
 			}
-			m, err := agent.NewMedia(part.File.Name, part.File.Data)
+			m, err := agent.NewFile(part.File.Name, "", part.File.Data)
 			if err != nil {
 				return "", nil, &Invalid{at + ".file.file_data", err.Error()}
 			}

@@ -238,7 +238,7 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 			if part.FileID != "" || part.FileURL != "" {
 				return "", nil, &Invalid{at, "file_id and file_url are not supported: the service neither stores nor fetches files; use file_data"}
 			}
-			m, err := agent.NewMedia(part.Filename, part.FileData)
+			m, err := agent.NewFile(part.Filename, "", part.FileData)
 			if err != nil {
 				return "", nil, &Invalid{at + ".file_data", err.Error()}
 			}
