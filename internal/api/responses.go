@@ -68,7 +68,7 @@ func (h *Handler) continueThread(r *http.Request, request *responses.Request) er
 		return h.allEvents(r.Context(), run)
 	})
 	if err != nil {
-		return err
+		return missingResponse(err, "input")
 	}
 	if request.ConversationID != "" && request.ThreadID != request.ConversationID {
 		return &responses.Invalid{Param: "conversation", Message: "names another thread than answerd.thread_id"}

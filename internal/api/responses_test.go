@@ -185,8 +185,15 @@ func TestResponseResolvesItemReferences(t *testing.T) {
 	if want := `user:What is 1 + 2? assistant: tool:{"sum":3} assistant:It is 3. user:And?`; strings.Join(got, " ") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
 	}
-	for id, status := range map[string]int{"x": 400, "msg_none_text_1": 404} {
-		decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"item_reference","id":"`+id+`"},{"role":"user","content":"?"}]`)), status)
+	for _, c := range []struct {
+		id     string
+		status int
+		param  string
+	}{{"x", 400, "input[0].id"}, {"msg_none_text_1", 404, "input"}} {
+		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"item_reference","id":"`+c.id+`"},{"role":"user","content":"?"}]`)), c.status)
+		if e.Error.Param == nil || *e.Error.Param != c.param {
+			t.Errorf("reference to %s: got %+v, want the param %s", c.id, e, c.param)
+		}
 	}
 }
 

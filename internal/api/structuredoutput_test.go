@@ -251,6 +251,7 @@ func TestOnlyImagesHaveHTTPSURLs(t *testing.T) {
 		{"/v1/chat/completions", chat(`{"type":"file","file":{"filename":"a.pdf","file_data":"` + document + `"}}`), `"messages[0].content[0].file.file_data"`},
 		{"/v1/chat/completions", chat(`{"type":"image_url","image_url":{"url":"` + image + `"}}`), ""},
 		{"/v1/responses", responses(`{"type":"input_file","filename":"a.pdf","file_data":"` + document + `"}`), `"input[0].content[0].file_data"`},
+		{"/v1/responses", responses(`{"type":"input_image","file_id":"file-1"}`), `"input[0].content[0].file_id"`},
 		{"/v1/responses", responses(`{"type":"input_image","image_url":"` + image + `"}`), ""},
 		{"/api/chat", page(`{"type":"file","mediaType":"application/pdf","filename":"a.pdf","url":"` + document + `"}`), `"/messages/0/parts/1/url"`},
 		{"/api/chat", page(`{"type":"file","mediaType":"image/png","url":"` + image + `"}`), ""},

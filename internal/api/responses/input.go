@@ -229,6 +229,9 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 			texts = append(texts, part.Text)
 		case "refusal":
 		case "input_image":
+			if part.FileID != "" {
+				return "", nil, &Invalid{at + ".file_id", "is not supported: the service stores no files; use image_url"}
+			}
 			m, err := agent.NewMedia("", part.ImageURL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url", err.Error()}
