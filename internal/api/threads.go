@@ -131,6 +131,9 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 			active = nil
 		}
 	}
+	if len(active) >= limit && len(page.Turns) > 0 { // the page is full, so it begins after the newest turn
+		out.Messages, page.Before = nil, page.Turns[len(page.Turns)-1].Number+1
+	}
 	out.Messages, out.Next = append(out.Messages, active...), native.FormatTurn(page.Before)
 	writeJSON(w, http.StatusOK, "application/json", out)
 	return nil

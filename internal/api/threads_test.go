@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"answerd/internal/agent"
@@ -286,6 +287,39 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 	if got, want := s.conversation(), "user:anew"; got != want {
 		t.Errorf("conversation after DELETE %s, want %s", got, want)
 	}
+}
+
+// A run in progress counts towards the messages of a page, as any other does.
+func TestThreadPageWithARunInProgressKeepsItsLimit(t *testing.T) {
+	t.Parallel()
+	open := make(chan struct{})
+	var held atomic.Bool
+	s := serve(t, func(r llmtest.Request) llmtest.Answer {
+		if held.Load() {
+			return holds(open)(r)
+		}
+		return llmtest.Says("One.")
+	}, nil, nil)
+	decode[answer](t, s.do(t, "POST", "/answer", `{"question":"1","thread_id":"t"}`), 200)
+	held.Store(true)
+	stream := s.do(t, "POST", "/answer/stream", `{"question":"2","thread_id":"t"}`)
+	frames(t, stream, "text_delta")
+	for _, limit := range []string{"1", "2"} {
+		newest := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit, ""), 200)
+		if len(newest.Messages) != 2 || newest.Messages[0].Content != "2" || newest.Next == "" {
+			t.Errorf("limit %s: the newest page is %+v, want the run in progress alone, and a next", limit, newest)
+			continue
+		}
+		older := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit+"&before="+newest.Next, ""), 200)
+		if len(older.Messages) != 2 || older.Messages[0].Content != "1" || older.Next != "" {
+			t.Errorf("limit %s: the page before is %+v, want the first run, and no next", limit, older)
+		}
+	}
+	if all := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit=4", ""), 200); len(all.Messages) != 4 || all.Next != "" {
+		t.Errorf("limit 4: got %+v, want both runs and no next", all)
+	}
+	close(open)
+	frames(t, stream, "")
 }
 
 func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
