@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -81,4 +82,26 @@ func TestRequiredCallNeedsATool(t *testing.T) {
 	}
 	tool := `"tools":[{"type":"function","function":{"name":"colour"}}]`
 	decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x", `,"tool_choice":"required","answerd":{"tools":[]},`+tool)), 200)
+}
+
+// Some gateways put a signature into the id of a call (internal/llm/openai/calls.go). Clients send it back with the
+// conversation, and the next request must not be refused for it.
+func TestLongIDsOfCallsComeBack(t *testing.T) {
+	t.Parallel()
+	id := "call_1__thought__" + strings.Repeat("kQ/+", 1500)
+	const agui = `{"threadId":"t","runId":"r","tools":[{"name":"colour"}],"messages":[{"id":"1","role":"user","content":"The sky?"}%s]}`
+	const page = `{"id":"t","tools":[{"name":"colour"}],"messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"The sky?"}]}%s]}`
+	for _, c := range []struct{ path, body, result string }{
+		{"/agui", agui, `,{"id":"2","role":"assistant","toolCalls":[{"id":"ID","type":"function","function":{"name":"colour","arguments":"{}"}}]},{"id":"3","role":"tool","toolCallId":"ID","content":"blue"}`},
+		{"/api/chat", page, `,{"id":"2","role":"assistant","parts":[{"type":"tool-colour","toolCallId":"ID","state":"output-available","input":{},"output":"blue"}]}`},
+	} {
+		s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: id, Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
+		if got := bodyOf(t, s.do(t, "POST", c.path, fmt.Sprintf(c.body, ""))); !strings.Contains(got, id) {
+			t.Fatalf("%s: got %s, want the call with its id", c.path, got)
+		}
+		resp := s.do(t, "POST", c.path, fmt.Sprintf(c.body, strings.ReplaceAll(c.result, "ID", id)))
+		if got := bodyOf(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "Blue.") {
+			t.Errorf("%s: got %s %.200s, want the answer to the result", c.path, resp.Status, got)
+		}
+	}
 }

@@ -56,6 +56,9 @@ func (p part) toMedia() (agent.Media, error) {
 	return agent.NewFile(p.Filename, cmp.Or(p.MimeType, "image/*"), p.URL)
 }
 
+// callIDLength is the error of an id that no call can have.
+var callIDLength = fmt.Sprintf("must be 1 to %d bytes", maxCallID)
+
 // readMessage adds a message to the history, or to the instructions if its role is system or
 // developer.
 func (q *Request) readMessage(field string, msg message) error {
@@ -75,8 +78,8 @@ func (q *Request) readMessage(field string, msg message) error {
 		for i, c := range msg.ToolCalls {
 			at := fmt.Sprintf("%s.toolCalls[%d]", field, i)
 			switch {
-			case c.ID == "" || len(c.ID) > maxID:
-				return &Invalid{at + ".id", "must be 1 to 128 bytes"}
+			case c.ID == "" || len(c.ID) > maxCallID:
+				return &Invalid{at + ".id", callIDLength}
 			case c.Function.Name == "" || len(c.Function.Name) > maxID:
 				return &Invalid{at + ".function.name", "must be 1 to 128 bytes"}
 			}
@@ -84,8 +87,8 @@ func (q *Request) readMessage(field string, msg message) error {
 		}
 	case "tool":
 		out.CallID = msg.ToolCallID
-		if out.CallID == "" || len(out.CallID) > maxID {
-			return &Invalid{field + ".toolCallId", "must be 1 to 128 bytes"}
+		if out.CallID == "" || len(out.CallID) > maxCallID {
+			return &Invalid{field + ".toolCallId", callIDLength}
 		}
 		if msg.Error != "" {
 			out.Content = "Error: " + msg.Error
