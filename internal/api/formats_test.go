@@ -438,3 +438,23 @@ func TestFormatsAcceptCompleteRequests(t *testing.T) {
 		read(t, s.doContext(bounded(t), t, "POST", f.path, f.whole))
 	}
 }
+
+// The error about a value of the wrong type says in which message it is.
+func TestFormatsNameTheItemOfTheWrongType(t *testing.T) {
+	t.Parallel()
+	s := serve(t, adds(), nil, nil)
+	for _, c := range []struct{ path, body, where string }{
+		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"?"},{"role":5}]}`, `"param":"messages[1].role"`},
+		{"/v1/chat/completions", `{"tools":[{"type":"function","function":{"name":{}}}],"messages":[]}`, `"param":"tools[0].function.name"`},
+		{"/v1/responses", `{"input":[{"role":"user","content":"?"},{"role":[]}]}`, `"param":"input[1].role"`},
+		{"/v1/responses", `{"input":"?","include":["x",5]}`, `"param":"include[1]"`},
+		{"/v1/responses", `{"input":"?","max_output_tokens":"x"}`, `"param":"max_output_tokens"`},
+		{"/api/chat", `{"id":"t","messages":[{"role":"user","parts":[]},{"role":"user","parts":[{"type":"text","text":1}]}]}`, `"pointer":"/messages/1/parts/0/text"`},
+		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user"},{"role":"tool","toolCallId":true}]}`, `"pointer":"/messages/1/toolCallId"`},
+	} {
+		resp := s.do(t, "POST", c.path, c.body)
+		if got := bodyOf(t, resp); resp.StatusCode != 400 || !strings.Contains(got, c.where) {
+			t.Errorf("%s %s: got %s %s, want 400 with %s", c.path, c.body, resp.Status, got, c.where)
+		}
+	}
+}

@@ -130,15 +130,17 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/api/native": {ours: []string{"event", "agent", "agent/attachment", "agent/definition", "agent/thread", "sse"}, outside: jsonv2},
 
+	"answerd/internal/api/typeerror": {outside: jsonv2},
+
 	"answerd/internal/api/clients": {},
 
-	"answerd/internal/api/chat": {ours: []string{"event", "agent", "agent/output", "sse"}},
+	"answerd/internal/api/chat": {ours: []string{"event", "agent", "agent/output", "sse", "api/typeerror"}},
 
-	"answerd/internal/api/responses": {ours: []string{"event", "agent", "agent/output", "sse"}},
+	"answerd/internal/api/responses": {ours: []string{"event", "agent", "agent/output", "sse", "api/typeerror"}},
 
-	"answerd/internal/api/aisdk": {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/aisdk": {ours: []string{"event", "agent", "sse", "api/typeerror"}},
 
-	"answerd/internal/api/agui": {ours: []string{"event", "agent", "sse"}},
+	"answerd/internal/api/agui": {ours: []string{"event", "agent", "sse", "api/typeerror"}},
 
 	// The structured content of the tool is the native answer, so it is made of it.
 	"answerd/internal/api/mcptool": {ours: []string{"event", "agent", "api/native"}},

@@ -2,12 +2,12 @@ package agui
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/typeerror"
 )
 
 // Request holds a decoded RunAgentInput.
@@ -58,7 +58,7 @@ func Decode(data []byte) (Request, error) {
 		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Request{}, decodeError(err)
+		return Request{}, decodeError(data, err)
 	}
 	request := Request{RunID: in.RunID, V1: strings.HasPrefix(in.ProtocolVersion, "1.")}
 	request.ThreadID = in.ThreadID
@@ -90,9 +90,9 @@ func Decode(data []byte) (Request, error) {
 }
 
 // decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
-func decodeError(err error) error {
-	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
-		return &Invalid{t.Field, "must not be a " + t.Value}
+func decodeError(body []byte, err error) error {
+	if field, value, ok := typeerror.Find(body, err); ok {
+		return &Invalid{field, "must not be a " + value}
 	}
 	return &Invalid{"", "the body is not a RunAgentInput"}
 }

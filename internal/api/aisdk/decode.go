@@ -2,13 +2,13 @@ package aisdk
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/typeerror"
 )
 
 // Request holds a decoded body.
@@ -51,7 +51,7 @@ func Decode(data []byte) (Request, error) {
 		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Request{}, decodeError(err)
+		return Request{}, decodeError(data, err)
 	}
 	request := Request{Options: in.Answerd}
 	request.Model = in.Model
@@ -80,9 +80,9 @@ func Decode(data []byte) (Request, error) {
 }
 
 // decodeError returns an error of encoding/json as an *Invalid that names the field, if known.
-func decodeError(err error) error {
-	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
-		return &Invalid{t.Field, "must not be a " + t.Value}
+func decodeError(body []byte, err error) error {
+	if field, value, ok := typeerror.Find(body, err); ok {
+		return &Invalid{field, "must not be a " + value}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }

@@ -2,7 +2,6 @@ package chat
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/output"
+	"answerd/internal/api/typeerror"
 )
 
 // Request holds a decoded body.
@@ -96,7 +96,7 @@ func Decode(data []byte) (Request, error) {
 		return Request{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		return Request{}, decodeError(err)
+		return Request{}, decodeError(data, err)
 	}
 	request := Request{Model: in.Model, Stream: in.Stream, Options: in.Answerd}
 	request.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
@@ -201,9 +201,9 @@ func (q *Request) readFormat(raw json.RawMessage) error {
 
 // decodeError returns an error of encoding/json as an *Invalid that names the parameter, if known.
 // It leaves out the library's text, which names Go types.
-func decodeError(err error) error {
-	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
-		return &Invalid{t.Field, "is of the wrong type: " + t.Value}
+func decodeError(body []byte, err error) error {
+	if field, value, ok := typeerror.Find(body, err); ok {
+		return &Invalid{field, "is of the wrong type: " + value}
 	}
 	return &Invalid{"", "the body is not a JSON object of this format"}
 }

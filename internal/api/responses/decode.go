@@ -2,7 +2,6 @@ package responses
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"answerd/internal/agent"
 	"answerd/internal/agent/output"
+	"answerd/internal/api/typeerror"
 )
 
 // Decode decodes a request. The error is an *Invalid about a member that cannot be used.
@@ -50,8 +50,8 @@ func decodeBody(data []byte) (in body, _ error) {
 		return body{}, &Invalid{"", "the body is not valid UTF-8"}
 	}
 	if err := json.Unmarshal(data, &in); err != nil {
-		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrongType.Field != "" {
-			return body{}, &Invalid{strings.TrimPrefix(wrongType.Field, "Echo."), "is of the wrong type: " + wrongType.Value}
+		if field, value, ok := typeerror.Find(data, err); ok {
+			return body{}, &Invalid{strings.TrimPrefix(field, "Echo."), "is of the wrong type: " + value}
 		}
 		return body{}, &Invalid{"", "the body is not a JSON object of this format"}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"answerd/internal/agent"
+	"answerd/internal/api/typeerror"
 )
 
 // inItem is an item of the input. Clients leave out the type of messages.
@@ -50,7 +51,11 @@ func (q *Request) readInput(in body) error {
 		return nil
 	}
 	var items []inItem
-	if json.Unmarshal(in.Input, &items) != nil || len(items) == 0 {
+	err := json.Unmarshal(in.Input, &items)
+	if field, value, ok := typeerror.Find(in.Input, err); ok && strings.HasPrefix(field, "[") {
+		return &Invalid{"input" + field, "is of the wrong type: " + value}
+	}
+	if err != nil || len(items) == 0 {
 		return &Invalid{"input", "must be a text or a list of items"}
 	}
 	if len(items) > maxItems {
