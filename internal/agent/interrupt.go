@@ -26,6 +26,17 @@ type ContentError struct{ Fields []InvalidError }
 
 func (e *ContentError) Error() string { return "the answer does not fit what was asked for" }
 
+// InputError says which of several answers the *InvalidError or *ContentError in it is about.
+type InputError struct {
+	ID  string // of the interrupt
+	err error
+}
+
+func (e *InputError) Error() string { return e.ID + ": " + e.err.Error() }
+
+// Unwrap returns what is wrong with the answer.
+func (e *InputError) Unwrap() error { return e.err }
+
 // askOwner asks the owner of the run and waits for the answer, until the question expires or ctx
 // ends. A question that another process asked is not asked again. The resolution is in the log when
 // askOwner returns. Errors come from the log, or mean that another process continues the run.
@@ -238,8 +249,8 @@ const resolutionWait = 10 * time.Second
 // Answer checks all answers before it stores the first one, and returns when the log has the
 // resolutions, or after resolutionWait. Only the run's owner may answer; for everyone else the
 // run does not exist. The first answer to an interrupt counts: if another request answers one at
-// the same moment, Answer stores none of the following answers. Errors: *InvalidError,
-// *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
+// the same moment, Answer stores none of the following answers. Errors: *InputError with an *InvalidError
+// or *ContentError, ErrUnknownInterrupt, ErrAnswered, ErrExpired, or those of the log or ctx.
 func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, answers ...Input) error {
 	r, err := a.Log.Run(ctx, run)
 	if err == nil && !caller.Owns(auth.Identity{Issuer: r.Owner.Issuer, Subject: r.Owner.Subject}) {
@@ -259,7 +270,7 @@ func (a *Agent) Answer(ctx context.Context, caller auth.Identity, run string, an
 			return ErrExpired
 		}
 		if err := a.validateInput(r, asked[n], &answers[n]); err != nil {
-			return err
+			return &InputError{answers[n].ID, err}
 		}
 	}
 	for n, i := range asked {

@@ -74,7 +74,9 @@ func (h *Handler) resumeAGUI(w http.ResponseWriter, r *http.Request, request agu
 		inputs = append(inputs, in)
 	}
 	if err := h.Agent.Answer(r.Context(), identity(r), run.ID, inputs...); err != nil {
-		return err
+		return inputProblem(err, func(interrupt, field string) string {
+			return jsonPointer(answers[interrupt].At) + agui.PayloadField(field)
+		})
 	}
 	h.streamAGUI(w, r, request, run, run.Last.Seq)
 	return nil

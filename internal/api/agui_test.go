@@ -61,8 +61,14 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 		}
 	}
 	// Where one does not fit, none is taken.
-	misfit := answers["input_required"] + `{"people":"x"}}`
-	refused(t, s.do(t, "POST", "/agui", resume(yes, misfit)), 422, "unprocessable")
+	for pointer, body := range map[string]string{
+		"/resume/1/payload/people":          resume(yes, answers["input_required"]+`{"people":"x"}}`),
+		"/resume/0/payload/editedArgs/text": resume(answers["tool_call"]+`{"approved":true,"editedArgs":{"text":{}}}}`, form),
+	} {
+		if p := refused(t, s.do(t, "POST", "/agui", body), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
+		}
+	}
 	rest, types := aguiRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
 	if strings.Contains(types, "TOOL_CALL_START") || rest[len(rest)-1].Outcome.Type != "success" {
 		t.Errorf("types %s %+v, want types without TOOL_CALL_START, rest[last].Outcome.Type success", types, rest[len(rest)-1])

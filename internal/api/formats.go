@@ -122,3 +122,25 @@ func prefixPointer(err error, prefix, conversation string) error {
 	}
 	return &agent.InvalidError{Pointer: pointer, Detail: bad.Detail}
 }
+
+// inputProblem returns the error of Agent.Answer with its JSON pointers changed from the fields of POST
+// /runs/{run_id}/input to those of the request. pointer returns the pointer of a field of the answer to an
+// interrupt.
+func inputProblem(err error, pointer func(interrupt, field string) string) error {
+	wrong, ok := errors.AsType[*agent.InputError](err)
+	if !ok {
+		return err
+	}
+	if bad, ok := errors.AsType[*agent.InvalidError](err); ok {
+		return &agent.InvalidError{Pointer: pointer(wrong.ID, bad.Pointer), Detail: bad.Detail}
+	}
+	bad, ok := errors.AsType[*agent.ContentError](err)
+	if !ok {
+		return err
+	}
+	moved := &agent.ContentError{}
+	for _, f := range bad.Fields {
+		moved.Fields = append(moved.Fields, agent.InvalidError{Pointer: pointer(wrong.ID, f.Pointer), Detail: f.Detail})
+	}
+	return moved
+}

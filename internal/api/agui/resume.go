@@ -15,7 +15,7 @@ type Answer struct {
 	ID        string
 	Cancelled bool
 	Payload   json.RawMessage
-	at        string // the path of the payload, for errors
+	At        string // the path of the payload, for errors
 }
 
 // resumption is an item of the member resume.
@@ -47,6 +47,17 @@ func (q *Request) readResume(in []resumption) error {
 	return nil
 }
 
+// PayloadField returns the JSON pointer within a payload of a field of POST /runs/{run_id}/input.
+func PayloadField(pointer string) string {
+	if rest, ok := strings.CutPrefix(pointer, "/content"); ok {
+		return rest
+	}
+	if rest, ok := strings.CutPrefix(pointer, "/args"); ok && rest != "/max" {
+		return "/editedArgs" + rest
+	}
+	return strings.TrimPrefix(pointer, "/args")
+}
+
 // InputFor returns the answer as input for an interrupt of the given kind. The payload of an
 // approval is {"approved", "reason", "editedArgs"}, that of a budget limit {"approved", "reason",
 // "max"}, and that of an elicitation the content of its form. To cancel means to refuse an
@@ -76,7 +87,7 @@ func (a Answer) InputFor(kind string) (agent.Input, error) {
 		Max        json.RawMessage `json:"max"`
 	}
 	if json.Unmarshal(payload, &p) != nil || p.Approved == nil {
-		return in, &Invalid{a.at, "must have approved, which is true or false"}
+		return in, &Invalid{a.At, "must have approved, which is true or false"}
 	}
 	in.Approved, in.Reason = p.Approved, strings.ToValidUTF8(p.Reason[:min(len(p.Reason), maxReason)], "")
 	switch {
