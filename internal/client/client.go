@@ -29,6 +29,9 @@ import (
 // MaxAnswer bounds an answer that is decoded, in bytes. Its metadata has the results of all calls.
 const MaxAnswer = 64 << 20
 
+// maxRedirects bounds the redirects of one request, as net/http does by default.
+const maxRedirects = 10
+
 // Client sends requests to one answerd.
 type Client struct {
 	url   string
@@ -41,7 +44,20 @@ type Client struct {
 func New(url string, token func() (string, error), idleConnections int) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = idleConnections
-	return &Client{url: strings.TrimSuffix(url, "/"), token: token, http: &http.Client{Transport: transport}}
+	return &Client{url: strings.TrimSuffix(url, "/"), token: token, http: &http.Client{Transport: transport, CheckRedirect: checkRedirect}}
+}
+
+// checkRedirect follows redirects that repeat the request. net/http sends a POST again as a GET without its body after
+// 301, 302 and 303 (RFC 9110 section 15.4), as a proxy answers that wants https: the answer would be about a question
+// that is missing.
+func checkRedirect(next *http.Request, via []*http.Request) error {
+	switch {
+	case next.Method != via[0].Method:
+		return fmt.Errorf("it redirects to %s; give the URL that it redirects to", next.URL.Redacted())
+	case len(via) >= maxRedirects:
+		return fmt.Errorf("it redirects more than %d times", maxRedirects)
+	}
+	return nil
 }
 
 // Close closes the idle connections.

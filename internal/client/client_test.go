@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,6 +151,36 @@ func TestOtherServersAreRecognized(t *testing.T) {
 		_, err := c.Send(t.Context(), http.MethodGet, "/agents", nil, nil, nil)
 		if want := "which is not an answer of answerd"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error = %v, want it to contain %q", name, err, want)
+		}
+	}
+}
+
+// A proxy that wants https answers 301.
+func TestRedirectThatDropsTheQuestionIsAnError(t *testing.T) {
+	var asked atomic.Int32
+	secure := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method == http.MethodPost && string(body) != `{"question":"?"}` {
+			t.Errorf("got %s with the body %s, %v, want the question", r.Method, body, err)
+		}
+		io.WriteString(w, "{}")
+	}))
+	defer secure.Close()
+	for status, followed := range map[int]bool{301: false, 302: false, 303: false, 307: true, 308: true} {
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, secure.URL+r.URL.Path, status)
+		}))
+		defer proxy.Close()
+		c := client.New(proxy.URL, nil, 1)
+		defer c.Close()
+		before := asked.Load()
+		_, err := c.Send(t.Context(), http.MethodPost, "/answer", question{"?"}, nil, nil)
+		if got := asked.Load() > before; got != followed || followed != (err == nil) || err != nil && !strings.Contains(err.Error(), secure.URL+"/answer") {
+			t.Errorf("POST with status %d: asked there: %t, %v, want %t, or an error that names %s", status, got, err, followed, secure.URL)
+		}
+		if _, err := c.Send(t.Context(), http.MethodGet, "/agents", nil, nil, nil); err != nil {
+			t.Errorf("GET with status %d: %v, want it followed", status, err)
 		}
 	}
 }
