@@ -33,16 +33,12 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	}
 	_, err = l.publishAfter(ctx, runsName, m, 0, appendTimeout)
 	repeated := errors.Is(err, event.ErrFenced)
-	if !repeated { // also after an error, since the input may be stored
+	l.wakeExecutor(id) // also after an error, since the input may be stored
+	if !repeated {
 		l.wakeAgainLater(id)
 	}
 	if err != nil && !repeated {
 		return err
-	}
-	if r := l.cachedRun(id); r != nil {
-		r.mu.Lock()
-		r.wakeExecutorLocked()
-		r.mu.Unlock()
 	}
 	// Even if it is repeated: whoever gave it first may not have been able to wake the run.
 	if err := l.enqueueJob(ctx, wakePrefix+id); err != nil {
@@ -54,9 +50,19 @@ func (l *Log) AddInput(ctx context.Context, id, inputID string, data []byte) err
 	return nil
 }
 
+// wakeExecutor makes the executor of a run ask for inputs, if it is in this process.
+func (l *Log) wakeExecutor(id string) {
+	if r := l.cachedRun(id); r != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.wakeExecutorLocked()
+	}
+}
+
 // wakeAgainLater wakes a run once more after two leases. The first wake-up does not suffice if a process parks the run
 // and dies before it looks for inputs that arrived meanwhile. It is missing if the queue was full, or if the caller's
-// request ended while the input was being stored. A run that is executed or has ended ignores the second one.
+// request ended while the input was being stored. The executor then looks for the input too. A run that has ended ignores
+// the second wake-up.
 func (l *Log) wakeAgainLater(id string) {
 	if l.ctx.Err() != nil {
 		return
@@ -68,6 +74,7 @@ func (l *Log) wakeAgainLater(id string) {
 		case <-l.ctx.Done():
 			return
 		}
+		l.wakeExecutor(id)
 		ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
 		defer cancel()
 		if run, err := l.Run(ctx, id); err == nil && !run.Last.Terminal() {
