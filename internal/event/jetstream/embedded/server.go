@@ -116,12 +116,24 @@ func (s *Server) ReleaseReserve() bool { return s.reserve.release() }
 // CanOpen reports whether the disk has space to open the store again.
 func (s *Server) CanOpen() bool { return s.reserve.hasFree(openRoom) }
 
-// Health returns the error that the server reports for its own health, or nil.
-func (s *Server) Health() error {
-	if health := s.server.Healthz(&server.HealthzOptions{}); health.Status != "ok" {
-		return errors.New(health.Error)
+// healthTries bounds how often Health asks the server.
+const healthTries = 10
+
+// Health returns the error that the server reports for its own health, or nil. Before its streams, the server checks for
+// a millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). That check fails if the processor is given
+// to others at that moment, so Health repeats it. An error of a stream stays.
+func (s *Server) Health() (err error) {
+	for range healthTries {
+		health := s.server.Healthz(&server.HealthzOptions{Details: true})
+		if len(health.Errors) == 0 {
+			return nil
+		}
+		err = errors.New(health.Errors[0].Error)
+		if health.Errors[0].Type != server.HealthzErrorConn {
+			break
+		}
 	}
-	return nil
+	return err
 }
 
 // Reopen closes the server's store and opens it again. compacts makes the server compact its files every second
