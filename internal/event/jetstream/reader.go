@@ -2,6 +2,7 @@ package jetstream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -207,15 +208,27 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 	if l.embedded != nil {
 		return false
 	}
-	for range 2 { // core NATS may lose a request
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	for asked := 0; asked < 2 && ctx.Err() == nil; { // core NATS may lose a request
 		attempt, cancel := context.WithTimeout(ctx, readerQueryTimeout)
 		m := nats.NewMsg(readerSubject)
 		m.Data = []byte(id)
 		m.Header.Set(writerHeader, l.instanceID)
 		_, err := l.read.RequestMsgWithContext(attempt, m)
 		cancel()
-		if err == nil {
+		switch {
+		case err == nil:
 			return true
+		case errors.Is(err, context.DeadlineExceeded):
+			asked++
+		default: // nobody was asked, as while the connection looks for a server
+			select {
+			case <-time.After(retryInterval):
+			case <-ctx.Done():
+			case <-l.ctx.Done():
+				return false
+			}
 		}
 	}
 	return false

@@ -354,3 +354,27 @@ func TestHasRemoteReaderFindsReadersOfOtherInstances(t *testing.T) {
 		t.Error("HasRemoteReader = true with a canceled context, want false")
 	}
 }
+
+// A server restarts while the agent asks for readers. It must not cancel the run because nobody can be asked for a moment.
+func TestHasRemoteReaderFindsAReaderAfterARestart(t *testing.T) {
+	t.Parallel()
+	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()}
+	s := startServer(t, o)
+	o.Port = s.Addr().(*net.TCPAddr).Port
+	a, b := openLog(t, jetstream.Options{URL: s.ClientURL()}), openLog(t, jetstream.Options{URL: s.ClientURL()})
+	startRun(t, a, "run_a")
+	if page, err := b.After(t.Context(), "run_a", 1); err != nil || page.More == nil {
+		t.Fatalf("After(1) = %+v, %v, want a page that waits", page, err)
+	}
+	s.Shutdown()
+	s.WaitForShutdown()
+	if err := a.Ready(t.Context()); !errors.Is(err, event.ErrUnavailable) {
+		t.Errorf("Ready without a server = %v, want %v", err, event.ErrUnavailable)
+	}
+	found := make(chan bool, 1)
+	go func() { found <- a.HasRemoteReader(t.Context(), "run_a") }()
+	startServer(t, o)
+	if !<-found {
+		t.Error("HasRemoteReader = false during a restart, want true")
+	}
+}
