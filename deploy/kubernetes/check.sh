@@ -20,7 +20,7 @@ image: {tag: "1"}
 replicas: 1
 autoscaling: {enabled: false}
 persistence: {enabled: true}
-settings: {SHUTDOWN_DELAY: 10s, ALLOWED_HOSTS: ask.example.com, MAX_BODY_BYTES: 10485760}
+settings: {SHUTDOWN_DELAY: 10s, ALLOWED_HOSTS: ask.example.com, MAX_BODY_BYTES: 10485760, TLS_CERT_FILE: /etc/answerd-files/tls.crt, TLS_KEY_FILE: /etc/answerd-files/tls.key}
 existingSecret: mine
 ingress: {enabled: true, tlsSecret: tls, annotations: {nginx.ingress.kubernetes.io/proxy-read-timeout: "60"}}
 nats: {enabled: true}
@@ -32,7 +32,8 @@ networkPolicy:
 EOF
 helm template --kube-version 1.33.0 all ../helm/answerd -f "$dir/all-values.yaml" >"$dir/all.yaml"
 for want in '^kind: Ingress$' '^kind: PersistentVolumeClaim$' '^kind: StatefulSet$' '^  EVENTS_URL: "nats://all-nats:4222"$' 'port: 8000$' '^    app.kubernetes.io/name: nats$' \
-	'^  MAX_BODY_BYTES: "10485760"$' '^  ALLOWED_HOSTS: "all,.*,ask.example.com"$' '^  SHUTDOWN_DELAY: "10s"$' 'mountPath: /etc/answerd-files$' '203.0.113.0/24$' 'proxy-read-timeout: "60"$'; do
+	'^  MAX_BODY_BYTES: "10485760"$' '^  ALLOWED_HOSTS: "all,.*,ask.example.com"$' '^  SHUTDOWN_DELAY: "10s"$' 'mountPath: /etc/answerd-files$' '203.0.113.0/24$' 'proxy-read-timeout: "60"$' \
+	'path: /healthz, port: http, scheme: HTTPS' 'path: /readyz, port: http, scheme: HTTPS' 'backend-protocol: HTTPS$'; do
 	grep -q -- "$want" "$dir/all.yaml" || { echo "the chart with everything switched on lacks $want"; exit 1; }
 done
 if twice=$(sed -n '/^  MCP_CONFIG_PATH/,/^---/s/^  \([A-Z_]*\):.*/\1/p' "$dir/all.yaml" | sort | uniq -d | grep .); then

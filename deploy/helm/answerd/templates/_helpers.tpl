@@ -42,3 +42,6 @@ told to end. ALLOWED_HOSTS: the Service's names, and those that kubectl port-for
 {{- if .Values.nats.enabled }}{{ $_ := set $settings "EVENTS_URL" (printf "nats://%s-nats:4222" $name) }}{{ end -}}
 {{- toYaml $settings -}}
 {{- end -}}
+
+{{- /* Where probes ask. With TLS_CERT_FILE the port has https and no http; Kubernetes does not check the certificate. */ -}}
+{{- define "answerd.probePort" -}}port: http{{ if .Values.settings.TLS_CERT_FILE }}, scheme: HTTPS{{ end }}{{- end -}}
