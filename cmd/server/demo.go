@@ -193,7 +193,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		return err
 	}
 	return serve(ctx, c, stderr, func(addr string) {
-		printIntroduction(stdout, addr, iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
+		printIntroduction(stdout, localAddr(addr), iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
 	})
 }
 

@@ -298,6 +298,15 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 	}
 }
 
+// An address that stands for all of the machine's is no address of a browser, and its brackets are a pattern of a shell.
+func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
+	t.Parallel()
+	p := spawnAnswerd(t, []string{"ADDR=:0", "AUTH_INSECURE_ALLOW_ANONYMOUS=true"}, "demo")
+	if line := p.waitForLine(t, "curl -N"); !strings.Contains(line, "http://localhost:") {
+		t.Errorf("got %s, want http://localhost", line)
+	}
+}
+
 // SIGTERM lets an open stream end in its own time.
 func TestSignalStartsTheDrain(t *testing.T) {
 	t.Parallel()
