@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -344,107 +343,6 @@ func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 				t.Errorf("error in another process %v, want %v", e, ErrConsent)
 			}
 		})
-	}
-}
-
-// TestSignOutReachesEveryProcess checks that nothing of a sign-in is left, here, in another process and
-// at the authorization server.
-func TestSignOutReachesEveryProcess(t *testing.T) {
-	a, _, another := newShared(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
-	a.signIn(userNamed("ann"))
-	b := another()
-	b.mustSend(userNamed("ann"), "ann hello")
-	refresh := a.storedGrantOf(userNamed("ann")).refresh.Reveal()
-	if had, err := b.SignOut(t.Context(), userNamed("bob")); had || err != nil {
-		t.Errorf("SignOut of another user = %v, %v, want false", had, err)
-	}
-	if had, err := b.SignOut(t.Context(), userNamed("ann")); !had || err != nil {
-		t.Fatalf("SignOut = %v, %v, want true", had, err)
-	}
-	if !slices.Equal(a.as.Revoked, []string{refresh}) {
-		t.Errorf("revoked %q, want %q", a.as.Revoked, refresh)
-	}
-	if e := b.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
-		t.Errorf("error after SignOut %v, want %v", e, ErrConsent)
-	}
-	a.ageGrant(userNamed("ann"))
-	sent := len(a.mcp.Sent)
-	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
-		t.Errorf("error in another process %v, want %v", e, ErrConsent)
-	}
-	for _, header := range a.mcp.Sent[sent:] {
-		if header != "" {
-			t.Errorf("another process sent %q after the sign-out, want no token", header)
-		}
-	}
-	if had, err := a.SignOut(t.Context(), userNamed("ann")); had || err != nil {
-		t.Errorf("a second SignOut = %v, %v, want false", had, err)
-	}
-	a.signIn(userNamed("ann"))
-	b.mustSend(userNamed("ann"), "ann hello")
-}
-
-// TestSignOutWinsAgainstARefresh signs out while a refresh is under way: what the refresh gives is not
-// stored, and not used.
-func TestSignOutWinsAgainstARefresh(t *testing.T) {
-	a, _, another := newShared(t, Config{}, nil)
-	a.signIn(userNamed("ann"))
-	b := another()
-	a.as.Revoke(false)
-	signedOut := make(chan error, 1)
-	a.as.Lock()
-	a.as.Fail = func(r oauthtest.Request) string {
-		if r.Grant == "refresh_token" {
-			_, err := b.SignOut(context.WithoutCancel(t.Context()), userNamed("ann"))
-			signedOut <- err
-		}
-		return ""
-	}
-	a.as.Unlock()
-	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
-		t.Errorf("error %v, want %v", e, ErrConsent)
-	}
-	if err := <-signedOut; err != nil {
-		t.Fatal(err)
-	}
-	if g := a.storedGrantOf(userNamed("ann")); g != nil {
-		t.Errorf("stored grant %v after the sign-out, want none", g)
-	}
-}
-
-// TestSignOutRevokesWhatARefreshGives signs out while a refresh is under way, at an authorization server that
-// rotates refresh tokens: the new one is revoked too, since the sign-out can only revoke the one before it.
-func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
-	a, _, another := newShared(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
-	a.signIn(userNamed("ann"))
-	b := another()
-	old := a.storedGrantOf(userNamed("ann")).refresh.Reveal()
-	a.as.Revoke(false)
-	signedOut := make(chan error, 1)
-	a.as.Lock()
-	a.as.Fail = func(r oauthtest.Request) string {
-		if r.Grant == "refresh_token" {
-			go func() {
-				_, err := b.SignOut(context.WithoutCancel(t.Context()), userNamed("ann"))
-				signedOut <- err
-			}()
-			for b.storedGrantOf(userNamed("ann")) != nil {
-				runtime.Gosched()
-			}
-		}
-		return ""
-	}
-	a.as.Unlock()
-	if e := a.mustFail(userNamed("ann")); !errors.Is(e, ErrConsent) {
-		t.Errorf("error %v, want %v", e, ErrConsent)
-	}
-	if err := <-signedOut; err != nil {
-		t.Fatal(err)
-	}
-	a.as.Lock()
-	defer a.as.Unlock()
-	if got := a.as.Revoked; len(got) != 2 || !slices.Contains(got, old) || got[0] == got[1] {
-		t.Errorf("revoked %q, want %q and the token that replaced it", got, old)
 	}
 }
 
