@@ -258,3 +258,28 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 	}
 	t.Logf("chart to first answer: %d ms", time.Since(begun).Milliseconds())
 }
+
+// The images with Node and Python are used like the one that they copy from: a new volume at /data can be written, a
+// platform may set PORT, which ADDR would hide, and the health check is the same.
+func TestImagesForChildProcessesBehaveLikeTheImage(t *testing.T) {
+	image, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := regexp.MustCompile(`(?m)^(ENV|EXPOSE|HEALTHCHECK|ENTRYPOINT) .*$`).FindAllString(string(image), -1)
+	for _, name := range []string{"node", "python"} {
+		file, err := os.ReadFile("../../deploy/docker/" + name + ".Dockerfile")
+		if err != nil {
+			t.Fatal(err)
+		}
+		user := regexp.MustCompile(`(?m)^USER (\w+)$`).FindStringSubmatch(string(file))[1]
+		for _, want := range append(wanted, "COPY --from=answerd --chown="+user+":"+user+" /data /data") {
+			if !strings.Contains(string(file), want+"\n") {
+				t.Errorf("%s: got\n%s\nwant %s", name, file, want)
+			}
+		}
+		if len(wanted) != 4 || strings.Contains(string(file), "ADDR=") {
+			t.Errorf("%s: got\n%s\nwant no ADDR, and %d lines of the image to compare, want 4", name, file, len(wanted))
+		}
+	}
+}

@@ -4,6 +4,10 @@ FROM python:3.13-slim-bookworm
 RUN pip install --no-cache-dir uv && useradd --create-home answerd
 COPY --from=answerd /answerd /answerd
 COPY --from=answerd /licences /licences
-ENV ADDR=0.0.0.0:8080
+# As in the image of answerd: a volume that its user can write, another PORT of a platform, and the probe.
+COPY --from=answerd --chown=answerd:answerd /data /data
+ENV PORT=8080
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/answerd", "health"]
 USER answerd
 ENTRYPOINT ["/answerd"]
