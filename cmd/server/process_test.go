@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -142,4 +144,26 @@ func (n *natsServer) start(t testing.TB) {
 func (n *natsServer) kill() {
 	_ = n.process.cmd.Process.Kill()
 	_ = n.process.cmd.Wait() // killed
+}
+
+// SIGHUP means that files are read again. Before they were read once, here because NATS does not answer yet, it
+// does not end the process either.
+func TestHangupWhileStartingEndsNothing(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0", "LLM_BASE_URL=http://127.0.0.1:9/v1", "EVENTS_URL=nats://" + silent.Addr().String()})
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p.signal(t, syscall.SIGHUP)
+	p.signal(t, syscall.SIGTERM)
+	if err := p.cmd.Wait(); err == nil || err.Error() != "exit status 1" {
+		t.Errorf("got %v, want exit status 1, of SIGTERM", err)
+	}
 }

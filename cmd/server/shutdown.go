@@ -32,6 +32,10 @@ type shutdownStages struct {
 func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	// SIGHUP makes parts read their files again (startFollowing). Before they are there and after they have
+	// ended, it must not end the process.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
 	rest, endRest := context.WithCancel(context.Background())
 	runs, endRuns := context.WithCancel(rest)
 	stages := []func(){func() {}, endRuns, endRest}
@@ -53,6 +57,7 @@ func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	}()
 	return shutdownStages{runs, rest}, func() {
 		signal.Stop(signals)
+		signal.Stop(hangups)
 		close(over)
 		<-done
 		endRest()
