@@ -131,11 +131,13 @@ func TestLoadConfigReadsSecretsFromFilesAndNeverPrintsThem(t *testing.T) {
 
 func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mcp.json")
-	if err := os.WriteFile(file, []byte(`{"mcpServers": {"crm": {"url": "https://crm.example", "bearerToken": "${MCP_CRM_TOKEN}"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"mcpServers": {"crm": {"url": "https://crm.example", "bearerToken": "${MCP_CRM_TOKEN}",
+		"headers": {"A": "${env:LLM_OF_CURSOR}", "B": "$AUTH_OF_GEMINI", "C": "${input:secret-of-code}"}}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", file,
 		"LLM_APIKEY", "canary", "MAX_TURN", "3", "TIMEOUT_", "9", "OTEL_SERVICENAME", "x", // misspelt
+		"LLM_OF_CURSOR", "canary", "AUTH_OF_GEMINI", "canary", "SECRET_OF_CODE", "canary", // in the forms of other hosts
 		"MCP_CRM_TOKEN", "canary", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "OCI_CLI_PROFILE", "x", // of others
 		"MCP_SERVICE_HOST", "10.0.0.1", "MCP_PORT_80_TCP_ADDR", "10.0.0.1", "MCP_PORT", "tcp://10.0.0.1:80", // by Kubernetes
 		"OPENAI_API_KEY", "canary", "HOME", "/root", "LLM_API_KEY_FILE", ""))

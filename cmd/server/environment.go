@@ -143,20 +143,34 @@ func editDistance(a, b string) int {
 // findWarnings returns warnings about settings that are probably a mistake, although the service
 // can start.
 func (c *config) findWarnings(environ environment) []*configError {
-	// ${NAME} in these files can use a variable of any name, so such a variable is not a mistake.
-	var files strings.Builder
-	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
-		if data, err := os.ReadFile(path); err == nil {
-			files.Write(data)
-		}
-	}
-	used := files.String()
-	out := environ.unknownSettings(func(name string) bool { return strings.Contains(used, "${"+name) })
+	used := c.variablesOfFiles()
+	out := environ.unknownSettings(func(name string) bool { return used[name] })
 	asksDefault := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
 	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && asksDefault {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
 	}
 	return out
+}
+
+// fileVariable matches a variable in mcp.json or MODELS_FILE: ${NAME}, and for mcp.json also the forms of other hosts,
+// ${input:ID} (1), ${env:NAME} and $NAME (2).
+var fileVariable = regexp.MustCompile(`\$\{input:([^}]*)\}|\$\{?(?:env:)?([A-Za-z_][A-Za-z0-9_]*)`)
+
+// notInVariable matches a character of an input's id that its variable has not.
+var notInVariable = regexp.MustCompile(`[^A-Z0-9]`)
+
+// variablesOfFiles returns the variables that mcp.json and MODELS_FILE use. They can have any name, so such a
+// variable is not a misspelled setting.
+func (c *config) variablesOfFiles() map[string]bool {
+	used := make(map[string]bool)
+	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
+		data, _ := os.ReadFile(path) // an error is reported where the file is needed
+		for _, m := range fileVariable.FindAllStringSubmatch(string(data), -1) {
+			used[m[2]] = true
+			used[notInVariable.ReplaceAllString(strings.ToUpper(m[1]), "_")] = true
+		}
+	}
+	return used
 }
 
 // logSettingWarnings logs the settings that are probably a mistake.
