@@ -11,11 +11,11 @@
 //		// another process was faster: load it again
 //	}
 //
-// A secret is encrypted with AES-256-GCM under the first key; all keys decrypt. To replace a key, put
-// the new one first in the file of every process, and remove the old one when no secret needs it any
-// more. The name of a secret is authenticated with it: someone who can write to the store cannot give
-// one user the secret of another. The store has the name as a hash only. Everything may be used
-// concurrently.
+// A secret is encrypted with AES-256-GCM under the first key; all keys decrypt. To replace a key, add
+// the new one to the file of every process, then make it the first one in all of them, and remove the old
+// one when no secret needs it any more. In one step, a process would get secrets that it cannot decrypt
+// yet. The name of a secret is authenticated with it: someone who can write to the store cannot give one
+// user the secret of another. The store has the name as a hash only. Everything may be used concurrently.
 package sealed
 
 import (
