@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"answerd/internal/agent/definition"
@@ -329,14 +330,19 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 	return err
 }
 
-// maxKeys bounds a JWK Set, in bytes.
-const maxKeys = 1 << 20
+// Bounds of a JWK Set and its request.
+const (
+	maxKeys     = 1 << 20 // bytes
+	keysTimeout = 10 * time.Second
+)
 
 // readKeys reads a JWK Set from a URL or a file.
 func readKeys(ctx context.Context, from string) ([]byte, error) {
 	if !strings.HasPrefix(from, "https://") && !strings.HasPrefix(from, "http://") {
 		return os.ReadFile(from)
 	}
+	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -188,5 +190,22 @@ func TestDebuggingPage(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "no difference") || !strings.Contains(string(out), "as it was signed: ") {
 		t.Errorf("the page's commands: %v\n%s\nwant no difference and a verified receipt", err, out)
+	}
+}
+
+// A job of CI must end although the service that has the keys does not answer.
+func TestVerifyDoesNotWaitForeverForKeys(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	dir := t.TempDir()
+	exported := file(t, dir, "run.json", "{}")
+	file(t, dir, "run.jws", "a.b.c")
+	err = run(t.Context(), []string{"verify", "-jwks", "http://" + silent.Addr().String(), exported}, nil, io.Discard, io.Discard)
+	if err == nil || !strings.HasPrefix(err.Error(), "the keys cannot be read: ") {
+		t.Errorf("got %v, want an error about the keys", err)
 	}
 }
