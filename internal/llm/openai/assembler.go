@@ -143,6 +143,9 @@ func (a *assembler) addCallPieces(pieces []callPiece) error {
 		if err := a.countBytes(len(piece.arguments) + len(piece.name) + len(piece.id)); err != nil {
 			return err
 		}
+		if a.calls.isRepetition(piece, i > 0) {
+			continue
+		}
 		// Two pieces of one chunk without an index belong to two calls.
 		call, err := a.calls.callFor(piece, i > 0)
 		if err != nil {
@@ -165,6 +168,9 @@ func (a *assembler) addCallPiece(call *partialCall, piece callPiece) error {
 	}
 	call.addNameAndID(piece)
 	call.extensions.addMembers(piece.members)
+	if len(call.arguments) == 0 {
+		piece.arguments = withoutRepetition(piece.arguments)
+	}
 	switch {
 	case piece.arguments == "":
 		return nil

@@ -3,6 +3,7 @@ package openai
 import (
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -135,6 +136,38 @@ func (s *callSet) findCall(piece callPiece, later bool) *partialCall {
 		return nil
 	}
 	return last
+}
+
+// isRepetition reports whether a piece is a complete call once more, or all of its arguments. Some gateways send a call
+// in pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
+// (https://github.com/mudler/LocalAI/issues/9722). Arguments that are complete cannot be continued, so a piece without
+// a name that is equal to all of them is nothing else. Of pieces with a name, the id tells: the same call with the
+// same id must not be made twice.
+func (s *callSet) isRepetition(piece callPiece, later bool) bool {
+	if piece.name == "" {
+		call := s.findCall(piece, later)
+		return call != nil && call.scan.Closed() && string(call.arguments) == piece.arguments
+	}
+	return piece.id != "" && slices.ContainsFunc(s.list, func(c *partialCall) bool {
+		return c.upstreamID == piece.id && c.name == piece.name && c.scan.Closed() && string(c.arguments) == piece.arguments
+	})
+}
+
+// withoutRepetition returns the first arguments of a call as they are, or once if they are the same object several
+// times, as some gateways send them (https://github.com/Soju06/codex-lb/issues/284).
+func withoutRepetition(arguments string) string {
+	var scan llm.ArgumentScanner
+	for i := range len(arguments) {
+		if !scan.Next(arguments[i]) {
+			continue
+		}
+		object := arguments[:i+1]
+		if n := len(arguments) / len(object); n > 1 && strings.Repeat(object, n) == arguments {
+			return object
+		}
+		break
+	}
+	return arguments
 }
 
 // maxCallID bounds the id of a call in bytes; each event and log line of the call repeats it. Some

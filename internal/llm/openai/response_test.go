@@ -124,6 +124,27 @@ var shapes = map[string]struct {
 		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}},{"index":1,"id":"b","function":{"name":"g","arguments":null}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `start 1 b g`, `call 0 a f `, `call 1 b g `, `finish stop m-1`),
 	},
+	"calls: the whole call once more at the end": {
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\""}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":":1}"}}]}`),
+			deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\":1}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 a f`, `args 0 {"a"`, `args 0 :1}`, `call 0 a f {"a":1}`, `finish stop m-1`),
+	},
+	"calls: the arguments once more at the end": {
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\":1}"}}]}`), deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{\"a\":1}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 a f`, `args 0 {"a":1}`, `call 0 a f {"a":1}`, `finish stop m-1`),
+	},
+	"calls: the arguments twice in one piece": {
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\":1}{\"a\":1}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 a f`, `args 0 {"a":1}`, `call 0 a f {"a":1}`, `finish stop m-1`),
+	},
+	"calls: one call under two indexes": {
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\":1}"}}]}`), deltaChunk(`{"tool_calls":[{"index":1,"id":"a","function":{"name":"f","arguments":"{\"a\":1}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 a f`, `args 0 {"a":1}`, `call 0 a f {"a":1}`, `finish stop m-1`),
+	},
+	"calls: two calls that are equal": {
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\":1}"}},{"index":1,"id":"b","function":{"name":"f","arguments":"{\"a\":1}"}}]}`), stopChunk),
+		llmtest.Lines(`start 0 a f`, `args 0 {"a":1}`, `start 1 b f`, `args 1 {"a":1}`, `call 0 a f {"a":1}`, `call 1 b f {"a":1}`, `finish stop m-1`),
+	},
 	"calls: arguments as an object": {
 		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"a": 1}}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {"a": 1}`, `call 0 a f {"a": 1}`, `finish stop m-1`),
