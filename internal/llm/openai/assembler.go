@@ -65,9 +65,7 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 	if name := c.model; len(name) > 2 && string(name[1:len(name)-1]) != a.model {
 		a.model = c.scan.unquoteString(name)
 	}
-	if c.usage != nil {
-		a.usage = c.usage
-	}
+	a.addUsage(c.usage)
 	for i := range c.choices {
 		if c.choices[i].index != 0 {
 			continue // we ask for one answer
@@ -77,6 +75,14 @@ func (a *assembler) decodeChunk(data []byte, isError bool) error {
 		}
 	}
 	return nil
+}
+
+// addUsage keeps the latest usage, nil if a chunk has none. Zeros do not replace tokens: some gateways send a usage
+// with every chunk that is empty but in one of them.
+func (a *assembler) addUsage(usage *llm.Usage) {
+	if usage != nil && (a.usage == nil || *usage != llm.Usage{}) {
+		a.usage = usage
+	}
 }
 
 // addChoice emits the first, and only, choice of a chunk. It reads finish_reason after the
@@ -90,8 +96,8 @@ func (a *assembler) addChoice(choice *deltaChoice) error {
 	if err := a.addDelta(said); err != nil {
 		return err
 	}
-	if choice.usage != nil && a.chunk.usage == nil {
-		a.usage = choice.usage
+	if a.chunk.usage == nil {
+		a.addUsage(choice.usage)
 	}
 	if choice.error != nil {
 		return streamError(choice.error)

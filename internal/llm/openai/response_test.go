@@ -145,6 +145,10 @@ var shapes = map[string]struct {
 		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"a\":1}"}},{"index":1,"id":"b","function":{"name":"f","arguments":"{\"a\":1}"}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {"a":1}`, `start 1 b f`, `args 1 {"a":1}`, `call 0 a f {"a":1}`, `call 1 b f {"a":1}`, `finish stop m-1`),
 	},
+	"usage: zeros behind the tokens": {
+		eventStream(textChunk("a"), stopChunk, usageChunk, `{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}`, "[DONE]"),
+		llmtest.Lines(`text "a"`, `usage 3 2 5`, `finish stop m-1`),
+	},
 	"calls: arguments as an object": {
 		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"a": 1}}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {"a": 1}`, `call 0 a f {"a": 1}`, `finish stop m-1`),
