@@ -42,7 +42,8 @@ type Search struct {
 
 	catalog    *Catalog
 	maxTokens  int64    // that the offered tools may take of the model's window; 0 means no limit
-	foundNames []string // the last found names are at the end
+	foundNames []string // in the order in which they were found first, which Shown keeps
+	recent     []string // the same names; those that were found or called last are at the end
 }
 
 // Search returns nil if the model is offered all tools of a catalog, because they are few. windowTokens is the size
@@ -114,20 +115,29 @@ func (s *Search) Shown() []llm.Tool {
 func (s *Search) Offer(names ...string) bool {
 	before := len(s.foundNames)
 	for _, name := range names {
-		if s.catalog.ByName[name].Name != "" && !slices.Contains(s.foundNames, name) {
+		if s.catalog.ByName[name].Name == "" {
+			continue
+		}
+		if i := slices.Index(s.recent, name); i >= 0 {
+			s.recent = slices.Delete(s.recent, i, i+1)
+		} else {
 			s.foundNames = append(s.foundNames, name)
 		}
+		s.recent = append(s.recent, name)
 	}
 	changed := len(s.foundNames) > before
 	s.dropOldest()
 	return changed
 }
 
-// dropOldest keeps the found tools within their limits. The latest one always stays.
+// dropOldest keeps the found tools within their limits. It drops those that were neither found nor called for the
+// longest time: the model was just told that it can call what it found, also what it had found before. The latest
+// one always stays.
 func (s *Search) dropOldest() {
-	s.foundNames = s.foundNames[max(0, len(s.foundNames)-maxShownTools):]
-	for s.maxTokens > 0 && len(s.foundNames) > 1 && window.ToolTokens(s.Shown()) > s.maxTokens {
-		s.foundNames = s.foundNames[1:]
+	for len(s.recent) > 1 && (len(s.recent) > maxShownTools || s.maxTokens > 0 && window.ToolTokens(s.Shown()) > s.maxTokens) {
+		oldest := s.recent[0]
+		s.recent = s.recent[1:]
+		s.foundNames = slices.DeleteFunc(s.foundNames, func(name string) bool { return name == oldest })
 	}
 }
 
