@@ -111,6 +111,7 @@ type Slot struct {
 
 	gate   *Gate
 	caller string
+	token  bool // one of the caller's tokens was spent for it
 	left   bool
 }
 
@@ -149,7 +150,7 @@ func (g *Gate) Acquire(ctx context.Context, name string, request int64) (*Slot, 
 // newSlot returns a slot that was taken, with its memory. Others may have taken the memory since it
 // was looked at; then the slot is free again.
 func (g *Gate) newSlot(name string, request int64) (*Slot, error) {
-	p := &Slot{gate: g, caller: name}
+	p := &Slot{gate: g, caller: name, token: true}
 	enough := false
 	p.Memory, enough = g.Memory.reserve(request, false)
 	if !enough {
@@ -177,7 +178,8 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 	case short:
 		return nil, newRefusal(ErrMemory, memoryWait)
 	case g.active < g.Max && g.queue.n == 0:
-		g.admitNowLocked(caller, now)
+		g.spendTokenLocked(caller)
+		g.countActiveLocked(caller, now)
 		return nil, nil
 	}
 	position, longest := g.queue.positionOf(name, caller.waiting+1), maxWait
@@ -204,7 +206,8 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 }
 
 // AcquireOverLimit takes a slot whatever the limits say, for a run that was admitted by another
-// process and has to go on, and whose request holds that many bytes.
+// process and has to go on, or that an admitted run asks for, and whose request holds that many bytes.
+// The caller has not started it, so it does not count for the rate.
 func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -213,7 +216,7 @@ func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
 	if c == nil {
 		c = g.addCallerLocked(name, now)
 	}
-	g.admitNowLocked(c, now)
+	g.countActiveLocked(c, now)
 	reserved, _ := g.Memory.reserve(request, true)
 	return &Slot{Memory: reserved, gate: g, caller: name}
 }
@@ -264,7 +267,7 @@ func (p *Slot) free(began bool) {
 	gate.active--
 	if c := gate.callers[p.caller]; c != nil {
 		c.active--
-		if !began && gate.Rate.N > 0 {
+		if !began && p.token && gate.Rate.N > 0 {
 			c.tokens++
 		}
 		gate.forgetIdleLocked(p.caller, c, now)

@@ -271,6 +271,19 @@ func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 	})
 }
 
+// A run that goes on after its person has answered, or that another run asks for, is not started by the caller.
+func TestAcquireOverLimitDoesNotCountForTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := admission.New(admission.Limits{Max: 9, Rate: admission.Rate{N: 2, Per: time.Hour}})
+		enter(t, g, "a").Release()
+		g.AcquireOverLimit("a", 0).Release()
+		g.AcquireOverLimit("a", 0).Discard()
+		enter(t, g, "a").Release()
+		_, err := g.Acquire(t.Context(), "a", 0)
+		refused(t, err, admission.ErrTooFast)
+	})
+}
+
 func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})

@@ -47,12 +47,6 @@ func (g *Gate) spendTokenLocked(c *callerState) {
 	}
 }
 
-// admitNowLocked counts a run that did not wait in the queue, where its token was spent already.
-func (g *Gate) admitNowLocked(c *callerState, now time.Time) {
-	g.spendTokenLocked(c)
-	g.countActiveLocked(c, now)
-}
-
 func (g *Gate) countActiveLocked(c *callerState, now time.Time) {
 	c.active++
 	g.active++
