@@ -138,7 +138,12 @@ func (c *Clock) setLimitLocked(seconds float64, out *event.Writer) {
 	}
 	c.milestones = append(c.milestones, []milestone{
 		{max(near, limit-maxReserve), func() { endTools(ErrToolTimeUsed) }},
-		{limit, func() { report(limit); c.end(ErrTimeUsed) }},
+		{limit, func() {
+			if c.reported < 100 {
+				report(limit)
+			}
+			c.end(ErrTimeUsed)
+		}},
 	}...)
 	c.startTimerLocked()
 }

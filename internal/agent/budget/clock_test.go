@@ -46,6 +46,29 @@ func TestClockPausesUntilEveryPauseIsResumed(t *testing.T) {
 	})
 }
 
+// A process reported the end of the time, and died before the run ended.
+func TestClockReportsNoLevelTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := memory.New(memory.Options{})
+		if err := log.Create(t.Context(), event.Run{ID: "r"}); err != nil {
+			t.Fatal(err)
+		}
+		out := event.NewWriter(log, "r")
+		if err := out.Append(t.Context(), event.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		var c Clock
+		c.Restore(10*time.Second, 100)
+		ctx := c.Start(t.Context(), 10, out, unguarded)
+		defer c.Stop()
+		<-ctx.Done()
+		page, err := log.After(t.Context(), "r", 1)
+		if err != nil || len(page.Events) != 0 {
+			t.Errorf("got %d events and the error %v after the start, want none", len(page.Events), err)
+		}
+	})
+}
+
 func TestClockReachesNothingAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Clock
