@@ -185,7 +185,8 @@ func (s *modelStream) finishCut(ctx context.Context) error {
 		slog.String("run_id", s.run.ID), slog.Int("step", s.step), slog.Int64("tokens", s.output.Tokens()), help.CutAnswer.Attr())
 	s.finish = "length"
 	if !s.usageSeen {
-		s.countUsage(ctx, llm.Usage{Input: s.lastPrompt, Output: s.output.Tokens(), Total: s.lastPrompt + s.output.Tokens()})
+		prompt := s.window.PromptTokens()
+		s.countUsage(ctx, llm.Usage{Input: prompt, Output: s.output.Tokens(), Total: prompt + s.output.Tokens()})
 	}
 	for index, arguments := range s.unparsed {
 		c := s.byIndex[index]

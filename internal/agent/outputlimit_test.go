@@ -131,6 +131,17 @@ func TestOutputLoopEndsWithLength(t *testing.T) {
 	}
 }
 
+// The endpoint has not reported the tokens of an answer that is cut, and charges for its prompt too.
+func TestUsageOfACutAnswerHasItsPrompt(t *testing.T) {
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return streamed("content", words(3000, 10)) }, func(o *agent.Options) { o.MaxOutputTokens = 100 })
+	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("What is the weather in Rome? ", 100)}).ID)
+	used := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.Usage
+	// The question has about 800 tokens.
+	if used.InputTokens < 400 || used.OutputTokens < 100 || used.TotalTokens != used.InputTokens+used.OutputTokens {
+		t.Errorf("got the usage %+v, want the tokens of the prompt and of the answer", used)
+	}
+}
+
 // Criterion: the smallest of the run's remaining budget, the operator's limit and the model's is
 // sent with each request.
 func TestSmallestOutputLimitIsSent(t *testing.T) {
