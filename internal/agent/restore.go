@@ -12,6 +12,7 @@ import (
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/event"
 	"answerd/internal/llm"
+	"answerd/internal/mcp"
 	"answerd/internal/mcp/content"
 )
 
@@ -139,9 +140,10 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 			l.budget.RestoreChild(*known.Spent)
 		}
 		if known.End != nil || known.Sent || known.HasChild() {
-			// Every call that was sent was charged. The search tool is executed here, so its
-			// call is never sent.
-			l.budget.RestoreCall(i, known.Sent || known.HasChild() || isSearch && succeeded)
+			// Every call that was sent was charged. The agent's own tools are executed here, so their
+			// calls are never sent. They check their arguments themselves, after the call is charged.
+			checked := (isSearch || l.isAsk(c.Tool)) && failed.Kind == string(mcp.InvalidArguments) && c.args != nil
+			l.budget.RestoreCall(i, known.Sent || known.HasChild() || isSearch && succeeded || checked)
 		}
 		if known.End == nil {
 			remaining = append(remaining, c)

@@ -17,6 +17,7 @@ import (
 	"answerd/internal/agent/agenttest"
 	"answerd/internal/agent/prompt"
 	"answerd/internal/event"
+	"answerd/internal/event/memory"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/llm/texttool"
 	"answerd/internal/mcp"
@@ -348,6 +349,33 @@ func BenchmarkRunAmongManyTools(b *testing.B) {
 				}
 				b.ReportMetric(float64(bytes), "toolbytes/run")
 			})
+		}
+	}
+}
+
+// A search with arguments that cannot be used counts for the budget of calls, also in the process that takes the run
+// over.
+func TestFailedSearchCountsAfterATakeover(t *testing.T) {
+	tools, origin := manyTools(t, 30), &recordingLog{Log: memory.New(memory.Options{})}
+	start := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, answersInTurn(
+			llmtest.Calls(llmtest.Call{ID: "s", Name: "search_tools", Args: `{"wish":"file an invoice"}`}),
+			llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
+			llmtest.Says("Filed."),
+		), func(o *agent.Options) {
+			o.Log, o.Durable, o.Tools, o.ToolSearch, o.Budget = log, true, tools, agent.ToolSearch{MinTools: 5}, agent.Budget{ToolCalls: 2}
+		})
+	}
+	first := start(origin)
+	run := first.StartRun(t, agent.Request{Background: true})
+	want := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)).FinishReason
+	if want != "budget_exceeded" {
+		t.Fatalf("the first process ended the run with %s, want budget_exceeded", want)
+	}
+	for n, operation := range origin.history() {
+		end := agenttest.TerminalEvent[event.FinalAnswer](t, start(origin.diedAfter(t, run, n)).Events(t, run.ID))
+		if got := end.FinishReason; got != want {
+			t.Errorf("died before %s: ended with %s, want %s", operation.what, got, want)
 		}
 	}
 }
