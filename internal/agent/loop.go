@@ -121,6 +121,9 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	return err
 }
 
+// callerLimitPrefix precedes the name of a caller's limit in the event budget.
+const callerLimitPrefix = "caller_"
+
 // spendTokens counts the tokens that a turn used according to the provider.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)
@@ -130,7 +133,7 @@ func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	}
 	if spent := l.callerSpent.Load(); spent != nil && !l.callerTold {
 		l.callerTold = true
-		return l.run.out.Append(ctx, event.Budget{Limit: "caller_" + spent.Limit.Name, Used: spent.Used, Max: spent.Limit.Max})
+		return l.run.out.Append(ctx, event.Budget{Limit: callerLimitPrefix + spent.Limit.Name, Used: spent.Used, Max: spent.Limit.Max})
 	}
 	return nil
 }

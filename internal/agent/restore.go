@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"answerd/internal/agent/replay"
 	"answerd/internal/agent/toolsearch"
+	"answerd/internal/agent/usage"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -39,6 +41,12 @@ func (l *loop) restoreLoop() {
 	}
 	l.trimReported = s.Reported["context_tokens"] > 0
 	l.budget.Restore(s.Reported, s.Raised)
+	for limit := range s.Reported {
+		if strings.HasPrefix(limit, callerLimitPrefix) { // it was reported because it was used up
+			l.callerTold = true
+			l.callerSpent.Store(&usage.SpentError{})
+		}
+	}
 }
 
 // restoreStep replaces a model turn that is already in the log.

@@ -243,3 +243,33 @@ func TestRunSumsUpWhenTheBudgetOfItsCallerEnds(t *testing.T) {
 		t.Errorf("Start of another caller = %v, want no error", err)
 	}
 }
+
+// A process dies after the budget of the caller has ended. The next one ends the run in the same way, and does not tell
+// of the budget again, although a new period may have begun.
+func TestRunSumsUpAfterATakeoverWhenTheBudgetOfItsCallerEnded(t *testing.T) {
+	limits, err := usage.ParseLimits("total_tokens=20/24h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
+	start := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.Log, o.Durable, o.CallerBudgets = log, true, limits })
+	}
+	first := start(origin)
+	run := first.StartRun(t, agent.Request{Background: true})
+	want := told(first.Events(t, run.ID))
+	isTold := false
+	for n, operation := range origin.history() {
+		if isTold {
+			events := start(origin.diedAfter(t, run, n)).Events(t, run.ID)
+			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
+			if got := told(events); got != want || end.FinishReason != "budget_exceeded" || end.Metadata.Steps != 3 {
+				t.Errorf("died before %s: budget events %q and %s after %d steps, want %q and budget_exceeded after 3", operation.what, got, end.FinishReason, end.Metadata.Steps, want)
+			}
+		}
+		isTold = isTold || operation.what == "budget"
+	}
+	if !isTold {
+		t.Error("no budget event, want one")
+	}
+}
