@@ -292,6 +292,9 @@ func (a *assembler) finishAnswer(cause error) error {
 	if err := a.sendEmptyArguments(); err != nil {
 		return err
 	}
+	if err := a.markCutCall(); err != nil {
+		return err
+	}
 	// Calls without arguments have not been announced yet.
 	if n := a.calls.count(); n > 0 {
 		if err := a.announceCall(a.calls.list[n-1]); err != nil {
@@ -314,6 +317,17 @@ func (a *assembler) finishAnswer(cause error) error {
 		}
 	}
 	return a.sendPart(llm.Finish{Reason: a.reason, Model: a.model})
+}
+
+// markCutCall opens the arguments of the last call if the model reached its limit of tokens before it wrote them.
+// Without arguments the call would be made, although nobody knows what the model was about to write. An object that
+// is not closed fails as any other cut call does.
+func (a *assembler) markCutCall() error {
+	n := a.calls.count()
+	if a.reason != "length" || n == 0 || len(a.calls.list[n-1].arguments) > 0 {
+		return nil
+	}
+	return a.addCallPiece(a.calls.list[n-1], callPiece{arguments: "{"})
 }
 
 // extensions returns the members to send back with this answer, or nil if it has none or more

@@ -149,6 +149,11 @@ var shapes = map[string]struct {
 		eventStream(textChunk("a"), stopChunk, usageChunk, `{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}`, "[DONE]"),
 		llmtest.Lines(`text "a"`, `usage 3 2 5`, `finish stop m-1`),
 	},
+	"calls: cut before the arguments": {
+		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":""}}]}`), deltaChunk(`{"tool_calls":[{"index":1,"id":"b","function":{"name":"g","arguments":""}}]}`),
+			`{"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}`),
+		llmtest.Lines(`start 0 a f`, `start 1 b g`, `args 1 {`, `call 0 a f `, `call 1 b g {`, `finish length m-1`),
+	},
 	"calls: arguments as an object": {
 		eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":{"a": 1}}}]}`), stopChunk),
 		llmtest.Lines(`start 0 a f`, `args 0 {"a": 1}`, `call 0 a f {"a": 1}`, `finish stop m-1`),
