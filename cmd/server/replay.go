@@ -313,7 +313,7 @@ func verifyCommand(ctx context.Context, args []string, _ environment, stdout, _ 
 	if err != nil {
 		return &usageError{"the receipt cannot be read: " + err.Error()}
 	}
-	set, err := readKeys(ctx, *jwks)
+	set, err := readKeys(ctx, http.DefaultTransport, *jwks)
 	if err != nil {
 		return &usageError{"the keys cannot be read: " + err.Error()}
 	}
@@ -337,17 +337,15 @@ const (
 )
 
 // readKeys reads a JWK Set from a URL or a file.
-func readKeys(ctx context.Context, from string) ([]byte, error) {
+func readKeys(ctx context.Context, transport http.RoundTripper, from string) ([]byte, error) {
 	if !strings.HasPrefix(from, "https://") && !strings.HasPrefix(from, "http://") {
 		return os.ReadFile(from)
 	}
-	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := (&http.Client{Transport: transport, Timeout: keysTimeout}).Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,9 +15,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"answerd/internal/auth/authtest"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -196,16 +197,14 @@ func TestDebuggingPage(t *testing.T) {
 // A job of CI must end although the service that has the keys does not answer.
 func TestVerifyDoesNotWaitForeverForKeys(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	dir := t.TempDir()
-	exported := file(t, dir, "run.json", "{}")
-	file(t, dir, "run.jws", "a.b.c")
-	err = run(t.Context(), []string{"verify", "-jwks", "http://" + silent.Addr().String(), exported}, nil, io.Discard, io.Discard)
-	if err == nil || !strings.HasPrefix(err.Error(), "the keys cannot be read: ") {
-		t.Errorf("got %v, want an error about the keys", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		silent := authtest.RoundTripFunc(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+		begin := time.Now()
+		if _, err := readKeys(t.Context(), silent, "https://answerd.example/.well-known/jwks.json"); err == nil || time.Since(begin) != keysTimeout {
+			t.Errorf("readKeys = %v after %s, want an error after %s", err, time.Since(begin), keysTimeout)
+		}
+	})
 }
