@@ -2,7 +2,11 @@ package jetstream_test
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"answerd/internal/event"
 	"answerd/internal/event/eventtest"
@@ -34,4 +38,33 @@ func TestAppendGoesOnAfterALongOutage(t *testing.T) {
 	if all, err := readUntil(t.Context(), log, "run_a", nil); err != nil || len(all) != 3 {
 		t.Errorf("the run has %d events, %v, want 3", len(all), err)
 	}
+}
+
+// A server refuses messages while too many wait to be stored, as when its disk is slow. An append must try again.
+func TestAppendGoesOnWhileTheServerRefusesMessages(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), StreamMaxBufferedMsgs: 1,
+	})
+	log := openLog(t, jetstream.Options{URL: s.ClientURL(), Lease: lease})
+	var runs sync.WaitGroup
+	for i := range 16 {
+		runs.Go(func() {
+			id := fmt.Sprintf("run_%d", i)
+			err := log.Create(t.Context(), event.Run{ID: id, Created: log.Now()})
+			if err == nil {
+				_, err = log.Append(t.Context(), id, event.Start{Question: "?"})
+			}
+			if err == nil {
+				_, err = log.CreateJob(t.Context(), id, nil)
+			}
+			for step := 0; err == nil && step < 20; step++ {
+				_, err = log.Append(t.Context(), id, event.StepStart{Step: step})
+			}
+			if err != nil {
+				t.Errorf("run %d got %v, want no error", i, err)
+			}
+		})
+	}
+	runs.Wait()
 }

@@ -274,13 +274,14 @@ func isAccountFull(err error) bool {
 	return errors.As(err, &api) && (api.ErrorCode == accountFullCode || api.ErrorCode == serverFullCode || api.ErrorCode == storageFullCode)
 }
 
-// isPermanent reports whether a server would refuse a message again if it were repeated.
+// isPermanent reports whether a server would refuse a message again if it were repeated. It takes a message later that it
+// refuses with 408 or 429: 429 means that too many messages wait to be stored (nats-server 2.15, JSStreamTooManyRequests).
 func isPermanent(err error) bool {
 	if errors.Is(err, nats.ErrMaxPayload) || isDuplicate(err) {
 		return true
 	}
 	var api *js.APIError
-	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408 && !isFull(err)
+	return errors.As(err, &api) && api.Code >= 400 && api.Code < 500 && api.Code != 408 && api.Code != 429 && !isFull(err)
 }
 
 // createError returns the error of Create for an error of publishAfter.
