@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -93,5 +94,29 @@ func TestStandInsAreWrittenInTheDialect(t *testing.T) {
 	got := last.Messages[len(last.Messages)-3].Content
 	if !strings.HasPrefix(got, "TOOL RESULT: echo\n[The result of echo (call ") || !strings.Contains(got, "/runs/"+run.ID+"/results/") {
 		t.Errorf(`got %.200s, want got starting with "TOOL RESULT: echo\n[The result of echo (call ", got containing %q`, got, "/runs/"+run.ID+"/results/")
+	}
+}
+
+// Templates of models without tool calling, such as Gemma's, refuse a conversation whose roles do not alternate. What the
+// agent says itself comes after results, which are messages of the user there.
+func TestRolesAlternateInTextMode(t *testing.T) {
+	call, schema := "TOOL: echo\nPARAMETERS: {\"text\": \"x\"}", json.RawMessage(sumSchema)
+	for name, c := range map[string]struct {
+		answers []string
+		request agent.Request
+	}{
+		"the summary of a limit":              {[]string{call, "Done."}, agent.Request{MaxTurns: 1}},
+		"a summary that violates its schema":  {[]string{call, "Done.", `{"sum":3}`}, agent.Request{MaxTurns: 1, OutputSchema: schema}},
+		"a question after one without answer": {[]string{"Done."}, agent.Request{History: []agent.Message{{Role: "user", Content: "Is it?"}}}},
+	} {
+		h := agenttest.NewFixture(t, inTurns(c.answers...), inText)
+		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, c.request).ID))
+		for n, r := range h.Model.Requests() {
+			for i, m := range r.Messages[1:] {
+				if want := []string{"user", "assistant"}[i%2]; m.Role != want {
+					t.Errorf("%s: message %d of request %d is of the %s, want %s", name, i+1, n, m.Role, want)
+				}
+			}
+		}
 	}
 }

@@ -60,13 +60,13 @@ func addInstructions(messages []llm.Message, request llm.Request) []llm.Message 
 }
 
 // historyAsText turns calls and their results into text, because a model without tool calling,
-// and its chat template, understand only text. It joins consecutive results into one message:
-// many such templates require that roles alternate.
+// and its chat template, understand only text. It joins consecutive messages of the user, of which the results are
+// some, into one message: many such templates require that roles alternate.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object
 	explanations := make(map[string]string) // of near misses, by call id
-	for i, message := range messages {
+	for _, message := range messages {
 		for _, c := range message.Calls {
 			malformed[c.ID] = c.Arguments != "" && !isObject(c.Arguments)
 			if isNearMiss(c, message.Text) {
@@ -76,19 +76,23 @@ func historyAsText(messages []llm.Message) []llm.Message {
 		if message.Failed && malformed[message.CallID] {
 			message.Text = cmp.Or(explanations[message.CallID], message.Text) + "\n" + reminder
 		}
+		asText := llm.Message{Role: message.Role, Text: message.Text, Media: message.Media}
 		switch {
-		case message.Role == llm.ToolRole && i > 0 && messages[i-1].Role == llm.ToolRole:
-			last := &out[len(out)-1]
-			last.Text += "\n\n" + resultText(message)
-			last.Media = append(last.Media, message.Media...)
 		case message.Role == llm.ToolRole:
-			// Clone the media, since more may be appended to them.
-			out = append(out, llm.Message{Role: llm.User, Text: resultText(message), Media: slices.Clone(message.Media)})
+			asText.Role, asText.Text = llm.User, resultText(message)
 		case len(message.Calls) > 0:
-			out = append(out, llm.Message{Role: message.Role, Text: callsText(message)})
-		default:
-			out = append(out, llm.Message{Role: message.Role, Text: message.Text, Media: message.Media})
+			asText.Text, asText.Media = callsText(message), nil
 		}
+		if n := len(out); n > 0 && asText.Role == llm.User && out[n-1].Role == llm.User {
+			last := &out[n-1]
+			if last.Text != "" && asText.Text != "" {
+				last.Text += "\n\n"
+			}
+			last.Text += asText.Text
+			last.Media = slices.Concat(last.Media, asText.Media)
+			continue
+		}
+		out = append(out, asText)
 	}
 	return out
 }
