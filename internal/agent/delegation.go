@@ -46,11 +46,6 @@ const (
 	maxProgress    = 500 // bytes of the message of a tool_progress event
 )
 
-// isAsk reports whether a tool with that name asks another agent.
-func (l *loop) isAsk(name string) bool {
-	return slices.ContainsFunc(l.askTools, func(t askTool) bool { return t.Name == name })
-}
-
 // prepareAsk makes exec a call that asks another agent, if its tool does that.
 func (l *loop) prepareAsk(exec *toolExecution) {
 	for _, t := range l.askTools {

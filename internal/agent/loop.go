@@ -121,9 +121,6 @@ func (l *loop) prepareRun(ctx context.Context) (err error) {
 	return err
 }
 
-// callerLimitPrefix precedes the name of a caller's limit in the event budget.
-const callerLimitPrefix = "caller_"
-
 // spendTokens counts the tokens that a turn used according to the provider.
 func (l *loop) spendTokens(ctx context.Context, reply modelReply) error {
 	l.window.Observe(reply.usage)

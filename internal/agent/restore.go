@@ -28,6 +28,9 @@ import (
 // run continues with what is really left. They are not counted again for the caller or in metrics, because the
 // process that spent them did that (countModelCall).
 
+// callerLimitPrefix precedes the name of a caller's limit in the event budget.
+const callerLimitPrefix = "caller_"
+
 // restoreLoop sets the loop's initial state: the ids and parts that the run has used, and what
 // its readers already know.
 func (l *loop) restoreLoop() {
