@@ -422,17 +422,24 @@ func (a *Agent) checkToolsAvailable(ctx context.Context, caller auth.Identity, r
 	}
 	tools := request.filterTools(a.ToolsFor(ctx, caller)) // waits for servers that are being connected
 	down := a.unavailableServers(caller, request, true)
-	if len(down) == 0 || request.hasAvailableTool(tools, down) {
+	var asks []askTool
+	if len(request.Servers) == 0 { // otherwise it means the tools of these servers
+		asks = a.askTools(caller, request)
+	}
+	if len(down) == 0 || request.hasAvailableTool(tools, down, asks) {
 		return nil
 	}
 	// The tools of a server that was never listed are not known: the question may mean any of them.
 	return &ToolsUnavailableError{Servers: down}
 }
 
-// hasAvailableTool reports whether the model can call a tool of a server that is not down, or a tool of the caller if
-// the model must call one. With ForcedTool only the tool with that name counts.
-func (r Request) hasAvailableTool(tools []catalog.Tool, down []string) bool {
+// hasAvailableTool reports whether the model can call a tool of a server that is not down, one of asks, which ask other
+// agents, or a tool of the caller if the model must call one. With ForcedTool only the tool with that name counts.
+func (r Request) hasAvailableTool(tools []catalog.Tool, down []string, asks []askTool) bool {
 	mayBeMeant := func(name string) bool { return r.ForcedTool == "" || name == r.ForcedTool }
+	if slices.ContainsFunc(asks, func(t askTool) bool { return mayBeMeant(t.Name) }) {
+		return true
+	}
 	if slices.ContainsFunc(tools, func(t catalog.Tool) bool { return !slices.Contains(down, t.Server) && mayBeMeant(t.Name) }) {
 		return true
 	}
