@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -376,6 +377,26 @@ func TestFailedSearchCountsAfterATakeover(t *testing.T) {
 		end := agenttest.TerminalEvent[event.FinalAnswer](t, start(origin.diedAfter(t, run, n)).Events(t, run.ID))
 		if got := end.FinishReason; got != want {
 			t.Errorf("died before %s: ended with %s, want %s", operation.what, got, want)
+		}
+	}
+}
+
+// A model invents the search, although it is offered all tools. It is offered them after a takeover too.
+func TestInventedSearchStartsNoneAfterATakeover(t *testing.T) {
+	origin := &recordingLog{Log: memory.New(memory.Options{})}
+	start := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, answersInTurn(llmtest.Calls(wish("add")), llmtest.Says("Done.")), func(o *agent.Options) { o.Log, o.Durable = log, true })
+	}
+	first := start(origin)
+	run := first.StartRun(t, agent.Request{Background: true})
+	first.Events(t, run.ID)
+	want := offered(first.Model.Requests()[1])
+	for _, last := range []string{"tool_call", "tool_error"} {
+		n := slices.IndexFunc(origin.history(), func(o operation) bool { return o.what == last })
+		h := start(origin.diedAfter(t, run, n+1))
+		h.Events(t, run.ID)
+		if got := offered(h.Model.Requests()[0]); got != want {
+			t.Errorf("died after %s: the second process offers %s, want %s", last, got, want)
 		}
 	}
 }

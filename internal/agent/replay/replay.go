@@ -46,14 +46,22 @@ type State struct {
 	Ending bool
 }
 
-// HasCallOf reports whether the run has called the tool with that name. s may be nil.
+// HasCallOf reports whether the run has called the tool with that name, and had such a tool. Calls of a step that runs
+// again do not count. s may be nil.
 func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false
 	}
-	for _, c := range s.Calls {
-		if c.Tool == tool {
-			return true
+	for n := range s.Steps {
+		step := s.Step(n + 1)
+		if step == nil { // it runs again
+			continue
+		}
+		for _, c := range step.Calls {
+			failed, _ := c.End.(event.ToolError)
+			if c.Tool == tool && failed.Kind != "unknown_tool" {
+				return true
+			}
 		}
 	}
 	return false
