@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -148,4 +149,49 @@ func TestResourceIsCachedForItsTTL(t *testing.T) {
 		}
 		_ = c.Close()
 	})
+}
+
+// A read that began before the server confirmed the subscription may be out of date without a
+// notification. It is not cached, or its reader would get it for ever.
+func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
+	t.Parallel()
+	p := newPaper()
+	p.AddResource(&sdk.Resource{URI: news + "/old", Name: "old"}, nil)
+	subscribing, confirm := make(chan bool, 2), make(chan bool)
+	reading, answer := make(chan bool), make(chan bool)
+	var once sync.Once
+	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, r)
+			switch method {
+			case "resources/subscribe":
+				subscribing <- true
+				<-confirm
+			case "resources/read":
+				once.Do(func() {
+					close(reading)
+					<-answer
+				})
+			}
+			return res, err
+		}
+	})
+	c := open(t, Options{}, func() config.Server {
+		s := wsServer(t, newWSSDK(t, p.Server))
+		return config.Server{Name: "a", Type: s.Type, URL: s.URL, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}}
+	}())
+	c.Tools(t.Context())
+	<-subscribing
+	var read sync.WaitGroup
+	read.Go(func() { p.read(t, c, nil) })
+	<-reading
+	p.edition.Add(1) // before the subscription, so nobody is notified
+	confirm <- true
+	<-subscribing // to the second resource: the client has the confirmation of the first
+	close(answer)
+	read.Wait()
+	close(confirm)
+	if text, _ := p.read(t, c, nil); !strings.Contains(text, "edition 1") {
+		t.Errorf("got %s, want edition 1", text)
+	}
 }

@@ -34,7 +34,7 @@ type resourceCache struct {
 	wanted     []string        // URIs to subscribe to, in that order
 	subscribed map[string]bool // URIs whose subscription the server confirmed
 	listening  bool            // notifications outside of requests reach us
-	changes    int             // counts changes, so that a read that one overtook is not kept
+	changes    int             // counts changes and subscriptions, so that a read that one overtook is not kept
 }
 
 // cacheKey identifies a result: a server may answer by the context and the ids in _meta.
@@ -125,10 +125,12 @@ func (c *resourceCache) wantedFrom(n int) []string {
 	return c.wanted[n:len(c.wanted):len(c.wanted)]
 }
 
-// setSubscribed notes that the server has confirmed subscriptions.
+// setSubscribed notes that the server has confirmed subscriptions. Of what changed before, there was
+// no notification: a read that began before is not kept.
 func (c *resourceCache) setSubscribed(uris ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.changes++
 	for _, uri := range uris {
 		c.subscribed[uri] = true
 	}
