@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,5 +194,45 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 	close(confirm)
 	if text, _ := p.read(t, c, nil); !strings.Contains(text, "edition 1") {
 		t.Errorf("got %s, want edition 1", text)
+	}
+}
+
+// A result from before the subscription is cached for its ttlMs and not for longer: of a change in
+// between there was no notification.
+func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
+	t.Parallel()
+	p := newPaper()
+	confirm, acknowledged := make(chan struct{}), make(chan struct{}, 100)
+	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, r)
+			if read, ok := res.(*sdk.ReadResourceResult); ok && p.edition.Load() == 0 {
+				read.TTLMs = 1000
+			}
+			return res, err
+		}
+	})
+	h := handler(p.Server, flavours["stateless sse"])
+	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(peek(r), methodListen) {
+			<-confirm
+			w = &opened{ResponseWriter: w, told: func() { acknowledged <- struct{}{} }}
+		}
+		h.ServeHTTP(w, r)
+	}))
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
+	c.Tools(t.Context())
+	p.read(t, c, nil)
+	p.edition.Add(1) // before the subscription, so nobody is notified
+	close(confirm)
+	<-acknowledged
+	for end := time.Now().Add(5 * time.Second); ; {
+		text, _ := p.read(t, c, nil)
+		if strings.Contains(text, "edition 1") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("got %s after 5 s, want edition 1 after the ttlMs of 1 s", text)
+		}
 	}
 }

@@ -41,8 +41,9 @@ type resourceCache struct {
 type cacheKey struct{ uri, scope string }
 
 type cacheEntry struct {
-	raw   json.RawMessage
-	until time.Time // by the server's ttlMs; zero if it gave none
+	raw      json.RawMessage
+	until    time.Time // by the server's ttlMs; zero if it gave none
+	notified bool      // we have been notified of every change since it was read
 }
 
 // newResourceCache returns an empty cache.
@@ -73,7 +74,7 @@ func (c *resourceCache) lookup(k cacheKey) (raw json.RawMessage, version int) {
 }
 
 func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
-	return c.listening && c.subscribed[uri] || time.Now().Before(e.until)
+	return e.notified && c.listening && c.subscribed[uri] || time.Now().Before(e.until)
 }
 
 // store keeps a result for key that was asked for at version, unless something has changed
@@ -81,7 +82,7 @@ func (c *resourceCache) isCurrentLocked(uri string, e cacheEntry) bool {
 func (c *resourceCache) store(key cacheKey, raw json.RawMessage, ttl time.Duration, version int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	entry := cacheEntry{raw: raw}
+	entry := cacheEntry{raw: raw, notified: c.listening && c.subscribed[key.uri]}
 	if ttl > 0 {
 		entry.until = time.Now().Add(ttl)
 	}
@@ -144,7 +145,8 @@ func (c *resourceCache) clearSubscribed() {
 }
 
 // setListening notes whether notifications about resources reach us. Meanwhile they may have
-// been missed, so entries that depend on them are removed either way.
+// been missed, so entries that depend on them are removed either way. The others are kept for the
+// time that the server gave, and not for longer.
 func (c *resourceCache) setListening(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +156,10 @@ func (c *resourceCache) setListening(on bool) {
 	for k, e := range c.entries {
 		if !now.Before(e.until) {
 			c.removeLocked(k)
+			continue
 		}
+		e.notified = false
+		c.entries[k] = e
 	}
 }
 
