@@ -236,3 +236,39 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 		}
 	}
 }
+
+// What a server answers after it has asked the person behind a call is for that person: the next
+// reader is asked too.
+func TestResourceThatDependsOnAnAnswerIsNotCached(t *testing.T) {
+	t.Parallel()
+	p := newPaper()
+	p.AddResource(&sdk.Resource{URI: news, Name: "news"}, func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		if r.Params.InputResponses["q"] == nil {
+			return &sdk.ReadResourceResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Mode: "form", Message: "Who reads?",
+				RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}}}, nil
+		}
+		text, err := json.Marshal(r.Params.InputResponses["q"])
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: news, Text: string(text)}}}, err
+	})
+	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+			res, err := next(ctx, method, r)
+			if read, ok := res.(*sdk.ReadResourceResult); ok {
+				read.TTLMs = 60_000
+			}
+			return res, err
+		}
+	})
+	w := serve(t, handler(p.Server, flavours["stateless json"]))
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
+	c.Tools(t.Context())
+	for _, name := range []string{"Ada", "Grace", "Alan"} {
+		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + news + `"}`),
+			Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
+				return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"name":"` + name + `"}`)}, nil
+			}})
+		if text := must(t, res, err).Text(); !strings.Contains(text, name) {
+			t.Errorf("got %s, want the answer of %s", text, name)
+		}
+	}
+}

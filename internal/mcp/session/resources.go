@@ -89,7 +89,9 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 		var header resultHeader
 		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
 			s.resources.want(read.URI)
-			s.resources.store(key, raw, s.ttl(&header), version)
+			if !request.tagged.Load() { // else it may depend on what this caller has answered
+				s.resources.store(key, raw, s.ttl(&header), version)
+			}
 		}
 		return raw, nil
 	})
