@@ -37,14 +37,14 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				ws := wsServer(t, newWSSDK(t, server))
 				cfg.URL = ws.URL
 			case config.TypeStdio:
-				w := newWatch(t)
+				w := newChildMonitor(t)
 				child := stdioConfig("serve", w.addr())
 				cfg.Command, cfg.Args, cfg.Env = child.Command, child.Args, child.Env
 				go func() { // the child says so by dialling us
-					<-w.lives
-					<-w.lives
+					<-w.started
+					<-w.started
 					begun <- struct{}{}
-					<-w.lives
+					<-w.started
 					told <- struct{}{}
 				}()
 			default:

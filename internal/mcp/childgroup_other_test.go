@@ -9,4 +9,4 @@ func groupID() int { return 0 }
 
 func noChildren(*testing.T) {}
 
-func checkWaitedFor(*testing.T, *life) {}
+func checkWaitedFor(*testing.T, *childProcess) {}

@@ -19,7 +19,7 @@ func noChildren(t *testing.T) {
 }
 
 // checkWaitedFor checks that the child is no zombie, whatever children other tests have.
-func checkWaitedFor(t *testing.T, child *life) {
+func checkWaitedFor(t *testing.T, child *childProcess) {
 	t.Helper()
 	if pid, err := syscall.Wait4(child.pid, nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
 		t.Errorf("wait for child %d: got %d, %v, want ECHILD", child.pid, pid, err)

@@ -22,9 +22,9 @@ import (
 )
 
 // childMain is what the test binary does as a child. The first argument of each kind is
-// the address where it shows that it lives; see watch.
+// the address where it shows that it lives; see childMonitor.
 func childMain(kind string, args []string) int {
-	live(kind, args[0])
+	connectToMonitor(kind, args[0])
 	switch kind {
 	case "exit": // before it has said anything
 		fmt.Fprintln(os.Stderr, "no licence found")
@@ -59,23 +59,23 @@ func childMain(kind string, args []string) int {
 			_, _ = os.Stderr.Write(bytes.Repeat([]byte("\x00"), 1<<20))
 			_, _ = os.Stderr.Write(line)
 		}
-	case "stubborn": // hears neither the end of its input nor SIGTERM
+	case "stubborn": // ignores the end of its input and SIGTERM
 		signal.Ignore(syscall.SIGTERM)
-		grandchild("deaf", args[0])
+		grandchild("ignores-sigterm", args[0])
 		serveStdio(os.Stdin)
 		select {}
-	case "deaf":
+	case "ignores-sigterm":
 		signal.Ignore(syscall.SIGTERM)
 		select {}
 	case "wrapper": // its own child keeps its pipes open
-		grandchild("lazy", args[0])
-	case "lazy":
+		grandchild("ignores-input", args[0])
+	case "ignores-input":
 		select {}
 	case "reader": // a well-behaved one, who ends with its input
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return 0
 	case "family": // of each kind one
-		grandchild("lazy", args[0])
+		grandchild("ignores-input", args[0])
 		grandchild("reader", args[0])
 		signal.Ignore(syscall.SIGTERM)
 		serveStdio(os.Stdin)
@@ -143,9 +143,9 @@ func serveStdio(in io.Reader) int {
 			return reply("done")
 		})
 		rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			live("hanging", os.Args[3])
+			connectToMonitor("hanging", os.Args[3])
 			<-ctx.Done()
-			live("cancelled", os.Args[3])
+			connectToMonitor("cancelled", os.Args[3])
 			return nil, ctx.Err()
 		})
 	})
@@ -155,9 +155,9 @@ func serveStdio(in io.Reader) int {
 	return 0
 }
 
-// live tells the listener at addr that this process is alive: with a connection that ends with the
+// connectToMonitor tells the listener at addr that this process is alive: with a connection that ends with the
 // process, and on which it answers.
-func live(kind, addr string) {
+func connectToMonitor(kind, addr string) {
 	if addr == "" {
 		return
 	}
@@ -169,28 +169,28 @@ func live(kind, addr string) {
 	go func() { _, _ = io.Copy(conn, conn) }()
 }
 
-// watch is where children show that they live.
-type watch struct {
+// childMonitor accepts a connection from each child process, which the child keeps open until it ends.
+type childMonitor struct {
 	t testing.TB
 	net.Listener
-	lives chan *life
+	started chan *childProcess
 }
 
-// life is one process, as it showed itself.
-type life struct {
+// childProcess is a process that has connected to a childMonitor.
+type childProcess struct {
 	kind string
 	pid  int
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-func newWatch(t testing.TB) *watch {
+func newChildMonitor(t testing.TB) *childMonitor {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watch{t: t, Listener: l, lives: make(chan *life, 4096)}
+	w := &childMonitor{t: t, Listener: l, started: make(chan *childProcess, 4096)}
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -199,12 +199,12 @@ func newWatch(t testing.TB) *watch {
 			if err != nil {
 				return
 			}
-			p := &life{conn: conn, in: bufio.NewReader(conn)}
+			p := &childProcess{conn: conn, in: bufio.NewReader(conn)}
 			if _, err := fmt.Fscanf(p.in, "%s %d\n", &p.kind, &p.pid); err != nil {
 				_ = conn.Close()
 				continue
 			}
-			w.lives <- p
+			w.started <- p
 			t.Cleanup(func() { _ = conn.Close() })
 		}
 	}()
@@ -212,23 +212,23 @@ func newWatch(t testing.TB) *watch {
 	return w
 }
 
-func (w *watch) addr() string { return w.Addr().String() }
+func (w *childMonitor) addr() string { return w.Addr().String() }
 
-// born is the next process that shows itself, which must be of that kind.
-func (w *watch) born(kind string) *life {
+// waitForStart returns the next process that connects. It fails the test if that process is of another kind.
+func (w *childMonitor) waitForStart(kind string) *childProcess {
 	w.t.Helper()
-	p := <-w.lives
+	p := <-w.started
 	if p.kind != kind {
-		w.t.Fatalf("%s came to life, want %s", p.kind, kind)
+		w.t.Fatalf("got a process of kind %s, want %s", p.kind, kind)
 	}
 	return p
 }
 
-// died waits for the end of the process.
-func (p *life) died() { _, _ = io.Copy(io.Discard, p.in) }
+// waitForEnd waits until the connection closes, which happens when the process ends.
+func (p *childProcess) waitForEnd() { _, _ = io.Copy(io.Discard, p.in) }
 
-// alive reports whether the process answers.
-func (p *life) alive() bool {
+// isAlive reports whether the process answers.
+func (p *childProcess) isAlive() bool {
 	if _, err := fmt.Fprintln(p.conn, "are you there?"); err != nil {
 		return false
 	}

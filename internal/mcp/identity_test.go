@@ -30,11 +30,11 @@ type iam struct {
 	requests []url.Values
 	given    map[string]string // the token's subject
 	refuse   map[string]bool   // subject tokens that are no good
-	life     int               // seconds
+	lifetime int               // of tokens, in seconds
 }
 
 func newIAM(t testing.TB) *iam {
-	i := &iam{given: map[string]string{}, refuse: map[string]bool{}, life: 3600}
+	i := &iam{given: map[string]string{}, refuse: map[string]bool{}, lifetime: 3600}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": i.URL, "token_endpoint": i.URL + "/token"})
@@ -64,7 +64,7 @@ func (i *iam) token(w http.ResponseWriter, r *http.Request) {
 	}
 	token := fmt.Sprintf("%s|%s|%d", subject, r.PostForm.Get("resource"), len(i.requests))
 	i.given[token] = subject
-	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": i.life})
+	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": i.lifetime})
 }
 
 // asked are the requests for tokens so far.

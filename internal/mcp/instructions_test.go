@@ -54,7 +54,7 @@ func TestInstructionsAreUsedOnlyIfConfigured(t *testing.T) {
 // A server that comes back with other instructions is listened to; while it is away, the last ones
 // stay, as its tools do.
 func TestInstructionsChangeWithTheSession(t *testing.T) {
-	f := newForgetful(t, refusals["go-sdk 404 text"], func(*sdk.Server) {})
+	f := newRestartableServer(t, refusals["go-sdk 404 text"], func(*sdk.Server) {})
 	become := func(text string) {
 		for s := range f.mcp.Sessions() {
 			_ = s.Close()

@@ -84,51 +84,51 @@ var refusals = map[string]func(http.ResponseWriter){
 	},
 }
 
-// forgetful is an MCP server that can be restarted: it then refuses the session ids of its
-// earlier starts by refuse.
-type forgetful struct {
+// restartableServer is an MCP server that can be restarted. Afterwards it calls refuse for the session ids of its
+// earlier starts.
+type restartableServer struct {
 	refuse func(http.ResponseWriter)
 	limit  atomic.Int64 // the tools/call request that finds a restarted server
 	mcp    *sdk.Server
 	http   *sdk.StreamableHTTPOptions
 
-	mu    sync.Mutex // protects what follows
-	life  int
-	inner http.Handler
+	mu     sync.Mutex // protects what follows
+	starts int
+	inner  http.Handler
 
 	shakes, calls, stale atomic.Int64
 	ids                  atomic.Int64
 }
 
-func newForgetful(t testing.TB, refuse func(http.ResponseWriter), add func(*sdk.Server)) *forgetful {
-	f := &forgetful{refuse: refuse}
+func newRestartableServer(t testing.TB, refuse func(http.ResponseWriter), add func(*sdk.Server)) *restartableServer {
+	f := &restartableServer{refuse: refuse}
 	f.mcp = sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{
 		GetSessionID: func() string { return fmt.Sprintf("%s%d", f.prefix(), f.ids.Add(1)) },
 	})
 	add(f.mcp)
 	f.restart()
 	t.Cleanup(func() {
-		for s := range f.mcp.Sessions() { // those of earlier lives
+		for s := range f.mcp.Sessions() { // including those of earlier starts
 			_ = s.Close()
 		}
 	})
 	return f
 }
 
-func (f *forgetful) prefix() string {
+func (f *restartableServer) prefix() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return fmt.Sprintf("life-%d-", f.life)
+	return fmt.Sprintf("start-%d-", f.starts)
 }
 
-func (f *forgetful) restart() {
+func (f *restartableServer) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.life++
+	f.starts++
 	f.inner = handler(f.mcp, f.http)
 }
 
-func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *restartableServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := peek(r)
 	if strings.Contains(body, `"method":"tools/call"`) {
 		if f.calls.Add(1) == f.limit.Load() {
@@ -156,7 +156,7 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			var runs atomic.Int64
-			f := newForgetful(t, refuse, func(s *sdk.Server) {
+			f := newRestartableServer(t, refuse, func(s *sdk.Server) {
 				rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					runs.Add(1)
 					return &sdk.CallToolResult{}, nil
@@ -192,7 +192,7 @@ func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			var runs sync.Map
-			f := newForgetful(t, refuse, func(s *sdk.Server) {
+			f := newRestartableServer(t, refuse, func(s *sdk.Server) {
 				rawTool(s, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					n, _ := runs.LoadOrStore(string(r.Params.Arguments), new(atomic.Int64))
 					n.(*atomic.Int64).Add(1)

@@ -20,47 +20,47 @@ import (
 // SIGTERM. Grandchildren that end with their input end as well. Other grandchildren survive: on
 // Linux a parent cannot do more.
 func TestChildrenDieWithUs(t *testing.T) {
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	cfg := stdioConfig("parent", w.addr())
 	us := exec.Command(cfg.Command, cfg.Args...)
 	if err := us.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer us.Wait()
-	by := map[string]*life{}
+	by := map[string]*childProcess{}
 	for range 4 {
-		p := <-w.lives
+		p := <-w.started
 		by[p.kind] = p
 	}
 	if err := us.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	by["parent"].died()
-	by["family"].died()
-	by["reader"].died()
-	if !by["lazy"].alive() {
+	by["parent"].waitForEnd()
+	by["family"].waitForEnd()
+	by["reader"].waitForEnd()
+	if !by["ignores-input"].isAlive() {
 		t.Error("the grandchild that ignores its input has ended, want it alive")
 	}
-	if err := syscall.Kill(by["lazy"].pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(by["ignores-input"].pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	by["lazy"].died()
+	by["ignores-input"].waitForEnd()
 }
 
 // F24: a child dies with the thread that started it, so that thread must not end before
 // the child does, however many others do.
 func TestChildOutlivesOtherThreads(t *testing.T) {
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	c := open(t, Options{}, stdioConfig("serve", w.addr()))
-	born := w.born("serve")
+	process := w.waitForStart("serve")
 	for range 3 {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(runtime.LockOSThread) // never unlocked: its thread ends with it
 		}
 		all.Wait()
-		if got := worldOf(t, c); got.PID != born.pid {
-			t.Fatalf("process %d after a call, want %d", got.PID, born.pid)
+		if got := worldOf(t, c); got.PID != process.pid {
+			t.Fatalf("process %d after a call, want %d", got.PID, process.pid)
 		}
 	}
 }
@@ -91,7 +91,7 @@ read a`
 			t.Fatalf("%d tools: %+v, want 1", n, c.Servers())
 		}
 	}
-	cycle() // what is made once
+	cycle() // The first cycle also creates what the process keeps afterwards, which is not a leak.
 	goroutines, before := goleak.IgnoreCurrent(), resources(t)
 	for range cycles {
 		cycle()

@@ -198,23 +198,23 @@ func TestChildsProgressComesInOrder(t *testing.T) {
 
 // A cancelled call ends at the server too, and the child lives on.
 func TestCancelReachesTheChild(t *testing.T) {
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	c := open(t, Options{}, stdioConfig("serve", w.addr()))
-	born := w.born("serve")
+	process := w.waitForStart("serve")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Call(ctx, Call{Tool: "hang"})
 		done <- err
 	}()
-	w.born("hanging")
+	w.waitForStart("hanging")
 	cancel()
 	if e := kind(t, <-done); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
-	w.born("cancelled")
-	if got := worldOf(t, c); got.PID != born.pid {
-		t.Errorf("process %d after a cancelled call, want %d", got.PID, born.pid)
+	w.waitForStart("cancelled")
+	if got := worldOf(t, c); got.PID != process.pid {
+		t.Errorf("process %d after a cancelled call, want %d", got.PID, process.pid)
 	}
 }
 
@@ -223,16 +223,16 @@ func TestCancelReachesTheChild(t *testing.T) {
 // its last words reach the log.
 func TestDeadChildIsStartedAgain(t *testing.T) {
 	t.Parallel()
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	var log syncBuffer
 	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("serve", w.addr()))
-	first := w.born("serve")
+	first := w.waitForStart("serve")
 	_, err := c.Call(t.Context(), Call{Tool: "die"})
 	if e := kind(t, err); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its process ended (exit status 3)") {
 		t.Errorf(`%v: %s, want Kind UnknownOutcome, Message containing "its process ended (exit status 3)"`, e.Kind, e.Message)
 	}
-	first.died()
-	second := w.born("serve") // nobody has called meanwhile
+	first.waitForEnd()
+	second := w.waitForStart("serve") // nobody has called meanwhile
 	if s := log.String(); !strings.Contains(s, "cannot go on") || !strings.Contains(s, "exit status 3") {
 		t.Errorf(`string %q, want s containing "cannot go on", s containing "exit status 3"`, s)
 	}
@@ -252,11 +252,11 @@ func TestDeadChildIsStartedAgain(t *testing.T) {
 
 // S3.3, S4.5: a tool that may be repeated is, on the next child.
 func TestRepeatableToolSurvivesItsChild(t *testing.T) {
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	cfg := stdioConfig("serve", w.addr())
 	cfg.IdempotentTools = []string{"hang"}
 	c := open(t, Options{}, cfg)
-	w.born("serve")
+	w.waitForStart("serve")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -264,10 +264,10 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 		_, err := c.Call(ctx, Call{Tool: "hang"})
 		done <- err
 	}()
-	first := w.born("hanging")
+	first := w.waitForStart("hanging")
 	endProcess(t, first.pid)
-	w.born("serve")
-	if second := w.born("hanging"); second.pid == first.pid {
+	w.waitForStart("serve")
+	if second := w.waitForStart("hanging"); second.pid == first.pid {
 		t.Errorf("the same process: pid %d, want other than %d", second.pid, first.pid)
 	}
 	cancel()
@@ -276,12 +276,12 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 
 // S4.5: calls that find their child dead were not sent, so they go to the next one.
 func TestCallsGoToTheNextChild(t *testing.T) {
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	log := &notices{want: "MCP server process ended", seen: make(chan struct{}, 10)}
 	c := open(t, Options{MaxConcurrentCalls: 50, Logger: slog.New(log)}, stdioConfig("serve", w.addr()))
 	c.Tools(t.Context())
 	for range 2 {
-		endProcess(t, w.born("serve").pid)
+		endProcess(t, w.waitForStart("serve").pid)
 		<-log.seen
 		var all sync.WaitGroup
 		for range 50 {
@@ -293,7 +293,7 @@ func TestCallsGoToTheNextChild(t *testing.T) {
 		}
 		all.Wait()
 	}
-	w.born("serve")
+	w.waitForStart("serve")
 }
 
 // notices is a log that tells when a message is logged.
@@ -343,12 +343,12 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 	if os.Getenv("ANSWERD_TEST_LONG") == "" {
 		t.Skip("waits 8 s between starts; make durable runs it")
 	}
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	log := &notices{want: "MCP server is down", seen: make(chan struct{}, 10)}
 	c := open(t, Options{Logger: slog.New(log)}, stdioConfig("brief", w.addr()))
 	c.Tools(t.Context())
 	for range maxStarts {
-		w.born("brief")
+		w.waitForStart("brief")
 		if _, err := c.Call(t.Context(), Call{Tool: "echo"}); kind(t, err).Kind != UnknownOutcome {
 			t.Errorf("error %v, want Kind UnknownOutcome", err)
 		}
@@ -362,7 +362,7 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 	if st := c.Servers()[0]; st.State != Degraded {
 		t.Errorf("server status %+v, want State Degraded", st)
 	}
-	if n := len(w.lives); n != 0 {
+	if n := len(w.started); n != 0 {
 		t.Errorf("%d more starts, want 0", n)
 	}
 }
@@ -371,16 +371,16 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 // (go-sdk#1177), and that is remembered.
 func TestChildThatDiesOfDiscover(t *testing.T) {
 	t.Parallel()
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	c := open(t, Options{}, stdioConfig("legacy", w.addr()))
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.State != Connected || st.Protocol != "2025-11-25" {
 		t.Fatalf("server status %+v, want State Connected, Protocol 2025-11-25", st)
 	}
-	w.born("legacy")
-	second := w.born("legacy")
+	w.waitForStart("legacy")
+	second := w.waitForStart("legacy")
 	endProcess(t, second.pid)
-	third := w.born("legacy")
+	third := w.waitForStart("legacy")
 	if got := worldOf(t, c); got.PID != third.pid {
 		t.Errorf("process %d answers, want %d", got.PID, third.pid)
 	}
@@ -403,17 +403,17 @@ func TestByteOrderMarkOnStdoutIsSkipped(t *testing.T) {
 
 // F23: a line of 100 MiB ends the session, not our memory; the next child answers.
 func TestEndlessLineEndsTheSessionOnly(t *testing.T) {
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	c := open(t, Options{}, stdioConfig("serve", w.addr()))
 	c.Tools(t.Context())
-	first := w.born("serve")
+	first := w.waitForStart("serve")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := c.Call(t.Context(), Call{Tool: "flood"})
 	if e := kind(t, err); e.Kind != TooLarge {
 		t.Errorf("call error %v, want Kind TooLarge", e)
 	}
-	first.died()
+	first.waitForEnd()
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
 		t.Errorf("%d MiB were allocated, want at most 32", got>>20)
@@ -433,51 +433,51 @@ func TestFloodOnStderr(t *testing.T) {
 	}
 }
 
-// F23, S4.6: a child that hears neither the end of its input nor SIGTERM, and has a
+// F23, S4.6: a child that ignores the end of its input and SIGTERM, and has a
 // child of its own like that, is gone within 7 s of our end, with its group.
 func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("process groups are Linux's here")
 	}
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	c := open(t, Options{}, stdioConfig("stubborn", w.addr()))
 	c.Tools(t.Context())
-	child, deaf := w.born("stubborn"), w.born("deaf")
+	child, grandchild := w.waitForStart("stubborn"), w.waitForStart("ignores-sigterm")
 	begin := time.Now()
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	child.died()
-	deaf.died()
+	child.waitForEnd()
+	grandchild.waitForEnd()
 	if d := time.Since(begin); d > 7*time.Second {
 		t.Errorf("closed after %v, want at most 7 s", d)
 	}
 	checkWaitedFor(t, child)
 }
 
-// F23: a grandchild that keeps the pipes open holds nobody up, neither when its parent
-// dies nor at our end.
-func TestGrandchildHoldsNobodyUp(t *testing.T) {
+// F23: a grandchild that keeps the pipes open delays nothing, neither when its parent
+// dies nor when the client is closed.
+func TestGrandchildDelaysNeitherRestartNorClose(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("process groups are Linux's here")
 	}
-	w := newWatch(t)
+	w := newChildMonitor(t)
 	c := open(t, Options{}, stdioConfig("wrapper", w.addr()))
 	c.Tools(t.Context())
-	parent, lazy := w.born("wrapper"), w.born("lazy")
+	parent, grandchild := w.waitForStart("wrapper"), w.waitForStart("ignores-input")
 	_, err := c.Call(t.Context(), Call{Tool: "die"})
 	if e := kind(t, err); e.Kind != UnknownOutcome {
 		t.Errorf("call error %v, want Kind UnknownOutcome", e)
 	}
-	parent.died()
-	lazy.died()
-	worldOf(t, c) // a new family
-	parent, lazy = w.born("wrapper"), w.born("lazy")
+	parent.waitForEnd()
+	grandchild.waitForEnd()
+	worldOf(t, c) // starts a new child and grandchild
+	parent, grandchild = w.waitForStart("wrapper"), w.waitForStart("ignores-input")
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	parent.died()
-	lazy.died()
+	parent.waitForEnd()
+	grandchild.waitForEnd()
 	noChildren(t)
 }

@@ -116,13 +116,13 @@ func (s *Session) setListening(on bool) {
 	}
 }
 
-// setLogLevel asks a server of before 2026-07-28 for log messages, once per session: some
-// send none otherwise. From then on each request asks for them by itself.
+// setLogLevel asks a server for log messages, once per session, because some servers send none otherwise. It does
+// nothing from protocol 2026-07-28 on, where each request names its own log level.
 func (s *Session) setLogLevel() {
 	if s.capabilities().Logging == nil || s.Protocol() >= transport.StatelessVersion {
 		return
 	}
-	// A server that refuses sends what it likes, or nothing: no call depends on it.
+	// An error is ignored, because no call depends on log messages.
 	_, _ = s.Do(context.Background(), nil, time.Now().Add(transport.NotifyTimeout), func(request *Request) (json.RawMessage, *transport.Failure) {
 		_ = s.cs.SetLoggingLevel(request.Context(), &sdk.SetLoggingLevelParams{Level: logLevel})
 		return nil, nil

@@ -194,8 +194,7 @@ func (s *Server) Granted(grant string) []Request {
 	return out
 }
 
-// Browse is a person's browser that goes to an address and is sent back: it returns the
-// query of where to.
+// Browse opens address as a browser would, and returns the query of the URL to which the server redirects it.
 func Browse(t testing.TB, address string) url.Values {
 	t.Helper()
 	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
