@@ -70,20 +70,20 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 
 func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 	r := beginFault(t, "tokens of 2 s, a run of more", "renewed before; the server sees no expired token, the model no 401")
-	var mu sync.Mutex // guards born
-	born := map[string]time.Time{}
+	var mu sync.Mutex // guards issuedAt
+	issuedAt := map[string]time.Time{}
 	var n, late atomic.Int64
 	url := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		token := fmt.Sprintf("token-%d", n.Add(1))
 		mu.Lock()
-		born[token] = time.Now()
+		issuedAt[token] = time.Now()
 		mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","expires_in":2}`, token)
 	})
 	tool := (&peer{before: func(w http.ResponseWriter, q *http.Request) bool {
 		mu.Lock()
-		at, known := born[strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer ")]
+		at, known := issuedAt[strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer ")]
 		mu.Unlock()
 		if !known || time.Since(at) > 5*time.Second {
 			late.Add(1)

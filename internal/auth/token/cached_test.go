@@ -18,15 +18,15 @@ import (
 // fakeIAM is a token endpoint inside a bubble of fake time. Its fields are changed
 // between fetches only.
 type fakeIAM struct {
-	count int
-	times []time.Duration // of each request, since the beginning
-	begin time.Time
-	life  string        // expires_in
-	skew  time.Duration // of its clock against ours; used if jwt is set
-	jwt   time.Duration // life of its tokens by exp, 0 for opaque tokens
-	delay time.Duration
-	fail  bool
-	hang  bool
+	count    int
+	times    []time.Duration // of each request, since the beginning
+	begin    time.Time
+	lifetime string        // expires_in
+	skew     time.Duration // of its clock against ours; used if jwt is set
+	jwt      time.Duration // lifetime of its tokens by exp, 0 for opaque tokens
+	delay    time.Duration
+	fail     bool
+	hang     bool
 }
 
 func (f *fakeIAM) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -48,7 +48,7 @@ func (f *fakeIAM) RoundTrip(r *http.Request) (*http.Response, error) {
 		// No signature: the client cannot check one.
 		token = authtest.Base64([]byte(authtest.HeaderJSON(nil))) + "." + authtest.Base64([]byte(authtest.ClaimsOf("x", authtest.JSON{"exp": theirs.Add(f.jwt).Unix(), "n": f.count}))) + ".AA"
 	}
-	resp := authtest.Response(http.StatusOK, `{"access_token":"`+token+`","expires_in":`+f.life+`}`)
+	resp := authtest.Response(http.StatusOK, `{"access_token":"`+token+`","expires_in":`+f.lifetime+`}`)
 	resp.Header = header
 	return resp, nil
 }
@@ -81,7 +81,7 @@ func mustToken(t *testing.T, c *ClientCredentials) string {
 // Cached until shortly before expiry.
 func TestCachedSourceRefreshesBeforeExpiry(t *testing.T) {
 	for _, test := range []struct {
-		life        string
+		lifetime    string
 		early, late time.Duration // no refresh before early, one at late
 	}{
 		{"3600", 3600*time.Second - 397*time.Second, 3600*time.Second - 360*time.Second},
@@ -89,19 +89,19 @@ func TestCachedSourceRefreshesBeforeExpiry(t *testing.T) {
 		{"20", 9 * time.Second, 10 * time.Second},
 		{"1e12", maxLifetime - maxLifetime*12/100, maxLifetime - maxLifetime/10},
 	} {
-		f := &fakeIAM{life: test.life}
+		f := &fakeIAM{lifetime: test.lifetime}
 		withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 			mustToken(t, c)
 			authtest.Advance(test.early)
 			if got := mustToken(t, c); got != "token-1" || f.count != 1 {
-				t.Fatalf("life %s: %s after %d requests, want %q, 1", test.life, got, f.count, "token-1")
+				t.Fatalf("lifetime %s: %s after %d requests, want %q, 1", test.lifetime, got, f.count, "token-1")
 			}
 			authtest.Advance(test.late - test.early)
 			if got := mustToken(t, c); got != "token-1" || f.count != 2 {
-				t.Fatalf("life %s: %s after %d requests, want %q, 2", test.life, got, f.count, "token-1")
+				t.Fatalf("lifetime %s: %s after %d requests, want %q, 2", test.lifetime, got, f.count, "token-1")
 			}
 			if got := mustToken(t, c); got != "token-2" || f.count != 2 {
-				t.Fatalf("life %s: %s after %d requests, want %q, 2", test.life, got, f.count, "token-2")
+				t.Fatalf("lifetime %s: %s after %d requests, want %q, 2", test.lifetime, got, f.count, "token-2")
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestCachedSourcesRefreshIndependently(t *testing.T) {
 				every, want = 2*time.Second, 5
 			}
 			all.Go(func() {
-				f := &fakeIAM{life: "1"}
+				f := &fakeIAM{lifetime: "1"}
 				c, err := NewClientCredentials(ClientCredentialsConfig{TokenURL: "https://iam.example/t", ClientID: "me",
 					Secret: FixedSecret(auth.NewSecret(authtest.SecretCanary)), HTTPClient: &http.Client{Transport: f}})
 				if err != nil {
@@ -143,7 +143,7 @@ func TestCachedSourcesRefreshIndependently(t *testing.T) {
 
 // No caller waits for a refresh while the old token is valid, even if the refresh hangs.
 func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
-	f := &fakeIAM{life: "3600"}
+	f := &fakeIAM{lifetime: "3600"}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
 		f.delay = 4 * time.Second
@@ -167,7 +167,7 @@ func TestCachedSourceRefreshDoesNotBlockCallers(t *testing.T) {
 // The old token serves while it is valid, and no longer; meanwhile the
 // endpoint is asked at most once a second, and ever more rarely.
 func TestCachedSourceUsesTheOldTokenWhileRefreshFails(t *testing.T) {
-	f := &fakeIAM{life: "600"}
+	f := &fakeIAM{lifetime: "600"}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		mustToken(t, c)
 		f.fail = true
@@ -212,7 +212,7 @@ func TestCachedSourceReturnsOneFailureToAllCallers(t *testing.T) {
 
 // Callers in between fail at once, with the same error.
 func TestCachedSourcePausesUpTo30sAfterFailures(t *testing.T) {
-	f := &fakeIAM{life: "600", fail: true}
+	f := &fakeIAM{lifetime: "600", fail: true}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		_, first := c.Token(t.Context())
 		if _, second := c.Token(t.Context()); first == nil || second != first {
@@ -256,7 +256,7 @@ func TestCachedSourceTimesOut(t *testing.T) {
 // machine's clock: the earlier of exp and expires_in.
 func TestCachedSourceIgnoresClockSkew(t *testing.T) {
 	for _, skew := range []time.Duration{-90 * time.Second, 0, 90 * time.Second} {
-		f := &fakeIAM{life: "3600", jwt: 100 * time.Second, skew: skew}
+		f := &fakeIAM{lifetime: "3600", jwt: 100 * time.Second, skew: skew}
 		withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 			mustToken(t, c)
 			authtest.Advance(66 * time.Second)
@@ -275,7 +275,7 @@ func TestCachedSourceIgnoresClockSkew(t *testing.T) {
 
 // 401 from a server causes one fetch, however many callers were refused.
 func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
-	f := &fakeIAM{life: "3600", delay: time.Second}
+	f := &fakeIAM{lifetime: "3600", delay: time.Second}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
 		var done sync.WaitGroup
@@ -302,7 +302,7 @@ func TestCachedSourceRenewSendsOneRequestForManyCalls(t *testing.T) {
 
 // A server that refuses every token costs at most one fetch per second.
 func TestCachedSourceRenewsOncePerSecond(t *testing.T) {
-	f := &fakeIAM{life: "3600"}
+	f := &fakeIAM{lifetime: "3600"}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		refusals := 0
 		for time.Since(f.begin) < 10*time.Second {
@@ -322,7 +322,7 @@ func TestCachedSourceRenewsOncePerSecond(t *testing.T) {
 }
 
 func TestCachedSourceKeepsTheTokenAfterAFailedRenew(t *testing.T) {
-	f := &fakeIAM{life: "3600"}
+	f := &fakeIAM{lifetime: "3600"}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
 		f.fail = true
@@ -338,7 +338,7 @@ func TestCachedSourceKeepsTheTokenAfterAFailedRenew(t *testing.T) {
 }
 
 func TestCachedSourceCloseEndsTheRequestAndKeepsTheToken(t *testing.T) {
-	f := &fakeIAM{life: "3600"}
+	f := &fakeIAM{lifetime: "3600"}
 	withClientCredentials(t, f, func(t *testing.T, c *ClientCredentials) {
 		old := auth.NewSecret(mustToken(t, c))
 		f.hang = true

@@ -44,7 +44,7 @@ func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 		"header in token": text(200, `{"access_token":"`+authtest.TokenCanary+`\r\nX: y"}`),
 		"another type":    text(200, `{"access_token":"`+authtest.TokenCanary+`","issued_token_type":"urn:ietf:params:oauth:token-type:id_token"}`),
 		"not a bearer":    text(200, `{"access_token":"`+authtest.TokenCanary+`","token_type":"mac"}`),
-		"born expired":    text(200, `{"access_token":"`+old+`","expires_in":3600}`),
+		"already expired": text(200, `{"access_token":"`+old+`","expires_in":3600}`),
 		"302":             redirect(302),
 		"307":             redirect(307),
 		"308":             redirect(308),

@@ -153,7 +153,7 @@ func withExchange(t *testing.T, f *fakeIAM, test func(t *testing.T, e *Exchange)
 // Kept until shortly before the token expires; the old one serves while it
 // is valid and no longer, and the endpoint is asked ever more rarely while it fails.
 func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
-	f := &fakeIAM{life: "600"}
+	f := &fakeIAM{lifetime: "600"}
 	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		get := func() string {
 			tok, err := e.For(ann).Token(t.Context())
@@ -187,7 +187,7 @@ func TestExchangeRenewsATokenBeforeItExpires(t *testing.T) {
 
 // A refused token is exchanged again by one request.
 func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
-	f := &fakeIAM{life: "3600", delay: time.Second}
+	f := &fakeIAM{lifetime: "3600", delay: time.Second}
 	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		old, err := e.For(ann).Token(t.Context())
 		if err != nil {
@@ -210,7 +210,7 @@ func TestExchangeRenewSendsOneRequestForManyCalls(t *testing.T) {
 
 // The cache of callers' tokens is bounded, and forgets callers who have left.
 func TestExchangeDropsIdleCallers(t *testing.T) {
-	f := &fakeIAM{life: "86400"}
+	f := &fakeIAM{lifetime: "86400"}
 	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		visit := func(n int) {
 			if _, err := e.For(auth.Identity{Subject: fmt.Sprint(n), Token: auth.NewSecret("x")}).Token(t.Context()); err != nil {
@@ -238,7 +238,7 @@ func TestExchangeDropsIdleCallers(t *testing.T) {
 }
 
 func TestExchangeCloseEndsRequestsAndKeepsTokens(t *testing.T) {
-	f := &fakeIAM{life: "3600"}
+	f := &fakeIAM{lifetime: "3600"}
 	withExchange(t, f, func(t *testing.T, e *Exchange) {
 		if _, err := e.For(ann).Token(t.Context()); err != nil {
 			t.Fatal(err)

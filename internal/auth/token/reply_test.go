@@ -12,8 +12,8 @@ import (
 // Expires_in 0, missing, negative, 1e12, and what else is sent.
 func TestParseReplyUsesTheShorterLifetime(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
-	jwt := func(life time.Duration) string {
-		return authtest.Base64([]byte(`{"alg":"XY9"}`)) + "." + authtest.Base64([]byte(fmt.Sprintf(`{"exp":%d}`, now.Add(life).Unix()))) + ".AA"
+	jwt := func(lifetime time.Duration) string {
+		return authtest.Base64([]byte(`{"alg":"XY9"}`)) + "." + authtest.Base64([]byte(fmt.Sprintf(`{"exp":%d}`, now.Add(lifetime).Unix()))) + ".AA"
 	}
 	for _, test := range []struct {
 		token, expiresIn string
@@ -65,15 +65,15 @@ func FuzzTokenReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_ = ErrorCode(body)
 		got, err := parseReply(body, time.Unix(1_700_000_000, 0), "Bearer")
-		tok, life := got.Secret, got.Lifetime
+		tok, lifetime := got.Secret, got.Lifetime
 		if err != nil {
 			if !tok.IsZero() {
 				t.Errorf("a token with the error %v, want none", err)
 			}
 			return
 		}
-		if life < minLifetime || life > maxLifetime || tok.IsZero() || strings.ContainsAny(tok.Reveal(), " \r\n\x00") {
-			t.Errorf("token of %d bytes for %v, want printable text for %v to %v", len(tok.Reveal()), life, minLifetime, maxLifetime)
+		if lifetime < minLifetime || lifetime > maxLifetime || tok.IsZero() || strings.ContainsAny(tok.Reveal(), " \r\n\x00") {
+			t.Errorf("token of %d bytes for %v, want printable text for %v to %v", len(tok.Reveal()), lifetime, minLifetime, maxLifetime)
 		}
 	})
 }
