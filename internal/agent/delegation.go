@@ -240,7 +240,7 @@ func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
 	asking, stop := context.WithCancel(ctx)
 	defer c.asking.Wait()
 	defer stop() // withdraws the questions that are still open
-	log, known := c.loop.agent.Log, c.attached
+	log, reported := c.loop.agent.Log, c.attached
 	for pos := int64(0); ; {
 		page, err := log.After(ctx, c.id, pos)
 		if ctx.Err() != nil {
@@ -254,7 +254,7 @@ func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
 			if e.Terminal() {
 				return e, nil
 			}
-			if err := c.observe(ctx, e, known); err != nil {
+			if err := c.observe(ctx, e, reported); err != nil {
 				return event.Event{}, err
 			}
 		}
@@ -264,8 +264,8 @@ func (c *childRun) follow(ctx context.Context) (end event.Event, err error) {
 		if page.Ended {
 			return event.Event{}, event.ErrGone
 		}
-		if known {
-			known = false
+		if reported {
+			reported = false
 			if err := c.loop.withdrawQuestions(ctx, c.exec.replayed, interruptIDs(c.waiting)...); err != nil {
 				return event.Event{}, err
 			}
@@ -288,8 +288,9 @@ func interruptIDs(all []event.Interrupt) (ids []string) {
 	return ids
 }
 
-// observe notes what the child waits for, and reports its progress unless readers know of it.
-func (c *childRun) observe(ctx context.Context, e event.Event, known bool) error {
+// observe notes the questions that the child waits for, and reports its progress as an event of the parent. If
+// reported is true, it only counts the progress, because an earlier process has reported it.
+func (c *childRun) observe(ctx context.Context, e event.Event, reported bool) error {
 	if s, ok := e.Body.(event.Suspended); ok {
 		c.waiting = s.Interrupts
 	}
@@ -311,7 +312,7 @@ func (c *childRun) observe(ctx context.Context, e event.Event, known bool) error
 		return nil
 	}
 	c.progress++
-	if known {
+	if reported {
 		return nil
 	}
 	message, _ = content.TruncateText(message, maxProgress, "")

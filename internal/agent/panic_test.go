@@ -12,20 +12,20 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// buggyLog is a log with a bug: it panics where the run run_error does not end by
-// itself, on whichever goroutine that is.
-type buggyLog struct {
+// panickingLog is a log that panics in the first append of an event of the type at, or, if inputs is true, in each
+// read of inputs. The panic is on the goroutine that calls the method.
+type panickingLog struct {
 	event.Log
 	at     event.Type // of the event whose first append panics
 	inputs bool       // reading inputs panics
 	done   chan struct{}
 }
 
-func (l *buggyLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {
+func (l *panickingLog) AppendAsync(ctx context.Context, run string, b event.Body) (int64, error) {
 	return l.Append(ctx, run, b)
 }
 
-func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
+func (l *panickingLog) Append(ctx context.Context, run string, b event.Body) (int64, error) {
 	if b.Type() == l.at {
 		select {
 		case <-l.done:
@@ -37,34 +37,34 @@ func (l *buggyLog) Append(ctx context.Context, run string, b event.Body) (int64,
 	return l.Log.Append(ctx, run, b)
 }
 
-func (l *buggyLog) Inputs(ctx context.Context, run string, after int64) (event.InputPage, error) {
+func (l *panickingLog) Inputs(ctx context.Context, run string, after int64) (event.InputPage, error) {
 	if l.inputs {
 		panic("a bug")
 	}
 	return l.Log.Inputs(ctx, run, after)
 }
 
-// F32: on whichever goroutine a bug strikes, its run ends once, as internal, and the
-// next one does not notice.
+// F32: on whichever goroutine a run panics, it ends once, as internal, and the next run
+// is not affected.
 func TestPanicAnywhereEndsOneRun(t *testing.T) {
 	t.Parallel()
 	calls := func(tool string) llmtest.Script {
 		return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: tool, Args: `{}`}), llmtest.Says("Done."))
 	}
 	for name, c := range map[string]struct {
-		log  buggyLog
+		log  panickingLog
 		tool string
 	}{
-		"the run's own":        {buggyLog{at: "step_start"}, "fail"},
-		"a tool call":          {buggyLog{at: "tool_error"}, "fail"},
-		"progress of a server": {buggyLog{at: "tool_progress"}, "steps"},
-		"a log message":        {buggyLog{at: "log"}, "steps"},
-		"what a server asks":   {buggyLog{at: "elicitation"}, "ask"},
-		"what a person says":   {buggyLog{inputs: true}, "ask"},
-		"the end":              {buggyLog{at: "final_answer"}, "fail"},
+		"the run's own":        {panickingLog{at: "step_start"}, "fail"},
+		"a tool call":          {panickingLog{at: "tool_error"}, "fail"},
+		"progress of a server": {panickingLog{at: "tool_progress"}, "steps"},
+		"a log message":        {panickingLog{at: "log"}, "steps"},
+		"what a server asks":   {panickingLog{at: "elicitation"}, "ask"},
+		"what a person says":   {panickingLog{inputs: true}, "ask"},
+		"the end":              {panickingLog{at: "final_answer"}, "fail"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var log *buggyLog
+			var log *panickingLog
 			var metrics counted
 			h := agenttest.NewFixture(t, calls(c.tool), func(o *agent.Options) {
 				metrics.options(o)
@@ -91,34 +91,34 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 	}
 }
 
-// forgetful is a log with bugs that strike once each where a run is taken up.
-type forgetful struct {
+// panicAtTakeoverLog is a log whose methods Claim and Run, which a takeover calls, panic once each.
+type panicAtTakeoverLog struct {
 	event.Log
-	claim, run atomic.Bool // has struck
+	claim, run atomic.Bool // the method has panicked
 }
 
-func (l *forgetful) Claim(ctx context.Context) (event.Job, error) {
+func (l *panicAtTakeoverLog) Claim(ctx context.Context) (event.Job, error) {
 	if !l.claim.Swap(true) {
 		panic("a bug")
 	}
 	return l.Log.Claim(ctx)
 }
 
-func (l *forgetful) Run(ctx context.Context, id string) (event.Run, error) {
+func (l *panicAtTakeoverLog) Run(ctx context.Context, id string) (event.Run, error) {
 	if l.claim.Load() && !l.run.Swap(true) {
 		panic("a bug")
 	}
 	return l.Log.Run(ctx, id)
 }
 
-// F32: a bug over a run that is to be taken up costs neither the process nor the run: it is
-// given back, and taken up again.
+// F32: a panic during a takeover ends neither the process nor the run: the process releases the job of the
+// run, and claims it again.
 func TestPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))
 	run := agenttest.NewFixture(t, says, durable(origin)).StartRun(t, agent.Request{Question: "?", Background: true})
-	log := &forgetful{Log: origin.diedAfter(t, run, 0)}
+	log := &panicAtTakeoverLog{Log: origin.diedAfter(t, run, 0)}
 	events := agenttest.NewFixture(t, says, durable(log)).Events(t, run.ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || !log.claim.Load() || !log.run.Load() {
 		t.Errorf("end %+v, want Done. after a failed claim (failed: %v) and a failed Run (failed: %v)", end, log.claim.Load(), log.run.Load())

@@ -305,7 +305,7 @@ func (l *loop) replayedElicitation(c *replay.Call, id string) (*interrupt, *reso
 	return nil, nil
 }
 
-// replayedBudgetQuestion does the same for a budget limit.
+// replayedBudgetQuestion is replayedQuestion for the question whether a budget limit may be raised.
 func (l *loop) replayedBudgetQuestion(limit string) (*interrupt, *resolution) {
 	if l.replayed == nil {
 		return nil, nil

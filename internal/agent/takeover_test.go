@@ -330,11 +330,11 @@ func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	born := time.Now()
+	began := time.Now()
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) { o.Log, o.Durable, o.ClaimDelay = log, true, youth })
 	all := h.Events(t, run.ID)
-	if at := time.UnixMilli(all[1].Time); at.Before(born.Add(youth).Truncate(time.Millisecond)) {
-		t.Errorf("claimed %v after the run began, want %v at the earliest", at.Sub(born), youth)
+	if at := time.UnixMilli(all[1].Time); at.Before(began.Add(youth).Truncate(time.Millisecond)) {
+		t.Errorf("claimed %v after the run began, want %v at the earliest", at.Sub(began), youth)
 	}
 }
 

@@ -33,7 +33,7 @@ type titledValue struct {
 	Title string          `json:"title"`
 }
 
-// values returns the values.
+// values returns the values that may be chosen, whichever of the keywords lists them.
 func (c choices) values() []json.RawMessage {
 	out := slices.Clone(c.Enum)
 	for _, one := range slices.Concat(c.OneOf, c.AnyOf) {

@@ -17,8 +17,8 @@ var stopWords = map[string]bool{
 	"tool": true, "use": true, "want": true, "was": true, "which": true, "with": true, "you": true, "your": true,
 }
 
-// splitWords returns the words of a text in the form in which they are compared. Names are taken
-// apart at their seams: create_issue, createIssue and "Create issue" are the same two.
+// splitWords returns the words of a text in the form in which they are compared. A name is
+// split where one of its words ends: create_issue, createIssue and "Create issue" give the same two words.
 func splitWords(text string) []string {
 	var out []string
 	start, last := -1, rune(0)

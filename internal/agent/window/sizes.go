@@ -54,6 +54,7 @@ func (s *Sizes) Size(model string) int64 {
 	return s.sizeLocked(model)
 }
 
+// sizeLocked is Size for a caller that holds the mutex. It deletes a size that is older than sizeLifetime.
 func (s *Sizes) sizeLocked(model string) int64 {
 	size, known := s.named[model]
 	if !known || time.Since(size.at) > sizeLifetime {

@@ -118,11 +118,11 @@ func (s *events) after(seq int64, n, maxSize int) (lines [][]byte) {
 	return lines
 }
 
-// dropOldest drops blocks, but not the newest one, until want bytes are free.
-func (s *events) dropOldest(want int64) {
+// dropOldest drops the oldest blocks until it has freed excess bytes or only the newest block is left.
+func (s *events) dropOldest(excess int64) {
 	n := 0
-	for ; want > 0 && n < len(s.blocks)-1; n++ {
-		want -= s.blocks[n].size()
+	for ; excess > 0 && n < len(s.blocks)-1; n++ {
+		excess -= s.blocks[n].size()
 		s.bytes -= s.blocks[n].size()
 	}
 	s.blocks = slices.Delete(s.blocks, 0, n)

@@ -21,10 +21,10 @@ func (r *results) setResult(call string, result []byte) (grown int64) {
 	return grown + int64(cap(result))
 }
 
-// dropOldest drops results until want bytes are free or none is left, and returns how many
+// dropOldest drops the oldest results until it has freed wanted bytes or none is left, and returns how many
 // bytes it freed.
-func (r *results) dropOldest(want int64) (freed int64) {
-	for len(r.order) > 0 && freed < want {
+func (r *results) dropOldest(wanted int64) (freed int64) {
+	for len(r.order) > 0 && freed < wanted {
 		call := r.order[0]
 		r.order = r.order[1:]
 		freed += int64(cap(r.byCall[call])) + entryOverhead
