@@ -213,15 +213,15 @@ func TestRealServerRestartLosesNoCall(t *testing.T) {
 	first := startEverything(t, modules, "", "streamableHttp")
 	s := startWithServer(t, map[string]any{"type": "http", "url": first.url}, nil)
 	c := newClient(t)
-	for life := range 3 {
-		if life > 0 {
+	for start := range 3 {
+		if start > 0 {
 			first.stop()
 			first = startEverything(t, modules, first.port, "streamableHttp")
 		}
 		for range 3 {
-			status, body := callTool(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"life %d"}`, life))
-			if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf("Echo: life %d", life)) {
-				t.Errorf("life %d: %d %s, want status 200, body containing %s", life, status, body, fmt.Sprintf("Echo: life %d", life))
+			status, body := callTool(t, c, s.url, "real_echo", fmt.Sprintf(`{"message":"start %d"}`, start))
+			if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf("Echo: start %d", start)) {
+				t.Errorf("start %d: %d %s, want status 200, body containing %s", start, status, body, fmt.Sprintf("Echo: start %d", start))
 			}
 		}
 	}

@@ -32,8 +32,8 @@ type shutdownStages struct {
 func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	// SIGHUP makes parts read their files again (startFollowing). Before they are there and after they have
-	// ended, it must not end the process.
+	// SIGHUP makes parts read their files again (startFollowing). Before those parts have started and
+	// after they have ended, SIGHUP must not end the process.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	rest, endRest := context.WithCancel(context.Background())
@@ -42,23 +42,23 @@ func newShutdownStages(ctx context.Context) (h shutdownStages, stop func()) {
 	if ctx.Err() != nil {
 		stages = stages[1:]
 	}
-	over, done := make(chan struct{}), make(chan struct{}) // stop was called; the goroutine has ended
+	stopped, done := make(chan struct{}), make(chan struct{}) // stop was called; the goroutine has ended
 	go func() {
 		defer close(done)
 		for _, stage := range stages {
 			select {
 			case <-signals:
 				stage()
-			case <-over:
+			case <-stopped:
 				return
 			}
 		}
-		<-over
+		<-stopped
 	}()
 	return shutdownStages{runs, rest}, func() {
 		signal.Stop(signals)
 		signal.Stop(hangups)
-		close(over)
+		close(stopped)
 		<-done
 		endRest()
 	}

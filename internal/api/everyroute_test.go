@@ -29,13 +29,13 @@ type wrong struct {
 	status      int
 }
 
-// entrance is a route as a client asks for it.
-type entrance struct {
+// routeRequest is a request for one route.
+type routeRequest struct {
 	method, path, body string
-	guarded            bool // not one of those that anybody may look at
+	guarded            bool // needs a token
 }
 
-// goodBodies are what is taken, by the routes that take any.
+// goodBodies has a valid request body for each route that reads one.
 var goodBodies = map[string]string{
 	"/answer": `{"question":"?"}`, "/answer/stream": `{"question":"?"}`,
 	"/runs/{run_id}/input": `{"id":"int_a","approved":true}`, "/tools/{name}/call": `{"args":{"a":1,"b":2}}`,
@@ -44,12 +44,12 @@ var goodBodies = map[string]string{
 	"/agui":     `{"threadId":"t","runId":"r","state":{},"messages":[{"id":"m","role":"user","content":"?"}],"tools":[],"context":[],"forwardedProps":{}}`,
 }
 
-// entrances are all routes that there are.
-func entrances(t *testing.T, h *Handler) (out []entrance) {
+// allRoutes returns one request for each route of h.
+func allRoutes(t *testing.T, h *Handler) (out []routeRequest) {
 	open := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/.well-known/jwks.json", "/", "/console/*", "/oauth/callback"}
 	err := chi.Walk(h.routes, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		path := strings.NewReplacer("{run_id}", "run_00000000000000000000000000", "{thread_id}", "thr_none", "{response_id}", "resp_none", "{name}", "add", "{id}", "chat", "{call_id}", "call_1", "{file}", "aisdk.yaml", "*", "none.js").Replace(route)
-		out = append(out, entrance{method, path, "", !slices.Contains(open, route)})
+		out = append(out, routeRequest{method, path, "", !slices.Contains(open, route)})
 		if method == http.MethodPost {
 			out[len(out)-1].body = goodBodies[route]
 		}
@@ -62,7 +62,7 @@ func entrances(t *testing.T, h *Handler) (out []entrance) {
 }
 
 // request is e's, with other parts where they are given.
-func (e entrance) request(method, path, body string, header ...string) string {
+func (e routeRequest) request(method, path, body string, header ...string) string {
 	if body == "" {
 		body = e.body
 	}
@@ -80,7 +80,7 @@ func (e entrance) request(method, path, body string, header ...string) string {
 }
 
 // wrongs are all that can be wrong with a request to e, whatever it is for.
-func (e entrance) wrongs(methods []string) (out []wrong) {
+func (e routeRequest) wrongs(methods []string) (out []wrong) {
 	add := func(status int, name, bytes string) {
 		out = append(out, wrong{e.method + " " + e.path + ": " + name, bytes, status})
 	}
@@ -137,7 +137,7 @@ func (e entrance) wrongs(methods []string) (out []wrong) {
 }
 
 // wrongBodies is what can be wrong with any body of JSON.
-func (e entrance) wrongBodies() (out []wrong) {
+func (e routeRequest) wrongBodies() (out []wrong) {
 	add := func(name, bytes string) {
 		out = append(out, wrong{e.method + " " + e.path + ": " + name, bytes, 0})
 	}
@@ -198,7 +198,7 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 	server.Start()
 	defer server.Close()
 
-	all := entrances(t, h)
+	all := allRoutes(t, h)
 	methods := make(map[string][]string)
 	for _, e := range all {
 		methods[e.path] = append(methods[e.path], e.method)
@@ -246,7 +246,7 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 }
 
 // checkProblem checks that resp is 4xx and gives the reason in the form of its API format.
-func checkProblem(t *testing.T, name string, e entrance, resp *http.Response, body []byte) {
+func checkProblem(t *testing.T, name string, e routeRequest, resp *http.Response, body []byte) {
 	t.Helper()
 	var p struct {
 		Status              int

@@ -62,10 +62,10 @@ func takeSlowly(t *testing.T, body io.Reader) {
 	}
 }
 
-// wordy is a model that says a mebibyte.
-type wordy struct{}
+// largeAnswerModel is a model whose answer has one mebibyte.
+type largeAnswerModel struct{}
 
-func (wordy) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
+func (largeAnswerModel) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		for range 16 {
 			if !yield(llm.Text{Delta: strings.Repeat("x", 64<<10)}, nil) {
@@ -89,7 +89,7 @@ func TestSlowReaderGetsALargeAnswerWhole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := apiOf(t, agent.Options{Model: wordy{}, Log: memory.New(memory.Options{}), DefaultModel: "wordy"})
+				h := apiOf(t, agent.Options{Model: largeAnswerModel{}, Log: memory.New(memory.Options{}), DefaultModel: "large"})
 				takeSlowly(t, askOver(t, overPipes(t, h), "POST", ask.path, ask.body, ask.header...).Body)
 			})
 		})
@@ -121,41 +121,41 @@ func thinks(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest
 	})
 }
 
-// patient is a connection that knows how long its last write has taken when it is closed.
-type patient struct {
+// timedConn calls closed when it is closed, with the time since its last write began.
+type timedConn struct {
 	*net.TCPConn
 	began  time.Time // of the last write; the handler's goroutine writes and closes
 	closed func(remote string, waited time.Duration)
 }
 
-func (p *patient) Write(b []byte) (int, error) {
+func (p *timedConn) Write(b []byte) (int, error) {
 	p.began = time.Now()
 	return p.TCPConn.Write(b)
 }
 
-func (p *patient) Close() error {
+func (p *timedConn) Close() error {
 	p.closed(p.RemoteAddr().String(), time.Since(p.began))
 	return p.TCPConn.Close()
 }
 
-// patients is a listener for such connections.
-type patients struct {
+// timedListener accepts timedConn connections.
+type timedListener struct {
 	net.Listener
 	closed func(remote string, waited time.Duration)
 }
 
-func (l patients) Accept() (net.Conn, error) {
+func (l timedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	tcp := c.(*net.TCPConn)
 	_ = tcp.SetWriteBuffer(api.WriteBuffer)
-	return &patient{TCPConn: tcp, closed: l.closed}, nil
+	return &timedConn{TCPConn: tcp, closed: l.closed}, nil
 }
 
-// Readers that take nothing are let go when the time for one write is over, and those who
-// read get everything as it comes. facts/reliability.md L4; with LOAD=1 as many as there.
+// The server closes the connection of a reader that takes nothing when the time for one write has passed. Readers
+// that read get every event at once. facts/reliability.md L4; LOAD=1 runs it with the numbers of readers given there.
 func TestStreamsCutStalledReaders(t *testing.T) {
 	t.Parallel()
 	live, stalled, interval, timeout := 50, 50, 30*time.Millisecond, 3*time.Second
@@ -169,7 +169,7 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 	var atBegin sync.Map // connections that are not the readers'
 	waits := make(chan time.Duration, stalled)
 	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
-	server.Listener = patients{server.Listener, func(remote string, waited time.Duration) {
+	server.Listener = timedListener{server.Listener, func(remote string, waited time.Duration) {
 		if _, ok := atBegin.LoadAndDelete(remote); ok {
 			waits <- waited
 		}
@@ -239,9 +239,9 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 		}
 	}
 	if os.Getenv("LOAD") != "" && longest > timeout+time.Second { // what a busy machine makes of a short test says little
-		t.Errorf("a stalled reader was let go after %s, want at most %v", longest, timeout+time.Second)
+		t.Errorf("the connection of a stalled reader was closed after %s, want at most %v", longest, timeout+time.Second)
 	}
-	t.Logf("%d stalled readers were let go at most %s after the last write began, of %s", stalled, longest.Round(time.Millisecond), timeout)
+	t.Logf("%d connections of stalled readers were closed at most %s after the last write began, of %s", stalled, longest.Round(time.Millisecond), timeout)
 	all.Wait()
 	events := slices.Sorted(slices.Values(slices.Concat(late...)))
 	n := len(events)

@@ -223,10 +223,10 @@ func datas(frames []sse.Frame) string {
 	return strings.Join(out, " ")
 }
 
-// talkative is a log in which there is always more to read.
-type talkative struct{ *memory.Log }
+// endlessLog is a log that appends an event, one second later, whenever it is read: a reader never reaches its end.
+type endlessLog struct{ *memory.Log }
 
-func (l talkative) After(ctx context.Context, run string, pos int64) (event.Page, error) {
+func (l endlessLog) After(ctx context.Context, run string, pos int64) (event.Page, error) {
 	<-time.After(time.Second)
 	if _, err := l.Append(ctx, run, event.TextDelta{PartID: "p", Delta: "and"}); err != nil {
 		return event.Page{}, err
@@ -234,10 +234,10 @@ func (l talkative) After(ctx context.Context, run string, pos int64) (event.Page
 	return l.Log.After(ctx, run, pos)
 }
 
-// The end of a token is not put off by a run that never stops talking.
+// A stream ends when its token expires, also if it reads a run that never stops emitting events.
 func TestBusyStreamEndsWhenItsTokenExpires(t *testing.T) {
 	m := newMint(t)
-	inTime(t, m, func(log *memory.Log) event.Log { return talkative{log} }, func(t *testing.T, dial func() net.Conn) {
+	inTime(t, m, func(log *memory.Log) event.Log { return endlessLog{log} }, func(t *testing.T, dial func() net.Conn) {
 		began := time.Now()
 		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.good(nil, nil)))
 		if took := time.Since(began); took < 6*time.Minute || took > 7*time.Minute || got[len(got)-1].Event != "token_expired" {
