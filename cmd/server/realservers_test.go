@@ -84,7 +84,7 @@ var realServers = []realServer{
 	}},
 }
 
-// realServersDir is where npm has put the servers, or the end of the test.
+// realServersDir returns the folder where npm has installed the servers. It skips the test if there is none.
 func realServersDir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("ANSWERD_REAL_SERVERS")

@@ -75,7 +75,8 @@ func TestWindowIsLearntFromTheEndpointsErrorAndRememberedForTheModel(t *testing.
 	}
 }
 
-// Some endpoints name no size. Then the history goes piece by piece, until the rest is accepted.
+// Some endpoints do not say how large their window is. Then more of the history is left out with each try, until the
+// endpoint accepts the rest.
 func TestHistoryIsTrimmedBeforeARequestIsGivenUp(t *testing.T) {
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if len(r.Body) > 5000 {

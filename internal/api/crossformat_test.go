@@ -215,8 +215,8 @@ func TestRunsAreReadInEveryFormat(t *testing.T) {
 	}
 }
 
-// A run that waits for an approval is read everywhere, and completed there after it. Chat
-// Completions has no person to ask.
+// A run that waits for an approval can be read in every API format, as suspended before the approval and as
+// completed after it. Chat Completions is left out, because it has no way to ask a person.
 func TestRunsThatWaitForAnApprovalAreReadInEveryFormat(t *testing.T) {
 	t.Parallel()
 	for _, f := range startFormats {

@@ -83,8 +83,8 @@ func TestReplicaContinuesAndStopsAUIChat(t *testing.T) {
 	}
 }
 
-// A message whose stream was cut, and whose run has ended since, is told whole by
-// whichever replica the page comes back to.
+// If the stream of a message was cut and its run has ended since, any replica that the page asks sends the whole
+// message.
 func TestReplicaRepeatsAUIChatThatWasCut(t *testing.T) {
 	open := make(chan struct{})
 	one, other := replicas(t, holds(open))

@@ -32,7 +32,7 @@ func apiOver(t testing.TB, log event.Log) http.Handler {
 	return apiOf(t, agent.Options{Log: log})
 }
 
-// apiOf is an API without servers.
+// apiOf returns the HTTP handler of an agent that has no MCP servers.
 func apiOf(t testing.TB, o agent.Options) http.Handler {
 	t.Helper()
 	tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})

@@ -96,8 +96,8 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	}
 }
 
-// The standing stream comes back when it breaks, in the same session; when its server
-// has forgotten the session, a new one is made without waiting for a call.
+// A standalone stream that breaks is opened again in the same session. If the server no longer knows the session,
+// the client opens a new one without waiting for a call.
 func TestStandaloneStreamReconnects(t *testing.T) {
 	t.Parallel()
 	gets := make(chan string, 8)

@@ -322,7 +322,7 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 		const places, seconds = 20, 300
 		random := rand.New(rand.NewPCG(1, 2))
 		g := admission.New(admission.Limits{Max: places})
-		type tally struct{ in, out, vain int }
+		type tally struct{ admitted, refused, refusedLate int }
 		var mu sync.Mutex
 		tallies := map[string]*tally{"noisy": {}, "quiet": {}}
 		var all sync.WaitGroup
@@ -332,12 +332,12 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 			mu.Lock()
 			switch c := tallies[name]; {
 			case err == nil:
-				c.in++
+				c.admitted++
 			case time.Since(began) > 50*time.Millisecond:
-				c.vain++
+				c.refusedLate++
 				fallthrough
 			default:
-				c.out++
+				c.refused++
 			}
 			mu.Unlock()
 			if err == nil {
@@ -361,14 +361,14 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 		all.Wait()
 		noisy, quiet := tallies["noisy"], tallies["quiet"]
 		t.Logf("noisy %+v, quiet %+v", *noisy, *quiet)
-		if quiet.out*100 > quiet.in+quiet.out {
-			t.Errorf("%d of %d of the quiet caller were refused, want at most 1 in 100", quiet.out, quiet.in+quiet.out)
+		if quiet.refused*100 > quiet.admitted+quiet.refused {
+			t.Errorf("%d of %d of the quiet caller were refused, want at most 1 in 100", quiet.refused, quiet.admitted+quiet.refused)
 		}
-		if refusals := noisy.out + quiet.out; (noisy.vain+quiet.vain)*100 > refusals {
-			t.Errorf("%d of %d refusals came late, want at most 1 in 100", noisy.vain+quiet.vain, refusals)
+		if refusals := noisy.refused + quiet.refused; (noisy.refusedLate+quiet.refusedLate)*100 > refusals {
+			t.Errorf("%d of %d refusals came late, want at most 1 in 100", noisy.refusedLate+quiet.refusedLate, refusals)
 		}
-		if got := noisy.in + quiet.in; got < seconds*places/2*9/10 {
-			t.Errorf("%d came in; there was room for %d, want at least %d", got, seconds*places/2, seconds*places/2*9/10)
+		if got := noisy.admitted + quiet.admitted; got < seconds*places/2*9/10 {
+			t.Errorf("%d were admitted; there was room for %d, want at least %d", got, seconds*places/2, seconds*places/2*9/10)
 		}
 	})
 }

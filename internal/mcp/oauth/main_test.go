@@ -149,7 +149,7 @@ func (w *fixture) signIn(who auth.Identity) *Authorization {
 	return a
 }
 
-// parameters of the address that a person is sent to.
+// parameters returns the query of the URL to which a person is sent for their consent.
 func (a *Authorization) parameters(t *testing.T) url.Values {
 	t.Helper()
 	u, err := url.Parse(a.URL)
