@@ -302,3 +302,8 @@ func (a *Agent) priceOf(model string) *llm.Price {
 	_, profiles := a.Models()
 	return profiles[model].Price
 }
+
+// hasAskTool reports whether one of the tools, each of which asks another agent, has the name.
+func hasAskTool(tools []askTool, name string) bool {
+	return slices.ContainsFunc(tools, func(t askTool) bool { return t.Name == name })
+}

@@ -63,7 +63,7 @@ func (l *loop) askLimits(calls []*call) []string {
 	refusals := make([]string, len(calls))
 	l.askShare = 0
 	for i, c := range calls {
-		if !l.isAsk(c.Tool) {
+		if !hasAskTool(l.askTools, c.Tool) {
 			continue
 		}
 		if l.askShare == maxAsksPerTurn {

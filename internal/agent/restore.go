@@ -18,6 +18,9 @@ import (
 	"answerd/internal/mcp/content"
 )
 
+// callerLimitPrefix precedes the name of a caller's limit in the event budget.
+const callerLimitPrefix = "caller_"
+
 // This file restores into a loop what the run did in other processes. The loop takes the same
 // steps as the first time. For a step whose end is in the log, this file supplies the outcome.
 //
@@ -153,7 +156,7 @@ func (l *loop) restoreCalls(ctx context.Context, calls []*call, outcomes []callO
 		if known.End != nil || known.Sent || known.HasChild() {
 			// Every call that was sent was charged. The agent's own tools are executed here, so their
 			// calls are never sent. They check their arguments themselves, after the call is charged.
-			checked := (isSearch || l.isAsk(c.Tool)) && failed.Kind == string(mcp.InvalidArguments) && c.args != nil
+			checked := (isSearch || hasAskTool(l.askTools, c.Tool)) && failed.Kind == string(mcp.InvalidArguments) && c.args != nil
 			l.budget.RestoreCall(i, known.Sent || known.HasChild() || isSearch && succeeded || checked)
 		}
 		if known.End == nil {
