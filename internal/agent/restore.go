@@ -18,9 +18,6 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// callerLimitPrefix precedes the name of a caller's limit in the event budget.
-const callerLimitPrefix = "caller_"
-
 // This file restores into a loop what the run did in other processes. The loop takes the same
 // steps as the first time. For a step whose end is in the log, this file supplies the outcome.
 //

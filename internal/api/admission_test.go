@@ -63,7 +63,7 @@ func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 	}
 }
 
-// connections counts those that a server has let go.
+// connections counts the connections that a server has closed.
 type connections struct {
 	mu     sync.Mutex // protects closed
 	closed int

@@ -10,22 +10,22 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// buggy is a way to a server with a bug in it, which strikes once: on the goroutine
-// that sends a message with that method, or on the one that reads its stream.
-type buggy struct {
-	next    http.RoundTripper
-	method  string
-	reading bool
-	struck  *atomic.Bool
+// panickingTransport is a transport that panics once: on the goroutine that sends a message with that method, or on
+// the one that reads its stream.
+type panickingTransport struct {
+	next     http.RoundTripper
+	method   string
+	reading  bool
+	panicked *atomic.Bool
 }
 
-func (b buggy) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b panickingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	hit := r.Body != nil && strings.Contains(peek(r), b.method)
-	if hit && !b.reading && !b.struck.Swap(true) {
+	if hit && !b.reading && !b.panicked.Swap(true) {
 		panic("a bug")
 	}
 	resp, err := b.next.RoundTrip(r)
-	if err == nil && hit && b.reading && !b.struck.Swap(true) {
+	if err == nil && hit && b.reading && !b.panicked.Swap(true) {
 		resp.Body = buggyBody{resp.Body}
 	}
 	return resp, err
@@ -39,20 +39,20 @@ func (buggyBody) Read([]byte) (int, error) { panic("a bug") }
 // the server, which is connected again by itself.
 func TestPanicOverAServerIsItsFailure(t *testing.T) {
 	t.Parallel()
-	for name, b := range map[string]buggy{
+	for name, b := range map[string]panickingTransport{
 		"the handshake":     {method: `"initialize"`},
 		"the list of tools": {method: `"tools/list"`},
 		"a stream of it":    {method: `"tools/list"`, reading: true},
 		"a call's stream":   {method: `"tools/call"`, reading: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b.struck = new(atomic.Bool)
+			b.panicked = new(atomic.Bool)
 			c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
 				b := b
 				b.next = next
 				return b
 			}}, config.Server{Name: "a", URL: serve(t, handler(tools(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
-			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was struck
+			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was panicked
 				t.Log(err)
 			}
 			_ = c.Refresh(t.Context(), "a")
@@ -63,7 +63,7 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 				}
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo"})
-			if !b.struck.Load() {
+			if !b.panicked.Load() {
 				t.Error("the panic did not happen, want it in the call")
 			}
 			must(t, res, err)

@@ -159,10 +159,10 @@ func (m mortal) RoundTrip(r *http.Request) (*http.Response, error) {
 // initialize.
 func TestServerThatHangsOnDiscover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		deaf := func(http.RoundTripper) http.RoundTripper {
-			return deafToDiscover{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return ignoresDiscover{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
 		}
-		c := open(t, Options{Transport: deaf}, config.Server{Name: "a", URL: "http://localhost"})
+		c := open(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
 		begin := time.Now()
 		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != session.HandshakeTimeout/2 {
 			t.Errorf("tools %q after %s; %+v, want t and %v", got, time.Since(begin), c.Servers(), session.HandshakeTimeout/2)
@@ -171,9 +171,10 @@ func TestServerThatHangsOnDiscover(t *testing.T) {
 	})
 }
 
-type deafToDiscover struct{ fake }
+// ignoresDiscover is a transport whose server never answers server/discover.
+type ignoresDiscover struct{ fake }
 
-func (d deafToDiscover) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d ignoresDiscover) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodPost && strings.Contains(peek(r), "server/discover") {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
