@@ -260,11 +260,6 @@ func (a *Agent) askTools(caller auth.Identity, r Request) (tools []askTool) {
 	return tools
 }
 
-// isAsk reports whether a tool with that name asks another agent.
-func (l *loop) isAsk(name string) bool {
-	return slices.ContainsFunc(l.askTools, func(t askTool) bool { return t.Name == name })
-}
-
 var askSchema = json.RawMessage(`{"type":"object","properties":{"question":{"type":"string","minLength":1,` +
 	`"description":"One whole question. The agent sees nothing else of this conversation."}},"required":["question"],"additionalProperties":false}`)
 
