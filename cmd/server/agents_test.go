@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"answerd/internal/demo"
 	"answerd/internal/llm/llmtest"
 )
 
@@ -122,33 +121,6 @@ func TestAgentsFileIsReloaded(t *testing.T) {
 	}
 	if got := answer(); got != "Two." {
 		t.Errorf("after a mistake: got %q, want the agents that were in use", got)
-	}
-}
-
-// Several files may be replaced at the same time, as with a ConfigMap, and are read one after the other. A file
-// that names what another one brings is refused at first, and read again without a change and a signal.
-func TestAgentsFileIsReadAgainAfterTheFilesThatItNeeds(t *testing.T) {
-	t.Parallel()
-	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer { return llmtest.Says(r.Messages[0].Content) })
-	dir := t.TempDir()
-	path, servers := filepath.Join(dir, "agents.yaml"), filepath.Join(dir, "mcp.json")
-	writeFile(t, path, "agents:\n- {id: a, prompt: One.}")
-	writeFile(t, servers, `{"mcpServers": {}}`)
-	p := spawnAnswerd(t, append(w.environ(), "AGENTS_FILE="+path, "MCP_CONFIG_PATH="+servers))
-	url, c := p.url(t), newClient(t)
-
-	writeFile(t, path, "agents:\n- {id: a, prompt_file: two.txt, servers: [extra]}")
-	if line := p.waitForLine(t, "AGENTS_FILE refused"); !strings.Contains(line, "prompt_file cannot be read") && !strings.Contains(line, "no MCP server is named extra") {
-		t.Errorf("got %s, want what is missing", line)
-	}
-	writeFile(t, filepath.Join(dir, "two.txt"), "Two.")
-	writeFile(t, servers, fmt.Sprintf(`{"mcpServers": {"extra": {"url": %q, "auth": {"type": "jwt"}}}}`, w.tools.url+demo.MCPPath))
-	p.waitForLine(t, "AGENTS_FILE read again")
-	if got := postQuestion(t, c, url, `{"question":"?","agent":"a"}`).Answer; got != "Two." {
-		t.Errorf("got %q, want Two.", got)
-	}
-	if n := strings.Count(p.log.String(), "AGENTS_FILE refused"); n > 2 { // for the server, and for the prompt
-		t.Errorf("%d lines say that the file is refused, want one for each reason", n)
 	}
 }
 

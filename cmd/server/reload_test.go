@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,8 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"answerd/internal/demo"
@@ -240,6 +244,40 @@ func TestReloadTurnsAPanicIntoARefusal(t *testing.T) {
 	}
 	end()
 	<-over
+}
+
+// An AGENTS_FILE may be replaced a moment before the mcp.json with the servers that it names.
+func TestRefusedFileIsReadAgainWithoutAChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		hangup, log := make(chan os.Signal), new(syncBuffer)
+		var readings atomic.Int64
+		var complete atomic.Bool // the mcp.json has been replaced too
+		var follower sync.WaitGroup
+		follower.Go(func() {
+			followFiles(ctx, newFileWatch(), hangup, "AGENTS_FILE", slog.New(slog.NewTextHandler(log, nil)), func() (slog.Attr, error) {
+				if readings.Add(1); !complete.Load() {
+					return slog.Attr{}, errors.New("no MCP server is named extra")
+				}
+				return slog.Int("agents", 1), nil
+			})
+		})
+		hangup <- syscall.SIGHUP
+		<-time.After(2 * (retryInterval + watchInterval))
+		synctest.Wait()
+		if refusals := strings.Count(log.String(), "AGENTS_FILE refused"); readings.Load() < 3 || refusals != 1 {
+			t.Errorf("got %d readings and %d refusals in the log, want at least 3 and 1:\n%s", readings.Load(), refusals, log)
+		}
+		complete.Store(true)
+		<-time.After(retryInterval + watchInterval)
+		synctest.Wait()
+		if !strings.Contains(log.String(), "AGENTS_FILE read again") {
+			t.Errorf("got the log\n%s\nwant the file read again", log)
+		}
+		end()
+		follower.Wait()
+	})
 }
 
 type logSignal chan<- string
