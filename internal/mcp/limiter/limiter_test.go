@@ -99,12 +99,13 @@ func TestLimitStaysWhereLatencyRises(t *testing.T) {
 					l := limiter.New(0)
 					d := load{limiter: l, capacity: capacity, callers: 300, took: took, outcome: limiter.Answered}
 					d.run(t, 15*time.Second)
+					const samples = 24
 					sum := 0 // the latency varies at random, and the limit with it
-					for range 4 {
-						d.run(t, 3*time.Second)
+					for range samples {
+						d.run(t, time.Second)
 						sum += l.Limit()
 					}
-					if got, least, most := sum/4, min(capacity, 80)/2, max(capacity, limiter.Min)*7/2; got < least || got > most {
+					if got, least, most := sum/samples, min(capacity, 80)/2, max(capacity, limiter.Min)*7/2; got < least || got > most {
 						t.Errorf("mean Limit() of a server with %d calls at a time = %d, want %d to %d", capacity, got, least, most)
 					}
 				})
