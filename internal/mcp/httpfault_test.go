@@ -248,7 +248,6 @@ func TestServerThatStopsIsReported(t *testing.T) {
 
 // F13, S4.4: a server that hangs costs the call its time-out, and learns of it.
 func TestHangingCallTimesOut(t *testing.T) {
-	t.Parallel()
 	begun, left := make(chan struct{}), make(chan struct{})
 	s := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)

@@ -107,8 +107,8 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 
 // A token endpoint that hangs is not a failure of the server: calls with a token continue. A caller
 // for whom no token can be fetched gets that error, whatever the state of the breaker.
+// It does not run beside others, because a busy processor delays the server.
 func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
-	t.Parallel()
 	i := newIAM(t)
 	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	cfg := i.server("a", serve(t, s).URL, config.AuthExchange)
