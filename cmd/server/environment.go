@@ -18,6 +18,7 @@ import (
 	"answerd/internal/auth"
 	"answerd/internal/auth/sealed"
 	"answerd/internal/llm"
+	mcpconfig "answerd/internal/mcp/config"
 )
 
 // environment holds the variables of a process by name. Only main reads the real ones, so tests
@@ -143,8 +144,7 @@ func editDistance(a, b string) int {
 // findWarnings returns warnings about settings that are probably a mistake, although the service
 // can start.
 func (c *config) findWarnings(environ environment) []*configError {
-	used := c.variablesOfFiles()
-	out := environ.unknownSettings(func(name string) bool { return used[name] })
+	out := environ.unknownSettings(c.isUsedByFiles())
 	asksDefault := slices.ContainsFunc(c.servedModels(), func(p llm.Profile) bool { return !hasOwnEndpoint(p) })
 	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && asksDefault {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
@@ -152,25 +152,25 @@ func (c *config) findWarnings(environ environment) []*configError {
 	return out
 }
 
-// fileVariable matches a variable in mcp.json or MODELS_FILE: ${NAME}, and for mcp.json also the forms of other hosts,
-// ${input:ID} (1), ${env:NAME} and $NAME (2).
-var fileVariable = regexp.MustCompile(`\$\{input:([^}]*)\}|\$\{?(?:env:)?([A-Za-z_][A-Za-z0-9_]*)`)
-
-// notInVariable matches a character of an input's id that its variable has not.
-var notInVariable = regexp.MustCompile(`[^A-Z0-9]`)
-
-// variablesOfFiles returns the variables that mcp.json and MODELS_FILE use. They can have any name, so such a
-// variable is not a misspelled setting.
-func (c *config) variablesOfFiles() map[string]bool {
-	used := make(map[string]bool)
+// isUsedByFiles returns a function that reports whether mcp.json or MODELS_FILE uses a variable. They can use one of any
+// name, so such a variable is not a misspelled setting.
+func (c *config) isUsedByFiles() func(name string) bool {
+	var texts strings.Builder
+	read := make(map[string]bool) // variables that mcp.json has in the forms of other hosts, such as ${input:ID}
 	for _, path := range []string{c.MCPConfigPath, c.ModelsFile} {
-		data, _ := os.ReadFile(path) // an error is reported where the file is needed
-		for _, m := range fileVariable.FindAllStringSubmatch(string(data), -1) {
-			used[m[2]] = true
-			used[notInVariable.ReplaceAllString(strings.ToUpper(m[1]), "_")] = true
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // reported where the file is needed
+		}
+		texts.Write(data)
+		if path == c.MCPConfigPath {
+			_, _, _ = mcpconfig.Parse(data, func(name string) string { // its error too
+				read[name] = true
+				return c.lookup(name)
+			})
 		}
 	}
-	return used
+	return func(name string) bool { return read[name] || strings.Contains(texts.String(), "${"+name) }
 }
 
 // logSettingWarnings logs the settings that are probably a mistake.
