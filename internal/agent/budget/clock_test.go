@@ -13,16 +13,23 @@ import (
 
 func unguarded(f func()) { f() }
 
+// newRun returns a log with the run r, which has begun, and the writer of its events.
+func newRun(t *testing.T) (*memory.Log, *event.Writer) {
+	t.Helper()
+	log := memory.New(memory.Options{})
+	if err := log.Create(t.Context(), event.Run{ID: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	out := event.NewWriter(log, "r")
+	if err := out.Append(t.Context(), event.Start{}); err != nil {
+		t.Fatal(err)
+	}
+	return log, out
+}
+
 func TestClockPausesUntilEveryPauseIsResumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := memory.New(memory.Options{})
-		if err := log.Create(t.Context(), event.Run{ID: "r"}); err != nil {
-			t.Fatal(err)
-		}
-		out := event.NewWriter(log, "r")
-		if err := out.Append(t.Context(), event.Start{}); err != nil {
-			t.Fatal(err)
-		}
+		_, out := newRun(t)
 		began := time.Now()
 		var c Clock
 		ctx := c.Start(t.Context(), 10, out, unguarded)
@@ -49,14 +56,7 @@ func TestClockPausesUntilEveryPauseIsResumed(t *testing.T) {
 // A process reported the end of the time, and died before the run ended.
 func TestClockReportsNoLevelTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := memory.New(memory.Options{})
-		if err := log.Create(t.Context(), event.Run{ID: "r"}); err != nil {
-			t.Fatal(err)
-		}
-		out := event.NewWriter(log, "r")
-		if err := out.Append(t.Context(), event.Start{}); err != nil {
-			t.Fatal(err)
-		}
+		log, out := newRun(t)
 		var c Clock
 		c.Restore(10*time.Second, 100)
 		ctx := c.Start(t.Context(), 10, out, unguarded)
