@@ -298,7 +298,7 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 	}
 }
 
-// An address that stands for all of the machine's is no address of a browser, and its brackets are a pattern of a shell.
+// A browser cannot open http://[::]:8080, and zsh takes the brackets for a pattern.
 func TestDemoAtAllAddressesPrintsOneThatCanBeOpened(t *testing.T) {
 	t.Parallel()
 	p := spawnAnswerd(t, []string{"ADDR=:0", "AUTH_INSECURE_ALLOW_ANONYMOUS=true"}, "demo")

@@ -84,7 +84,7 @@ var realServers = []realServer{
 	}},
 }
 
-// realServersDir returns the folder where npm has installed the servers. It skips the test if there is none.
+// realServersDir returns the folder where npm has installed the servers. It skips the test if npm has installed none.
 func realServersDir(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("ANSWERD_REAL_SERVERS")

@@ -131,7 +131,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 			words := make(chan int)
 			fixture := agenttest.NewFixture(t, speaks(words), nil)
 			server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour, WriteTimeout: time.Hour}))
-			server.Listener = timedListener{server.Listener, func(string, time.Duration) {}} // who takes nothing stalls: no room for all of it
+			server.Listener = timedListener{server.Listener, func(string, time.Duration) {}} // a reader that reads nothing stalls: the connection does not hold the whole stream
 			server.Start()
 			t.Cleanup(server.Close)
 			s := &service{Fixture: fixture, Server: server}

@@ -131,7 +131,7 @@ func (h *Handler) getThread(w http.ResponseWriter, r *http.Request) error {
 			active = nil
 		}
 	}
-	if len(active) >= limit && len(page.Turns) > 0 { // the page is full, so it begins after the newest turn
+	if len(active) >= limit && len(page.Turns) > 0 { // the run in progress fills the page, and all turns are on the next one
 		out.Messages, page.Before = nil, page.Turns[len(page.Turns)-1].Number+1
 	}
 	out.Messages, out.Next = append(out.Messages, active...), native.FormatTurn(page.Before)

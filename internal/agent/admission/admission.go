@@ -206,7 +206,7 @@ func (g *Gate) admitOrQueueLocked(name string, short bool, now time.Time) (*wait
 }
 
 // AcquireOverLimit takes a slot whatever the limits say, for a run that was admitted by another
-// process and has to go on, or that an admitted run asks for, and whose request holds that many bytes.
+// process and must continue, or that is the child of an admitted run. Its request holds that many bytes.
 // The caller has not started it, so it does not count for the rate.
 func (g *Gate) AcquireOverLimit(name string, request int64) *Slot {
 	g.mu.Lock()

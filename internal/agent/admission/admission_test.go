@@ -271,7 +271,7 @@ func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 	})
 }
 
-// A run that goes on after its person has answered, or that another run asks for, is not started by the caller.
+// The caller starts neither a run that this process takes over nor the child of a run.
 func TestAcquireOverLimitDoesNotCountForTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 9, Rate: admission.Rate{N: 2, Per: time.Hour}})
@@ -368,7 +368,7 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 			t.Errorf("%d of %d refusals came late, want at most 1 in 100", noisy.refusedLate+quiet.refusedLate, refusals)
 		}
 		if got := noisy.admitted + quiet.admitted; got < seconds*places/2*9/10 {
-			t.Errorf("%d were admitted; there was room for %d, want at least %d", got, seconds*places/2, seconds*places/2*9/10)
+			t.Errorf("%d runs were admitted, want at least %d of the possible %d", got, seconds*places/2*9/10, seconds*places/2)
 		}
 	})
 }

@@ -46,8 +46,8 @@ type State struct {
 	Ending bool
 }
 
-// HasCallOf reports whether the run has called the tool with that name, and had such a tool. Calls of a step that runs
-// again do not count. s may be nil.
+// HasCallOf reports whether the run has called the tool with that name, unless the model invented the tool. Calls of a
+// step that runs again do not count. s may be nil.
 func (s *State) HasCallOf(tool string) bool {
 	if s == nil {
 		return false

@@ -131,8 +131,8 @@ func (s *Search) Offer(names ...string) bool {
 }
 
 // dropOldest keeps the found tools within their limits. It drops those that were neither found nor called for the
-// longest time: the model was just told that it can call what it found, also what it had found before. The latest
-// one always stays.
+// longest time, because the result of a search says that all of its tools can be called, those of earlier searches
+// included. The latest tool always stays.
 func (s *Search) dropOldest() {
 	for len(s.recent) > 1 && (len(s.recent) > maxShownTools || s.maxTokens > 0 && window.ToolTokens(s.Shown()) > s.maxTokens) {
 		oldest := s.recent[0]

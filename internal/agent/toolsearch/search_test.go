@@ -9,8 +9,8 @@ import (
 	"answerd/internal/mcp/catalog"
 )
 
-// A model that has found more tools than it can be offered finds an old one again, together with new ones. It is told
-// that it can call all of them.
+// The model finds more tools than it can be offered, and then an old one again, together with new ones. The result of
+// that search says that it can call all of them.
 func TestSearchOffersAToolThatIsFoundAgain(t *testing.T) {
 	var tools []catalog.Tool
 	for i := range maxShownTools + 1 {

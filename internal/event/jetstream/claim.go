@@ -269,13 +269,13 @@ func (l *Log) appendClaim(ctx context.Context, id string, state runState, d *del
 }
 
 // isClaimedBy asks an instance whether it executes a run. An instance that does not answer may
-// be dead or reconnecting, so it is asked again for half a lease. If this instance is reconnecting itself and asked
-// nobody, it returns true, so that the delivery is delayed.
+// be dead or reconnecting, so it is asked again for half a lease. If this process could not send
+// a request because its connection is lost, isClaimedBy returns true, so that the delivery is delayed.
 func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 	if instance == "" || l.embedded != nil { // the earlier processes of an embedded log have ended
 		return false
 	}
-	asked := false
+	sent := false
 	for query := range ownerQueries {
 		if l.isUnresponsive(instance) {
 			return false
@@ -286,7 +286,7 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 		if err == nil {
 			return string(answer.Data) == "1"
 		}
-		asked = asked || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
+		sent = sent || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders)
 		if query == ownerQueries-1 {
 			break
 		}
@@ -296,7 +296,7 @@ func (l *Log) isClaimedBy(ctx context.Context, instance, id string) bool {
 			return true
 		}
 	}
-	if !asked {
+	if !sent {
 		return true
 	}
 	l.setUnresponsive(instance)

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// An instance that has lost its connection for reads asks nobody. It must not take that for the silence of a dead executor,
-// and take over a run that another instance executes.
+// An instance that has lost its connection for reads cannot ask whether the executor lives. It must not take its run over.
 func TestInstanceThatCannotAskTakesNothingOver(t *testing.T) {
 	t.Parallel()
 	first := openEmbedded(t, Options{})

@@ -78,7 +78,7 @@ func (l *Log) createEntry(ctx context.Context, w *writer, subject string, body [
 }
 
 // BeginThread implements event.Log. It sends the head of the thread ahead. If the server refuses it or does not answer, BeginTurn
-// finds out why, and deletes other threads if there is no space.
+// tries again, and deletes other threads if the stream is full.
 func (l *Log) BeginThread(ctx context.Context, run event.Run, title string) error {
 	w, err := l.writerFor(ctx, run.ID)
 	if err != nil {

@@ -148,8 +148,8 @@ func (l *Log) readListed(ctx context.Context, id string, stored, last message, h
 	return listed, nil
 }
 
-// Delete implements event.Directory. It does not stop when the caller goes away, who may not call it again: after the
-// tombstone, the rest would stay until the retention of the run has passed.
+// Delete implements event.Directory. It does not stop when ctx ends, because the caller may not call it again, and what
+// has not been deleted yet would stay until the retention of the run has passed.
 func (l *Log) Delete(ctx context.Context, id string) error {
 	run, err := l.Run(ctx, id)
 	if err != nil && !errors.Is(err, event.ErrGone) {

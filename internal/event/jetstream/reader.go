@@ -222,7 +222,7 @@ func (l *Log) HasRemoteReader(ctx context.Context, id string) bool {
 			return true
 		case errors.Is(err, context.DeadlineExceeded):
 			asked++
-		default: // nobody was asked, as while the connection looks for a server
+		default: // the request was not sent, because the connection is lost
 			select {
 			case <-time.After(retryInterval):
 			case <-ctx.Done():

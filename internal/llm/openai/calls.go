@@ -141,8 +141,8 @@ func (s *callSet) findCall(piece callPiece, later bool) *partialCall {
 // isRepetition reports whether a piece is a complete call once more, or all of its arguments. Some gateways send a call
 // in pieces and then as a whole (https://github.com/anomalyco/opencode/pull/17339), or under several indexes
 // (https://github.com/mudler/LocalAI/issues/9722). Arguments that are complete cannot be continued, so a piece without
-// a name that is equal to all of them is nothing else. Of pieces with a name, the id tells: the same call with the
-// same id must not be made twice.
+// a name that equals all of them repeats them. A piece with a name repeats a call if the id is the same too: two calls
+// of a model may be equal, but their ids differ.
 func (s *callSet) isRepetition(piece callPiece, later bool) bool {
 	if piece.name == "" {
 		call := s.findCall(piece, later)

@@ -60,8 +60,8 @@ func addInstructions(messages []llm.Message, request llm.Request) []llm.Message 
 }
 
 // historyAsText turns calls and their results into text, because a model without tool calling,
-// and its chat template, understand only text. It joins consecutive messages of the user, of which the results are
-// some, into one message: many such templates require that roles alternate.
+// and its chat template, understand only text. Results become messages of the user. It joins
+// consecutive messages of the user into one: many such templates require that roles alternate.
 func historyAsText(messages []llm.Message) []llm.Message {
 	out := make([]llm.Message, 0, len(messages)+1)
 	malformed := make(map[string]bool)      // by call id: the arguments were not a JSON object

@@ -126,8 +126,8 @@ func (c *resourceCache) wantedFrom(n int) []string {
 	return c.wanted[n:len(c.wanted):len(c.wanted)]
 }
 
-// setSubscribed notes that the server has confirmed subscriptions. Of what changed before, there was
-// no notification: a read that began before is not kept.
+// setSubscribed notes that the server has confirmed subscriptions. It did not notify us of earlier changes, so
+// a read that began before is not kept.
 func (c *resourceCache) setSubscribed(uris ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -120,8 +120,8 @@ func (s *Server) CanOpen() bool { return s.reserve.hasFree(openRoom) }
 const healthTries = 10
 
 // Health returns the error that the server reports for its own health, or nil. Before its streams, the server checks for
-// a millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). That check fails if the processor is given
-// to others at that moment, so Health repeats it. An error of a stream stays.
+// a millisecond whether it accepts connections (nats-server 2.15, Server.Healthz). That check fails if the server does not
+// run in that millisecond, so Health repeats it. It does not repeat the errors of streams.
 func (s *Server) Health() (err error) {
 	for range healthTries {
 		health := s.server.Healthz(&server.HealthzOptions{Details: true})

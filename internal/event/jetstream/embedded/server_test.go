@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A log that finds its disk unhealthy refuses all events and opens its files again. The server calls itself unhealthy
-// when the processor was given to others for a millisecond at the wrong moment, which a busy machine must not do to a log.
+// A log that finds its disk unhealthy refuses all events and opens its files again. The server reports that it is
+// unhealthy if it did not run for a millisecond at the wrong moment. A busy machine must not do that to a log.
 func TestServerOnABusyMachineIsHealthy(t *testing.T) {
 	t.Parallel()
 	s, err := Start(Options{Dir: t.TempDir(), Default: 1 << 20, Logger: slog.New(slog.DiscardHandler)})

@@ -186,8 +186,8 @@ func (s *Store) Thread(ctx context.Context, owner event.Owner, id string) (event
 	return h.thread(), nil
 }
 
-// DeleteThread implements event.Threads. It does not stop between the head and the turns when the caller goes away: nobody
-// could find the turns without the head.
+// DeleteThread implements event.Threads. It does not stop when ctx ends between the head and the turns, because nothing
+// finds the turns without the head.
 func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) error {
 	for {
 		h, err := s.findThread(ctx, owner, id)
