@@ -49,37 +49,40 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 }
 
 // countLateEnds returns a http.RoundTripper that counts in slow the replies whose end a busy machine
-// brings to the client more than 10 ms later than late after their beginning.
+// brings to the client more than 10 ms later than late after their beginning, or not before the client
+// stops waiting for it.
 func countLateEnds(next http.RoundTripper, late time.Duration, slow *atomic.Int64) http.RoundTripper {
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil {
-			resp.Body = &timedBody{ReadCloser: resp.Body, ended: func(d time.Duration) {
-				if d > late+10*time.Millisecond {
+			begun := time.Now()
+			resp.Body = &endingBody{ReadCloser: resp.Body, ended: sync.OnceFunc(func() {
+				if time.Since(begun) > late+10*time.Millisecond {
 					slow.Add(1)
 				}
-			}}
+			})}
 		}
 		return resp, err
 	})
 }
 
-// timedBody calls ended with the time from the first bytes of a body to its end.
-type timedBody struct {
+// endingBody calls ended when a body has ended or is closed.
+type endingBody struct {
 	io.ReadCloser
-	ended func(time.Duration)
-	begun time.Time
+	ended func()
 }
 
-func (b *timedBody) Read(p []byte) (int, error) {
+func (b *endingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	switch {
-	case b.begun.IsZero():
-		b.begun = time.Now()
-	case err != nil:
-		b.ended(time.Since(b.begun))
+	if err != nil {
+		b.ended()
 	}
 	return n, err
+}
+
+func (b *endingBody) Close() error {
+	b.ended()
+	return b.ReadCloser.Close()
 }
 
 // Servers end the stream of an answer after the answer, some of them after the caller has cancelled
