@@ -139,7 +139,7 @@ generators: ## clients generated from api/openapi.yaml: compile each, and ask (N
 	api/generators/run.sh
 
 .PHONY: clients
-clients: ## the npm clients of every face against a whole service (needs Node; skips without)
+clients: ## the npm clients of every API format against a whole service (needs Node; skips without)
 	internal/api/clients/run.sh
 
 .PHONY: conformance

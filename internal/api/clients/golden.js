@@ -1,4 +1,4 @@
-// The golden files of the faces, as a server that answers with one stream after another.
+// The golden files of the API formats, as a server that answers with one stream after another.
 import { createServer } from "node:http";
 import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";

@@ -1,4 +1,4 @@
-// The golden files of the faces, read by the real clients.
+// The golden files of the API formats, read by the real clients.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { newChat, settled, textOf, toolsOf, versions } from "./chat.js";

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The clients that people use, as npm has them: the golden files of the faces, and whole
+# The clients that people use, as npm has them: the golden files of the API formats, and whole
 # services, read by the real thing. It skips, with the reason, without Node.
 set -eu
 cd "$(dirname "$0")"
