@@ -132,8 +132,6 @@ var packages = map[string]struct{ ours, outside []string }{
 
 	"answerd/internal/api/typeerror": {outside: jsonv2},
 
-	"answerd/internal/api/clients": {},
-
 	"answerd/internal/api/chat": {ours: []string{"event", "agent", "agent/output", "sse", "api/typeerror"}},
 
 	"answerd/internal/api/responses": {ours: []string{"event", "agent", "agent/output", "sse", "api/typeerror"}},

@@ -31,4 +31,4 @@ if cmp -s requirements.txt node_modules/.python/.installed || {
 } >/dev/null 2>&1; then
 	export ANSWERD_PYTHON="$python"
 fi
-ANSWERD_TEST_LONG=1 go test -count 1 -v -run 'TestClients|TestDocumentExamplesRun' ../../../cmd/server .
+ANSWERD_TEST_LONG=1 go test -count 1 -v -run 'TestClients|TestDocumentExamplesRun' ../../../cmd/server ..
