@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -80,19 +81,57 @@ func TestCancelRequestIsNotResentInVain(t *testing.T) {
 
 // Reading the first stream panics, and so does sending the next GET; the third stream works.
 func TestStandaloneStreamIsReopenedAfterPanic(t *testing.T) {
+	readPing(t, 3, func(n int, r *http.Request) *http.Response {
+		if n == 2 {
+			panic("a defect")
+		}
+		resp := newStreamReply(r, pingEvent)
+		if n == 1 {
+			resp.Body = panickingBody{resp.Body}
+		}
+		return resp
+	})
+}
+
+// A stream has been open, so a reply without one, such as of a proxy while the server is replaced, does not
+// mean that there are no streams. A server that no longer has the last event is asked without it.
+func TestStandaloneStreamIsReopenedAfterARefusal(t *testing.T) {
+	for name, status := range map[string]int{
+		"page of a proxy": http.StatusOK, "not found": http.StatusNotFound, "not allowed": http.StatusMethodNotAllowed,
+		"not implemented": http.StatusNotImplemented, "unavailable": http.StatusServiceUnavailable,
+	} {
+		t.Run(name, func(t *testing.T) {
+			readPing(t, 3, func(n int, r *http.Request) *http.Response {
+				return []*http.Response{newStreamReply(r, ""), newEmptyReply(r, status), newStreamReply(r, pingEvent)}[n-1]
+			})
+		})
+	}
+	for _, status := range []int{http.StatusBadRequest, http.StatusNotFound} {
+		t.Run(fmt.Sprint("event forgotten, ", status), func(t *testing.T) {
+			readPing(t, 3, func(n int, r *http.Request) *http.Response {
+				switch {
+				case n == 1:
+					return newStreamReply(r, "id: 7\n\n")
+				case r.Header.Get("Last-Event-ID") != "":
+					return newEmptyReply(r, status)
+				}
+				return newStreamReply(r, pingEvent)
+			})
+		})
+	}
+}
+
+const pingEvent = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"
+
+// readPing opens the standalone stream of a session without an id, and fails the test unless the reply to the
+// GET with that number, which starts at 1, brings a ping.
+func readPing(t *testing.T, gets int, reply func(n int, r *http.Request) *http.Response) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
-			if n++; n == 2 {
-				panic("a defect")
-			}
-			resp := newEmptyReply(r, http.StatusOK)
-			resp.Header.Set("Content-Type", "text/event-stream")
-			resp.Body = io.NopCloser(strings.NewReader("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"))
-			if n == 1 {
-				resp.Body = panickingBody{resp.Body}
-			}
-			return resp, nil
+			n++
+			return reply(n, r), nil
 		})
 		c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
 		x := startRoundTrip(t)
@@ -101,12 +140,22 @@ func TestStandaloneStreamIsReopenedAfterPanic(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.openStandaloneStream()
-		m, err := c.Read(t.Context())
-		if r, ok := m.(*jsonrpc.Request); err != nil || !ok || r.Method != "ping" || n != 3 {
-			t.Errorf("Read: got %v, %v after %d GETs, want a ping after 3", m, err, n)
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		m, err := c.Read(ctx)
+		if r, ok := m.(*jsonrpc.Request); err != nil || !ok || r.Method != "ping" || n != gets {
+			t.Errorf("Read: got %v, %v after %d GETs, want a ping after %d", m, err, n, gets)
 		}
 		_ = c.Close()
 	})
+}
+
+// newStreamReply returns a reply with an event stream of that text.
+func newStreamReply(r *http.Request, text string) *http.Response {
+	resp := newEmptyReply(r, http.StatusOK)
+	resp.Header.Set("Content-Type", "text/event-stream")
+	resp.Body = io.NopCloser(strings.NewReader(text))
+	return resp
 }
 
 type roundTripFunc func(*http.Request) (*http.Response, error)

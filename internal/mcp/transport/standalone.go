@@ -137,7 +137,8 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 
 // processRefusal decides after a reply without a stream whether there will be another GET. A
 // server that says that it does not have the stream is not asked again; a 404 says that where no
-// stream was ever open (go-sdk#393). Other replies may be different the next time.
+// stream was ever open (go-sdk#393). Other replies may be different the next time, and so may these
+// where a stream was open: a proxy or another replica may have answered.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
 	status := resp.StatusCode
@@ -145,6 +146,10 @@ func (s *standaloneStream) processRefusal(resp *http.Response) {
 	case !s.opened.IsZero() && s.conn.SessionID() != "" && saysSessionLost(status, body):
 		s.unavailable = true
 		s.conn.session.Forgotten()
+	case !s.opened.IsZero():
+		if status == http.StatusBadRequest || status == http.StatusNotFound {
+			s.lastID = "" // the server may not have that event any more, as the go-sdk's event store
+		}
 	case status < 300, status == http.StatusMethodNotAllowed, status == http.StatusNotFound, status == http.StatusNotImplemented:
 		s.unavailable = true
 		level := slog.LevelDebug // the specification does not demand it
