@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -93,6 +94,39 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
 	if got := must(t, res, err).Text(); got != "accept 3" {
 		t.Errorf(`after one was given up: %s, want "accept 3"`, got)
+	}
+}
+
+// A server that asks on the standalone stream may also withdraw its question there.
+func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	asked, withdrawn := make(chan struct{}), make(chan struct{})
+	s := tools(func(s *sdk.Server) {
+		rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			question, withdraw := context.WithCancel(t.Context()) // without the call, so it is sent on the standalone stream
+			go func() {
+				<-asked
+				withdraw()
+			}()
+			_, _ = r.Session.Elicit(question, &sdk.ElicitParams{Message: "How many?", RequestedSchema: json.RawMessage(`{"type":"object"}`)})
+			select {
+			case <-withdrawn:
+			case <-ctx.Done():
+			}
+			return &sdk.CallToolResult{}, ctx.Err()
+		})
+	})
+	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(s, nil)).URL, StandaloneStream: new(true)})
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	defer stop()
+	_, err := c.Call(ctx, Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
+		close(asked)
+		<-ctx.Done()
+		close(withdrawn)
+		return ElicitationResult{Action: Cancel}, nil
+	}})
+	if err != nil {
+		t.Errorf("got %v, want the question to be withdrawn and a result", err)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 //
 // The GETs are made one after the other, with backoff, until the session ends or the server says
 // that it does not have the stream. The SDK is given only the server's requests, which it answers
-// with POSTs.
+// with POSTs, and their cancellations.
 type standaloneStream struct {
 	conn *httpConn
 
@@ -204,7 +204,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 			trip.countOrAbort(len(data))
 			session.Log(trip, data)
 		}
-	case msg.IsCall():
+	case msg.IsCall(), msg.Method == notificationCancelled:
 		msg.Params = bytes.Clone(msg.Params)
 		// The SDK answers each one with a POST of ours.
 		s.requests++
@@ -212,8 +212,10 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 			s.endStream()
 			return
 		}
-		// The error is the end of the session.
-		_ = s.conn.deliver(s.conn.ctx, session.Request(msg, session.inflight.only()))
+		if msg.IsCall() {
+			msg = session.Request(msg, session.inflight.only())
+		}
+		_ = s.conn.deliver(s.conn.ctx, msg) // the error is the end of the session
 	default:
 		session.Notification(msg.Method, bytes.Clone(msg.Params))
 	}
