@@ -3,10 +3,12 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -119,4 +121,45 @@ func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	if len(asked) != 0 || p.CurrentSession() != nil {
 		t.Errorf("got %d further requests and the session %v, want none", len(asked), p.CurrentSession())
 	}
+}
+
+// A server that has accepted a subscription is asked again after another of its replicas, which does not have
+// the method yet, has refused one.
+func TestListenLoopContinuesAfterAReplicaWithoutTheMethod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listens := make(chan int, 100)
+		n := 0
+		wire := func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				var m message
+				_ = json.Unmarshal([]byte(peek(r)), &m)
+				resp := emptyReply(r, http.StatusOK)
+				resp.Header.Set("Content-Type", "application/json")
+				answer := answerTo(m, `{"resultType":"complete","tools":[]}`)
+				switch m.Method {
+				case methodDiscover:
+					answer = answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`)
+				case methodListen:
+					if n++; n == 2 {
+						answer = `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32601,"message":"what?"}}`
+						break
+					}
+					resp.Header.Set("Content-Type", eventStream)
+					answer = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"notifications\":{}}}\n\n"
+					listens <- n
+				}
+				resp.Body = io.NopCloser(strings.NewReader(answer))
+				return resp, nil
+			})
+		}
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost"})
+		c.Tools(t.Context())
+		<-listens
+		select {
+		case <-listens:
+		case <-time.After(time.Hour):
+			t.Error("got no subscription within an hour of the refusal, want one")
+		}
+		_ = c.Close()
+	})
 }

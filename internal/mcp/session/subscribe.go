@@ -94,6 +94,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 	}
 	s.missed.Store(true) // what changes before the server acknowledges the first stream
+	accepted := false    // a stream was acknowledged; then only one of several replicas does not have the method
 	for failures := 0; ; {
 		if canSubscribe {
 			want.ResourceSubscriptions = s.resources.wantedFrom(0)
@@ -108,9 +109,10 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		opened := time.Now()
 		interrupted, f := s.listenOnce(ctx, want, moreWanted)
+		accepted = accepted || !s.missed.Load()
 		s.setListening(false)
 		switch {
-		case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f):
+		case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f) && !accepted:
 			return
 		case interrupted || time.Since(opened) > calmStream:
 			failures = 0
