@@ -1,9 +1,11 @@
 package mcp
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -161,5 +163,36 @@ func TestListenLoopContinuesAfterAReplicaWithoutTheMethod(t *testing.T) {
 			t.Error("got no subscription within an hour of the refusal, want one")
 		}
 		_ = c.Close()
+	})
+}
+
+// On a connection that all requests share, a server ends a subscription with notifications/cancelled
+// (2026-07-28 basic/patterns/cancellation), and need not answer it. It is asked again.
+func TestSubscriptionThatTheServerCancelsIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listens := make(chan struct{}, 100)
+		piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+			say := func(s string) { _, _ = io.WriteString(conn, s+"\n") }
+			for in := bufio.NewScanner(conn); in.Scan(); {
+				var m message
+				_ = json.Unmarshal(in.Bytes(), &m)
+				switch m.Method {
+				case methodDiscover:
+					say(answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`))
+				case "tools/list":
+					say(answerTo(m, `{"resultType":"complete","tools":[]}`))
+				case methodListen:
+					listens <- struct{}{}
+					say(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`)
+					say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(m.ID) + `}}`)
+				}
+			}
+		})
+		<-listens
+		select {
+		case <-listens:
+		case <-time.After(time.Hour):
+			t.Error("got no further subscription within an hour, want one")
+		}
 	})
 }

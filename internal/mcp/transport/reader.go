@@ -150,9 +150,30 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 			c.session.Log(trip, data)
 		}
 		return nil
+	case notificationCancelled:
+		if c.endSubscription(msg.Params) {
+			return nil
+		}
 	}
 	c.session.Notification(msg.Method, msg.Params)
 	return msg
+}
+
+// endSubscription fails the subscription that the server ends with params of notifications/cancelled, since it
+// need not be answered (2026-07-28 basic/patterns/cancellation). It reports whether they name one.
+func (c *streamConn) endSubscription(params json.RawMessage) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id := ownID(cancelledID(params))
+	pending := c.pending[id]
+	if pending == nil || pending.method != methodListen {
+		return false
+	}
+	c.removePendingLocked(id)
+	if pending.trip != nil {
+		pending.trip.fail(&Failure{Kind: Unavailable, Public: "it ended the subscription"})
+	}
+	return true
 }
 
 // processProgress hands a progress notification to the RoundTrip that its token names.

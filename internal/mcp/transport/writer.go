@@ -218,22 +218,23 @@ func (c *streamConn) finishWriting(pending *pendingRequest, err error) {
 // closePending closes the request that notifications/cancelled names, and reports whether the
 // server knows it. A late answer then answers no open request.
 func (c *streamConn) closePending(params json.RawMessage) bool {
-	var p struct {
-		ID any `json:"requestId"`
-	}
-	if json.Unmarshal(params, &p) != nil {
-		return false
-	}
-	id, err := jsonrpc.MakeID(p.ID)
-	if err != nil {
-		return false
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q := c.removePendingLocked(id) // or the writer could still send what was found not to be sent
+	q := c.removePendingLocked(cancelledID(params)) // or the writer could still send what was found not to be sent
 	if q == nil || !q.sent {
 		return false
 	}
 	c.giveUpLocked(q)
 	return true
+}
+
+// cancelledID returns the id of the request that the params of notifications/cancelled name; an invalid id if
+// they name none.
+func cancelledID(params json.RawMessage) jsonrpc.ID {
+	var p struct {
+		ID any `json:"requestId"`
+	}
+	_ = json.Unmarshal(params, &p) // then the id is nil
+	id, _ := jsonrpc.MakeID(p.ID)
+	return id
 }
