@@ -133,6 +133,38 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	}
 }
 
+// A stream whose bytes end in the middle of an event, as a reply without chunks may (HTTP/1.0 behind nginx),
+// is resumed after the event before: the client does not have this one.
+func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
+	t.Parallel()
+	resumedAfter := make(chan string, 10)
+	s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
+		after := r.Header.Get("Last-Event-ID")
+		if after == "" {
+			return false
+		}
+		resumedAfter <- after
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return true
+	}}
+	for _, cut := range []string{
+		`{"jsonrpc":"2.0","id":1,"resu`,
+		`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{}}`, // could be complete, and comes again
+	} {
+		s.call = func(w http.ResponseWriter, _ *http.Request, _ message) {
+			events(w)("id: 7\nretry: 1\n\nid: 8\ndata: " + cut)
+		}
+		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+		_, err := c.Call(t.Context(), Call{Tool: "t"})
+		if e := kind(t, err); e.Kind != UnknownOutcome {
+			t.Errorf("%s: got %v, want Kind UnknownOutcome", cut, e)
+		}
+		if after := <-resumedAfter; after != "7" {
+			t.Errorf("%s: got the stream resumed after event %s, want 7", cut, after)
+		}
+	}
+}
+
 // A stream that cannot be resumed ends its own call alone.
 func TestRefusedResumeFailsTheCall(t *testing.T) {
 	t.Parallel()

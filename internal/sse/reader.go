@@ -59,7 +59,8 @@ func NewReader(r io.Reader, maxEvent int) *Reader {
 }
 
 // LastEventID returns the id of the last event that had one, even if that had no data. It returns "" if that
-// id is empty: the stream then cannot be resumed.
+// id is empty: the stream then cannot be resumed. An event that lacks its closing blank line does not count,
+// because the rest of it may be missing (Cut).
 func (r *Reader) LastEventID() string { return r.eventID }
 
 // Retry returns the reconnection time that the stream has set last, or 0 if it has set none.
@@ -84,7 +85,7 @@ func (r *Reader) Next() (Frame, error) {
 		if err != nil {
 			if err == io.EOF && r.hasData {
 				r.cut = true
-				r.finishEvent(&frame)
+				frame.Data = r.data
 				return frame, nil
 			}
 			return Frame{}, err

@@ -92,8 +92,8 @@ func (r *eventReader) nextMessage() (_ jsonrpc.Message, data []byte, read int, _
 		return nil, nil, 0, err
 	}
 	msg, err := decodeStreamed(data)
-	if err != nil && r.in.Cut() {
-		return nil, nil, 0, io.ErrUnexpectedEOF
+	if _, isAnswer := msg.(*jsonrpc.Response); r.in.Cut() && (err != nil || !isAnswer) {
+		return nil, nil, 0, io.ErrUnexpectedEOF // a stream that is resumed brings it again
 	}
 	if err != nil {
 		return nil, nil, 0, BadReply("an event does not decode", err)
