@@ -3,6 +3,7 @@ package mcp
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,6 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
@@ -123,6 +127,34 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 	wg.Wait()
 	if source.fetches.Load() != 2 || runs.Load() != 20 || s.shakes.Load() != 1 {
 		t.Errorf("%d fetches, %d runs, %d handshakes, want 2, 20 and 1", source.fetches.Load(), runs.Load(), s.shakes.Load())
+	}
+}
+
+// The handshake was refused and so was, later, the answer to a question: each of them renews the token once.
+func TestRefusedAnswerToAServersRequestIsSentAgain(t *testing.T) {
+	h := handler(tools(func(s *sdk.Server) {
+		rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "Sure?", RequestedSchema: json.RawMessage(`{"type":"object"}`)})
+			if err != nil {
+				return nil, err
+			}
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Action}}}, nil
+		})
+	}), nil)
+	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get("Authorization")
+		if token == "Bearer token-1" || token == "Bearer token-2" && strings.Contains(peek(r), `"action"`) {
+			http.Error(w, "revoked", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	c := open(t, Options{Service: newTokens()}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT, ProtocolVersion: "2025-11-25"})
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	defer stop()
+	res, err := c.Call(ctx, Call{Tool: "ask", Elicit: acceptThree})
+	if got := must(t, res, err).Text(); got != "accept" {
+		t.Errorf("got %q, want accept", got)
 	}
 }
 

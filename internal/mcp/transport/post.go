@@ -30,6 +30,8 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
+		// A RoundTrip of its own, because each answer may renew a token once. The context's is the handshake's.
+		ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
 		_ = c.notify(ctx, answerTimeout, http.MethodPost, msg)
 	case m.IsCall():
 		c.sendRequest(ctx, trip, standardName(m))
