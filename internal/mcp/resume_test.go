@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -162,6 +163,33 @@ func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
 		if after := <-resumedAfter; after != "7" {
 			t.Errorf("%s: got the stream resumed after event %s, want 7", cut, after)
 		}
+	}
+}
+
+// From 2026-07-28 on no stream can be resumed (basic/transports/streamable-http): the call fails at once, and
+// a GET could open a stream of an earlier version that never has its answer.
+func TestStreamOfAStatelessServerIsNotResumed(t *testing.T) {
+	t.Parallel()
+	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			t.Error("got a GET, want none")
+			return
+		}
+		var m message
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		switch m.Method {
+		case methodDiscover:
+			reply(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+		case "tools/list":
+			reply(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		case methodCall:
+			events(w)("id: 7\nretry: 1\n\n")
+		}
+	}))
+	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	_, err := c.Call(t.Context(), Call{Tool: "t"})
+	if e := kind(t, err); e.Kind != UnknownOutcome {
+		t.Errorf("got %v, want Kind UnknownOutcome", e)
 	}
 }
 

@@ -244,8 +244,8 @@ func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.
 }
 
 // readStream reads the stream of msg, for which trip.streamOpened was called, to its answer, and hands the
-// SDK what concerns it. A stream that breaks is resumed if an event had an id; else the answer is
-// lost, and the tool may have run.
+// SDK what concerns it. A stream that breaks is resumed if an event had an id, before StatelessVersion; else
+// the answer is lost, and the tool may have run.
 func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	// Both hold until a later stream changes them: one may end before it has an event (WHATWG HTML,
 	// "Server-sent events").
@@ -264,7 +264,7 @@ func (c *httpConn) readStream(ctx context.Context, trip *RoundTrip, msg *jsonrpc
 		s.close()
 		lastID, retry = cmp.Or(s.lastID(), lastID), cmp.Or(s.retry(), retry)
 		failure, refused := errors.AsType[*Failure](err)
-		if !refused && lastID != "" {
+		if !refused && lastID != "" && c.session.Protocol() < StatelessVersion {
 			if resp, err = c.resume(ctx, lastID, retry); err == nil {
 				trip.streamOpened()
 				continue
