@@ -16,15 +16,20 @@ import (
 )
 
 // F15: a server that is busy each time is asked to resume maxResumes times, less and less
-// often, and then the call is lost.
+// often, but never before its reconnection time, and then the call is lost.
 func TestResumeThatIsNeverGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
+		var last time.Time
 		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
 		wire := func(http.RoundTripper) http.RoundTripper {
 			return roundTrip(func(r *http.Request) (*http.Response, error) {
 				switch {
 				case r.Header.Get("Last-Event-ID") == "7":
+					if waited := time.Since(last); waited < 10*time.Second {
+						t.Errorf("GET %d: got it after %v, want at least 10 s", gets.Load()+1, waited)
+					}
+					last = time.Now()
 					gets.Add(1)
 					return emptyReply(r, http.StatusServiceUnavailable), nil
 				case r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`):
@@ -32,7 +37,8 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 				}
 				resp := emptyReply(r, http.StatusOK)
 				resp.Header.Set("Content-Type", eventStream)
-				resp.Body = io.NopCloser(strings.NewReader("id: 7\n\n"))
+				resp.Body = io.NopCloser(strings.NewReader("id: 7\nretry: 10000\n\n"))
+				last = time.Now()
 				return resp, nil
 			})
 		}

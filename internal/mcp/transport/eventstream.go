@@ -304,18 +304,18 @@ func (c *httpConn) readAnswer(ctx context.Context, s *eventStream) (*jsonrpc.Res
 const maxResumes = 8
 
 // resume returns the reply to a GET that continues a stream after the event lastID (2025-11-25
-// basic/transports, "Resumability and Redelivery"). The first GET is made after wait, as the server
+// basic/transports, "Resumability and Redelivery"). No GET is made before wait, as the server
 // asked for; 0: it did not say. The GET has the call's own context, so a resumed call does not have
 // more time than another.
 func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
 	for try := 1; try <= maxResumes; try++ {
-		if wait == 0 {
-			wait = Backoff(try)
+		pause := wait
+		if try > 1 || wait == 0 {
+			pause = max(wait, Backoff(try))
 		}
-		if !Pause(ctx, wait) {
+		if !Pause(ctx, pause) {
 			return nil, ctx.Err()
 		}
-		wait = 0
 		if c.stale() {
 			return nil, LostSession(nil)
 		}

@@ -121,6 +121,21 @@ func TestStandaloneStreamIsReopenedAfterARefusal(t *testing.T) {
 	}
 }
 
+// The reconnection time that a server has asked for holds for each GET, also after several streams that soon ended.
+func TestStandaloneStreamIsNotReopenedBeforeTheReconnectionTime(t *testing.T) {
+	var last time.Time
+	readPing(t, 6, func(n int, r *http.Request) *http.Response {
+		if waited := time.Since(last); n > 1 && waited < 30*time.Second {
+			t.Errorf("GET %d: got it %v after the one before, want at least 30 s", n, waited)
+		}
+		last = time.Now()
+		if n == 6 {
+			return newStreamReply(r, pingEvent)
+		}
+		return newStreamReply(r, "retry: 30000\n\n")
+	})
+}
+
 const pingEvent = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"
 
 // readPing opens the standalone stream of a session without an id, and fails the test unless the reply to the

@@ -93,9 +93,9 @@ func (s *standaloneStream) advance(timeout time.Duration) {
 
 // waitToReopen waits before the next GET. It returns false if there is to be none.
 func (s *standaloneStream) waitToReopen() bool {
-	d := Backoff(s.failures)
-	if s.retry > 0 && s.failures < 2 {
-		d = s.retry // as the server asked for
+	d := s.retry // as the server asked for
+	if d == 0 || s.failures > 1 {
+		d = max(d, Backoff(s.failures))
 	}
 	return !s.unavailable && Pause(s.conn.ctx, d)
 }
