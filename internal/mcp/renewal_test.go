@@ -15,6 +15,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"answerd/internal/auth"
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
 )
@@ -211,13 +212,25 @@ type byHost map[string]http.RoundTripper
 
 func (b byHost) RoundTrip(r *http.Request) (*http.Response, error) { return b[r.URL.Host].RoundTrip(r) }
 
-// F21: a result of another type is not a list of tools.
+// F21: a result of another type is not a list of tools, nor of prompts.
 func TestListOfAnotherType(t *testing.T) {
 	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
 		reply(w, m.ID, `{"resultType":"task","taskId":"1","tools":[{"name":"t"}],"ttlMs":"soon"}`)
 	}}
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		var m message
+		_ = json.Unmarshal([]byte(peek(r)), &m)
+		if m.Method != "prompts/list" {
+			return false
+		}
+		reply(w, m.ID, `{"resultType":"task","taskId":"1"}`)
+		return true
+	}
 	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "" || c.Servers()[0].State != Failed {
 		t.Errorf("tools %s, %+v, want got empty, c.Servers()[0].State Failed", got, c.Servers())
+	}
+	if got, err := c.Prompts(t.Context(), auth.Identity{}, "a"); err == nil {
+		t.Errorf("prompts: got %v and no error, want an error", got)
 	}
 }

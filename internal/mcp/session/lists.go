@@ -2,6 +2,7 @@ package session
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"answerd/internal/mcp/transport"
 
@@ -23,8 +24,12 @@ func CollectPages(member string, limit int, getPage func(cursor string) (json.Ra
 		if f != nil {
 			return nil, f
 		}
+		var header resultHeader
 		var page map[string]json.RawMessage
 		var list []json.RawMessage
+		if json.Unmarshal(raw, &header) == nil && !header.isComplete() { // it may look like an empty list
+			return nil, transport.BadReply(fmt.Sprintf("a list of %s of type %.40q", member, header.ResultType), nil)
+		}
 		if json.Unmarshal(raw, &page) != nil || page[member] != nil && json.Unmarshal(page[member], &list) != nil {
 			return nil, transport.BadReply("its list of "+member+" does not decode", nil)
 		}
