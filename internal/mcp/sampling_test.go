@@ -18,15 +18,22 @@ import (
 
 // samples returns a server whose tool has the client's model answer its own argument.
 func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web {
+	return samplingServer(t, flavour, func(r *sdk.CallToolRequest) sdk.InputRequest {
+		p := *params
+		if p.Messages == nil {
+			p.Messages = []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: string(r.Params.Arguments)}}}
+		}
+		return &p
+	})
+}
+
+// samplingServer returns a server whose tool has the client's model answer what request returns.
+func samplingServer(t *testing.T, flavour string, request func(*sdk.CallToolRequest) sdk.InputRequest) *web {
 	return serve(t, handler(tools(func(s *sdk.Server) {
 		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			given := r.Params.InputResponses["q"]
 			if given == nil {
-				p := *params
-				if p.Messages == nil {
-					p.Messages = []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: string(r.Params.Arguments)}}}
-				}
-				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &p}}, nil
+				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": request(r)}}, nil
 			}
 			said, err := json.Marshal(given)
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
@@ -61,6 +68,31 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 			})
 		}
 		wg.Wait()
+	}
+}
+
+// From 2025-11-25 on a message may have several parts. Tools are refused, since we do not declare them.
+func TestSamplingOfSeveralTexts(t *testing.T) {
+	t.Parallel()
+	messages := []*sdk.SamplingMessageV2{{Role: "user", Content: []sdk.Content{&sdk.TextContent{Text: "one"}, &sdk.TextContent{Text: "two"}}}}
+	for _, flavour := range []string{"stateful sse", "stateless json"} {
+		for _, tools := range [][]*sdk.Tool{nil, {{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}}} {
+			s := samplingServer(t, flavour, func(*sdk.CallToolRequest) sdk.InputRequest {
+				return &sdk.CreateMessageWithToolsParams{MaxTokens: 1, Messages: messages, Tools: tools}
+			})
+			c := open(t, Options{}, config.Server{Name: "a", URL: s.URL, Sampling: true})
+			var asked []SamplingMessage
+			_, err := c.Call(t.Context(), Call{Tool: "ask", Sample: func(_ context.Context, s Sampling) (Sample, error) {
+				asked = s.Messages
+				return Sample{Text: "three", Model: "m"}, nil
+			}})
+			if tools == nil && (err != nil || len(asked) != 1 || asked[0].Text != "one\ntwo") {
+				t.Errorf("%s: got the messages %+v, %v, want one with both texts", flavour, asked, err)
+			}
+			if tools != nil && (err == nil || asked != nil) {
+				t.Errorf("%s: got the messages %+v, %v, want a request with tools refused", flavour, asked, err)
+			}
+		}
 	}
 }
 

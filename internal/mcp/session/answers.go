@@ -25,7 +25,8 @@ func clientOptions(sampling bool, log *slog.Logger) *sdk.ClientOptions {
 		ElicitationHandler: withRecover(log, answerElicitation),
 	}
 	if sampling {
-		o.CreateMessageHandler = withRecover(log, answerSampling)
+		o.Capabilities.Sampling = &sdk.SamplingCapabilities{} // otherwise the SDK would declare tools as well
+		o.CreateMessageWithToolsHandler = withRecover(log, answerSampling)
 	}
 	return o
 }
@@ -89,7 +90,7 @@ func elicitResult(e Elicitation, answer ElicitationResult) *sdk.ElicitResult {
 
 // answerSampling handles sampling/createMessage for the SDK. Only sessions with a server that is
 // configured to allow sampling use it.
-func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
+func answerSampling(ctx context.Context, r *sdk.CreateMessageWithToolsRequest) (*sdk.CreateMessageWithToolsResult, error) {
 	asked := claimRequest(ctx, r.Params.Meta)
 	sampling, err := decodeSampling(r.Params)
 	if err != nil {
@@ -116,5 +117,6 @@ func answerSampling(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.Crea
 	if answer.Cut {
 		stop = "maxTokens"
 	}
-	return &sdk.CreateMessageResult{Content: &sdk.TextContent{Text: answer.Text}, Model: answer.Model, Role: "assistant", StopReason: stop}, nil
+	text := []sdk.Content{&sdk.TextContent{Text: answer.Text}}
+	return &sdk.CreateMessageWithToolsResult{Content: text, Model: answer.Model, Role: "assistant", StopReason: stop}, nil
 }

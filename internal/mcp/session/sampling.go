@@ -44,9 +44,11 @@ const (
 )
 
 // decodeSampling checks what a server asks for, and caps the tokens of the answer.
-func decodeSampling(p *sdk.CreateMessageParams) (Sampling, error) {
+func decodeSampling(p *sdk.CreateMessageWithToolsParams) (Sampling, error) {
 	sampling := Sampling{System: strings.ToValidUTF8(p.SystemPrompt, "\uFFFD"), MaxTokens: min(p.MaxTokens, maxSampleTokens)}
 	switch {
+	case len(p.Tools) > 0 || p.ToolChoice != nil:
+		return sampling, errors.New("sampling with tools is not supported")
 	case p.MaxTokens < 1:
 		return sampling, errors.New("maxTokens must be above 0")
 	case len(p.Messages) == 0 || len(p.Messages) > maxSampleMessages:
@@ -57,12 +59,18 @@ func decodeSampling(p *sdk.CreateMessageParams) (Sampling, error) {
 		if m == nil || m.Role != "user" && m.Role != "assistant" {
 			return sampling, errors.New("the role of a message must be user or assistant")
 		}
-		text, ok := m.Content.(*sdk.TextContent)
-		if !ok {
+		var texts []string
+		for _, part := range m.Content {
+			if text, ok := part.(*sdk.TextContent); ok {
+				texts = append(texts, text.Text)
+			}
+		}
+		if len(texts) == 0 || len(texts) < len(m.Content) {
 			return sampling, errors.New("only text can be sampled from")
 		}
-		size += len(text.Text)
-		sampling.Messages = append(sampling.Messages, SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text.Text, "\uFFFD")})
+		text := strings.Join(texts, "\n")
+		size += len(text)
+		sampling.Messages = append(sampling.Messages, SamplingMessage{Role: string(m.Role), Text: strings.ToValidUTF8(text, "\uFFFD")})
 	}
 	if size > maxSampleText {
 		return sampling, errors.New("the messages are too large")
