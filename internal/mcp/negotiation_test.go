@@ -1,10 +1,15 @@
 package mcp
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"answerd/internal/mcp/config"
 	"answerd/internal/mcp/transport"
@@ -70,4 +75,72 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 			t.Errorf("pinned %q: got the error %v, want success only without a pinned version, at %s", pinned, err, transport.StatelessVersion)
 		}
 	}
+}
+
+// A server without sessions is replaced by one of another version, such as in a rollback: its refusal of the
+// version of the session has the version negotiated again, and the call is sent once more.
+func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
+	old := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	old.before = func(w http.ResponseWriter, r *http.Request) bool {
+		version := r.Header.Get("Mcp-Protocol-Version")
+		if version == transport.StatelessVersion && !strings.Contains(peek(r), methodDiscover) {
+			// The TypeScript SDK.
+			http.Error(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Unsupported protocol version: 2026-07-28"},"id":null}`, http.StatusBadRequest)
+			return true
+		}
+		return false
+	}
+	withoutID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { old.ServeHTTP(noSessionID{w}, r) })
+	stateless := handler(tools(func(s *sdk.Server) {
+		rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+	}), flavours["stateless sse"])
+	modern := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if version := r.Header.Get("Mcp-Protocol-Version"); version == transport.StatelessVersion {
+			stateless.ServeHTTP(w, r)
+			return
+		}
+		var m message
+		_ = json.Unmarshal([]byte(peek(r)), &m)
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"unsupported version","data":{"supported":["2026-07-28"]}}}`, m.ID)
+	})
+	stateful := handler(tools(func(s *sdk.Server) {
+		rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+	}), flavours["stateful sse"])
+	for name, c := range map[string]struct {
+		before, after http.Handler
+		want          string
+	}{
+		"newer": {withoutID, modern, transport.StatelessVersion}, "older": {modern, withoutID, "2025-11-25"},
+		"older, go-sdk": {stateless, stateful, "2025-11-25"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var replaced atomic.Bool
+			client := open(t, Options{}, config.Server{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if replaced.Load() {
+					c.after.ServeHTTP(w, r)
+				} else {
+					c.before.ServeHTTP(w, r)
+				}
+			})).URL})
+			client.Tools(t.Context())
+			replaced.Store(true)
+			_, err := client.Call(t.Context(), Call{Tool: "t"})
+			if s := client.serverByName("a").pool.CurrentSession(); err != nil || s.Protocol() != c.want {
+				t.Errorf("got the error %v and the version %s, want success with %s", err, s.Protocol(), c.want)
+			}
+		})
+	}
+}
+
+// noSessionID leaves out the session id of a reply.
+type noSessionID struct{ http.ResponseWriter }
+
+func (w noSessionID) Write(data []byte) (int, error) {
+	w.Header().Del(sessionHeader)
+	return w.ResponseWriter.Write(data)
 }

@@ -125,45 +125,80 @@ func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	}
 }
 
-// A server that has accepted a subscription is asked again after another of its replicas, which does not have
-// the method yet, has refused one.
-func TestListenLoopContinuesAfterAReplicaWithoutTheMethod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		listens := make(chan int, 100)
-		n := 0
-		wire := func(http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
-				var m message
-				_ = json.Unmarshal([]byte(peek(r)), &m)
-				resp := emptyReply(r, http.StatusOK)
-				resp.Header.Set("Content-Type", "application/json")
-				answer := answerTo(m, `{"resultType":"complete","tools":[]}`)
-				switch m.Method {
-				case methodDiscover:
-					answer = answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`)
-				case methodListen:
-					if n++; n == 2 {
-						answer = `{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32601,"message":"what?"}}`
-						break
-					}
-					resp.Header.Set("Content-Type", eventStream)
-					answer = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"notifications\":{}}}\n\n"
-					listens <- n
+// listening returns a server of 2026-07-28, without a network for tests in fake time, whose second
+// subscriptions/listen gets refusal. It ends the others as soon as they were acknowledged. done is called with the
+// number of each subscription, which starts at 1, and of each initialize, which is 0.
+func listening(refusal func(m message) *http.Response, done func(n int)) func(http.RoundTripper) http.RoundTripper {
+	n := 0
+	return func(http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			var m message
+			_ = json.Unmarshal([]byte(peek(r)), &m)
+			kind, answer := "application/json", answerTo(m, `{"resultType":"complete","tools":[]}`)
+			switch m.Method {
+			case methodDiscover:
+				answer = answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`)
+				if n > 1 {
+					return emptyReply(r, http.StatusBadRequest), nil
 				}
-				resp.Body = io.NopCloser(strings.NewReader(answer))
-				return resp, nil
+			case methodInitialize:
+				answer = answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+				done(0)
+			case methodListen:
+				n++
+				done(n)
+				if n == 2 {
+					return refusal(m), nil
+				}
+				kind = eventStream
+				answer = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/subscriptions/acknowledged\",\"params\":{\"notifications\":{}}}\n\n"
+			}
+			return newReply(r, http.StatusOK, kind, answer), nil
+		})
+	}
+}
+
+// newReply returns a reply that no server sent.
+func newReply(r *http.Request, status int, contentType, body string) *http.Response {
+	resp := emptyReply(r, status)
+	resp.Header.Set("Content-Type", contentType)
+	resp.Body = io.NopCloser(strings.NewReader(body))
+	return resp
+}
+
+// A server that has accepted a subscription is asked again after another of its replicas, which does not have
+// the method yet, has refused one. If that has only an earlier version of the protocol, the version is negotiated
+// again, without a call.
+func TestListenLoopContinuesAfterARefusal(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		body   string // after the id
+		want   int
+	}{
+		"no such method":  {http.StatusNotFound, `"error":{"code":-32601,"message":"what?"}}`, 3},
+		"earlier version": {http.StatusBadRequest, `"error":{"code":-32022,"message":"what?"}}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				got := make(chan int, 100)
+				client := open(t, Options{Transport: listening(func(m message) *http.Response {
+					return newReply(nil, c.status, "application/json", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,`+c.body)
+				}, func(n int) { got <- n })}, config.Server{Name: "a", URL: "http://localhost"})
+				client.Tools(t.Context())
+				for _, want := range []int{1, 2, c.want} {
+					select {
+					case n := <-got:
+						if n != want {
+							t.Errorf("got the request %d, want %d", n, want)
+						}
+					case <-time.After(time.Hour):
+						t.Fatalf("got no request within an hour, want %d", want)
+					}
+				}
+				_ = client.Close()
 			})
-		}
-		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost"})
-		c.Tools(t.Context())
-		<-listens
-		select {
-		case <-listens:
-		case <-time.After(time.Hour):
-			t.Error("got no subscription within an hour of the refusal, want one")
-		}
-		_ = c.Close()
-	})
+		})
+	}
 }
 
 // On a connection that all requests share, a server ends a subscription with notifications/cancelled

@@ -112,7 +112,12 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		accepted = accepted || !s.missed.Load()
 		s.setListening(false)
 		switch {
-		case ctx.Err() != nil, f != nil && f.Lost, methodNotFound(f) && !accepted:
+		case ctx.Err() != nil, methodNotFound(f) && !accepted:
+			return
+		case f != nil && f.Lost:
+			if s.pool.OverHTTP { // the end of another connection was noticed
+				s.pool.handleLoss(s, f)
+			}
 			return
 		case interrupted || time.Since(opened) > calmStream:
 			failures = 0

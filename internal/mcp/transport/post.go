@@ -157,11 +157,28 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 		trip.fail(LostSession(badStatus(resp.StatusCode)))
 		return
 	}
+	if !trip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(c.session.Protocol(), body, answer) {
+		trip.fail(&Failure{Kind: Unavailable, Public: "it no longer has the protocol version of the session", NotRun: true, Lost: true, Err: badStatus(resp.StatusCode)})
+		return
+	}
 	if answer != nil {
 		c.deliverAnswer(ctx, trip, msg, answer)
 		return
 	}
 	trip.fail(refusal(resp))
+}
+
+// refusesVersion reports whether the body of a reply with 400 says that the server does not have that version of
+// the protocol, such as after an update or a rollback. A server of before 2026-07-28 that does not know later
+// ones may say that a session is missing. answer is the answer in body, nil if there is none.
+func refusesVersion(version string, body []byte, answer *jsonrpc.Response) bool {
+	low := bytes.ToLower(body)
+	if answer == nil {
+		missing := bytes.Contains(low, []byte("session")) || bytes.Contains(low, []byte("not initialized"))
+		return missing && version >= StatelessVersion || bytes.Contains(low, []byte("unsupported protocol version"))
+	}
+	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
+	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
 }
 
 // isAboutParams reports whether the server has read the params of a request and refused them. So it knows
