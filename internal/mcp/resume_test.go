@@ -16,7 +16,7 @@ import (
 )
 
 // F15: a server that is busy each time is asked to resume maxResumes times, less and less
-// often, but never before its reconnection time, and then the call is lost.
+// often, but never before its reconnection time or Retry-After, and then the call is lost.
 func TestResumeThatIsNeverGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
@@ -26,12 +26,19 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 			return roundTrip(func(r *http.Request) (*http.Response, error) {
 				switch {
 				case r.Header.Get("Last-Event-ID") == "7":
-					if waited := time.Since(last); waited < 10*time.Second {
-						t.Errorf("GET %d: got it after %v, want at least 10 s", gets.Load()+1, waited)
+					least := 10 * time.Second
+					if gets.Add(1) == 3 {
+						least = 50 * time.Second
+					}
+					if waited := time.Since(last); waited < least {
+						t.Errorf("GET %d: got it after %v, want at least %v", gets.Load(), waited, least)
 					}
 					last = time.Now()
-					gets.Add(1)
-					return emptyReply(r, http.StatusServiceUnavailable), nil
+					resp := emptyReply(r, http.StatusServiceUnavailable)
+					if gets.Load() == 2 {
+						resp.Header.Set("Retry-After", "50")
+					}
+					return resp, nil
 				case r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`):
 					return rest.RoundTrip(r)
 				}

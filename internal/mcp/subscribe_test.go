@@ -174,22 +174,30 @@ func TestListenLoopContinuesAfterARefusal(t *testing.T) {
 		status int
 		body   string // after the id
 		want   int
+		wait   time.Duration
 	}{
-		"no such method":  {http.StatusNotFound, `"error":{"code":-32601,"message":"what?"}}`, 3},
-		"earlier version": {http.StatusBadRequest, `"error":{"code":-32022,"message":"what?"}}`, 0},
+		"no such method":  {http.StatusNotFound, `"error":{"code":-32601,"message":"what?"}}`, 3, 0},
+		"earlier version": {http.StatusBadRequest, `"error":{"code":-32022,"message":"what?"}}`, 0, 0},
+		"busy":            {http.StatusTooManyRequests, `"error":{"code":-32000,"message":"what?"}}`, 3, 50 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got := make(chan int, 100)
 				client := open(t, Options{Transport: listening(func(m message) *http.Response {
-					return newReply(nil, c.status, "application/json", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,`+c.body)
+					resp := newReply(nil, c.status, "application/json", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,`+c.body)
+					resp.Header.Set("Retry-After", "50")
+					return resp
 				}, func(n int) { got <- n })}, config.Server{Name: "a", URL: "http://localhost"})
 				client.Tools(t.Context())
 				for _, want := range []int{1, 2, c.want} {
+					began := time.Now()
 					select {
 					case n := <-got:
 						if n != want {
 							t.Errorf("got the request %d, want %d", n, want)
+						}
+						if waited := time.Since(began); n == 3 && waited < c.wait {
+							t.Errorf("got the third request after %v, want it after %v", waited, c.wait)
 						}
 					case <-time.After(time.Hour):
 						t.Fatalf("got no request within an hour, want %d", want)

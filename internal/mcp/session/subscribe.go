@@ -124,7 +124,7 @@ func (s *Session) listenLoop(ctx context.Context, canSubscribe bool) {
 		}
 		wait := subscribeGap // so that resources that are read together share one request
 		if !interrupted {
-			wait = transport.Backoff(failures)
+			wait = max(transport.Backoff(failures), f.RetryAfter())
 			failures++
 		}
 		if !transport.Pause(ctx, wait) {

@@ -308,10 +308,11 @@ const maxResumes = 8
 // asked for; 0: it did not say. The GET has the call's own context, so a resumed call does not have
 // more time than another.
 func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration) (*http.Response, error) {
+	later := time.Duration(0) // how long the server asked not to be called
 	for try := 1; try <= maxResumes; try++ {
-		pause := wait
+		pause := max(wait, later)
 		if try > 1 || wait == 0 {
-			pause = max(wait, Backoff(try))
+			pause = max(pause, Backoff(try))
 		}
 		if !Pause(ctx, pause) {
 			return nil, ctx.Err()
@@ -332,6 +333,7 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 			return resp, nil
 		}
 		drainBody(resp, maxRefusal)
+		later = retryAfter(resp.Header)
 		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
 			continue
 		}

@@ -136,6 +136,23 @@ func TestStandaloneStreamIsNotReopenedBeforeTheReconnectionTime(t *testing.T) {
 	})
 }
 
+// A server that is busy says when the next GET may be made.
+func TestStandaloneStreamIsNotReopenedBeforeRetryAfter(t *testing.T) {
+	var last time.Time
+	readPing(t, 3, func(n int, r *http.Request) *http.Response {
+		if waited := time.Since(last); n > 1 && waited < 50*time.Second {
+			t.Errorf("GET %d: got it %v after the one before, want at least 50 s", n, waited)
+		}
+		last = time.Now()
+		if n == 3 {
+			return newStreamReply(r, pingEvent)
+		}
+		resp := newEmptyReply(r, []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[n-1])
+		resp.Header.Set("Retry-After", "50")
+		return resp
+	})
+}
+
 const pingEvent = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"
 
 // readPing opens the standalone stream of a session without an id, and fails the test unless the reply to the

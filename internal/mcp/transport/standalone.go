@@ -30,6 +30,7 @@ type standaloneStream struct {
 	failures    int    // streams in a row that were refused or soon ended
 	lastID      string // of the last event with an id, for the server to continue after
 	retry       time.Duration
+	later       time.Duration // how long the server asked not to be called, with the last refusal
 }
 
 // calmStream is how long a stream must have lasted for the next one not to wait longer than the
@@ -97,7 +98,7 @@ func (s *standaloneStream) waitToReopen() bool {
 	if d == 0 || s.failures > 1 {
 		d = max(d, Backoff(s.failures))
 	}
-	return !s.unavailable && Pause(s.conn.ctx, d)
+	return !s.unavailable && Pause(s.conn.ctx, max(d, s.later))
 }
 
 // openStream makes a GET. If the reply is a stream, s.resp and s.events are set; otherwise processRefusal decides whether
@@ -106,6 +107,7 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 	// A RoundTrip of its own, because each GET may renew a token once.
 	ctx, cancel := context.WithCancel(context.WithValue(s.conn.ctx, roundTripKey{}, &RoundTrip{Session: s.conn.session}))
 	s.failures++
+	s.later = 0
 	request, err := s.conn.newRequest(ctx, http.MethodGet, nil)
 	if err != nil {
 		cancel()
@@ -141,6 +143,7 @@ func (s *standaloneStream) openStream(timeout time.Duration) {
 // where a stream was open: a proxy or another replica may have answered.
 func (s *standaloneStream) processRefusal(resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
+	s.later = retryAfter(resp.Header)
 	status := resp.StatusCode
 	switch {
 	case !s.opened.IsZero() && s.conn.SessionID() != "" && saysSessionLost(status, body):
