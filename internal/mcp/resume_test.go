@@ -60,6 +60,37 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 	})
 }
 
+// A server that has not noticed yet that the connection of the stream is gone refuses the first GETs with 409
+// (go-sdk and TypeScript SDK): the call is still resumed.
+func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gets atomic.Int64
+		wire := func(http.RoundTripper) http.RoundTripper {
+			rest := fake(func(*http.Request, message) (string, error) { return text("ok"), nil })
+			var answer *http.Response
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.Header.Get("Last-Event-ID") == "7" && gets.Add(1) < 3:
+					return emptyReply(r, http.StatusConflict), nil
+				case r.Header.Get("Last-Event-ID") == "7":
+					body, err := io.ReadAll(answer.Body)
+					return newReply(r, http.StatusOK, eventStream, "data: "+string(body)+"\n\n"), err
+				case r.Method == http.MethodPost && strings.Contains(peek(r), `"tools/call"`):
+					answer, _ = rest.RoundTrip(r)
+					return newReply(r, http.StatusOK, eventStream, "id: 7\n\n"), nil
+				}
+				return rest.RoundTrip(r)
+			})
+		}
+		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost"})
+		res, err := c.Call(t.Context(), Call{Tool: "t"})
+		if got := must(t, res, err).Text(); got != "ok" || gets.Load() != 3 {
+			t.Errorf("got %q after %d GETs, want ok after 3", got, gets.Load())
+		}
+		_ = c.Close()
+	})
+}
+
 // A server that cuts its stream after each event, and wants to be asked again at once, is not
 // asked without a pause for as long as the call may take.
 func TestResumeAtOnceIsNoTightLoop(t *testing.T) {

@@ -334,7 +334,7 @@ func (c *httpConn) resume(ctx context.Context, lastID string, wait time.Duration
 		}
 		drainBody(resp, maxRefusal)
 		later = retryAfter(resp.Header)
-		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
+		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusConflict {
 			continue
 		}
 		if resp.StatusCode == http.StatusNotFound && c.SessionID() != "" {
