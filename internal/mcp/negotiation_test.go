@@ -77,8 +77,8 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 	}
 }
 
-// A server without sessions is replaced by one of another version, such as in a rollback: its refusal of the
-// version of the session has the version negotiated again, and the call is sent once more.
+// A server without sessions is replaced by one of another version, such as in a rollback, or by one with sessions:
+// its refusal has the version negotiated again, and the call is sent once more.
 func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 	old := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
 	old.before = func(w http.ResponseWriter, r *http.Request) bool {
@@ -91,6 +91,13 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 		return false
 	}
 	withoutID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { old.ServeHTTP(noSessionID{w}, r) })
+	withID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body := peek(r); r.Header.Get(sessionHeader) == "" && !strings.Contains(body, methodDiscover) && !strings.Contains(body, methodInitialize) {
+			http.Error(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"},"id":null}`, http.StatusBadRequest)
+			return
+		}
+		old.ServeHTTP(w, r)
+	})
 	stateless := handler(tools(func(s *sdk.Server) {
 		rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
@@ -116,7 +123,7 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 		want          string
 	}{
 		"newer": {withoutID, modern, transport.StatelessVersion}, "older": {modern, withoutID, "2025-11-25"},
-		"older, go-sdk": {stateless, stateful, "2025-11-25"},
+		"older, go-sdk": {stateless, stateful, "2025-11-25"}, "with sessions": {withoutID, withID, "2025-11-25"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var replaced atomic.Bool

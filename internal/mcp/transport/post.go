@@ -157,8 +157,8 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 		trip.fail(LostSession(badStatus(resp.StatusCode)))
 		return
 	}
-	if !trip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(c.session.Protocol(), body, answer) {
-		trip.fail(&Failure{Kind: Unavailable, Public: "it no longer has the protocol version of the session", NotRun: true, Lost: true, Err: badStatus(resp.StatusCode)})
+	if !trip.Handshake && resp.StatusCode == http.StatusBadRequest && refusesVersion(body, answer) {
+		trip.fail(&Failure{Kind: Unavailable, Public: "it does not continue the session, or has another protocol version", NotRun: true, Lost: true, Err: badStatus(resp.StatusCode)})
 		return
 	}
 	if answer != nil {
@@ -168,14 +168,13 @@ func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jso
 	trip.fail(refusal(resp))
 }
 
-// refusesVersion reports whether the body of a reply with 400 says that the server does not have that version of
-// the protocol, such as after an update or a rollback. A server of before 2026-07-28 that does not know later
-// ones may say that a session is missing. answer is the answer in body, nil if there is none.
-func refusesVersion(version string, body []byte, answer *jsonrpc.Response) bool {
-	low := bytes.ToLower(body)
+// refusesVersion reports whether the body of a reply with 400 says that the server does not have the protocol
+// version of the session, such as after an update or a rollback, or that a session id is missing, which a server
+// of an earlier version may have noticed first. answer is the answer in body, nil if there is none.
+func refusesVersion(body []byte, answer *jsonrpc.Response) bool {
 	if answer == nil {
-		missing := bytes.Contains(low, []byte("session")) || bytes.Contains(low, []byte("not initialized"))
-		return missing && version >= StatelessVersion || bytes.Contains(low, []byte("unsupported protocol version"))
+		low := bytes.ToLower(body)
+		return slices.ContainsFunc([]string{"unsupported protocol version", "session", "not initialized"}, func(s string) bool { return bytes.Contains(low, []byte(s)) })
 	}
 	rpc, ok := errors.AsType[*jsonrpc.Error](answer.Error)
 	return ok && rpc.Code == sdk.CodeUnsupportedProtocolVersion
