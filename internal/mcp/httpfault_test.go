@@ -82,6 +82,8 @@ var badReplies = map[string]struct {
 	"RPC error":     {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken\nhere"}}`), Execution},
 	"RPC 400":       {rpc400, InvalidArguments},
 	"RPC 401":       {rpcStatus(http.StatusUnauthorized, -32001), Unavailable},
+	"RPC 500":       {rpcStatus(http.StatusInternalServerError, -32603), Execution},
+	"RPC 503":       {rpcStatus(http.StatusServiceUnavailable, -32603), Unavailable},
 	"RPC 429":       {rpcStatus(http.StatusTooManyRequests, -32000), Unavailable},
 	"unknown tool":  {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"unknown tool \"t\""}}`), UnknownTool},
 	"unknown parse": {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no"}}`), Protocol},

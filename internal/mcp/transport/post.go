@@ -188,11 +188,12 @@ func isAboutParams(answer *jsonrpc.Response) bool {
 }
 
 // mayCarryAnswer reports whether a JSON-RPC error in the body of a reply with that status is the answer: 4xx is, and the
-// SDK reads in the error the versions that server/discover may be tried with. 401 and 429 say themselves what to do,
-// about the token or with Retry-After, which a JSON-RPC error does not.
+// SDK reads in the error the versions that server/discover may be tried with. So is 500, which some servers send
+// with an internal error. 401 and 429 say themselves what to do, about the token or with Retry-After, which a
+// JSON-RPC error does not.
 func mayCarryAnswer(status int) bool {
 	isClientError := status >= 400 && status < 500
-	return isClientError && status != http.StatusUnauthorized && status != http.StatusTooManyRequests
+	return status == http.StatusInternalServerError || isClientError && status != http.StatusUnauthorized && status != http.StatusTooManyRequests
 }
 
 // notify sends a message that has no answer, or a DELETE, within timeout.
