@@ -121,6 +121,17 @@ func TestStandaloneStreamIsReopenedAfterARefusal(t *testing.T) {
 	}
 }
 
+// An event that is too large is not asked for again and again.
+func TestStandaloneStreamContinuesAfterAnEventThatIsTooLarge(t *testing.T) {
+	large := "id: 7\n\nid: 8\ndata: " + strings.Repeat("x", MaxMessage) + "\n\n"
+	readPing(t, 2, func(n int, r *http.Request) *http.Response {
+		if n == 1 || r.Header.Get("Last-Event-ID") != "" {
+			return newStreamReply(r, large)
+		}
+		return newStreamReply(r, pingEvent)
+	})
+}
+
 // The reconnection time that a server has asked for holds for each GET, also after several streams that soon ended.
 func TestStandaloneStreamIsNotReopenedBeforeTheReconnectionTime(t *testing.T) {
 	var last time.Time

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -187,6 +188,9 @@ func (s *standaloneStream) readMessage() {
 		s.retry = d
 	}
 	if err != nil {
+		if f, ok := errors.AsType[*Failure](err); ok && f.Kind == TooLarge {
+			s.lastID = "" // or the server would send the same event again
+		}
 		s.endStream() // what follows on it cannot be read either
 		return
 	}
