@@ -101,8 +101,8 @@ func (c *Client) principalOf(id auth.Identity) auth.Identity {
 	return auth.Identity{}
 }
 
-// Close cancels the requests in flight, waits for them, and lets no other start. No call of Send may
-// be running any more. What is in Config.Store stays there.
+// Close cancels the requests in flight, except the use of a refresh token, waits for them, and lets no other
+// start. No call of Send may be running any more. What is in Config.Store stays there.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

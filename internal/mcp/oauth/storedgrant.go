@@ -213,6 +213,10 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	case current.refresh.IsZero():
 		return token.Token{}, ErrConsent
 	}
+	// The request goes on when ctx ends, with Close for example: an authorization server that rotates refresh
+	// tokens takes the next use of this one for a theft, so its reply must be stored.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
+	defer stop()
 	next := *current
 	reply, err := u.c.requestGrant(ctx, next.server, next.client, next.key, url.Values{"grant_type": {"refresh_token"}, "refresh_token": {next.refresh.Reveal()}})
 	switch {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"answerd/internal/auth"
+	"answerd/internal/auth/fetch"
 	"answerd/internal/auth/sealed"
 	"answerd/internal/mcp/oauth/oauthtest"
 	"answerd/internal/values"
@@ -299,6 +301,39 @@ func TestRenewedTokenThatCannotBeStored(t *testing.T) {
 	another().mustSend(userNamed("ann"), "ann hello")
 	if n := len(a.as.Granted("refresh_token")); n != 2 || a.as.Reused != 0 {
 		t.Errorf("%d refreshes, %d of a used token, want 2 and 0", n, a.as.Reused)
+	}
+}
+
+// TestRefreshOutlastsClose closes a Client while the authorization server rotates a refresh token, as a reload
+// of the configuration may do. The next process must have the new one.
+func TestRefreshOutlastsClose(t *testing.T) {
+	a, _, another := newShared(t, Config{}, nil)
+	a.signIn(userNamed("ann"))
+	a.as.Revoke(false)
+	ann := a.principalOf(userNamed("ann"))
+	a.expireToken(ann)
+	u, err := a.acquireUser(ann)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.releaseUser(u)
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	a.as.Lock()
+	a.as.Fail = func(oauthtest.Request) string {
+		go a.Close()
+		for _, err := u.source.Token(ended); !errors.Is(err, fetch.ErrClosed); _, err = u.source.Token(ended) {
+			runtime.Gosched()
+		}
+		a.as.Fail = nil
+		return ""
+	}
+	a.as.Unlock()
+	_, _ = a.post(userNamed("ann"))
+	a.Close()
+	another().mustSend(userNamed("ann"), "ann hello")
+	if n := len(a.as.Granted("refresh_token")); n != 1 || a.as.Reused != 0 {
+		t.Errorf("%d refreshes, %d of a used token, want 1 and 0", n, a.as.Reused)
 	}
 }
 
