@@ -280,8 +280,17 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 // otherNames has the members of other hosts that set the same field as one of answerd's.
 var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}}
 
-// parseTools reads the field tools: the tools that may be called, and those that need approval.
+// parseTools reads the field tools: the tools that may be called, and those that need approval. GitHub Copilot
+// writes a list of the tools that may be called, which is empty for none.
 func parseTools(server *Server, v jsonValue) error {
+	if v.raw.Kind() == '[' {
+		before := len(server.AllowTools)
+		err := v.appendStrings(&server.AllowTools)
+		if len(server.AllowTools) == before {
+			server.DenyTools = append(server.DenyTools, "*")
+		}
+		return err
+	}
 	fields, err := v.readObject()
 	if err != nil {
 		return err
@@ -451,7 +460,7 @@ func (v jsonValue) parseTransportType(s string) (string, error) {
 	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) {
 	case "http", "streamablehttp":
 		return TypeHTTP, nil
-	case "stdio", "process":
+	case "stdio", "process", "local":
 		return TypeStdio, nil
 	case "websocket", "ws":
 		return TypeWebSocket, nil

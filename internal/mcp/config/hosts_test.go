@@ -82,6 +82,15 @@ var hostFiles = []struct {
 		},
 	},
 	{
+		file: "copilot-cli.json", source: "https://docs.github.com/en/copilot/how-tos/copilot-cli/customize-copilot/add-mcp-servers",
+		servers: []Server{
+			{Name: "playwright", Type: TypeStdio, Command: "npx", Args: []string{"@playwright/mcp@latest"}, Env: secrets("PATH", "/bin"), AllowTools: []string{"*"}},
+			{Name: "context7", Type: TypeHTTP, URL: "https://mcp.context7.com/mcp", Headers: secrets("CONTEXT7_API_KEY", "api-key"),
+				AllowTools: []string{"resolve-library-id", "get-library-docs"}},
+			{Name: "unused", Type: TypeStdio, Command: "node", Env: secrets("PATH", "/bin"), DenyTools: []string{"*"}},
+		},
+	},
+	{
 		file: "lm-studio.json", source: "https://lmstudio.ai/docs/app/mcp",
 		servers: []Server{
 			{Name: "hf-mcp-server", Type: TypeHTTP, URL: "https://huggingface.co/mcp", Headers: secrets("Authorization", "Bearer <YOUR_HF_TOKEN>")},
