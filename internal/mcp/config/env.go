@@ -44,6 +44,31 @@ func (s *Server) setEnv(env map[string]auth.Secret, replace bool) {
 	}
 }
 
+// readEnv returns the variables in the field env. In VS Code they may be numbers, and null leaves one out;
+// some files have booleans too.
+func (v jsonValue) readEnv() (map[string]auth.Secret, error) {
+	if v.isNull() {
+		return nil, nil
+	}
+	members, err := v.readObject()
+	if err != nil {
+		return nil, err
+	}
+	env := make(map[string]auth.Secret, len(members))
+	for _, m := range members {
+		switch m.raw.Kind() {
+		case 'n':
+		case '0', 't', 'f':
+			env[m.name] = auth.NewSecret(string(m.raw))
+		default:
+			if env[m.name], err = m.readSecret(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return env, nil
+}
+
 // parseEnvFile reads the file that envFile names. Its lines are NAME=value, as in VS Code and
 // Cursor. Variables of env override it.
 func parseEnvFile(server *Server, v jsonValue) error {

@@ -104,7 +104,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	"command":     func(s *Server, v jsonValue) (err error) { s.Command, err = v.readString(); return },
 	"args":        func(s *Server, v jsonValue) (err error) { s.Args, err = v.readStringList(); return },
 	"env": func(s *Server, v jsonValue) error {
-		env, err := v.readSecretMap()
+		env, err := v.readEnv()
 		s.setEnv(env, true)
 		return err
 	},

@@ -52,7 +52,7 @@ var hostFiles = []struct {
 		file: "vscode.json", source: "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
 		servers: []Server{
 			{Name: "perplexity", Type: TypeStdio, Command: "npx", Args: []string{"-y", "server-perplexity-ask"}, WorkDir: "/srv",
-				Env: secrets("PATH", "/bin", "PERPLEXITY_API_KEY", "", "REGION", "eu")},
+				Env: secrets("PATH", "/bin", "PERPLEXITY_API_KEY", "", "REGION", "eu", "PORT", "8080", "VERBOSE", "true")},
 			{Name: "github", Type: TypeHTTP, URL: "https://api.githubcopilot.com/mcp"},
 			{Name: "events", Type: TypeSSE, URL: "https://example.com/sse", Headers: secrets("X-Version", "1")},
 			{Name: "fetch", Type: TypeStdio, Command: "uvx", Args: []string{"mcp-server-fetch"}, Env: secrets("PATH", "/bin")},
