@@ -55,7 +55,21 @@ func (t AuthType) NeedsCallerToken() bool { return t == AuthExchange || t == Aut
 
 // parseAuth reads the field auth. A member that exists but is for other types is an error and not a
 // warning: an operator who writes a client secret, for example, expects it to be used.
+//
+// FastMCP writes a bearer token, or oauth if its user has to sign in.
 func parseAuth(server *Server, v jsonValue) error {
+	switch {
+	case v.isNull():
+		return nil
+	case v.raw.Kind() == '"':
+		token, err := v.readSecret()
+		if token.Reveal() == "oauth" {
+			v.reader.warn(v.errorf("the sign-in of another host is not used; see type authorization_code").Error())
+			return err
+		}
+		server.BearerToken = token
+		return err
+	}
 	fields, err := v.readObject()
 	if err != nil {
 		return err

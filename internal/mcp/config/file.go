@@ -143,6 +143,7 @@ var serverFields = map[string]func(*Server, jsonValue) error{
 	},
 	"cwd":           func(s *Server, v jsonValue) (err error) { s.WorkDir, err = v.readOptionalString(); return },
 	"envFile":       parseEnvFile,
+	"transport":     parseTransport,
 	"httpUrl":       func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
 	"serverUrl":     func(s *Server, v jsonValue) (err error) { s.URL, err = v.readString(); return },
 	"autoApprove":   func(s *Server, v jsonValue) error { return v.appendStrings(&s.AutoApprove) },
@@ -207,11 +208,27 @@ func parseTLS(server *Server, v jsonValue) error {
 
 // parseType reads the field type.
 func parseType(s *Server, v jsonValue) error {
+	if v.isNull() {
+		return nil
+	}
 	t, err := v.readString()
+	if err != nil {
+		return err
+	}
+	known, err := v.parseTransportType(t)
 	if err == nil {
-		s.Type, err = v.parseTransportType(t)
+		s.Type = known
 	}
 	return err
+}
+
+// parseTransport reads the field transport, which is what FastMCP and LangChain call the type. Other hosts may
+// mean something else.
+func parseTransport(s *Server, v jsonValue) error {
+	if parseType(s, v) != nil {
+		v.warnUnknown()
+	}
+	return nil
 }
 
 // parseServer reads one member of mcpServers. Its name is the server's name.
@@ -278,7 +295,7 @@ func (s *Server) completeServer(v jsonValue, fields []jsonValue) error {
 }
 
 // otherNames has the members of other hosts that set the same field as one of answerd's.
-var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}}
+var otherNames = map[string][]string{"url": {"httpUrl", "serverUrl"}, "workDir": {"cwd"}, "bearerToken": {"auth"}}
 
 // parseTools reads the field tools: the tools that may be called, and those that need approval. GitHub Copilot
 // writes a list of the tools that may be called, which is empty for none.

@@ -98,6 +98,18 @@ var hostFiles = []struct {
 		},
 	},
 	{
+		file: "fastmcp.json", source: "https://gofastmcp.com/integrations/mcp-json-configuration",
+		servers: []Server{
+			{Name: "weather", Type: TypeHTTP, URL: "https://weather.example.com/mcp", BearerToken: auth.NewSecret("api-key")},
+			{Name: "events", Type: TypeSSE, URL: "https://events.example.com/stream"},
+			{Name: "assistant", Type: TypeStdio, Command: "uv", Args: []string{"run", "server.py"}, Env: secrets("PATH", "/bin")},
+		},
+		warnings: []string{
+			`server "events", auth: the sign-in of another host is not used; see type authorization_code (line 7)`,
+			`server "events", description: unknown member (line 8)`,
+		},
+	},
+	{
 		file: "gemini-cli.json", source: "https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md",
 		servers: []Server{
 			{Name: "pythonTools", Type: TypeStdio, Command: "python", Args: []string{"-m", "my_mcp_server", "--port", "8080"}, WorkDir: "./mcp-servers/python",
@@ -163,6 +175,7 @@ func TestParseWarnsOfUnknownMembers(t *testing.T) {
 		"{\"mcpServers\":{},\n\"other\":[]}":                                                `the file, other: unknown member (line 2)`,
 		"{\"mcpServers\":{},\n// \"a\"\n\"inputs\":[]}":                                     `the file, inputs: the values of inputs are not asked for; they are those of environment variables (line 3)`,
 		fileWithHTTPServer(`, "nope": 1`):                                                   `server "crm", nope: unknown member (line 3)`,
+		fileWithHTTPServer(`, "transport": {"type": "http"}`):                               `server "crm", transport: unknown member (line 3)`,
 		fileWithHTTPServer(`, "a b": 1`):                                                    `server "crm", "a b": unknown member (line 3)`,
 		fileWithHTTPServer(`, "tools": {"hide": []}`):                                       `server "crm", tools.hide: unknown member (line 3)`,
 		fileWithHTTPServer(`, "auth": {"type": "jwt", "realm": "s3cret"}`):                  `server "crm", auth.realm: unknown member (line 3)`,

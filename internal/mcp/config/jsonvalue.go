@@ -303,8 +303,11 @@ func (v jsonValue) readDuration() (time.Duration, error) {
 const maxSeconds = 3600
 
 // readTimeout returns a duration like readDuration, but a number above maxSeconds counts as
-// milliseconds. Some hosts write those (Gemini CLI, MCPHub), and others seconds (Cline).
+// milliseconds. Some hosts write those (Gemini CLI, MCPHub), and others seconds (Cline). null is no timeout.
 func (v jsonValue) readTimeout() (time.Duration, error) {
+	if v.isNull() {
+		return 0, nil
+	}
 	if v.raw.Kind() == '0' {
 		if f, err := strconv.ParseFloat(string(v.raw), 64); err == nil && f > maxSeconds && f <= MaxTimeout.Seconds()*1000 {
 			return time.Duration(f * float64(time.Millisecond)), nil
