@@ -131,6 +131,9 @@ func (c *Client) authorizationURL(a *storedAuthorization, state string) (string,
 	if a.Server.Resource != "" {
 		options = append(options, oauth2.SetAuthURLParam("resource", a.Server.Resource))
 	}
+	if slices.Contains(a.Scopes, offlineAccess) { // OpenID Connect Core section 11: else the scope is ignored or refused
+		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
+	}
 	client := c.restoreClient(a.Client, a.Server.restore())
 	config := oauth2.Config{
 		ClientID: client.id, RedirectURL: c.cfg.RedirectURL, Scopes: a.Scopes, Endpoint: oauth2.Endpoint{AuthURL: a.Server.AuthorizeURL},

@@ -24,7 +24,7 @@ func TestAuthorizationCodeFlowGivesTheUserAToken(t *testing.T) {
 	q := a.parameters(t)
 	for name, want := range map[string]string{
 		"response_type": "code", "code_challenge_method": "S256", "redirect_uri": redirectURL,
-		"resource": w.mcp.URL + "/mcp", "scope": "basic offline_access",
+		"resource": w.mcp.URL + "/mcp", "scope": "basic offline_access", "prompt": "consent",
 	} {
 		if got := q.Get(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
