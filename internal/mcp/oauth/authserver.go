@@ -22,7 +22,9 @@ func (c *Client) fetchAuthServer(ctx context.Context, issuer string, trusted boo
 // parseAuthServer checks metadata. RFC 8414 section 3.3: it must name exactly the
 // issuer that was asked for, or it is another issuer's. Otherwise a document could pass as that of an
 // honest issuer and name endpoints of an attacker, which would get our credentials, codes and refresh
-// tokens (section 6.2). Errors are *fetch.Error and quote nothing of the document.
+// tokens (section 6.2). Only an issuer at the MCP server's own origin may have a slash at its end that was not asked
+// for: servers of before 2025-06-18 write it, and only we have derived the issuer then. Errors are *fetch.Error and
+// quote nothing of the document.
 func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*authServer, error) {
 	var decoded struct {
 		Issuer    string   `json:"issuer"`
@@ -39,6 +41,9 @@ func (c *Client) parseAuthServer(body []byte, issuer string, trusted bool) (*aut
 	}
 	if json.Unmarshal(body, &decoded) != nil {
 		return nil, fetchErrorf("%s is not the JSON of RFC 8414", issuerMetadata)
+	}
+	if decoded.Issuer == issuer+"/" && issuer == origin(c.server) {
+		issuer = decoded.Issuer
 	}
 	if decoded.Issuer != issuer {
 		return nil, fetchErrorf("%s names another issuer", issuerMetadata)

@@ -3,6 +3,7 @@ package oauth
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"answerd/internal/auth/fetch"
@@ -107,7 +108,7 @@ func (d *discovery) search(ctx context.Context, ch challenge) (*authServer, erro
 	if err != nil {
 		return nil, err
 	}
-	if d.hasBoundCredentials() && d.boundIssuer != "" && d.boundIssuer != r.issuer {
+	if d.hasBoundCredentials() && d.boundIssuer != "" && strings.TrimSuffix(d.boundIssuer, "/") != strings.TrimSuffix(r.issuer, "/") {
 		return nil, fetchErrorf("the server names another authorization server than before, which the configured credentials are not for; set the issuer in the configuration")
 	}
 	a, err := d.c.fetchAuthServer(ctx, r.issuer, false)

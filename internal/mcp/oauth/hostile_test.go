@@ -203,17 +203,26 @@ func TestResourceMayBeSpelledInAnotherWay(t *testing.T) {
 	}
 }
 
-// Before 2025-06-18 servers had no metadata of their own: the origin is the issuer.
+// Before 2025-06-18 servers had no metadata of their own: the origin is the issuer. The SDKs of that time wrote it
+// with a slash at its end.
 func TestDiscoveryWithoutMetadataUsesTheServersOrigin(t *testing.T) {
+	for _, slash := range []string{"", "/"} {
+		testServersOrigin(t, slash)
+	}
+}
+
+func testServersOrigin(t *testing.T, slash string) {
 	var self *httptest.Server
+	given, want := 0, "" // tokens so far, and the one that is accepted
 	self = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/.well-known/oauth-authorization-server":
-			_, _ = io.WriteString(w, `{"issuer":"`+self.URL+`","token_endpoint":"`+self.URL+`/token"}`)
+			_, _ = io.WriteString(w, `{"issuer":"`+self.URL+slash+`","token_endpoint":"`+self.URL+`/token"}`)
 		case "/token":
-			_, _ = io.WriteString(w, `{"access_token":"canary","token_type":"Bearer","expires_in":60}`)
+			given++
+			_, _ = fmt.Fprintf(w, `{"access_token":"canary-%d","token_type":"Bearer","expires_in":60}`, given)
 		case "/mcp":
-			if r.Header.Get("Authorization") != "Bearer canary" {
+			if r.Header.Get("Authorization") != "Bearer "+want {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		default:
@@ -228,12 +237,14 @@ func TestDiscoveryWithoutMetadataUsesTheServersOrigin(t *testing.T) {
 	defer c.Close()
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	req, _ := http.NewRequest(http.MethodGet, self.URL+"/mcp", nil)
-	resp, err := c.For(auth.Identity{}).Send(transport, req)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("response %+v, %v, want StatusCode 200, no error", resp, err)
+	for _, want = range []string{"canary-1", "canary-2"} { // the second one is found by a new search
+		req, _ := http.NewRequest(http.MethodGet, self.URL+"/mcp", nil)
+		resp, err := c.For(auth.Identity{}).Send(transport, req)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("issuer %s%s, %s: response %+v, %v, want StatusCode 200, no error", self.URL, slash, want, resp, err)
+		}
+		resp.Body.Close()
 	}
-	resp.Body.Close()
 }
 
 // TestDiscoveryDoesNotTakeRateLimitsForMissingMetadata reads the metadata of a server that limits requests, on
