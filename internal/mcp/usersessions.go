@@ -122,12 +122,12 @@ func (s userSessionTokens) Send(next http.RoundTripper, r *http.Request) (*http.
 }
 
 // needsListing reports whether the tools should be listed with the next caller's token: they never
-// were, or the list is out of date.
+// were, the list is out of date, or the latest attempt failed.
 func (c *userSessions) needsListing() bool {
 	due, _ := c.s.isRenewalDue()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return (!c.known || due) && !c.closed && !time.Now().Before(c.next)
+	return (!c.known || due || c.failures > 0) && !c.closed && !time.Now().Before(c.next)
 }
 
 // isKnown reports whether the tools have been listed.
