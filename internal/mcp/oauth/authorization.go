@@ -74,7 +74,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	tokens.mu.Lock()
 	ch, challengedAt, previous := tokens.challenge, tokens.challengedAt, tokens.grant
 	tokens.mu.Unlock()
-	server, client, err := c.discovery.discover(ctx, ch, challengedAt)
+	server, client, scopes, err := c.discovery.discover(ctx, ch, challengedAt, previous)
 	if err != nil {
 		tokens.clearChallenge()
 		c.log.WarnContext(ctx, "authorization cannot start", "error", err.Error(), help.SignIns.Attr())
@@ -82,7 +82,7 @@ func (c *Client) Authorize(ctx context.Context, id auth.Identity, waiter string)
 	}
 	fresh := &storedAuthorization{
 		Status: statusPending, Issuer: id.Issuer, Subject: id.Subject, Server: storeServer(server), Client: c.storeClient(client),
-		Scopes: c.selectScopes(server, ch, previous.scopesAt(server)), Verifier: oauth2.GenerateVerifier(),
+		Scopes: scopes, Verifier: oauth2.GenerateVerifier(),
 		Expires: c.store.Now().Add(signInTimeout).UTC(),
 	}
 	if waiter != "" {

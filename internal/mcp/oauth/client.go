@@ -58,6 +58,7 @@ type clientIdentity struct {
 	secret  auth.Secret // zero for a public client, and for one with a private key
 	method  string      // of client authentication: methodBasic and so on
 	expires time.Time   // from then on it is registered again; zero: it is configured
+	scopes  []string    // that it was registered for by this process
 }
 
 // resource has what we use of a server's protected resource metadata (RFC 9728 section 2).

@@ -21,15 +21,15 @@ func newDiscovery(c *Client) *discovery {
 	return &discovery{c: c, turn: make(chan struct{}, 1), boundIssuer: c.cfg.Issuer, registered: map[string]clientIdentity{}}
 }
 
-// discover returns the authorization server that a challenge leads to, and our client there.
-// It uses the last search unless the challenge came after that: a server may have moved to
-// another authorization server (SEP-2352). Errors are *fetch.Error, or the context's.
-func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt time.Time) (*authServer, clientIdentity, error) {
+// discover returns the authorization server that a challenge leads to, our client there, and the scopes to
+// request for a user with the grant previous. It uses the last search unless the challenge came after that:
+// a server may have moved to another authorization server (SEP-2352). Errors are *fetch.Error, or the context's.
+func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt time.Time, previous grant) (*authServer, clientIdentity, []string, error) {
 	select {
 	case d.turn <- struct{}{}:
 		defer func() { <-d.turn }()
 	case <-ctx.Done():
-		return nil, clientIdentity{}, context.Cause(ctx)
+		return nil, clientIdentity{}, nil, context.Cause(ctx)
 	}
 	ctx, stop := context.WithTimeout(ctx, discoveryTimeout)
 	defer stop()
@@ -37,7 +37,7 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 		started := time.Now()
 		server, err := d.search(ctx, ch)
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return nil, clientIdentity{}, ctx.Err() // this caller gave up; for others the search may succeed
+			return nil, clientIdentity{}, nil, ctx.Err() // this caller gave up; for others the search may succeed
 		}
 		d.server = server
 		d.err = err
@@ -48,10 +48,11 @@ func (d *discovery) discover(ctx context.Context, ch challenge, challengedAt tim
 		}
 	}
 	if d.err != nil {
-		return nil, clientIdentity{}, d.err
+		return nil, clientIdentity{}, nil, d.err
 	}
-	client, err := d.clientAt(ctx, d.server)
-	return d.server, client, err
+	scopes := d.c.selectScopes(d.server, ch, previous.scopesAt(d.server))
+	client, err := d.clientAt(ctx, d.server, scopes)
+	return d.server, client, scopes, err
 }
 
 // lookUp returns the authorization server that a challenge leads to. It stores nothing and
@@ -137,9 +138,10 @@ func (d *discovery) withTarget(a *authServer, r resource) *authServer {
 }
 
 // clientAt returns our client at a: the configured one, the URL of our metadata document, or
-// the one that a registers now (RFC 7591). d.turn must be held. Registrations are forgotten all at once
+// the one that a registers now (RFC 7591), for all scopes that have been requested there so far: some
+// authorization servers refuse others. d.turn must be held. Registrations are forgotten all at once
 // when there are maxIssuers: only a server that keeps naming other issuers gets that far.
-func (d *discovery) clientAt(ctx context.Context, server *authServer) (clientIdentity, error) {
+func (d *discovery) clientAt(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	cfg := &d.c.cfg
 	switch {
 	case cfg.ClientID != "":
@@ -149,13 +151,14 @@ func (d *discovery) clientAt(ctx context.Context, server *authServer) (clientIde
 	case cfg.ClientMetadataURL != "" && server.acceptsMetadata:
 		return clientIdentity{id: cfg.ClientMetadataURL, method: methodNone}, nil
 	}
-	if client, ok := d.registered[server.issuer]; ok && time.Now().Before(client.expires) {
-		return client, nil
+	known, ok := d.registered[server.issuer]
+	if ok && time.Now().Before(known.expires) && isSubset(scopes, known.scopes) {
+		return known, nil
 	}
 	if server.registerURL == "" {
 		return clientIdentity{}, fetchErrorf("the authorization server knows none of our clients and registers none: set the client id in the configuration")
 	}
-	client, err := d.c.registerClient(ctx, server)
+	client, err := d.c.registerClient(ctx, server, mergeScopes(scopes, known.scopes))
 	if err != nil {
 		return clientIdentity{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"answerd/internal/auth"
@@ -22,11 +23,11 @@ const (
 	registrationMaxAge = 24 * time.Hour
 )
 
-// registerClient registers a client at a (RFC 7591), as a web application or as a native one
+// registerClient registers a client at a (RFC 7591) for these scopes, as a web application or as a native one
 // (SEP-837). oauthex.RegisterClient does not fit: it cannot request
 // dpop_bound_access_tokens (RFC 9449 section 5.2), and its errors quote the reply without its
 // status.
-func (c *Client) registerClient(ctx context.Context, server *authServer) (clientIdentity, error) {
+func (c *Client) registerClient(ctx context.Context, server *authServer, scopes []string) (clientIdentity, error) {
 	method := methodNone
 	if server.authMethods == nil || slices.Contains(server.authMethods, methodBasic) || slices.Contains(server.authMethods, methodPost) {
 		method = secretAuthMethod(server)
@@ -35,11 +36,15 @@ func (c *Client) registerClient(ctx context.Context, server *authServer) (client
 	if u, err := url.Parse(c.cfg.RedirectURL); err == nil && u.Scheme == "http" {
 		kind = "native" // http is for the loopback address only (OpenID Connect Registration section 2)
 	}
-	body, err := json.Marshal(map[string]any{
+	metadata := map[string]any{
 		"client_name": "answerd", "application_type": kind, "redirect_uris": []string{c.cfg.RedirectURL},
 		"grant_types": []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"},
 		"token_endpoint_auth_method": method, "dpop_bound_access_tokens": c.cfg.DPoP,
-	})
+	}
+	if len(scopes) > 0 {
+		metadata["scope"] = strings.Join(scopes, " ")
+	}
+	body, err := json.Marshal(metadata)
 	if err != nil {
 		return clientIdentity{}, err
 	}
@@ -56,7 +61,9 @@ func (c *Client) registerClient(ctx context.Context, server *authServer) (client
 	if got.Status != http.StatusCreated && got.Status != http.StatusOK {
 		return clientIdentity{}, &fetch.Error{Public: registration + " refused the registration", Status: got.Status}
 	}
-	return parseRegistration(got.Body, method)
+	client, err := parseRegistration(got.Body, method)
+	client.scopes = scopes
+	return client, err
 }
 
 // parseRegistration reads the registered client (RFC 7591 section 3.2.1). requested is the

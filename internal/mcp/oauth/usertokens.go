@@ -110,12 +110,11 @@ func (u *userTokens) requestToken(ctx context.Context) (token.Token, error) {
 	u.mu.Lock()
 	ch, challengedAt, previous := u.challenge, u.challengedAt, u.grant
 	u.mu.Unlock()
-	server, client, err := u.c.discovery.discover(ctx, ch, challengedAt)
+	server, client, scopes, err := u.c.discovery.discover(ctx, ch, challengedAt, previous)
 	if err != nil {
 		u.clearChallenge()
 		return token.Token{}, err
 	}
-	scopes := u.c.selectScopes(server, ch, previous.scopesAt(server))
 	form, err := u.c.grantForm(ctx, server, u.id, scopes)
 	if err != nil {
 		return token.Token{}, err

@@ -6,8 +6,8 @@
 //	query := oauthtest.Browse(t, address)         // what the browser comes back with
 //
 // It checks what a careful one checks: the client's authentication, PKCE, the redirect
-// URL, the resource, that a code and a refresh token are used once, and proofs of
-// possession. Its fields may be changed under Lock.
+// URL, the resource, that a client that has registered itself asks for registered scopes only, that a code and a
+// refresh token are used once, and proofs of possession. Its fields may be changed under Lock.
 package oauthtest
 
 import (
@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,7 @@ type Client struct {
 	Secret   string
 	Key      crypto.PublicKey // for private_key_jwt
 	Redirect string           // "": any
+	Scopes   []string         // that it may ask for, if it has registered itself
 }
 
 // Request is one token request that was understood.
@@ -110,6 +112,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Redirects []string `json:"redirect_uris"`
 		Method    string   `json:"token_endpoint_auth_method"`
+		Scope     string   `json:"scope"`
 	}
 	if json.NewDecoder(r.Body).Decode(&in) != nil || len(in.Redirects) != 1 {
 		reply(w, http.StatusBadRequest, map[string]any{"error": "invalid_client_metadata"})
@@ -118,7 +121,7 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
 	id, secret := "client-"+rand.Text(), "registered-"+rand.Text()
-	s.Clients[id] = Client{Secret: secret, Redirect: in.Redirects[0]}
+	s.Clients[id] = Client{Secret: secret, Redirect: in.Redirects[0], Scopes: fields(in.Scope)}
 	reply(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
 }
 
@@ -130,8 +133,9 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	s.Visits = append(s.Visits, q)
 	client, known := s.Clients[q.Get("client_id")]
 	back, err := url.Parse(q.Get("redirect_uri"))
+	unregistered := func(scope string) bool { return client.Redirect != "" && !slices.Contains(client.Scopes, scope) }
 	switch {
-	case !known, err != nil, client.Redirect != "" && client.Redirect != q.Get("redirect_uri"),
+	case !known, err != nil, slices.ContainsFunc(fields(q.Get("scope")), unregistered), client.Redirect != "" && client.Redirect != q.Get("redirect_uri"),
 		q.Get("response_type") != "code", q.Get("code_challenge_method") != "S256", len(q.Get("code_challenge")) != 43, q.Get("resource") == "":
 		http.Error(w, "bad request", http.StatusBadRequest)
 		return
