@@ -2,6 +2,7 @@ package content
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -14,14 +15,16 @@ import (
 // contentBlock has the members of a content block that answerd uses. Type is "" if the block
 // cannot be decoded.
 type contentBlock struct {
-	Type     string  `json:"type"`
-	Text     string  `json:"text"`
-	MIME     string  `json:"mimeType"`
-	Data     string  `json:"data"`
-	URI      string  `json:"uri"`
-	Name     string  `json:"name"`
-	Size     float64 `json:"size"` // bytes; some servers write 1024.0
-	Resource struct {
+	Type        string  `json:"type"`
+	Text        string  `json:"text"`
+	MIME        string  `json:"mimeType"`
+	Data        string  `json:"data"`
+	URI         string  `json:"uri"`
+	Name        string  `json:"name"`
+	Title       string  `json:"title"`
+	Description string  `json:"description"`
+	Size        float64 `json:"size"` // bytes; some servers write 1024.0
+	Resource    struct {
 		URI  string  `json:"uri"`
 		MIME string  `json:"mimeType"`
 		Text *string `json:"text"`
@@ -107,6 +110,9 @@ func (b *contentBlock) placeholderText() string {
 		return fmt.Sprintf("[%s %s, %d bytes]", b.Type, wire.Printable(b.MIME, 100), decodedSize(b.Data))
 	case "resource_link":
 		s := "[link to resource " + wire.Printable(b.URI, 500)
+		if label := b.linkLabel(); label != "" {
+			s += " (" + label + ")"
+		}
 		if b.MIME != "" {
 			s += ", " + wire.Printable(b.MIME, 100)
 		}
@@ -125,6 +131,18 @@ func (b *contentBlock) placeholderText() string {
 		return fmt.Sprintf("[unreadable content, %d bytes]", len(b.raw))
 	}
 	return fmt.Sprintf("[content of type %s, %d bytes]", wire.Printable(b.Type, 40), len(b.raw))
+}
+
+// linkLabel returns the title or name of a linked resource, unless the URI ends with it, and its description.
+func (b *contentBlock) linkLabel() string {
+	label := wire.Printable(cmp.Or(b.Title, b.Name), 200)
+	if strings.HasSuffix(b.URI, label) {
+		label = ""
+	}
+	if b.Description == "" {
+		return label
+	}
+	return strings.TrimPrefix(label+": "+wire.Printable(b.Description, 500), ": ")
 }
 
 // BlockText returns a content block as text, like Part.Text.

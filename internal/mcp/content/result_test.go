@@ -35,6 +35,9 @@ func TestResultTextAndPayload(t *testing.T) {
 			`[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]`},
 		{`{"content":[{"type":"resource_link","uri":"file:///a","name":"a","size":7.0}]}`, "[link to resource file:///a, 7 bytes]",
 			`[{"type":"resource_link","uri":"file:///a","name":"a","size":7.0}]`},
+		{`{"content":[{"type":"resource_link","uri":"doc:17","name":"q3","title":"Q3\treport","description":"Sales by region"},{"type":"resource_link","uri":"doc:18","name":"q4"},{"type":"resource_link","uri":"file:///a","name":"a","description":"All"}]}`,
+			"[link to resource doc:17 (Q3 report: Sales by region)]\n[link to resource doc:18 (q4)]\n[link to resource file:///a (All)]",
+			`[{"type":"resource_link","uri":"doc:17","name":"q3","title":"Q3\treport","description":"Sales by region"},{"type":"resource_link","uri":"doc:18","name":"q4"},{"type":"resource_link","uri":"file:///a","name":"a","description":"All"}]`},
 		// An unknown type is not an error.
 		{`{"content":[{"type":"video","data":"AAAA"}]}`, "[content of type video, 30 bytes]", `[{"type":"video","data":"AAAA"}]`},
 		{`{"content":[{"type":7}]}`, "[unreadable content, 10 bytes]", `[{"type":7}]`},
