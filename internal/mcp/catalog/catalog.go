@@ -357,7 +357,7 @@ func (c *Catalog) nameBlockedLocked() {
 
 // NameOf returns the present name of the tool of a server that a run was offered under name. It
 // may differ because other servers were listed since then, or because the run began on another
-// replica. It returns "" if there is no such tool. An empty server stands for any server.
+// replica. It returns "" if there is no such tool, or if that is uncertain. An empty server stands for any server.
 func (c *Catalog) NameOf(server, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -369,12 +369,22 @@ func (c *Catalog) NameOf(server, name string) string {
 	case !ok && !slices.ContainsFunc(slices.Collect(maps.Values(c.configs)), func(cfg *config.Server) bool { return cfg.Name == server }):
 		return name // the call fails with the reason that there is no such server
 	}
+	offered, known := c.reservedNames[name]
+	known = known && offered.server == server
+	var found []string
 	for now, b := range c.byName {
-		if e, ok := c.entries[b.ServerID]; ok && b.Server == server && b.Name == now && slices.Contains(possibleNames(e.cfg, b.Original), name) {
-			return now
+		e, ok := c.entries[b.ServerID]
+		if !ok || b.Server != server || b.Name != now || known && b.Original != offered.original {
+			continue
+		}
+		if slices.Contains(possibleNames(e.cfg, b.Original), name) {
+			found = append(found, now)
 		}
 	}
-	return ""
+	if len(found) != 1 { // of several tools, the run may have been offered another one
+		return ""
+	}
+	return found[0]
 }
 
 // isTakenLocked reports whether another tool has the name, or has it reserved. A tool of a later

@@ -104,6 +104,28 @@ func TestNameGoesToTheEarlierServerAndRunsKeepTheirTool(t *testing.T) {
 	}
 }
 
+// A run finds the tool that it was offered, and not another one of the server that could have had the same name. In
+// another process, nobody knows any more which of them had it.
+func TestNameOfDoesNotGuessBetweenToolsOfAServer(t *testing.T) {
+	a := func(id int) *config.Server { return &config.Server{Name: string(rune('a' + id))} }
+	offered, restarted := newTestCatalog(), newTestCatalog()
+	namesIn(offered, []string{"x.y"})
+	for range 20 { // the order of a map is random
+		for c, want := range map[*Catalog]string{offered: "x_y_7ace4eaa", restarted: ""} {
+			c.SetServers([]int{0}, nil, a)
+			if names := namesIn(c, []string{"x.y", "x/y"}); names != "a/x.y=x_y_7ace4eaa a/x/y=x_y_f723596c" {
+				t.Fatalf("names = %q, want digests in both", names)
+			}
+			if got := c.NameOf("a", "x_y"); got != want {
+				t.Fatalf("NameOf(a, x_y) = %q, want %q", got, want)
+			}
+		}
+	}
+	if namesIn(offered, []string{"x/y"}); offered.NameOf("a", "x_y") != "" {
+		t.Errorf("NameOf(a, x_y) = %q without the tool that was offered, want none", offered.NameOf("a", "x_y"))
+	}
+}
+
 // A later server does not get a name that the configuration of an earlier one speaks of, although that
 // one was never listed.
 func TestNameIsReservedForAServerThatWasNeverUp(t *testing.T) {
