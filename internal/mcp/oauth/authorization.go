@@ -382,7 +382,7 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 	code := query.Get("code")
 	switch {
 	case query.Has("error"):
-		return errors.New("the authorization server refused the request")
+		return refusal(query.Get("error"))
 	case code == "" || len(code) > maxCode:
 		return errors.New("the response has no code")
 	}
@@ -416,6 +416,22 @@ func (c *Client) redeemCode(ctx context.Context, stored *storedAuthorization, qu
 		g.token.Lifetime = lifetimeWithoutRefresh(reply.Token)
 	}
 	return tokens.replaceGrant(ctx, g)
+}
+
+// responseErrors are the codes of an authorization response that is an error (RFC 6749 section 4.1.2.1, RFC 8707
+// section 2, OpenID Connect Core section 3.1.2.6).
+var responseErrors = []string{
+	"invalid_request", "unauthorized_client", "access_denied", "unsupported_response_type", "invalid_scope", "server_error", "temporarily_unavailable",
+	"invalid_target", "interaction_required", "login_required", "account_selection_required", "consent_required",
+}
+
+// refusal returns the error of an authorization response with that code. It does not quote another code, which is
+// text of whoever sent the browser here.
+func refusal(code string) error {
+	if !slices.Contains(responseErrors, code) {
+		return errors.New("the authorization server refused the request")
+	}
+	return errors.New("the authorization server refused the request: " + code)
 }
 
 // lifetimeWithoutRefresh returns how long a token is used that nothing renews: until it expires, for as long

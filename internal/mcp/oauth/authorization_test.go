@@ -107,6 +107,20 @@ func TestCallbackRefusesAnotherIssuer(t *testing.T) {
 	}
 }
 
+// The log says why an authorization server sent a user back without a code, in its words if they are those of the
+// specifications.
+func TestCallbackLogsTheCodeOfARefusal(t *testing.T) {
+	for code, want := range map[string]string{"invalid_scope": "refused the request: invalid_scope", "forged\nline": "refused the request\""} {
+		w := newFixture(t, Config{Kind: AuthorizationCode}, func(w *fixture) { w.as.Response = func(q url.Values) { q.Set("error", code) } })
+		if _, found, err := w.Callback(t.Context(), oauthtest.Browse(t, w.startAuthorization(userNamed("ann")).URL)); !found || err == nil {
+			t.Errorf("%q: found %v, %v, want true and an error", code, found, err)
+		}
+		if text := w.logs.String(); !strings.Contains(text, want) || strings.Contains(text, "forged") {
+			t.Errorf("%q: log %s, want %s", code, text, want)
+		}
+	}
+}
+
 // A state is good once, for ten minutes, and a made-up one never.
 func TestCallbackAcceptsAStateOnce(t *testing.T) {
 	w := newFixture(t, Config{Kind: AuthorizationCode}, nil)
