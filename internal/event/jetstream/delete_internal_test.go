@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
+	"answerd/internal/event/eventtest"
 )
 
 // deleteWithShortTime calls remove for many ids, each time with a little more time, so that the context of some calls ends
@@ -75,4 +77,28 @@ func TestDeletionOfARunIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
 	}
 	deleteWithShortTime(t, l.Delete, func(id string) bool { rec, err := l.readRecord(t.Context(), id); return err == nil && !rec.Gone })
 	wantEmpty(t, l.runsStream)
+}
+
+// A call or a person may give a result or an input while the run is being deleted. It must not stay, since nothing finds it
+// any more.
+func TestDeletionOfARunIsCompleteAlthoughOthersAddToIt(t *testing.T) {
+	t.Parallel()
+	l := openEmbedded(t, Options{Lease: 50 * time.Millisecond})
+	var all sync.WaitGroup
+	for i := range deletions {
+		id := fmt.Sprintf("run_%d", i)
+		createRun(t, l, id, event.Start{Question: "?"})
+		all.Go(func() { _ = l.SaveResult(t.Context(), id, "call_1", []byte("x")) }) // refused if the run is gone already
+		all.Go(func() { _ = l.AddInput(t.Context(), id, event.CancelID, nil) })
+		all.Go(func() {
+			if err := l.Delete(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	eventtest.Await(t, "the stream to have nothing of what was deleted", func() bool {
+		runs, _, _ := countMessages(t, l)
+		return runs == 0
+	})
 }

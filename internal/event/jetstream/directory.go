@@ -197,6 +197,16 @@ func (l *Log) deleteRun(ctx context.Context, id, owner string) error {
 	return purgeSubject(ctx, l.indexStream, owner)
 }
 
+// purgeIfGone removes what was added to a run while it was deleted. Those who add something beside the events call it, since
+// nothing else finds that any more.
+func (l *Log) purgeIfGone(id string) {
+	ctx, cancel := context.WithTimeout(l.ctx, readTimeout)
+	defer cancel()
+	if rec, err := l.readRecord(ctx, id); err == nil && rec.Gone {
+		_ = purgeSubject(ctx, l.runsStream, runSubject(id, ">")) // the stream drops its oldest messages at the latest
+	}
+}
+
 // releaseKey removes the key of a run, unless the key already refers to another run. A run
 // without a key has the subject "".
 func (l *Log) releaseKey(ctx context.Context, id, subject string) error {

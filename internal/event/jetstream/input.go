@@ -80,6 +80,7 @@ func (l *Log) wakeAgainLater(id string) {
 		if run, err := l.Run(ctx, id); err == nil && !run.Last.Terminal() {
 			_ = l.enqueueJob(ctx, wakePrefix+id) // the first message was enqueued
 		}
+		l.purgeIfGone(id)
 	})
 }
 

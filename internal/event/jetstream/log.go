@@ -45,6 +45,7 @@ package jetstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -145,7 +146,11 @@ func (l *Log) SaveResult(ctx context.Context, id, call string, result []byte) er
 	if err := w.checkWritable(); err != nil {
 		return err
 	}
-	return l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
+	err = l.savePayload(ctx, id, resultToken+"."+subjectDigest(call), result)
+	if errors.Is(w.checkWritable(), event.ErrGone) {
+		l.purgeIfGone(id)
+	}
+	return err
 }
 
 // Result implements event.Log.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	js "github.com/nats-io/nats.go/jetstream"
 
 	"answerd/internal/event"
 	"answerd/internal/event/eventtest"
@@ -377,4 +378,37 @@ func TestHasRemoteReaderFindsAReaderAfterARestart(t *testing.T) {
 	if !<-found {
 		t.Error("HasRemoteReader = false during a restart, want true")
 	}
+}
+
+// A run may be deleted by another instance than the one that executes it, or that takes an answer for it. What these add
+// before they notice must not stay, since nothing finds it any more.
+func TestNothingStaysOfARunThatAnotherInstanceDeleted(t *testing.T) {
+	t.Parallel()
+	url := startCluster(t)
+	o := jetstream.Options{URL: url, Lease: 50 * time.Millisecond}
+	a, b, c := openLog(t, o), openLog(t, o), openLog(t, o)
+	startRun(t, a, "run_a")
+	if _, err := c.After(t.Context(), "run_a", 1); err != nil { // c has a reader
+		t.Fatal(err)
+	}
+	if err := b.Delete(t.Context(), "run_a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.SaveResult(t.Context(), "run_a", "call_1", []byte("x")); err != nil {
+		t.Errorf("SaveResult of a writer that has not noticed = %v, want no error", err)
+	}
+	if _, err := a.Append(t.Context(), "run_a", event.FinalAnswer{}); !errors.Is(err, event.ErrGone) {
+		t.Errorf("Append = %v, want %v", err, event.ErrGone)
+	}
+	if err := c.AddInput(t.Context(), "run_a", event.CancelID, nil); err != nil {
+		t.Errorf("AddInput through an instance that has not noticed = %v, want no error", err)
+	}
+	j, err := js.New(connect(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventtest.Await(t, "the stream to have nothing of the run", func() bool {
+		s, err := j.Stream(t.Context(), "ANSWERD_RUNS")
+		return err == nil && s.CachedInfo().State.Msgs == 0
+	})
 }

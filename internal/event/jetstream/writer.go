@@ -343,6 +343,9 @@ func (w *writer) publish(ctx context.Context, m *nats.Msg, by writerID, payload 
 		w.revokeLocked(err)
 		w.mu.Unlock()
 	}
+	if errors.Is(err, event.ErrGone) { // another process deleted the run, while this one saved a result
+		r.log.purgeIfGone(r.id)
+	}
 	return pos, err
 }
 
