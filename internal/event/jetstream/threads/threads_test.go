@@ -92,3 +92,36 @@ func TestThreadThatBeginsDuringAReadIsListed(t *testing.T) {
 		t.Errorf("%d threads are listed, %v, want the one that began", len(page.Threads), err)
 	}
 }
+
+// The acknowledgement of a turn may be lost although the server has stored the turn, so its parts must stay.
+func TestPartsOfATurnStayUnlessItWasRefused(t *testing.T) {
+	owner, id := event.Owner{Subject: "ada"}, "thr_aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	errFull := errors.New("full")
+	for _, c := range []struct {
+		outcome error
+		want    int
+	}{{event.ErrUnavailable, 0}, {errFull, 1}} {
+		purged := 0
+		s := New(Server{
+			Now: time.Now,
+			Publish: func(_ context.Context, _ string, m *nats.Msg, _ uint64) (uint64, error) {
+				if m.Header.Get(partsHeader) != "" {
+					return 0, c.outcome
+				}
+				return 1, nil
+			},
+			IsFull: func(err error) bool { return errors.Is(err, errFull) },
+			Purge: func(context.Context, string, string) error {
+				purged++
+				return nil
+			},
+			MaxPart: 1,
+		}, time.Hour, slog.New(slog.DiscardHandler))
+		if _, err := s.BeginTurn(t.Context(), owner, id, "run_a", "", "?"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.EndTurn(t.Context(), owner, id, "run_a", []byte("two parts")); !errors.Is(err, c.outcome) || purged != c.want {
+			t.Errorf("EndTurn = %v and purges %d times, want %v and %d", err, purged, c.outcome, c.want)
+		}
+	}
+}

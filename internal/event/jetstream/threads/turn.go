@@ -97,13 +97,15 @@ func (s *Store) storeTurn(ctx context.Context, h head, run string, data []byte) 
 		msg.Header.Set(runHeader, run)
 		msg.Header.Set(writerHeader, rand.Text())
 		parts, err := s.setData(ctx, h, msg, data)
+		refused := err != nil // otherwise the turn may be stored although there is an error
 		if err == nil {
 			_, err = s.server.Publish(ctx, TurnsStream, msg, 0)
+			refused = errors.Is(err, event.ErrFenced) || s.server.IsFull(err)
 		}
 		if err == nil {
 			return run, len(data), nil
 		}
-		if parts != "" {
+		if parts != "" && refused {
 			_ = s.server.Purge(ctx, TurnsStream, parts) // with the thread at the latest
 		}
 		if !errors.Is(err, event.ErrFenced) {
