@@ -12,6 +12,7 @@ import (
 
 	"answerd/internal/event"
 	"answerd/internal/event/eventtest"
+	"answerd/internal/event/jetstream/threads"
 )
 
 // deleteWithShortTime calls remove for many ids, each time with a little more time, so that the context of some calls ends
@@ -65,6 +66,7 @@ func TestDeletionOfAThreadIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
 		func(ctx context.Context, id string) error { return l.DeleteThread(ctx, owner, id) },
 		func(id string) bool { _, err := l.Thread(t.Context(), owner, id); return err == nil })
 	wantEmpty(t, l.turnsStream)
+	wantEmpty(t, l.headsStream)
 }
 
 // A caller may go away while their run is being deleted. The run is gone for everybody then, so its messages must not stay
@@ -101,4 +103,33 @@ func TestDeletionOfARunIsCompleteAlthoughOthersAddToIt(t *testing.T) {
 		runs, _, _ := countMessages(t, l)
 		return runs == 0
 	})
+}
+
+// The process may be killed between the head of a thread and its turns. No list has the thread then, so the next process
+// must find the turns. Here the deletion of the turns fails, and the process forgets that.
+func TestTurnsOfAThreadDoNotStayIfTheProcessIsKilled(t *testing.T) {
+	t.Parallel()
+	l, owner := openEmbedded(t, Options{}), event.Owner{Subject: "ada"}
+	if _, err := l.BeginTurn(t.Context(), owner, "thr_a", "run_a", "", "?"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.EndTurn(t.Context(), owner, "thr_a", "run_a", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	open := func(server threads.Server) *threads.Store {
+		s := threads.New(server, time.Hour, l.logger)
+		if err := s.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	killed := l.threadsServer()
+	killed.Purge = func(context.Context, string, string) error { return event.ErrUnavailable }
+	if err := open(killed).DeleteThread(t.Context(), owner, "thr_a"); !errors.Is(err, event.ErrUnavailable) {
+		t.Fatalf("DeleteThread = %v, want %v", err, event.ErrUnavailable)
+	}
+	if err := open(l.threadsServer()).Expire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantEmpty(t, l.turnsStream)
 }

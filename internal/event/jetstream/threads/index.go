@@ -82,10 +82,15 @@ func (s *Store) accept(m Message) (head, error) {
 // read: with a log on disk, it would read each head twice.
 func (s *Store) putOwn(h head) {
 	s.put(h)
+	s.markWritten(h.pos)
+}
+
+// markWritten records that this process has written the message at a pos.
+func (s *Store) markWritten(pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.pos > s.read {
-		s.written[h.pos] = true
+	if pos > s.read {
+		s.written[pos] = true
 	}
 	for s.written[s.read+1] {
 		s.read++

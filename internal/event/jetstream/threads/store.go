@@ -45,6 +45,8 @@ const (
 	// tombstoneTTL is how long the head of a deleted thread is kept, for processes that read the heads
 	// after a pause. It is short, because tombstones use the space that new threads need.
 	tombstoneTTL = 10 * time.Second
+	// killedTTL is the same where no other process uses the streams, until the process that was killed is started again.
+	killedTTL = 7 * 24 * time.Hour
 )
 
 // Message is a message of a stream.

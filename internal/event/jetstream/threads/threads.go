@@ -202,22 +202,23 @@ func (s *Store) DeleteThread(ctx context.Context, owner event.Owner, id string) 
 }
 
 // deleteHead replaces a head by a tombstone and removes the turns. It reports false if h is not the
-// thread's head any more. Without other processes, who learn of the deletion by the tombstone, it just removes the
-// head: a tombstone would need space for some time, of which there may be none.
+// thread's head any more. Other processes learn of the deletion by the tombstone, and finish it if this one is killed. Where
+// there are none, the tombstone is for the next process only, and is removed after the turns: it needs space, of which there
+// may be none.
 func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	body, err := json.Marshal(head{Incarnation: h.Incarnation, Deleted: true})
 	if err != nil {
 		return false, fmt.Errorf("encode a thread: %w", err)
 	}
-	key := h.key()
+	key, ttl := h.key(), tombstoneTTL
+	if s.server.Alone {
+		ttl = killedTTL
+	}
 	msg := nats.NewMsg(headPrefix + key)
 	msg.Data = body
-	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(tombstoneTTL.Seconds()))+"s")
-	deleted := s.server.Alone
-	if !deleted {
-		_, err = s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
-		deleted = s.server.IsFull(err) // an account accepts not even smaller messages
-	}
+	msg.Header.Set(js.MsgTTLHeader, strconv.Itoa(int(ttl.Seconds()))+"s")
+	tombstone, err := s.server.PublishRemoval(ctx, HeadsStream, msg, h.pos)
+	deleted := s.server.IsFull(err) // an account accepts not even smaller messages
 	if deleted {
 		err = s.server.Delete(ctx, HeadsStream, h.pos)
 	}
@@ -231,10 +232,16 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 		s.removeTurnsLater(key, h.Incarnation)
 	}
 	s.forget(key, h.pos)
+	if s.server.Alone && !deleted {
+		s.markWritten(tombstone)
+	}
 	if err := s.removeTurns(ctx, key, h.Incarnation); err != nil {
 		return true, err
 	}
-	if deleted && !s.server.Alone { // now there is space for the tombstone
+	switch {
+	case s.server.Alone && !deleted:
+		_ = s.server.Delete(ctx, HeadsStream, tombstone) // its end at the latest
+	case !s.server.Alone && deleted: // now there is space for the tombstone
 		_, _ = s.server.PublishRemoval(ctx, HeadsStream, msg, 0)
 	}
 	return true, nil
