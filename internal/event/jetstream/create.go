@@ -41,19 +41,22 @@ func (l *Log) Create(ctx context.Context, run event.Run) error {
 	if exists {
 		return event.ErrExists
 	}
-	if err := l.createEntry(ctx, w, owner, nil); err != nil {
-		return err
+	err = l.createEntry(ctx, w, owner, nil)
+	if err == nil {
+		err = l.createEntry(ctx, w, recordPrefix+run.ID, body)
 	}
-	if err := l.createEntry(ctx, w, recordPrefix+run.ID, body); err != nil {
-		return err
+	if err == nil && rec.Key != "" {
+		err = l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint})
 	}
-	if rec.Key != "" {
-		if err := l.claimKey(ctx, rec.Key, keyRecord{run.ID, run.Fingerprint}); err != nil {
+	if err != nil {
+		if !errors.Is(err, event.ErrExists) { // else the messages are those of the other run
 			// No caller knows of the run yet. If the removal fails, retention repeats it.
-			_ = purgeSubject(context.WithoutCancel(ctx), l.indexStream, recordPrefix+run.ID)
-			_ = purgeSubject(context.WithoutCancel(ctx), l.indexStream, owner)
-			return err
+			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+			defer cancel()
+			_ = purgeSubject(cleanup, l.indexStream, recordPrefix+run.ID)
+			_ = purgeSubject(cleanup, l.indexStream, owner)
 		}
+		return err
 	}
 	l.updateRun(r, func() {
 		r.record = &rec

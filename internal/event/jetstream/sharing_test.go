@@ -412,3 +412,25 @@ func TestNothingStaysOfARunThatAnotherInstanceDeleted(t *testing.T) {
 		return err == nil && s.CachedInfo().State.Msgs == 0
 	})
 }
+
+// A caller may go away while their run is being created. They never learn its id, so the run must not be listed.
+func TestRunOfACallerWhoWentAwayIsNotListed(t *testing.T) {
+	t.Parallel()
+	log := openLog(t, jetstream.Options{URL: startCluster(t), Lease: lease})
+	created := make(map[string]bool)
+	for i := range 150 {
+		id := fmt.Sprintf("run_%d", i)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*4*time.Microsecond)
+		created[id] = log.Create(ctx, event.Run{ID: id, Owner: ada, Created: log.Now()}) == nil
+		cancel()
+	}
+	page, err := log.Runs(t.Context(), event.Filter{Owner: ada, Limit: event.MaxPage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range page.Runs {
+		if !created[run.ID] {
+			t.Errorf("%s is listed, want only runs that were created", run.ID)
+		}
+	}
+}
