@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"answerd/internal/agent/budget"
+	"answerd/internal/agent/replay"
 	"answerd/internal/agent/toolsearch"
 	"answerd/internal/agent/window"
 	"answerd/internal/event"
@@ -83,7 +84,7 @@ const maxTrimTries = 4
 // The event step_end decides whether the step has happened. Without it, a process that takes over resets the
 // step and asks the model again. With it, the model is not asked again, so whatever later steps need is stored
 // before it: the text and the calls as events, the additions of the hook pre_model_call, the decision of the
-// hook model_result, and the members that the endpoint wants back (writeExtensions).
+// hook model_result, which model answered, and the members that the endpoint wants back (writeExtensions).
 func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, error) {
 	tools := l.offeredTools(last)
 	if s := l.replayed.Step(l.step + 1); s != nil {
@@ -97,6 +98,7 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 		return modelReply{}, err
 	}
 	l.step++
+	before := cmp.Or(l.preferred, l.run.req.Model)
 	stream := &modelStream{loop: l, finalTurn: last, byIndex: make(map[int]*call), added: added}
 	if err := l.appendStepStart(ctx); err != nil {
 		return modelReply{}, err
@@ -127,6 +129,11 @@ func (l *loop) modelTurn(ctx context.Context, turn int, last bool) (modelReply, 
 	}
 	if err := stream.callModelResultHook(ctx); err != nil {
 		return modelReply{}, err
+	}
+	if l.preferred != "" && l.preferred != before {
+		if err := l.run.writeNote(ctx, replay.NoteModel, l.preferred); err != nil {
+			return modelReply{}, err
+		}
 	}
 	if err := l.writeExtensions(ctx, stream.extensions); err != nil {
 		return modelReply{}, err

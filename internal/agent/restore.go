@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -57,6 +58,7 @@ func (l *loop) restoreStep(s *replay.Step, tools []llm.Tool) modelReply {
 	l.trimNow(tools)
 	l.step++
 	l.addUsage(s.Usage)
+	l.preferred = cmp.Or(s.Model, l.preferred)
 	reply := modelReply{text: s.Text, usage: s.Usage, finish: s.FinishReason, extensions: l.restoreExtensions(s.Extensions)}
 	for _, c := range s.Calls {
 		reply.calls = append(reply.calls, restoreCall(c))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"answerd/internal/agent/replay"
 	"answerd/internal/event"
 	"answerd/internal/event/memory"
+	"answerd/internal/llm"
 	"answerd/internal/llm/llmtest"
 	"answerd/internal/mcp/config"
 )
@@ -361,5 +363,32 @@ func TestExportHasTheRequestsOfTheLastTimeOfAStep(t *testing.T) {
 	}
 	if n, want := len(doc.ModelRequests), len(b.Model.Requests()); n != want || len(doc.ModelRequests[0].Messages) != 42 {
 		t.Errorf("requests of the export = %d, want the %d of the second process, with 42 messages", n, want)
+	}
+}
+
+// A fallback has answered the first step, so the process that takes over asks it first, as the one before would have done.
+func TestProcessThatTakesOverAsksTheModelThatAnswered(t *testing.T) {
+	t.Parallel()
+	log := newMemoryLog()
+	script := func(r llmtest.Request) llmtest.Answer {
+		if r.Model == "large" {
+			return llmtest.Fails(http.StatusServiceUnavailable, "down")
+		}
+		return llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))(r)
+	}
+	routed := func(o *agent.Options) {
+		durable(log)(o)
+		o.Profiles = map[string]llm.Profile{"large": {ID: "large", Fallback: []string{"small"}}, "small": {ID: "small"}}
+		o.Model = llm.NewRouter(map[llm.ToolCalling]llm.Model{llm.AutoCalling: o.Model}, "", o.Profiles)
+	}
+	a := agenttest.NewFixture(t, script, routed, guarded("add"))
+	run := a.StartRun(t, agent.Request{Model: "large", Interactive: true}).ID
+	i := suspended(t, a, run, 1)[0]
+	leaves(a)
+	b := agenttest.NewFixture(t, script, routed, guarded("add"), with(a))
+	fillResult(t, b, run, agent.Input{ID: i.ID, Approved: new(true)})
+	agenttest.TerminalEvent[event.FinalAnswer](t, b.Events(t, run))
+	if asked := b.Model.Requests(); len(asked) != 1 || asked[0].Model != "small" {
+		t.Errorf("%d requests, the first of %q, want one of small", len(asked), asked[0].Model)
 	}
 }

@@ -79,6 +79,7 @@ type Step struct {
 	// Limits that people raised, before the step's calls and after them.
 	RaisedBefore, RaisedAfter []event.BudgetResolved
 	Extensions                string // the notes of NoteExtensions, joined
+	Model                     string // that answered; "" if it is the one before
 	// Extended is what the hook pre_model_call adds to the requests of the step; nil if nothing. It
 	// stays when the step is reset.
 	Extended []byte
@@ -251,6 +252,8 @@ func (n *noteReader) applyNote(words []string) (movedOn bool) {
 		}
 	case kind == NoteExtensions && step != nil:
 		step.Extensions += rest
+	case kind == NoteModel && step != nil:
+		step.Model = rest
 	case kind == NoteLimit && step != nil:
 		step.StopReason = rest
 	case kind == NoteSampled && step != nil:
