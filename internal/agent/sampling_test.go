@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -61,5 +62,21 @@ func TestServerGetsWhatIsLeftOfTheBudget(t *testing.T) {
 	}
 	if b := agenttest.EventsOf[event.Budget](events); len(b) != 2 || b[1].Used != 30 {
 		t.Errorf("budget %+v, want 2, [1].Used 30", b)
+	}
+}
+
+// The provider charges for an answer that breaks off too, and so does the run, by an estimate.
+func TestAnswerToAServerThatBreaksOffIsCounted(t *testing.T) {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+		if r.Messages[0].Content == "Be brief." {
+			return func(w http.ResponseWriter, _ *http.Request) {
+				llmtest.Stream(w, "", map[string]any{"content": "One two "}, map[string]any{"content": "three"})
+			}
+		}
+		return samplingModel(r)
+	}, nil)
+	used := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{}).ID)).Metadata.Usage
+	if used.OutputTokens != 2*5+3 || used.InputTokens <= 2*10 {
+		t.Errorf("%+v is used, want 13 output tokens, 3 of them of the server's request, and more than 20 input tokens", used)
 	}
 }

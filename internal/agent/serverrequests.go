@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"answerd/internal/agent/budget"
 	"answerd/internal/agent/replay"
+	"answerd/internal/agent/window"
 	"answerd/internal/event"
 	"answerd/internal/llm"
 	"answerd/internal/mcp"
@@ -41,6 +43,22 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 	for _, m := range sampling.Messages {
 		r.Messages = append(r.Messages, llm.Message{Role: llm.Role(m.Role), Text: m.Text})
 	}
+	written, counted := budget.NewOutput(0), false
+	count := func(ctx context.Context, used event.Usage) error {
+		counted = true
+		err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
+		l.countModelCall(ctx, used)
+		if err == nil {
+			err = l.budget.SpendSampled(ctx, l.run.out, used)
+		}
+		return err
+	}
+	defer func() {
+		if output := written.Tokens(); err != nil && !counted && output > 0 { // as countCutAnswer does
+			input := window.MessageTokens(r.Messages)
+			err = errors.Join(err, count(context.WithoutCancel(ctx), event.Usage{InputTokens: input, OutputTokens: output, TotalTokens: input + output}))
+		}
+	}()
 	var said strings.Builder
 	out := mcp.Sample{Model: r.Model}
 	for part, err := range l.agent.Model.Stream(ctx, r) {
@@ -50,17 +68,14 @@ func (l *loop) sampleForServer(ctx context.Context, sampling mcp.Sampling) (_ mc
 		switch p := part.(type) {
 		case llm.Text:
 			said.WriteString(p.Delta)
+			written.Add(p.Delta)
 			if said.Len() > maxSampled {
 				return mcp.Sample{}, errors.New("the model says more than it was allowed")
 			}
+		case llm.Reasoning:
+			written.Add(p.Delta)
 		case llm.Usage:
-			used := event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}
-			err := l.run.writeNote(ctx, replay.NoteSampled, used.InputTokens, used.OutputTokens, used.TotalTokens)
-			l.countModelCall(ctx, used)
-			if err == nil {
-				err = l.budget.SpendSampled(ctx, l.run.out, used)
-			}
-			if err != nil {
+			if err := count(ctx, event.Usage{InputTokens: p.Input, OutputTokens: p.Output, TotalTokens: p.Total}); err != nil {
 				return mcp.Sample{}, err
 			}
 		case llm.Finish:

@@ -139,6 +139,15 @@ func (w *Window) messageTokens(message *llm.Message) int64 {
 	return w.textTokens(size+tokensPerMessage*bytesPerToken) + mediaTokens(message)
 }
 
+// MessageTokens estimates the messages of a request.
+func MessageTokens(messages []llm.Message) (sum int64) {
+	byBytes := Window{factor: 1}
+	for i := range messages {
+		sum += byBytes.messageTokens(&messages[i])
+	}
+	return sum
+}
+
 // mediaTokens estimates the images and audio of a message. The factor does not apply: it
 // comes from what the provider counted for text.
 func mediaTokens(m *llm.Message) (sum int64) {
