@@ -120,3 +120,19 @@ func TestRolesAlternateInTextMode(t *testing.T) {
 		}
 	}
 }
+
+// Many templates of models without tool calling require that roles alternate, so an answer that says nothing must not leave
+// two messages of the user behind.
+func TestRolesOfATextModelAlternateAfterAnEmptyAnswer(t *testing.T) {
+	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
+		if strings.Contains(r.Messages[len(r.Messages)-1].Content, "does not conform") {
+			return llmtest.Says(`{"sum":3}`)
+		}
+		return llmtest.Says("")
+	}, inText)
+	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{Question: "A sum?", OutputSchema: json.RawMessage(sumSchema)}).ID))
+	messages := h.Model.Requests()[1].Messages
+	if len(messages) != 2 || messages[1].Role != "user" || !strings.HasPrefix(messages[1].Content, "A sum?\n\n") {
+		t.Errorf("the model was asked once more with %+v, want the system prompt and one message that begins with the question", messages)
+	}
+}

@@ -83,6 +83,9 @@ func historyAsText(messages []llm.Message) []llm.Message {
 		case len(message.Calls) > 0:
 			asText.Text, asText.Media = callsText(message), nil
 		}
+		if asText.Role == llm.Assistant && strings.TrimSpace(asText.Text) == "" {
+			continue // package openai does not send it either
+		}
 		if n := len(out); n > 0 && asText.Role == llm.User && out[n-1].Role == llm.User {
 			last := &out[n-1]
 			if last.Text != "" && asText.Text != "" {
