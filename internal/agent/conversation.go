@@ -292,6 +292,7 @@ func (a *Agent) openThread(ctx context.Context, owner auth.Identity, request *Re
 	case err != nil:
 		return "", fmt.Errorf("read a thread: %w", err)
 	}
+	request.threadExists = true
 	request.Agent = cmp.Or(strings.TrimSpace(request.Agent), t.Agent)
 	return t.Active, nil
 }
@@ -336,7 +337,8 @@ func (r *Request) title() string {
 }
 
 // beginTurn makes the run the active one of its thread, and reads the earlier turns if the question
-// continues the thread. began is false for a child run, and for one that runs beside the active run.
+// continues the thread. began is false for a child run, and for one that runs beside the active run. It is true if the log
+// may have begun the turn although ctx has ended.
 func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	if r.req.parent.Run != "" {
 		return false, nil
@@ -344,12 +346,13 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 	agent := r.agent
 	if r.req.newThread && !r.req.ContinueThread { // no other run can be active, and there are no earlier turns
 		err := agent.Log.BeginThread(ctx, r.Run, r.req.title())
-		return err == nil, err
+		return err == nil || ctx.Err() != nil, err
 	}
 	var t event.Thread
 	for {
 		t, err = agent.threads().Begin(ctx, r.Run, r.req.title())
 		busy, isBusy := errors.AsType[*event.BusyError](err)
+		r.req.threadExists = r.req.threadExists || isBusy || t.Turns > 0
 		if !isBusy || !r.req.runsBeside() {
 			break
 		}
@@ -362,7 +365,8 @@ func (r *run) beginTurn(ctx context.Context) (began bool, err error) {
 		}
 	}
 	if err != nil {
-		return false, err
+		r.req.threadExists = true // perhaps
+		return ctx.Err() != nil, err
 	}
 	if !r.req.ContinueThread {
 		return true, nil

@@ -109,7 +109,8 @@ type Request struct {
 	earlier []Message   // the earlier turns of the thread; the checkpoint has them too
 	parent  parentCall  // of a child run; the checkpoint has it too
 
-	newThread bool // ThreadID was chosen for this request, so no run of the thread came before
+	newThread    bool // ThreadID was chosen for this request, so no run of the thread came before
+	threadExists bool // other runs have begun the thread
 }
 
 // ToolChoice says whether the model may, must not or must call tools.

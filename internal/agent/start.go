@@ -118,7 +118,7 @@ func (a *Agent) Start(ctx context.Context, owner auth.Identity, request Request)
 		}
 		run, err = a.startRun(ctx, owner, request, key)
 		if active, ok := errors.AsType[*event.BusyError](err); ok {
-			busy = active.Run
+			busy, request.threadExists = active.Run, true
 			continue
 		}
 		return run, err
@@ -205,8 +205,11 @@ func (a *Agent) beginRun(ctx context.Context, ru *run) error {
 		// A run that was not started must not keep its idempotency key, nor its thread busy.
 		cleanup := context.WithoutCancel(ctx)
 		_ = a.Log.Delete(cleanup, ru.ID)
-		if began {
+		switch {
+		case began && ru.req.threadExists:
 			_ = a.Log.EndTurn(cleanup, ru.Owner, ru.ThreadID, ru.ID, nil)
+		case began: // it would be empty
+			_ = a.Log.DeleteThread(cleanup, ru.Owner, ru.ThreadID)
 		}
 		if ru.job != nil {
 			_ = ru.job.Done(cleanup)

@@ -419,3 +419,53 @@ func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
 	wg.Wait()
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, first.ID))
 }
+
+// A new thread cannot continue with results, because it has no calls. The refused request leaves no thread behind.
+func TestRefusedRequestLeavesNoThread(t *testing.T) {
+	h := agenttest.NewFixture(t, always("Yes."), nil)
+	results := []agent.Message{{Role: "tool", CallID: "call_1", Content: "3"}}
+	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{ThreadID: "t", ContinueThread: true, History: results})
+	if _, invalid := errors.AsType[*agent.InvalidError](err); !invalid {
+		t.Errorf("Start = %v, want an InvalidError", err)
+	}
+	page, err := h.Log.ListThreads(t.Context(), event.ThreadFilter{})
+	if err != nil || len(page.Threads) > 0 {
+		t.Errorf("the threads %+v are listed, %v, want none", page.Threads, err)
+	}
+}
+
+// slowTurns is a log whose answer comes after the caller went away.
+type slowTurns struct {
+	event.Log
+	leave context.CancelFunc
+}
+
+func (l slowTurns) BeginThread(ctx context.Context, run event.Run, title string) error {
+	_, err := l.BeginTurn(ctx, run.Owner, run.ThreadID, run.ID, run.Agent, title)
+	return err
+}
+
+func (l slowTurns) BeginTurn(ctx context.Context, owner event.Owner, thread, run, agent, title string) (event.Thread, error) {
+	if _, err := l.Log.BeginTurn(ctx, owner, thread, run, agent, title); err != nil {
+		return event.Thread{}, err
+	}
+	l.leave()
+	return event.Thread{}, event.ErrUnavailable
+}
+
+// The log may have begun a turn although the caller went away before it answered. No thread may stay active then.
+func TestTurnOfACallerWhoWentAwayIsEnded(t *testing.T) {
+	for _, id := range []string{"", "t"} {
+		ctx, leave := context.WithCancel(t.Context())
+		h := agenttest.NewFixture(t, always("Yes."), func(o *agent.Options) { o.Log = slowTurns{newMemoryLog(), leave} })
+		if _, err := h.Start(ctx, auth.Identity{}, agent.Request{Question: "?", ThreadID: id}); !errors.Is(err, event.ErrUnavailable) {
+			t.Errorf("thread %q: Start = %v, want %v", id, err, event.ErrUnavailable)
+		}
+		page, err := h.Log.ListThreads(t.Context(), event.ThreadFilter{})
+		for _, thread := range page.Threads {
+			if thread.Active != "" {
+				t.Errorf("thread %q: %+v is listed, %v, want no active thread", id, thread, err)
+			}
+		}
+	}
+}
