@@ -216,14 +216,19 @@ func (h *Handler) postInput(w http.ResponseWriter, r *http.Request) error {
 }
 
 // cancelAndWait cancels a run and returns it when the log has its last event. It returns
-// errCallerGone if that takes longer than cancelWait.
+// errCallerGone if that takes longer than cancelWait, or if this process hands the run over: the next one finds the
+// cancellation in the log.
 func (h *Handler) cancelAndWait(r *http.Request, id string) (event.Run, error) {
 	if err := h.Agent.Cancel(r.Context(), id); err != nil {
 		return event.Run{}, err
 	}
 	ctx, stop := context.WithTimeout(r.Context(), cancelWait)
 	defer stop()
-	return h.awaitRun(ctx, id, nil, nil)
+	run, err := h.awaitRun(ctx, id, nil, nil)
+	if p, ok := errors.AsType[*problem](err); ok && p.Code == "draining" {
+		err = errCallerGone
+	}
+	return run, err
 }
 
 // cancelRun serves POST /runs/{run_id}/cancel. It responds with the status of the ended run, or

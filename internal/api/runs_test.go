@@ -126,6 +126,23 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	}
 }
 
+// The run is cancelled wherever it goes on, so the caller must not be told that it was not.
+func TestCancelOfARunThatIsHandedOverIsAccepted(t *testing.T) {
+	t.Parallel()
+	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), func(o *agent.Options) { o.Durable = true }, nil)
+	run := s.StartRun(t, agent.Request{}).ID
+	<-s.Tools.Entered
+	over, stop := context.WithCancel(t.Context())
+	stop()
+	s.Drain(over)
+	if status := decode[struct{ Status string }](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusAccepted).Status; status != "running" {
+		t.Errorf("status %s, want running", status)
+	}
+	if page, err := s.Log.Inputs(t.Context(), run, 0); err != nil || len(page.Inputs) != 1 {
+		t.Errorf("the log has %d inputs of the run, %v, want the cancellation", len(page.Inputs), err)
+	}
+}
+
 type callResult struct {
 	CallID     string `json:"call_id"`
 	Tool       string
