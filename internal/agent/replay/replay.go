@@ -84,6 +84,8 @@ type Step struct {
 	// stays when the step is reset.
 	Extended []byte
 	Refused  string // the limit that somebody did not raise; "" if there is none
+
+	text strings.Builder // becomes Text
 }
 
 // Call is a tool call, as far as it came.
@@ -165,6 +167,9 @@ func Read(events []event.Event, notes []event.Note, inputs []event.Input) *State
 				since = 0 // until the next process does something
 			}
 		}
+	}
+	for _, step := range state.Steps {
+		step.Text = step.text.String()
 	}
 	return state
 }
@@ -293,7 +298,7 @@ func (s *State) applyEvent(e event.Event) {
 	case event.TextStart, event.ReasoningStart:
 		s.Parts++
 	case event.TextDelta:
-		step.Text += body.Delta
+		step.text.WriteString(body.Delta)
 	case event.Budget:
 		s.Reported[body.Limit] = 80
 		if body.Used >= body.Max {

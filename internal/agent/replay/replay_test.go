@@ -2,6 +2,7 @@ package replay_test
 
 import (
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +113,24 @@ func TestCrashesCountsProcessesThatDidNotLeave(t *testing.T) {
 		if got := replay.Crashes(notes); got != c.want {
 			t.Errorf("Crashes(%q) = %d, want %d", c.notes, got, c.want)
 		}
+	}
+}
+
+// A long answer has tens of thousands of deltas, so each must not copy the text before it.
+func TestReadOfALongAnswerNeedsLittleMemory(t *testing.T) {
+	bodies := []event.Body{event.Start{}, event.StepStart{Step: 1}}
+	for range 10_000 {
+		bodies = append(bodies, event.TextDelta{Delta: "A word. "})
+	}
+	events := sequence(append(bodies, event.StepEnd{Step: 1})...)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s := replay.Read(events, nil, nil)
+	runtime.ReadMemStats(&after)
+	if n := len(s.Step(1).Text); n != 80_000 {
+		t.Errorf("the text of the step has %d bytes, want 80000", n)
+	}
+	if got := after.TotalAlloc - before.TotalAlloc; got > 10<<20 {
+		t.Errorf("Read allocates %d bytes, want at most 10 MiB", got)
 	}
 }
