@@ -154,7 +154,7 @@ func (g *Gate) newSlot(name string, request int64) (*Slot, error) {
 	enough := false
 	p.Memory, enough = g.Memory.reserve(request, false)
 	if !enough {
-		p.Release()
+		p.Discard()
 		return nil, newRefusal(ErrMemory, memoryWait)
 	}
 	return p, nil

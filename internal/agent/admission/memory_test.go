@@ -3,6 +3,8 @@ package admission_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"answerd/internal/agent/admission"
 )
@@ -153,4 +155,29 @@ func TestMemoryWithoutCapacityHasNoBound(t *testing.T) {
 		p.Memory.HoldOnly()
 		p.Release()
 	}
+}
+
+// Memory may get short while a request waits for its slot. The request is refused then, and is not one of its caller's starts.
+func TestRequestRefusedForMemoryAfterItsWaitIsNotCountedForTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := admission.NewMemory(8 * mib)
+		gate := admission.New(admission.Limits{Max: 1, Rate: admission.Rate{N: 1, Per: time.Hour}, Memory: memory})
+		other := admission.New(admission.Limits{Max: 10, Memory: memory})
+		first := enter(t, gate, "ann")
+		refused := make(chan error)
+		go func() {
+			_, err := gate.Acquire(t.Context(), "bob", 0)
+			refused <- err
+		}()
+		synctest.Wait()
+		runs := []*admission.Slot{other.AcquireOverLimit("eve", 0), other.AcquireOverLimit("eve", 0), other.AcquireOverLimit("eve", 0)}
+		first.Release()
+		if err := <-refused; !errors.Is(err, admission.ErrMemory) {
+			t.Errorf("Acquire = %v, want %v", err, admission.ErrMemory)
+		}
+		for _, run := range runs {
+			run.Release()
+		}
+		enter(t, gate, "bob")
+	})
 }
