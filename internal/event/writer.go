@@ -39,6 +39,7 @@ type Writer struct {
 	questions []openInterrupt
 	suspended bool
 	sealed    bool
+	unsure    bool       // the log has returned an error, so it may lack the last event that counts here
 	observe   func(Body) // see Observe; nil for nobody
 }
 
@@ -117,6 +118,9 @@ func (w *Writer) Append(ctx context.Context, body Body) error {
 	case isTerminal(body) && !w.started:
 		return &OrderError{body.Type(), "start comes first"}
 	}
+	if w.unsure && isTerminal(body) {
+		w.readAgainLocked(ctx)
+	}
 	for _, closer := range w.closersLocked(body) {
 		if err := w.appendLocked(ctx, closer); err != nil {
 			return err
@@ -139,12 +143,25 @@ func (w *Writer) appendLocked(ctx context.Context, body Body) error {
 		add = w.log.Append
 	}
 	if _, err := add(ctx, w.run, body); err != nil {
+		w.unsure = true
 		return fmt.Errorf("append %s event: %w", body.Type(), err)
 	}
 	if w.observe != nil {
 		w.observe(body)
 	}
 	return nil
+}
+
+// readAgainLocked sets the state by the events that the log has, so that the end closes what is open there. If the log
+// does not answer, it will not take the end either.
+func (w *Writer) readAgainLocked(ctx context.Context) {
+	if w.log.Flush(ctx, w.run) != nil {
+		return
+	}
+	if has, err := ResumeWriter(ctx, w.log, w.run); err == nil {
+		w.started, w.step, w.text, w.reasoning, w.calls, w.questions, w.suspended = has.started, has.step, has.text, has.reasoning, has.calls, has.questions, has.suspended
+		w.unsure = false
+	}
 }
 
 // mustBeStored reports whether somebody learns of the event as soon as it is appended: the caller, whose run it

@@ -166,3 +166,29 @@ func TestWriterRefusesArgumentsThatAreNotJSON(t *testing.T) {
 		t.Errorf("events are %v, %v, want the first two and an error", got, err)
 	}
 }
+
+// An event that the log refused must not count: otherwise the end would not close what it has closed.
+func TestWriterClosesWhatTheLogHasOpen(t *testing.T) {
+	log := memory.New(memory.Options{})
+	createRun(t, log)
+	w := event.NewWriter(log, "run_a")
+	for _, b := range []event.Body{event.Start{}, event.StepStart{Step: 1}, event.ToolCallStart{Call: call}} {
+		if err := w.Append(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Append(t.Context(), event.ToolCall{Call: call, Args: []byte(`{"a":`)}); err == nil {
+		t.Error("Append of a call whose arguments are not JSON = nil, want an error")
+	}
+	if err := w.Append(t.Context(), event.RunError{}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := log.After(t.Context(), "run_a", 0)
+	var got []string
+	for _, e := range page.Events {
+		got = append(got, string(e.Body.Type()))
+	}
+	if want := "start step_start tool_call_start tool_call tool_error step_end run_error"; err != nil || strings.Join(got, " ") != want {
+		t.Errorf("events are %v, %v, want %s", got, err, want)
+	}
+}
