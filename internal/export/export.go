@@ -121,6 +121,7 @@ type ClientTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"input_schema,omitempty"`
+	Strict      bool            `json:"strict,omitempty"`
 }
 
 // Settings are the settings of the service that the run depended on.

@@ -118,6 +118,7 @@ type Tool struct {
 	Name        string // ^[A-Za-z0-9_-]{1,64}$
 	Description string
 	Schema      json.RawMessage // the input's JSON Schema, whole, type object
+	Strict      bool            `json:",omitzero"` // asks the endpoint to enforce the schema
 }
 
 // ToolChoice says whether the model may, must not or must call a tool.

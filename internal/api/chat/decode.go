@@ -72,6 +72,7 @@ type inTool struct {
 		Name        string          `json:"name"`
 		Description string          `json:"description"`
 		Parameters  json.RawMessage `json:"parameters"`
+		Strict      bool            `json:"strict"`
 	} `json:"function"`
 }
 
@@ -218,7 +219,7 @@ func (q *Request) readTools(in body) error {
 			return &Invalid{fmt.Sprintf("tools[%d].type", i), "must be function"}
 		}
 		f := t.Function
-		if bad := q.AddClientTool(agent.ClientTool{Name: f.Name, Description: f.Description, Schema: f.Parameters}); bad != nil {
+		if bad := q.AddClientTool(agent.ClientTool{Name: f.Name, Description: f.Description, Schema: f.Parameters, Strict: f.Strict}); bad != nil {
 			return &Invalid{fmt.Sprintf("tools[%d].function.%s", i, bad.Pointer[1:]), bad.Detail}
 		}
 	}

@@ -48,8 +48,8 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	if q.Sampling.Temperature == nil || *q.Sampling.Temperature != 0 || len(q.Sampling.Stop) != 1 || string(q.Sampling.ResponseFormat) != `{"type":"json_object"}` {
 		t.Errorf(`sampling %+v, want Temperature non-nil, Temperature 0, 1 Stop, ResponseFormat {"type":"json_object"}`, q.Sampling)
 	}
-	if len(q.ClientTools) != 2 || string(q.ClientTools[1].Schema) != `{"type":"object","properties":{}}` || q.ForcedTool != "colour" || q.ToolChoice != agent.ToolRequired {
-		t.Errorf(`tools %+v, ForcedTool %q, ToolChoice %q, want 2, [1].Schema {"type":"object","properties":{}}, ForcedTool colour, ToolChoice ToolRequired`, q.ClientTools, q.ForcedTool, q.ToolChoice)
+	if len(q.ClientTools) != 2 || !q.ClientTools[0].Strict || q.ClientTools[1].Strict || string(q.ClientTools[1].Schema) != `{"type":"object","properties":{}}` || q.ForcedTool != "colour" || q.ToolChoice != agent.ToolRequired {
+		t.Errorf(`tools %+v, ForcedTool %q, ToolChoice %q, want 2, the first strict, [1].Schema {"type":"object","properties":{}}, ForcedTool colour, ToolChoice ToolRequired`, q.ClientTools, q.ForcedTool, q.ToolChoice)
 	}
 	var got []string
 	for _, m := range q.History {

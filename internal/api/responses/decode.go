@@ -214,7 +214,7 @@ func (q *Request) readTools(in body) error {
 		case tool.Type != "function":
 			return &Invalid{field + ".type", "must be function or mcp"}
 		default:
-			if bad := q.AddClientTool(agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters}); bad != nil {
+			if bad := q.AddClientTool(agent.ClientTool{Name: tool.Name, Description: tool.Description, Schema: tool.Parameters, Strict: tool.Strict}); bad != nil {
 				return &Invalid{field + "." + bad.Pointer[1:], bad.Detail}
 			}
 		}

@@ -34,7 +34,7 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 			{"type":"function_call_output","call_id":"b","output":[{"type":"input_text","text":"blue"}]},
 			{"type":"mcp_approval_response","approval_request_id":"mcpr_1_int_1","approve":true},
 			` + hello + `],
-		"tools":[{"type":"function","name":"colour","parameters":null},{"type":"mcp","server_label":"crm","allowed_tools":{"tool_names":["get"]},"headers":{"Authorization":"s3cret"}}],
+		"tools":[{"type":"function","name":"colour","parameters":null,"strict":true},{"type":"mcp","server_label":"crm","allowed_tools":{"tool_names":["get"]},"headers":{"Authorization":"s3cret"}}],
 		"tool_choice":{"type":"mcp","server_label":"crm","name":"get"},
 		"answerd":{}}`))
 	if err != nil {
@@ -46,8 +46,8 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	if q.Sampling.ReasoningEffort != "low" || string(q.Sampling.ResponseFormat) != `{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}` {
 		t.Errorf("sampling %+v, want ReasoningEffort low, ResponseFormat %q", q.Sampling, `{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}`)
 	}
-	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" {
-		t.Errorf(`servers %v %v %v %s %d, want "[crm] [get] [crm] get 1"`, q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools))
+	if fmt.Sprintf("%v %v %v %s %d", q.Servers, q.Tools, q.ListedServers, q.ForcedTool, len(q.ClientTools)) != "[crm] [get] [crm] get 1" || !q.ClientTools[0].Strict {
+		t.Errorf(`servers %v %v %v %s, client tools %+v, want "[crm] [get] [crm] get" and a strict one`, q.Servers, q.Tools, q.ListedServers, q.ForcedTool, q.ClientTools)
 	}
 	var got []string
 	for _, m := range q.History {

@@ -88,6 +88,7 @@ type inTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
+	Strict      bool            `json:"strict"`
 	ServerLabel string          `json:"server_label"`
 	ServerURL   string          `json:"server_url"`
 	Allowed     json.RawMessage `json:"allowed_tools"`

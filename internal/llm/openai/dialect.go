@@ -30,6 +30,9 @@ type dialect struct {
 	// noFormat says that the schema of the answer is written into the prompt. modelRefusals
 	// remembers it for the model, unless schemaRefused says that it is about this schema alone.
 	noFormat, schemaRefused bool
+	// noStrict leaves strict out of tools. modelRefusals remembers it for the model, unless
+	// toolRefused says that it is about the schema of one tool.
+	noStrict, toolRefused bool
 }
 
 // withoutRefused returns d changed by what f refuses of the request body, or misses in it; d itself
@@ -60,6 +63,10 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 		return d
 	}
 	message := strings.ToLower(modelErr.Message)
+	if !d.noStrict && strictRefusal.MatchString(message) && bytes.Contains(body, []byte(`"strict":true`)) {
+		d.noStrict, d.toolRefused = true, strings.Contains(message, "invalid schema")
+		return d
+	}
 	missing := containsAny(message, missingWords)
 	switch {
 	case missing && strings.Contains(message, "reasoning_content"):
@@ -80,6 +87,11 @@ func (d dialect) withoutRefused(f *retryableError, body []byte, structured bool)
 // its models (https://github.com/anomalyco/opencode/issues/1680), and OpenAI
 // (https://github.com/agno-agi/agno/issues/5382).
 var idWords = []string{"with a length of 9", "].id': string too long", "tool_call_id': string too long"}
+
+// strictRefusal matches, in lower case, what endpoints say to strict tools: Gemini, gateways, Cerebras if only
+// some tools are strict (https://github.com/RooCodeInc/Roo-Code/issues/10334), and OpenAI if a
+// schema has a keyword that strict does not allow.
+var strictRefusal = regexp.MustCompile(`\bstrict\b|invalid schema for function`)
 
 // refusedWords lists, in lower case, the words with which endpoints refuse a member, missingWords those
 // with which they ask for a member, and valueWords those with which they refuse the number in a member
@@ -111,7 +123,19 @@ func (d dialect) endpointPart() dialect {
 	d.noImages = false
 	d.noFormat = false
 	d.schemaRefused = false
+	d.noStrict, d.toolRefused = false, false
 	return d
+}
+
+// adaptTools returns the tools as the endpoint accepts them.
+func (d dialect) adaptTools(tools []llm.Tool) []llm.Tool {
+	if d.noStrict {
+		tools = slices.Clone(tools)
+		for i := range tools {
+			tools[i].Strict = false
+		}
+	}
+	return tools
 }
 
 // fillMembers adds the members that the endpoint misses.

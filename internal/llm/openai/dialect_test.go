@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -152,6 +153,34 @@ func TestRefusedCallIDsAreShortened(t *testing.T) {
 		ids := regexp.MustCompile(`"(?:id|tool_call_id)":"([A-Za-z0-9]{9})"`).FindAllSubmatch(body, -1)
 		if len(ids) != 4 || !bytes.Equal(ids[0][1], ids[2][1]) || string(ids[1][1]) != "Ab3dEf6h9" || string(ids[3][1]) != "Ab3dEf6h9" {
 			t.Errorf("%s: got the request %s, want ids of 9 characters, in which only the long one has changed", message, body)
+		}
+	}
+}
+
+// A strict tool whose schema allows it is sent as such. Endpoints that refuse that get the tool without it, and models
+// that refuse it of every tool are remembered.
+func TestRefusedStrictToolsAreSentWithoutStrict(t *testing.T) {
+	tool := llm.Tool{Name: "note", Schema: []byte(`{"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false}`), Strict: true}
+	loose := llm.Tool{Name: "loose", Schema: []byte(`{"type":"object","properties":{"a":{"type":"string"}}}`), Strict: true}
+	for said, want := range map[string][]int{
+		`Invalid JSON payload received. Unknown name "strict" at 'tools[0].function': Cannot find field.`: {1, 0, 0},
+		"Tools with mixed values for 'strict' are not allowed.":                                           {1, 0, 0},
+		"Invalid schema for function 'note': In context=(), 'minLength' is not permitted.":                {1, 0, 1},
+	} {
+		s, m := newEndpoint(t, Config{}, replyStatus(400, fmt.Sprintf(`{"error":{"message":%q}}`, said)), sendStream(helloStream))
+		r := testRequest
+		r.Tools = []llm.Tool{tool, loose}
+		for range 2 {
+			if _, err := llmtest.Collect(t.Context(), m, r); err != nil {
+				t.Errorf("%s: got the error %v, want none", said, err)
+			}
+		}
+		var got []int
+		for _, request := range s.receivedRequests() {
+			got = append(got, strings.Count(string(request.body), `"strict":true`))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v strict tools in the requests, want %v", said, got, want)
 		}
 	}
 }

@@ -108,8 +108,9 @@ type Model struct {
 	options          []option.RequestOption // of every request: query and headers
 	secrets          []string               // values of headers and of URLs, which no log may have
 	dialect          dialectStore           // what the endpoint refuses, for all models
-	images, formats  modelRefusals          // the models for which it refuses images, or a response_format
-	showErrors       bool
+	// The models for which it refuses images, a response_format, or strict tools.
+	images, formats, strictTools modelRefusals
+	showErrors                   bool
 }
 
 // New returns a model for cfg. It sends no request; an invalid BaseURL fails every Stream.
@@ -231,6 +232,7 @@ func (m *Model) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, e
 func (m *Model) streamWithRetries(ctx context.Context, request *llm.Request, emit emitter) error {
 	dialect := m.dialect.Load()
 	dialect.noImages, dialect.noFormat = m.images.has(request.Model), m.formats.has(request.Model)
+	dialect.noStrict = m.strictTools.has(request.Model)
 	body, err := m.encodeWithDialect(request, dialect)
 	if err != nil {
 		return err
@@ -273,6 +275,9 @@ func (m *Model) rememberDialect(ctx context.Context, model string, d dialect) {
 		m.images.add(model)
 		m.log.LogAttrs(ctx, slog.LevelWarn, "the model takes no images, so it gets a line of text in place of each",
 			slog.String("model", model), slog.Duration("remembered_for", refusalLifetime), help.Images.Attr())
+	}
+	if d.noStrict && !d.toolRefused && !m.strictTools.has(model) {
+		m.strictTools.add(model)
 	}
 	if d.noFormat && !d.schemaRefused && !m.formats.has(model) {
 		m.formats.add(model)

@@ -63,7 +63,7 @@ func encodeRequest(request *llm.Request, cache *toolCache, endpoint string, d di
 	var tools []byte
 	if len(request.Tools) > 0 {
 		var err error
-		if tools, err = cache.renderTools(request.Tools); err != nil {
+		if tools, err = cache.renderTools(d.adaptTools(request.Tools)); err != nil {
 			return nil, err
 		}
 	}

@@ -6,13 +6,7 @@ import (
 )
 
 // newResponseFormat returns the response_format that asks for JSON of a schema.
-//
-// OpenAI refuses a strict schema in which an object may have other members, or may lack one
-// (https://platform.openai.com/docs/guides/structured-outputs). So strict is asked for only where
-// the schema allows it. Without strict the schema is still shown to the model.
 func newResponseFormat(schema json.RawMessage) json.RawMessage {
-	var tree any
-	strict := json.Unmarshal(schema, &tree) == nil && isObjectSchema(tree) && isStrict(tree)
 	type named struct {
 		Name   string          `json:"name"`
 		Schema json.RawMessage `json:"schema"`
@@ -21,8 +15,17 @@ func newResponseFormat(schema json.RawMessage) json.RawMessage {
 	out, _ := json.Marshal(struct { // cannot fail: the schema is JSON
 		Type   string `json:"type"`
 		Schema named  `json:"json_schema"`
-	}{"json_schema", named{"answer", schema, strict}})
+	}{"json_schema", named{"answer", schema, allowsStrict(schema)}})
 	return out
+}
+
+// allowsStrict reports whether strict can be asked for with a schema. OpenAI refuses a strict schema
+// in which an object may have other members, or may lack one
+// (https://platform.openai.com/docs/guides/structured-outputs). Without strict the schema is still
+// shown to the model.
+func allowsStrict(schema json.RawMessage) bool {
+	var tree any
+	return json.Unmarshal(schema, &tree) == nil && isObjectSchema(tree) && isStrict(tree)
 }
 
 // isObjectSchema reports whether values of the schema are objects, as OpenAI requires of the root.

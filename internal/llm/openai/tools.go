@@ -25,13 +25,16 @@ type toolTextCache struct {
 }
 
 // toolVersion holds everything of a tool that a model sees.
-type toolVersion struct{ name, description, schema string }
+type toolVersion struct {
+	name, description, schema string
+	strict                    bool
+}
 
 // renderTool returns the tool's element of the tools array, which the caller must not change.
 // It fails on a schema that is not JSON, which would corrupt the request.
 func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	c.mu.Lock()
-	text, ok := c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema)}]
+	text, ok := c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}]
 	c.mu.Unlock()
 	if ok {
 		return text, nil
@@ -48,7 +51,11 @@ func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 	if tool.Description != "" {
 		b = appendQuoted(append(b, `,"description":`...), tool.Description)
 	}
-	text = append(append(append(b, `,"parameters":`...), schema...), "}}"...)
+	b = append(append(b, `,"parameters":`...), schema...)
+	if tool.Strict && allowsStrict(schema) {
+		b = append(b, `,"strict":true`...)
+	}
+	text = append(b, "}}"...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// A server may generate new tools without end, so the cache is emptied when it is full.
@@ -58,7 +65,7 @@ func (c *toolTextCache) renderTool(tool llm.Tool) (json.RawMessage, error) {
 		c.texts, c.size = map[toolVersion]json.RawMessage{}, 0
 	}
 	c.size += size
-	c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema)}] = text
+	c.texts[toolVersion{tool.Name, tool.Description, string(tool.Schema), tool.Strict}] = text
 	return text, nil
 }
 
@@ -113,5 +120,5 @@ func (c *toolCache) renderTools(tools []llm.Tool) ([]byte, error) {
 // sameTool compares two tools. It is fast for the tools of one list: equal strings and slices
 // that share their bytes are compared by address.
 func sameTool(a, b llm.Tool) bool {
-	return a.Name == b.Name && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
+	return a.Name == b.Name && a.Description == b.Description && a.Strict == b.Strict && bytes.Equal(a.Schema, b.Schema)
 }
