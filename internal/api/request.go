@@ -108,8 +108,8 @@ func withIdempotencyKey(r *http.Request, body []byte, req agent.Request) (agent.
 // browser sends to other origins without a CORS preflight.
 func requireJSON(r *http.Request) error {
 	mediaType, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset := params["charset"]
-	if err != nil || mediaType != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+	charset := strings.ToLower(params["charset"])
+	if err != nil || mediaType != "application/json" || !slices.Contains([]string{"", "utf-8", "utf8"}, charset) {
 		return newProblem("unsupported_media", "The body must be application/json in UTF-8.")
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {

@@ -116,7 +116,7 @@ func TestAcceptHeadersAreHonored(t *testing.T) {
 	for _, header := range [][]string{
 		{"Accept", "application/json"}, {"Accept", "text/html, application/*;q=0.5"}, {"Accept", "*/*"},
 		{"Accept", "*/*;q=0, application/json"}, {"Accept", "application/*;q=0, */*;q=0, application/json;q=0.1"},
-		{"Content-Type", "application/json; charset=UTF-8"}, {"Origin", s.URL}, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"},
+		{"Content-Type", "application/json; charset=UTF-8"}, {"Content-Type", "application/json;charset=utf8"}, {"Origin", s.URL}, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"},
 	} {
 		if resp := s.do(t, "POST", "/answer", question, header...); resp.StatusCode != 200 {
 			t.Errorf("%v: %s, want 200", header, resp.Status)
