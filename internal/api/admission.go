@@ -157,15 +157,13 @@ func OverLimit(ctx context.Context) context.Context {
 	return context.WithValue(ctx, overLimitKey{}, true)
 }
 
-// rejectOverLimit answers requests on connections over the limit, and closes those connections.
+// isOverLimit reports whether the request came on a connection over the limit. recoverPanic closes it after the response.
+func isOverLimit(r *http.Request) bool { return r.Context().Value(overLimitKey{}) != nil }
+
+// rejectOverLimit refuses requests on connections over the limit.
 func (h *Handler) rejectOverLimit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Context().Value(overLimitKey{}) == nil {
-			next.ServeHTTP(w, r)
-			return
-		}
-		w.Header().Set("Connection", "close")
-		if isProbe(r) {
+		if !isOverLimit(r) || isProbe(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

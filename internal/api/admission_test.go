@@ -3,6 +3,7 @@ package api_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,39 @@ import (
 	"answerd/internal/agent/usage"
 	"answerd/internal/api"
 )
+
+// A page of an allowed origin can read why it was refused, also where the refusal needs nothing of its request.
+func TestCORSHeadersAreInEveryRefusal(t *testing.T) {
+	t.Parallel()
+	const origin = "https://app.example"
+	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{origin} })
+	full := httptest.NewUnstartedServer(s.handler)
+	full.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.OverLimit(ctx) }
+	full.Start()
+	defer full.Close()
+	for _, c := range []struct {
+		url, host string
+		status    int
+		closed    bool
+	}{{s.URL, "evil.example", 421, false}, {full.URL, "127.0.0.1", 503, true}} {
+		for method, status := range map[string]int{"POST": c.status, "OPTIONS": 204} {
+			req, err := http.NewRequestWithContext(t.Context(), method, c.url+"/answer", strings.NewReader(question))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = c.host
+			req.Header = http.Header{"Content-Type": {"application/json"}, "Origin": {origin}, "Access-Control-Request-Method": {"POST"}}
+			resp, err := s.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if got := resp.Header.Get("Access-Control-Allow-Origin"); resp.StatusCode != status || got != origin || resp.Close != c.closed {
+				t.Errorf("%s to %s: got %s, Access-Control-Allow-Origin %q, closed %t, want %d, %q, %t", method, c.host, resp.Status, got, resp.Close, status, origin, c.closed)
+			}
+		}
+	}
+}
 
 // F38
 func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {

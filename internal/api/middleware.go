@@ -34,9 +34,9 @@ func (h *Handler) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dw, started := newDeadlineWriter(w, h.WriteTimeout), time.Now()
 		dw.Header().Set("X-Content-Type-Options", "nosniff")
-		if h.unready.Load() {
-			// The client opens its next connection to another process, before the shutdown closes
-			// this one in the middle of a request.
+		if h.unready.Load() || isOverLimit(r) {
+			// The client of a process that is about to end opens its next connection to another one,
+			// before the shutdown closes this one in the middle of a request.
 			dw.Header().Set("Connection", "close")
 		}
 		defer func() {
@@ -94,7 +94,7 @@ func (h *Handler) handleCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Add("Vary", "Origin")
-		origin := r.Header.Get("Origin")
+		origin := strings.Join(r.Header.Values("Origin"), ", ") // more than one is not allowed
 		allowed := origin != "" && slices.Contains(h.CORSOrigins, origin)
 		if allowed {
 			header.Set("Access-Control-Allow-Origin", origin)

@@ -13,9 +13,10 @@ import (
 // newRouter returns the route table of the service. The first middleware of a list runs first.
 func (h *Handler) newRouter() chi.Router {
 	router := chi.NewRouter()
-	// recoverPanic comes first, since it also makes the writer that the others answer with. Everything
-	// that refuses a request without reading it comes before what needs the caller's identity.
-	router.Use(h.recoverPanic, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders, h.handleCORS)
+	// recoverPanic comes first, since it also makes the writer that the others answer with. handleCORS
+	// comes before all that refuse a request, because without its headers a page cannot read why.
+	// Everything that refuses a request without reading it comes before what needs the caller's identity.
+	router.Use(h.recoverPanic, h.handleCORS, h.rejectOverLimit, h.checkHost, h.rejectDuplicateHeaders)
 	router.NotFound(h.withProblems(notFound))
 	router.MethodNotAllowed(h.withProblems(methodNotAllowed))
 
