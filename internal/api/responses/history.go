@@ -42,8 +42,8 @@ func (q *Request) ResolveReferences(readRun func(run string) ([]event.Event, err
 			continue
 		}
 		kind, run, name, _ := parseItemID(message.CallID)
-		if items := referred[run]; items != nil {
-			q.appendItem(items, kind, name)
+		if items := referred[run]; items != nil && !q.appendItem(items, kind, name) {
+			return &Invalid{message.Content + ".id", "is not the id of an item of an output"}
 		}
 	}
 	return nil
@@ -81,20 +81,23 @@ type runItems struct {
 	texts   map[string]string
 	calls   map[string]agent.ClientCall
 	results map[string]string
+	begun   map[string]bool // by kind and name, also what was never completed
 }
 
 // collectItems returns the items of a run from its events.
 func collectItems(events []event.Event) *runItems {
-	items := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string)}
+	items := &runItems{texts: make(map[string]string), calls: make(map[string]agent.ClientCall), results: make(map[string]string), begun: make(map[string]bool)}
 	texts := make(map[string]*strings.Builder)
 	for _, e := range events {
 		switch b := e.Body.(type) {
 		case event.TextStart:
-			texts[b.PartID] = &strings.Builder{}
+			texts[b.PartID], items.begun["msg_"+b.PartID] = &strings.Builder{}, true
 		case event.TextDelta:
 			texts[b.PartID].WriteString(b.Delta)
 		case event.TextEnd:
 			items.texts[b.PartID] = texts[b.PartID].String()
+		case event.ToolCallStart:
+			items.begun["fc_"+b.CallID], items.begun["mcp_"+b.CallID] = true, true
 		case event.ToolCall:
 			items.calls[b.CallID] = callOf(b, 0)
 		case event.ToolResult:
@@ -108,23 +111,30 @@ func collectItems(events []event.Event) *runItems {
 	return items
 }
 
-// appendItem adds an item to the history. It ignores reasoning, tool lists and approvals, which
-// the model does not get again.
-func (q *Request) appendItem(items *runItems, kind, name string) {
+// appendItem adds an item to the history, and returns false if the run has no such item. It ignores
+// reasoning, tool lists and approvals, which the model does not get again, and items that the run has not
+// completed.
+func (q *Request) appendItem(items *runItems, kind, name string) bool {
 	switch kind {
 	case "msg":
 		if text, ok := items.texts[name]; ok {
 			q.History = append(q.History, agent.Message{Role: "assistant", Content: text})
+			return true
 		}
 	case "fc":
 		if c, ok := items.calls[name]; ok {
 			q.addCall(c)
+			return true
 		}
 	case "mcp":
 		if c, ok := items.calls[name]; ok {
 			q.addServerCall(c, items.results[name])
+			return true
 		}
+	case "rs", "mcpl", "mcpr", "mcpa":
+		return true
 	}
+	return items.begun[kind+"_"+name]
 }
 
 // addCall adds a call of the caller's function to the history. In this format the calls of one
