@@ -280,7 +280,18 @@ func (q *Request) readChoice(in body) error {
 		q.ToolChoice = agent.ToolChoice(strings.Trim(string(raw), `"`))
 		return nil
 	}
-	var named struct{ Type, Name string }
+	var named struct {
+		Type, Name string
+		Server     string `json:"server_label"`
+	}
+	if json.Unmarshal(raw, &named) == nil && named.Type == "mcp" && named.Name == "" {
+		// It means any tool of the server, as required does if no other tools are offered.
+		if !slices.Equal(q.ListedServers, []string{named.Server}) || len(q.ClientTools) > 0 {
+			return &Invalid{"tool_choice.name", "is required unless the server in server_label is the only one of tools"}
+		}
+		q.ToolChoice = agent.ToolRequired
+		return nil
+	}
 	if json.Unmarshal(raw, &named) != nil || named.Type != "function" && named.Type != "mcp" || !agent.IsToolName(named.Name) {
 		return &Invalid{"tool_choice", "must be none, auto, required, a function or a tool of an MCP server"}
 	}

@@ -157,6 +157,8 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		input(text, `,"tools":[{"type":"mcp","server_label":"x","require_approval":{"always":{"tool_names":["a"]}}}]`): "tools[0].require_approval",
 		input(text, `,"tool_choice":"any"`):                                                                            "tool_choice",
 		input(text, `,"tool_choice":{"type":"file_search"}`):                                                           "tool_choice",
+		input(text, `,"tool_choice":{"type":"mcp","server_label":"x"}`):                                                "tool_choice.name",
+		input(text, `,"tools":[{"type":"mcp","server_label":"x"},{"type":"mcp","server_label":"y"}],"tool_choice":{"type":"mcp","server_label":"x"}`): "tool_choice.name",
 	} {
 		_, err := responses.Decode([]byte(body))
 		bad, ok := errors.AsType[*responses.Invalid](err)
