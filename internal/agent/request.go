@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"path"
 	"slices"
@@ -225,6 +226,27 @@ func (r *Request) AddClientTool(t ClientTool) *InvalidError {
 		return &InvalidError{"/parameters", "must be a JSON Schema object"}
 	}
 	r.ClientTools = append(r.ClientTools, t)
+	return nil
+}
+
+// Bounds of the metadata of a request, in members and bytes.
+const (
+	maxPairs    = 32
+	maxPairName = 64
+	maxPairText = 1024
+)
+
+// SetMetadata sets the texts that come back with the run. The error points at /metadata.
+func (r *Request) SetMetadata(metadata map[string]string) *InvalidError {
+	if len(metadata) > maxPairs {
+		return &InvalidError{"/metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
+	}
+	for name, text := range metadata {
+		if name == "" || len(name) > maxPairName || len(text) > maxPairText {
+			return &InvalidError{"/metadata", fmt.Sprintf("must be texts of at most %d bytes under names of 1 to %d bytes", maxPairText, maxPairName)}
+		}
+	}
+	r.Metadata = metadata
 	return nil
 }
 

@@ -240,8 +240,10 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 			t.Errorf("%s: %s, want %s", member, got[member], want)
 		}
 	}
-	if !strings.Contains(string(s.Model.Requests()[0].Body), `"parallel_tool_calls":false`) {
-		t.Errorf(`the model may call tools in parallel: Model.Requests()[0].Body %q, want it to contain "parallel_tool_calls":false`, string(s.Model.Requests()[0].Body))
+	for _, want := range []string{`"parallel_tool_calls":false`, `"verbosity":"low"`} {
+		if got := string(s.Model.Requests()[0].Body); !strings.Contains(got, want) {
+			t.Errorf("got the request %s to the model, want %s in it", got, want)
+		}
 	}
 	for param, more := range map[string]string{
 		"top_logprobs": `,"top_logprobs":1`, "include[1]": `,"include":["x","message.output_text.logprobs"]`, "truncation": `,"truncation":"head"`,

@@ -214,6 +214,7 @@ type Sampling struct {
 	Seed             *int64          `json:"seed,omitempty"`
 	Stop             []string        `json:"stop,omitempty"`
 	ReasoningEffort  string          `json:"reasoning_effort,omitempty"`
+	Verbosity        string          `json:"verbosity,omitempty"`
 	ResponseFormat   json.RawMessage `json:"response_format,omitempty"`
 	// ParallelToolCalls goes out only with tools: endpoints refuse it without.
 	ParallelToolCalls *bool `json:"parallel_tool_calls,omitempty"`

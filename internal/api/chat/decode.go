@@ -45,7 +45,9 @@ type body struct {
 	Seed             *agent.JSONInteger `json:"seed"`
 	Stop             stopList           `json:"stop"`
 	ReasoningEffort  string             `json:"reasoning_effort"`
+	Verbosity        string             `json:"verbosity"`
 	ResponseFormat   json.RawMessage    `json:"response_format"`
+	Metadata         map[string]string  `json:"metadata"`
 	Parallel         *bool              `json:"parallel_tool_calls"`
 
 	// Members that ask for something the response would lack; checkSupported refuses them.
@@ -103,11 +105,14 @@ func Decode(data []byte) (Request, error) {
 	request.IncludeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
 	request.Sampling = agent.Sampling{
 		Temperature: in.Temperature, TopP: in.TopP, PresencePenalty: in.PresencePenalty, FrequencyPenalty: in.FrequencyPenalty,
-		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, ParallelToolCalls: in.Parallel,
+		Seed: (*int64)(in.Seed), Stop: in.Stop, ReasoningEffort: in.ReasoningEffort, Verbosity: in.Verbosity, ParallelToolCalls: in.Parallel,
 	}
 	request.MaxTokens = int64(max(in.MaxTokens, in.MaxCompletionTokens))
 	if err := in.checkSupported(); err != nil {
 		return request, err
+	}
+	if bad := request.SetMetadata(in.Metadata); bad != nil {
+		return request, &Invalid{"metadata", bad.Detail}
 	}
 	if err := request.readFormat(in.ResponseFormat); err != nil {
 		return request, err

@@ -23,7 +23,7 @@ const (
 
 func TestWholeRequestIsUnderstood(t *testing.T) {
 	q, err := chat.Decode([]byte(`{
-		"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":7,"temperature":0,"stop":"END",
+		"model":"gpt-5","stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":7,"temperature":0,"stop":"END","verbosity":"low","metadata":{"k":"v"},
 		"user":"ada","logprobs":false,"store":null,"response_format":{"type":"json_object"},
 		"messages":[
 			{"role":"system","content":"Rhyme."},
@@ -45,8 +45,8 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 	if q.Question != "Hello?" || q.Instructions != "Rhyme.\n\nBe brief." || q.Model != "gpt-5" || q.Request.Model != "gpt-5" || !q.Stream || !q.IncludeUsage || q.MaxTokens != 7 {
 		t.Errorf(`request %+v, want Question Hello?, Instructions "Rhyme.\n\nBe brief.", Model gpt-5, Request.Model gpt-5, Stream true, IncludeUsage true, MaxTokens 7`, q)
 	}
-	if q.Sampling.Temperature == nil || *q.Sampling.Temperature != 0 || len(q.Sampling.Stop) != 1 || string(q.Sampling.ResponseFormat) != `{"type":"json_object"}` {
-		t.Errorf(`sampling %+v, want Temperature non-nil, Temperature 0, 1 Stop, ResponseFormat {"type":"json_object"}`, q.Sampling)
+	if q.Sampling.Temperature == nil || *q.Sampling.Temperature != 0 || len(q.Sampling.Stop) != 1 || q.Sampling.Verbosity != "low" || q.Metadata["k"] != "v" || string(q.Sampling.ResponseFormat) != `{"type":"json_object"}` {
+		t.Errorf(`sampling %+v, metadata %v, want Temperature non-nil, Temperature 0, 1 Stop, Verbosity low, the metadata k: v, ResponseFormat {"type":"json_object"}`, q.Sampling, q.Metadata)
 	}
 	if len(q.ClientTools) != 2 || !q.ClientTools[0].Strict || q.ClientTools[1].Strict || string(q.ClientTools[1].Schema) != `{"type":"object","properties":{}}` || q.ForcedTool != "colour" || q.ToolChoice != agent.ToolRequired {
 		t.Errorf(`tools %+v, ForcedTool %q, ToolChoice %q, want 2, the first strict, [1].Schema {"type":"object","properties":{}}, ForcedTool colour, ToolChoice ToolRequired`, q.ClientTools, q.ForcedTool, q.ToolChoice)
@@ -117,6 +117,8 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		messages(hello, `,"response_format":{"type":"xml"}`):                                                                       "response_format.type",
 		messages(hello, `,"response_format":{"type":"json_schema"}`):                                                               "response_format.json_schema",
 		messages(hello, `,"max_tokens":1e99`):                                                                                      "max_tokens",
+		messages(hello, `,"metadata":{"k":1}`):                                                                                     "metadata",
+		messages(hello, `,"metadata":{"k":"`+strings.Repeat("x", 1025)+`"}`):                                                       "metadata",
 		messages(hello, `,"functions":[]`):                                                                                         "functions",
 		messages(hello, `,"tools":[`+many(129, `{"type":"function","function":{"name":"x"}}`)+`]`):                                 "tools",
 		messages(hello, `,"tools":[{"type":"web_search"}]`):                                                                        "tools[0].type",

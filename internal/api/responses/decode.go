@@ -22,7 +22,6 @@ func Decode(data []byte) (Request, error) {
 	request := Request{Model: in.Model, Stream: in.Stream, PreviousID: in.PreviousID, Echo: in.Echo, Options: in.Answerd}
 	request.Request.Model = strings.TrimSuffix(in.Model, withoutTools)
 	request.Instructions = in.Instructions
-	request.Metadata = in.Metadata
 	request.Background = in.Background
 	request.ToolChoice = agent.ToolAuto
 	request.Sampling = agent.Sampling{
@@ -31,7 +30,7 @@ func Decode(data []byte) (Request, error) {
 	}
 	readers := []func(body) error{
 		request.readConversation, request.readLimits, request.readExtras, request.readReasoning,
-		request.readFormat, request.readTools, request.readChoice, request.readInput,
+		request.readText, request.readTools, request.readChoice, request.readInput,
 	}
 	for _, read := range readers {
 		if err := read(in); err != nil {
@@ -89,7 +88,7 @@ func isConversationID(s string) bool {
 	return s != "" && len(s) <= maxConversationID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// readLimits reads the limits of the response and checks the bounds of its metadata. A response in
+// readLimits reads the limits of the response and its metadata. A response in
 // the background must be stored, because its caller can only get it by retrieving it.
 func (q *Request) readLimits(in body) error {
 	for name, v := range map[string]*agent.JSONInteger{"max_output_tokens": in.MaxOutputTokens, "max_tool_calls": in.MaxToolCalls} {
@@ -97,13 +96,8 @@ func (q *Request) readLimits(in body) error {
 			return &Invalid{name, "must be positive"}
 		}
 	}
-	if len(in.Metadata) > maxPairs {
-		return &Invalid{"metadata", fmt.Sprintf("must not have more than %d members", maxPairs)}
-	}
-	for name, v := range in.Metadata {
-		if name == "" || len(name) > maxPairKey || len(v) > maxPairText {
-			return &Invalid{"metadata", fmt.Sprintf("must be texts of at most %d bytes under names of 1 to %d bytes", maxPairText, maxPairKey)}
-		}
+	if bad := q.SetMetadata(in.Metadata); bad != nil {
+		return &Invalid{"metadata", bad.Detail}
 	}
 	if q.Background && !q.IsStored() {
 		return &Invalid{"background", "needs store"}
@@ -149,15 +143,17 @@ func (q *Request) readReasoning(in body) error {
 	return nil
 }
 
-// readFormat turns text.format into the response_format of Chat Completions, which has the members
+// readText reads text.verbosity, and turns text.format into the response_format of Chat Completions, which has the members
 // of a schema one level deeper. The agent checks the answer against a schema that is strict.
-func (q *Request) readFormat(in body) error {
+func (q *Request) readText(in body) error {
 	var t struct {
-		Format map[string]json.RawMessage
+		Verbosity string
+		Format    map[string]json.RawMessage
 	}
 	if in.Text != nil && json.Unmarshal(in.Text, &t) != nil {
-		return &Invalid{"text.format", "must be an object"}
+		return &Invalid{"text", "must be an object with an object format and a string verbosity"}
 	}
+	q.Sampling.Verbosity = t.Verbosity
 	if t.Format == nil {
 		return nil
 	}

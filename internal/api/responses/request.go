@@ -14,11 +14,8 @@ const (
 	maxMedia = 32
 
 	maxIdentifier = 512 // bytes of what identifies a user or a cache
-	maxPairs      = 32
 
 	maxConversationID = 128
-	maxPairKey        = 64
-	maxPairText       = 1024
 )
 
 // Request holds a decoded body.
