@@ -78,14 +78,16 @@ type inTool struct {
 	} `json:"function"`
 }
 
-// stopList is the member stop: one string or a list of strings.
+// stopList is the member stop: one string, a list of strings, or null.
 type stopList []string
 
-// UnmarshalJSON decodes both forms. An error is that of a list.
+// UnmarshalJSON decodes all forms. An error is that of a list.
 func (s *stopList) UnmarshalJSON(data []byte) error {
-	var one string
+	var one *string
 	if json.Unmarshal(data, &one) == nil {
-		*s = stopList{one}
+		if one != nil {
+			*s = stopList{*one}
+		}
 		return nil
 	}
 	return json.Unmarshal(data, (*[]string)(s))

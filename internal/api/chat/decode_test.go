@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -136,6 +137,15 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 		if !ok || bad.Param != param || bad.Message == "" {
 			t.Errorf("%.120s: %v, want an Invalid, Param %q, Message non-empty", body, err, param)
 		}
+	}
+}
+
+// Clients send null for what is not set.
+func TestNullIsAsIfLeftOut(t *testing.T) {
+	got, err := chat.Decode([]byte(messages(hello, `,"stop":null,"max_tokens":null,"temperature":null,"tools":null,"tool_choice":null,"stream_options":null,"metadata":null,"response_format":null`)))
+	want, _ := chat.Decode([]byte(messages(hello)))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v and no error", got, err, want)
 	}
 }
 
