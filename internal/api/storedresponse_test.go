@@ -22,7 +22,7 @@ type inputPage struct {
 		ApprovalID           string `json:"approval_request_id"`
 		Approve              *bool
 		Output, Arguments    *string
-		Content              []struct{ Type, Text, ImageURL string }
+		Content              []struct{ Type, Text, ImageURL, Detail string }
 	}
 	First   *string `json:"first_id"`
 	Last    *string `json:"last_id"`
@@ -46,7 +46,7 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"role":"user","content":[{"type":"input_text","text":"Blue?"},{"type":"input_image","image_url":"https://x.example/a.png"}]},
+	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"role":"user","content":[{"type":"input_text","text":"Blue?"},{"type":"input_image","image_url":"https://x.example/a.png","detail":"low"}]},
 		{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"blue"},
 		{"role":"assistant","content":"Blue."},{"role":"user","content":"Sure?"}]`)), 200)
 	path := "/v1/responses/" + one.ID + "/input_items"
@@ -54,6 +54,11 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	want := "message user(input_text:Blue?)(input_image:), function_call c1, function_call_output c1, message assistant(output_text:Blue.), message user(input_text:Sure?)"
 	if all.shape() != want || all.Object != "list" || all.HasMore || *all.Last != all.Data[4].ID || *all.Data[2].Output != "blue" || *all.Data[1].Arguments != "{}" {
 		t.Errorf("shape %s, %+v, want shape %s, Object list, HasMore false, Last %s, Data[2].Output blue, Data[1].Arguments {}", all.shape(), all, want, all.Data[4].ID)
+	}
+	for what, got := range map[string]string{"the input item": fmt.Sprint(all.Data[0].Content), "the request to the model": string(s.Model.Requests()[0].Body)} {
+		if !strings.Contains(got, "low") {
+			t.Errorf("%s: got %s, want the detail low of the image", what, got)
+		}
 	}
 	// Page by page, in the order that is usual: the newest first.
 	var ids []string

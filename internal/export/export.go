@@ -185,11 +185,12 @@ type Call struct {
 
 // Media is an image, audio or a document.
 type Media struct {
-	Label string `json:"label,omitempty"`
-	Name  string `json:"name,omitempty"`
-	MIME  string `json:"media_type,omitempty"`
-	Data  string `json:"data,omitempty"` // base64
-	URL   string `json:"url,omitempty"`
+	Label  string `json:"label,omitempty"`
+	Name   string `json:"name,omitempty"`
+	MIME   string `json:"media_type,omitempty"`
+	Data   string `json:"data,omitempty"` // base64
+	URL    string `json:"url,omitempty"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // Tool is the definition of a tool that the run could call.

@@ -108,6 +108,8 @@ type Media struct {
 	// URL stands in place of MIME and Data: an https address of an image, which the
 	// endpoint fetches itself.
 	URL string
+	// Detail is how closely the model looks at an image, such as low; "" leaves it to the endpoint.
+	Detail string `json:",omitempty"`
 }
 
 // IsImage reports whether it is an image in Data.

@@ -28,7 +28,7 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 		"user":"ada","logprobs":false,"store":null,"response_format":{"type":"json_object"},
 		"messages":[
 			{"role":"system","content":"Rhyme."},
-			{"role":"user","content":[{"type":"text","text":"And"},{"type":"image_url","image_url":{"url":"` + png + `"}}],"name":"ada"},
+			{"role":"user","content":[{"type":"text","text":"And"},{"type":"image_url","image_url":{"url":"` + png + `","detail":"low"}}],"name":"ada"},
 			{"role":"assistant","content":null,"refusal":null,"tool_calls":[
 				{"id":"a","type":"function","function":{"name":"colour","arguments":"{}"}},
 				{"id":"b","type":"function","function":{"name":"colour","arguments":"{\"n\":1}"}}]},
@@ -57,6 +57,9 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %q %d %d %s", m.Role, m.Content, len(m.Media), len(m.Calls), m.CallID))
 	}
 	want := `user "And" 1 0 |assistant "" 0 2 |tool "blue" 0 0 b|tool "red" 0 0 a`
+	if detail := q.History[0].Media[0].Detail; detail != "low" {
+		t.Errorf("got the detail %q of the image, want low", detail)
+	}
 	if strings.Join(got, "|") != want || q.History[1].Calls[1].Index != 1 || string(q.Options) != `{"max_turns":2}` {
 		t.Errorf(`got %s, History[1].Calls[1].Index %d, Options %q, want %s, 1 and {"max_turns":2}`, strings.Join(got, "|"), q.History[1].Calls[1].Index, string(q.Options), want)
 	}

@@ -28,7 +28,8 @@ type inPart struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
 	ImageURL struct {
-		URL string `json:"url"`
+		URL    string `json:"url"`
+		Detail string `json:"detail"`
 	} `json:"image_url"`
 	Audio struct {
 		Data   string `json:"data"`
@@ -131,6 +132,9 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 			m, err := agent.NewMedia("", part.ImageURL.URL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url.url", err.Error()}
+			}
+			if part.ImageURL.Detail != "auto" { // the default
+				m.Detail = part.ImageURL.Detail
 			}
 			media = append(media, m)
 		case "input_audio":

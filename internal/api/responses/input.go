@@ -33,6 +33,7 @@ type inPart struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
 	ImageURL string `json:"image_url"`
+	Detail   string `json:"detail"` // of an image
 	Filename string `json:"filename"`
 	FileData string `json:"file_data"` // a data: URL
 	FileURL  string `json:"file_url"`
@@ -240,6 +241,9 @@ func decodeContent(field string, raw json.RawMessage) (string, []agent.Media, er
 			m, err := agent.NewMedia("", part.ImageURL)
 			if err != nil {
 				return "", nil, &Invalid{at + ".image_url", err.Error()}
+			}
+			if part.Detail != "auto" { // the default
+				m.Detail = part.Detail
 			}
 			media = append(media, m)
 		case "input_file":

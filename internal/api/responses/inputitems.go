@@ -1,6 +1,7 @@
 package responses
 
 import (
+	"cmp"
 	"fmt"
 
 	"answerd/internal/agent"
@@ -87,7 +88,7 @@ func inputParts(message agent.Message) []any {
 			out = append(out, file{"input_file", p.Name, url})
 			continue
 		}
-		out = append(out, image{"input_image", "auto", url})
+		out = append(out, image{"input_image", cmp.Or(p.Detail, "auto"), url})
 	}
 	return out
 }

@@ -30,7 +30,8 @@ type wireFile struct {
 }
 
 type wireImage struct {
-	URL string `json:"url"`
+	URL    string `json:"url"`
+	Detail string `json:"detail,omitempty"`
 }
 
 type wireAudio struct {
@@ -109,11 +110,11 @@ func newWireParts(m llm.Message) []wirePart {
 		format, isAudio := strings.CutPrefix(media.MIME, "audio/")
 		switch {
 		case media.URL != "":
-			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{media.URL}})
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{media.URL, media.Detail}})
 		case media.MIME == "application/pdf":
 			parts = append(parts, wirePart{Type: "file", File: &wireFile{cmp.Or(media.Name, "document.pdf"), "data:" + media.MIME + ";base64," + media.Data}})
 		case !isAudio:
-			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + media.MIME + ";base64," + media.Data}})
+			parts = append(parts, wirePart{Type: "image_url", Image: &wireImage{"data:" + media.MIME + ";base64," + media.Data, media.Detail}})
 		case format == "mpeg":
 			parts = append(parts, wirePart{Type: "input_audio", Audio: &wireAudio{media.Data, "mp3"}})
 		default:
