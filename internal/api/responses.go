@@ -178,11 +178,19 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 	if err != nil {
 		return err
 	}
-	if seen != run.Last.Seq && !enc.HasEnded() {
-		return event.ErrGone // the log has dropped events of this long run
+	isPartial := seen != run.Last.Seq && !enc.HasEnded() // the log has dropped events of this long run
+	answer, _ := run.Last.Body.(event.FinalAnswer)
+	end, failed := run.Last.Body.(event.RunError)
+	switch {
+	case failed:
+		return forbidRetry(runProblem(run, end), run, calledTools || isPartial)
+	case isPartial && (!run.Last.Terminal() || answer.FinishReason == "tool_calls"):
+		return event.ErrGone // approval requests or calls are missing
 	}
-	if end, failed := run.Last.Body.(event.RunError); failed {
-		return forbidRetry(runProblem(run, end), run, calledTools)
+	if isPartial { // the answer is complete, and so is the usage
+		enc = responses.NewEncoder(head)
+		enc.Encode(event.Event{Seq: head.After + 1, Body: event.Start{StructuredOutput: true}}) // takes the text from the last event
+		enc.Encode(run.Last)
 	}
 	writeJSON(w, http.StatusOK, "application/json", enc.Response())
 	return nil
