@@ -75,6 +75,7 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 	c := chat.NewCollector(head)
 	run, err = h.awaitRun(r.Context(), run.ID, nil, c.Add)
 	if err != nil {
+		forbidSecondRun(w, r)
 		return err
 	}
 	if p := endProblem(run); p != nil {

@@ -351,6 +351,15 @@ func forbidRetry(p *problem, run event.Run, calledTools bool) *problem {
 	return p
 }
 
+// forbidSecondRun tells OpenAI's clients not to retry a request whose run goes on without its reader, for
+// example at another process: a retry would start a second run. With an Idempotency-Key it attaches to
+// the first one.
+func forbidSecondRun(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Idempotency-Key") == "" {
+		w.Header().Set("X-Should-Retry", "false")
+	}
+}
+
 // endProblem returns the problem of a run that has ended without an answer, or nil if it has an
 // answer.
 func endProblem(run event.Run) *problem {

@@ -176,6 +176,7 @@ func (h *Handler) sendResponse(w http.ResponseWriter, r *http.Request, span resp
 		calledTools = calledTools || ok && call.Executor != event.Client
 	})
 	if err != nil {
+		forbidSecondRun(w, r)
 		return err
 	}
 	isPartial := seen != run.Last.Seq && !enc.HasEnded() // the log has dropped events of this long run

@@ -143,6 +143,35 @@ func TestCancelOfARunThatIsHandedOverIsAccepted(t *testing.T) {
 	}
 }
 
+// OpenAI's clients repeat a request that got 503 on their own. If its run goes on elsewhere, that would be a
+// second run, which calls the tools again.
+func TestRequestOfARunThatIsHandedOverIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	set := func(o *agent.Options) { o.Durable = true }
+	for path, body := range map[string]string{"/v1/chat/completions": ask("x"), "/v1/responses": respond("x")} {
+		for _, c := range []struct {
+			header []string
+			want   string
+		}{{nil, "false"}, {[]string{"Idempotency-Key", "k"}, ""}} {
+			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
+			drained := make(chan struct{})
+			go func() {
+				defer close(drained)
+				<-s.Tools.Entered
+				over, stop := context.WithCancel(context.Background())
+				stop()
+				s.Drain(over)
+			}()
+			resp := s.do(t, "POST", path, body, c.header...)
+			<-drained
+			e := decode[openAIError](t, resp, 503)
+			if got := resp.Header.Get("X-Should-Retry"); e.Error.Code != "draining" || got != c.want {
+				t.Errorf("%s %v: got the code %s and X-Should-Retry %q, want draining and %q", path, c.header, e.Error.Code, got, c.want)
+			}
+		}
+	}
+}
+
 type callResult struct {
 	CallID     string `json:"call_id"`
 	Tool       string
