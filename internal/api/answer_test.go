@@ -143,6 +143,9 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 		if got := r.shape(); r.Status != "completed" || len(got) < 20000 || r.Usage.TotalTokens == 0 {
 			t.Errorf("got a response that is %s with %d bytes and the usage %+v, want it completed, with the whole answer and its usage", r.Status, len(got), r.Usage)
 		}
+		for _, query := range []string{"", "?stream=true"} { // OpenAI's API has no 410
+			decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+r.ID+query, ""), 404)
+		}
 	}
 }
 

@@ -228,6 +228,9 @@ func (h *Handler) getResponse(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		err = span.checkReadable()
 	}
+	if err == nil { // report dropped events now: after the header, a stream can only be cut
+		_, err = h.Log.After(r.Context(), span.run.ID, 0)
+	}
 	if err != nil {
 		return missingResponse(err, "response_id")
 	}
