@@ -271,10 +271,16 @@ func (b *budgets) spent(stored map[string]period, pending amounts) (longest *Spe
 
 // current returns the limit's current period, or one that begins now.
 func (l Limit) current(stored map[string]period, now time.Time) period {
-	if s, ok := stored[l.key()]; ok && now.Before(time.UnixMilli(s.From).Add(l.Period)) {
-		return s
+	if l.isCurrent(stored, now) {
+		return stored[l.key()]
 	}
 	return period{From: now.UnixMilli()}
+}
+
+// isCurrent reports whether a period of the limit is stored that has not ended.
+func (l Limit) isCurrent(stored map[string]period, now time.Time) bool {
+	s, ok := stored[l.key()]
+	return ok && now.Before(time.UnixMilli(s.From).Add(l.Period))
 }
 
 // load returns what is stored of a caller, nil if nothing is, and the revision that SetValue compares.
@@ -320,12 +326,20 @@ func (b *budgets) add(ctx context.Context, caller string, use amounts) (map[stri
 	return nil, errors.New("store what a caller has used: too many processes do at the same time")
 }
 
-// sum returns what is stored with use added, and the time until the last of its periods has passed. Periods of limits
-// that are no longer configured are left out.
+// sum returns what is stored with use added, and the time until the last of its periods has passed. A stored period of
+// another limit counts until it ends: other processes may have that limit, during a rolling update or before a rollback.
 func (b *budgets) sum(stored map[string]period, use amounts) (sum map[string]period, ttl time.Duration) {
 	now := b.store.Now()
 	sum = make(map[string]period)
-	for _, limit := range b.limits {
+	limits := slices.Clone(b.limits)
+	for key := range stored {
+		name, duration, _ := strings.Cut(key, "/")
+		length, err := time.ParseDuration(duration)
+		if other := (Limit{Name: name, Period: length}); err == nil && other.isCurrent(stored, now) && !slices.ContainsFunc(limits, func(l Limit) bool { return l.key() == key }) {
+			limits = append(limits, other)
+		}
+	}
+	for _, limit := range limits {
 		current := limit.current(stored, now)
 		amount, _ := use.byName(limit.Name)
 		current.Used += amount

@@ -92,6 +92,26 @@ func TestBudgetIsSharedUntilItsPeriodEnds(t *testing.T) {
 	})
 }
 
+// During a rolling update some processes have a limit that others have not.
+func TestBudgetOfProcessesWithOtherLimitsIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store values.Memory
+		earlier, updated := newMeter(t, &store, "total_tokens=100/24h"), newMeter(t, &store, "total_tokens=100/7d")
+		spend(t, earlier, ann, 60, 0)
+		spend(t, updated, ann, 30, 0)
+		if spent := spend(t, earlier, ann, 30, 0); spent == nil || spent.Used != 120 {
+			t.Errorf("Count of 120 of 100 in a day = %+v, want the budget spent with 120", spent)
+		}
+		<-time.After(25 * time.Hour) // the day has ended, the week has not
+		if err := earlier.Check(t.Context(), earlier.AccountOf(ann)); err != nil {
+			t.Errorf("Check in the next day = %v, want nil", err)
+		}
+		if spent := spend(t, updated, ann, 40, 0); spent == nil || spent.Used != 100 {
+			t.Errorf("Count of 100 of 100 in a week = %+v, want the budget spent with 100", spent)
+		}
+	})
+}
+
 func TestBudgetOfAGroupIsOne(t *testing.T) {
 	var store values.Memory
 	m := newMeter(t, &store, "cost=1/24h")
