@@ -148,7 +148,7 @@ func TestKilledProcessContinuesItsChildRun(t *testing.T) {
 	restart := func() {
 		t.Helper()
 		p.signal(t, syscall.SIGKILL)
-		_ = p.cmd.Wait() // killed; until it is gone, it holds the lock of the directory
+		_ = p.wait() // killed; until it is gone, it holds the lock of the directory
 		p = spawnAnswerd(t, env)
 		url = p.url(t)
 	}

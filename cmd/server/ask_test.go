@@ -207,7 +207,7 @@ func TestAskCancelsItsRunWhenInterrupted(t *testing.T) {
 		}
 	}
 	p.signal(t, syscall.SIGINT)
-	_ = p.cmd.Wait() // the exit code is checked
+	_ = p.wait() // the exit code is checked
 	if code := p.cmd.ProcessState.ExitCode(); code != 130 {
 		t.Errorf("got exit code %d, %s, want 130", code, p.log)
 	}

@@ -65,7 +65,7 @@ func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 	b.ReportMetric(each("go_memstats_mallocs_total"), "service-allocs/answer")
 	b.ReportMetric(each("go_memstats_alloc_bytes_total")/1024, "service-KiB/answer")
 	p.signal(b, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		b.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }

@@ -175,7 +175,7 @@ func TestDeliveriesSurviveAKill(t *testing.T) {
 		asked[a.RunID] = a.ID
 	}
 	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	_ = p.wait()
 	r.mu.Lock()
 	before := len(r.got)
 	r.down = false
@@ -211,7 +211,7 @@ func TestReplicasShareDeliveries(t *testing.T) {
 	}
 	r.await(t, func(got []deliveredRun) bool { return len(got) >= runs })
 	_ = a.cmd.Process.Kill()
-	_ = a.cmd.Wait()
+	_ = a.wait()
 	r.mu.Lock()
 	before := len(r.got)
 	r.down = false

@@ -293,7 +293,7 @@ func TestDemoAnswersItsOwnQuestion(t *testing.T) {
 		t.Errorf("end %+v, want 2 Metadata.ToolNames, Answer containing 100, Answer containing stand-in", end)
 	}
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }
@@ -321,7 +321,7 @@ func TestSignalStartsTheDrain(t *testing.T) {
 	if got := frames[len(frames)-1].Event; got != "final_answer" {
 		t.Errorf("the stream ended with %s, want final_answer", got)
 	}
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }
@@ -339,7 +339,7 @@ func TestSignalDuringTheDrainEndsItAtOnce(t *testing.T) {
 	if last := frames[len(frames)-1]; last.Event != "run_error" || !strings.Contains(string(last.Data), "server_shutdown") {
 		t.Errorf("the stream ended with %s %s, want Event run_error, Data containing server_shutdown", last.Event, last.Data)
 	}
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Errorf("error %v\n%s, want no error", err, p.log)
 	}
 }

@@ -245,7 +245,7 @@ cases:
 		t.Fatal(err)
 	}
 	p.waitForLine(t, "interrupted: 1 of 1 cases passed")
-	if err := p.cmd.Wait(); p.cmd.ProcessState.ExitCode() != 130 {
+	if err := p.wait(); p.cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("got %v, want exit code 130", err)
 	}
 	data, err := os.ReadFile(out)

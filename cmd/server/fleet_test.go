@@ -226,7 +226,7 @@ func (f *replicas) killReplica(i int) {
 	defer f.mu.Unlock()
 	_ = f.replicas[i].cmd.Process.Kill()
 	f.kills = append(f.kills, time.Now())
-	_ = f.replicas[i].cmd.Wait() // killed
+	_ = f.replicas[i].wait() // killed
 }
 
 // stopReplica tells a replica to stop, and waits until it has.
@@ -236,7 +236,7 @@ func (f *replicas) stopReplica(t testing.TB, i int) {
 	f.kills = append(f.kills, time.Now())
 	f.mu.Unlock()
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Error("told to stop:", err)
 	}
 }

@@ -189,7 +189,7 @@ func TestHookRunEndIsAskedAgainAfterAKilledProcess(t *testing.T) {
 	}
 	<-asked
 	_ = first.cmd.Process.Kill()
-	_ = first.cmd.Wait() // killed
+	_ = first.wait() // killed
 	close(release)
 	second := spawnAnswerd(t, env)
 	url := second.url(t)

@@ -103,7 +103,7 @@ func TestServeOverTLS(t *testing.T) {
 		t.Errorf("got %d with certificate %s, want 200 with %s", status, serial(), now)
 	}
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Errorf("got %v\n%s, want no error", err, p.log)
 	}
 }

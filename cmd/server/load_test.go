@@ -130,7 +130,7 @@ func TestThreeTimesTheLoadIsRefusedWellAndAnsweredWhole(t *testing.T) {
 		t.Errorf("answered %d and %d, %d refusals, want at least 1 of each", noisy.answered, quiet.answered, len(noisy.refusals))
 	}
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }

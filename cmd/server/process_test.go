@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,7 +22,10 @@ import (
 type process struct {
 	cmd   *exec.Cmd
 	log   *syncBuffer
-	lines chan string // stdout and stderr
+	lines chan string // stdout and stderr; closed when the process has ended
+
+	ended   chan struct{} // closed when waitErr is set and the output is complete
+	waitErr error
 }
 
 // spawnAnswerd starts this binary as answerd, with this environment and no other.
@@ -33,7 +37,7 @@ func spawnAnswerd(t testing.TB, env []string, args ...string) *process {
 // spawnCommand starts a command that becomes this binary.
 func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 	t.Helper()
-	p := &process{cmd: cmd, log: &syncBuffer{}, lines: make(chan string, 4096)}
+	p := &process{cmd: cmd, log: &syncBuffer{}, lines: make(chan string, 4096), ended: make(chan struct{})}
 	p.cmd.Env = append(env, "TEST_AS_ANSWERD=1")
 	read, write := io.Pipe()
 	both := io.MultiWriter(write, p.log)
@@ -41,9 +45,7 @@ func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
 		defer close(p.lines)
 		for s := bufio.NewScanner(read); s.Scan(); {
 			select {
@@ -52,15 +54,24 @@ func spawnCommand(t testing.TB, cmd *exec.Cmd, env []string) *process {
 			}
 		}
 	}()
+	go func() {
+		p.waitErr = p.cmd.Wait()
+		write.Close() // ends the lines, so that nobody waits for more
+		close(p.ended)
+	}()
 	t.Cleanup(func() {
-		if p.cmd.ProcessState == nil {
-			_ = p.cmd.Process.Kill()
-			_ = p.cmd.Wait()
+		_ = p.cmd.Process.Kill() // it may have ended
+		_ = p.wait()             // killed
+		for range p.lines {      // until the scanner has ended
 		}
-		write.Close()
-		<-done
 	})
 	return p
+}
+
+// wait waits until the process has ended and all of its output is in log.
+func (p *process) wait() error {
+	<-p.ended
+	return p.waitErr
 }
 
 // waitForLine returns the next line of output that contains text.
@@ -88,7 +99,7 @@ func (p *process) url(t testing.TB) string {
 
 func (p *process) signal(t testing.TB, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatal(err)
 	}
 }
@@ -143,7 +154,7 @@ func (n *natsServer) start(t testing.TB) {
 // kill is kill -9.
 func (n *natsServer) kill() {
 	_ = n.process.cmd.Process.Kill()
-	_ = n.process.cmd.Wait() // killed
+	_ = n.process.wait() // killed
 }
 
 // SIGHUP means that files are read again. Before they were read once, here because NATS does not answer yet, it
@@ -163,7 +174,7 @@ func TestHangupWhileStartingEndsNothing(t *testing.T) {
 	defer conn.Close()
 	p.signal(t, syscall.SIGHUP)
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err == nil || err.Error() != "exit status 1" {
+	if err := p.wait(); err == nil || err.Error() != "exit status 1" {
 		t.Errorf("got %v, want exit status 1, of SIGTERM", err)
 	}
 }

@@ -137,7 +137,7 @@ func TestLibrariesLogJSONLines(t *testing.T) {
 		t.Errorf("%s: %v, Msg %q, want Msg non-empty, no error", line, err, said.Msg)
 	}
 	p.signal(t, syscall.SIGTERM)
-	if err := p.cmd.Wait(); err != nil {
+	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
