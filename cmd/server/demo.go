@@ -11,7 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"strings"
+	"reflect"
 
 	"answerd/internal/demo"
 	"answerd/internal/telemetry"
@@ -90,12 +90,12 @@ func buildIAM(issuer, secret string, logger *slog.Logger) serviceBuilder {
 	}
 }
 
-// buildMCPServer returns the builder of the MCP server, which accepts tokens of issuer. The server
-// sends people to a page of its own only if its listener is certainly on their machine.
-func buildMCPServer(issuer string, logger *slog.Logger) serviceBuilder {
+// buildMCPServer returns the builder of the MCP server, which accepts tokens of issuer. hasPage tells whether
+// browsers reach its listener: then the server has a tool that sends people to a page of its own.
+func buildMCPServer(issuer string, hasPage bool, logger *slog.Logger) serviceBuilder {
 	return func(url string) (http.Handler, func(), error) {
 		c := demo.MCPConfig{Issuer: issuer, JWKSURL: issuer + demo.JWKSPath, Logger: logger}
-		if strings.HasPrefix(url, "http://127.0.0.1:") {
+		if hasPage {
 			c.URL = url
 		}
 		h, err := demo.NewMCPServer(c)
@@ -119,7 +119,7 @@ func runDemoService(ctx context.Context, only, addr, iam string, environ environ
 	case only == "iam":
 		build = buildIAM(iam, cmp.Or(environ.get("IAM_CLIENT_SECRET"), "demo-secret"), logger)
 	case only == "mcp" && iam != "":
-		build = buildMCPServer(iam, logger)
+		build = buildMCPServer(iam, false, logger) // it may be in a container
 	case only == "mcp":
 		return &usageError{"answerd demo -only mcp needs -iam, the base URL of the IAM whose tokens it accepts"}
 	case only == "model":
@@ -164,7 +164,9 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	if err != nil {
 		return err
 	}
-	tools, err := start(buildMCPServer(iam, logger))
+	// Anonymous callers are allowed in order to be reached from elsewhere, for example in a container.
+	anonymous, _ := settingParsers[reflect.TypeFor[bool]()](environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
+	tools, err := start(buildMCPServer(iam, anonymous != true, logger))
 	if err != nil {
 		return err
 	}
@@ -175,7 +177,9 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		"TLS_CERT_FILE": "", "TLS_KEY_FILE": "", // it prints http addresses
 		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
 	}
-	if port := environ.get("PORT"); environ.get("ADDR") == "" && port != "" {
+	port := environ.get("PORT")
+	portOnLoopback := environ.get("ADDR") == "" && port != "" && anonymous != true
+	if portOnLoopback {
 		demoSettings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
 	}
 	modelURL, isReal := environ.get("LLM_BASE_URL"), true
@@ -194,6 +198,9 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	}
 	return serve(ctx, c, stderr, func(addr string) {
 		printIntroduction(stdout, localAddr(addr), iam, settings["MCP_URL"], c.LLMBaseURL, isReal)
+		if portOnLoopback {
+			fmt.Fprintf(stdout, "Only this machine can reach it. If it runs in a container: docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:%s:%[1]s …\n", port)
+		}
 	})
 }
 

@@ -102,7 +102,7 @@ func TestPortIsUsedWithoutAnAddress(t *testing.T) {
 }
 
 // The health check asks where the server listens; the demo, which has no authentication, stays on
-// loopback.
+// loopback, and says how to reach it in a container.
 func TestPortIsUsedByTheHealthCheckAndTheDemo(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -112,6 +112,20 @@ func TestPortIsUsedByTheHealthCheckAndTheDemo(t *testing.T) {
 	}
 	if err := checkHealth(t.Context(), envOf("PORT", port)); err != nil {
 		t.Errorf("got %v of the health check, want none", err)
+	}
+	p.waitForLine(t, "docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:"+port+":"+port)
+}
+
+// In a container, whose loopback address nobody else reaches, the demo listens at all addresses once that is allowed.
+func TestPortOfTheDemoIsOpenToAllWhenThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	p := spawnAnswerd(t, []string{"PORT=" + port, "AUTH_INSECURE_ALLOW_ANONYMOUS=true"}, "demo")
+	if line := p.waitForLine(t, "curl -N"); !strings.Contains(line, "http://localhost:"+port+"/") {
+		t.Errorf("got %s, want the demo at all addresses, printed as localhost:%s", line, port)
+	}
+	if _, tools := getBody(t, newClient(t), "http://127.0.0.1:"+port+"/tools"); !strings.Contains(tools, `"calculate"`) || strings.Contains(tools, "connect_calendar") {
+		t.Errorf("got %s, want tools without the one whose page only the container reaches", tools)
 	}
 }
 

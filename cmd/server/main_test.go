@@ -63,7 +63,7 @@ func newTestWorld(t testing.TB, script llmtest.Script) *testWorld {
 			h.ServeHTTP(rw, r)
 		}), noRelease, err
 	})
-	w.tools = startTestService(t, buildMCPServer(w.iam.url, logger))
+	w.tools = startTestService(t, buildMCPServer(w.iam.url, true, logger))
 	return w
 }
 
