@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -204,6 +205,27 @@ func TestManifestsUseExistingSettings(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^#` + name + `=`).Match(example) {
 			t.Errorf("%s is not a setting, want it in the example", name)
 		}
+	}
+}
+
+// The policy names the addresses outside of the cluster by family. A cluster with IPv6 alone would reach no model.
+func TestNetworkPolicyAllowsPublicIPv4AndIPv6(t *testing.T) {
+	data, err := os.ReadFile("../../deploy/kubernetes/answerd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, block := range regexp.MustCompile(`(?m)^ +cidr: "?(.+?)"?\n +except: \[(.*)\]$`).FindAllStringSubmatch(string(data), -1) {
+		for _, cidr := range strings.Split(strings.ReplaceAll(block[1]+", "+block[2], `"`, ""), ", ") {
+			prefix, err := netip.ParsePrefix(cidr)
+			if err != nil {
+				t.Error(err)
+			}
+			got = append(got, prefix.String())
+		}
+	}
+	if want := strings.Fields("0.0.0.0/0 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 169.254.0.0/16 100.64.0.0/10 ::/0 fc00::/7 fe80::/10"); !slices.Equal(got, want) {
+		t.Errorf("got the blocks, each with its exceptions, %s, want %s", got, want)
 	}
 }
 
