@@ -119,12 +119,16 @@ func withSession(ctx context.Context, flags askFlags, environ environment, stdou
 			url, local = service.url, true
 		}
 	}
+	markdown := !flags.json && isTerminal(os.Stdout) && environ.wantsColors()
+	if isTerminal(os.Stdout) && !markdown {
+		stdout = terminal.PlainWriter(stdout)
+	}
 	session := terminal.New(terminal.Options{
 		URL: url, Token: readToken(flags.tokenFile), Agent: flags.agent, Thread: flags.thread, JSON: flags.json, Export: flags.export, ApproveAll: flags.yes,
 		// The writer of the log writes later, and a prompt must be visible before its answer.
 		In: os.Stdin, Out: stdout, Err: os.Stderr,
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())),
-		OutTerminal: isTerminal(os.Stdout) && environ.wantsColors(), ErrTerminal: isTerminal(os.Stderr),
+		OutTerminal: markdown, ErrTerminal: isTerminal(os.Stderr) && environ.get("TERM") != "dumb",
 		ErrColors: isTerminal(os.Stderr) && environ.wantsColors(),
 	})
 	defer session.Close()

@@ -22,8 +22,8 @@ type Options struct {
 	In          io.Reader
 	Out, Err    io.Writer
 	Interactive bool // a person at In answers approvals and forms; otherwise they are declined
-	OutTerminal bool // Out is a terminal: Markdown is rendered, with colours
-	ErrTerminal bool // Err is a terminal: a spinner runs during tool calls
+	OutTerminal bool // Out is a terminal with colours, for which Markdown is rendered
+	ErrTerminal bool // Err is a terminal that can erase a line: a spinner runs during tool calls
 	ErrColors   bool // the lines of tool calls have colours
 }
 

@@ -155,3 +155,16 @@ func PlainText(text string) string {
 		return r
 	}, text)
 }
+
+// PlainWriter returns a writer that writes PlainText to w. Each Write must have whole characters.
+func PlainWriter(w io.Writer) io.Writer { return plainWriter{w} }
+
+type plainWriter struct{ w io.Writer }
+
+// Write implements io.Writer.
+func (p plainWriter) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(p.w, PlainText(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
+}

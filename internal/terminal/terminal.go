@@ -27,7 +27,7 @@ import (
 	"answerd/internal/event"
 )
 
-// ErrInterrupted says that the context ended before the run did. The run was cancelled.
+// ErrInterrupted says that the context ended before the run did, or that the person typed Ctrl-C. The run was cancelled.
 var ErrInterrupted = errors.New("interrupted; the run was cancelled")
 
 // answer is the JSON document of an answer (the 200 of POST /answer).
@@ -50,12 +50,12 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 	if view.start.ThreadID != "" { // a failed run is a turn too
 		s.thread = view.start.ThreadID
 	}
-	if ctx.Err() == nil && view.start.runID != "" && s.options.Export != "" {
-		err = errors.Join(err, s.exportRun(ctx, view.start.runID))
-	}
-	if ctx.Err() != nil && err != nil {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, ErrInterrupted)) {
 		s.cancelRun(view)
 		return ErrInterrupted
+	}
+	if ctx.Err() == nil && view.start.runID != "" && s.options.Export != "" {
+		err = errors.Join(err, s.exportRun(ctx, view.start.runID))
 	}
 	if err != nil {
 		return err
@@ -72,13 +72,13 @@ func (s *Session) Ask(ctx context.Context, text string) error {
 }
 
 // Chat reads questions from In, one a line, and asks them as one conversation. It returns nil at
-// the end of In, or when the person types /quit. A question that fails is reported, and the
+// the end of In, or when the person types /quit or Ctrl-C. A question that fails is reported, and the
 // conversation continues.
 func (s *Session) Chat(ctx context.Context) error {
 	for {
 		question, err := s.readAsk(ctx, "> ")
 		switch {
-		case err == io.EOF:
+		case err == io.EOF, err == ErrInterrupted: // no run is in progress
 			return nil
 		case err != nil:
 			return err
