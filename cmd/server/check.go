@@ -22,6 +22,7 @@ import (
 	"answerd/internal/mcp"
 	"answerd/internal/mcp/catalog"
 	"answerd/internal/telemetry"
+	"answerd/internal/terminal"
 )
 
 // checkTimeout is for all servers together; a child process has 60 s to start.
@@ -50,7 +51,12 @@ func checkCommand(ctx context.Context, args []string, environ environment, stdou
 			return err
 		}
 	}
-	return runCheck(ctx, cfg, *accept, *ask, stdout, stderr)
+	// The names of models, the answer and the errors of tools come from others.
+	err = runCheck(ctx, cfg, *accept, *ask, terminal.PlainWriter(stdout), stderr)
+	if ctx.Err() != nil {
+		return terminal.ErrInterrupted
+	}
+	return err
 }
 
 // runCheck connects to every MCP server as serve would, and asks every model endpoint for its

@@ -99,7 +99,7 @@ func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {
-			return llmtest.Says("It works.")
+			return llmtest.Says("It \x1b[2Jworks.") // the escape sequence would clear the terminal
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name, Args: `{}`})
 	})
@@ -107,7 +107,7 @@ func TestCheckAskAsksOneQuestionWithOneTool(t *testing.T) {
 	if err := run(t.Context(), []string{"check", "-ask"}, w.environment(), out, io.Discard); err != nil {
 		t.Fatalf("got %v, want no error:\n%s", err, out)
 	}
-	for _, want := range []string{"asking scripted: Call the tool ", "\ncalled ", "\nanswer: It works.\n"} {
+	for _, want := range []string{"asking scripted: Call the tool ", "\ncalled ", "\nanswer: It [2Jworks.\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant %q in it", out, want)
 		}
@@ -149,6 +149,17 @@ func TestCheckAskCallsNoToolThatMayChangeSomething(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant %q in it", out, want)
 		}
+	}
+}
+
+// Ctrl-C says nothing about the endpoints that did not answer.
+func TestCheckThatIsInterruptedEndsWith130(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() }))
+	defer endpoint.Close()
+	err := run(ctx, []string{"check"}, envOf("LLM_BASE_URL", endpoint.URL), io.Discard, io.Discard)
+	if code := exitCode(err, io.Discard); code != 130 {
+		t.Errorf("got exit code %d, %v, want 130", code, err)
 	}
 }
 
