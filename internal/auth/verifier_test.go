@@ -270,6 +270,38 @@ func TestVerifyReturnsTheTokensIdentity(t *testing.T) {
 	}
 }
 
+// The tokens that docs/auth.md has settings for, with the claims that their issuers document. Not all of them are those
+// of RFC 9068.
+func TestTokensOfKnownIssuersAreAccepted(t *testing.T) {
+	i := authtest.NewIAM(t)
+	jwt := authtest.JSON{"typ": "JWT"}
+	for _, c := range []struct {
+		name, issuer, audience, scope string
+		header, claims                authtest.JSON
+		reason                        string // "" if the token is accepted
+	}{
+		{"Entra ID v2.0", "https://login.microsoftonline.com/t/v2.0", "6e74172b", "ask", jwt, authtest.JSON{"aud": "6e74172b", "azp": "web", "azpacr": "0", "scp": "ask read", "oid": "o", "tid": "t", "ver": "2.0"}, ""},
+		{"Entra ID v2.0 of another tenant", "https://login.microsoftonline.com/t/v2.0", "6e74172b", "ask", jwt, authtest.JSON{"iss": "https://login.microsoftonline.com/u/v2.0", "aud": "6e74172b", "scp": "ask"}, "issuer"},
+		{"Entra ID v2.0 of an application", "https://login.microsoftonline.com/t/v2.0", "6e74172b", "", jwt, authtest.JSON{"aud": "6e74172b", "azp": "job", "roles": []string{"Ask"}, "idtyp": "app"}, ""},
+		{"Entra ID v1.0", "https://sts.windows.net/t/", "api://6e74172b", "ask", authtest.JSON{"typ": "JWT", "x5t": "k1"}, authtest.JSON{"aud": "api://6e74172b", "appid": "web", "appidacr": "0", "scp": "ask", "ver": "1.0"}, ""},
+		{"Entra ID v1.0, the slash forgotten", "https://sts.windows.net/t", "api://6e74172b", "ask", jwt, authtest.JSON{"iss": "https://sts.windows.net/t/", "aud": "api://6e74172b", "scp": "ask"}, "issuer"},
+		{"Auth0", "https://t.eu.auth0.com/", "https://answerd.example.com", "ask", jwt, authtest.JSON{"aud": []string{"https://answerd.example.com", "https://t.eu.auth0.com/userinfo"}, "azp": "web", "sub": "auth0|1", "scope": "openid ask"}, ""},
+		{"Auth0 of a client", "https://t.eu.auth0.com/", "https://answerd.example.com", "ask", authtest.JSON{"typ": "at+jwt"}, authtest.JSON{"aud": "https://answerd.example.com", "client_id": "job", "sub": "job@clients", "gty": "client-credentials", "scope": "ask"}, ""},
+		{"Okta", "https://o.okta.com/oauth2/default", "api://default", "ask", authtest.JSON{"typ": nil}, authtest.JSON{"aud": "api://default", "cid": "web", "uid": "u", "ver": 1, "scp": []string{"openid", "ask"}}, ""},
+		{"Keycloak", "https://k.example.com/realms/r", "answerd", "ask", jwt, authtest.JSON{"aud": []string{"answerd", "account"}, "azp": "web", "typ": "Bearer", "scope": "profile ask", "realm_access": authtest.JSON{"roles": []string{"clerk"}}}, ""},
+		{"Cognito", "https://cognito-idp.eu-west-1.amazonaws.com/p", "answerd", "", authtest.JSON{"typ": nil}, authtest.JSON{"aud": nil, "client_id": "web", "token_use": "access"}, "a_required_claim_is_missing"},
+	} {
+		v, _ := newVerifier(t, i, func(cfg *VerifierConfig) { cfg.Issuer, cfg.Audience, cfg.Scope = c.issuer, c.audience, c.scope })
+		if c.claims["scope"] == nil {
+			c.claims["scope"] = nil // the fixture has one
+		}
+		_, err := v.Verify(t.Context(), authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(c.header), authtest.ClaimsOf(c.issuer, c.claims)))
+		if got := Reason(err); err == nil && c.reason != "" || err != nil && got != c.reason {
+			t.Errorf("%s: got %v, want the reason %q", c.name, err, c.reason)
+		}
+	}
+}
+
 // RFC 9068 section 5: subjects and client ids are separate namespaces. A client whose id is a user's
 // subject, or a user whose subject looks like a client, must not get the other's runs.
 func TestClientAndUserOfTheSameNameAreDifferentOwners(t *testing.T) {
