@@ -51,6 +51,10 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 		{"ADDR", append(here, "ADDR", "8080")},
 		{"ADDR", append(here, "ADDR", "0.0.0.0:8080")},
 		{"ADDR", append(here, "ADDR", ":8080")},
+		{"ADDR", append(here, "ADDR", "127.0.0.1:99999")},
+		{"METRICS_ADDR", append(here, "METRICS_ADDR", "127.0.0.1:99999")},
+		{"LLM_BASE_URL", []string{"LLM_BASE_URL", "https://llm.example/v1/chat/completions"}},
+		{"MODELS_FILE", append(here, "MODELS_FILE", modelsFile(t, `[{"id":"a","base_url":"https://llm.example/v1/chat/completions/"}]`))},
 		{"TIMEOUT", append(here, "TIMEOUT", "soon")},
 		{"TIMEOUT", append(here, "TIMEOUT", "-1s")},
 		{"MAX_TURNS", append(here, "MAX_TURNS", "many")},
@@ -165,6 +169,8 @@ func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}, ""},
 		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"own","base_url":"http://127.0.0.1:9/v1"},{"id":"key","api_key":"canary"}]`)}, ""},
 		{[]string{"MODELS_FILE", modelsFile(t, `[{"id":"own","base_url":"http://127.0.0.1:9/v1"},{"id":"gpt-5"}]`)}, `"setting":"LLM_API_KEY","reason":"is not set`},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_LOGS_EXPORTER", "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, `"setting":"OTEL_EXPORTER_OTLP_PROTOCOL","reason":"has no effect: `},
+		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, ""},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
 	} {
 		s := startAnswerd(t, envOf(append(c.settings, "ADDR", "127.0.0.1:0")...))

@@ -149,7 +149,18 @@ func (c *config) findWarnings(environ environment) []*configError {
 	if c.usesOpenAI() && c.LLMAPIKey.IsZero() && asksDefault {
 		out = append(out, &configError{"LLM_API_KEY", "is not set, and OpenAI's endpoint answers no request without a key; set it, or OPENAI_API_KEY, or LLM_BASE_URL to another endpoint"})
 	}
+	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
+		name := "OTEL_EXPORTER_OTLP_" + signal + "PROTOCOL"
+		if c.exportsOTLP() && environ.get(name) == "grpc" {
+			out = append(out, &configError{name, "has no effect: OTLP is sent as http/protobuf, and collectors often have another port for it, 4318"})
+		}
+	}
 	return out
+}
+
+// exportsOTLP reports whether a signal is exported by OTLP.
+func (c *config) exportsOTLP() bool {
+	return c.EnableTracing || c.exportsMetrics() || c.OTelLogsExporter == "otlp"
 }
 
 // isUsedByFiles returns a function that reports whether mcp.json or MODELS_FILE uses a variable. They can use one of any
@@ -232,7 +243,7 @@ var otlpHeader = regexp.MustCompile("^\\s*[-!#$%&'*+.^_`|~0-9A-Za-z]+\\s*=([^%]|
 // checkOTLPHeaders returns an error for headers that the OpenTelemetry SDK would leave out. Otherwise its log,
 // which is not answerd's, would quote them, and they are credentials.
 func (c *config) checkOTLPHeaders() error {
-	if !c.EnableTracing && !c.exportsMetrics() && c.OTelLogsExporter != "otlp" {
+	if !c.exportsOTLP() {
 		return nil // they are not read
 	}
 	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {

@@ -31,6 +31,7 @@ func (c *config) validate(modelSet bool) error {
 		{"TLS_KEY_FILE", c.TLSCertFile != "" && c.TLSKeyFile == "", "must be set when TLS_CERT_FILE is"},
 		{"TLS_CERT_FILE", c.TLSKeyFile != "" && c.TLSCertFile == "", "must be set when TLS_KEY_FILE is"},
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
+		{"LLM_BASE_URL", namesMethod(c.LLMBaseURL), "must end before /chat/completions, which answerd appends"},
 		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
 		{"LLM_TOOL_CALLING", !slices.Contains([]string{"auto", "native", "text"}, c.LLMToolCalling), "must be auto, native or text"},
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
@@ -130,8 +131,8 @@ func (c *config) validate(modelSet bool) error {
 // checkAddr checks ADDR and PUBLIC_URL, and derives the allowed hosts and localURL from them. ADDR
 // must be a loopback address unless callers are authenticated.
 func (c *config) checkAddr() error {
-	host, port, err := net.SplitHostPort(c.Addr)
-	if err != nil {
+	host, port, _ := net.SplitHostPort(c.Addr)
+	if !isHostPort(c.Addr) {
 		return &configError{"ADDR", "must be host:port"}
 	}
 	if !isLoopback(host) && c.lacksAuthentication() {
@@ -236,8 +237,18 @@ func isPort(s string) bool {
 
 // isHostPort reports whether s is host:port, as net.Listen accepts it.
 func isHostPort(s string) bool {
-	_, _, err := net.SplitHostPort(s)
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return false
+	}
+	_, err = net.LookupPort("tcp", port) // a number in range, or the name of a service
 	return err == nil
+}
+
+// namesMethod reports whether a base URL includes the path of Chat Completions, as other programs want it.
+func namesMethod(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && strings.HasSuffix(strings.TrimSuffix(u.Path, "/"), "/chat/completions")
 }
 
 // isURL reports whether s is an http or https URL with a host.
