@@ -178,7 +178,7 @@ describe("the console and scripted answers", { skip: missing }, () => {
       type: "object", required: ["name", "people"],
       properties: {
         name: { type: "string", title: `Name ${evil}` }, people: { type: "integer", minimum: 1, description: "How many?" }, note: { type: "string" },
-        table: { type: "string", enum: ["in", "out"], enumNames: ["Inside", "Outside"] }, day: { oneOf: [{ const: "fri", title: "Friday" }, { const: "sat", title: "Saturday" }] },
+        table: { type: "string", enum: ["in", "out"], enumNames: ["Inside", "Outside"] }, day: { description: `Which? ${evil}`, oneOf: [{ const: "fri", title: `Friday ${evil}` }, { const: "sat", title: "Saturday" }] },
         quiet: { type: "boolean", default: true }, extras: { type: "array", items: { enum: ["cake", "wine"] } },
       },
     };
@@ -214,6 +214,8 @@ describe("the console and scripted answers", { skip: missing }, () => {
     const filled = await play({ mode: "form", schema }, "accept", async () => {
       assert.equal(await page.locator(".ask b").count(), 0);
       assert.match(await page.locator(".ask-message").textContent(), /<b>x<\/b>\\u\{202e\}/);
+      assert.match(await page.locator(".ask").textContent(), /waits for you until .*2096/); // INPUT_TIMEOUT may be days
+      assert.doesNotMatch(await page.locator(".ask").textContent(), /\u202e/); // nor in the names of fields
       await page.locator(".ask").getByLabel("Name").fill("Ada");
       await page.getByLabel("people").fill("4");
       await page.locator(".ask").getByLabel("table").selectOption("Outside");

@@ -1,7 +1,7 @@
 // @ts-check
 // The card of one tool call, from the model's first word of it to its result.
-import { element, pretty, valueBlock } from "./element.js";
-import { approvalForm, elicitationForm, visible } from "./question.js";
+import { element, pretty, valueBlock, visible } from "./element.js";
+import { approvalForm, elicitationForm } from "./question.js";
 import { resultView } from "./result.js";
 import { duration } from "./time.js";
 

@@ -18,6 +18,16 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+/**
+ * Text in which characters that cannot be seen, or that turn others around, are spelt
+ * out: what is agreed to must be what is shown.
+ *
+ * @param {string} text
+ */
+export function visible(text) {
+  return String(text).replace(/[\p{Cf}\p{Co}\p{Zl}\p{Zp}]|(?!\n)\p{Cc}/gu, (c) => `\\u{${c.codePointAt(0)?.toString(16)}}`);
+}
+
 /** The most characters of one value that are shown: a page of megabytes helps nobody. */
 const shownLength = 20_000;
 

@@ -2,7 +2,7 @@
 // The fields of a form that an MCP server asks to have filled in: a flat JSON Schema of
 // texts, numbers, yes and no, and choices (MCP 2025-11-25, client/elicitation). The
 // service judges what is written; here is only what makes writing it easy.
-import { element } from "./element.js";
+import { element, visible } from "./element.js";
 import { integer, isInteger } from "./json.js";
 
 /** @typedef {{root: HTMLElement, entry: () => [string, unknown][]}} Field entry is empty where nothing was filled in */
@@ -32,7 +32,7 @@ function field(name, s, required) {
   const control = one ? select(one, s, required) : input(s, required);
   const number = s.type === "number" || s.type === "integer";
   return {
-    root: element("label", { class: "field" }, element("span", {}, s.title ?? name, required ? "" : " (optional)"), control, ...about(s)),
+    root: element("label", { class: "field" }, element("span", {}, visible(s.title ?? name), required ? "" : " (optional)"), control, ...about(s)),
     entry: () => (control.value === "" && !(required && s.type === "string") ? [] : [[name, number ? integer(control.value) ?? Number(control.value) : control.value]]),
   };
 }
@@ -45,7 +45,7 @@ function field(name, s, required) {
 function yesNo(name, s) {
   const box = element("input", { type: "checkbox", checked: s.default === true });
   return {
-    root: element("label", { class: "field choice" }, box, element("span", {}, s.title ?? name), ...about(s)),
+    root: element("label", { class: "field choice" }, box, element("span", {}, visible(s.title ?? name)), ...about(s)),
     entry: () => [[name, box.checked]],
   };
 }
@@ -60,9 +60,9 @@ function yesNo(name, s) {
 function severalOf(name, s, options, required) {
   const chosen = new Set(Array.isArray(s.default) ? s.default : []);
   const boxes = options.map(([value]) => element("input", { type: "checkbox", value, checked: chosen.has(value) }));
-  const labels = options.map(([, title], i) => element("label", { class: "choice" }, boxes[i], element("span", {}, title)));
+  const labels = options.map(([, title], i) => element("label", { class: "choice" }, boxes[i], element("span", {}, visible(title))));
   return {
-    root: element("fieldset", { class: "field" }, element("legend", {}, s.title ?? name), ...about(s), ...labels),
+    root: element("fieldset", { class: "field" }, element("legend", {}, visible(s.title ?? name)), ...about(s), ...labels),
     entry: () => {
       const values = boxes.filter((b) => b.checked).map((b) => b.value);
       // Left out only where an empty list would be refused: a server may put its default in place of what is left out.
@@ -91,7 +91,7 @@ function choices(s) {
  */
 function select(options, s, required) {
   const nothing = element("option", { value: "" }, required ? "Choose" : "None");
-  const control = element("select", { required }, nothing, ...options.map(([value, title]) => element("option", { value }, title)));
+  const control = element("select", { required }, nothing, ...options.map(([value, title]) => element("option", { value }, visible(title))));
   control.value = options.some(([value]) => value === s.default) ? s.default : "";
   return control;
 }
@@ -116,5 +116,5 @@ function input(s, required) {
 
 /** @param {any} s */
 function about(s) {
-  return s.description ? [element("span", { class: "small" }, s.description)] : [];
+  return s.description ? [element("span", { class: "small" }, visible(s.description))] : [];
 }

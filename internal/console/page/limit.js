@@ -1,7 +1,7 @@
 // @ts-check
 // A limit that the run has reached and that the reader may raise, so that it goes on.
-import { element } from "./element.js";
-import { limitForm, visible } from "./question.js";
+import { element, visible } from "./element.js";
+import { limitForm } from "./question.js";
 
 /** @typedef {import("./run.js").RunEvent} RunEvent */
 /** @typedef {import("./question.js").Send} Send */

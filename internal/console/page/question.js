@@ -1,7 +1,7 @@
 // @ts-check
 // What a run waits for the reader to decide: the approval of a call, what an MCP server
 // asks, or more of a limit. All of it is hostile text about to be agreed to.
-import { element } from "./element.js";
+import { element, visible } from "./element.js";
 import { fieldsOf } from "./fields.js";
 import { parseExact } from "./json.js";
 
@@ -79,6 +79,13 @@ export function limitForm(event, name, send) {
   return form.root;
 }
 
+/** The time until which an answer counts, with its date unless that is today. @param {number} at ms since 1970 */
+function deadline(at) {
+  const date = new Date(at);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }) : date.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+}
+
 /** @param {RunEvent} event of a call */
 function whoAsks(event) {
   return `${event.tool} of ${event.server} waits for you`;
@@ -92,10 +99,9 @@ function whoAsks(event) {
  */
 function question(event, who, parts, buttons) {
   const problem = element("p", { class: "problem", role: "alert", hidden: true });
-  const until = new Date(event.expires_at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
   const root = element("form", { class: "ask", autocomplete: "off" },
     element("p", { class: "ask-message" }, visible(event.message)),
-    element("p", { class: "small" }, `${who} until ${until}.`),
+    element("p", { class: "small" }, `${who} until ${deadline(event.expires_at)}.`),
     ...parts, problem, element("div", { class: "row" }, ...buttons));
   /** @type {() => Promise<void>} of the button that Enter stands for */
   let submit = async () => {};
@@ -152,14 +158,4 @@ function object(text) {
     // Told below, as is JSON that is no object.
   }
   throw new Error("The arguments are not a JSON object.");
-}
-
-/**
- * Text in which characters that cannot be seen, or that turn others around, are spelt
- * out: what is agreed to must be what is shown.
- *
- * @param {string} text
- */
-export function visible(text) {
-  return String(text).replace(/[\p{Cf}\p{Co}\p{Zl}\p{Zp}]|(?!\n)\p{Cc}/gu, (c) => `\\u{${c.codePointAt(0)?.toString(16)}}`);
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // Sign-in at the issuer of the service's tokens: authorization code with PKCE (RFC 6749 section 4.1,
 // RFC 7636), for a public client whose redirect URI is this page's URL.
-import { visible } from "./question.js";
+import { visible } from "./element.js";
 
 /** What the operator has configured, and the issuer's metadata says. A problem stands alone.
  * @typedef {{problem?: string, issuer: string, client_id: string, authorization_endpoint: string, token_endpoint: string,
