@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,45 @@ func TestProcessHasTimeToComeUp(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A process that comes up so late that initialize reaches it as well refuses that. Its successor has the whole
+// time of a handshake for server/discover. A successor that does not know server/discover, and stays silent, is
+// asked for initialize in the handshake after that. In fake time.
+func TestProcessThatComesUpLateIsNotAskedForInitializeTheNextTime(t *testing.T) {
+	for later, want := range map[string]string{"the same": transport.StatelessVersion, "an older one": session.LastInitialize} {
+		synctest.Test(t, func(t *testing.T) {
+			var processes atomic.Int64
+			c := piped(t, Options{StartWait: time.Second}, config.Server{Type: "pipe of a process"}, func(conn net.Conn) {
+				if processes.Add(1) > 1 && later == "an older one" {
+					answerInitializeOnly(conn)
+					return
+				}
+				slowToDiscover(45 * time.Second)(conn)
+			})
+			<-time.After(4 * time.Minute) // fake time: the handshakes, and the pauses between them
+			synctest.Wait()
+			if st := c.Servers()[0]; st.State != Connected || st.Protocol != want {
+				t.Errorf("then %s: server status %+v, want State Connected, Protocol %s", later, st, want)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// answerInitializeOnly is a server of 2025-11-25 that does not answer methods that it does not know.
+func answerInitializeOnly(conn net.Conn) {
+	for in := bufio.NewScanner(conn); in.Scan(); {
+		var m message
+		switch _ = json.Unmarshal(in.Bytes(), &m); m.Method {
+		case methodInitialize:
+			fmt.Fprintln(conn, answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+		case "tools/list":
+			fmt.Fprintln(conn, answerTo(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
+		}
+	}
 }
 
 // A process that ends before its first request is reported as ended, not as a lost session.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"answerd/internal/mcp/transport"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -62,11 +64,18 @@ type versionNegotiator struct {
 	mu         sync.Mutex // protects what follows
 	learned    string     // by the last handshake that succeeded; "" before, and after a refusal
 	initialize bool       // begin with LastInitialize, also if the server has later versions
+	// discovers is true after a handshake in which the server refused the protocol version of initialize: it was
+	// asked server/discover before, and did not answer in time, such as a process that takes long to start.
+	discovers bool
 }
 
 // connectNegotiated makes a handshake by connect, under the Request in ctx. connect is given
 // the version to begin with; "" for the newest.
 func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(version string) (*sdk.ClientSession, error)) (*sdk.ClientSession, error) {
+	if n.pinned != "" || n.answersDiscover() { // initialize would be in vain
+		request := requestOf(ctx)
+		request.discoverTimeout = time.Until(request.Deadline())
+	}
 	if n.pinned != "" {
 		return connect(n.pinned)
 	}
@@ -84,7 +93,21 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 	if err == nil {
 		n.setLearned(negotiatedVersion(cs))
 	}
+	rpc, _ := errors.AsType[*jsonrpc.Error](err)
+	n.setDiscovers(rpc != nil && rpc.Code == sdk.CodeUnsupportedProtocolVersion)
 	return cs, err
+}
+
+func (n *versionNegotiator) answersDiscover() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.discovers
+}
+
+func (n *versionNegotiator) setDiscovers(discovers bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.discovers = discovers
 }
 
 func (n *versionNegotiator) learnedVersion() string {
