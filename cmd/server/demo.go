@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"reflect"
 
 	"answerd/internal/demo"
 	"answerd/internal/telemetry"
@@ -165,8 +164,8 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		return err
 	}
 	// Anonymous callers are allowed in order to be reached from elsewhere, for example in a container.
-	anonymous, _ := settingParsers[reflect.TypeFor[bool]()](environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
-	tools, err := start(buildMCPServer(iam, anonymous != true, logger))
+	anonymous, _ := parseBool(environ.get("AUTH_INSECURE_ALLOW_ANONYMOUS")) // loadConfig reports the error
+	tools, err := start(buildMCPServer(iam, !anonymous, logger))
 	if err != nil {
 		return err
 	}
@@ -178,7 +177,7 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 		"LOG_LEVEL": cmp.Or(environ.get("LOG_LEVEL"), "warn"), "LLM_SHOW_ERRORS": "true",
 	}
 	port := environ.get("PORT")
-	portOnLoopback := environ.get("ADDR") == "" && port != "" && anonymous != true
+	portOnLoopback := environ.get("ADDR") == "" && port != "" && !anonymous
 	if portOnLoopback {
 		demoSettings["ADDR"] = "127.0.0.1:" + port // the demo has no authentication
 	}

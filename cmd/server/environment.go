@@ -275,21 +275,24 @@ func (c *config) readTokenKeys() (err error) {
 // settingParsers accept more spellings than strconv and time: yes and on for true, and a number
 // without a unit for seconds.
 var settingParsers = map[reflect.Type]env.ParserFunc{
-	reflect.TypeFor[bool](): func(s string) (any, error) {
-		switch strings.ToLower(s) {
-		case "yes", "y", "on":
-			return true, nil
-		case "no", "n", "off":
-			return false, nil
-		}
-		return strconv.ParseBool(s)
-	},
+	reflect.TypeFor[bool](): func(s string) (any, error) { return parseBool(s) },
 	reflect.TypeFor[time.Duration](): func(s string) (any, error) {
 		if seconds, err := strconv.ParseUint(s, 10, 31); err == nil {
 			return time.Duration(seconds) * time.Second, nil
 		}
 		return time.ParseDuration(s)
 	},
+}
+
+// parseBool reads a setting that is true or false.
+func parseBool(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "yes", "y", "on":
+		return true, nil
+	case "no", "n", "off":
+		return false, nil
+	}
+	return strconv.ParseBool(s)
 }
 
 // parseError returns an error that names the setting instead of the struct's field.
