@@ -61,7 +61,7 @@ func TestCORSHeadersAreInEveryRefusal(t *testing.T) {
 // F38
 func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	var all sync.WaitGroup
 	runs := make([]string, 100)
 	for i := range runs {
@@ -97,15 +97,15 @@ func TestIdempotencyKeyMakesAHundredRequestsOneRun(t *testing.T) {
 	}
 }
 
-// connections counts the connections that a server has closed.
-type connections struct {
+// closeCounter counts the connections that a server has closed.
+type closeCounter struct {
 	mu     sync.Mutex // protects closed
 	closed int
 	target int
 	done   chan struct{} // closed when the target is reached
 }
 
-func (c *connections) state(_ net.Conn, s http.ConnState) {
+func (c *closeCounter) countClosed(_ net.Conn, s http.ConnState) {
 	if s != http.StateClosed {
 		return
 	}
@@ -121,18 +121,18 @@ func (c *connections) state(_ net.Conn, s http.ConnState) {
 func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 	const readers = 1000
 	open := make(chan struct{})
-	fixture := agenttest.NewFixture(t, holds(open), nil)
-	gone := &connections{target: readers, done: make(chan struct{})}
+	fixture := agenttest.NewFixture(t, waitingModel(open), nil)
+	gone := &closeCounter{target: readers, done: make(chan struct{})}
 	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour}))
-	server.Config.ConnState = gone.state
+	server.Config.ConnState = gone.countClosed
 	server.Start()
 	t.Cleanup(server.Close)
 	s := &service{Fixture: fixture, Server: server}
 	stays := s.do(t, "POST", "/answer/stream", question)
-	seen := frames(t, stays, "text_delta")
+	seen := readFrames(t, stays, "text_delta")
 	run, _, _ := strings.Cut(seen[0].ID, ":")
 
-	files := openFiles(t)
+	files := countOpenFiles(t)
 	conns := make([]net.Conn, readers)
 	for i := range conns {
 		c, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -151,18 +151,18 @@ func TestStreamsDroppedAtOnceLeaveNothingBehind(t *testing.T) {
 		c.Close()
 	}
 	<-gone.done
-	if now := openFiles(t); now > files+5 {
+	if now := countOpenFiles(t); now > files+5 {
 		t.Errorf("%d files are open, and %d were, want at most %d", now, files, files+5)
 	}
 	close(open)
-	if rest := frames(t, stays, ""); len(rest) == 0 || rest[len(rest)-1].Event != "final_answer" {
-		t.Errorf("who stayed got %s, want at least 1, [last].Event final_answer", events(rest))
+	if rest := readFrames(t, stays, ""); len(rest) == 0 || rest[len(rest)-1].Event != "final_answer" {
+		t.Errorf("who stayed got %s, want at least 1, [last].Event final_answer", eventNames(rest))
 	}
 	_, _ = io.Copy(io.Discard, stays.Body)
 }
 
-// openFiles is how many descriptors the process has; 0 where that can't be seen.
-func openFiles(t *testing.T) int {
+// countOpenFiles returns how many descriptors the process has, and 0 where that cannot be seen.
+func countOpenFiles(t *testing.T) int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Log("descriptors are not counted here:", err)
@@ -170,74 +170,74 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// comeBack checks when a refused caller is told to.
-func comeBack(t *testing.T, resp *http.Response) {
+// checkRetryAfter checks that a refusal asks the caller to come back within a minute.
+func checkRetryAfter(t *testing.T, resp *http.Response) {
 	t.Helper()
 	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || n < 1 || n > 60 {
 		t.Errorf("Retry-After: %s, want 1 to 60", resp.Header.Get("Retry-After"))
 	}
 }
 
-// reading starts a run as a stream and reads it to where the model waits.
-func (s *service) reading(t *testing.T, header ...string) (run string) {
+// startUntilFirstText starts a run as a stream and reads it up to the first text; there waitingModel waits.
+func (s *service) startUntilFirstText(t *testing.T, header ...string) (run string) {
 	t.Helper()
 	resp := s.do(t, "POST", "/answer/stream", question, header...)
-	seen := frames(t, resp, "text_delta")
+	seen := readFrames(t, resp, "text_delta")
 	run, _, _ = strings.Cut(seen[0].ID, ":")
 	return run
 }
 
-// withTokens makes the service ask for tokens, and returns those of callers.
-func withTokens(t *testing.T) (set func(*api.Options), bearer func(subject string) string) {
+// requireTokens returns an option that makes the service require tokens, and a function that returns a caller's.
+func requireTokens(t *testing.T) (set func(*api.Options), bearer func(subject string) string) {
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	return func(o *api.Options) { o.Verifier = v }, func(subject string) string { return iam.bearer(subject) }
+	v := iam.newVerifier(t, nil)
+	return func(o *api.Options) { o.Verifier = v }, func(subject string) string { return iam.bearerToken(subject) }
 }
 
 func TestRunsAreBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	set, bearer := withTokens(t)
+	set, bearer := requireTokens(t)
 	var log bytes.Buffer
-	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, func(o *api.Options) {
+	s := newService(t, waitingModel(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, func(o *api.Options) {
 		set(o)
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	ada, bob := bearer("ada"), bearer("bob")
-	s.reading(t, "Authorization", ada)
+	s.startUntilFirstText(t, "Authorization", ada)
 	for _, path := range []string{"/answer", "/answer/stream", "/tools/add/call"} {
 		body := question
 		if path == "/tools/add/call" {
 			body = `{"args":{"a":1,"b":2}}`
 		}
 		resp := s.do(t, "POST", path, body, "Authorization", ada)
-		refused(t, resp, 429, "rate_limited")
-		comeBack(t, resp)
+		wantProblem(t, resp, 429, "rate_limited")
+		checkRetryAfter(t, resp)
 	}
 	if got := strings.Count(log.String(), `msg="request rejected" cause="This caller has too many runs in progress." subject=ada`); got != 1 {
 		t.Errorf("%d lines name the subject, want 1:\n%s", got, &log)
 	}
-	s.reading(t, "Authorization", bob)
+	s.startUntilFirstText(t, "Authorization", bob)
 	close(open)
 }
 
 // Each API format has its own form of the refusal, with the same status.
 func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Rate = admission.Rate{N: 1, Per: time.Hour} }, nil)
 	body := `{"model":"m","messages":[{"role":"user","content":"?"}]}`
 	if resp := s.do(t, "POST", "/v1/chat/completions", body); resp.StatusCode != 200 {
 		t.Fatalf("status %q, want 200", resp.Status)
 	}
 	resp := s.do(t, "POST", "/v1/chat/completions", body)
-	comeBack(t, resp)
-	e := decode[struct {
+	checkRetryAfter(t, resp)
+	e := decodeResponse[struct {
 		Error struct{ Code, Message string }
 	}](t, resp, 429)
 	if e.Error.Code != "rate_limited" || e.Error.Message == "" {
 		t.Errorf("e %+v, want Error.Code rate_limited, Error.Message non-empty", e)
 	}
-	refused(t, s.do(t, "POST", "/answer", question), 429, "rate_limited")
+	wantProblem(t, s.do(t, "POST", "/answer", question), 429, "rate_limited")
 }
 
 // A request that repeats an Idempotency-Key is not new load. A request that is refused leaves its
@@ -245,27 +245,27 @@ func TestOpenAIFormatsReportRateLimits(t *testing.T) {
 func TestIdempotencyKeyRepeatNeedsNoAdmission(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, holds(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, nil)
-	run := s.reading(t, "Idempotency-Key", "k")
-	if again := s.reading(t, "Idempotency-Key", "k"); again != run {
+	s := newService(t, waitingModel(open), func(o *agent.Options) { o.MaxRunsPerCaller = 1 }, nil)
+	run := s.startUntilFirstText(t, "Idempotency-Key", "k")
+	if again := s.startUntilFirstText(t, "Idempotency-Key", "k"); again != run {
 		t.Errorf("%s beside %s, want %s", again, run, run)
 	}
-	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 429, "rate_limited")
+	wantProblem(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 429, "rate_limited")
 	close(open)
 	if resp := s.do(t, "GET", "/runs/"+run+"/events", ""); resp.StatusCode == http.StatusOK {
-		frames(t, resp, "")
+		readFrames(t, resp, "")
 	}
 	// Whoever reads the end may come back at once.
-	decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 200)
+	decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "other"), 200)
 }
 
 func TestAdmissionReportsShortMemory(t *testing.T) {
-	s := serve(t, adds(), func(o *agent.Options) { o.MemoryShort = func() bool { return true } }, nil)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.MemoryShort = func() bool { return true } }, nil)
 	resp := s.do(t, "POST", "/answer", question)
-	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
+	if p := wantProblem(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
 		t.Errorf(`problem %+v, want Detail "The service is short of memory at the moment."`, p)
 	}
-	comeBack(t, resp)
+	checkRetryAfter(t, resp)
 	if resp := s.do(t, "GET", "/healthz", ""); resp.StatusCode != 200 {
 		t.Errorf("status %q, want 200", resp.Status)
 	}
@@ -273,31 +273,31 @@ func TestAdmissionReportsShortMemory(t *testing.T) {
 
 // A body that is still being read counts, too.
 func TestAdmissionRefusesABodyForWhichNoMemoryIsLeft(t *testing.T) {
-	s := serve(t, adds(), func(o *agent.Options) { o.Memory = admission.NewMemory(1 << 20) }, nil)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Memory = admission.NewMemory(1 << 20) }, nil)
 	large := `{"question":"` + strings.Repeat("why ", 200<<10) + `"}`
 	resp := s.do(t, "POST", "/answer", large)
-	if p := refused(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
+	if p := wantProblem(t, resp, 503, "overloaded"); p.Detail != "The service is short of memory at the moment." {
 		t.Errorf(`problem %+v, want Detail "The service is short of memory at the moment."`, p)
 	}
-	comeBack(t, resp)
-	decode[answer](t, s.do(t, "POST", "/answer", question), 200) // the large body is no longer counted
+	checkRetryAfter(t, resp)
+	decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200) // the large body is no longer counted
 }
 
 func TestOpenRequestsAreBoundedAndProbesAreNot(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
-	s := serve(t, holds(open), nil, func(o *api.Options) {
+	s := newService(t, waitingModel(open), nil, func(o *api.Options) {
 		o.MaxStreams = 2
 		o.Metrics = http.NotFoundHandler()
 	})
-	run := s.reading(t)
+	run := s.startUntilFirstText(t)
 	again := s.do(t, "GET", "/runs/"+run+"/events", "")
-	frames(t, again, "text_delta")
+	readFrames(t, again, "text_delta")
 	for _, path := range []string{"/runs/" + run + "/events", "/tools", "/runs"} {
 		resp := s.do(t, "GET", path, "")
-		refused(t, resp, 503, "overloaded")
-		comeBack(t, resp)
+		wantProblem(t, resp, 503, "overloaded")
+		checkRetryAfter(t, resp)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if resp := s.do(t, "GET", path, ""); resp.StatusCode != 200 {
@@ -310,21 +310,21 @@ func TestOpenRequestsOfOneCallerAreBounded(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
-	set, bearer := withTokens(t)
-	s := serve(t, holds(open), nil, func(o *api.Options) {
+	set, bearer := requireTokens(t)
+	s := newService(t, waitingModel(open), nil, func(o *api.Options) {
 		set(o)
 		o.MaxStreamsPerCaller = 1
 	})
 	ada, bob := bearer("ada"), bearer("bob")
-	s.reading(t, "Authorization", ada)
-	refused(t, s.do(t, "GET", "/tools", "", "Authorization", ada), 429, "rate_limited")
-	s.reading(t, "Authorization", bob)
+	s.startUntilFirstText(t, "Authorization", ada)
+	wantProblem(t, s.do(t, "GET", "/tools", "", "Authorization", ada), 429, "rate_limited")
+	s.startUntilFirstText(t, "Authorization", bob)
 }
 
 // A caller who has used up a budget learns in every format when its period ends.
 func TestEveryFormatReportsASpentBudget(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), func(o *agent.Options) {
+	s := newService(t, addingModel(), func(o *agent.Options) {
 		o.CallerBudgets = []usage.Limit{{Name: "total_tokens", Max: 1, Period: 24 * time.Hour}}
 	}, nil)
 	if resp := s.do(t, "POST", "/answer", question); resp.StatusCode != 200 {

@@ -27,14 +27,14 @@ func withAgents(o *agent.Options) {
 	o.Rules = auth.NewRules([]auth.Rule{{Agents: []string{"a", "b"}}})
 }
 
-// saysItsPrompt is a model that answers with its system prompt, as JSON.
-func saysItsPrompt(r llmtest.Request) llmtest.Answer {
+// answerWithPrompt answers with its system prompt, as JSON.
+func answerWithPrompt(r llmtest.Request) llmtest.Answer {
 	return llmtest.Says(`{"prompt":"` + r.Messages[0].Content + `"}`)
 }
 
 func TestEveryFormatSelectsAnAgent(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	for _, f := range []struct{ name, path, body string }{
 		{"native", "/answer", `{"question":"?","agent":"ID"}`},
 		{"native stream", "/answer/stream", `{"question":"?","agent":"ID"}`},
@@ -76,7 +76,7 @@ func TestEveryFormatSelectsAnAgent(t *testing.T) {
 // A request that names two agents must not be answered by one of them without a word.
 func TestTwoAgentsInOneRequestAreRefused(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	const b = `"answerd":{"agent":"b"}`
 	for _, c := range []struct{ path, body, where string }{
 		{"/v1/chat/completions", `{"model":"a","messages":[{"role":"user","content":"?"}],` + b + `}`, `"param":"answerd.agent"`},
@@ -92,16 +92,16 @@ func TestTwoAgentsInOneRequestAreRefused(t *testing.T) {
 			}
 		}
 	}
-	c := heard(t, s.sends(bounded(t), t, "tools/call", strings.Replace(callOf(`{"question":"?","agent":"b"}`, ""), `"answer"`, `"a"`, 1),
-		"Mcp-Protocol-Version", versions[0], "Mcp-Method", "tools/call", "Mcp-Name", "a"))
-	if m := c.result(); !m.Result.IsError || !strings.Contains(fmt.Sprint(m.Result), "/agent") {
+	c := newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", strings.Replace(callParams(`{"question":"?","agent":"b"}`, ""), `"answer"`, `"a"`, 1),
+		"Mcp-Protocol-Version", protocolVersions[0], "Mcp-Method", "tools/call", "Mcp-Name", "a"))
+	if m := c.readResult(); !m.Result.IsError || !strings.Contains(fmt.Sprint(m.Result), "/agent") {
 		t.Errorf("MCP: got %+v, want an error about /agent", m.Result)
 	}
 }
 
 func TestAgentsAreListed(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	resp := s.do(t, "GET", "/agents", "")
 	got, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -121,8 +121,8 @@ func TestAgentsAreListed(t *testing.T) {
 	if resp := s.do(t, "GET", "/agents/b", ""); resp.StatusCode != 200 {
 		t.Errorf("GET /agents/b: got %d, want 200", resp.StatusCode)
 	}
-	refused(t, s.do(t, "GET", "/agents/c", ""), 404, "not_found")
-	models := decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
+	wantProblem(t, s.do(t, "GET", "/agents/c", ""), 404, "not_found")
+	models := decodeResponse[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
 	var ids []string
 	for _, m := range models.Data {
 		ids = append(ids, m.ID)
@@ -135,7 +135,7 @@ func TestAgentsAreListed(t *testing.T) {
 // AGENTS_FILE may be read again while GET /agents is answered. Its tools are a list all the same.
 func TestToolsOfARemovedAgentAreAnEmptyList(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	if got, err := json.Marshal(s.Agent.AgentTools(t.Context(), auth.Identity{}, "removed")); err != nil || string(got) != "[]" {
 		t.Errorf("tools of an agent that was removed: got %s, %v, want []", got, err)
 	}
@@ -145,8 +145,8 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"2025-11-25", "2026-07-28"} {
 		t.Run(version, func(t *testing.T) {
-			s := serve(t, saysItsPrompt, withAgents, nil)
-			host := s.joins(t, version, nil, nil)
+			s := newService(t, answerWithPrompt, withAgents, nil)
+			host := s.connectHost(t, version, nil, nil)
 			list, err := host.ListTools(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -182,7 +182,7 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
 	t.Parallel()
 	for path, body := range map[string]string{"/runs/": `{"question":"?","agent":"b"}`, "/v1/responses/": `{"model":"b","input":"?"}`} {
-		s := serve(t, func(r llmtest.Request) llmtest.Answer {
+		s := newService(t, func(r llmtest.Request) llmtest.Answer {
 			if r.Messages[0].Content == "You are b." && r.Messages[len(r.Messages)-1].Role == "user" {
 				return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"?"}`})
 			}
@@ -192,7 +192,7 @@ func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
 			o.Agents[1].Tools = nil
 		}, nil)
 		route := map[string]string{"/runs/": "/answer", "/v1/responses/": "/v1/responses"}[path]
-		answer := decode[map[string]any](t, s.do(t, "POST", route, body), 200)
+		answer := decodeResponse[map[string]any](t, s.do(t, "POST", route, body), 200)
 		id, _ := cmp.Or(answer["run_id"], answer["id"]).(string)
 		page, err := s.Log.Runs(t.Context(), event.Filter{Children: true})
 		if err != nil || len(page.Runs) != 2 {
@@ -210,7 +210,7 @@ func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
 // The path of AG-UI's capabilities is not that of an agent.
 func TestPathOfCapabilitiesSelectsNoAgent(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	for _, method := range []string{"POST", "OPTIONS", "DELETE"} {
 		resp := s.do(t, method, "/agui/capabilities", `{}`)
 		if got := resp.Header.Get("Allow"); resp.StatusCode != 405 || got != "GET" {
@@ -225,9 +225,9 @@ func TestPathOfCapabilitiesSelectsNoAgent(t *testing.T) {
 // Hosts check the structured result against the output schema of the tool, and refuse any other.
 func TestToolWithAnOutputSchemaTakesNoOther(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	for _, version := range []string{"2025-11-25", "2026-07-28"} {
-		host := s.joins(t, version, nil, nil)
+		host := s.connectHost(t, version, nil, nil)
 		list, err := host.ListTools(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -18,11 +18,11 @@ type aguiEvent struct {
 	}
 }
 
-// aguiRun posts a RunAgentInput and reads its run.
-func aguiRun(t *testing.T, resp *http.Response) (list []aguiEvent, types string) {
+// readAGUIRun reads the stream of an AG-UI run: its events, and their types in one line.
+func readAGUIRun(t *testing.T, resp *http.Response) (list []aguiEvent, types string) {
 	t.Helper()
 	var names []string
-	for _, f := range frames(t, resp, "") {
+	for _, f := range readFrames(t, resp, "") {
 		var e aguiEvent
 		if err := json.Unmarshal(f.Data, &e); err != nil || f.ID != "" || f.Event != "" {
 			t.Fatalf("%+v: %v, want ID empty, Event empty, no error", f, err)
@@ -41,8 +41,8 @@ func aguiInput(run, members string) string {
 func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}, llmtest.Call{Name: "ask"}), llmtest.Says("Done."))
-	s := serve(t, script, nil, nil, func(c *config.Server) { c.ApproveTools = []string{"echo"} })
-	first, types := aguiRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
+	s := newService(t, script, nil, nil, func(c *config.Server) { c.ApproveTools = []string{"echo"} })
+	first, types := readAGUIRun(t, s.do(t, "POST", "/agui", aguiInput("r1", "")))
 	end := first[len(first)-1]
 	if !strings.HasPrefix(types, "RUN_STARTED CUSTOM STEP_STARTED ") || end.Outcome.Type != "interrupt" || len(end.Outcome.Interrupts) != 2 {
 		t.Fatalf(`types %s %+v, want types starting with "RUN_STARTED CUSTOM STEP_STARTED ", end.Outcome.Type interrupt, 2 end.Outcome.Interrupts`, types, end)
@@ -56,7 +56,7 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 	for body, pointer := range map[string]string{
 		resume(yes): "/resume", resume(form): "/resume", resume(form, answers["tool_call"]+`{}}`): "/resume/1/payload",
 	} {
-		if p := refused(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+		if p := wantProblem(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
@@ -65,31 +65,31 @@ func TestAGUIRunResumesWhenAllInterruptsAreAnswered(t *testing.T) {
 		"/resume/1/payload/people":          resume(yes, answers["input_required"]+`{"people":"x"}}`),
 		"/resume/0/payload/editedArgs/text": resume(answers["tool_call"]+`{"approved":true,"editedArgs":{"text":{}}}}`, form),
 	} {
-		if p := refused(t, s.do(t, "POST", "/agui", body), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+		if p := wantProblem(t, s.do(t, "POST", "/agui", body), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
-	rest, types := aguiRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
+	rest, types := readAGUIRun(t, s.do(t, "POST", "/agui", resume(yes, form)))
 	if strings.Contains(types, "TOOL_CALL_START") || rest[len(rest)-1].Outcome.Type != "success" {
 		t.Errorf("types %s %+v, want types without TOOL_CALL_START, rest[last].Outcome.Type success", types, rest[len(rest)-1])
 	}
-	refused(t, s.do(t, "POST", "/agui", resume(yes, form)), 409, "conflict")
+	wantProblem(t, s.do(t, "POST", "/agui", resume(yes, form)), 409, "conflict")
 }
 
 func TestRunAgentInputIsValidated(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	for body, pointer := range map[string]string{
 		`{"threadId":"t"}`: "/runId",
 		aguiInput("r", `,"forwardedProps":{"answerd":{"servers":["nosuch"]}}`): "/forwardedProps/answerd/servers/0",
 		aguiInput("r", `,"forwardedProps":{"answerd":{"x":1}}`):                "/forwardedProps/answerd/x",
 		aguiInput("r", `,"tools":[{"name":"a b"}]`):                            "/tools/0/name",
 	} {
-		if p := refused(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+		if p := wantProblem(t, s.do(t, "POST", "/agui", body), 400, "invalid_request"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, want 1 Errors with Pointer %s", body, p, pointer)
 		}
 	}
-	if c := decode[map[string]any](t, s.do(t, "GET", "/agui/capabilities", ""), 200); c["transport"] == nil {
+	if c := decodeResponse[map[string]any](t, s.do(t, "GET", "/agui/capabilities", ""), 200); c["transport"] == nil {
 		t.Errorf(`c %v, want ["transport"] non-nil`, c)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// serveTwoServers serves an agent with the servers one and two. The tools of two have the prefix two.
-func serveTwoServers(t *testing.T, script llmtest.Script) *service {
+// newServiceWithTwoServers returns a service whose agent has two MCP servers: an agent with the servers one and two. The tools of two have the prefix two.
+func newServiceWithTwoServers(t *testing.T, script llmtest.Script) *service {
 	t.Helper()
-	return serve(t, script, func(o *agent.Options) {
+	return newService(t, script, func(o *agent.Options) {
 		tools, err := mcp.New([]config.Server{
 			{Name: "one", Type: config.TypeHTTP, URL: agenttest.NewFixture(t, script, nil).Tools.URL},
 			{Name: "two", Type: config.TypeHTTP, URL: agenttest.NewFixture(t, script, nil).Tools.URL, ToolPrefix: "two"},
@@ -34,7 +34,7 @@ func serveTwoServers(t *testing.T, script llmtest.Script) *service {
 // In OpenAI's API, allowed_tools is a member of one server and says nothing about the others.
 func TestAllowedToolsAreOfTheirServer(t *testing.T) {
 	t.Parallel()
-	s := serveTwoServers(t, llmtest.Turns(llmtest.Says("!")))
+	s := newServiceWithTwoServers(t, llmtest.Turns(llmtest.Says("!")))
 	const mcpTool = `{"type":"mcp","server_label":`
 	for tools, want := range map[string][]string{
 		mcpTool + `"one","allowed_tools":["add"]},` + mcpTool + `"two"}`:                                          {"add", "two_add", "two_echo"},
@@ -45,7 +45,7 @@ func TestAllowedToolsAreOfTheirServer(t *testing.T) {
 		mcpTool + `"one"},` + mcpTool + `"two","allowed_tools":["two_add"]}],"answerd":{"tools":["*add"]},"x":[0`: {"add", "two_add"},
 	} {
 		before := len(s.Model.Requests())
-		r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("?", `,"tools":[`+tools+`]`)), 200)
+		r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"tools":[`+tools+`]`)), 200)
 		var offered []string
 		for _, tool := range s.Model.Requests()[before].Tools {
 			if name := tool.Function.Name; strings.HasSuffix(name, "add") || strings.HasSuffix(name, "echo") {
@@ -67,14 +67,14 @@ func TestAllowedToolsAreOfTheirServer(t *testing.T) {
 
 func TestAllowedToolsThatCannotBeUsedAreNamed(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	for allowed, field := range map[string]string{
 		`["add","["]`:          "tools[0].allowed_tools",
 		`{"tool_names":["["]}`: "tools[0].allowed_tools",
 		`{"read_only":true}`:   "tools[0].allowed_tools.read_only",
 		`{"read_only":1}`:      "tools[0].allowed_tools",
 	} {
-		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("?", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":`+allowed+`}]`)), 400)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":`+allowed+`}]`)), 400)
 		if e.Error.Param == nil || *e.Error.Param != field {
 			t.Errorf("allowed_tools %s: got %+v, want an error about %s", allowed, e, field)
 		}

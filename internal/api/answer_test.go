@@ -32,13 +32,13 @@ type answer struct {
 // S2.1, S2.11: both ways to ask are the same run.
 func TestStreamAndAnswerAgree(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	whole := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+	s := newService(t, addingModel(), nil, nil)
+	whole := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200)
 	if whole.Answer != "It is 3." || len(whole.Metadata.ToolNames) != 1 || !strings.HasPrefix(whole.ThreadID, "thr_") {
 		t.Errorf(`answer %+v, want Answer "It is 3.", 1 Metadata.ToolNames, ThreadID starting with thr_`, whole)
 	}
 	resp := s.do(t, "POST", "/answer/stream", question)
-	got := frames(t, resp, "")
+	got := readFrames(t, resp, "")
 	var end answer
 	if err := json.Unmarshal(got[len(got)-1].Data, &end); err != nil {
 		t.Fatal(err)
@@ -60,10 +60,10 @@ func TestStreamAndAnswerAgree(t *testing.T) {
 
 func TestEventSourceCanAsk(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	got := frames(t, s.do(t, "GET", "/answer/stream?question="+url.QueryEscape("What is 1 + 2?"), ""), "")
+	s := newService(t, addingModel(), nil, nil)
+	got := readFrames(t, s.do(t, "GET", "/answer/stream?question="+url.QueryEscape("What is 1 + 2?"), ""), "")
 	if got[0].Event != "start" || got[len(got)-1].Event != "final_answer" {
-		t.Errorf("got %s, want [0].Event start, [last].Event final_answer", events(got))
+		t.Errorf("got %s, want [0].Event start, [last].Event final_answer", eventNames(got))
 	}
 }
 
@@ -71,8 +71,8 @@ func TestEventSourceCanAsk(t *testing.T) {
 // the question is asked once.
 func TestStreamsResumeAfterLastEventID(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	all := frames(t, s.do(t, "POST", "/answer/stream", question), "")
+	s := newService(t, addingModel(), nil, nil)
+	all := readFrames(t, s.do(t, "POST", "/answer/stream", question), "")
 	run, _, _ := strings.Cut(all[0].ID, ":")
 	asked := len(s.Model.Requests())
 	for i := range all[:len(all)-1] {
@@ -83,13 +83,13 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 			s.do(t, "GET", "/runs/"+run+"/events?after="+strconv.Itoa(i+1), ""),
 			s.do(t, "GET", "/runs/"+run+"/events?after=1", "", "Last-Event-ID", all[i].ID),
 		} {
-			if rest := frames(t, resp, ""); events(rest) != events(all[i+1:]) || rest[0].ID != all[i+1].ID {
-				t.Errorf("after %s: %s from %s, want %s from %s", all[i].ID, events(rest), rest[0].ID, events(all[i+1:]), all[i+1].ID)
+			if rest := readFrames(t, resp, ""); eventNames(rest) != eventNames(all[i+1:]) || rest[0].ID != all[i+1].ID {
+				t.Errorf("after %s: %s from %s, want %s from %s", all[i].ID, eventNames(rest), rest[0].ID, eventNames(all[i+1:]), all[i+1].ID)
 			}
 		}
 	}
-	if whole := frames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), ""); events(whole) != events(all) {
-		t.Errorf("from the start: %s, want %s", events(whole), events(all))
+	if whole := readFrames(t, s.do(t, "GET", "/runs/"+run+"/events", ""), ""); eventNames(whole) != eventNames(all) {
+		t.Errorf("from the start: %s, want %s", eventNames(whole), eventNames(all))
 	}
 	end := all[len(all)-1].ID
 	for _, resp := range []*http.Response{
@@ -108,20 +108,20 @@ func TestStreamsResumeAfterLastEventID(t *testing.T) {
 
 func TestStreamRefusesInvalidPositionsAndUnknownRuns(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+	s := newService(t, addingModel(), nil, nil)
+	a := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200)
 	for _, last := range []string{"x", "run:", a.RunID, a.RunID + ":-1", a.RunID + ":999", a.RunID + ":1:1"} {
-		refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", last), 400, "invalid_request")
-		refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Last-Event-ID", last), 400, "invalid_request")
+		wantProblem(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", last), 400, "invalid_request")
+		wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Last-Event-ID", last), 400, "invalid_request")
 	}
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Last-Event-ID", "run_other:1"), 400, "invalid_request")
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events?after=x", ""), 400, "invalid_request")
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events?after=-1", ""), 400, "invalid_request")
-	refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", "run_none:1"), 404, "not_found")
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Last-Event-ID", "run_other:1"), 400, "invalid_request")
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/events?after=x", ""), 400, "invalid_request")
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/events?after=-1", ""), 400, "invalid_request")
+	wantProblem(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", "run_none:1"), 404, "not_found")
 	for _, path := range []string{"/runs/run_none", "/runs/run_none/events", "/nothing"} {
-		refused(t, s.do(t, "GET", path, ""), 404, "not_found")
+		wantProblem(t, s.do(t, "GET", path, ""), 404, "not_found")
 	}
-	refused(t, s.do(t, "POST", "/runs/run_none/cancel", ""), 404, "not_found")
+	wantProblem(t, s.do(t, "POST", "/runs/run_none/cancel", ""), 404, "not_found")
 }
 
 func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
@@ -131,8 +131,8 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 	for i := range long {
 		long[i] = strings.Repeat("x", 200)
 	}
-	s := serve(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = log }, nil)
-	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200) // the whole answer all the same
+	s := newService(t, llmtest.Turns(llmtest.Says(long...)), func(o *agent.Options) { o.Log = log }, nil)
+	a := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200) // the whole answer all the same
 	if len(a.Answer) != 20000 {
 		t.Errorf("an answer of %d bytes, want 20000", len(a.Answer))
 	}
@@ -152,14 +152,14 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, holds(open), nil, nil)
+	s := newService(t, waitingModel(open), nil, nil)
 	ctx, leave := context.WithCancel(t.Context())
-	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
+	seen := readFrames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
 	leave()
 	resp := s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", seen[len(seen)-1].ID)
 	close(open)
-	rest := frames(t, resp, "")
-	if got, want := events(append(seen, rest...)), "start step_start text_start text_delta text_delta text_end step_end final_answer"; got != want {
+	rest := readFrames(t, resp, "")
+	if got, want := eventNames(append(seen, rest...)), "start step_start text_start text_delta text_delta text_end step_end final_answer"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -168,7 +168,7 @@ func TestStreamReaderWhoLeavesFindsTheRunAgain(t *testing.T) {
 func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 	t.Parallel()
 	asked, gone := make(chan struct{}), make(chan struct{})
-	s := serve(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
+	s := newService(t, llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		close(asked)
 		<-r.Context().Done()
 		close(gone)
@@ -194,20 +194,20 @@ func TestAnswerCallerWhoLeavesCancelsTheRun(t *testing.T) {
 
 func TestCancelEndsTheRunAndItsStream(t *testing.T) {
 	t.Parallel()
-	s := serve(t, holds(nil), nil, nil)
+	s := newService(t, waitingModel(nil), nil, nil)
 	resp := s.do(t, "POST", "/answer/stream", question)
-	first := frames(t, resp, "text_delta")
+	first := readFrames(t, resp, "text_delta")
 	run, _, _ := strings.Cut(first[0].ID, ":")
-	if st := decode[answer](t, s.do(t, "GET", "/runs/"+run, ""), 200); st.Status != "running" {
+	if st := decodeResponse[answer](t, s.do(t, "GET", "/runs/"+run, ""), 200); st.Status != "running" {
 		t.Errorf("status %+v, want Status running", st)
 	}
-	if st := decode[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); st.Status != "cancelled" || st.Reason != "requested" {
+	if st := decodeResponse[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); st.Status != "cancelled" || st.Reason != "requested" {
 		t.Errorf("cancelled %+v, want Status cancelled, Reason requested", st)
 	}
-	if rest := events(frames(t, resp, "")); rest != "text_end step_end cancelled" {
+	if rest := eventNames(readFrames(t, resp, "")); rest != "text_end step_end cancelled" {
 		t.Errorf(`the stream went on with %s, want "text_end step_end cancelled"`, rest)
 	}
-	if again := decode[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); again.Status != "cancelled" {
+	if again := decodeResponse[answer](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200); again.Status != "cancelled" {
 		t.Errorf("again %+v, want Status cancelled", again)
 	}
 }
@@ -215,15 +215,15 @@ func TestCancelEndsTheRunAndItsStream(t *testing.T) {
 func TestBackgroundRunIsReadAtItsLocation(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, holds(open), nil, nil)
+	s := newService(t, waitingModel(open), nil, nil)
 	resp := s.do(t, "POST", "/answer", `{"question":"?","background":true}`)
-	begun := decode[answer](t, resp, 202)
+	begun := decodeResponse[answer](t, resp, 202)
 	if begun.Status != "running" || resp.Header.Get("Location") != "/runs/"+begun.RunID {
 		t.Fatalf("begun %+v at %s, want begun.Status running, Location %s", begun, resp.Header.Get("Location"), "/runs/"+begun.RunID)
 	}
 	close(open)
 	s.Events(t, begun.RunID)
-	end := decode[answer](t, s.do(t, "GET", resp.Header.Get("Location"), ""), 200)
+	end := decodeResponse[answer](t, s.do(t, "GET", resp.Header.Get("Location"), ""), 200)
 	if end.Status != "completed" || end.Answer != "Wait." || end.Metadata.Steps != 1 {
 		t.Errorf("end %+v, want Status completed, Answer Wait., Metadata.Steps 1", end)
 	}
@@ -231,12 +231,12 @@ func TestBackgroundRunIsReadAtItsLocation(t *testing.T) {
 
 func TestFailedRunIsAProblem(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusForbidden, "canary")), nil, nil)
-	p := refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
+	s := newService(t, llmtest.Turns(llmtest.Fails(http.StatusForbidden, "canary")), nil, nil)
+	p := wantProblem(t, s.do(t, "POST", "/answer", question), 502, "model_error")
 	if strings.Contains(fmt.Sprint(p), "canary") {
 		t.Errorf("problem %+v, want no canary", p)
 	}
-	st := decode[answer](t, s.do(t, "GET", p.Instance, ""), 200)
+	st := decodeResponse[answer](t, s.do(t, "GET", p.Instance, ""), 200)
 	if st.Status != "failed" || st.Error == nil || st.Error.Code != "model_error" || st.Error.Status != 502 {
 		t.Errorf("status %+v, want Status failed, Error non-nil, Error.Code model_error, Error.Status 502", st)
 	}
@@ -244,14 +244,14 @@ func TestFailedRunIsAProblem(t *testing.T) {
 
 func TestIdempotencyKeyAndBodyIdentifyARun(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
-	again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
+	s := newService(t, addingModel(), nil, nil)
+	first := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
+	again := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k 1"), 200)
 	if first.RunID != again.RunID || len(s.Model.Requests()) != 2 {
 		t.Errorf("%s, then %s, want RunID %s, 2 requests", first.RunID, again.RunID, again.RunID)
 	}
-	refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k 1"), 422, "unprocessable")
-	refused(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
+	wantProblem(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k 1"), 422, "unprocessable")
+	wantProblem(t, s.do(t, "POST", "/answer", question, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
 }
 
 func TestIdempotencyKeyAttachesAtEveryNativeRoute(t *testing.T) {
@@ -259,18 +259,18 @@ func TestIdempotencyKeyAttachesAtEveryNativeRoute(t *testing.T) {
 	query := "/answer/stream?question=" + url.QueryEscape("What is 1 + 2?")
 	start := map[string]func(s *service) string{
 		"POST /answer": func(s *service) string {
-			return decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200).RunID
+			return decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200).RunID
 		},
 		"POST /answer with other white space": func(s *service) string {
-			return decode[answer](t, s.do(t, "POST", "/answer", strings.ReplaceAll(question, ":", " : "), "Idempotency-Key", "k"), 200).RunID
+			return decodeResponse[answer](t, s.do(t, "POST", "/answer", strings.ReplaceAll(question, ":", " : "), "Idempotency-Key", "k"), 200).RunID
 		},
-		"POST /answer/stream": func(s *service) string { return s.firstRun(t, "POST", "/answer/stream", question) },
-		"GET /answer/stream":  func(s *service) string { return s.firstRun(t, "GET", query, "") },
+		"POST /answer/stream": func(s *service) string { return s.runIDWithKey(t, "POST", "/answer/stream", question) },
+		"GET /answer/stream":  func(s *service) string { return s.runIDWithKey(t, "GET", query, "") },
 	}
 	for first := range start {
 		for second := range start {
 			t.Run(first+", then "+second, func(t *testing.T) {
-				s := serve(t, adds(), nil, nil)
+				s := newService(t, addingModel(), nil, nil)
 				if one, two := start[first](s), start[second](s); one != two || len(s.Model.Requests()) != 2 {
 					t.Errorf("runs %s and %s after %d model requests, want one run and 2 requests", one, two, len(s.Model.Requests()))
 				}
@@ -279,23 +279,23 @@ func TestIdempotencyKeyAttachesAtEveryNativeRoute(t *testing.T) {
 	}
 }
 
-// firstRun returns the run that a stream under the key "k" begins with.
-func (s *service) firstRun(t *testing.T, method, path, body string) string {
+// runIDWithKey asks with the Idempotency-Key "k" and returns the run that the stream begins with.
+func (s *service) runIDWithKey(t *testing.T, method, path, body string) string {
 	t.Helper()
-	seen := frames(t, s.do(t, method, path, body, "Idempotency-Key", "k"), "final_answer")
+	seen := readFrames(t, s.do(t, method, path, body, "Idempotency-Key", "k"), "final_answer")
 	run, _, _ := strings.Cut(seen[0].ID, ":")
 	return run
 }
 
 func TestIdempotencyKeyOfAnotherFormatIsRefusedAsSuch(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?"), "Idempotency-Key", "k"), 422)
+	s := newService(t, addingModel(), nil, nil)
+	decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("What is 1 + 2?"), "Idempotency-Key", "k"), 422)
 	if !strings.Contains(e.Error.Message, "another path") {
 		t.Errorf("chat: %q, want that the path differs", e.Error.Message)
 	}
-	if p := refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable"); !strings.Contains(p.Detail, "another body") {
+	if p := wantProblem(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable"); !strings.Contains(p.Detail, "another body") {
 		t.Errorf("the same path: %q, want that the body differs", p.Detail)
 	}
 }
@@ -304,14 +304,14 @@ func TestIdempotencyKeyOfAnotherFormatIsRefusedAsSuch(t *testing.T) {
 func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 	t.Parallel()
 	asked, cancelled := make(chan struct{}), make(chan struct{})
-	waits := func(w http.ResponseWriter, r *http.Request) {
+	waitForCancel := func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Wait"})
 		asked <- struct{}{}
 		<-r.Context().Done()
 		cancelled <- struct{}{}
 	}
-	answers := []llmtest.Answer{waits, waits, llmtest.Says("Yes.")}
-	s := serve(t, func(llmtest.Request) llmtest.Answer {
+	answers := []llmtest.Answer{waitForCancel, waitForCancel, llmtest.Says("Yes.")}
+	s := newService(t, func(llmtest.Request) llmtest.Answer {
 		next := answers[0]
 		answers = answers[1:]
 		return next
@@ -337,11 +337,11 @@ func TestIdempotencyKeyOfAnAbandonedRunStartsANewOne(t *testing.T) {
 		<-left
 		<-cancelled
 	}
-	first := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
-	if again := decode[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200); again.RunID != first.RunID {
+	first := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200)
+	if again := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 200); again.RunID != first.RunID {
 		t.Errorf("a run with an answer was started again: %s, then %s, want %s", first.RunID, again.RunID, first.RunID)
 	}
-	refused(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable")
+	wantProblem(t, s.do(t, "POST", "/answer", `{"question":"Another?"}`, "Idempotency-Key", "k"), 422, "unprocessable")
 }
 
 func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
@@ -353,12 +353,12 @@ func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
 		"no list":         {"/answer", `{"question":"x"}`, 11},
 		"tools":           {"/answer", `{"question":"x","tools":[]}`, 0},
 		"servers":         {"/answer", `{"question":"x","servers":[]}`, 0},
-		"chat completion": {"/v1/chat/completions", ask("x", `,"answerd":{"tools":[]}`), 0},
-		"response":        {"/v1/responses", respond("x", `,"answerd":{"servers":[]}`), 0},
-		"allowed_tools":   {"/v1/responses", respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":[]}]`), 0},
+		"chat completion": {"/v1/chat/completions", chatCompletionBody("x", `,"answerd":{"tools":[]}`), 0},
+		"response":        {"/v1/responses", responsesBody("x", `,"answerd":{"servers":[]}`), 0},
+		"allowed_tools":   {"/v1/responses", responsesBody("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":[]}]`), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
+			s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 			s.do(t, "POST", c.path, c.body)
 			requests := s.Model.Requests()
 			if len(requests) == 0 {
@@ -373,11 +373,11 @@ func TestEmptyListsOfToolsAndServersMeanNone(t *testing.T) {
 
 func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
 	t.Parallel()
-	s := serve(t, holds(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
+	s := newService(t, waitingModel(nil), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
 	s.StartRun(t, agent.Request{})
 	s.fillQueue(t)
 	resp := s.do(t, "POST", "/answer", question)
-	refused(t, resp, 503, "overloaded")
+	wantProblem(t, resp, 503, "overloaded")
 	if resp.Header.Get("Retry-After") == "" {
 		t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 	}
@@ -385,18 +385,18 @@ func TestRunsBeyondTheLimitAre503WithRetryAfter(t *testing.T) {
 
 func TestDrainingServiceRefusesQuestions(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	decode[map[string]any](t, s.do(t, "GET", "/tools", ""), 200) // waits for the first list
-	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
+	s := newService(t, addingModel(), nil, nil)
+	decodeResponse[map[string]any](t, s.do(t, "GET", "/tools", ""), 200) // waits for the first list
+	if r := decodeResponse[answer](t, s.do(t, "GET", "/readyz", ""), 200); r.Status != "ready" {
 		t.Errorf("before: %+v, want Status ready", r)
 	}
 	s.handler.MarkUnready()
 	s.Drain(t.Context())
-	if r := decode[answer](t, s.do(t, "GET", "/readyz", ""), 503); r.Status != "draining" {
+	if r := decodeResponse[answer](t, s.do(t, "GET", "/readyz", ""), 503); r.Status != "draining" {
 		t.Errorf("after: %+v, want Status draining", r)
 	}
 	resp := s.do(t, "POST", "/answer", question)
-	refused(t, resp, 503, "draining")
+	wantProblem(t, resp, 503, "draining")
 	if resp.Header.Get("Retry-After") == "" {
 		t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 	}
@@ -406,7 +406,7 @@ func TestDrainingServiceRefusesQuestions(t *testing.T) {
 // for an event.
 func TestStreamSendsHeartbeats(t *testing.T) {
 	t.Parallel()
-	s := serve(t, holds(nil), nil, func(o *api.Options) { o.Heartbeat = 1 })
+	s := newService(t, waitingModel(nil), nil, func(o *api.Options) { o.Heartbeat = 1 })
 	resp := s.do(t, "POST", "/answer/stream", question)
 	var got strings.Builder
 	for buf := make([]byte, 512); !strings.Contains(got.String(), ": ping\n: ping\n"); {
@@ -423,8 +423,8 @@ func TestStreamSendsHeartbeats(t *testing.T) {
 
 func TestToolsAndServersAreListed(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	tools := decode[struct {
+	s := newService(t, addingModel(), nil, nil)
+	tools := decodeResponse[struct {
 		Tools []struct {
 			Name, Server string
 			InputSchema  map[string]any `json:"input_schema"`
@@ -437,22 +437,22 @@ func TestToolsAndServersAreListed(t *testing.T) {
 		Name, State string
 		Tools       int
 	}
-	list := decode[struct{ Servers []server }](t, s.do(t, "GET", "/servers", ""), 200).Servers
+	list := decodeResponse[struct{ Servers []server }](t, s.do(t, "GET", "/servers", ""), 200).Servers
 	if len(list) != 1 || list[0] != (server{"default", "connected", 10}) {
 		t.Errorf("servers %+v, want default, connected, with 10 tools", list)
 	}
 	// S2.12
-	if again := decode[server](t, s.do(t, "POST", "/servers/default/refresh", ""), 200); again != list[0] {
+	if again := decodeResponse[server](t, s.do(t, "POST", "/servers/default/refresh", ""), 200); again != list[0] {
 		t.Errorf("refreshed %+v, want %+v", again, list[0])
 	}
-	refused(t, s.do(t, "POST", "/servers/none/refresh", ""), 404, "not_found")
+	wantProblem(t, s.do(t, "POST", "/servers/none/refresh", ""), 404, "not_found")
 }
 
 func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
 	t.Parallel()
-	s := serve(t, holds(nil), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil)
+	s := newService(t, waitingModel(nil), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil)
 	ctx, leave := context.WithCancel(t.Context())
-	seen := frames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
+	seen := readFrames(t, s.doContext(ctx, t, "POST", "/answer/stream", question), "text_delta")
 	run, _, _ := strings.Cut(seen[0].ID, ":")
 	leave()
 	end := agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
@@ -463,9 +463,9 @@ func TestStreamOfAnUnwatchedRunGetsItsEnd(t *testing.T) {
 
 func TestUnknownPathOfTheConsoleIsAProblemDocument(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Console = console.Handler(console.Options{}) })
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Console = console.Handler(console.Options{}) })
 	for _, path := range []string{"/console/none.js", "/console/", "/console/../x"} {
-		refused(t, s.do(t, "GET", path, ""), 404, "not_found")
+		wantProblem(t, s.do(t, "GET", path, ""), 404, "not_found")
 	}
 	if resp := s.do(t, "GET", "/", ""); resp.StatusCode != 200 {
 		t.Errorf("the page: %s, want 200", resp.Status)

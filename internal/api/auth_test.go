@@ -34,9 +34,9 @@ import (
 func TestRoutesNeedAToken(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v })
-	good := iam.bearer("ada")
+	v := iam.newVerifier(t, nil)
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = v })
+	good := iam.bearerToken("ada")
 	_, bare, _ := strings.Cut(good, " ")
 	for name, header := range map[string][]string{
 		"nothing": nil, "another scheme": {"Authorization", "Basic " + bare}, "an empty token": {"Authorization", "Bearer "},
@@ -52,7 +52,7 @@ func TestRoutesNeedAToken(t *testing.T) {
 		} {
 			method, path, _ := strings.Cut(route, " ")
 			resp := s.do(t, method, path, question, header...)
-			p := refused(t, resp, 401, "unauthenticated")
+			p := wantProblem(t, resp, 401, "unauthenticated")
 			about := s.URL + "/.well-known/oauth-protected-resource"
 			if path == "/mcp" {
 				about += path // which is a resource of its own (RFC 9728 section 3.1)
@@ -65,8 +65,8 @@ func TestRoutesNeedAToken(t *testing.T) {
 			}
 		}
 	}
-	refused(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer a b"), 400, "invalid_request")
-	refused(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+strings.Repeat("a", 9000)), 400, "invalid_request")
+	wantProblem(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer a b"), 400, "invalid_request")
+	wantProblem(t, s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+strings.Repeat("a", 9000)), 400, "invalid_request")
 	if len(s.Model.Requests()) != 0 || len(s.Tools.Entered) != 0 {
 		t.Errorf("without a valid token: %d model requests, %d calls, want 0 and 0", len(s.Model.Requests()), len(s.Tools.Entered))
 	}
@@ -81,20 +81,20 @@ func TestRoutesNeedAToken(t *testing.T) {
 func TestAuthenticationMatrix(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
-	s := serve(t, adds(), nil, func(o *api.Options) {
-		o.Verifier = m.verifier(t, func(c *auth.VerifierConfig) { c.Clients, c.MaxLifetime = []string{"web"}, time.Hour })
+	s := newService(t, addingModel(), nil, func(o *api.Options) {
+		o.Verifier = m.newVerifier(t, func(c *auth.VerifierConfig) { c.Clients, c.MaxLifetime = []string{"web"}, time.Hour })
 	})
-	good := func(header, claims fields) string {
+	webToken := func(header, claims fields) string {
 		if _, given := claims["azp"]; !given {
-			claims = merge(fields{"azp": "web"}, claims)
+			claims = mergeFields(fields{"azp": "web"}, claims)
 		}
-		return m.good(header, claims)
+		return m.validToken(header, claims)
 	}
-	signed := func(method jwt.SigningMethod, key crypto.PrivateKey, header fields) string {
+	signedToken := func(method jwt.SigningMethod, key crypto.PrivateKey, header fields) string {
 		return m.sign(method, key, header, fields{"azp": "web"})
 	}
 	now := time.Now().Unix()
-	whole := good(nil, nil)
+	whole := webToken(nil, nil)
 	parts := strings.Split(whole, ".")
 	der, err := x509.MarshalPKIXPublicKey(&m.rsa.PublicKey)
 	if err != nil {
@@ -106,45 +106,45 @@ func TestAuthenticationMatrix(t *testing.T) {
 		token string // behind "Bearer ", or the whole header where it begins with "="
 		want  int
 	}{
-		{"RS256", whole, 200}, {"ES256", signed(jwt.SigningMethodES256, m.ec, fields{"kid": "e"}), 200}, {"EdDSA", signed(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o"}), 200},
+		{"RS256", whole, 200}, {"ES256", signedToken(jwt.SigningMethodES256, m.ec, fields{"kid": "e"}), 200}, {"EdDSA", signedToken(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o"}), 200},
 		{"the scheme in another case", "=bEARER " + whole, 200},
 
 		{"Basic", "=Basic YTpi", 401}, {"an empty bearer", "=Bearer ", 401}, {"the scheme alone", "=Bearer", 401},
 		{"two tokens", "=Bearer a b", 400}, {"8 KiB and more", strings.Repeat("a", 8<<10+1), 400}, {"no scheme", "=" + whole, 401}, {"a comma", "=Bearer " + whole + ", Bearer " + whole, 400},
 
 		{"two parts", parts[0] + "." + parts[1], 401}, {"a JWE's five parts", whole + ".x.y", 401}, {"only dots", strings.Repeat(".", 8000), 401}, {"padding", whole + "==", 401},
-		{"bad base64", parts[0] + "." + parts[1] + "." + parts[2] + "~", 401}, {"bad JSON", b64([]byte("{")) + ".e30.AA", 401}, {"no JSON object", b64([]byte("[]")) + ".e30.AA", 401},
-		{"a header member twice", m.raw(jwt.SigningMethodRS256, m.rsa, `{"alg":"none","alg":"RS256","kid":"r"}`, `{}`), 401},
+		{"bad base64", parts[0] + "." + parts[1] + "." + parts[2] + "~", 401}, {"bad JSON", base64URL([]byte("{")) + ".e30.AA", 401}, {"no JSON object", base64URL([]byte("[]")) + ".e30.AA", 401},
+		{"a header member twice", m.signRaw(jwt.SigningMethodRS256, m.rsa, `{"alg":"none","alg":"RS256","kid":"r"}`, `{}`), 401},
 
-		{"alg none", b64([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".", 401}, {"alg NoNe", b64([]byte(`{"alg":"NoNe","kid":"r"}`)) + "." + parts[1] + ".AA", 401}, {"no alg", good(fields{"alg": nil}, nil), 401},
-		{"HS256 with the public key's DER", signed(jwt.SigningMethodHS256, der, nil), 401}, {"HS256 with the modulus", signed(jwt.SigningMethodHS256, m.rsa.N.Bytes(), nil), 401},
-		{"HS256 with the PEM", signed(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil), 401},
-		{"an algorithm that is not allowed", signed(jwt.SigningMethodRS512, m.rsa, nil), 401}, {"an algorithm of another kind of key", signed(jwt.SigningMethodES256, m.ec, fields{"kid": "r"}), 401},
-		{"a key that is for another algorithm", good(fields{"kid": "ps"}, nil), 401}, {"RS256 named, EdDSA signed", signed(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o", "alg": "RS256"}), 401},
-		{"ES256 of zeroes", b64([]byte(`{"alg":"ES256","kid":"e"}`)) + "." + parts[1] + "." + b64(make([]byte, 64)), 401}, {"RSA below 2048 bits", signed(jwt.SigningMethodRS256, m.small, fields{"kid": "small"}), 401},
+		{"alg none", base64URL([]byte(`{"alg":"none"}`)) + "." + parts[1] + ".", 401}, {"alg NoNe", base64URL([]byte(`{"alg":"NoNe","kid":"r"}`)) + "." + parts[1] + ".AA", 401}, {"no alg", webToken(fields{"alg": nil}, nil), 401},
+		{"HS256 with the public key's DER", signedToken(jwt.SigningMethodHS256, der, nil), 401}, {"HS256 with the modulus", signedToken(jwt.SigningMethodHS256, m.rsa.N.Bytes(), nil), 401},
+		{"HS256 with the PEM", signedToken(jwt.SigningMethodHS256, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil), 401},
+		{"an algorithm that is not allowed", signedToken(jwt.SigningMethodRS512, m.rsa, nil), 401}, {"an algorithm of another kind of key", signedToken(jwt.SigningMethodES256, m.ec, fields{"kid": "r"}), 401},
+		{"a key that is for another algorithm", webToken(fields{"kid": "ps"}, nil), 401}, {"RS256 named, EdDSA signed", signedToken(jwt.SigningMethodEdDSA, m.ed, fields{"kid": "o", "alg": "RS256"}), 401},
+		{"ES256 of zeroes", base64URL([]byte(`{"alg":"ES256","kid":"e"}`)) + "." + parts[1] + "." + base64URL(make([]byte, 64)), 401}, {"RSA below 2048 bits", signedToken(jwt.SigningMethodRS256, m.small, fields{"kid": "small"}), 401},
 
-		{"an unknown kid", good(fields{"kid": "x"}, nil), 401}, {"a path for a kid", good(fields{"kid": "../../dev/null"}, nil), 401}, {"SQL for a kid", good(fields{"kid": "x' OR '1'='1"}, nil), 401},
-		{"an address for a kid", good(fields{"kid": evil}, nil), 401}, {"1 KiB of kid", good(fields{"kid": strings.Repeat("k", 1024)}, nil), 401}, {"no kid among many", good(fields{"kid": nil}, nil), 401},
-		{"the right kid, the wrong key", signed(jwt.SigningMethodRS256, m.rogue, nil), 401}, {"a jwk of its own", signed(jwt.SigningMethodRS256, m.rogue, fields{"jwk": rsaJWK("r", m.rogue)}), 401},
-		{"a jku of its own", signed(jwt.SigningMethodRS256, m.rogue, fields{"jku": evil, "x5u": evil, "x5c": []string{"MIIB"}}), 401}, {"a jku that nobody asks", good(fields{"jku": evil, "x5u": evil}, nil), 200},
-		{"crit", good(fields{"crit": []string{"exp"}}, nil), 401}, {"b64 false", good(fields{"b64": false}, nil), 401},
-		{"a logout token", good(fields{"typ": "logout+jwt"}, nil), 401},
+		{"an unknown kid", webToken(fields{"kid": "x"}, nil), 401}, {"a path for a kid", webToken(fields{"kid": "../../dev/null"}, nil), 401}, {"SQL for a kid", webToken(fields{"kid": "x' OR '1'='1"}, nil), 401},
+		{"an address for a kid", webToken(fields{"kid": evil}, nil), 401}, {"1 KiB of kid", webToken(fields{"kid": strings.Repeat("k", 1024)}, nil), 401}, {"no kid among many", webToken(fields{"kid": nil}, nil), 401},
+		{"the right kid, the wrong key", signedToken(jwt.SigningMethodRS256, m.rogue, nil), 401}, {"a jwk of its own", signedToken(jwt.SigningMethodRS256, m.rogue, fields{"jwk": rsaJWK("r", m.rogue)}), 401},
+		{"a jku of its own", signedToken(jwt.SigningMethodRS256, m.rogue, fields{"jku": evil, "x5u": evil, "x5c": []string{"MIIB"}}), 401}, {"a jku that nobody asks", webToken(fields{"jku": evil, "x5u": evil}, nil), 200},
+		{"crit", webToken(fields{"crit": []string{"exp"}}, nil), 401}, {"b64 false", webToken(fields{"b64": false}, nil), 401},
+		{"a logout token", webToken(fields{"typ": "logout+jwt"}, nil), 401},
 
-		{"another issuer", good(nil, fields{"iss": "https://evil.example"}), 401}, {"an issuer with a slash", good(nil, fields{"iss": "https://iam.example/"}), 401},
-		{"another tenant", good(nil, fields{"iss": "https://iam.example/b"}), 401}, {"no issuer", good(nil, fields{"iss": nil}), 401},
-		{"another audience", good(nil, fields{"aud": "other"}), 401}, {"no audience", good(nil, fields{"aud": nil}), 401}, {"no audience in a list", good(nil, fields{"aud": []string{}}), 401},
-		{"a longer audience", good(nil, fields{"aud": "answerd2"}), 401}, {"another client", good(nil, fields{"azp": "evil"}), 401},
+		{"another issuer", webToken(nil, fields{"iss": "https://evil.example"}), 401}, {"an issuer with a slash", webToken(nil, fields{"iss": "https://iam.example/"}), 401},
+		{"another tenant", webToken(nil, fields{"iss": "https://iam.example/b"}), 401}, {"no issuer", webToken(nil, fields{"iss": nil}), 401},
+		{"another audience", webToken(nil, fields{"aud": "other"}), 401}, {"no audience", webToken(nil, fields{"aud": nil}), 401}, {"no audience in a list", webToken(nil, fields{"aud": []string{}}), 401},
+		{"a longer audience", webToken(nil, fields{"aud": "answerd2"}), 401}, {"another client", webToken(nil, fields{"azp": "evil"}), 401},
 
-		{"no exp", good(nil, fields{"exp": nil}), 401}, {"expired for more than a minute", good(nil, fields{"exp": now - 61}), 401}, {"exp a string", good(nil, fields{"exp": "9999999999"}), 401},
-		{"exp 1e300", good(nil, fields{"exp": 1e300}), 401}, {"exp negative", good(nil, fields{"exp": -1}), 401}, {"exp NaN", m.raw(jwt.SigningMethodRS256, m.rsa, `{"alg":"RS256","kid":"r"}`, `{"exp":NaN}`), 401},
-		{"nbf beyond a minute", good(nil, fields{"nbf": now + 120}), 401}, {"iat beyond a minute", good(nil, fields{"iat": now + 120}), 401}, {"a life beyond the longest", good(nil, fields{"exp": now + 3700}), 401},
-		{"expired within a minute", good(nil, fields{"exp": now - 30}), 200}, {"nbf within a minute", good(nil, fields{"nbf": now + 30}), 200},
+		{"no exp", webToken(nil, fields{"exp": nil}), 401}, {"expired for more than a minute", webToken(nil, fields{"exp": now - 61}), 401}, {"exp a string", webToken(nil, fields{"exp": "9999999999"}), 401},
+		{"exp 1e300", webToken(nil, fields{"exp": 1e300}), 401}, {"exp negative", webToken(nil, fields{"exp": -1}), 401}, {"exp NaN", m.signRaw(jwt.SigningMethodRS256, m.rsa, `{"alg":"RS256","kid":"r"}`, `{"exp":NaN}`), 401},
+		{"nbf beyond a minute", webToken(nil, fields{"nbf": now + 120}), 401}, {"iat beyond a minute", webToken(nil, fields{"iat": now + 120}), 401}, {"a life beyond the longest", webToken(nil, fields{"exp": now + 3700}), 401},
+		{"expired within a minute", webToken(nil, fields{"exp": now - 30}), 200}, {"nbf within a minute", webToken(nil, fields{"nbf": now + 30}), 200},
 
-		{"neither sub nor client_id", good(nil, fields{"sub": nil}), 401}, {"sub an object", good(nil, fields{"sub": fields{}}), 401}, {"client_id for sub", good(nil, fields{"sub": nil, "client_id": "web"}), 200},
-		{"no scope", good(nil, fields{"scope": nil}), 403}, {"a longer scope", good(nil, fields{"scope": "asking"}), 403}, {"no scope, and expired", good(nil, fields{"scope": nil, "exp": now - 90}), 401},
+		{"neither sub nor client_id", webToken(nil, fields{"sub": nil}), 401}, {"sub an object", webToken(nil, fields{"sub": fields{}}), 401}, {"client_id for sub", webToken(nil, fields{"sub": nil, "client_id": "web"}), 200},
+		{"no scope", webToken(nil, fields{"scope": nil}), 403}, {"a longer scope", webToken(nil, fields{"scope": "asking"}), 403}, {"no scope, and expired", webToken(nil, fields{"scope": nil, "exp": now - 90}), 401},
 
 		// CVE-2026-35030: the same beginning and end as a good one.
-		{"other claims under a good signature", parts[0] + "." + b64([]byte(text(fields{"sub": "root", "exp": now + 300}))) + "." + parts[2], 401},
+		{"other claims under a good signature", parts[0] + "." + base64URL([]byte(jsonText(fields{"sub": "root", "exp": now + 300}))) + "." + parts[2], 401},
 	}
 	begin := time.Now()
 	said := make(map[int]string)
@@ -188,7 +188,7 @@ func TestAuthenticationMatrix(t *testing.T) {
 	}
 }
 
-func merge(base, change fields) fields {
+func mergeFields(base, change fields) fields {
 	maps.Copy(base, change)
 	return base
 }
@@ -198,12 +198,12 @@ func merge(base, change fields) fields {
 func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) })
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = m.newVerifier(t, nil) })
 	web := httptest.NewUnstartedServer(s.handler)
 	web.Config.MaxHeaderBytes = api.MaxHeaderBytes
 	web.Start()
 	defer web.Close()
-	bearer := "Authorization: Bearer " + m.good(nil, nil) + "\r\n"
+	bearer := "Authorization: Bearer " + m.validToken(nil, nil) + "\r\n"
 	for name, c := range map[string]struct {
 		headers string
 		want    int
@@ -239,11 +239,11 @@ func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
 	m := newMint(t)
 	down := httptest.NewServer(http.NotFoundHandler())
 	down.Close()
-	s := serve(t, adds(), nil, func(o *api.Options) {
-		o.Verifier = m.verifier(t, func(c *auth.VerifierConfig) { c.JWKSURL = down.URL })
+	s := newService(t, addingModel(), nil, func(o *api.Options) {
+		o.Verifier = m.newVerifier(t, func(c *auth.VerifierConfig) { c.JWKSURL = down.URL })
 	})
-	resp := s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+m.good(nil, nil))
-	refused(t, resp, 503, "overloaded")
+	resp := s.do(t, "GET", "/tools", "", "Authorization", "Bearer "+m.validToken(nil, nil))
+	wantProblem(t, resp, 503, "overloaded")
 	if resp.Header.Get("Retry-After") == "" || resp.Header.Get("WWW-Authenticate") != "" {
 		t.Errorf(`header %v, want Get("Retry-After") non-empty, Get("WWW-Authenticate") empty`, resp.Header)
 	}
@@ -257,11 +257,11 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, adds(), func(o *agent.Options) { o.Rules = auth.NewRules(parsed) }, func(o *api.Options) {
-		o.Verifier = m.verifier(t, nil)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Rules = auth.NewRules(parsed) }, func(o *api.Options) {
+		o.Verifier = m.newVerifier(t, nil)
 		o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	})
-	ada, eve := "Bearer "+m.good(nil, nil), "Bearer "+m.good(nil, fields{"sub": "eve"})
+	ada, eve := "Bearer "+m.validToken(nil, nil), "Bearer "+m.validToken(nil, fields{"sub": "eve"})
 	for _, c := range []struct {
 		name, method, path, body string
 		header                   []string
@@ -286,27 +286,27 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 			t.Errorf("%s: %d, want %d %v", c.name, resp.StatusCode, c.want, resp.Header)
 		}
 	}
-	list := func(who string) string {
+	listTools := func(who string) string {
 		var names []string
-		for _, tool := range decode[struct{ Tools []struct{ Name string } }](t, s.do(t, "GET", "/tools", "", "Authorization", who), 200).Tools {
+		for _, tool := range decodeResponse[struct{ Tools []struct{ Name string } }](t, s.do(t, "GET", "/tools", "", "Authorization", who), 200).Tools {
 			names = append(names, tool.Name)
 		}
-		for _, server := range decode[struct{ Servers []struct{ Name string } }](t, s.do(t, "GET", "/servers", "", "Authorization", who), 200).Servers {
+		for _, server := range decodeResponse[struct{ Servers []struct{ Name string } }](t, s.do(t, "GET", "/servers", "", "Authorization", who), 200).Servers {
 			names = append(names, server.Name)
 		}
-		for _, model := range decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", "", "Authorization", who), 200).Data {
+		for _, model := range decodeResponse[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", "", "Authorization", who), 200).Data {
 			names = append(names, model.ID)
 		}
 		return strings.Join(names, " ")
 	}
-	if got := list(ada); !strings.HasPrefix(got, "add default scripted") {
+	if got := listTools(ada); !strings.HasPrefix(got, "add default scripted") {
 		t.Errorf(`the caller of the rule sees %s, want it to start with "add default scripted"`, got)
 	}
-	if got := list(eve); got != "" {
+	if got := listTools(eve); got != "" {
 		t.Errorf("the stranger sees %s, want empty", got)
 	}
 	// What the caller brought goes to nobody.
-	decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
+	decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	for _, r := range s.Model.Requests() {
 		if sent := fmt.Sprint(r.Header, string(r.Body)); strings.Contains(sent, strings.TrimPrefix(ada, "Bearer ")) {
 			t.Errorf("the model's endpoint got the caller's token: sent %q, want no %q", sent, strings.TrimPrefix(ada, "Bearer "))
@@ -314,9 +314,9 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 	}
 }
 
-// exchanging is an MCP server that is used on behalf of its callers, and the IAM that
+// exchangeFixture is an MCP server that is used on behalf of its callers, and the IAM that
 // exchanges their tokens.
-type exchanging struct {
+type exchangeFixture struct {
 	tools *mcp.Client
 
 	mu       sync.Mutex // protects what follows
@@ -325,8 +325,8 @@ type exchanging struct {
 	received string     // whatever the MCP server got
 }
 
-func newExchanging(t *testing.T) *exchanging {
-	e := &exchanging{}
+func newExchangeFixture(t *testing.T) *exchangeFixture {
+	e := &exchangeFixture{}
 	iam := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -370,14 +370,14 @@ func newExchanging(t *testing.T) *exchanging {
 func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	e := newExchanging(t)
-	s := serve(t, adds(), func(o *agent.Options) { o.Tools = e.tools }, func(o *api.Options) { o.Verifier = v })
+	v := iam.newVerifier(t, nil)
+	e := newExchangeFixture(t)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Tools = e.tools }, func(o *api.Options) { o.Verifier = v })
 	var brought []string
 	for n, name := range []string{"ada", "bob"} {
-		bearer := iam.bearer(name)
+		bearer := iam.bearerToken(name)
 		brought = append(brought, strings.TrimPrefix(bearer, "Bearer "))
-		a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", bearer), 200)
+		a := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Authorization", bearer), 200)
 		said := s.do(t, "GET", "/runs/"+a.RunID+"/events", "", "Authorization", bearer)
 		events, err := io.ReadAll(said.Body)
 		if err != nil || !strings.Contains(string(events), "tool_result") || strings.Contains(string(events), brought[n]) {
@@ -385,8 +385,8 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 		}
 	}
 	// A call without a model is made on behalf of its caller, too.
-	eve := iam.bearer("eve")
-	decode[map[string]any](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, "Authorization", eve), 200)
+	eve := iam.bearerToken("eve")
+	decodeResponse[map[string]any](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`, "Authorization", eve), 200)
 	brought = append(brought, strings.TrimPrefix(eve, "Bearer "))
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -407,16 +407,16 @@ func TestToolCallsUseTheCallersDelegatedToken(t *testing.T) {
 // and its state says why.
 func TestDelegationNeedsAToken(t *testing.T) {
 	t.Parallel()
-	e := newExchanging(t)
-	s := serve(t, adds(), func(o *agent.Options) { o.Tools = e.tools }, nil)
-	decode[answer](t, s.do(t, "POST", "/answer", question), 200)
-	status := decode[struct {
+	e := newExchangeFixture(t)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Tools = e.tools }, nil)
+	decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200)
+	status := decodeResponse[struct {
 		Servers []mcp.ServerStatus `json:"servers"`
 	}](t, s.do(t, "GET", "/servers", ""), 200)
 	if st := status.Servers[0]; st.State != mcp.Connecting || !strings.Contains(st.Reason, "first caller") {
 		t.Errorf(`server status %+v, want State Connecting, Reason containing "first caller"`, st)
 	}
-	p := refused(t, s.do(t, "POST", "/servers/crm/refresh", ""), 502, "unavailable")
+	p := wantProblem(t, s.do(t, "POST", "/servers/crm/refresh", ""), 502, "unavailable")
 	if !strings.Contains(p.Detail, "first caller") {
 		t.Errorf(`problem %+v, want Detail containing "first caller"`, p)
 	}

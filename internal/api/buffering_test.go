@@ -19,11 +19,11 @@ func TestStreamsAskProxiesNotToBuffer(t *testing.T) {
 		"responses":        {"/v1/responses", `{"model":"scripted","stream":true,"input":"?"}`, nil},
 		"AI SDK":           {"/api/chat", `{"id":"c1","trigger":"submit-message","messages":[{"id":"m1","role":"user","parts":[{"type":"text","text":"?"}]}]}`, nil},
 		"AG-UI":            {"/agui", `{"threadId":"t1","runId":"r1","state":{},"messages":[{"id":"m1","role":"user","content":"?"}],"tools":[],"context":[],"forwardedProps":{}}`, []string{"Accept", "text/event-stream"}},
-		"MCP": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + callOf(`{"question":"?"}`, "") + `}`, []string{
+		"MCP": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + callParams(`{"question":"?"}`, "") + `}`, []string{
 			"Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, llmtest.Turns(llmtest.Says("Hello.")), nil, nil)
+			s := newService(t, llmtest.Turns(llmtest.Says("Hello.")), nil, nil)
 			resp := s.do(t, "POST", c.path, c.body, c.header...)
 			if got := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || got != "text/event-stream" {
 				t.Fatalf("got %s, Content-Type %q, want a stream", resp.Status, got)

@@ -41,16 +41,16 @@ type openAIError struct {
 	}
 }
 
-func ask(content string, more ...string) string {
+func chatCompletionBody(content string, more ...string) string {
 	return `{"model":"scripted","messages":[{"role":"user","content":"` + content + `"}]` + strings.Join(more, "") + `}`
 }
 
 // S2.11: the same format with and without streaming.
 func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	resp := s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?"), "Accept", "text/event-stream")
-	c := decode[completion](t, resp, 200)
+	s := newService(t, addingModel(), nil, nil)
+	resp := s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("What is 1 + 2?"), "Accept", "text/event-stream")
+	c := decodeResponse[completion](t, resp, 200)
 	m := c.Choices[0].Message
 	if *m.Content != "It is 3." || c.Choices[0].FinishReason != "stop" || c.Usage.TotalTokens != 30 || len(m.ToolCalls) > 0 {
 		t.Errorf(`completion %+v, m.Content %q, %d ToolCalls, want m.Content "It is 3.", c.Choices[0].FinishReason stop, c.Usage.TotalTokens 30, ToolCalls 0`, c, *m.Content, len(m.ToolCalls))
@@ -66,9 +66,9 @@ func TestChatCompletionIsTheRunsAnswer(t *testing.T) {
 
 func TestChatChunksSatisfyStrictClients(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	resp := s.do(t, "POST", "/v1/chat/completions", ask("What is 1 + 2?", `,"stream":true,"stream_options":{"include_usage":true}`), "Accept", "application/json")
-	all := frames(t, resp, "")
+	s := newService(t, addingModel(), nil, nil)
+	resp := s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("What is 1 + 2?", `,"stream":true,"stream_options":{"include_usage":true}`), "Accept", "application/json")
+	all := readFrames(t, resp, "")
 	var text, reasons []string
 	for i, f := range all[:len(all)-1] {
 		var chunk map[string]json.RawMessage
@@ -108,9 +108,9 @@ func TestChatChunksSatisfyStrictClients(t *testing.T) {
 // The tools of the caller, there and back.
 func TestChatClientToolCallAndResult(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`}), llmtest.Says("Blue.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`}), llmtest.Says("Blue.")), nil, nil)
 	tools := `,"tools":[{"type":"function","function":{"name":"colour","parameters":{"type":"object"}}}]`
-	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("The sky?", tools)), 200)
+	c := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("The sky?", tools)), 200)
 	calls := c.Choices[0].Message.ToolCalls
 	if c.Choices[0].FinishReason != "tool_calls" || len(calls) != 1 || calls[0].ID != "c1" || calls[0].Function.Arguments != `{"of":"sky"}` || c.Choices[0].Message.Content != nil {
 		t.Fatalf(`completion %+v, %d calls, want c.Choices[0].FinishReason tool_calls, calls 1, [0].ID c1, [0].Function.Arguments {"of":"sky"}, c.Choices[0].Message.Content nil`, c, len(calls))
@@ -118,7 +118,7 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 	body := `{"messages":[{"role":"user","content":"The sky?"},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"colour","arguments":"{\"of\":\"sky\"}"}}]},
 		{"role":"tool","tool_call_id":"c1","content":"blue"}]` + tools + `}`
-	c = decode[completion](t, s.do(t, "POST", "/v1/chat/completions", body), 200)
+	c = decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", body), 200)
 	if *c.Choices[0].Message.Content != "Blue." {
 		t.Errorf("completion %+v, want Choices[0].Message.Content Blue.", c)
 	}
@@ -134,7 +134,7 @@ func TestChatClientToolCallAndResult(t *testing.T) {
 
 func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} },
+	s := newService(t, addingModel(), func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} },
 		func(o *api.Options) { o.MaxBody = 2000 })
 	for _, c := range []struct {
 		body, header, value string
@@ -142,23 +142,23 @@ func TestOpenAIFormatsReportErrorsInOpenAIsShape(t *testing.T) {
 		code, param         string
 	}{
 		{body: `{`, status: 400, code: "invalid_request"},
-		{body: ask("x", `,"n":2`), status: 400, code: "invalid_request", param: "n"},
-		{body: ask("x", `,"temperature":"hot"`), status: 400, code: "invalid_request", param: "temperature"},
-		{body: ask("x", `,"answerd":{"max_turns":0}`), status: 400, code: "invalid_request", param: "answerd.max_turns"},
-		{body: ask("x", `,"answerd":{"nope":0}`), status: 400, code: "invalid_request", param: "answerd.nope"},
-		{body: ask("x", `,"answerd":{"servers":["none"]}`), status: 400, code: "invalid_request", param: "answerd.servers.0"},
-		{body: ask("x", `,"tool_choice":{"type":"function","function":{"name":"nosuch"}}`), status: 400, code: "invalid_request", param: "tool_choice"},
-		{body: strings.Replace(ask("x"), "scripted", "other", 1), status: 404, code: "model_not_found", param: "model"},
-		{body: ask(strings.Repeat("x", 2000)), status: 413, code: "too_large"},
-		{body: ask("x"), header: "Content-Type", value: "text/plain", status: 415, code: "unsupported_media"},
-		{body: ask("x"), header: "Origin", value: "https://elsewhere.example", status: 403, code: "forbidden"},
+		{body: chatCompletionBody("x", `,"n":2`), status: 400, code: "invalid_request", param: "n"},
+		{body: chatCompletionBody("x", `,"temperature":"hot"`), status: 400, code: "invalid_request", param: "temperature"},
+		{body: chatCompletionBody("x", `,"answerd":{"max_turns":0}`), status: 400, code: "invalid_request", param: "answerd.max_turns"},
+		{body: chatCompletionBody("x", `,"answerd":{"nope":0}`), status: 400, code: "invalid_request", param: "answerd.nope"},
+		{body: chatCompletionBody("x", `,"answerd":{"servers":["none"]}`), status: 400, code: "invalid_request", param: "answerd.servers.0"},
+		{body: chatCompletionBody("x", `,"tool_choice":{"type":"function","function":{"name":"nosuch"}}`), status: 400, code: "invalid_request", param: "tool_choice"},
+		{body: strings.Replace(chatCompletionBody("x"), "scripted", "other", 1), status: 404, code: "model_not_found", param: "model"},
+		{body: chatCompletionBody(strings.Repeat("x", 2000)), status: 413, code: "too_large"},
+		{body: chatCompletionBody("x"), header: "Content-Type", value: "text/plain", status: 415, code: "unsupported_media"},
+		{body: chatCompletionBody("x"), header: "Origin", value: "https://elsewhere.example", status: 403, code: "forbidden"},
 	} {
 		header := []string{}
 		if c.header != "" {
 			header = []string{c.header, c.value}
 		}
 		resp := s.do(t, "POST", "/v1/chat/completions", c.body, header...)
-		e := decode[openAIError](t, resp, c.status)
+		e := decodeResponse[openAIError](t, resp, c.status)
 		param := ""
 		if e.Error.Param != nil {
 			param = *e.Error.Param
@@ -181,13 +181,13 @@ func TestChatForbidsRetriesAfterToolCalls(t *testing.T) {
 		if acted {
 			answers = []llmtest.Answer{llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), bad}
 		}
-		s := serve(t, llmtest.Turns(answers...), nil, nil)
-		resp := s.do(t, "POST", "/v1/chat/completions", ask("x"))
-		e := decode[openAIError](t, resp, 502)
+		s := newService(t, llmtest.Turns(answers...), nil, nil)
+		resp := s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x"))
+		e := decodeResponse[openAIError](t, resp, 502)
 		if retry := resp.Header.Get("X-Should-Retry"); (retry == "false") != acted || e.Error.Code != "model_error" {
 			t.Errorf("acted %t: %+v, x-should-retry %q, want model_error, and false where it acted", acted, e, retry)
 		}
-		stream := s.do(t, "POST", "/v1/chat/completions", ask("x", `,"stream":true`))
+		stream := s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x", `,"stream":true`))
 		b, err := io.ReadAll(stream.Body)
 		if err != nil || !strings.Contains(string(b), `data: {"error":{"message":"`) || strings.Contains(string(b), "[DONE]") {
 			t.Errorf(`stream: %s, %v, want b containing data: {"error":{"message":", b without [DONE], no error`, b, err)
@@ -205,28 +205,28 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 		code   string
 		retry  string
 	}{
-		"the endpoint does not know the model": {llmtest.Fails(404, "The model `m` does not exist"), ask("x"), 404, "model_not_found", "false"},
-		"the endpoint has no such path":        {llmtest.Fails(404, "Not Found"), ask("x"), 502, "model_error", "false"},
-		"credentials":                          {llmtest.Fails(401, "no"), ask("x"), 502, "model_error", "false"},
-		"the endpoint fails":                   {llmtest.Fails(503, "no"), ask("x"), 502, "model_error", ""},
+		"the endpoint does not know the model": {llmtest.Fails(404, "The model `m` does not exist"), chatCompletionBody("x"), 404, "model_not_found", "false"},
+		"the endpoint has no such path":        {llmtest.Fails(404, "Not Found"), chatCompletionBody("x"), 502, "model_error", "false"},
+		"credentials":                          {llmtest.Fails(401, "no"), chatCompletionBody("x"), 502, "model_error", "false"},
+		"the endpoint fails":                   {llmtest.Fails(503, "no"), chatCompletionBody("x"), 502, "model_error", ""},
 		"a bad body":                           {llmtest.Says("x"), `{"messages":1}`, 400, "invalid_request", "false"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, func(llmtest.Request) llmtest.Answer { return c.fails }, nil, nil)
+			s := newService(t, func(llmtest.Request) llmtest.Answer { return c.fails }, nil, nil)
 			resp := s.do(t, "POST", "/v1/chat/completions", c.body)
-			e := decode[openAIError](t, resp, c.status)
+			e := decodeResponse[openAIError](t, resp, c.status)
 			if e.Error.Code != c.code || resp.Header.Get("X-Should-Retry") != c.retry {
 				t.Errorf("code %s, x-should-retry %q; want %s, %q", e.Error.Code, resp.Header.Get("X-Should-Retry"), c.code, c.retry)
 			}
 		})
 	}
-	s := serve(t, func(llmtest.Request) llmtest.Answer { return llmtest.Fails(404, "model 'm' not found") }, nil, nil)
-	resp := s.do(t, "POST", "/v1/responses", respond("x"))
-	if e := decode[openAIError](t, resp, 404); e.Error.Code != "model_not_found" || resp.Header.Get("X-Should-Retry") != "false" {
+	s := newService(t, func(llmtest.Request) llmtest.Answer { return llmtest.Fails(404, "model 'm' not found") }, nil, nil)
+	resp := s.do(t, "POST", "/v1/responses", responsesBody("x"))
+	if e := decodeResponse[openAIError](t, resp, 404); e.Error.Code != "model_not_found" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("responses: %+v, x-should-retry %q, want e.Error.Code model_not_found, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
-	refused(t, s.do(t, "POST", "/answer", question), 502, "model_error")
-	for _, c := range []struct{ path, body string }{{"/v1/chat/completions", ask("x", `,"stream":true`)}, {"/v1/responses", respond("x", `,"stream":true`)}} {
+	wantProblem(t, s.do(t, "POST", "/answer", question), 502, "model_error")
+	for _, c := range []struct{ path, body string }{{"/v1/chat/completions", chatCompletionBody("x", `,"stream":true`)}, {"/v1/responses", responsesBody("x", `,"stream":true`)}} {
 		b, err := io.ReadAll(s.do(t, "POST", c.path, c.body).Body)
 		if err != nil || !strings.Contains(string(b), `"code":"model_not_found"`) {
 			t.Errorf(`stream of %s: %s, %v, want b containing "code":"model_not_found", no error`, c.path, b, err)
@@ -236,18 +236,18 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 
 func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	first := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
-	again := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x"), "Idempotency-Key", "k"), 200)
+	s := newService(t, addingModel(), nil, nil)
+	first := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x"), "Idempotency-Key", "k"), 200)
+	again := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x"), "Idempotency-Key", "k"), 200)
 	if first.ID != again.ID {
 		t.Errorf("%s and %s, want %s", first.ID, again.ID, again.ID)
 	}
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "r"), 200)
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "r"), 200)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x"), "Idempotency-Key", "r"), 200)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x"), "Idempotency-Key", "r"), 200)
 	if one.ID != two.ID {
 		t.Errorf("%s and %s, want %s", one.ID, two.ID, two.ID)
 	}
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/chat/completions", ask("y"), "Idempotency-Key", "k"), 422)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("y"), "Idempotency-Key", "k"), 422)
 	if e.Error.Code != "unprocessable" {
 		t.Errorf("open AI Error %+v, want Error.Code unprocessable", e)
 	}
@@ -256,12 +256,12 @@ func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
 // Titles and follow-ups, which chat UIs ask for by themselves, call no tools.
 func TestModelsHaveAVariantWithoutTools(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Says("A title")), nil, nil)
-	list := decode[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
+	s := newService(t, llmtest.Turns(llmtest.Says("A title")), nil, nil)
+	list := decodeResponse[struct{ Data []struct{ ID string } }](t, s.do(t, "GET", "/v1/models", ""), 200)
 	if len(list.Data) != 2 || list.Data[0].ID != "scripted" || list.Data[1].ID != "scripted:no-tools" {
 		t.Fatalf("list %+v, want 2 Data, Data[0].ID scripted, Data[1].ID scripted:no-tools", list)
 	}
-	decode[completion](t, s.do(t, "POST", "/v1/chat/completions", strings.Replace(ask("x"), "scripted", "scripted:no-tools", 1)), 200)
+	decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", strings.Replace(chatCompletionBody("x"), "scripted", "scripted:no-tools", 1)), 200)
 	if r := s.Model.Requests()[0]; r.Model != "scripted" || len(r.Tools) > 0 {
 		t.Errorf("%s with %d tools, want Model scripted, Tools 0", r.Model, len(r.Tools))
 	}
@@ -269,7 +269,7 @@ func TestModelsHaveAVariantWithoutTools(t *testing.T) {
 
 func TestCORSAllowsTheHeadersOfOpenAIsClient(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{"https://ui.example"} })
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.CORSOrigins = []string{"https://ui.example"} })
 	resp := s.do(t, "OPTIONS", "/v1/chat/completions", "", "Origin", "https://ui.example",
 		"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-stainless-os,x-evil,authorization")
 	if got := resp.Header.Get("Access-Control-Allow-Headers"); !strings.Contains(got, "x-stainless-os") || strings.Contains(got, "x-evil") {
@@ -299,12 +299,12 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 		{"LobeChat, a question", `{"model":"scripted","stream":true,"stream_options":{"include_usage":true},"temperature":1,"top_p":1,"presence_penalty":0,"frequency_penalty":0,"user":"u","messages":[{"role":"user","content":"And?"}]}`, nil, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), nil, nil)
+			s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), nil, nil)
 			if !c.tools {
-				s = serve(t, llmtest.Turns(llmtest.Says("It is 3.")), nil, nil)
+				s = newService(t, llmtest.Turns(llmtest.Says("It is 3.")), nil, nil)
 			}
 			header := append([]string{"Authorization", "Bearer none", "Accept", "*/*"}, c.header...)
-			said := read(t, s.doContext(bounded(t), t, "POST", "/v1/chat/completions", c.body, header...))
+			said := readBody(t, s.doContext(boundedContext(t), t, "POST", "/v1/chat/completions", c.body, header...))
 			if !strings.Contains(said, "3.") || strings.Contains(said, `"tool_calls":[`) {
 				t.Errorf(`said %q, want said containing 3., said without "tool_calls":[`, said)
 			}
@@ -318,7 +318,7 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 				}
 			}
 			if !strings.Contains(c.body, `"stream":true`) {
-				decodeText[completion](t, said)
+				decodeJSON[completion](t, said)
 				return
 			}
 			// LobeChat loses the content of a delta that has both.
@@ -330,11 +330,11 @@ func TestChatAnswersWhatChatUIsSend(t *testing.T) {
 		})
 	}
 	// Each verifies a connection, and fetches the models, by this.
-	s := serve(t, adds(), nil, nil)
-	read(t, s.do(t, "GET", "/v1/models", "", "Authorization", "Bearer none", "Accept", "application/json"))
+	s := newService(t, addingModel(), nil, nil)
+	readBody(t, s.do(t, "GET", "/v1/models", "", "Authorization", "Bearer none", "Accept", "application/json"))
 }
 
-func decodeText[T any](t *testing.T, text string) (v T) {
+func decodeJSON[T any](t *testing.T, text string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		t.Errorf("%s: %v", text, err)

@@ -10,8 +10,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// cutCall is an answer that breaks off while the model writes a call of the caller's own tool.
-func cutCall(w http.ResponseWriter, _ *http.Request) {
+// answerCutInCall is an answer that breaks off while the model writes a call of the caller's own tool.
+func answerCutInCall(w http.ResponseWriter, _ *http.Request) {
 	llmtest.Stream(w, "", map[string]any{"tool_calls": []any{map[string]any{
 		"index": 0, "id": "c1", "type": "function", "function": map[string]any{"name": "colour", "arguments": `{"of":`},
 	}}})
@@ -21,7 +21,7 @@ func cutCall(w http.ResponseWriter, _ *http.Request) {
 // not look like a call of a server's tool: no format then knows it.
 func TestStreamEndsWithinACallOfTheCallersTool(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(cutCall, cutCall, cutCall, cutCall), nil, nil)
+	s := newService(t, llmtest.Turns(answerCutInCall, answerCutInCall, answerCutInCall, answerCutInCall), nil, nil)
 	question := `{"role":"user","content":"The sky?"}`
 	for _, c := range []struct{ path, body, end, never string }{
 		{"/v1/responses", `{"input":"The sky?","stream":true,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"}}]}`, `"type":"response.failed"`, "mcp_call"},
@@ -29,7 +29,7 @@ func TestStreamEndsWithinACallOfTheCallersTool(t *testing.T) {
 		{"/api/chat", `{"id":"c","messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"The sky?"}]}],"tools":[{"name":"colour"}]}`, `"type":"error"`, "tool-output-error"},
 		{"/agui", `{"threadId":"t","runId":"r","messages":[` + question + `],"tools":[{"name":"colour","description":"","parameters":{}}]}`, "RUN_ERROR", "TOOL_CALL_RESULT"},
 	} {
-		all := frames(t, s.do(t, "POST", c.path, c.body), "")
+		all := readFrames(t, s.do(t, "POST", c.path, c.body), "")
 		var stream []string
 		for _, f := range all {
 			stream = append(stream, string(f.Data))
@@ -44,9 +44,9 @@ func TestStreamEndsWithinACallOfTheCallersTool(t *testing.T) {
 // Some endpoints send no arguments for a tool without parameters. Clients parse what they got as JSON.
 func TestChatStreamHasTheArgumentsOfACallWithoutAny(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour"})), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour"})), nil, nil)
 	var got string
-	for _, f := range frames(t, s.do(t, "POST", "/v1/chat/completions", ask("The sky?", `,"stream":true,"tools":[{"type":"function","function":{"name":"colour"}}]`)), "") {
+	for _, f := range readFrames(t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("The sky?", `,"stream":true,"tools":[{"type":"function","function":{"name":"colour"}}]`)), "") {
 		var chunk struct {
 			Choices []struct {
 				Delta struct {
@@ -69,19 +69,19 @@ func TestChatStreamHasTheArgumentsOfACallWithoutAny(t *testing.T) {
 // A question that requires a call of a tool, and leaves none to call, would be answered without one.
 func TestRequiredCallNeedsATool(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
 	for _, none := range []string{`"tools":[]`, `"servers":[]`, `"tools":["nosuch_*"]`} {
-		p := decode[problem](t, s.do(t, "POST", "/answer", `{"question":"x","tool_choice":"required",`+none+`}`), 400)
+		p := decodeResponse[problem](t, s.do(t, "POST", "/answer", `{"question":"x","tool_choice":"required",`+none+`}`), 400)
 		if len(p.Errors) != 1 || p.Errors[0].Pointer != "/tool_choice" {
 			t.Errorf("%s: got the errors %+v, want one at /tool_choice", none, p.Errors)
 		}
-		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", `{"input":"x","tool_choice":"required","answerd":{`+none+`}}`), 400)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", `{"input":"x","tool_choice":"required","answerd":{`+none+`}}`), 400)
 		if e.Error.Param == nil || *e.Error.Param != "tool_choice" {
 			t.Errorf("%s: got the error %+v, want one about tool_choice", none, e)
 		}
 	}
 	tool := `"tools":[{"type":"function","function":{"name":"colour"}}]`
-	decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x", `,"tool_choice":"required","answerd":{"tools":[]},`+tool)), 200)
+	decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x", `,"tool_choice":"required","answerd":{"tools":[]},`+tool)), 200)
 }
 
 // Some gateways put a signature into the id of a call (internal/llm/openai/calls.go). Clients send it back with the
@@ -95,12 +95,12 @@ func TestLongIDsOfCallsComeBack(t *testing.T) {
 		{"/agui", agui, `,{"id":"2","role":"assistant","toolCalls":[{"id":"ID","type":"function","function":{"name":"colour","arguments":"{}"}}]},{"id":"3","role":"tool","toolCallId":"ID","content":"blue"}`},
 		{"/api/chat", page, `,{"id":"2","role":"assistant","parts":[{"type":"tool-colour","toolCallId":"ID","state":"output-available","input":{},"output":"blue"}]}`},
 	} {
-		s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: id, Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
-		if got := bodyOf(t, s.do(t, "POST", c.path, fmt.Sprintf(c.body, ""))); !strings.Contains(got, id) {
+		s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: id, Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
+		if got := readText(t, s.do(t, "POST", c.path, fmt.Sprintf(c.body, ""))); !strings.Contains(got, id) {
 			t.Fatalf("%s: got %s, want the call with its id", c.path, got)
 		}
 		resp := s.do(t, "POST", c.path, fmt.Sprintf(c.body, strings.ReplaceAll(c.result, "ID", id)))
-		if got := bodyOf(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "Blue.") {
+		if got := readText(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(got, "Blue.") {
 			t.Errorf("%s: got %s %.200s, want the answer to the result", c.path, resp.Status, got)
 		}
 	}

@@ -15,14 +15,14 @@ func TestProblemsOfDepartedCallersAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
 	defer close(open)
-	s := serve(t, holds(open), nil, func(o *api.Options) {
+	s := newService(t, waitingModel(open), nil, func(o *api.Options) {
 		o.PublicURL = "http://127.0.0.1/base"
 		o.TraceID = func(context.Context) string { return rand.Text() }
 	})
 	seen := map[string]bool{}
 	for _, path := range []string{"/base/answer", "/answer"} {
-		resp := s.wire(t, posted(path, question), true)
-		p := decode[struct {
+		resp := s.sendBytes(t, rawPost(path, question), true)
+		p := decodeResponse[struct {
 			Instance string
 			TraceID  string `json:"trace_id"`
 		}](t, resp, http.StatusRequestTimeout)

@@ -22,9 +22,9 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// wrong is one bad request: its bytes, and what is wrong with it. status 0 means any 4xx
+// badRequest is one invalid request: its bytes, and what is wrong with it. status 0 means any 4xx
 // with a problem; others come from net/http itself, as text.
-type wrong struct {
+type badRequest struct {
 	name, bytes string
 	status      int
 }
@@ -61,8 +61,8 @@ func allRoutes(t *testing.T, h *Handler) (out []routeRequest) {
 	return out
 }
 
-// request is e's, with other parts where they are given.
-func (e routeRequest) request(method, path, body string, header ...string) string {
+// rawRequest returns the bytes of the request, with method, path, body and headers in place of its own.
+func (e routeRequest) rawRequest(method, path, body string, header ...string) string {
 	if body == "" {
 		body = e.body
 	}
@@ -79,14 +79,14 @@ func (e routeRequest) request(method, path, body string, header ...string) strin
 	return strings.Join(lines, "\r\n") + "\r\n\r\n" + body
 }
 
-// wrongs are all that can be wrong with a request to e, whatever it is for.
-func (e routeRequest) wrongs(methods []string) (out []wrong) {
+// badRequests returns every kind of invalid request to e that does not depend on the route's purpose.
+func (e routeRequest) badRequests(methods []string) (out []badRequest) {
 	add := func(status int, name, bytes string) {
-		out = append(out, wrong{e.method + " " + e.path + ": " + name, bytes, status})
+		out = append(out, badRequest{e.method + " " + e.path + ": " + name, bytes, status})
 	}
 	for _, m := range []string{"PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND", "SING", "GETS", "get", "PRI", "POST"} {
 		if !slices.Contains(methods, m) {
-			add(0, "method "+m, e.request(m, e.path, ""))
+			add(0, "method "+m, e.rawRequest(m, e.path, ""))
 		}
 	}
 	if e.path != "/" {
@@ -96,56 +96,56 @@ func (e routeRequest) wrongs(methods []string) (out []wrong) {
 			e.path + "/", e.path + "//", "/" + e.path, "/." + e.path, "/healthz/.." + e.path, e.path + "/.", e.path + "/..", e.path + "%2f", e.path + "%00/x",
 			base + "%2e%2e%2f" + last, base + "%252e/" + last, "/%2e" + e.path, "/x%5c" + last, strings.ToUpper(base) + strings.ToUpper(last) + "/", e.path + "%0d%0aX:%20y/x", e.path + "/%ff", "/%c0%ae" + e.path,
 		} {
-			add(0, "path "+p, e.request(e.method, p, ""))
+			add(0, "path "+p, e.rawRequest(e.method, p, ""))
 		}
 	}
 	for _, p := range []string{"%zz", "/%", "/a b", "/\x01"} {
-		add(400, "target "+fmt.Sprintf("%q", p), e.request(e.method, p, ""))
+		add(400, "target "+fmt.Sprintf("%q", p), e.rawRequest(e.method, p, ""))
 	}
 	for _, name := range singleValueHeaders {
-		add(0, "two of "+name, e.request(e.method, e.path, "", name+": a", name+": b"))
+		add(0, "two of "+name, e.rawRequest(e.method, e.path, "", name+": a", name+": b"))
 	}
 	for name, header := range map[string]string{
 		"a NUL": "X: a\x00b", "no colon": "nothing", "a space before the colon": "X : a", "an empty name": ": a", "a name of bytes": "X\xff: a", "two hosts": "Host: 127.0.0.1",
 		"a length with a sign": "Content-Length: +5", "a length of words": "Content-Length: five", "a hexadecimal length": "Content-Length: 0x10", "two lengths": "Content-Length: 5\r\nContent-Length: 6",
 	} {
-		add(400, name, e.request(e.method, e.path, "", header))
+		add(400, name, e.rawRequest(e.method, e.path, "", header))
 	}
-	add(417, "an unknown expectation", e.request(e.method, e.path, "", "Expect: the-unexpected"))
-	add(431, "one long header", e.request(e.method, e.path, "", "X: "+strings.Repeat("a", 64<<10)))
-	add(431, "10,000 headers", e.request(e.method, e.path, "", strings.TrimSuffix(strings.Repeat("X: a\r\n", 10_000), "\r\n")))
-	add(431, "a long target", e.request(e.method, e.path+"?"+strings.Repeat("a", 64<<10), ""))
+	add(417, "an unknown expectation", e.rawRequest(e.method, e.path, "", "Expect: the-unexpected"))
+	add(431, "one long header", e.rawRequest(e.method, e.path, "", "X: "+strings.Repeat("a", 64<<10)))
+	add(431, "10,000 headers", e.rawRequest(e.method, e.path, "", strings.TrimSuffix(strings.Repeat("X: a\r\n", 10_000), "\r\n")))
+	add(431, "a long target", e.rawRequest(e.method, e.path+"?"+strings.Repeat("a", 64<<10), ""))
 	add(400, "HTTP/0.9", e.method+" "+e.path+"\r\n\r\n")
 	add(400, "no host", e.method+" "+e.path+" HTTP/1.1\r\n\r\n")
 	if !slices.Contains([]string{"/healthz", "/readyz", "/metrics"}, e.path) {
 		for _, host := range []string{"evil.example", "127.0.0.1.evil.example", "127.0.0.2", "0x7f000001", "[::ffff:127.0.0.1]"} {
-			add(0, "host "+host, strings.Replace(e.request(e.method, e.path, ""), "Host: 127.0.0.1", "Host: "+host, 1))
+			add(0, "host "+host, strings.Replace(e.rawRequest(e.method, e.path, ""), "Host: 127.0.0.1", "Host: "+host, 1))
 		}
 	}
 	if e.guarded {
 		for _, query := range []string{"%zz", "a=%", "a;b", "a=%ff", "%fe=a", "a=%00", "a=%ed%a0%80", "a=%c0%af"} {
-			add(0, "query "+query, e.request(e.method, e.path+"?"+query, ""))
+			add(0, "query "+query, e.rawRequest(e.method, e.path+"?"+query, ""))
 		}
 		for _, header := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Sec-Fetch-Site: nonsense", "Origin: null", "Origin: https://evil.example", "Origin: http://127.0.0.1@evil.example", "Origin: %zz"} {
-			add(0, header, e.request(e.method, e.path, "", header))
+			add(0, header, e.rawRequest(e.method, e.path, "", header))
 		}
 	}
 	if e.body != "" {
-		out = append(out, e.wrongBodies()...)
+		out = append(out, e.badBodies()...)
 	}
 	return out
 }
 
-// wrongBodies is what can be wrong with any body of JSON.
-func (e routeRequest) wrongBodies() (out []wrong) {
+// badBodies returns every kind of request with an invalid JSON body.
+func (e routeRequest) badBodies() (out []badRequest) {
 	add := func(name, bytes string) {
-		out = append(out, wrong{e.method + " " + e.path + ": " + name, bytes, 0})
+		out = append(out, badRequest{e.method + " " + e.path + ": " + name, bytes, 0})
 	}
 	for _, kind := range []string{"", "text/plain", "text/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a", "application/json; charset=utf-16", "application/json; charset=latin1", "application/json, text/plain", "application/problem+json", "application/", "/", "application/json; charset"} {
-		add("content type "+kind, e.request(e.method, e.path, "", "Content-Type: "+kind))
+		add("content type "+kind, e.rawRequest(e.method, e.path, "", "Content-Type: "+kind))
 	}
 	for _, encoding := range []string{"gzip", "br", "deflate", "identity, gzip", "x"} {
-		add("encoding "+encoding, e.request(e.method, e.path, "", "Content-Encoding: "+encoding))
+		add("encoding "+encoding, e.rawRequest(e.method, e.path, "", "Content-Encoding: "+encoding))
 	}
 	in, half := strings.TrimSuffix(e.body, "}"), len(e.body)/2
 	for name, body := range map[string]string{
@@ -155,27 +155,27 @@ func (e routeRequest) wrongBodies() (out []wrong) {
 		"many values": "[" + strings.Repeat("{},", 20_000) + "{}]", "a long number": in + `,"x":` + strings.Repeat("9", 60_000) + "x}",
 		"too large": in + strings.Repeat(" ", surfaceBody) + "}",
 	} {
-		add(name, e.request(e.method, e.path, body))
+		add(name, e.rawRequest(e.method, e.path, body))
 	}
 	// The native face alone is strict about all of a body.
 	if strings.HasPrefix(e.path, "/answer") || strings.HasPrefix(e.path, "/runs") || strings.HasPrefix(e.path, "/tools") {
-		add("a lone surrogate", e.request(e.method, e.path, in+`,"x":"\ud800"}`))
-		add("one name twice", e.request(e.method, e.path, in+","+strings.TrimPrefix(e.body, "{")))
+		add("a lone surrogate", e.rawRequest(e.method, e.path, in+`,"x":"\ud800"}`))
+		add("one name twice", e.rawRequest(e.method, e.path, in+","+strings.TrimPrefix(e.body, "{")))
 	}
 	for name, chunks := range map[string]string{
 		"no size": "zz\r\n", "a negative size": "-1\r\n", "too large a size": "ffffffffffffffffff\r\n", "no end": "1\r\n{XX0\r\n\r\n", "too many": strings.Repeat("400\r\n"+strings.Repeat(" ", 1024)+"\r\n", surfaceBody/1024+1) + "0\r\n\r\n",
 	} {
-		add("chunks with "+name, e.request(e.method, e.path, chunks, "Transfer-Encoding: chunked"))
+		add("chunks with "+name, e.rawRequest(e.method, e.path, chunks, "Transfer-Encoding: chunked"))
 	}
-	add("an announced body that is too large", e.request(e.method, e.path, "{", "Content-Length: 99999999", "Expect: 100-continue"))
+	add("an announced body that is too large", e.rawRequest(e.method, e.path, "{", "Content-Length: 99999999", "Expect: 100-continue"))
 	return out
 }
 
 // surfaceBody is what a body may have in bytes, here.
 const surfaceBody = 256 << 10
 
-// allocated is all bytes that this process has allocated so far.
-func allocated() uint64 {
+// allocatedBytes returns how many bytes this process has allocated so far.
+func allocatedBytes() uint64 {
 	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
@@ -207,15 +207,15 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 	count, worst, slowest := 0, uint64(0), time.Duration(0)
 	var costly, slow string
 	for _, e := range all {
-		for _, c := range e.wrongs(methods[e.path]) {
+		for _, c := range e.badRequests(methods[e.path]) {
 			count++
-			before, began := allocated(), time.Now()
-			resp, body, err := exchange(server.Listener.Addr().String(), c.bytes)
+			before, began := allocatedBytes(), time.Now()
+			resp, body, err := sendRaw(server.Listener.Addr().String(), c.bytes)
 			if err != nil {
 				t.Errorf("%s: %v", c.name, err)
 				continue
 			}
-			if cost := allocated() - before; cost > worst {
+			if cost := allocatedBytes() - before; cost > worst {
 				worst, costly = cost, c.name
 			}
 			if took := time.Since(began); took > slowest {
@@ -275,9 +275,9 @@ func checkProblem(t *testing.T, name string, e routeRequest, resp *http.Response
 	}
 }
 
-// exchange sends bytes on a connection of their own and reads the first response. The
+// sendRaw sends bytes on a connection of their own and reads the first response. The
 // server may have answered, and stopped reading, before all is sent.
-func exchange(addr, request string) (*http.Response, []byte, error) {
+func sendRaw(addr, request string) (*http.Response, []byte, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, nil, err

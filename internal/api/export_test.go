@@ -26,8 +26,8 @@ import (
 	"answerd/internal/receipt"
 )
 
-// exported returns the export of a run, which must conform to the schema that the service serves.
-func exported(t *testing.T, s *service, run string) *export.Document {
+// getExport returns the export of a run, which must conform to the schema that the service serves.
+func getExport(t *testing.T, s *service, run string) *export.Document {
 	t.Helper()
 	resp := s.do(t, "GET", "/runs/"+run+"/export", "")
 	body, err := io.ReadAll(resp.Body)
@@ -63,10 +63,10 @@ func exported(t *testing.T, s *service, run string) *export.Document {
 
 func TestExportHasTheWholeRun(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), func(o *agent.Options) { o.RecordModelRequests = true }, nil)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.RecordModelRequests = true }, nil)
 	run := s.StartRun(t, agent.Request{Question: "What is 1 + 2?", History: []agent.Message{{Role: "user", Content: "Hello"}, {Role: "assistant", Content: "Hello."}}})
 	events := s.Events(t, run.ID)
-	doc := exported(t, s, run.ID)
+	doc := getExport(t, s, run.ID)
 	if len(doc.Missing) > 0 {
 		t.Errorf("missing = %q, want nothing", doc.Missing)
 	}
@@ -101,17 +101,17 @@ func TestExportHasTheWholeRun(t *testing.T) {
 
 func TestExportOfARunThatGoesOnIsAConflict(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	run := s.StartRun(t, agent.Request{})
 	<-s.Tools.Entered
-	refused(t, s.do(t, "GET", "/runs/"+run.ID+"/export", ""), http.StatusConflict, "conflict")
-	refused(t, s.do(t, "GET", "/runs/run_none/export", ""), http.StatusNotFound, "not_found")
+	wantProblem(t, s.do(t, "GET", "/runs/"+run.ID+"/export", ""), http.StatusConflict, "conflict")
+	wantProblem(t, s.do(t, "GET", "/runs/run_none/export", ""), http.StatusNotFound, "not_found")
 }
 
 // A run that cost much before costs little more: tools and prompts are stored once for all runs.
 func TestRunsStoreLittleMoreThanTheirEvents(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	var events, more int
 	for range 5 {
 		run := s.StartRun(t, agent.Request{Question: "What is 1 + 2?"})
@@ -134,7 +134,7 @@ func TestRunsStoreLittleMoreThanTheirEvents(t *testing.T) {
 
 func TestExportHasChildRuns(t *testing.T) {
 	t.Parallel()
-	s := serve(t, func(r llmtest.Request) llmtest.Answer {
+	s := newService(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[0].Content == "You are b." && r.Messages[len(r.Messages)-1].Role == "user" {
 			return llmtest.Calls(llmtest.Call{Name: "ask_a", Args: `{"question":"Why?"}`})
 		}
@@ -145,7 +145,7 @@ func TestExportHasChildRuns(t *testing.T) {
 	}, nil)
 	run := s.StartRun(t, agent.Request{Agent: "b"})
 	agentEvents := s.Events(t, run.ID)
-	doc := exported(t, s, run.ID)
+	doc := getExport(t, s, run.ID)
 	if _, ok := agentEvents[len(agentEvents)-1].Body.(event.FinalAnswer); !ok || len(doc.Children) != 1 || doc.Children[0].Request.Question != "Why?" {
 		t.Fatalf("children = %+v, want one, which was asked Why?", doc.Children)
 	}
@@ -174,10 +174,10 @@ func withReceipts(t *testing.T) func(*api.Options) {
 
 func TestReceiptIsAboutTheExport(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, withReceipts(t))
+	s := newService(t, addingModel(), nil, withReceipts(t))
 	run := s.StartRun(t, agent.Request{})
 	s.Events(t, run.ID)
-	read := func(path string) []byte {
+	readFile := func(path string) []byte {
 		resp := s.do(t, "GET", path, "")
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
@@ -189,33 +189,33 @@ func TestReceiptIsAboutTheExport(t *testing.T) {
 		}
 		return body
 	}
-	keys, err := receipt.ParseJWKS(read("/.well-known/jwks.json"))
+	keys, err := receipt.ParseJWKS(readFile("/.well-known/jwks.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := read("/runs/" + run.ID + "/export")
-	statement, err := receipt.Verify(string(read("/runs/"+run.ID+"/receipt")), data, keys)
+	data := readFile("/runs/" + run.ID + "/export")
+	statement, err := receipt.Verify(string(readFile("/runs/"+run.ID+"/receipt")), data, keys)
 	if err != nil || statement.Run != run.ID || len(statement.Calls) != 1 {
 		t.Errorf("statement = %+v, %v, want one about the run with its call", statement, err)
 	}
 
-	without := serve(t, adds(), nil, nil)
+	without := newService(t, addingModel(), nil, nil)
 	run = without.StartRun(t, agent.Request{})
 	without.Events(t, run.ID)
-	refused(t, without.do(t, "GET", "/runs/"+run.ID+"/receipt", ""), http.StatusNotFound, "not_found")
-	refused(t, without.do(t, "GET", "/.well-known/jwks.json", ""), http.StatusNotFound, "not_found")
+	wantProblem(t, without.do(t, "GET", "/runs/"+run.ID+"/receipt", ""), http.StatusNotFound, "not_found")
+	wantProblem(t, without.do(t, "GET", "/.well-known/jwks.json", ""), http.StatusNotFound, "not_found")
 }
 
-// goneCaller is the ResponseWriter of a caller who has left: the header is accepted, and the body is not.
-type goneCaller struct{ *httptest.ResponseRecorder }
+// disconnectedWriter is the ResponseWriter of a caller who has left: the header is accepted, and the body is not.
+type disconnectedWriter struct{ *httptest.ResponseRecorder }
 
-func (goneCaller) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+func (disconnectedWriter) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 func TestDocumentsEndQuietlyWhenTheCallerHasLeft(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	configure := withReceipts(t)
-	s := serve(t, adds(), nil, func(o *api.Options) {
+	s := newService(t, addingModel(), nil, func(o *api.Options) {
 		configure(o)
 		o.OpenAPI, o.Logger = contract.OpenAPI, slog.New(slog.NewTextHandler(&log, nil))
 	})
@@ -225,7 +225,7 @@ func TestDocumentsEndQuietlyWhenTheCallerHasLeft(t *testing.T) {
 		"/runs/" + run.ID + "/export": "application/json", "/runs/" + run.ID + "/receipt": "application/jose",
 		"/.well-known/jwks.json": "application/jwk-set+json", "/openapi.yaml": "application/yaml",
 	} {
-		w := goneCaller{httptest.NewRecorder()}
+		w := disconnectedWriter{httptest.NewRecorder()}
 		s.handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1"+path, nil))
 		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != contentType {
 			t.Errorf("GET %s = %d with content type %q, want 200 with %q and no problem document after it", path, w.Code, got, contentType)

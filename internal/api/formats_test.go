@@ -24,9 +24,9 @@ type apiFormat struct {
 	stream     bool
 }
 
-// ask returns the body that asks question, with native fields as members of an object, each
+// questionBody returns the body that asks question, with native fields as members of an object, each
 // with a comma before it.
-func (d apiFormat) ask(question, options string) string {
+func (d apiFormat) questionBody(question, options string) string {
 	if d.path == "/answer" || d.path == "/answer/stream" {
 		return strings.NewReplacer("QUESTION", question, "OPTIONS", options).Replace(d.body)
 	}
@@ -49,23 +49,23 @@ var formats = []apiFormat{
 func (d apiFormat) wantRefusal(t *testing.T, resp *http.Response, status int, code string) {
 	t.Helper()
 	if !strings.HasPrefix(d.path, "/v1/") {
-		refused(t, resp, status, code)
+		wantProblem(t, resp, status, code)
 		return
 	}
-	if e := decode[openAIError](t, resp, status); e.Error.Code != code || e.Error.Message == "" || e.Error.Type == "" || resp.Header.Get("Content-Type") != "application/json" {
+	if e := decodeResponse[openAIError](t, resp, status); e.Error.Code != code || e.Error.Message == "" || e.Error.Type == "" || resp.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("open AI Error %+v, Content-Type %q, want e.Error.Code %q, e.Error.Message non-empty, e.Error.Type non-empty, Content-Type application/json", e, resp.Header.Get("Content-Type"), code)
 	}
 }
 
-// limitOpenRequests is a context that ends before the test's own time does.
-func bounded(t *testing.T) context.Context {
+// boundedContext returns a context that ends before the time limit of the test.
+func boundedContext(t *testing.T) context.Context {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(stop)
 	return ctx
 }
 
-// resumeStream returns the whole body of a response, which must not be a refusal.
-func read(t *testing.T, resp *http.Response) string {
+// readBody returns the whole body of a response, which must not be a refusal.
+func readBody(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != 200 {
@@ -77,7 +77,7 @@ func read(t *testing.T, resp *http.Response) string {
 // newestRun is the run that was started last.
 func newestRun(t *testing.T, s *service, header ...string) string {
 	t.Helper()
-	list := decode[struct {
+	list := decodeResponse[struct {
 		Runs []struct {
 			ID string `json:"run_id"`
 		}
@@ -91,13 +91,13 @@ func newestRun(t *testing.T, s *service, header ...string) string {
 func TestFormatsRequireATokenAlike(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
+	v := iam.newVerifier(t, nil)
 	const page = "https://ui.example"
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier, o.CORSOrigins, o.MaxBody = v, []string{page}, 4<<10 })
-	ada, eve := iam.bearer("ada"), iam.bearer("eve")
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier, o.CORSOrigins, o.MaxBody = v, []string{page}, 4<<10 })
+	ada, eve := iam.bearerToken("ada"), iam.bearerToken("eve")
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
-			body := d.ask("What is 1 + 2?", "")
+			body := d.questionBody("What is 1 + 2?", "")
 			before := len(s.Model.Requests())
 			resp := s.do(t, "POST", d.path, body)
 			d.wantRefusal(t, resp, 401, "unauthenticated")
@@ -106,7 +106,7 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 			}
 			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", "Bearer x.y.z"), 401, "unauthenticated")
 			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Origin", "https://evil.example"), 403, "forbidden")
-			d.wantRefusal(t, s.do(t, "POST", d.path, d.ask(strings.Repeat("x", 5<<10), ""), "Authorization", ada), 413, "too_large")
+			d.wantRefusal(t, s.do(t, "POST", d.path, d.questionBody(strings.Repeat("x", 5<<10), ""), "Authorization", ada), 413, "too_large")
 			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Content-Type", "text/plain"), 415, "unsupported_media")
 			d.wantRefusal(t, s.do(t, "POST", d.path, body, "Authorization", ada, "Idempotency-Key", strings.Repeat("k", 256)), 400, "invalid_request")
 			d.wantRefusal(t, s.do(t, "DELETE", d.path, "", "Authorization", ada), 405, "method_not_allowed")
@@ -120,15 +120,15 @@ func TestFormatsRequireATokenAlike(t *testing.T) {
 				t.Errorf("preflight: %s %v, want status 204, Access-Control-Allow-Origin %s, Access-Control-Allow-Headers containing Idempotency-Key", resp.Status, h, page)
 			}
 			d.wantRefusal(t, s.do(t, "OPTIONS", d.path, "", append(preflight, "Origin", "https://evil.example")...), 403, "forbidden")
-			resp = s.doContext(bounded(t), t, "POST", d.path, body, "Authorization", ada, "Origin", page)
-			if read(t, resp); resp.Header.Get("Access-Control-Allow-Origin") != page {
+			resp = s.doContext(boundedContext(t), t, "POST", d.path, body, "Authorization", ada, "Origin", page)
+			if readBody(t, resp); resp.Header.Get("Access-Control-Allow-Origin") != page {
 				t.Errorf(`header %v, want Get("Access-Control-Allow-Origin") %q`, resp.Header, page)
 			}
 			// What came of it is its owner's, on the native face as well.
 			run := newestRun(t, s, "Authorization", ada)
-			refused(t, s.do(t, "GET", "/runs/"+run, "", "Authorization", eve), 404, "not_found")
-			refused(t, s.do(t, "GET", "/runs/"+run+"/events", "", "Authorization", eve), 404, "not_found")
-			refused(t, s.do(t, "POST", "/runs/"+run+"/cancel", "", "Authorization", eve), 404, "not_found")
+			wantProblem(t, s.do(t, "GET", "/runs/"+run, "", "Authorization", eve), 404, "not_found")
+			wantProblem(t, s.do(t, "GET", "/runs/"+run+"/events", "", "Authorization", eve), 404, "not_found")
+			wantProblem(t, s.do(t, "POST", "/runs/"+run+"/cancel", "", "Authorization", eve), 404, "not_found")
 		})
 	}
 }
@@ -138,13 +138,13 @@ func TestFormatsTakeARepeatedRequestForTheSameRun(t *testing.T) {
 	t.Parallel()
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
-			s := serve(t, adds(), nil, nil)
-			first := read(t, s.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
-			again := read(t, s.doContext(bounded(t), t, "POST", d.path, d.ask("What is 1 + 2?", ""), "Idempotency-Key", "k"))
+			s := newService(t, addingModel(), nil, nil)
+			first := readBody(t, s.doContext(boundedContext(t), t, "POST", d.path, d.questionBody("What is 1 + 2?", ""), "Idempotency-Key", "k"))
+			again := readBody(t, s.doContext(boundedContext(t), t, "POST", d.path, d.questionBody("What is 1 + 2?", ""), "Idempotency-Key", "k"))
 			if first != again {
 				t.Errorf("first\n%s\nagain\n%s, want %s", first, again, again)
 			}
-			d.wantRefusal(t, s.do(t, "POST", d.path, d.ask("What is 2 + 2?", ""), "Idempotency-Key", "k"), 422, "unprocessable")
+			d.wantRefusal(t, s.do(t, "POST", d.path, d.questionBody("What is 2 + 2?", ""), "Idempotency-Key", "k"), 422, "unprocessable")
 			if n := len(s.Model.Requests()); n != 2 {
 				t.Errorf("%d model requests, want 2", n)
 			}
@@ -157,11 +157,11 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			open := make(chan struct{})
-			s := serve(t, holds(open), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
-			begun := s.doContext(bounded(t), t, "POST", "/answer/stream", question)
-			frames(t, begun, "text_delta")
+			s := newService(t, waitingModel(open), func(o *agent.Options) { o.MaxRuns = 1 }, nil)
+			begun := s.doContext(boundedContext(t), t, "POST", "/answer/stream", question)
+			readFrames(t, begun, "text_delta")
 			s.fillQueue(t)
-			resp := s.do(t, "POST", d.path, d.ask("And?", ""))
+			resp := s.do(t, "POST", d.path, d.questionBody("And?", ""))
 			if d.wantRefusal(t, resp, 503, "overloaded"); resp.Header.Get("Retry-After") == "" {
 				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 			}
@@ -169,7 +169,7 @@ func TestFormatsRefuseRunsBeyondTheLimit(t *testing.T) {
 			over, stop := context.WithCancel(t.Context())
 			stop()
 			s.Drain(over)
-			resp = s.do(t, "POST", d.path, d.ask("And?", ""))
+			resp = s.do(t, "POST", d.path, d.questionBody("And?", ""))
 			if d.wantRefusal(t, resp, 503, "draining"); resp.Header.Get("Retry-After") == "" {
 				t.Errorf("Retry-After %q, want non-empty", resp.Header.Get("Retry-After"))
 			}
@@ -182,11 +182,11 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 	t.Parallel()
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
-			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
+			s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil)
 			told := make(chan string, 1)
 			go func() {
 				defer close(told)
-				resp, err := s.Client().Post(s.URL+d.path, "application/json", strings.NewReader(d.ask("Wait.", "")))
+				resp, err := s.Client().Post(s.URL+d.path, "application/json", strings.NewReader(d.questionBody("Wait.", "")))
 				if err != nil {
 					t.Error(err)
 					return
@@ -197,17 +197,17 @@ func TestFormatsStartRunsThatNativeRoutesReadAndCancel(t *testing.T) {
 			}()
 			select {
 			case <-s.Tools.Entered:
-			case <-bounded(t).Done():
+			case <-boundedContext(t).Done():
 				t.Fatal("the tool was not called, want one call")
 			}
 			run := newestRun(t, s)
-			reader := s.doContext(bounded(t), t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", run+":2")
-			seen := frames(t, reader, "tool_call")
+			reader := s.doContext(boundedContext(t), t, "GET", "/runs/"+run+"/events", "", "Last-Event-ID", run+":2")
+			seen := readFrames(t, reader, "tool_call")
 			if seen[0].ID != run+":3" {
 				t.Errorf("begins with %s, want %s", seen[0].ID, run+":3")
 			}
-			status := decode[struct{ Status string }](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200)
-			if rest := events(frames(t, reader, "")); status.Status != "cancelled" || !strings.HasSuffix(rest, "cancelled") {
+			status := decodeResponse[struct{ Status string }](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), 200)
+			if rest := eventNames(readFrames(t, reader, "")); status.Status != "cancelled" || !strings.HasSuffix(rest, "cancelled") {
 				t.Errorf("%s, and then %s, want Status cancelled, rest ending in cancelled", status.Status, rest)
 			}
 			got := <-told
@@ -227,31 +227,31 @@ func TestFormatsApplyTheBudget(t *testing.T) {
 	for _, d := range formats {
 		t.Run(d.name, func(t *testing.T) {
 			add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
-			s := serve(t, llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("So far.")), nil, nil)
-			resp := s.doContext(bounded(t), t, "POST", d.path, d.ask("Add.", `,"budget":{"tool_calls":1}`))
+			s := newService(t, llmtest.Turns(llmtest.Calls(add), llmtest.Calls(add), llmtest.Calls(add), llmtest.Says("So far.")), nil, nil)
+			resp := s.doContext(boundedContext(t), t, "POST", d.path, d.questionBody("Add.", `,"budget":{"tool_calls":1}`))
 			_, _ = io.ReadAll(resp.Body)
 			if n := s.Tools.CallCounts()["add"]; n != 1 {
 				t.Errorf("%d calls, want 1", n)
 			}
-			all := read(t, s.do(t, "GET", "/runs/"+newestRun(t, s)+"/events", ""))
+			all := readBody(t, s.do(t, "GET", "/runs/"+newestRun(t, s)+"/events", ""))
 			if !strings.Contains(all, "event: budget") {
 				t.Errorf(`nothing says that the budget is used up: all %q, want it to contain "event: budget"`, all)
 			}
-			bad := s.do(t, "POST", d.path, d.ask("Add.", `,"budget":{"tool_calls":-1}`))
+			bad := s.do(t, "POST", d.path, d.questionBody("Add.", `,"budget":{"tool_calls":-1}`))
 			d.wantRefusal(t, bad, 400, "invalid_request")
 		})
 	}
 }
 
-// facing is a request of a face with all that it reads, and what each of its members is:
+// formatBody is a request body of an API format with every member that is read, and the kind of each:
 // s text, b bool, n number, l list, o object, * whatever else; * and what is behind it are
 // the wrong ones then. A + says that null is wrong, too.
-type facing struct {
-	path, whole string
-	members     map[string]string
+type formatBody struct {
+	path, body string
+	members    map[string]string
 }
 
-var facings = []facing{
+var formatBodies = []formatBody{
 	{"/v1/chat/completions", `{"model":"m","messages":[{"role":"developer","content":"B\u00e4"},{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"x","arguments":"{}"}}]},
 		{"role":"tool","tool_call_id":"a","content":"1"},{"role":"user","content":[{"type":"text","text":"Wh?"},{"type":"image_url","image_url":{"url":"https://x.example/a.png"}},{"type":"input_audio","input_audio":{"data":"UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=","format":"wav"}}]}],
 		"stream":false,"stream_options":{"include_usage":true},"n":1,"tools":[{"type":"function","function":{"name":"t","description":"d","parameters":{"type":"object"}}}],"tool_choice":"auto",
@@ -300,8 +300,8 @@ var facings = []facing{
 		}},
 }
 
-// wrong are the values that a member of that kind must not have.
-func wrong(kind string) []string {
+// invalidValues returns values that a member of that kind must not have.
+func invalidValues(kind string) []string {
 	if list, ok := strings.CutPrefix(kind, "* "); ok {
 		var out []string
 		for dec := json.NewDecoder(strings.NewReader(list)); dec.More(); {
@@ -333,8 +333,8 @@ func wrong(kind string) []string {
 	return out
 }
 
-// with is a value with another one at a path.
-func with(t *testing.T, whole any, path []string, value json.RawMessage) any {
+// withValueAt returns a copy of whole with value at path.
+func withValueAt(t *testing.T, whole any, path []string, value json.RawMessage) any {
 	if len(path) == 0 {
 		return value
 	}
@@ -344,7 +344,7 @@ func with(t *testing.T, whole any, path []string, value json.RawMessage) any {
 		for name, member := range v {
 			out[name] = member
 		}
-		out[path[0]] = with(t, v[path[0]], path[1:], value)
+		out[path[0]] = withValueAt(t, v[path[0]], path[1:], value)
 		return out
 	case []any:
 		i, err := strconv.Atoi(path[0])
@@ -352,26 +352,26 @@ func with(t *testing.T, whole any, path []string, value json.RawMessage) any {
 			t.Fatalf("the whole request has no %v, want index %s of %d", path, path[0], len(v))
 		}
 		out := slices.Clone(v)
-		out[i] = with(t, v[i], path[1:], value)
+		out[i] = withValueAt(t, v[i], path[1:], value)
 		return out
 	}
 	t.Fatalf("the whole request has no %v, want one", path)
 	return nil
 }
 
-// faceCorpus has the invalid bodies of an API format; their names say what is wrong.
-func faceCorpus(t *testing.T, f facing) map[string]string {
+// invalidBodies returns the invalid bodies of an API format; their names say what is wrong.
+func invalidBodies(t *testing.T, f formatBody) map[string]string {
 	out := make(map[string]string)
-	for n := range len(f.whole) {
-		out[fmt.Sprintf("cut after %d bytes", n)] = f.whole[:n]
+	for n := range len(f.body) {
+		out[fmt.Sprintf("cut after %d bytes", n)] = f.body[:n]
 	}
 	var tree any
-	if err := json.Unmarshal([]byte(f.whole), &tree); err != nil {
+	if err := json.Unmarshal([]byte(f.body), &tree); err != nil {
 		t.Fatal(err)
 	}
 	for path, kind := range f.members {
-		for _, value := range wrong(kind) {
-			b, err := json.Marshal(with(t, tree, strings.Split(path, "/"), json.RawMessage(value)))
+		for _, value := range invalidValues(kind) {
+			b, err := json.Marshal(withValueAt(t, tree, strings.Split(path, "/"), json.RawMessage(value)))
 			if err != nil && value != "1e400" {
 				t.Fatalf("error %v, value %q, want 1e400", err, value)
 			}
@@ -379,13 +379,13 @@ func faceCorpus(t *testing.T, f facing) map[string]string {
 		}
 	}
 	for name, body := range map[string]string{
-		"a byte order mark": "\ufeff" + f.whole, "UTF-16": string(utf16Bytes(f.whole)), "two values": f.whole + f.whole, "a comma behind": f.whole + ",", "NUL behind": f.whole + "\x00",
-		"a comment": "/**/" + f.whole, "single quotes": strings.ReplaceAll(f.whole, `"`, "'"), "NaN": strings.Replace(f.whole, "1.5", "NaN", 1), "hex": strings.Replace(f.whole, "500", "0x1f4", 1),
-		"a leading zero": strings.Replace(f.whole, "500", "0500", 1), "a plus": strings.Replace(f.whole, "500", "+500", 1), "a raw line feed": strings.Replace(f.whole, "Wh", "\n", 1),
-		"a bad escape": strings.Replace(f.whole, `\u00e4`, `\x41`, 1), "half an escape": strings.Replace(f.whole, `\u00e4`, `\u00`, 1), "an overlong slash": strings.Replace(f.whole, "Wh", "\xc0\xaf", 1),
-		"a surrogate in UTF-8": strings.Replace(f.whole, "Wh", "\xed\xa0\x80", 1), "deep lists": strings.Repeat("[", 20_000), "deep objects": strings.Repeat(`{"a":`, 20_000),
+		"a byte order mark": "\ufeff" + f.body, "UTF-16": string(utf16Bytes(f.body)), "two values": f.body + f.body, "a comma behind": f.body + ",", "NUL behind": f.body + "\x00",
+		"a comment": "/**/" + f.body, "single quotes": strings.ReplaceAll(f.body, `"`, "'"), "NaN": strings.Replace(f.body, "1.5", "NaN", 1), "hex": strings.Replace(f.body, "500", "0x1f4", 1),
+		"a leading zero": strings.Replace(f.body, "500", "0500", 1), "a plus": strings.Replace(f.body, "500", "+500", 1), "a raw line feed": strings.Replace(f.body, "Wh", "\n", 1),
+		"a bad escape": strings.Replace(f.body, `\u00e4`, `\x41`, 1), "half an escape": strings.Replace(f.body, `\u00e4`, `\u00`, 1), "an overlong slash": strings.Replace(f.body, "Wh", "\xc0\xaf", 1),
+		"a surrogate in UTF-8": strings.Replace(f.body, "Wh", "\xed\xa0\x80", 1), "deep lists": strings.Repeat("[", 20_000), "deep objects": strings.Repeat(`{"a":`, 20_000),
 		"350,000 objects": "[" + strings.Repeat("{},", 349_000) + "{}]", "nothing of ours": `{"a":1}`, "null": "null", "a text": `"x"`, "a number": "7",
-		"deep within": strings.Replace(f.whole, `{"type":"object"}`, strings.Repeat(`{"a":`, 10_001)+"1"+strings.Repeat("}", 10_001), 1),
+		"deep within": strings.Replace(f.body, `{"type":"object"}`, strings.Repeat(`{"a":`, 10_001)+"1"+strings.Repeat("}", 10_001), 1),
 	} {
 		out[name] = body
 	}
@@ -396,10 +396,10 @@ func faceCorpus(t *testing.T, f facing) map[string]string {
 // causes an internal error, and none starts a run.
 func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
-	for _, f := range facings {
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.MaxBody = 2 << 20 })
+	for _, f := range formatBodies {
 		t.Run(f.path, func(t *testing.T) {
-			bodies := faceCorpus(t, f)
+			bodies := invalidBodies(t, f)
 			if len(bodies) < 700 {
 				t.Errorf("%d bodies, want at least 700", len(bodies))
 			}
@@ -408,7 +408,7 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 				kind = "application/json"
 			}
 			for name, body := range bodies {
-				req, err := http.NewRequestWithContext(bounded(t), "POST", s.URL+f.path, strings.NewReader(body))
+				req, err := http.NewRequestWithContext(boundedContext(t), "POST", s.URL+f.path, strings.NewReader(body))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -433,16 +433,16 @@ func TestFormatsRefuseTheCorpusOfInvalidBodies(t *testing.T) {
 // The bodies that the corpus damages are valid before that.
 func TestFormatsAcceptCompleteRequests(t *testing.T) {
 	t.Parallel()
-	for _, f := range facings {
-		s := serve(t, adds(), nil, nil)
-		read(t, s.doContext(bounded(t), t, "POST", f.path, f.whole))
+	for _, f := range formatBodies {
+		s := newService(t, addingModel(), nil, nil)
+		readBody(t, s.doContext(boundedContext(t), t, "POST", f.path, f.body))
 	}
 }
 
 // The error about a value of the wrong type says in which message it is.
 func TestFormatsNameTheItemOfTheWrongType(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	for _, c := range []struct{ path, body, where string }{
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":"?"},{"role":5}]}`, `"param":"messages[1].role"`},
 		{"/v1/chat/completions", `{"tools":[{"type":"function","function":{"name":{}}}],"messages":[]}`, `"param":"tools[0].function.name"`},
@@ -453,7 +453,7 @@ func TestFormatsNameTheItemOfTheWrongType(t *testing.T) {
 		{"/agui", `{"threadId":"t","runId":"r","messages":[{"role":"user"},{"role":"tool","toolCallId":true}]}`, `"pointer":"/messages/1/toolCallId"`},
 	} {
 		resp := s.do(t, "POST", c.path, c.body)
-		if got := bodyOf(t, resp); resp.StatusCode != 400 || !strings.Contains(got, c.where) {
+		if got := readText(t, resp); resp.StatusCode != 400 || !strings.Contains(got, c.where) {
 			t.Errorf("%s %s: got %s %s, want 400 with %s", c.path, c.body, resp.Status, got, c.where)
 		}
 	}

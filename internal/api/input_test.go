@@ -15,15 +15,15 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// asks is a model that calls the tool that asks, and then answers.
-func asks() llmtest.Script {
+// askingModel returns a model that calls the tool "ask", which elicits input, and then answers.
+func askingModel() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked."))
 }
 
-// waitsIn reads a stream to its end, which is that the run waits for one thing.
-func waitsIn(t *testing.T, resp *http.Response) (path, position string, i event.Interrupt) {
+// readInterrupt reads a stream to its end, where the run waits for one interrupt.
+func readInterrupt(t *testing.T, resp *http.Response) (path, position string, i event.Interrupt) {
 	t.Helper()
-	list := frames(t, resp, "")
+	list := readFrames(t, resp, "")
 	last := list[len(list)-1]
 	var s event.Suspended
 	if err := json.Unmarshal(last.Data, &s); err != nil || last.Event != "suspended" || len(s.Interrupts) != 1 {
@@ -33,45 +33,45 @@ func waitsIn(t *testing.T, resp *http.Response) (path, position string, i event.
 	return "/runs/" + run, last.ID, s.Interrupts[0]
 }
 
-// guarded makes add wait for a person.
-func guarded(s *config.Server) { s.ApproveTools = []string{"add"} }
+// addNeedsApproval makes the tool add wait for a person's approval.
+func addNeedsApproval(s *config.Server) { s.ApproveTools = []string{"add"} }
 
 func TestInputAnswersTheQuestionOfARun(t *testing.T) {
 	t.Parallel()
-	s := serve(t, asks(), nil, nil)
-	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
-	in := func(body string) *http.Response { return s.do(t, "POST", run+"/input", body) }
+	s := newService(t, askingModel(), nil, nil)
+	run, _, i := readInterrupt(t, s.do(t, "POST", "/answer/stream", question))
+	sendInput := func(body string) *http.Response { return s.do(t, "POST", run+"/input", body) }
 	id := `{"id":"` + i.ID + `",`
 
 	// What is not an answer leaves the question open.
-	p := refused(t, in(id+`"action":"accept","content":{"people":"x"}}`), 422, "unprocessable")
+	p := wantProblem(t, sendInput(id+`"action":"accept","content":{"people":"x"}}`), 422, "unprocessable")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/content/people" {
 		t.Errorf("problem %+v, want 1 Errors with Pointer /content/people", p)
 	}
-	refused(t, in(id+`"action":"accept"}`), 422, "unprocessable")
+	wantProblem(t, sendInput(id+`"action":"accept"}`), 422, "unprocessable")
 	for _, bad := range []string{
 		id + `"action":"decline","content":{"people":1}}`, id + `"action":"yes"}`, id + `"action":"accept","content":[]}`,
 		id + `"action":"cancel","approved":true}`, id + `"action":"accept","args":{}}`, id + `"approved":true}`, id + `"approved":"yes"}`,
 		id + `"reason":"x"}`, `{"action":"accept"}`, id + `"action":"accept","content":{"people":1,"people":2}}`, `[]`, `{`,
 	} {
-		refused(t, in(bad), 400, "invalid_request")
+		wantProblem(t, sendInput(bad), 400, "invalid_request")
 	}
-	refused(t, in(`{"id":"int_none","action":"cancel"}`), 404, "not_found")
-	refused(t, s.do(t, "POST", "/runs/run_none/input", id+`"action":"cancel"}`), 404, "not_found")
-	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Content-Type", "text/plain"), 415, "unsupported_media")
-	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Accept", "text/html"), 406, "not_acceptable")
-	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Last-Event-ID", "run_x:1"), 400, "invalid_request")
-	refused(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Last-Event-ID", strings.TrimPrefix(run, "/runs/")+":999"), 400, "invalid_request")
+	wantProblem(t, sendInput(`{"id":"int_none","action":"cancel"}`), 404, "not_found")
+	wantProblem(t, s.do(t, "POST", "/runs/run_none/input", id+`"action":"cancel"}`), 404, "not_found")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Content-Type", "text/plain"), 415, "unsupported_media")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Accept", "text/html"), 406, "not_acceptable")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Last-Event-ID", "run_x:1"), 400, "invalid_request")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"action":"cancel"}`, "Last-Event-ID", strings.TrimPrefix(run, "/runs/")+":999"), 400, "invalid_request")
 
-	status := decode[struct {
+	status := decodeResponse[struct {
 		Status  string
 		LastSeq int64 `json:"last_seq"`
-	}](t, in(id+`"action":"accept","content":{"people":4}}`), 200)
+	}](t, sendInput(id+`"action":"accept","content":{"people":4}}`), 200)
 	if status.Status == "" || status.LastSeq == 0 {
 		t.Errorf("status %+v, want Status non-empty, LastSeq non-zero", status)
 	}
-	refused(t, in(id+`"action":"accept","content":{"people":4}}`), 409, "conflict")
-	frames(t, s.do(t, "GET", run+"/events", ""), "final_answer")
+	wantProblem(t, sendInput(id+`"action":"accept","content":{"people":4}}`), 409, "conflict")
+	readFrames(t, s.do(t, "GET", run+"/events", ""), "final_answer")
 }
 
 // suspended ends a stretch of the stream. The next one is the answer to
@@ -80,9 +80,9 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, header string }{{"where it was", ""}, {"from the reader's position", "Last-Event-ID"}} {
 		t.Run(c.name, func(t *testing.T) {
-			s := serve(t, adds(), nil, nil, guarded)
-			run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
-			status := decode[struct {
+			s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+			run, position, i := readInterrupt(t, s.do(t, "POST", "/answer/stream", question))
+			status := decodeResponse[struct {
 				Status     string
 				Interrupts []event.Interrupt
 			}](t, s.do(t, "GET", run, ""), 200)
@@ -98,14 +98,14 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 			// Somebody else waits at the same place, with an EventSource's request.
 			other := s.do(t, "GET", run+"/events", "", "Last-Event-ID", position)
 			stream := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","approved":true}`, headers...)
-			if got := events(frames(t, stream, "")); got != want {
+			if got := eventNames(readFrames(t, stream, "")); got != want {
 				t.Errorf("then came %s, want %s", got, want)
 			}
-			if got := events(frames(t, other, "")); !strings.HasPrefix(got, "approval_resolved") || !strings.HasSuffix(got, "final_answer") {
+			if got := eventNames(readFrames(t, other, "")); !strings.HasPrefix(got, "approval_resolved") || !strings.HasSuffix(got, "final_answer") {
 				t.Errorf("elsewhere came %s, want got starting with approval_resolved, got ending in final_answer", got)
 			}
 			// Who reads it all later is not stopped at what is past.
-			if got := events(frames(t, s.do(t, "GET", run+"/events", ""), "")); !strings.Contains(got, "suspended approval_resolved") || !strings.HasSuffix(got, "final_answer") {
+			if got := eventNames(readFrames(t, s.do(t, "GET", run+"/events", ""), "")); !strings.Contains(got, "suspended approval_resolved") || !strings.HasSuffix(got, "final_answer") {
 				t.Errorf(`later %s, want got containing "suspended approval_resolved", got ending in final_answer`, got)
 			}
 		})
@@ -114,19 +114,19 @@ func TestInputStreamContinuesAfterTheAnswer(t *testing.T) {
 
 func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, guarded)
-	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question))
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+	run, _, i := readInterrupt(t, s.do(t, "POST", "/answer/stream", question))
 	id := `{"id":"` + i.ID + `",`
-	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":[]}`), 400, "invalid_request")
-	refused(t, s.do(t, "POST", run+"/input", id+`"approved":false,"args":{}}`), 400, "invalid_request")
-	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":1,"a":2}}`), 400, "invalid_request")
-	p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"forty","b":1}}`), 422, "unprocessable")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":[]}`), 400, "invalid_request")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":false,"args":{}}`), 400, "invalid_request")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":1,"a":2}}`), 400, "invalid_request")
+	p := wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"forty","b":1}}`), 422, "unprocessable")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/a" {
 		t.Errorf("problem %+v, want 1 Errors with Pointer /args/a", p)
 	}
-	refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"`+strings.Repeat("x", 64<<10)+`"}}`), 422, "unprocessable")
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"a":"`+strings.Repeat("x", 64<<10)+`"}}`), 422, "unprocessable")
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"b":5,"a":40},"reason":"more"}`, "Accept", "text/event-stream")
-	for _, f := range frames(t, stream, "") {
+	for _, f := range readFrames(t, stream, "") {
 		if f.Event == "tool_result" && !strings.Contains(string(f.Data), `"args":{"b":5,"a":40},"payload":{"sum":45}`) {
 			t.Errorf(`data %s, want it to contain "args":{"b":5,"a":40},"payload":{"sum":45}`, f.Data)
 		}
@@ -135,34 +135,34 @@ func TestEditedArgumentsArriveAsTheyWereWritten(t *testing.T) {
 
 func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("7.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":3,"b":4}`}), llmtest.Says("7.")), nil, nil)
 	const limited = `{"question":"?","budget":{"tool_calls":1,"on_limit":"ask"}}`
-	run, _, i := waitsIn(t, s.do(t, "POST", "/answer/stream", limited))
+	run, _, i := readInterrupt(t, s.do(t, "POST", "/answer/stream", limited))
 	if i.Kind != event.KindBudget || i.Limit != "tool_calls" || i.Used != 1 || i.Max != 1 {
 		t.Errorf("interrupt %+v, want Kind KindBudget, Limit tool_calls, Used 1, Max 1", i)
 	}
 	id := `{"id":"` + i.ID + `",`
-	refused(t, s.do(t, "POST", run+"/input", id+`"action":"accept"}`), 400, "invalid_request")
-	if p := refused(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":1}}`), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/max" {
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"action":"accept"}`), 400, "invalid_request")
+	if p := wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":1}}`), 422, "unprocessable"); len(p.Errors) != 1 || p.Errors[0].Pointer != "/args/max" {
 		t.Errorf("problem %+v, want 1 Errors with Pointer /args/max", p)
 	}
 	stream := s.do(t, "POST", run+"/input", id+`"approved":true,"args":{"max":2}}`, "Accept", "text/event-stream")
-	if got := events(frames(t, stream, "final_answer")); !strings.HasPrefix(got, "budget_resolved step_start") {
+	if got := eventNames(readFrames(t, stream, "final_answer")); !strings.HasPrefix(got, "budget_resolved step_start") {
 		t.Errorf(`events %s, want it to start with "budget_resolved step_start"`, got)
 	}
-	refused(t, s.do(t, "POST", run+"/input", id+`"approved":false}`), 409, "conflict")
-	if got := events(frames(t, s.do(t, "POST", "/answer/stream", `{"question":"?","budget":{"tool_calls":1}}`), "final_answer")); strings.Contains(got, "budget_required") {
+	wantProblem(t, s.do(t, "POST", run+"/input", id+`"approved":false}`), 409, "conflict")
+	if got := eventNames(readFrames(t, s.do(t, "POST", "/answer/stream", `{"question":"?","budget":{"tool_calls":1}}`), "final_answer")); strings.Contains(got, "budget_required") {
 		t.Errorf("asked without being told to: %s, want no budget_required", got)
 	}
 }
 
 func TestInputThatComesTooLateIsGone(t *testing.T) {
 	t.Parallel()
-	s := serve(t, asks(), func(o *agent.Options) { o.InputTimeout = time.Millisecond }, nil)
+	s := newService(t, askingModel(), func(o *agent.Options) { o.InputTimeout = time.Millisecond }, nil)
 	// Whether the stream sees the wait end is a matter of the machine's speed.
-	run, _, _ := strings.Cut(frames(t, s.do(t, "POST", "/answer/stream", question), "")[0].ID, ":")
+	run, _, _ := strings.Cut(readFrames(t, s.do(t, "POST", "/answer/stream", question), "")[0].ID, ":")
 	asked := agenttest.EventsOf[event.Elicitation](s.Events(t, run))[0]
-	refused(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+asked.InterruptID+`","action":"decline"}`), 410, "gone")
+	wantProblem(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+asked.InterruptID+`","action":"decline"}`), 410, "gone")
 }
 
 // suspension is the answer to a question that waits for a person.
@@ -176,18 +176,18 @@ type suspension struct {
 // come back for it without reading on the way.
 func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil, guarded)
-	keyed := func() *http.Response { return s.do(t, "POST", "/answer", question, "Idempotency-Key", "k") }
-	resp := keyed()
-	a := decode[suspension](t, resp, 202)
+	s := newService(t, addingModel(), func(o *agent.Options) { o.DisconnectGrace = 0 }, nil, addNeedsApproval)
+	askWithKey := func() *http.Response { return s.do(t, "POST", "/answer", question, "Idempotency-Key", "k") }
+	resp := askWithKey()
+	a := decodeResponse[suspension](t, resp, 202)
 	if a.Status != "suspended" || len(a.Interrupts) != 1 || a.Interrupts[0].Kind != "approval" || resp.Header.Get("Location") != "/runs/"+a.RunID {
 		t.Fatalf("suspension %+v, Location %q, want a.Status suspended, 1 a.Interrupts, a.Interrupts[0].Kind approval, Location %q", a, resp.Header.Get("Location"), "/runs/"+a.RunID)
 	}
-	if again := decode[suspension](t, keyed(), 202); again.RunID != a.RunID {
+	if again := decodeResponse[suspension](t, askWithKey(), 202); again.RunID != a.RunID {
 		t.Errorf("suspension %+v, want RunID %q", again, a.RunID)
 	}
-	decode[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":true}`), 200)
-	if answer := decode[struct{ Answer string }](t, keyed(), 200); answer.Answer != "It is 3." {
+	decodeResponse[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":true}`), 200)
+	if answer := decodeResponse[struct{ Answer string }](t, askWithKey(), 200); answer.Answer != "It is 3." {
 		t.Errorf(`answer %+v, want Answer "It is 3."`, answer)
 	}
 }
@@ -195,7 +195,7 @@ func TestAnswerIs202WhenTheRunIsSuspended(t *testing.T) {
 // RFC 7240: the caller would rather wait.
 func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, guarded)
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
 	type reply struct {
 		resp *http.Response
 		err  error
@@ -208,19 +208,19 @@ func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 		done <- reply{resp, err}
 	}()
 	// The same question without patience tells the run and what it waits for.
-	a := decode[suspension](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 202)
+	a := decodeResponse[suspension](t, s.do(t, "POST", "/answer", question, "Idempotency-Key", "k"), 202)
 	select {
 	case r := <-done:
 		t.Fatalf("answered %+v before the input, want it to wait", r)
 	default:
 	}
-	decode[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":false}`), 200)
+	decodeResponse[suspension](t, s.do(t, "POST", "/runs/"+a.RunID+"/input", `{"id":"`+a.Interrupts[0].ID+`","approved":false}`), 200)
 	r := <-done
 	if r.err != nil {
 		t.Fatalf("err %v, want no error", r.err)
 	}
 	defer r.resp.Body.Close()
-	decode[struct{ Answer string }](t, r.resp, 200)
+	decodeResponse[struct{ Answer string }](t, r.resp, 200)
 	if got := r.resp.Header.Get("Preference-Applied"); got != "wait=600" {
 		t.Errorf("get %q, want wait=600", got)
 	}
@@ -228,24 +228,24 @@ func TestAnswerWaitsForAPersonAsLongAsPreferred(t *testing.T) {
 
 func TestInputReachesABackgroundRun(t *testing.T) {
 	t.Parallel()
-	s := serve(t, asks(), nil, nil)
+	s := newService(t, askingModel(), nil, nil)
 	location := s.do(t, "POST", "/answer", `{"question":"?","background":true}`).Header.Get("Location")
-	run, position, i := waitsIn(t, s.do(t, "GET", location+"/events", ""))
+	run, position, i := readInterrupt(t, s.do(t, "GET", location+"/events", ""))
 	if resp := s.do(t, "POST", run+"/input", `{"id":"`+i.ID+`","action":"decline"}`); resp.StatusCode != 200 {
 		t.Errorf("status %d, want 200", resp.StatusCode)
 	}
-	frames(t, s.do(t, "GET", location+"/events", "", "Last-Event-ID", position), "final_answer")
+	readFrames(t, s.do(t, "GET", location+"/events", "", "Last-Event-ID", position), "final_answer")
 }
 
 func TestToolCallNeedsApproved(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, guarded)
-	p := refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`), 403, "forbidden")
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+	p := wantProblem(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2}}`), 403, "forbidden")
 	if !strings.Contains(p.Detail, `"approved": true`) {
 		t.Errorf(`detail %q, want it to contain "approved": true`, p.Detail)
 	}
-	refused(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":1}`), 400, "invalid_request")
-	decode[struct{ Payload any }](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":true}`), 200)
+	wantProblem(t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":1}`), 400, "invalid_request")
+	decodeResponse[struct{ Payload any }](t, s.do(t, "POST", "/tools/add/call", `{"args":{"a":1,"b":2},"approved":true}`), 200)
 }
 
 // For other callers a run that waits does not exist, whatever they send: no response depends on
@@ -253,23 +253,23 @@ func TestToolCallNeedsApproved(t *testing.T) {
 func TestInputRevealsNothingToOtherCallers(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, guarded)
-	ada, eve := iam.bearer("ada"), iam.bearer("eve")
-	run, position, i := waitsIn(t, s.do(t, "POST", "/answer/stream", question, "Authorization", ada))
+	v := iam.newVerifier(t, nil)
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = v }, addNeedsApproval)
+	ada, eve := iam.bearerToken("ada"), iam.bearerToken("eve")
+	run, position, i := readInterrupt(t, s.do(t, "POST", "/answer/stream", question, "Authorization", ada))
 	id, _, _ := strings.Cut(position, ":")
 	good := `{"id":"` + i.ID + `","approved":true}`
 	for _, body := range []string{good, `{"id":"int_none","approved":true}`, `{"id":"` + i.ID + `","action":"accept"}`, `{}`, `x`} {
 		for _, header := range [][]string{nil, {"Last-Event-ID", position}, {"Last-Event-ID", id + ":999"}, {"Accept", "text/event-stream"}} {
-			refused(t, s.do(t, "POST", run+"/input", body, append(header, "Authorization", eve)...), 404, "not_found")
+			wantProblem(t, s.do(t, "POST", run+"/input", body, append(header, "Authorization", eve)...), 404, "not_found")
 		}
 	}
 	for _, last := range []string{position, id + ":999"} {
-		refused(t, s.do(t, "GET", run+"/events", "", "Last-Event-ID", last, "Authorization", eve), 404, "not_found")
+		wantProblem(t, s.do(t, "GET", run+"/events", "", "Last-Event-ID", last, "Authorization", eve), 404, "not_found")
 	}
-	refused(t, s.do(t, "GET", run, "", "Authorization", eve), 404, "not_found")
+	wantProblem(t, s.do(t, "GET", run, "", "Authorization", eve), 404, "not_found")
 	stream := s.do(t, "POST", run+"/input", good, "Authorization", ada, "Accept", "text/event-stream")
-	list := frames(t, stream, "")
+	list := readFrames(t, stream, "")
 	if list[0].Event != "approval_resolved" || !strings.Contains(string(list[0].Data), `"by":"ada"`) {
 		t.Errorf(`data %s, [0].Event %q, want [0].Event approval_resolved, [0].Data containing "by":"ada"`, list[0].Data, list[0].Event)
 	}

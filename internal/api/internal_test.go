@@ -84,7 +84,7 @@ func TestStreamLimiterBoundsTheReadersOfARun(t *testing.T) {
 func TestDeliveryTrackerKnowsWhoMissedTheEnd(t *testing.T) {
 	var tracker deliveryTracker
 	now := time.UnixMilli(1_795_000_000_000)
-	run := func(id string, end event.Body, ago time.Duration) event.Run {
+	endedRun := func(id string, end event.Body, ago time.Duration) event.Run {
 		return event.Run{ID: id, Last: event.Event{Seq: 9, Time: now.Add(-ago).UnixMilli(), Body: end}}
 	}
 	tracker.record("cut", false)
@@ -94,13 +94,13 @@ func TestDeliveryTrackerKnowsWhoMissedTheEnd(t *testing.T) {
 		run  event.Run
 		want bool
 	}{
-		{run("cut", event.FinalAnswer{}, time.Hour), true},
-		{run("cut", event.Cancelled{}, 0), true},
-		{run("delivered", event.FinalAnswer{}, 0), false},
-		{run("unknown", event.FinalAnswer{}, redeliveryTime-time.Millisecond), true},
-		{run("unknown", event.RunError{}, 0), true},
-		{run("unknown", event.FinalAnswer{}, redeliveryTime), false},
-		{run("unknown", event.Cancelled{}, 0), false},
+		{endedRun("cut", event.FinalAnswer{}, time.Hour), true},
+		{endedRun("cut", event.Cancelled{}, 0), true},
+		{endedRun("delivered", event.FinalAnswer{}, 0), false},
+		{endedRun("unknown", event.FinalAnswer{}, redeliveryTime-time.Millisecond), true},
+		{endedRun("unknown", event.RunError{}, 0), true},
+		{endedRun("unknown", event.FinalAnswer{}, redeliveryTime), false},
+		{endedRun("unknown", event.Cancelled{}, 0), false},
 	} {
 		if got := tracker.missedEnd(c.run, now); got != c.want {
 			t.Errorf("missedEnd(%+v) = %t, want %t", c.run, got, c.want)
@@ -131,9 +131,9 @@ func TestDeliveryTrackerDropsTheOldestRun(t *testing.T) {
 	}
 }
 
-// short is the events of a run in short: ?a asks for an approval, !a is its answer, and |
+// parseEvents returns the events that text abbreviates: ?a asks for an approval, !a is its answer, and |
 // says that the run waits.
-func short(text string) (events []event.Event) {
+func parseEvents(text string) (events []event.Event) {
 	for i, word := range strings.Fields(text) {
 		e := event.Event{Seq: int64(i + 1)}
 		switch word[0] {
@@ -171,7 +171,7 @@ func TestResponseSpanCoversItsApprovals(t *testing.T) {
 		for _, name := range strings.Fields(c.approvals) {
 			approvals = append(approvals, responses.Approval{Interrupt: name})
 		}
-		if got := spanAnswering(short(c.events), approvals); got != c.want {
+		if got := spanAnswering(parseEvents(c.events), approvals); got != c.want {
 			t.Errorf("%s, %s: %v, want %v", c.events, c.approvals, got, c.want)
 		}
 	}
@@ -185,7 +185,7 @@ func TestResponseSpanCoversItsApprovals(t *testing.T) {
 		{"?a ?b | !a | !b ?c |", 8, span(3, 6)},
 		{"?a ?b | !a |", 5, span(3, 0)},
 	} {
-		if got := spanEndingAt(short(c.events), c.end); got != c.want {
+		if got := spanEndingAt(parseEvents(c.events), c.end); got != c.want {
 			t.Errorf("%s: %v, want %v", c.events, got, c.want)
 		}
 	}
@@ -250,7 +250,7 @@ func TestProblemsOfUpstreamsSayWhatToDoNext(t *testing.T) {
 // The member "answerd" takes those fields of a question that its document lists, and no others.
 func TestOptionsHaveTheFieldsThatAreRead(t *testing.T) {
 	read := make(object)
-	for name := range document().flat(component("Question"))["properties"].(object) {
+	for name := range document().flatten(componentRef("Question"))["properties"].(object) {
 		body, err := json.Marshal(object{name: nil})
 		if err != nil {
 			t.Fatal(err)
@@ -260,5 +260,5 @@ func TestOptionsHaveTheFieldsThatAreRead(t *testing.T) {
 		}
 	}
 	schemas := documents()["openapi/openai.yaml"]["components"].(object)["schemas"].(object)
-	sameKeys(t, "Options", read, schemas["Options"].(object)["properties"].(object))
+	checkSameKeys(t, "Options", read, schemas["Options"].(object)["properties"].(object))
 }

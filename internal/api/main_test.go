@@ -40,7 +40,7 @@ type service struct {
 	handler *api.Handler
 }
 
-func serve(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options), configure ...func(*config.Server)) *service {
+func newService(t *testing.T, script llmtest.Script, set func(*agent.Options), options func(*api.Options), configure ...func(*config.Server)) *service {
 	t.Helper()
 	s := &service{Fixture: agenttest.NewFixture(t, script, set, configure...)}
 	o := api.Options{Agent: s.Agent, Log: s.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour}
@@ -90,8 +90,8 @@ func (s *service) doContext(ctx context.Context, t *testing.T, method, path, bod
 	return resp
 }
 
-// decodeRequest reads a JSON response of that status.
-func decode[T any](t *testing.T, resp *http.Response, status int) T {
+// decodeResponse reads a JSON response of that status.
+func decodeResponse[T any](t *testing.T, resp *http.Response, status int) T {
 	t.Helper()
 	var v T
 	b, err := io.ReadAll(resp.Body)
@@ -114,13 +114,13 @@ type problem struct {
 	Errors                              []struct{ Pointer, Detail string }
 }
 
-// refused checks that resp is a problem of that code and status.
-func refused(t *testing.T, resp *http.Response, status int, code string) problem {
+// wantProblem checks that resp is a problem of that code and status.
+func wantProblem(t *testing.T, resp *http.Response, status int, code string) problem {
 	t.Helper()
 	if got := resp.Header.Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("content type %s, want application/problem+json", got)
 	}
-	p := decode[problem](t, resp, status)
+	p := decodeResponse[problem](t, resp, status)
 	if p.Code != code || p.Status != status || p.Detail == "" || p.Title == "" || p.Instance == "" {
 		t.Errorf("problem %+v, want Code %q, Status %d, Detail non-empty, Title non-empty, Instance non-empty", p, code, status)
 	}
@@ -160,13 +160,13 @@ func (s *service) fillQueue(t *testing.T) {
 		if resp.StatusCode != http.StatusServiceUnavailable {
 			t.Fatalf("the first of %d questions was answered with %s, want 503", questions, resp.Status)
 		}
-	case <-bounded(t).Done():
+	case <-boundedContext(t).Done():
 		t.Fatalf("none of %d questions was answered, want one refused", questions)
 	}
 }
 
-// frames reads a stream to its end, or to the frame that is wanted.
-func frames(t *testing.T, resp *http.Response, until string) []sse.Frame {
+// readFrames reads a stream to its end, or to the first event named until.
+func readFrames(t *testing.T, resp *http.Response, until string) []sse.Frame {
 	t.Helper()
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
 		b, _ := io.ReadAll(resp.Body)
@@ -190,7 +190,7 @@ func frames(t *testing.T, resp *http.Response, until string) []sse.Frame {
 	}
 }
 
-func events(frames []sse.Frame) string {
+func eventNames(frames []sse.Frame) string {
 	var out []string
 	for _, f := range frames {
 		out = append(out, f.Event)
@@ -200,13 +200,13 @@ func events(frames []sse.Frame) string {
 
 const question = `{"question":"What is 1 + 2?"}`
 
-// adds is a model that calls add once and then answers.
-func adds() llmtest.Script {
+// addingModel returns a model that calls add once and then answers.
+func addingModel() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is ", "3."))
 }
 
-// holds is a model that begins to answer, waits, and ends when open is closed.
-func holds(open <-chan struct{}) llmtest.Script {
+// waitingModel returns a model that begins to answer, waits, and ends when open is closed.
+func waitingModel(open <-chan struct{}) llmtest.Script {
 	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Wait"})
 		select {
@@ -217,14 +217,14 @@ func holds(open <-chan struct{}) llmtest.Script {
 	})
 }
 
-// pipes is a listener without sockets, so that the time of its connections is the
+// pipeListener is a listener without sockets, so that the time of its connections is the
 // bubble's.
-type pipes struct {
+type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
 }
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -233,17 +233,17 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error {
+func (p *pipeListener) Close() error {
 	close(p.done)
 	return nil
 }
 
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// overPipes serves h without sockets until the test ends, and gives a way to connect.
-func overPipes(t *testing.T, h http.Handler) (dial func() net.Conn) {
+// serveOverPipes serves h without sockets until the test ends, and returns a function that connects to it.
+func serveOverPipes(t *testing.T, h http.Handler) (dial func() net.Conn) {
 	t.Helper()
-	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
 	server := &http.Server{Handler: h}
 	served := make(chan struct{})
 	go func() {

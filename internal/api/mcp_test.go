@@ -20,32 +20,32 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// versions are those of the protocol that hosts speak.
-var versions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+// protocolVersions are the versions of MCP that hosts speak.
+var protocolVersions = []string{"2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // mcpHost is an MCP host: the SDK's client, its person, and what it was told.
 type mcpHost struct {
 	*sdk.ClientSession
-	mu    sync.Mutex // protects what follows
-	told  []*sdk.ProgressNotificationParams
-	asked []*sdk.ElicitParams
+	mu           sync.Mutex // protects what follows
+	progress     []*sdk.ProgressNotificationParams
+	elicitations []*sdk.ElicitParams
 }
 
 // person is who sits before a host; nil is a host that asks nobody.
 type person func(*sdk.ElicitParams) *sdk.ElicitResult
 
-func accepts(content map[string]any) person {
+func acceptWith(content map[string]any) person {
 	return func(*sdk.ElicitParams) *sdk.ElicitResult {
 		return &sdk.ElicitResult{Action: "accept", Content: content}
 	}
 }
 
-func chooses(action string) person {
+func chooseAction(action string) person {
 	return func(*sdk.ElicitParams) *sdk.ElicitResult { return &sdk.ElicitResult{Action: action} }
 }
 
-// joins connects a host. Its requests go by client.
-func (s *service) joins(t *testing.T, version string, p person, client *http.Client) *mcpHost {
+// connectHost connects an MCP host. It sends its requests through client.
+func (s *service) connectHost(t *testing.T, version string, p person, client *http.Client) *mcpHost {
 	t.Helper()
 	h := &mcpHost{}
 	o := &sdk.ClientOptions{
@@ -53,14 +53,14 @@ func (s *service) joins(t *testing.T, version string, p person, client *http.Cli
 		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.told = append(h.told, r.Params)
+			h.progress = append(h.progress, r.Params)
 		},
 	}
 	if p != nil {
 		o.Capabilities.Elicitation = &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}}
 		o.ElicitationHandler = func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 			h.mu.Lock()
-			h.asked = append(h.asked, r.Params)
+			h.elicitations = append(h.elicitations, r.Params)
 			h.mu.Unlock()
 			return p(r.Params), nil
 		}
@@ -106,8 +106,8 @@ type output struct {
 	Error      problem
 }
 
-// asks calls the tool, and checks that the result is what the tool says of itself.
-func (h *mcpHost) asks(ctx context.Context, t *testing.T, arguments string, meta sdk.Meta) (*sdk.CallToolResult, output) {
+// callAnswer calls the tool answer, and checks its result against the tool's output schema.
+func (h *mcpHost) callAnswer(ctx context.Context, t *testing.T, arguments string, meta sdk.Meta) (*sdk.CallToolResult, output) {
 	t.Helper()
 	if meta == nil {
 		meta = sdk.Meta{}
@@ -138,7 +138,7 @@ func (h *mcpHost) asks(ctx context.Context, t *testing.T, arguments string, meta
 	return res, out
 }
 
-func textOf(res *sdk.CallToolResult) string {
+func resultText(res *sdk.CallToolResult) string {
 	var b strings.Builder
 	for _, c := range res.Content {
 		if text, ok := c.(*sdk.TextContent); ok {
@@ -151,19 +151,19 @@ func textOf(res *sdk.CallToolResult) string {
 // S0.8: the agent can itself be called as an MCP tool.
 func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 	t.Parallel()
-	for _, version := range versions {
+	for _, version := range protocolVersions {
 		t.Run(version, func(t *testing.T) {
-			s := serve(t, adds(), nil, nil)
-			h := s.joins(t, version, nil, nil)
-			tools, err := h.ListTools(bounded(t), nil)
+			s := newService(t, addingModel(), nil, nil)
+			h := s.connectHost(t, version, nil, nil)
+			tools, err := h.ListTools(boundedContext(t), nil)
 			if err != nil || len(tools.Tools) != 1 || tools.Tools[0].Name != "answer" || tools.Tools[0].OutputSchema == nil {
 				t.Fatalf("tools %+v, %v, want 1 Tools with Name answer and OutputSchema non-nil, no error", tools, err)
 			}
-			res, out := h.asks(bounded(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
-			if textOf(res) != "It is 3." || out.Answer != "It is 3." || out.ThreadID != "t1" || fmt.Sprint(out.Metadata.ToolNames) != "[add]" {
+			res, out := h.callAnswer(boundedContext(t), t, `{"question":"What is 1 + 2?","thread_id":"t1"}`, nil)
+			if resultText(res) != "It is 3." || out.Answer != "It is 3." || out.ThreadID != "t1" || fmt.Sprint(out.Metadata.ToolNames) != "[add]" {
 				t.Errorf(`result %+v, want textOf(res) "It is 3.", out.Answer "It is 3.", out.ThreadID t1, out.Metadata.ToolNames [add]`, out)
 			}
-			run := decode[output](t, s.do(t, "GET", "/runs/"+out.RunID, ""), http.StatusOK)
+			run := decodeResponse[output](t, s.do(t, "GET", "/runs/"+out.RunID, ""), http.StatusOK)
 			if run.Status != "completed" || run.TraceID != out.TraceID {
 				t.Errorf("run %+v, want Status completed, TraceID %q", run, out.TraceID)
 			}
@@ -171,7 +171,7 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			last, all := 0.0, ""
-			for _, p := range h.told {
+			for _, p := range h.progress {
 				if p.Progress <= last || p.ProgressToken != "p" {
 					t.Errorf("progress %v after %v, ProgressToken %v, want Progress more than %v, ProgressToken p", p.Progress, last, p.ProgressToken, last)
 				}
@@ -189,7 +189,6 @@ func TestMCPToolWorksInEveryProtocolVersion(t *testing.T) {
 // A person agrees, refuses, fills in and dismisses before the host as before the console.
 func TestMCPElicitsInput(t *testing.T) {
 	t.Parallel()
-	approve := func(s *config.Server) { s.ApproveTools = []string{"echo"} }
 	echo := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
 	form := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well."))
 	for name, c := range map[string]struct {
@@ -197,21 +196,21 @@ func TestMCPElicitsInput(t *testing.T) {
 		person person
 		want   string // in the run's events
 	}{
-		"approved":           {echo, accepts(map[string]any{"approved": true}), `"approved":true`},
-		"refused":            {echo, accepts(map[string]any{"approved": false, "reason": "no way"}), `"approved":false,"reason":"no way"`},
-		"approval declined":  {echo, chooses("decline"), `"approved":false`},
-		"approval dismissed": {echo, chooses("cancel"), `"approved":false,"reason":"The question was dismissed."`},
-		"form filled in":     {form, accepts(map[string]any{"people": 3}), `\"people\":3`},
-		"form declined":      {form, chooses("decline"), `"action":"decline"`},
-		"form dismissed":     {form, chooses("cancel"), `"action":"cancel"`},
+		"approved":           {echo, acceptWith(map[string]any{"approved": true}), `"approved":true`},
+		"refused":            {echo, acceptWith(map[string]any{"approved": false, "reason": "no way"}), `"approved":false,"reason":"no way"`},
+		"approval declined":  {echo, chooseAction("decline"), `"approved":false`},
+		"approval dismissed": {echo, chooseAction("cancel"), `"approved":false,"reason":"The question was dismissed."`},
+		"form filled in":     {form, acceptWith(map[string]any{"people": 3}), `\"people\":3`},
+		"form declined":      {form, chooseAction("decline"), `"action":"decline"`},
+		"form dismissed":     {form, chooseAction("cancel"), `"action":"cancel"`},
 	} {
-		for _, version := range []string{versions[0], versions[1]} {
+		for _, version := range []string{protocolVersions[0], protocolVersions[1]} {
 			t.Run(name+"/"+version, func(t *testing.T) {
-				s := serve(t, c.script, nil, nil, approve)
-				h := s.joins(t, version, c.person, nil)
-				_, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
-				if out.Answer != "Well." || len(h.asked) != 1 {
-					t.Errorf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.asked), out)
+				s := newService(t, c.script, nil, nil, echoNeedsApproval)
+				h := s.connectHost(t, version, c.person, nil)
+				_, out := h.callAnswer(boundedContext(t), t, `{"question":"Do it."}`, nil)
+				if out.Answer != "Well." || len(h.elicitations) != 1 {
+					t.Errorf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.elicitations), out)
 				}
 				var all strings.Builder
 				for _, e := range s.Events(t, out.RunID) {
@@ -229,13 +228,13 @@ func TestMCPElicitsInput(t *testing.T) {
 // JSON-RPC error.
 func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	for arguments, pointer := range map[string]string{
 		`{}`: "/question", `{"question":" "}`: "/question", `{"question":"?","max_turns":0}`: "/max_turns", `{"question":"?","nope":1}`: "/nope",
 		`{"question":"?","background":true}`: "/background", `{"question":"?","servers":["x"]}`: "/servers/0", `{"question":"?","budget":{"cost":-1}}`: "/budget/cost",
 		`{"question":"?","question":"!"}`: "/question", `{"question":"?","history":[{"role":"user"}]}`: "/history/0/content", `[]`: "", `null`: "", `"?"`: "",
 	} {
-		m := s.asks(t, callOf(arguments, ""))
+		m := s.callModern(t, callParams(arguments, ""))
 		e := m.Result.StructuredContent.Error
 		if !m.Result.IsError || e.Code != "invalid_request" || len(e.Errors) == 0 || e.Errors[0].Pointer != pointer {
 			t.Errorf("%s: %+v, Code %q, %d Errors, want m.Result.IsError true, Code invalid_request, Errors non-zero, Errors[0].Pointer %s", arguments, m, e.Code, len(e.Errors), pointer)
@@ -248,8 +247,8 @@ func TestMCPInvalidCallIsAResultThatSaysWhy(t *testing.T) {
 
 func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "secret upstream text")), nil, nil)
-	m := s.asks(t, callOf(`{"question":"?"}`, ""))
+	s := newService(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "secret upstream text")), nil, nil)
+	m := s.callModern(t, callParams(`{"question":"?"}`, ""))
 	out := m.Result.StructuredContent
 	if !m.Result.IsError || out.Error.Code != "model_error" || out.RunID == "" || out.Error.Instance != "/runs/"+out.RunID || strings.Contains(out.Error.Detail, "secret") {
 		t.Errorf("message %+v, Error.Code %q, RunID %q, Error.Instance %q, Error.Detail %q, want m.Result.IsError true, Error.Code model_error, RunID non-empty, Error.Instance %q, Error.Detail without secret", m, out.Error.Code, out.RunID, out.Error.Instance, out.Error.Detail, "/runs/"+out.RunID)
@@ -259,7 +258,7 @@ func TestMCPFailedRunIsAResultThatSaysWhy(t *testing.T) {
 // A body that is not a message of the protocol is refused, by us or by the SDK, and starts nothing.
 func TestMCPRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	const accept = "application/json, text/event-stream"
 	many := "[" + strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/initialized"},`, 32) + `{"jsonrpc":"2.0","method":"notifications/initialized"}]`
 	for name, c := range map[string]struct {
@@ -285,7 +284,7 @@ func TestMCPRefusesInvalidMessages(t *testing.T) {
 			t.Errorf("%s: %s, want %d", name, resp.Status, c.status)
 		}
 	}
-	if m := s.asks(t, callOf(`{"question":"?"}`, "")); m.Result.StructuredContent.Answer != "It is 3." {
+	if m := s.callModern(t, callParams(`{"question":"?"}`, "")); m.Result.StructuredContent.Answer != "It is 3." {
 		t.Errorf(`after all that: %+v, want Result.StructuredContent.Answer "It is 3."`, m)
 	}
 	if n := len(s.Model.Requests()); n != 2 {
@@ -298,42 +297,42 @@ func TestMCPRefusesInvalidMessages(t *testing.T) {
 func TestMCPRunBelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	s := serve(t, echoes(), nil, func(o *api.Options) { o.Verifier = v }, approvesEcho)
-	ada, eve := []string{"Authorization", iam.bearer("ada")}, []string{"Authorization", iam.bearer("eve")}
-	first := s.asks(t, callOf(`{"question":"Do it."}`, ""), ada...)
+	v := iam.newVerifier(t, nil)
+	s := newService(t, echoToolModel(), nil, func(o *api.Options) { o.Verifier = v }, echoNeedsApproval)
+	ada, eve := []string{"Authorization", iam.bearerToken("ada")}, []string{"Authorization", iam.bearerToken("eve")}
+	first := s.callModern(t, callParams(`{"question":"Do it."}`, ""), ada...)
 	given := `,"requestState":"` + first.Result.RequestState + `","inputResponses":{`
 	for id := range first.Result.InputRequests {
 		given += `"` + id + `":{"action":"accept","content":{"approved":true}}}`
 	}
-	if m := s.asks(t, callOf(`{"question":"Do it."}`, given), eve...); m.Result.StructuredContent.Error.Code != "not_found" {
+	if m := s.callModern(t, callParams(`{"question":"Do it."}`, given), eve...); m.Result.StructuredContent.Error.Code != "not_found" {
 		t.Errorf("another goes on: %+v, want Result.StructuredContent.Error.Code not_found", m)
 	}
-	if m := s.asks(t, callOf(`{"question":"Do it."}`, given), ada...); m.Result.StructuredContent.Answer != "Well." {
+	if m := s.callModern(t, callParams(`{"question":"Do it."}`, given), ada...); m.Result.StructuredContent.Answer != "Well." {
 		t.Errorf("the owner goes on: %+v, want Result.StructuredContent.Answer Well.", m)
 	}
-	session := s.starts(t, ada...)
+	session := s.startSession(t, ada...)
 	for _, header := range [][]string{append(session[:4:4], eve...), session[:4]} {
-		resp := s.sends(bounded(t), t, "tools/list", `{}`, header...)
+		resp := s.postMCP(boundedContext(t), t, "tools/list", `{}`, header...)
 		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("another's session: %s, want 404 or 401", resp.Status)
 		}
 	}
 	// Nor does the answer reveal that the session exists.
 	unknown := append([]string{"Mcp-Session-Id", "none", "Mcp-Protocol-Version", "2025-11-25"}, eve...)
-	foreign := refused(t, s.sends(bounded(t), t, "tools/list", `{}`, append(session[:4:4], eve...)...), 404, "not_found")
-	if none := refused(t, s.sends(bounded(t), t, "tools/list", `{}`, unknown...), 404, "not_found"); !reflect.DeepEqual(foreign, none) {
+	foreign := wantProblem(t, s.postMCP(boundedContext(t), t, "tools/list", `{}`, append(session[:4:4], eve...)...), 404, "not_found")
+	if none := wantProblem(t, s.postMCP(boundedContext(t), t, "tools/list", `{}`, unknown...), 404, "not_found"); !reflect.DeepEqual(foreign, none) {
 		t.Errorf("another's session: %+v, want %+v as of an unknown one", foreign, none)
 	}
-	refused(t, s.do(t, "DELETE", "/mcp", "", append(session[:4:4], eve...)...), 404, "not_found")
-	if resp := s.sends(bounded(t), t, "tools/list", `{}`, append(session[:4:4], ada...)...); resp.StatusCode != http.StatusOK {
+	wantProblem(t, s.do(t, "DELETE", "/mcp", "", append(session[:4:4], eve...)...), 404, "not_found")
+	if resp := s.postMCP(boundedContext(t), t, "tools/list", `{}`, append(session[:4:4], ada...)...); resp.StatusCode != http.StatusOK {
 		t.Errorf("the owner's session: %s, want 200", resp.Status)
 	}
 }
 
-// paying is a server whose tool wants the person behind its call to visit a page, and says
+// newPaymentServer returns a server whose tool wants the person behind its call to visit a page, and says
 // what came of it.
-func paying(t *testing.T) *httptest.Server {
+func newPaymentServer(t *testing.T) *httptest.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)
 	server.AddTool(&sdk.Tool{Name: "pay", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
@@ -355,17 +354,17 @@ func paying(t *testing.T) *httptest.Server {
 func TestMCPElicitsAVisitToAURL(t *testing.T) {
 	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "pay", Args: `{}`}), llmtest.Says("Well."))
-	for _, version := range versions[:2] {
-		for action, p := range map[string]person{"accept": accepts(nil), "decline": chooses("decline"), "cancel": chooses("cancel")} {
+	for _, version := range protocolVersions[:2] {
+		for action, p := range map[string]person{"accept": acceptWith(nil), "decline": chooseAction("decline"), "cancel": chooseAction("cancel")} {
 			t.Run(version+" "+action, func(t *testing.T) {
-				shop := paying(t)
-				s := serve(t, script, nil, nil, func(c *config.Server) { c.URL = shop.URL })
-				h := s.joins(t, version, p, nil)
-				_, out := h.asks(bounded(t), t, `{"question":"Buy it."}`, nil)
-				if out.Answer != "Well." || len(h.asked) != 1 {
-					t.Fatalf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.asked), out)
+				shop := newPaymentServer(t)
+				s := newService(t, script, nil, nil, func(c *config.Server) { c.URL = shop.URL })
+				h := s.connectHost(t, version, p, nil)
+				_, out := h.callAnswer(boundedContext(t), t, `{"question":"Buy it."}`, nil)
+				if out.Answer != "Well." || len(h.elicitations) != 1 {
+					t.Fatalf("asked %d times: %+v, want out.Answer Well., asked 1", len(h.elicitations), out)
 				}
-				if q := h.asked[0]; q.Mode != "url" || q.URL != "https://pay.example/order/1" || !strings.Contains(q.Message, "Pay for it.") || q.RequestedSchema != nil {
+				if q := h.elicitations[0]; q.Mode != "url" || q.URL != "https://pay.example/order/1" || !strings.Contains(q.Message, "Pay for it.") || q.RequestedSchema != nil {
 					t.Errorf(`asked %+v, want Mode url, URL https://pay.example/order/1, Message containing "Pay for it.", RequestedSchema nil`, q)
 				}
 				messages := s.Model.Requests()[1].Messages

@@ -44,8 +44,8 @@ type message struct {
 	}
 }
 
-// sends posts a message to /mcp in the newest protocol, or in the session of the headers.
-func (s *service) sends(ctx context.Context, t *testing.T, method, params string, header ...string) *http.Response {
+// postMCP posts a message to /mcp in the newest protocol, or in the session of the headers.
+func (s *service) postMCP(ctx context.Context, t *testing.T, method, params string, header ...string) *http.Response {
 	t.Helper()
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params)
 	if strings.HasPrefix(method, "notifications/") {
@@ -55,35 +55,35 @@ func (s *service) sends(ctx context.Context, t *testing.T, method, params string
 	return s.doContext(ctx, t, "POST", "/mcp", body, header...)
 }
 
-// modern are the headers of a call in the newest protocol.
-var modern = []string{"Mcp-Protocol-Version", versions[0], "Mcp-Method", "tools/call", "Mcp-Name", "answer"}
+// modernHeaders are the headers of a call in the newest protocol.
+var modernHeaders = []string{"Mcp-Protocol-Version", protocolVersions[0], "Mcp-Method", "tools/call", "Mcp-Name", "answer"}
 
-// callOf are the parameters of a call of a host that can elicit, with more of them.
-func callOf(arguments, more string) string {
-	return `{"name":"answer","arguments":` + arguments + `,"_meta":{"io.modelcontextprotocol/protocolVersion":"` + versions[0] + `",
+// callParams returns the parameters of tools/call of a host that can elicit; more has further members.
+func callParams(arguments, more string) string {
+	return `{"name":"answer","arguments":` + arguments + `,"_meta":{"io.modelcontextprotocol/protocolVersion":"` + protocolVersions[0] + `",
 		"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}}},"progressToken":1}` + more + `}`
 }
 
-// oldCall are the parameters of a call in a session.
-const oldCall = `{"name":"answer","arguments":{"question":"?"},"_meta":{"progressToken":1}}`
+// sessionCallParams are the parameters of a call in a session.
+const sessionCallParams = `{"name":"answer","arguments":{"question":"?"},"_meta":{"progressToken":1}}`
 
-// conversation is the stream that answers a request.
-type conversation struct {
+// messageStream is the stream that answers a request.
+type messageStream struct {
 	*sse.Reader
 	t *testing.T
 }
 
-func heard(t *testing.T, resp *http.Response) conversation {
+func newMessageStream(t *testing.T, resp *http.Response) messageStream {
 	t.Helper()
 	if resp.StatusCode != http.StatusOK {
 		b, _ := io.ReadAll(resp.Body)
 		t.Fatalf("status %d: %s, want 200", resp.StatusCode, b)
 	}
-	return conversation{sse.NewReader(bufio.NewReader(resp.Body), 1<<20), t}
+	return messageStream{sse.NewReader(bufio.NewReader(resp.Body), 1<<20), t}
 }
 
-// until reads until a message pleases, or to the end, and returns the last.
-func (c conversation) until(pleases func(message) bool) (last message) {
+// readUntil reads until a message matches, or to the end, and returns the last message.
+func (c messageStream) readUntil(matches func(message) bool) (last message) {
 	c.t.Helper()
 	for {
 		f, err := c.Next()
@@ -97,56 +97,56 @@ func (c conversation) until(pleases func(message) bool) (last message) {
 		if err := json.Unmarshal(f.Data, &last); err != nil {
 			c.t.Fatalf("%s: %v", f.Data, err)
 		}
-		if pleases(last) {
+		if matches(last) {
 			return last
 		}
 	}
 }
 
-// getResult is the last message.
-func (c conversation) result() message {
+// readResult reads to the end and returns the last message, which is the response.
+func (c messageStream) readResult() message {
 	c.t.Helper()
-	return c.until(func(message) bool { return false })
+	return c.readUntil(func(message) bool { return false })
 }
 
-// begun is the id of the run that the first progress names.
-func (c conversation) begun() string {
+// readRunID returns the id of the run that the first progress notification names.
+func (c messageStream) readRunID() string {
 	c.t.Helper()
-	m := c.until(func(m message) bool { return strings.HasPrefix(m.Params.Message, "Run ") })
+	m := c.readUntil(func(m message) bool { return strings.HasPrefix(m.Params.Message, "Run ") })
 	return strings.Fields(m.Params.Message + " ?")[1]
 }
 
-// asks sends a call in the newest protocol, and returns what it comes to.
-func (s *service) asks(t *testing.T, params string, header ...string) message {
+// callModern sends a call in the newest protocol, and returns the response.
+func (s *service) callModern(t *testing.T, params string, header ...string) message {
 	t.Helper()
-	return heard(t, s.sends(bounded(t), t, "tools/call", params, append(slices.Clone(modern), header...)...)).result()
+	return newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", params, append(slices.Clone(modernHeaders), header...)...)).readResult()
 }
 
-// starts begins a session of an older protocol, and returns its headers.
-func (s *service) starts(t *testing.T, header ...string) []string {
+// startSession begins a session of an older protocol, and returns its headers.
+func (s *service) startSession(t *testing.T, header ...string) []string {
 	t.Helper()
-	resp := s.sends(bounded(t), t, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"h","version":"1"}}`, header...)
-	heard(t, resp).result()
+	resp := s.postMCP(boundedContext(t), t, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"h","version":"1"}}`, header...)
+	newMessageStream(t, resp).readResult()
 	header = append([]string{"Mcp-Protocol-Version", "2025-11-25", "Mcp-Session-Id", resp.Header.Get("Mcp-Session-Id")}, header...)
-	s.sends(bounded(t), t, "notifications/initialized", `{}`, header...)
+	s.postMCP(boundedContext(t), t, "notifications/initialized", `{}`, header...)
 	return header
 }
 
-// came waits for a tool to be where the channel says.
-func came[T any](t *testing.T, there <-chan T) {
+// waitForSignal waits until a tool has sent on the channel.
+func waitForSignal[T any](t *testing.T, there <-chan T) {
 	t.Helper()
 	select {
 	case <-there:
-	case <-bounded(t).Done():
+	case <-boundedContext(t).Done():
 		t.Fatal("waited in vain, want the tool to come there")
 	}
 }
 
-var waits = llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`}))
+var waitToolModel = llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`}))
 
-var approvesEcho = func(s *config.Server) { s.ApproveTools = []string{"echo"} }
+var echoNeedsApproval = func(s *config.Server) { s.ApproveTools = []string{"echo"} }
 
-func echoes() llmtest.Script {
+func echoToolModel() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Says("Well."))
 }
 
@@ -157,7 +157,7 @@ func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
 	for name, giveUp := range map[string]func(*testing.T, *service, context.CancelFunc, []string){
 		"closed": func(_ *testing.T, _ *service, leave context.CancelFunc, _ []string) { leave() },
 		"cancelled": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
-			s.sends(bounded(t), t, "notifications/cancelled", `{"requestId":1}`, header...)
+			s.postMCP(boundedContext(t), t, "notifications/cancelled", `{"requestId":1}`, header...)
 		},
 		"session ended": func(t *testing.T, s *service, _ context.CancelFunc, header []string) {
 			if resp := s.do(t, "DELETE", "/mcp", "", header...); resp.StatusCode != http.StatusNoContent {
@@ -170,18 +170,18 @@ func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprint(name, old), func(t *testing.T) {
-				s := serve(t, waits, nil, nil)
-				header, params := modern, callOf(`{"question":"?"}`, "")
+				s := newService(t, waitToolModel, nil, nil)
+				header, params := modernHeaders, callParams(`{"question":"?"}`, "")
 				if old {
-					header, params = s.starts(t), oldCall
+					header, params = s.startSession(t), sessionCallParams
 				}
-				ctx, leave := context.WithCancel(bounded(t))
+				ctx, leave := context.WithCancel(boundedContext(t))
 				defer leave()
-				run := heard(t, s.sends(ctx, t, "tools/call", params, header...)).begun()
-				came(t, s.Tools.Entered)
+				run := newMessageStream(t, s.postMCP(ctx, t, "tools/call", params, header...)).readRunID()
+				waitForSignal(t, s.Tools.Entered)
 				giveUp(t, s, leave, header)
 				agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
-				came(t, s.Tools.Canceled)
+				waitForSignal(t, s.Tools.Canceled)
 			})
 		}
 	}
@@ -191,14 +191,14 @@ func TestMCPCancelledCallCancelsItsRun(t *testing.T) {
 // waits for that.
 func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
 	t.Parallel()
-	for _, version := range versions[:2] {
-		s := serve(t, echoes(), func(o *agent.Options) { o.DisconnectGrace = 1 }, nil, approvesEcho)
-		h := s.joins(t, version, nil, nil)
-		res, out := h.asks(bounded(t), t, `{"question":"Do it."}`, nil)
-		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(textOf(res), "POST /runs/"+out.RunID+"/input") {
+	for _, version := range protocolVersions[:2] {
+		s := newService(t, echoToolModel(), func(o *agent.Options) { o.DisconnectGrace = 1 }, nil, echoNeedsApproval)
+		h := s.connectHost(t, version, nil, nil)
+		res, out := h.callAnswer(boundedContext(t), t, `{"question":"Do it."}`, nil)
+		if out.Status != "suspended" || len(out.Interrupts) != 1 || !strings.Contains(resultText(res), "POST /runs/"+out.RunID+"/input") {
 			t.Fatalf("%s: %+v, want out.Status suspended, 1 out.Interrupts, textOf(res) containing %s", version, out, "POST /runs/"+out.RunID+"/input")
 		}
-		decode[output](t, s.do(t, "POST", "/runs/"+out.RunID+"/input", `{"id":"`+out.Interrupts[0].ID+`","approved":true}`), http.StatusOK)
+		decodeResponse[output](t, s.do(t, "POST", "/runs/"+out.RunID+"/input", `{"id":"`+out.Interrupts[0].ID+`","approved":true}`), http.StatusOK)
 		agenttest.TerminalEvent[event.FinalAnswer](t, s.Events(t, out.RunID))
 	}
 }
@@ -207,8 +207,8 @@ func TestMCPRunWaitsForAPersonWhomTheClientCannotAsk(t *testing.T) {
 // used twice (SEP-2322: the server can rely on the state only).
 func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	t.Parallel()
-	s := serve(t, echoes(), nil, nil, approvesEcho)
-	first := s.asks(t, callOf(`{"question":"Do it."}`, ""))
+	s := newService(t, echoToolModel(), nil, nil, echoNeedsApproval)
+	first := s.callModern(t, callParams(`{"question":"Do it."}`, ""))
 	if first.Result.ResultType != "input_required" || len(first.Result.InputRequests) != 1 {
 		t.Fatalf("result %+v, want Result.ResultType input_required, 1 Result.InputRequests", first)
 	}
@@ -217,19 +217,19 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 	}
 	state := `,"requestState":"` + first.Result.RequestState + `"`
 	// Without an answer it is asked again.
-	again := s.asks(t, callOf(`{"question":"Do it."}`, state))
+	again := s.callModern(t, callParams(`{"question":"Do it."}`, state))
 	if _, same := again.Result.InputRequests[id]; !same || again.Result.RequestState != first.Result.RequestState {
 		t.Errorf("asked again: %+v, want same true, again.Result.RequestState %q", again, first.Result.RequestState)
 	}
 	given := state + `,"inputResponses":{"` + id + `":{"action":"accept","content":{"approved":true}},"other":{"action":"accept"}}`
 	for range 2 {
-		m := s.asks(t, callOf(`{"question":"Do it."}`, given))
+		m := s.callModern(t, callParams(`{"question":"Do it."}`, given))
 		if m.Result.StructuredContent.Answer != "Well." || !strings.HasPrefix(first.Result.RequestState, m.Result.StructuredContent.RunID+":") {
 			t.Errorf("answer %+v, Result.RequestState %q, want m.Result.StructuredContent.Answer Well., Result.RequestState starting with %q", m, first.Result.RequestState, m.Result.StructuredContent.RunID+":")
 		}
 	}
 	for _, bad := range []string{"nonsense", "run_x:3", strings.Split(first.Result.RequestState, ":")[0] + ":1", strings.Split(first.Result.RequestState, ":")[0] + ":999"} {
-		if m := s.asks(t, callOf(`{"question":"Do it."}`, `,"requestState":"`+bad+`"`)); !m.Result.IsError || m.Result.StructuredContent.Error.Code == "internal" {
+		if m := s.callModern(t, callParams(`{"question":"Do it."}`, `,"requestState":"`+bad+`"`)); !m.Result.IsError || m.Result.StructuredContent.Error.Code == "internal" {
 			t.Errorf("%s: %+v, want IsError true, StructuredContent.Error.Code other than internal", bad, m.Result)
 		}
 	}
@@ -237,11 +237,11 @@ func TestMCPContinuedCallCanBeRepeated(t *testing.T) {
 
 func TestMCPAsksAgainAfterInvalidContent(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well.")), nil, nil)
-	m := s.asks(t, callOf(`{"question":"Book."}`, ""))
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask", Args: `{}`}), llmtest.Says("Well.")), nil, nil)
+	m := s.callModern(t, callParams(`{"question":"Book."}`, ""))
 	for _, content := range []string{`{"people":"many"}`, `{"people":3}`} {
 		for id := range m.Result.InputRequests {
-			m = s.asks(t, callOf(`{"question":"Book."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":`+content+`}}`))
+			m = s.callModern(t, callParams(`{"question":"Book."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":`+content+`}}`))
 		}
 		for _, q := range m.Result.InputRequests {
 			if !strings.Contains(q.Params.Message, "For how many?") || !strings.Contains(q.Params.Message, "/people") {
@@ -257,14 +257,14 @@ func TestMCPAsksAgainAfterInvalidContent(t *testing.T) {
 // A call that goes on is as much its caller's as the first one was.
 func TestMCPContinuedCallIsCancelledWithItsStream(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`})), nil, nil, approvesEcho)
-	m := s.asks(t, callOf(`{"question":"Do it."}`, ""))
-	ctx, leave := context.WithCancel(bounded(t))
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), llmtest.Calls(llmtest.Call{Name: "wait", Args: `{}`})), nil, nil, echoNeedsApproval)
+	m := s.callModern(t, callParams(`{"question":"Do it."}`, ""))
+	ctx, leave := context.WithCancel(boundedContext(t))
 	defer leave()
 	for id := range m.Result.InputRequests {
-		s.sends(ctx, t, "tools/call", callOf(`{"question":"Do it."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":{"approved":true}}}`), modern...)
+		s.postMCP(ctx, t, "tools/call", callParams(`{"question":"Do it."}`, `,"requestState":"`+m.Result.RequestState+`","inputResponses":{"`+id+`":{"action":"accept","content":{"approved":true}}}`), modernHeaders...)
 	}
-	came(t, s.Tools.Entered)
+	waitForSignal(t, s.Tools.Entered)
 	leave()
 	run, _, _ := strings.Cut(m.Result.RequestState, ":")
 	agenttest.TerminalEvent[event.Cancelled](t, s.Events(t, run))
@@ -274,17 +274,17 @@ func TestMCPContinuedCallIsCancelledWithItsStream(t *testing.T) {
 func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), func(w http.ResponseWriter, r *http.Request) {
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"now"}`}), func(w http.ResponseWriter, r *http.Request) {
 		select { // or the result is there before the SDK has told the host
 		case <-open:
 		case <-r.Context().Done():
 		}
 		llmtest.Says("Well.")(w, r)
-	}), nil, nil, approvesEcho)
-	header := s.starts(t)
-	c := heard(t, s.sends(bounded(t), t, "tools/call", oldCall, header...))
-	run := c.begun()
-	c.until(func(m message) bool { return m.Method == "elicitation/create" })
+	}), nil, nil, echoNeedsApproval)
+	header := s.startSession(t)
+	c := newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", sessionCallParams, header...))
+	run := c.readRunID()
+	c.readUntil(func(m message) bool { return m.Method == "elicitation/create" })
 	var interrupt string
 	s.EventsUntil(t, run, func(e event.Event) bool {
 		if b, ok := e.Body.(event.Suspended); ok {
@@ -292,10 +292,10 @@ func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 		}
 		return interrupt != ""
 	})
-	decode[output](t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+interrupt+`","approved":true}`), http.StatusOK)
-	c.until(func(m message) bool { return m.Method == "notifications/cancelled" })
+	decodeResponse[output](t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+interrupt+`","approved":true}`), http.StatusOK)
+	c.readUntil(func(m message) bool { return m.Method == "notifications/cancelled" })
 	close(open)
-	if last := c.result(); last.Result.StructuredContent.Answer != "Well." {
+	if last := c.readResult(); last.Result.StructuredContent.Answer != "Well." {
 		t.Errorf("result %+v, want Result.StructuredContent.Answer Well.", last)
 	}
 }
@@ -304,10 +304,10 @@ func TestMCPWithdrawsAnElicitationThatIsAnsweredElsewhere(t *testing.T) {
 // agent, and is refused beyond three.
 func TestMCPRefusesTooManyHops(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	for hops, want := range map[string]string{"0": "", "3": "", "4": "unprocessable", "1e300": "unprocessable", "-1": "invalid_request", "1.5": "invalid_request", `"4"`: "invalid_request", "null": "invalid_request"} {
-		params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"io.answerd/hops":`+hops+`,"progressToken"`, 1)
-		if got := s.asks(t, params).Result.StructuredContent.Error.Code; got != want {
+		params := strings.Replace(callParams(`{"question":"?"}`, ""), `"progressToken"`, `"io.answerd/hops":`+hops+`,"progressToken"`, 1)
+		if got := s.callModern(t, params).Result.StructuredContent.Error.Code; got != want {
 			t.Errorf("%s hops: %q, want %q", hops, got, want)
 		}
 	}
@@ -315,22 +315,22 @@ func TestMCPRefusesTooManyHops(t *testing.T) {
 
 func TestMCPCallContinuesItsTrace(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-	params := strings.Replace(callOf(`{"question":"?"}`, ""), `"progressToken"`, `"traceparent":"00-`+trace+`-00f067aa0ba902b7-01","progressToken"`, 1)
-	if got := s.asks(t, params).Result.StructuredContent.TraceID; got != trace {
+	params := strings.Replace(callParams(`{"question":"?"}`, ""), `"progressToken"`, `"traceparent":"00-`+trace+`-00f067aa0ba902b7-01","progressToken"`, 1)
+	if got := s.callModern(t, params).Result.StructuredContent.TraceID; got != trace {
 		t.Errorf("trace %s, want %s", got, trace)
 	}
 }
 
 func TestMCPIdempotencyKeyIdentifiesACall(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	first := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent
-	if again := s.asks(t, callOf(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; first.RunID == "" || again.RunID != first.RunID {
+	s := newService(t, addingModel(), nil, nil)
+	first := s.callModern(t, callParams(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent
+	if again := s.callModern(t, callParams(`{"question":"a"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; first.RunID == "" || again.RunID != first.RunID {
 		t.Errorf("runs %s and %s, want RunID non-empty, RunID %s", first.RunID, again.RunID, first.RunID)
 	}
-	if other := s.asks(t, callOf(`{"question":"b"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; other.Error.Code != "unprocessable" {
+	if other := s.callModern(t, callParams(`{"question":"b"}`, ""), "Idempotency-Key", "k").Result.StructuredContent; other.Error.Code != "unprocessable" {
 		t.Errorf("another question: %+v, want Error.Code unprocessable", other)
 	}
 }
@@ -338,10 +338,10 @@ func TestMCPIdempotencyKeyIdentifiesACall(t *testing.T) {
 // The tools of two agents are two bodies, even if the arguments are the same.
 func TestMCPIdempotencyKeyIsOfOneTool(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	call := func(tool string) output {
-		params := strings.Replace(callOf(`{"question":"?"}`, ""), `"name":"answer"`, `"name":"`+tool+`"`, 1)
-		return s.asks(t, params, "Idempotency-Key", "k", "Mcp-Name", tool).Result.StructuredContent
+		params := strings.Replace(callParams(`{"question":"?"}`, ""), `"name":"answer"`, `"name":"`+tool+`"`, 1)
+		return s.callModern(t, params, "Idempotency-Key", "k", "Mcp-Name", tool).Result.StructuredContent
 	}
 	first := call("a")
 	if again := call("a"); first.RunID == "" || again.RunID != first.RunID {
@@ -356,13 +356,13 @@ func TestMCPForwardsLogMessages(t *testing.T) {
 	t.Parallel()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "steps", Args: `{}`}), llmtest.Says("Well."))
 	for level, want := range map[string]bool{"": false, "info": true, "error": false} {
-		s := serve(t, script, nil, nil)
-		params := callOf(`{"question":"?"}`, "")
+		s := newService(t, script, nil, nil)
+		params := callParams(`{"question":"?"}`, "")
 		if level != "" {
 			params = strings.Replace(params, `"progressToken"`, `"io.modelcontextprotocol/logLevel":"`+level+`","progressToken"`, 1)
 		}
 		logged := false
-		heard(t, s.sends(bounded(t), t, "tools/call", params, modern...)).until(func(m message) bool {
+		newMessageStream(t, s.postMCP(boundedContext(t), t, "tools/call", params, modernHeaders...)).readUntil(func(m message) bool {
 			logged = logged || m.Method == "notifications/message" && m.Params.Level == "warning" && m.Params.Logger == "default/steps"
 			return false
 		})

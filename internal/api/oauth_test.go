@@ -52,7 +52,7 @@ func TestRoutePatternLeavesOutTheBasePath(t *testing.T) {
 // runs no script, cannot be framed and is not cached.
 func TestOAuthCallbackWithUnknownStateDoesNothing(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(), nil, nil)
+	s := newService(t, llmtest.Turns(), nil, nil)
 	var page string
 	for _, query := range []string{
 		"", "?state=made-up&code=c", "?state=%3Cscript%3Ealert(1)%3C/script%3E&error=%3Cb%3E&error_description=%3Ci%3E", "?state=a&state=b", "?state=%zz", "?code=" + strings.Repeat("c", 9<<10),
@@ -98,8 +98,8 @@ func (s *interruptedStore) Value(ctx context.Context, key values.Key) ([]byte, u
 	return s.Memory.Value(ctx, key)
 }
 
-// signInService is a service with an MCP server whose users sign in, and a store that can be down.
-func signInService(t *testing.T) (*service, *interruptedStore) {
+// newSignInService returns a service with an MCP server whose users sign in, and a store that can be down.
+func newSignInService(t *testing.T) (*service, *interruptedStore) {
 	t.Helper()
 	as, store := oauthtest.New(t), &interruptedStore{}
 	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
@@ -123,7 +123,7 @@ func signInService(t *testing.T) (*service, *interruptedStore) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tools.Close() })
-	return serve(t, llmtest.Turns(), func(o *agent.Options) { o.Tools = tools }, nil), store
+	return newService(t, llmtest.Turns(), func(o *agent.Options) { o.Tools = tools }, nil), store
 }
 
 // signInPage starts a sign-in of the caller and returns the page that they open.
@@ -139,7 +139,7 @@ func (s *service) signInPage(t *testing.T) string {
 
 // While the log is away, the person is asked to come again, and their sign-in is still good then.
 func TestOAuthCallbackMayBeRepeatedWhileTheLogIsAway(t *testing.T) {
-	s, store := signInService(t)
+	s, store := newSignInService(t)
 	query := oauthtest.Browse(t, s.signInPage(t)).Encode()
 	for _, c := range []struct {
 		down   bool
@@ -157,7 +157,7 @@ func TestOAuthCallbackMayBeRepeatedWhileTheLogIsAway(t *testing.T) {
 
 // After a sign-out the caller has to sign in again.
 func TestSignOutRemovesTheTokensOfTheCaller(t *testing.T) {
-	s, store := signInService(t)
+	s, store := newSignInService(t)
 	if found, err := s.FinishSignIn(t.Context(), oauthtest.Browse(t, s.signInPage(t))); !found || err != nil {
 		t.Fatalf("FinishSignIn = %v, %v, want true and no error", found, err)
 	}

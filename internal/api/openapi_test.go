@@ -61,7 +61,7 @@ func TestRoutesAreInTheDocumentAndViceVersa(t *testing.T) {
 // nothing of the other formats.
 func TestNativeDocumentStandsAlone(t *testing.T) {
 	native := documents()["openapi.yaml"]
-	walk("#", native, func(at string, o object) {
+	walkObjects("#", native, func(at string, o object) {
 		if ref, ok := o["$ref"].(string); ok && !strings.HasPrefix(ref, "#/") {
 			t.Errorf("%s refers to %s, want a reference within the document", at, ref)
 		}
@@ -88,7 +88,7 @@ func TestNativeDocumentHasNothingThatGeneratorsFailOn(t *testing.T) {
 			t.Errorf("%s is a parameter and a schema, want two names: oapi-codegen makes types of both", name)
 		}
 	}
-	walk("#/components", components, func(at string, o object) {
+	walkObjects("#/components", components, func(at string, o object) {
 		if list, ok := o["type"].([]any); ok {
 			t.Errorf("%s has the types %v, want one", at, list)
 		}
@@ -135,11 +135,11 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 	d, count := document(), 0
 	check := func(at string, schema, example any) {
 		count++
-		if err := d.check(schema, example); err != nil {
+		if err := d.validate(schema, example); err != nil {
 			t.Errorf("%s: %v\n%v, want no error", at, err, example)
 		}
 	}
-	walk("#", d.root, func(at string, o object) {
+	walkObjects("#", d.root, func(at string, o object) {
 		if list, ok := o["examples"].([]any); ok { // of a schema
 			for _, example := range list {
 				check(at, o, example)
@@ -162,9 +162,9 @@ func TestExamplesMatchTheirSchemas(t *testing.T) {
 	}
 }
 
-// framesIn reads a stream and checks each frame: its event against the schema, and
+// checkFrames reads a stream and checks each frame: its event against the schema, and
 // its fields against its event.
-func framesIn(t *testing.T, stream io.Reader) (count int) {
+func checkFrames(t *testing.T, stream io.Reader) (count int) {
 	t.Helper()
 	for r := sse.NewReader(stream, 1<<20); ; count++ {
 		f, err := r.Next()
@@ -174,7 +174,7 @@ func framesIn(t *testing.T, stream io.Reader) (count int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := document().check(component("Event"), json.RawMessage(f.Data)); err != nil {
+		if err := document().validate(componentRef("Event"), json.RawMessage(f.Data)); err != nil {
 			t.Errorf("%s: %v", f.Data, err)
 		}
 		var e struct {
@@ -193,8 +193,8 @@ func framesIn(t *testing.T, stream io.Reader) (count int) {
 
 func TestExamplesOfStreamsAreFramesOfEvents(t *testing.T) {
 	for name, want := range map[string]int{"fromTheStart": 9, "resumed": 4, "heartbeat": 0} {
-		example := document().at("components", "responses", "EventStream", "content", "text/event-stream", "examples", name)
-		if n := framesIn(t, strings.NewReader(example["value"].(string))); n != want {
+		example := document().objectAt("components", "responses", "EventStream", "content", "text/event-stream", "examples", name)
+		if n := checkFrames(t, strings.NewReader(example["value"].(string))); n != want {
 			t.Errorf("%s has %d frames, want %d", name, n, want)
 		}
 	}
@@ -202,30 +202,30 @@ func TestExamplesOfStreamsAreFramesOfEvents(t *testing.T) {
 
 func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 	d := document()
-	d.sameShape(t, "Answer", reflect.TypeFor[native.Answer](), component("Answer"))
-	d.sameShape(t, "Status", reflect.TypeFor[native.Status](), component("Status"))
-	d.sameShape(t, "RunList", reflect.TypeFor[native.RunList](), component("RunList"))
-	d.sameShape(t, "Problem", reflect.TypeFor[problem](), component("Problem"))
-	d.sameShape(t, "Tool", reflect.TypeFor[catalog.Tool](), component("Tool"))
-	d.sameShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), component("Prompt"))
-	d.sameShape(t, "ToolCall", reflect.TypeFor[struct {
+	d.checkShape(t, "Answer", reflect.TypeFor[native.Answer](), componentRef("Answer"))
+	d.checkShape(t, "Status", reflect.TypeFor[native.Status](), componentRef("Status"))
+	d.checkShape(t, "RunList", reflect.TypeFor[native.RunList](), componentRef("RunList"))
+	d.checkShape(t, "Problem", reflect.TypeFor[problem](), componentRef("Problem"))
+	d.checkShape(t, "Tool", reflect.TypeFor[catalog.Tool](), componentRef("Tool"))
+	d.checkShape(t, "Prompt", reflect.TypeFor[mcp.Prompt](), componentRef("Prompt"))
+	d.checkShape(t, "ToolCall", reflect.TypeFor[struct {
 		Args     json.RawMessage   `json:"args,omitempty"`
 		Context  map[string]string `json:"context,omitempty"`
 		Approved bool              `json:"approved,omitempty"`
-	}](), component("ToolCall"))
-	d.sameShape(t, "ToolResult", reflect.TypeFor[event.ToolResult](), component("ToolResult"))
-	d.sameShape(t, "CallResult", reflect.TypeFor[agent.Result](), component("CallResult"))
-	d.sameShape(t, "ServerStatus", reflect.TypeFor[mcp.ServerStatus](), component("ServerStatus"))
+	}](), componentRef("ToolCall"))
+	d.checkShape(t, "ToolResult", reflect.TypeFor[event.ToolResult](), componentRef("ToolResult"))
+	d.checkShape(t, "CallResult", reflect.TypeFor[agent.Result](), componentRef("CallResult"))
+	d.checkShape(t, "ServerStatus", reflect.TypeFor[mcp.ServerStatus](), componentRef("ServerStatus"))
 	states := make(map[string]bool)
-	for _, b := range bodies() {
-		run := event.Run{ID: "run_a", ThreadID: "thr_a", TraceID: strings.Repeat("0a", 16), Created: time.Now(), Last: kept(t, b)}
+	for _, b := range sampleBodies() {
+		run := event.Run{ID: "run_a", ThreadID: "thr_a", TraceID: strings.Repeat("0a", 16), Created: time.Now(), Last: storeEvent(t, b)}
 		s := (&Handler{}).runStatus(run)
 		states[s.Status] = true
-		if err := d.check(component("Status"), s); err != nil {
+		if err := d.validate(componentRef("Status"), s); err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}
 		if end, ok := b.(event.FinalAnswer); ok {
-			if err := d.check(component("Answer"), native.NewAnswer(run, end)); err != nil {
+			if err := d.validate(componentRef("Answer"), native.NewAnswer(run, end)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -237,11 +237,11 @@ func TestAnswersAndStatesOfRunsMatchTheirSchemas(t *testing.T) {
 
 func TestProblemCodesAreInTheDocumentWithTheirMeaning(t *testing.T) {
 	d := document()
-	listed := d.at("components", "schemas", "ProblemCode")["enum"].([]any)
+	listed := d.objectAt("components", "schemas", "ProblemCode")["enum"].([]any)
 	shown := make(map[string]bool)
 	for name, operation := range d.operations() {
 		for status, response := range operation["responses"].(object) {
-			content, _ := d.follow(response)["content"].(object)
+			content, _ := d.resolveRef(response)["content"].(object)
 			body, _ := content["application/problem+json"].(object)
 			examples, _ := body["examples"].(object)
 			for _, example := range examples {
@@ -267,7 +267,7 @@ func TestProblemCodesAreInTheDocumentWithTheirMeaning(t *testing.T) {
 
 func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	d := document()
-	properties := d.flat(component("Question"))["properties"].(object)
+	properties := d.flatten(componentRef("Question"))["properties"].(object)
 	body := make(object)
 	for name, p := range properties {
 		body[name] = p.(object)["examples"].([]any)[0]
@@ -289,36 +289,36 @@ func TestQuestionHasTheFieldsThatAreRead(t *testing.T) {
 	for _, name := range []string{"awaited", "media", "only_accepted_media", "sampling", "max_tokens", "client_tools", "server_tools", "forced_tool", "forms_declined", "approvals_declined", "record", "hops", "continue_thread", "after_run"} {
 		delete(fields, name) // of other formats
 	}
-	sameKeys(t, "Question", fields, properties)
+	checkSameKeys(t, "Question", fields, properties)
 	var tool object
 	if err := json.Unmarshal(mcptool.InputSchema, &tool); err != nil {
 		t.Fatal(err)
 	}
 	asked := tool["properties"].(object)
 	for _, name := range []string{"budget", "prompt"} {
-		documented := maps.Clone(d.flat(d.flat(properties[name]))["properties"].(object))
+		documented := maps.Clone(d.flatten(d.flatten(properties[name]))["properties"].(object))
 		delete(documented, "on_limit") // a host is not asked for more
-		sameKeys(t, "the tool's "+name, asked[name].(object)["properties"].(object), documented)
+		checkSameKeys(t, "the tool's "+name, asked[name].(object)["properties"].(object), documented)
 	}
 	asked["background"], asked["callback"] = nil, nil // a call has a result
-	sameKeys(t, "the tool", asked, properties)
+	checkSameKeys(t, "the tool", asked, properties)
 	limits := fieldsOf(reflect.TypeFor[agent.Budget]())
 	limits["on_limit"] = limits["seconds"] // of the request: the operator has none
-	sameKeys(t, "Question/budget", limits, d.flat(component("Limits"))["properties"].(object))
-	sameKeys(t, "Question/prompt", fieldsOf(reflect.TypeFor[agent.ServerPrompt]()), d.flat(component("ServerPrompt"))["properties"].(object))
+	checkSameKeys(t, "Question/budget", limits, d.flatten(componentRef("Limits"))["properties"].(object))
+	checkSameKeys(t, "Question/prompt", fieldsOf(reflect.TypeFor[agent.ServerPrompt]()), d.flatten(componentRef("ServerPrompt"))["properties"].(object))
 	message := fieldsOf(reflect.TypeFor[agent.Message]())
 	for _, name := range []string{"media", "calls", "call_id"} {
 		delete(message, name)
 	}
-	sameKeys(t, "Question/history/0", message, d.flat(component("Message"))["properties"].(object))
+	checkSameKeys(t, "Question/history/0", message, d.flatten(componentRef("Message"))["properties"].(object))
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[agent.Request]()) {
-		if _, ok := fields[snake(f.Name)]; ok && reflect.ValueOf(request).FieldByIndex(f.Index).IsZero() {
+		if _, ok := fields[snakeCase(f.Name)]; ok && reflect.ValueOf(request).FieldByIndex(f.Index).IsZero() {
 			t.Errorf("%s was not read from %s, want a value", f.Name, text)
 		}
 	}
 }
 
-func sameKeys[A, B any](t *testing.T, at string, code map[string]A, documented map[string]B) {
+func checkSameKeys[A, B any](t *testing.T, at string, code map[string]A, documented map[string]B) {
 	t.Helper()
 	in, out := slices.Sorted(maps.Keys(code)), slices.Sorted(maps.Keys(documented))
 	if !slices.Equal(in, out) {
@@ -359,7 +359,7 @@ func TestDocumentRefusesTheBodiesThatAreRefused(t *testing.T) {
 				body = `{"question":` + value + `}`
 			}
 			_, decoded := native.Decode([]byte(body))
-			checked := document().check(component("Question"), json.RawMessage(body))
+			checked := document().validate(componentRef("Question"), json.RawMessage(body))
 			want := slices.Contains(values.good, value)
 			if (decoded == nil) != want || (checked == nil) != want {
 				t.Errorf("%.80s should be good: %t; Decode says %v, the document %v", body, want, decoded, checked)
@@ -372,14 +372,14 @@ func TestQueryHasTheParametersThatAreRead(t *testing.T) {
 	d := document()
 	documented := make(map[string]bool)
 	for _, p := range d.operations()["GET /answer/stream"]["parameters"].([]any) {
-		if p := d.follow(p); p["in"] == "query" {
+		if p := d.resolveRef(p); p["in"] == "query" {
 			documented[p["name"].(string)] = true
 		}
 	}
 	if !documented["question"] {
 		t.Fatal(`no parameters were found: documented["question"] false, want true`)
 	}
-	for name := range d.flat(component("Question"))["properties"].(object) {
+	for name := range d.flatten(componentRef("Question"))["properties"].(object) {
 		_, _, err := native.DecodeQuery(url.Values{"question": {"?"}, name: {"1"}})
 		if known := err == nil || !strings.Contains(err.Error(), "unknown parameter"); known != documented[name] {
 			t.Errorf("%s: documented is %t, and DecodeQuery says %v, known %v, want %v", name, documented[name], err, known, documented[name])
@@ -458,11 +458,11 @@ func TestServiceAnswersAsDocumented(t *testing.T) {
 		if c.header != "" {
 			req.Header.Set(c.header, c.value)
 		}
-		conforms(t, web.Client(), req, c.route, c.status)
+		checkConforms(t, web.Client(), req, c.route, c.status)
 	}
 }
 
-func conforms(t *testing.T, client *http.Client, req *http.Request, route string, status int) {
+func checkConforms(t *testing.T, client *http.Client, req *http.Request, route string, status int) {
 	t.Helper()
 	resp, err := client.Do(req)
 	if err != nil {
@@ -470,7 +470,7 @@ func conforms(t *testing.T, client *http.Client, req *http.Request, route string
 	}
 	defer resp.Body.Close()
 	d := document()
-	response := d.follow(d.operations()[route]["responses"].(object)[strconv.Itoa(resp.StatusCode)])
+	response := d.resolveRef(d.operations()[route]["responses"].(object)[strconv.Itoa(resp.StatusCode)])
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	content, _ := response["content"].(object)
 	media, ok := content[kind].(object)
@@ -479,7 +479,7 @@ func conforms(t *testing.T, client *http.Client, req *http.Request, route string
 	}
 	headers, _ := response["headers"].(object)
 	for name := range headers {
-		if d.follow(headers[name])["required"] == true && resp.Header.Get(name) == "" {
+		if d.resolveRef(headers[name])["required"] == true && resp.Header.Get(name) == "" {
 			t.Errorf("%s: %d without %s, want resp.Header.Get(name) non-empty", route, status, name)
 		}
 	}
@@ -489,11 +489,11 @@ func conforms(t *testing.T, client *http.Client, req *http.Request, route string
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.check(media["schema"], json.RawMessage(body)); err != nil {
+		if err := d.validate(media["schema"], json.RawMessage(body)); err != nil {
 			t.Errorf("%s: %s: %v", route, body, err)
 		}
 	case "text/event-stream":
-		if framesIn(t, resp.Body) == 0 {
+		if checkFrames(t, resp.Body) == 0 {
 			t.Errorf("%s: no events, want at least 1", route)
 		}
 	}

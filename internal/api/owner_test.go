@@ -11,8 +11,8 @@ import (
 	"answerd/internal/api"
 )
 
-// routesOf are all routes of a service, as "METHOD /path/{id}".
-func routesOf(t *testing.T, s *service) (all []string) {
+// allRoutes returns all routes of a service, as "METHOD /path/{id}".
+func allRoutes(t *testing.T, s *service) (all []string) {
 	t.Helper()
 	err := chi.Walk(s.handler.Handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		if method != http.MethodHead {
@@ -32,15 +32,15 @@ func routesOf(t *testing.T, s *service) (all []string) {
 func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) }, guarded)
-	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = m.newVerifier(t, nil) }, addNeedsApproval)
+	ada, eve := []string{"Authorization", "Bearer " + m.validToken(nil, nil)}, []string{"Authorization", "Bearer " + m.validToken(nil, fields{"sub": "eve"})}
 
-	path, position, waits := waitsIn(t, s.do(t, "POST", "/answer/stream", question, append(ada, "Idempotency-Key", "k")...))
+	path, position, waits := readInterrupt(t, s.do(t, "POST", "/answer/stream", question, append(ada, "Idempotency-Key", "k")...))
 	run, _, _ := strings.Cut(position, ":")
-	response := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), ada...), 200).ID
-	frames(t, s.do(t, "POST", "/api/chat", says("c", "1 + 2?"), ada...), "")
-	frames(t, s.do(t, "POST", "/api/chat", says("chat-of-ada", "1 + 2?"), ada...), "")
-	frames(t, s.do(t, "POST", "/agui", aguiInput("r", ""), ada...), "")
+	response := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x"), ada...), 200).ID
+	readFrames(t, s.do(t, "POST", "/api/chat", chatBody("c", "1 + 2?"), ada...), "")
+	readFrames(t, s.do(t, "POST", "/api/chat", chatBody("chat-of-ada", "1 + 2?"), ada...), "")
+	readFrames(t, s.do(t, "POST", "/agui", aguiInput("r", ""), ada...), "")
 	approval := `{"id":"` + waits.ID + `","approved":true}`
 	noRun := run[:len("run_")] + "aaaaaaaa" + run[len("run_aaaaaaaa"):] // of this process, which its last characters name
 
@@ -65,15 +65,15 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		"DELETE /v1/responses/{response_id}":          {{"/v1/responses/ID", "", "", response, "resp_none"}, {"/v1/responses/ID", "", "", run, noRun}},
 		"GET /v1/responses/{response_id}/input_items": {{"/v1/responses/ID/input_items", "", "", response, "resp_none"}, {"/v1/responses/ID/input_items", "", "", run, noRun}},
 		"POST /v1/responses/{response_id}/cancel":     {{"/v1/responses/ID/cancel", "", "", response, "resp_none"}, {"/v1/responses/ID/cancel", "", "", run, noRun}},
-		"POST /v1/responses":                          {{"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", respond("y", `,"previous_response_id":"ID"`), "", run, noRun}, {"/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
+		"POST /v1/responses":                          {{"/v1/responses", responsesBody("y", `,"previous_response_id":"ID"`), "", response, "resp_none"}, {"/v1/responses", responsesBody("y", `,"previous_response_id":"ID"`), "", run, noRun}, {"/v1/responses", responsesBody(`[{"type":"mcp_approval_response","approval_request_id":"ID","approve":true}]`), "", "mcpr_" + strings.TrimPrefix(response, "resp_"), "mcpr_none"}},
 		"GET /api/chat/{id}/stream":                   {{"/api/chat/ID/stream", "", "", "c", "none"}, {"/api/chat/ID/stream", "", "", run, noRun}},
 		"POST /api/chat/{id}/stop":                    {{"/api/chat/ID/stop", "", "", "c", "none"}, {"/api/chat/ID/stop", "", "", run, noRun}},
-		"POST /api/chat":                              {{"/api/chat", says("ID", "1 + 2?"), "", run, noRun}},
+		"POST /api/chat":                              {{"/api/chat", chatBody("ID", "1 + 2?"), "", run, noRun}},
 		"POST /agui":                                  {{"/agui", `{"threadId":"ID","runId":"r2","resume":[{"interruptId":"` + waits.ID + `","status":"cancelled"}]}`, "", "t", "none"}},
 	}
 	// Their ids name nothing that belongs to somebody.
 	shared := []string{"{name}", "{model}", "/agents/{id}", "/agui/{agent}", "{file}", "/console/*"}
-	for _, route := range routesOf(t, s) {
+	for _, route := range allRoutes(t, s) {
 		named := strings.Contains(route, "{") || strings.Contains(route, "*")
 		for _, id := range shared {
 			named = named && !strings.Contains(route, id)
@@ -85,7 +85,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 	for route, ways := range formats {
 		method, _, _ := strings.Cut(route, " ")
 		for _, way := range ways {
-			told := func(id string) (int, string) {
+			responseOf := func(id string) (int, string) {
 				header := eve
 				if way.header != "" {
 					header = append([]string{"Last-Event-ID", strings.ReplaceAll(way.header, "ID", id)}, eve...)
@@ -101,8 +101,8 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 				}
 				return resp.StatusCode, text
 			}
-			status, body := told(way.id)
-			noStatus, noBody := told(way.none)
+			status, body := responseOf(way.id)
+			noStatus, noBody := responseOf(way.none)
 			if status != noStatus || body != noBody {
 				t.Errorf("%s: another's is %d %s, none is %d %s, want %d and %s", route, status, body, noStatus, noBody, noStatus, noBody)
 			}
@@ -112,11 +112,11 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 		}
 	}
 	// The same key of another caller is another run.
-	mine, other := decode[answer](t, s.do(t, "GET", path, "", ada...), 200), frames(t, s.do(t, "POST", "/answer/stream", question, append(eve, "Idempotency-Key", "k")...), "")
+	mine, other := decodeResponse[answer](t, s.do(t, "GET", path, "", ada...), 200), readFrames(t, s.do(t, "POST", "/answer/stream", question, append(eve, "Idempotency-Key", "k")...), "")
 	if mine.Status != "suspended" || strings.HasPrefix(other[0].ID, run) {
 		t.Errorf("the run is %s; the stranger's stream begins with %s, want Status suspended, [0].ID not starting with %s", mine.Status, other[0].ID, run)
 	}
-	frames(t, s.do(t, "POST", path+"/input", approval, append(ada, "Accept", "text/event-stream")...), "final_answer")
+	readFrames(t, s.do(t, "POST", path+"/input", approval, append(ada, "Accept", "text/event-stream")...), "final_answer")
 }
 
 // llama.cpp#25790: what a page of another site makes a browser send reaches nothing, whether
@@ -124,7 +124,7 @@ func TestRunsOfOtherCallersDoNotExist(t *testing.T) {
 // run tools too. Pages look at what is public, and browsers come back with a state.
 func TestCrossSiteRequestsReachNothing(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, func(o *api.Options) {
+	s := newService(t, addingModel(), nil, func(o *api.Options) {
 		o.Metrics, o.Console = http.NotFoundHandler(), http.NotFoundHandler()
 	})
 	public := []string{"/healthz", "/readyz", "/metrics", "/openapi.yaml", "/openapi/{file}", "/oauth/callback", "/", "/console/*", "/.well-known/jwks.json", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"}
@@ -132,7 +132,7 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 	for _, path := range public {
 		open["GET "+path] = true
 	}
-	for _, route := range routesOf(t, s) {
+	for _, route := range allRoutes(t, s) {
 		method, path, _ := strings.Cut(route, " ")
 		for name, header := range map[string][]string{
 			"a page of another site": {"Sec-Fetch-Site", "cross-site"}, "a sibling": {"Sec-Fetch-Site", "same-site"}, "an older browser": {"Origin", "https://evil.example"},
@@ -157,8 +157,8 @@ func TestCrossSiteRequestsReachNothing(t *testing.T) {
 func TestThreadOfAnotherCallerIsAnotherThread(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
-	s := serve(t, remembers, nil, func(o *api.Options) { o.Verifier = m.verifier(t, nil) })
-	ada, eve := []string{"Authorization", "Bearer " + m.good(nil, nil)}, []string{"Authorization", "Bearer " + m.good(nil, fields{"sub": "eve"})}
+	s := newService(t, countingModel, nil, func(o *api.Options) { o.Verifier = m.newVerifier(t, nil) })
+	ada, eve := []string{"Authorization", "Bearer " + m.validToken(nil, nil)}, []string{"Authorization", "Bearer " + m.validToken(nil, fields{"sub": "eve"})}
 	for _, f := range threadFormats {
 		ask := func(question string, who []string) {
 			resp := s.do(t, "POST", f.path, f.body(f.name, question, ""), append(who, f.header...)...)
@@ -168,7 +168,7 @@ func TestThreadOfAnotherCallerIsAnotherThread(t *testing.T) {
 		}
 		ask("canary", ada)
 		ask("What did I ask?", eve)
-		if got, want := s.conversation(), "user:What did I ask?"; got != want {
+		if got, want := s.lastConversation(), "user:What did I ask?"; got != want {
 			t.Errorf("%s: conversation of the other caller %s, want %s", f.name, got, want)
 		}
 	}

@@ -12,25 +12,25 @@ import (
 // section 2.2): a slash must be escaped, and some leave an apostrophe or a parenthesis as it is.
 func TestPathParametersAreUnescaped(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil, func(c *config.Server) { c.Name = "example.com/tools (test)" })
-	stream := s.do(t, "POST", "/api/chat", says("ann@example.com/1", "And?"))
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})), nil, nil, func(c *config.Server) { c.Name = "example.com/tools (test)" })
+	stream := s.do(t, "POST", "/api/chat", chatBody("ann@example.com/1", "And?"))
 	<-s.Tools.Entered
 	if resp := s.do(t, "POST", "/api/chat/ann%40example.com%2F1/stop", ""); resp.StatusCode != http.StatusNoContent {
 		t.Fatalf("stop a chat: got %s, want 204", resp.Status)
 	}
 	select {
 	case <-s.Tools.Canceled:
-	case <-bounded(t).Done():
+	case <-boundedContext(t).Done():
 		t.Fatal("the run of the chat goes on, want it cancelled")
 	}
-	frames(t, stream, "")
+	readFrames(t, stream, "")
 	for _, path := range []string{"/servers/example.com%2Ftools%20(test)/refresh", "/servers/example.com%2ftools%20%28test%29/refresh", "/tools/%61dd/call"} {
 		if resp := s.do(t, "POST", path, `{"args":{"a":1,"b":2}}`); resp.StatusCode != http.StatusOK {
 			t.Errorf("POST %s: got %s, want 200", path, resp.Status)
 		}
 	}
 	resp := s.do(t, "PUT", "/threads/ann%40example.com%2F1", "")
-	refused(t, resp, http.StatusMethodNotAllowed, "method_not_allowed")
+	wantProblem(t, resp, http.StatusMethodNotAllowed, "method_not_allowed")
 	if got := resp.Header.Get("Allow"); got != "GET, PATCH, DELETE" {
 		t.Errorf("Allow: got %q, want GET, PATCH, DELETE", got)
 	}

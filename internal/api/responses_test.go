@@ -11,11 +11,10 @@ import (
 	"answerd/internal/api"
 	"answerd/internal/api/native"
 	"answerd/internal/llm/llmtest"
-	"answerd/internal/mcp/config"
 )
 
-// resource is what a caller of Responses reads.
-type resource struct {
+// responseObject is a response object of the Responses API.
+type responseObject struct {
 	ID, Status string
 	Previous   *string `json:"previous_response_id"`
 	Output     []struct {
@@ -32,8 +31,8 @@ type resource struct {
 	Error *struct{ Code string }
 }
 
-// shape is the types and states of the output, in one line.
-func (r resource) shape() string {
+// outputShape returns the types and states of the output, in one line.
+func (r responseObject) outputShape() string {
 	var out []string
 	for _, o := range r.Output {
 		s := o.Type
@@ -48,34 +47,32 @@ func (r resource) shape() string {
 	return strings.Join(out, " ")
 }
 
-func respond(input string, more ...string) string {
+func responsesBody(input string, more ...string) string {
 	if !strings.HasPrefix(input, "[") {
 		input = `"` + input + `"`
 	}
 	return `{"model":"scripted","input":` + input + strings.Join(more, "") + `}`
 }
 
-func needsApproval(s *config.Server) { s.ApproveTools = []string{"add"} }
-
 func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
-	if r.Status != "completed" || r.shape() != "mcp_call:completed message:completed(It is 3.)" || *r.Output[0].Output != `{"sum":3}` || r.Usage.TotalTokens != 30 {
-		t.Errorf(`status %s %s %+v, want Status completed, shape "mcp_call:completed message:completed(It is 3.)", Output[0].Output {"sum":3}, Usage.TotalTokens 30`, r.Status, r.shape(), r)
+	s := newService(t, addingModel(), nil, nil)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
+	if r.Status != "completed" || r.outputShape() != "mcp_call:completed message:completed(It is 3.)" || *r.Output[0].Output != `{"sum":3}` || r.Usage.TotalTokens != 30 {
+		t.Errorf(`status %s %s %+v, want Status completed, shape "mcp_call:completed message:completed(It is 3.)", Output[0].Output {"sum":3}, Usage.TotalTokens 30`, r.Status, r.outputShape(), r)
 	}
-	again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200)
+	again := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200)
 	one, _ := json.Marshal(r)
 	two, _ := json.Marshal(again)
 	if string(one) != string(two) {
 		t.Errorf("retrieved:\n%s\n%s, want %s", one, two, string(two))
 	}
 	for _, id := range []string{"resp_none", "nope", r.ID + "_99", r.ID + "_-1", strings.Replace(r.ID, "resp", "run", 1) + "_1"} {
-		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id, ""), 404)
+		decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+id, ""), 404)
 	}
 	// The id of a chat completion is that of its run, which can be read as a response.
-	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x")), 200)
-	if of := decode[resource](t, s.do(t, "GET", "/v1/responses/"+c.ID, ""), 200); of.ID != strings.Replace(c.ID, "chatcmpl-run", "resp", 1) || of.Status != "completed" {
+	c := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x")), 200)
+	if of := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+c.ID, ""), 200); of.ID != strings.Replace(c.ID, "chatcmpl-run", "resp", 1) || of.Status != "completed" {
 		t.Errorf("the response of %s is %s %s, want the same run, completed", c.ID, of.ID, of.Status)
 	}
 }
@@ -83,10 +80,10 @@ func TestResponseIsTheRunsAnswerAndCanBeRetrieved(t *testing.T) {
 // The rules of the strict accumulator of openai's stream helper.
 func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
+	s := newService(t, addingModel(), nil, nil)
+	all := readFrames(t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?", `,"stream":true`)), "")
 	if string(all[len(all)-1].Data) != "[DONE]" || all[0].Event != "response.created" || all[len(all)-2].Event != "response.completed" {
-		t.Fatalf("events %s, want [last].Data [DONE], [0].Event response.created, [len-2].Event response.completed", events(all))
+		t.Fatalf("events %s, want [last].Data [DONE], [0].Event response.created, [len-2].Event response.completed", eventNames(all))
 	}
 	open := make(map[string]bool)
 	var id string
@@ -123,7 +120,7 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 		t.Errorf("open: %v, want 0", open)
 	}
 	for n := range len(all) - 1 {
-		rest := frames(t, s.do(t, "GET", fmt.Sprintf("/v1/responses/%s?stream=true&starting_after=%d", id, n), ""), "")
+		rest := readFrames(t, s.do(t, "GET", fmt.Sprintf("/v1/responses/%s?stream=true&starting_after=%d", id, n), ""), "")
 		if len(rest) != len(all)-n-1 {
 			t.Fatalf("after %d: %d frames, want %d", n, len(rest), len(all)-n-1)
 		}
@@ -134,22 +131,22 @@ func TestResponseStreamResumesAfterAnyEvent(t *testing.T) {
 		}
 	}
 	for _, query := range []string{"stream=perhaps", "starting_after=1", "stream=true&starting_after=-1", "stream=true&starting_after=x", "stream=%zz"} {
-		decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+id+"?"+query, ""), 400)
+		decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+id+"?"+query, ""), 400)
 	}
 }
 
 func TestResponseContinuesPreviousResponses(t *testing.T) {
 	t.Parallel()
-	s := serve(t, func(r llmtest.Request) llmtest.Answer {
+	s := newService(t, func(r llmtest.Request) llmtest.Answer {
 		last := r.Messages[len(r.Messages)-1]
 		if last.Role == "user" && last.Content == "first" {
 			return llmtest.Calls(llmtest.Call{ID: "s1", Name: "add", Args: `{"a":1,"b":2}`})
 		}
 		return llmtest.Says("said " + last.Content)
 	}, nil, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
-	three := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("first")), 200)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
+	three := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
 	requests := s.Model.Requests()
 	var got []string
 	for _, m := range requests[len(requests)-1].Messages[1:] {
@@ -159,24 +156,24 @@ func TestResponseContinuesPreviousResponses(t *testing.T) {
 	if strings.Join(got, " ") != want || three.Previous == nil || *three.Previous != two.ID {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, " "), want)
 	}
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", `,"previous_response_id":"resp_none"`)), 404)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"resp_none"`)), 404)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
 		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
 	}
-	unkept := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first", `,"store":false`)), 200)
-	decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+unkept.ID, ""), 404)
+	unkept := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("first", `,"store":false`)), 200)
+	decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+unkept.ID, ""), 404)
 }
 
 // The AI SDK sends references to items instead of the items.
 func TestResponseResolvesItemReferences(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
+	s := newService(t, addingModel(), nil, nil)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
 	input := `[{"role":"user","content":"What is 1 + 2?"}`
 	for _, o := range one.Output {
 		input += `,{"type":"item_reference","id":"` + o.ID + `"}`
 	}
-	decode[resource](t, s.do(t, "POST", "/v1/responses", respond(input+`,{"role":"user","content":[{"type":"input_text","text":"And?"}]}]`)), 200)
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(input+`,{"role":"user","content":[{"type":"input_text","text":"And?"}]}]`)), 200)
 	requests := s.Model.Requests()
 	var got []string
 	for _, m := range requests[2].Messages[1:] {
@@ -203,30 +200,30 @@ func TestResponseResolvesItemReferences(t *testing.T) {
 func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 	t.Parallel()
 	for _, approve := range []bool{true, false} {
-		s := serve(t, adds(), nil, nil, needsApproval)
-		one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
-		if one.Status != "completed" || one.shape() != "mcp_approval_request" || one.Output[0].Arguments != `{"a":1,"b":2}` {
-			t.Fatalf(`%s: %s, Output[0].Arguments %q, want completed, mcp_approval_request and {"a":1,"b":2}`, one.Status, one.shape(), one.Output[0].Arguments)
+		s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+		one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
+		if one.Status != "completed" || one.outputShape() != "mcp_approval_request" || one.Output[0].Arguments != `{"a":1,"b":2}` {
+			t.Fatalf(`%s: %s, Output[0].Arguments %q, want completed, mcp_approval_request and {"a":1,"b":2}`, one.Status, one.outputShape(), one.Output[0].Arguments)
 		}
-		answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":%t,"reason":"because"}]`, one.Output[0].ID, approve),
+		answer := responsesBody(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":%t,"reason":"because"}]`, one.Output[0].ID, approve),
 			`,"previous_response_id":"`+one.ID+`"`)
-		two := decode[resource](t, s.do(t, "POST", "/v1/responses", answer), 200)
+		two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", answer), 200)
 		want := map[bool]string{true: "mcp_call:completed message:completed(It is 3.)", false: "mcp_call:failed message:completed(It is 3.)"}[approve]
-		if two.shape() != want || two.ID == one.ID || two.Output[0].Approval != one.Output[0].ID || two.Previous == nil || *two.Previous != one.ID {
-			t.Errorf("approve %t: %s, %+v, want shape %s, ID other than %s, Output[0].Approval %s, Previous non-nil, Previous %s", approve, two.shape(), two, want, one.ID, one.Output[0].ID, one.ID)
+		if two.outputShape() != want || two.ID == one.ID || two.Output[0].Approval != one.Output[0].ID || two.Previous == nil || *two.Previous != one.ID {
+			t.Errorf("approve %t: %s, %+v, want shape %s, ID other than %s, Output[0].Approval %s, Previous non-nil, Previous %s", approve, two.outputShape(), two, want, one.ID, one.Output[0].ID, one.ID)
 		}
 		if two.Usage.TotalTokens != 15 || one.Usage.TotalTokens != 15 {
 			t.Errorf("usage %d and %d, want Usage.TotalTokens 15, Usage.TotalTokens 15", one.Usage.TotalTokens, two.Usage.TotalTokens)
 		}
 		// A client that lost the answer asks again, and gets the same.
-		again := decode[resource](t, s.do(t, "POST", "/v1/responses", answer), 200)
-		first := decode[resource](t, s.do(t, "GET", "/v1/responses/"+one.ID, ""), 200)
-		if again.shape() != two.shape() || again.ID != two.ID || first.shape() != one.shape() {
-			t.Errorf("again %s, first %s, want %s and %s", again.shape(), first.shape(), two.shape(), one.shape())
+		again := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", answer), 200)
+		first := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+one.ID, ""), 200)
+		if again.outputShape() != two.outputShape() || again.ID != two.ID || first.outputShape() != one.outputShape() {
+			t.Errorf("again %s, first %s, want %s and %s", again.outputShape(), first.outputShape(), two.outputShape(), one.outputShape())
 		}
 		// The other answer comes too late.
 		late := strings.Replace(answer, fmt.Sprintf(`"approve":%t`, approve), fmt.Sprintf(`"approve":%t`, !approve), 1)
-		if e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", late), 409); e.Error.Code != "conflict" {
+		if e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", late), 409); e.Error.Code != "conflict" {
 			t.Errorf("open AI Error %+v, want Error.Code conflict", e)
 		}
 		if n := len(s.Model.Requests()); n != 2 {
@@ -237,21 +234,21 @@ func TestResponseApprovalIsAnsweredInTheNext(t *testing.T) {
 
 func TestResponseApprovalOverStreams(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, needsApproval)
-	all := frames(t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?", `,"stream":true`)), "")
-	var end struct{ Response resource }
-	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.shape() != "mcp_approval_request" {
-		t.Fatalf("%s: %v, want shape mcp_approval_request, no error", events(all), err)
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+	all := readFrames(t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?", `,"stream":true`)), "")
+	var end struct{ Response responseObject }
+	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.outputShape() != "mcp_approval_request" {
+		t.Fatalf("%s: %v, want shape mcp_approval_request, no error", eventNames(all), err)
 	}
 	// Neither the history that comes along nor earlier answers matter.
-	answer := respond(`[{"role":"user","content":"What is 1 + 2?"},{"type":"item_reference","id":"`+end.Response.Output[0].ID+`"},
+	answer := responsesBody(`[{"role":"user","content":"What is 1 + 2?"},{"type":"item_reference","id":"`+end.Response.Output[0].ID+`"},
 		{"type":"mcp_approval_response","approval_request_id":"`+end.Response.Output[0].ID+`","approve":true}]`, `,"stream":true`)
-	all = frames(t, s.do(t, "POST", "/v1/responses", answer), "")
-	if all[0].Event != "response.created" || strings.Contains(events(all), "approval") {
-		t.Errorf("events %s, want [0].Event response.created, events(all) without approval", events(all))
+	all = readFrames(t, s.do(t, "POST", "/v1/responses", answer), "")
+	if all[0].Event != "response.created" || strings.Contains(eventNames(all), "approval") {
+		t.Errorf("events %s, want [0].Event response.created, events(all) without approval", eventNames(all))
 	}
-	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.shape() != "mcp_call:completed message:completed(It is 3.)" {
-		t.Errorf(`shape %s, want "mcp_call:completed message:completed(It is 3.)" and no error`, end.Response.shape())
+	if err := json.Unmarshal(all[len(all)-2].Data, &end); err != nil || end.Response.outputShape() != "mcp_call:completed message:completed(It is 3.)" {
+		t.Errorf(`shape %s, want "mcp_call:completed message:completed(It is 3.)" and no error`, end.Response.outputShape())
 	}
 	var first struct {
 		Sequence int `json:"sequence_number"`
@@ -264,12 +261,12 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 // A response that is not stored cannot be continued, so nobody is asked for an approval.
 func TestResponseWithoutStoreAsksNobody(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, needsApproval)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"store":false`)), 200)
-	if want := "mcp_call:failed message:completed(It is 3.)"; r.shape() != want {
-		t.Errorf("shape %q, want %q", r.shape(), want)
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"store":false`)), 200)
+	if want := "mcp_call:failed message:completed(It is 3.)"; r.outputShape() != want {
+		t.Errorf("shape %q, want %q", r.outputShape(), want)
 	}
-	c := decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask("x")), 200)
+	c := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x")), 200)
 	if !strings.Contains(c.Choices[0].Message.Reasoning, "[add failed: denied]") {
 		t.Errorf(`completion %+v, want Choices[0].Message.Reasoning containing "[add failed: denied]"`, c)
 	}
@@ -277,39 +274,39 @@ func TestResponseWithoutStoreAsksNobody(t *testing.T) {
 
 func TestFormsAreDeclinedWhereApprovalsAreNot(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Well.")), nil, nil)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
-	if r.shape() != "mcp_call:completed message:completed(Well.)" || !strings.Contains(*r.Output[0].Output, "decline") {
-		t.Errorf(`shape %s %+v, want shape "mcp_call:completed message:completed(Well.)", Output[0].Output containing decline`, r.shape(), r)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Well.")), nil, nil)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 200)
+	if r.outputShape() != "mcp_call:completed message:completed(Well.)" || !strings.Contains(*r.Output[0].Output, "decline") {
+		t.Errorf(`shape %s %+v, want shape "mcp_call:completed message:completed(Well.)", Output[0].Output containing decline`, r.outputShape(), r)
 	}
 }
 
 func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, holds(open), nil, nil)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
+	s := newService(t, waitingModel(open), nil, nil)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"background":true`)), 200)
 	if r.Status != "in_progress" {
 		t.Errorf("resource %+v, want Status in_progress", r)
 	}
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("y", `,"previous_response_id":"`+r.ID+`"`)), 409)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("y", `,"previous_response_id":"`+r.ID+`"`)), 409)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
 		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param previous_response_id", e)
 	}
 	stream := s.do(t, "GET", "/v1/responses/"+r.ID+"?stream=true", "")
-	frames(t, stream, "response.output_text.delta")
-	if now := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); now.shape() != "message:in_progress(Wait)" {
-		t.Errorf("now: %s, want message:in_progress(Wait)", now.shape())
+	readFrames(t, stream, "response.output_text.delta")
+	if now := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); now.outputShape() != "message:in_progress(Wait)" {
+		t.Errorf("now: %s, want message:in_progress(Wait)", now.outputShape())
 	}
-	r = decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
-	if r.Status != "cancelled" || r.shape() != "message:completed(Wait)" {
-		t.Errorf("status %s %s, want cancelled and message:completed(Wait)", r.Status, r.shape())
+	r = decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	if r.Status != "cancelled" || r.outputShape() != "message:completed(Wait)" {
+		t.Errorf("status %s %s, want cancelled and message:completed(Wait)", r.Status, r.outputShape())
 	}
 	rest, err := io.ReadAll(stream.Body)
 	if err != nil || !strings.Contains(string(rest), "event: response.incomplete\n") || !strings.HasSuffix(string(rest), "data: [DONE]\n\n") {
 		t.Errorf(`rest %s, %v, want rest containing "event: response.incomplete\n", rest ending in "data: [DONE]\n\n", no error`, rest, err)
 	}
-	again := decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	again := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
 	if again.Status != "cancelled" {
 		t.Errorf("again %s, want cancelled", again.Status)
 	}
@@ -317,24 +314,24 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 
 func TestFailedResponseSaysSoInBothWays(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
-	resp := s.do(t, "POST", "/v1/responses", respond("x"))
-	if e := decode[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
+	resp := s.do(t, "POST", "/v1/responses", responsesBody("x"))
+	if e := decodeResponse[openAIError](t, resp, 502); e.Error.Code != "model_error" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("open AI Error %+v %v, want e.Error.Code model_error, X-Should-Retry false", e, resp.Header)
 	}
-	all := frames(t, s.do(t, "POST", "/v1/responses", respond("x", `,"stream":true`)), "")
-	if last := all[len(all)-2].Event; last != "response.failed" || strings.Contains(events(all), " error ") {
-		t.Errorf(`events %s, last %q, want last response.failed, events(all) without " error "`, events(all), last)
+	all := readFrames(t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"stream":true`)), "")
+	if last := all[len(all)-2].Event; last != "response.failed" || strings.Contains(eventNames(all), " error ") {
+		t.Errorf(`events %s, last %q, want last response.failed, events(all) without " error "`, eventNames(all), last)
 	}
 }
 
 func TestResponseListsAndLimitsServers(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses",
-		respond("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"],"authorization":"s3cret","require_approval":"never"}]`)), 200)
-	if want := "mcp_list_tools mcp_call:completed message:completed(It is 3.)"; r.shape() != want {
-		t.Errorf("shape %q, want %q", r.shape(), want)
+	s := newService(t, addingModel(), nil, nil)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses",
+		responsesBody("x", `,"tools":[{"type":"mcp","server_label":"default","allowed_tools":["add"],"authorization":"s3cret","require_approval":"never"}]`)), 200)
+	if want := "mcp_list_tools mcp_call:completed message:completed(It is 3.)"; r.outputShape() != want {
+		t.Errorf("shape %q, want %q", r.outputShape(), want)
 	}
 	if tools := s.Model.Requests()[0].Tools; len(tools) != 1 || tools[0].Function.Name != "add" {
 		t.Errorf("%d tools, want tools 1, [0].Function.Name add", len(tools))
@@ -350,7 +347,7 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 		"answerd.servers.0":         `,"tools":[{"type":"mcp","server_label":"default"}],"answerd":{"servers":["nosuch"]}`,
 		"background":                `,"background":true,"store":false`,
 	} {
-		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", body)), 400)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", body)), 400)
 		if e.Error.Param == nil || *e.Error.Param != field {
 			t.Errorf("%s: %+v, want Error.Param non-nil, Error.Param %s", field, e, field)
 		}
@@ -360,24 +357,24 @@ func TestResponseListsAndLimitsServers(t *testing.T) {
 // Calls of the caller's functions, with the response that made them and without.
 func TestResponseFunctionCallAndOutput(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "c1", Name: "colour", Args: `{}`}), llmtest.Says("Blue.")), nil, nil)
 	tools := `,"tools":[{"type":"function","name":"colour","parameters":{"type":"object"},"strict":true}]`
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("The sky?", tools)), 200)
-	if one.Status != "completed" || one.shape() != "function_call:completed" || one.Output[0].CallID != "c1" {
-		t.Fatalf("status %s %s, Output[0].CallID %q, want completed, function_call:completed and c1", one.Status, one.shape(), one.Output[0].CallID)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("The sky?", tools)), 200)
+	if one.Status != "completed" || one.outputShape() != "function_call:completed" || one.Output[0].CallID != "c1" {
+		t.Fatalf("status %s %s, Output[0].CallID %q, want completed, function_call:completed and c1", one.Status, one.outputShape(), one.Output[0].CallID)
 	}
 	output := `{"type":"function_call_output","call_id":"c1","output":"blue"}`
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[`+output+`]`, tools, `,"previous_response_id":"`+one.ID+`"`)), 200)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(`[`+output+`]`, tools, `,"previous_response_id":"`+one.ID+`"`)), 200)
 	whole := `[{"role":"user","content":"The sky?"},{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},` + output + `]`
-	three := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(whole, tools)), 200)
+	three := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(whole, tools)), 200)
 	referred := `[{"role":"user","content":"The sky?"},{"type":"item_reference","id":"` + one.Output[0].ID + `"},` + output + `]`
-	four := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(referred, tools)), 200)
-	for _, r := range []resource{two, three, four} {
-		if r.shape() != "message:completed(Blue.)" {
-			t.Errorf("shape %q, want message:completed(Blue.)", r.shape())
+	four := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(referred, tools)), 200)
+	for _, r := range []responseObject{two, three, four} {
+		if r.outputShape() != "message:completed(Blue.)" {
+			t.Errorf("shape %q, want message:completed(Blue.)", r.outputShape())
 		}
 	}
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[`+output+`]`, tools)), 400)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(`[`+output+`]`, tools)), 400)
 	if e.Error.Param == nil || *e.Error.Param != "input" {
 		t.Errorf("open AI Error %+v, want Error.Param non-nil, Error.Param input", e)
 	}
@@ -386,9 +383,9 @@ func TestResponseFunctionCallAndOutput(t *testing.T) {
 // A native reader sees the same run.
 func TestResponseIsARunLikeAnyOther(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
-	run := decode[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
+	s := newService(t, addingModel(), nil, nil)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 200)
+	run := decodeResponse[native.Status](t, s.do(t, "GET", "/runs/"+strings.Replace(r.ID, "resp_", "run_", 1), ""), 200)
 	if run.Status != "completed" || *run.Answer != "It is 3." {
 		t.Errorf(`run %+v, want Status completed, Answer "It is 3."`, run)
 	}
@@ -399,31 +396,31 @@ func TestResponseIsARunLikeAnyOther(t *testing.T) {
 func TestResponseOfAnotherCallerDoesNotExist(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Verifier = v }, needsApproval)
-	ada, eve := iam.bearer("ada"), iam.bearer("eve")
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Authorization", ada), 200)
+	v := iam.newVerifier(t, nil)
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Verifier = v }, addNeedsApproval)
+	ada, eve := iam.bearerToken("ada"), iam.bearerToken("eve")
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x"), "Authorization", ada), 200)
 	request := one.Output[0].ID
-	approval := respond(`[{"type":"mcp_approval_response","approval_request_id":"` + request + `","approve":true}]`)
+	approval := responsesBody(`[{"type":"mcp_approval_response","approval_request_id":"` + request + `","approve":true}]`)
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "/v1/responses/" + one.ID, ""},
 		{"GET", "/v1/responses/" + one.ID + "?stream=true", ""},
 		{"POST", "/v1/responses/" + one.ID + "/cancel", ""},
-		{"POST", "/v1/responses", respond("y", `,"previous_response_id":"`+one.ID+`"`)},
-		{"POST", "/v1/responses", respond(`[{"type":"item_reference","id":"` + request + `"},{"role":"user","content":"y"}]`)},
+		{"POST", "/v1/responses", responsesBody("y", `,"previous_response_id":"`+one.ID+`"`)},
+		{"POST", "/v1/responses", responsesBody(`[{"type":"item_reference","id":"` + request + `"},{"role":"user","content":"y"}]`)},
 		{"POST", "/v1/responses", approval},
 	} {
-		e := decode[openAIError](t, s.do(t, c.method, c.path, c.body, "Authorization", eve), 404)
+		e := decodeResponse[openAIError](t, s.do(t, c.method, c.path, c.body, "Authorization", eve), 404)
 		if e.Error.Code != "not_found" {
 			t.Errorf("method %s %s: %+v, want Error.Code not_found", c.method, c.path, e)
 		}
 	}
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", approval), 401)
 	if e.Error.Type != "authentication_error" {
 		t.Errorf("open AI Error %+v, want Error.Type authentication_error", e)
 	}
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approval, "Authorization", ada), 200)
-	if want := "mcp_call:completed message:completed(It is 3.)"; two.shape() != want {
-		t.Errorf("shape %q, want %q", two.shape(), want)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", approval, "Authorization", ada), 200)
+	if want := "mcp_call:completed message:completed(It is 3.)"; two.outputShape() != want {
+		t.Errorf("shape %q, want %q", two.outputShape(), want)
 	}
 }

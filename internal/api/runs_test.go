@@ -29,11 +29,11 @@ type runList struct {
 	Next string
 }
 
-// listed are the ids of all runs that a query lists, page by page.
-func listed(t *testing.T, s *service, query string) (ids []string) {
+// listRuns returns the ids of all runs that a query lists, page by page.
+func listRuns(t *testing.T, s *service, query string) (ids []string) {
 	t.Helper()
 	for before := ""; ; {
-		page := decode[runList](t, s.do(t, "GET", "/runs?limit=2"+query+before, ""), http.StatusOK)
+		page := decodeResponse[runList](t, s.do(t, "GET", "/runs?limit=2"+query+before, ""), http.StatusOK)
 		for _, r := range page.Runs {
 			ids = append(ids, r.RunID)
 		}
@@ -46,14 +46,14 @@ func listed(t *testing.T, s *service, query string) (ids []string) {
 
 func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	var all, ended []string
 	for i := range 5 {
 		run := s.StartRun(t, agent.Request{ThreadID: []string{"thr_a", "thr_b"}[i%2], Background: true}).ID
 		<-s.Tools.Entered
 		all = append([]string{run}, all...)
 		if i < 3 {
-			decode[runStatus](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusOK)
+			decodeResponse[runStatus](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusOK)
 			ended = append([]string{run}, ended...)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 		"": all, "&status=cancelled": ended, "&status=running": all[:2], "&status=failed": nil, "&thread_id=thr_b": {all[1], all[3]},
 		"&thread_id=thr_b&status=running": {all[1]}, "&thread_id=thr_c": nil,
 	} {
-		if got := listed(t, s, query); !slices.Equal(got, want) {
+		if got := listRuns(t, s, query); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", query, got, want)
 		}
 	}
@@ -71,18 +71,18 @@ func TestRunsAreListedByThreadAndStatus(t *testing.T) {
 // that it was.
 func TestDeletedRunIsGone(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	run := s.StartRun(t, agent.Request{Background: true}).ID
 	<-s.Tools.Entered
-	refused(t, s.do(t, "DELETE", "/runs/"+run, ""), http.StatusConflict, "conflict")
-	decode[runStatus](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusOK)
+	wantProblem(t, s.do(t, "DELETE", "/runs/"+run, ""), http.StatusConflict, "conflict")
+	decodeResponse[runStatus](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusOK)
 	if resp := s.do(t, "DELETE", "/runs/"+run, ""); resp.StatusCode != http.StatusNoContent {
 		t.Fatalf("status %s, want 204", resp.Status)
 	}
 	for _, r := range [][2]string{{"GET", ""}, {"GET", "/events"}, {"GET", "/results/call_1"}, {"DELETE", ""}, {"POST", "/cancel"}} {
-		refused(t, s.do(t, r[0], "/runs/"+run+r[1], ""), http.StatusGone, "gone")
+		wantProblem(t, s.do(t, r[0], "/runs/"+run+r[1], ""), http.StatusGone, "gone")
 	}
-	if got := listed(t, s, ""); len(got) != 0 {
+	if got := listRuns(t, s, ""); len(got) != 0 {
 		t.Errorf("listed %v, want 0", got)
 	}
 }
@@ -90,22 +90,22 @@ func TestDeletedRunIsGone(t *testing.T) {
 // Without a durable log, runs end with their process, and a request for one of them says so.
 func TestRunOfAnEarlierProcessIsGone(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
 	run := memory.New(memory.Options{}).NewID()
 	for _, r := range [][3]string{
 		{"GET", "/runs/" + run}, {"GET", "/runs/" + run + "/events"}, {"POST", "/runs/" + run + "/cancel"}, {"DELETE", "/runs/" + run},
 	} {
-		refused(t, s.do(t, r[0], r[1], ""), http.StatusGone, "gone")
+		wantProblem(t, s.do(t, r[0], r[1], ""), http.StatusGone, "gone")
 	}
-	refused(t, s.do(t, "GET", "/answer/stream?question=x", "", "Last-Event-ID", run+":7"), http.StatusGone, "gone")
-	refused(t, s.do(t, "GET", "/runs/run_none", ""), http.StatusNotFound, "not_found")
+	wantProblem(t, s.do(t, "GET", "/answer/stream?question=x", "", "Last-Event-ID", run+":7"), http.StatusGone, "gone")
+	wantProblem(t, s.do(t, "GET", "/runs/run_none", ""), http.StatusNotFound, "not_found")
 }
 
 // A drained replica cuts its streams instead of ending them: the run goes on elsewhere.
 func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 	t.Parallel()
-	set := func(o *agent.Options) { o.Durable = true }
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
+	durable := func(o *agent.Options) { o.Durable = true }
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), durable, nil)
 	run := s.StartRun(t, agent.Request{}).ID
 	stream := s.do(t, "GET", "/runs/"+run+"/events", "")
 	<-s.Tools.Entered
@@ -184,16 +184,16 @@ type callResult struct {
 
 const wholeText = 1 << 20 // bytes
 
-// gives is a model that calls give twice, the second time for a failure, with an id that
+// giveToolModel returns a model that calls give twice, the second time for a failure, with an id that
 // needs escaping in a path.
-func gives() llmtest.Script {
+func giveToolModel() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(
 		llmtest.Call{Name: "give", Args: `{"name":"large"}`},
 		llmtest.Call{ID: "call/2 ?%2F", Name: "give", Args: `{"name":"small"}`},
 	), llmtest.Says("Read."))
 }
 
-func gift(tools *agenttest.ToolServer) {
+func setGiveResults(tools *agenttest.ToolServer) {
 	tools.SetResult("large", `{"content":[{"type":"text","text":"`+strings.Repeat("x", wholeText)+`"}],"structuredContent":{"n":9007199254740993}}`)
 	tools.SetResult("small", `{"isError":true,"content":[{"type":"text","text":"No."}]}`)
 }
@@ -201,9 +201,9 @@ func gift(tools *agenttest.ToolServer) {
 // S2.7: where the event has a part, it leads to the whole.
 func TestResultIsWhereItsEventSays(t *testing.T) {
 	t.Parallel()
-	s := serve(t, gives(), nil, nil)
-	gift(s.Tools)
-	stream := frames(t, s.do(t, "POST", "/answer/stream", question), "")
+	s := newService(t, giveToolModel(), nil, nil)
+	setGiveResults(s.Tools)
+	stream := readFrames(t, s.do(t, "POST", "/answer/stream", question), "")
 	var seen int
 	for _, f := range stream {
 		var e struct {
@@ -224,14 +224,14 @@ func TestResultIsWhereItsEventSays(t *testing.T) {
 			if got := resp.Header.Get("Cache-Control"); got != "no-store" {
 				t.Errorf("Cache-Control is %s, want no-store", got)
 			}
-			r := decode[callResult](t, resp, 200)
+			r := decodeResponse[callResult](t, resp, 200)
 			if len(r.Content) != 1 || len(r.Content[0]["text"].(string)) != wholeText || r.IsError || r.CallID != "call_1" || r.Tool != "give" || r.Server != "default" {
 				t.Errorf(`%d blocks of %s, %s, %s, want Content 1, len(r.Content[0]["text"].(string)) %d, IsError false, CallID call_1, Tool give, Server default`, len(r.Content), r.CallID, r.Tool, r.Server, wholeText)
 			}
 		case "tool_error":
 			seen++
 			path := "/runs/" + e.RunID + "/results/" + url.PathEscape(e.CallID)
-			r := decode[callResult](t, s.do(t, "GET", path, ""), 200)
+			r := decodeResponse[callResult](t, s.do(t, "GET", path, ""), 200)
 			if e.Truncated != nil || !r.IsError || r.Payload != "No." || r.CallID != "call/2 ?%2F" {
 				t.Errorf(`truncated %+v, result %+v, want Truncated nil, r.IsError true, r.Payload No., r.CallID "call/2 ?%%2F"`, e.Truncated, r)
 			}
@@ -245,40 +245,40 @@ func TestResultIsWhereItsEventSays(t *testing.T) {
 func TestResultBelongsToTheOwnerOfTheRun(t *testing.T) {
 	t.Parallel()
 	iam := newMint(t)
-	v := iam.verifier(t, nil)
-	s := serve(t, gives(), nil, func(o *api.Options) { o.Verifier = v })
-	gift(s.Tools)
-	ada, bob := iam.bearer("ada"), iam.bearer("bob")
-	a := decode[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
+	v := iam.newVerifier(t, nil)
+	s := newService(t, giveToolModel(), nil, func(o *api.Options) { o.Verifier = v })
+	setGiveResults(s.Tools)
+	ada, bob := iam.bearerToken("ada"), iam.bearerToken("bob")
+	a := decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	path := "/runs/" + a.RunID + "/results/call_1"
-	decode[callResult](t, s.do(t, "GET", path, "", "Authorization", ada), 200)
-	refused(t, s.do(t, "GET", path, "", "Authorization", bob), 404, "not_found")
-	refused(t, s.do(t, "GET", path, ""), 401, "unauthenticated")
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_9", "", "Authorization", ada), 404, "not_found")
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/%2e%2e%2f", "", "Authorization", ada), 404, "not_found")
-	refused(t, s.do(t, "GET", "/runs/run_none/results/call_1", "", "Authorization", ada), 404, "not_found")
-	refused(t, s.do(t, "GET", path, "", "Authorization", ada, "Accept", "text/html"), 406, "not_acceptable")
+	decodeResponse[callResult](t, s.do(t, "GET", path, "", "Authorization", ada), 200)
+	wantProblem(t, s.do(t, "GET", path, "", "Authorization", bob), 404, "not_found")
+	wantProblem(t, s.do(t, "GET", path, ""), 401, "unauthenticated")
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_9", "", "Authorization", ada), 404, "not_found")
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/%2e%2e%2f", "", "Authorization", ada), 404, "not_found")
+	wantProblem(t, s.do(t, "GET", "/runs/run_none/results/call_1", "", "Authorization", ada), 404, "not_found")
+	wantProblem(t, s.do(t, "GET", path, "", "Authorization", ada, "Accept", "text/html"), 406, "not_acceptable")
 }
 
 func TestResultThatWasDroppedIsGone(t *testing.T) {
 	t.Parallel()
-	s := serve(t, gives(), func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 900 << 10}) }, nil)
-	gift(s.Tools)
-	a := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_1", ""), 410, "gone")
-	decode[callResult](t, s.do(t, "GET", "/runs/"+a.RunID+"/results/"+url.PathEscape("call/2 ?%2F"), ""), 200)
+	s := newService(t, giveToolModel(), func(o *agent.Options) { o.Log = memory.New(memory.Options{MaxBytes: 900 << 10}) }, nil)
+	setGiveResults(s.Tools)
+	a := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200)
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/results/call_1", ""), 410, "gone")
+	decodeResponse[callResult](t, s.do(t, "GET", "/runs/"+a.RunID+"/results/"+url.PathEscape("call/2 ?%2F"), ""), 200)
 }
 
 // A call that goes on has no result yet.
 func TestResultOfACallInProgressIsNotFound(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Met.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Met.")), nil, nil)
 	run := s.StartRun(t, agent.Request{})
 	<-s.Tools.Entered
-	refused(t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 404, "not_found")
+	wantProblem(t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 404, "not_found")
 	close(s.Tools.ReleaseMeet)
 	s.Events(t, run.ID)
-	if r := decode[callResult](t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 200); r.Payload != "x" {
+	if r := decodeResponse[callResult](t, s.do(t, http.MethodGet, "/runs/"+run.ID+"/results/call_1", ""), 200); r.Payload != "x" {
 		t.Errorf("call result %+v, want Payload x", r)
 	}
 }

@@ -53,7 +53,7 @@ var documents = sync.OnceValue(func() map[string]object {
 			panic(fmt.Errorf("%s: %w", name, err))
 		}
 		var document object
-		if err := convert(raw, &document); err != nil {
+		if err := convertJSON(raw, &document); err != nil {
 			panic(err)
 		}
 		out[name] = document
@@ -93,14 +93,14 @@ var document = sync.OnceValue(func() *contractDocument {
 			}
 		}
 	}
-	if err := convert(inDefs(d.at("components", "schemas")), &d.defs); err != nil {
+	if err := convertJSON(refsToDefs(d.objectAt("components", "schemas")), &d.defs); err != nil {
 		panic(err)
 	}
 	return d
 })
 
-// convert takes a value into another type through JSON.
-func convert(from, to any) error {
+// convertJSON converts a value into another type through JSON.
+func convertJSON(from, to any) error {
 	b, err := json.Marshal(from)
 	if err != nil {
 		return err
@@ -108,9 +108,9 @@ func convert(from, to any) error {
 	return json.Unmarshal(b, to)
 }
 
-// inDefs points the references of a schema to where validators look for them: JSON
+// refsToDefs points the references of a schema to where validators look for them: JSON
 // Schema knows $defs, OpenAPI's components mean nothing to it.
-func inDefs(schema any) json.RawMessage {
+func refsToDefs(schema any) json.RawMessage {
 	b, err := json.Marshal(schema)
 	if err != nil {
 		panic(err)
@@ -118,10 +118,10 @@ func inDefs(schema any) json.RawMessage {
 	return bytes.ReplaceAll(b, []byte(`"#/components/schemas/`), []byte(`"#/$defs/`))
 }
 
-func component(name string) object { return object{"$ref": "#/components/schemas/" + name} }
+func componentRef(name string) object { return object{"$ref": "#/components/schemas/" + name} }
 
-// at is the object under these keys, nil if there is none.
-func (d *contractDocument) at(keys ...string) object {
+// objectAt returns the object under these keys, or nil.
+func (d *contractDocument) objectAt(keys ...string) object {
 	node := d.root
 	for _, k := range keys {
 		node, _ = node[k].(object)
@@ -129,25 +129,25 @@ func (d *contractDocument) at(keys ...string) object {
 	return node
 }
 
-// streamRun is what a reference stands for, or v itself.
-func (d *contractDocument) follow(v any) object {
+// resolveRef returns the object that v refers to, or v itself.
+func (d *contractDocument) resolveRef(v any) object {
 	o, _ := v.(object)
 	if ref, ok := o["$ref"].(string); ok {
-		return d.at(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
+		return d.objectAt(strings.Split(strings.TrimPrefix(ref, "#/"), "/")...)
 	}
 	return o
 }
 
-// flat returns a schema with its $ref and allOf written out. Members next to them take precedence.
-func (d *contractDocument) flat(schema any) object {
+// flatten returns a schema with its $ref and allOf written out. Members next to them take precedence.
+func (d *contractDocument) flatten(schema any) object {
 	o, _ := schema.(object)
 	parts, _ := o["allOf"].([]any)
 	if o["$ref"] != nil {
-		parts = append(parts, d.follow(o))
+		parts = append(parts, d.resolveRef(o))
 	}
 	out, properties, required := object{}, object{}, []any{}
 	for _, p := range parts {
-		maps.Copy(out, d.flat(p))
+		maps.Copy(out, d.flatten(p))
 		maps.Copy(properties, out["properties"].(object))
 		required = append(required, out["required"].([]any)...)
 	}
@@ -159,27 +159,27 @@ func (d *contractDocument) flat(schema any) object {
 	return out
 }
 
-// check validates a value, as its JSON reads, against a schema of the document.
-func (d *contractDocument) check(schema, value any) error {
-	resolved, err := d.resolve(inDefs(schema))
+// validate validates a value, as its JSON reads, against a schema of the document.
+func (d *contractDocument) validate(schema, value any) error {
+	resolved, err := d.newValidator(refsToDefs(schema))
 	if err != nil {
 		return err
 	}
 	var v any
-	if err := convert(value, &v); err != nil {
+	if err := convertJSON(value, &v); err != nil {
 		return err
 	}
 	return resolved.Validate(v)
 }
 
-// resolve makes a validator, once for every schema and with no more of the others
+// newValidator returns a validator. It makes one for each schema and with no more of the others
 // than it needs: making one takes much longer than using it.
-func (d *contractDocument) resolve(schema json.RawMessage) (*jsonschema.Resolved, error) {
+func (d *contractDocument) newValidator(schema json.RawMessage) (*jsonschema.Resolved, error) {
 	if known, ok := d.resolved[string(schema)]; ok {
 		return known, nil
 	}
 	root := &jsonschema.Schema{Defs: make(map[string]*jsonschema.Schema)}
-	main, err := d.collect(root.Defs, schema)
+	main, err := d.collectSchemas(root.Defs, schema)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +191,8 @@ func (d *contractDocument) resolve(schema json.RawMessage) (*jsonschema.Resolved
 
 var reference = regexp.MustCompile(`"#/\$defs/(\w+)"`)
 
-// collect reads a schema, and into defs all those that it refers to.
-func (d *contractDocument) collect(defs map[string]*jsonschema.Schema, schema json.RawMessage) (*jsonschema.Schema, error) {
+// collectSchemas reads a schema, and into defs all those that it refers to.
+func (d *contractDocument) collectSchemas(defs map[string]*jsonschema.Schema, schema json.RawMessage) (*jsonschema.Schema, error) {
 	var s *jsonschema.Schema
 	if err := json.Unmarshal(schema, &s); err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (d *contractDocument) collect(defs map[string]*jsonschema.Schema, schema js
 			continue
 		}
 		defs[name] = nil // against going in circles
-		other, err := d.collect(defs, d.defs[name])
+		other, err := d.collectSchemas(defs, d.defs[name])
 		if err != nil {
 			return nil, fmt.Errorf("schema %s: %w", name, err)
 		}
@@ -215,7 +215,7 @@ func (d *contractDocument) collect(defs map[string]*jsonschema.Schema, schema js
 // operations are the operations of the document by method and path.
 func (d *contractDocument) operations() map[string]object {
 	out := make(map[string]object)
-	for path, item := range d.at("paths") {
+	for path, item := range d.objectAt("paths") {
 		for method, operation := range item.(object) {
 			out[strings.ToUpper(method)+" "+path] = operation.(object)
 		}
@@ -223,20 +223,20 @@ func (d *contractDocument) operations() map[string]object {
 	return out
 }
 
-// walk visits every object of the document except those inside of examples, which
+// walkObjects visits every object of the document except those inside of examples, which
 // are not part of it.
-func walk(at string, node any, visit func(at string, o object)) {
+func walkObjects(at string, node any, visit func(at string, o object)) {
 	switch node := node.(type) {
 	case object:
 		visit(at, node)
 		for _, key := range slices.Sorted(maps.Keys(node)) {
 			if key != "example" && key != "examples" {
-				walk(at+"/"+key, node[key], visit)
+				walkObjects(at+"/"+key, node[key], visit)
 			}
 		}
 	case []any:
 		for i, v := range node {
-			walk(fmt.Sprintf("%s/%d", at, i), v, visit)
+			walkObjects(fmt.Sprintf("%s/%d", at, i), v, visit)
 		}
 	}
 }
@@ -259,13 +259,13 @@ func fieldsOf(typ reflect.Type) map[string]field {
 		if tag == "-" {
 			continue // the field is not in the JSON
 		}
-		out[cmp.Or(tag, snake(f.Name))] = field{f.Type, strings.Contains(options, "omitempty")}
+		out[cmp.Or(tag, snakeCase(f.Name))] = field{f.Type, strings.Contains(options, "omitempty")}
 	}
 	return out
 }
 
-// snake turns ThreadID into thread_id.
-func snake(name string) string {
+// snakeCase turns ThreadID into thread_id.
+func snakeCase(name string) string {
 	var out []rune
 	runes := []rune(name)
 	for i, r := range runes {
@@ -277,12 +277,12 @@ func snake(name string) string {
 	return string(out)
 }
 
-// sameShape checks that a schema declares what the JSON of a Go type can hold, no
+// checkShape checks that a schema declares what the JSON of a Go type can hold, no
 // more and no less, and requires what is always there. The names in besides are the
 // schema's own.
-func (d *contractDocument) sameShape(t *testing.T, at string, typ reflect.Type, schema any, besides ...string) {
+func (d *contractDocument) checkShape(t *testing.T, at string, typ reflect.Type, schema any, besides ...string) {
 	t.Helper()
-	s := d.flat(schema)
+	s := d.flatten(schema)
 	if typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
 	}
@@ -296,16 +296,16 @@ func (d *contractDocument) sameShape(t *testing.T, at string, typ reflect.Type, 
 	case typ == reflect.TypeFor[time.Time]():
 		want = "string"
 	case typ.Kind() == reflect.Slice:
-		d.sameShape(t, at+"/0", typ.Elem(), s["items"])
+		d.checkShape(t, at+"/0", typ.Elem(), s["items"])
 	case typ.Kind() == reflect.Struct:
-		d.sameFields(t, at, typ, s, besides)
+		d.checkFields(t, at, typ, s, besides)
 	}
 	if s["type"] != want {
 		t.Errorf("%s: the type is %v in the document, %s in the code", at, s["type"], want)
 	}
 }
 
-func (d *contractDocument) sameFields(t *testing.T, at string, typ reflect.Type, s object, besides []string) {
+func (d *contractDocument) checkFields(t *testing.T, at string, typ reflect.Type, s object, besides []string) {
 	t.Helper()
 	properties, required := s["properties"].(object), s["required"].([]any)
 	fields := fieldsOf(typ)
@@ -317,7 +317,7 @@ func (d *contractDocument) sameFields(t *testing.T, at string, typ reflect.Type,
 		if slices.Contains(required, any(name)) == f.optional {
 			t.Errorf("%s/%s: optional in the code is %t, and not so in the document, want slices.Contains(required, any(name)) other than %v", at, name, f.optional, f.optional)
 		}
-		d.sameShape(t, at+"/"+name, f.typ, properties[name])
+		d.checkShape(t, at+"/"+name, f.typ, properties[name])
 	}
 	for name := range properties {
 		if _, known := fields[name]; !known && !slices.Contains(besides, name) {
@@ -326,8 +326,8 @@ func (d *contractDocument) sameFields(t *testing.T, at string, typ reflect.Type,
 	}
 }
 
-// bodies is one event of every type, with every field set.
-func bodies() []event.Body {
+// sampleBodies returns one event of every type, with every field set.
+func sampleBodies() []event.Body {
 	call := event.Call{CallID: "c1", Tool: "t", Server: "s"}
 	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
 	usage := event.Usage{InputTokens: 1, OutputTokens: 1, TotalTokens: 2}
@@ -363,8 +363,8 @@ func bodies() []event.Body {
 	}
 }
 
-// kept is b as a log keeps it.
-func kept(t *testing.T, b event.Body) event.Event {
+// storeEvent returns b as it is after a log has stored it.
+func storeEvent(t *testing.T, b event.Body) event.Event {
 	t.Helper()
 	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
@@ -382,14 +382,14 @@ func kept(t *testing.T, b event.Body) event.Event {
 
 func TestEventTypesHaveOneSchemaEach(t *testing.T) {
 	d := document()
-	mapping := d.at("components", "schemas", "Event", "discriminator", "mapping")
+	mapping := d.objectAt("components", "schemas", "Event", "discriminator", "mapping")
 	listed := make(map[string]bool)
-	for _, s := range d.at("components", "schemas", "Event")["oneOf"].([]any) {
+	for _, s := range d.objectAt("components", "schemas", "Event")["oneOf"].([]any) {
 		listed[s.(object)["$ref"].(string)] = true
 	}
 	for _, typ := range event.Types() {
 		ref, _ := mapping[string(typ)].(string)
-		s := d.flat(object{"$ref": ref})
+		s := d.flatten(object{"$ref": ref})
 		properties := s["properties"].(object)
 		if got, _ := properties["type"].(object); got["const"] != string(typ) || !listed[ref] {
 			t.Errorf(`%s has no schema of its own, got["const"] %v, want got["const"] %s, listed[ref] true`, typ, got["const"], string(typ))
@@ -404,14 +404,14 @@ func TestEventTypesHaveOneSchemaEach(t *testing.T) {
 func TestEventsMatchTheirSchemasFieldByField(t *testing.T) {
 	d := document()
 	var types []event.Type
-	for _, b := range bodies() {
+	for _, b := range sampleBodies() {
 		name := string(b.Type())
 		types = append(types, b.Type())
-		schema := object{"$ref": d.at("components", "schemas", "Event", "discriminator", "mapping")[name]}
-		d.sameShape(t, name, reflect.TypeOf(b), schema, "type", "run_id", "seq", "ts")
-		line := kept(t, b).AppendJSON(nil)
-		for _, s := range []object{schema, component("Event")} {
-			if err := d.check(s, json.RawMessage(line)); err != nil {
+		schema := object{"$ref": d.objectAt("components", "schemas", "Event", "discriminator", "mapping")[name]}
+		d.checkShape(t, name, reflect.TypeOf(b), schema, "type", "run_id", "seq", "ts")
+		line := storeEvent(t, b).AppendJSON(nil)
+		for _, s := range []object{schema, componentRef("Event")} {
+			if err := d.validate(s, json.RawMessage(line)); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
 		}
@@ -430,6 +430,6 @@ func TestEventsMatchTheirSchemasFieldByField(t *testing.T) {
 
 func TestThreadsMatchTheirSchemas(t *testing.T) {
 	d := document()
-	d.sameShape(t, "ThreadList", reflect.TypeFor[native.ThreadList](), component("ThreadList"))
-	d.sameShape(t, "ThreadMessages", reflect.TypeFor[native.ThreadMessages](), component("ThreadMessages"))
+	d.checkShape(t, "ThreadList", reflect.TypeFor[native.ThreadList](), componentRef("ThreadList"))
+	d.checkShape(t, "ThreadMessages", reflect.TypeFor[native.ThreadMessages](), componentRef("ThreadMessages"))
 }

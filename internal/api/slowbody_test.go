@@ -16,7 +16,7 @@ import (
 func TestRefusedCallersWithASlowBodyGetTheResponse(t *testing.T) {
 	for _, path := range []string{"/runs/run_x/cancel", "/answer?a=%ff"} {
 		synctest.Test(t, func(t *testing.T) {
-			c := overPipes(t, apiOver(t, memory.New(memory.Options{})))()
+			c := serveOverPipes(t, newHandlerOver(t, memory.New(memory.Options{})))()
 			defer c.Close()
 			go func() {
 				_, _ = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{")

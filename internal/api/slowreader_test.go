@@ -32,7 +32,7 @@ import (
 // were disconnected midway, it would resume at the same event again and again.
 func TestSlowReaderGetsALargeEventWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, c := followed(t)
+		log, c := newFollowedRun(t)
 		defer c.Close()
 		if _, err := log.Append(t.Context(), "run_a", event.FinalAnswer{Answer: strings.Repeat("x", 1<<20)}); err != nil {
 			t.Fatal(err)
@@ -42,12 +42,12 @@ func TestSlowReaderGetsALargeEventWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		takeSlowly(t, resp.Body)
+		readSlowly(t, resp.Body)
 	})
 }
 
-// takeSlowly reads a mebibyte and more, in over a minute.
-func takeSlowly(t *testing.T, body io.Reader) {
+// readSlowly reads more than a mebibyte, in over a minute.
+func readSlowly(t *testing.T, body io.Reader) {
 	t.Helper()
 	began, got := time.Now(), 0
 	var err error
@@ -84,22 +84,22 @@ func TestSlowReaderGetsALargeAnswerWhole(t *testing.T) {
 		header     []string
 	}{
 		"native": {"/answer", question, nil},
-		"an MCP host": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + callOf(question, "") + `}`, []string{
+		"an MCP host": {"/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + callParams(question, "") + `}`, []string{
 			"Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := apiOf(t, agent.Options{Model: largeAnswerModel{}, Log: memory.New(memory.Options{}), DefaultModel: "large"})
-				takeSlowly(t, askOver(t, overPipes(t, h), "POST", ask.path, ask.body, ask.header...).Body)
+				h := newHandler(t, agent.Options{Model: largeAnswerModel{}, Log: memory.New(memory.Options{}), DefaultModel: "large"})
+				readSlowly(t, sendOver(t, serveOverPipes(t, h), "POST", ask.path, ask.body, ask.header...).Body)
 			})
 		})
 	}
 }
 
-// thinks is a model that thinks aloud in so many pieces of n bytes, one in each interval,
+// reasoningModel returns a model that sends its reasoning in so many pieces of n bytes, one in each interval,
 // once open is closed. Text would come once more in the end, to all readers at once, which
 // is another load than the one to be measured.
-func thinks(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest.Script {
+func reasoningModel(open <-chan struct{}, pieces, n int, interval time.Duration) llmtest.Script {
 	piece := map[string]any{"reasoning_content": strings.Repeat("x", n)}
 	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Well"})
@@ -165,7 +165,7 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 120*time.Second)
 	defer cancel()
 	open := make(chan struct{})
-	fixture := agenttest.NewFixture(t, thinks(open, 30, 8<<10, interval), nil)
+	fixture := agenttest.NewFixture(t, reasoningModel(open, 30, 8<<10, interval), nil)
 	var atBegin sync.Map // connections that are not the readers'
 	waits := make(chan time.Duration, stalled)
 	server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour, WriteTimeout: timeout}))
@@ -177,7 +177,7 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	s := &service{Fixture: fixture, Server: server}
-	run := s.reading(t)
+	run := s.startUntilFirstText(t)
 
 	connect := func() *bufio.Reader {
 		c, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -216,7 +216,7 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 					broken.Do(func() { t.Errorf("a reader got %d events and then %v, want no error", events, err) })
 					return
 				}
-				at := sentAt(f.Data)
+				at := eventTime(f.Data)
 				if at.After(began) {
 					late[i] = append(late[i], time.Since(at))
 				}
@@ -248,8 +248,8 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 	t.Logf("%d events came to %d live readers p50 %s, p99 %s, at most %s after they were kept", n, live, events[n/2], events[n*99/100], events[n-1])
 }
 
-// sentAt is when an event was kept.
-func sentAt(data []byte) time.Time {
+// eventTime returns the time of an event.
+func eventTime(data []byte) time.Time {
 	_, rest, _ := strings.Cut(string(data[:min(len(data), 200)]), `"ts":`)
 	ms, err := strconv.ParseInt(rest[:strings.IndexByte(rest, ',')], 10, 64)
 	if err != nil {
@@ -266,12 +266,12 @@ func TestStreamCutsAStalledReader(t *testing.T) {
 		if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
 			t.Fatal(err)
 		}
-		dial := still(t, log)
+		dial := serveLogOverPipes(t, log)
 		stalled, reading := dial(), dial()
 		defer stalled.Close()
 		defer reading.Close()
 		for _, c := range []net.Conn{stalled, reading} {
-			if err := readRun(c); err != nil {
+			if err := requestEvents(c); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -43,14 +43,14 @@ func (p inputPage) shape() string {
 
 func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
+	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, nil)
 	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"role":"user","content":[{"type":"input_text","text":"Blue?"},{"type":"input_image","image_url":"https://x.example/a.png","detail":"low"}]},
 		{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"blue"},
 		{"role":"assistant","content":"Blue."},{"role":"user","content":"Sure?"}]`)), 200)
 	path := "/v1/responses/" + one.ID + "/input_items"
-	all := decode[inputPage](t, s.do(t, "GET", path+"?order=asc", ""), 200)
+	all := decodeResponse[inputPage](t, s.do(t, "GET", path+"?order=asc", ""), 200)
 	want := "message user(input_text:Blue?)(input_image:), function_call c1, function_call_output c1, message assistant(output_text:Blue.), message user(input_text:Sure?)"
 	if all.shape() != want || all.Object != "list" || all.HasMore || *all.Last != all.Data[4].ID || *all.Data[2].Output != "blue" || *all.Data[1].Arguments != "{}" {
 		t.Errorf("shape %s, %+v, want shape %s, Object list, HasMore false, Last %s, Data[2].Output blue, Data[1].Arguments {}", all.shape(), all, want, all.Data[4].ID)
@@ -63,7 +63,7 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	// Page by page, in the order that is usual: the newest first.
 	var ids []string
 	for after := ""; ; {
-		page := decode[inputPage](t, s.do(t, "GET", path+"?limit=2&after="+after, ""), 200)
+		page := decodeResponse[inputPage](t, s.do(t, "GET", path+"?limit=2&after="+after, ""), 200)
 		for _, i := range page.Data {
 			ids = append(ids, i.ID)
 		}
@@ -79,20 +79,20 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 		}
 	}
 	for query, param := range map[string]string{"limit=0": "limit", "limit=101": "limit", "limit=x": "limit", "order=up": "order", "after=msg_none": "after", "a=%zz": ""} {
-		e := decode[openAIError](t, s.do(t, "GET", path+"?"+query, ""), 400)
+		e := decodeResponse[openAIError](t, s.do(t, "GET", path+"?"+query, ""), 400)
 		if (e.Error.Param == nil) != (param == "") || e.Error.Param != nil && *e.Error.Param != param {
 			t.Errorf("%s: %+v, want the parameter %q", query, e, param)
 		}
 	}
-	decode[openAIError](t, s.do(t, "GET", "/v1/responses/resp_none/input_items", ""), 404)
+	decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/resp_none/input_items", ""), 404)
 }
 
 func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, needsApproval)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("What is 1 + 2?")), 200)
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"mcp_approval_response","approval_request_id":"`+one.Output[0].ID+`","approve":false}]`)), 200)
-	page := decode[inputPage](t, s.do(t, "GET", "/v1/responses/"+two.ID+"/input_items", ""), 200)
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("What is 1 + 2?")), 200)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(`[{"type":"mcp_approval_response","approval_request_id":"`+one.Output[0].ID+`","approve":false}]`)), 200)
+	page := decodeResponse[inputPage](t, s.do(t, "GET", "/v1/responses/"+two.ID+"/input_items", ""), 200)
 	if page.shape() != "mcp_approval_response " || page.Data[0].ApprovalID != one.Output[0].ID || *page.Data[0].Approve {
 		t.Errorf("input items %+v, want the refusal of %s", page, one.Output[0].ID)
 	}
@@ -100,10 +100,10 @@ func TestInputItemsAfterAnApprovalAreTheApproval(t *testing.T) {
 
 func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("first")), 200)
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
-	said := decode[struct {
+	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), nil, nil)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("first")), 200)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("second", `,"previous_response_id":"`+one.ID+`"`)), 200)
+	said := decodeResponse[struct {
 		ID, Object string
 		Deleted    bool
 	}](t, s.do(t, "DELETE", "/v1/responses/"+one.ID, ""), 200)
@@ -112,18 +112,18 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 	}
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "/v1/responses/" + one.ID, ""}, {"DELETE", "/v1/responses/" + one.ID, ""}, {"GET", "/v1/responses/" + one.ID + "/input_items", ""},
-		{"POST", "/v1/responses", respond("x", `,"previous_response_id":"`+one.ID+`"`)},
+		{"POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"`+one.ID+`"`)},
 	} {
-		if e := decode[openAIError](t, s.do(t, c.method, c.path, c.body), 404); e.Error.Code != "not_found" {
+		if e := decodeResponse[openAIError](t, s.do(t, c.method, c.path, c.body), 404); e.Error.Code != "not_found" {
 			t.Errorf("%s %s: code %s, want not_found", c.method, c.path, e.Error.Code)
 		}
 	}
-	decode[resource](t, s.do(t, "POST", "/v1/responses", respond("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("third", `,"previous_response_id":"`+two.ID+`"`)), 200)
 	requests := s.Model.Requests()
 	if n := len(requests[len(requests)-1].Messages); n != 6 {
 		t.Errorf("%d messages, want 6", n)
 	}
-	decode[openAIError](t, s.do(t, "DELETE", "/v1/responses/resp_none", ""), 404)
+	decodeResponse[openAIError](t, s.do(t, "DELETE", "/v1/responses/resp_none", ""), 404)
 }
 
 // Deleting a response ends its run if that waits for a person. A run in progress is not deleted by
@@ -131,19 +131,19 @@ func TestDeletedResponseIsNotFoundAndLaterOnesStay(t *testing.T) {
 func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, holds(open), nil, nil)
-	r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x", `,"background":true`)), 200)
+	s := newService(t, waitingModel(open), nil, nil)
+	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"background":true`)), 200)
 	resp := s.do(t, "DELETE", "/v1/responses/"+r.ID, "")
-	if e := decode[openAIError](t, resp, 409); e.Error.Code != "conflict" || resp.Header.Get("X-Should-Retry") != "false" {
+	if e := decodeResponse[openAIError](t, resp, 409); e.Error.Code != "conflict" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("open AI Error %+v, X-Should-Retry %q, want e.Error.Code conflict, X-Should-Retry false", e, resp.Header.Get("X-Should-Retry"))
 	}
-	decode[resource](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
-	decode[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses/"+r.ID+"/cancel", ""), 200)
+	decodeResponse[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
 
-	s = serve(t, adds(), nil, nil, needsApproval)
-	r = decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x")), 200)
-	decode[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
-	answer := respond(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}]`, r.Output[0].ID))
+	s = newService(t, addingModel(), nil, nil, addNeedsApproval)
+	r = decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x")), 200)
+	decodeResponse[map[string]any](t, s.do(t, "DELETE", "/v1/responses/"+r.ID, ""), 200)
+	answer := responsesBody(fmt.Sprintf(`[{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}]`, r.Output[0].ID))
 	if resp := s.do(t, "POST", "/v1/responses", answer); resp.StatusCode != 404 {
 		t.Errorf("an approval of a deleted response: %s, want 404", resp.Status)
 	}
@@ -156,17 +156,17 @@ func TestDeleteResponseRefusesRunningOnes(t *testing.T) {
 func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 	t.Parallel()
 	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
-	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
-	if want := "mcp_approval_request mcp_approval_request"; one.shape() != want {
-		t.Fatalf("shape %q, want %q", one.shape(), want)
+	s := newService(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, addNeedsApproval)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("Both?")), 200)
+	if want := "mcp_approval_request mcp_approval_request"; one.outputShape() != want {
+		t.Fatalf("shape %q, want %q", one.outputShape(), want)
 	}
 	approve := func(ids ...string) string {
 		var items []string
 		for _, id := range ids {
 			items = append(items, fmt.Sprintf(`{"type":"mcp_approval_response","approval_request_id":"%s","approve":true}`, id))
 		}
-		return respond("[" + strings.Join(items, ",") + "]")
+		return responsesBody("[" + strings.Join(items, ",") + "]")
 	}
 	first, second := one.Output[0].ID, one.Output[1].ID
 	unknown := first[:strings.LastIndex(first, "_")] + "_none"
@@ -177,13 +177,13 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 		}
 	}
 	run := "/runs/" + strings.Replace(one.ID, "resp_", "run_", 1)
-	if now := decode[native.Status](t, s.do(t, "GET", run, ""), 200); len(now.Interrupts) != 2 {
+	if now := decodeResponse[native.Status](t, s.do(t, "GET", run, ""), 200); len(now.Interrupts) != 2 {
 		t.Errorf("%d things are still asked, want 2", len(now.Interrupts))
 	}
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
-	again := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
-	if want := "mcp_call:completed mcp_call:completed message:completed(Done.)"; two.shape() != want || again.shape() != want || two.ID != again.ID {
-		t.Errorf("%s, again %s, ID %q, want %s, %s and %s", two.shape(), again.shape(), two.ID, want, want, again.ID)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
+	again := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", approve(first, second)), 200)
+	if want := "mcp_call:completed mcp_call:completed message:completed(Done.)"; two.outputShape() != want || again.outputShape() != want || two.ID != again.ID {
+		t.Errorf("%s, again %s, ID %q, want %s, %s and %s", two.outputShape(), again.outputShape(), two.ID, want, want, again.ID)
 	}
 }
 
@@ -191,39 +191,39 @@ func TestApprovalsOfOneRequestAreGivenAllOrNone(t *testing.T) {
 func TestApprovalsCanBeGivenOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	calls := llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}, llmtest.Call{ID: "call_2", Name: "add", Args: `{"a":3,"b":4}`})
-	s := serve(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, needsApproval)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Both?")), 200)
+	s := newService(t, llmtest.Turns(calls, llmtest.Says("Done.")), nil, nil, addNeedsApproval)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("Both?")), 200)
 	approve := func(id string) string {
-		return respond(`[{"type":"mcp_approval_response","approval_request_id":"` + id + `","approve":true}]`)
+		return responsesBody(`[{"type":"mcp_approval_response","approval_request_id":"` + id + `","approve":true}]`)
 	}
-	two := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(one.Output[0].ID)), 200)
+	two := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", approve(one.Output[0].ID)), 200)
 	last := two.Output[len(two.Output)-1]
 	if last.Type != "mcp_approval_request" || last.ID != one.Output[1].ID {
-		t.Fatalf("shape %q, Type %q, ID %q, want mcp_approval_request and %q", two.shape(), last.Type, last.ID, one.Output[1].ID)
+		t.Fatalf("shape %q, Type %q, ID %q, want mcp_approval_request and %q", two.outputShape(), last.Type, last.ID, one.Output[1].ID)
 	}
-	three := decode[resource](t, s.do(t, "POST", "/v1/responses", approve(last.ID)), 200)
-	if three.Status != "completed" || !strings.HasSuffix(three.shape(), "mcp_call:completed message:completed(Done.)") || three.ID == two.ID {
-		t.Errorf(`ID %s %s, Status %q, want Status completed, shape ending in "mcp_call:completed message:completed(Done.)", ID other than %s`, three.ID, three.shape(), three.Status, two.ID)
+	three := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", approve(last.ID)), 200)
+	if three.Status != "completed" || !strings.HasSuffix(three.outputShape(), "mcp_call:completed message:completed(Done.)") || three.ID == two.ID {
+		t.Errorf(`ID %s %s, Status %q, want Status completed, shape ending in "mcp_call:completed message:completed(Done.)", ID other than %s`, three.ID, three.outputShape(), three.Status, two.ID)
 	}
-	for _, r := range []resource{one, two, three} {
-		if again := decode[resource](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); again.shape() != r.shape() {
-			t.Errorf("%s: %s, want %s", r.ID, again.shape(), r.shape())
+	for _, r := range []responseObject{one, two, three} {
+		if again := decodeResponse[responseObject](t, s.do(t, "GET", "/v1/responses/"+r.ID, ""), 200); again.outputShape() != r.outputShape() {
+			t.Errorf("%s: %s, want %s", r.ID, again.outputShape(), r.outputShape())
 		}
 	}
 }
 
 func TestModelIsFoundByItsID(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(), func(o *agent.Options) {
+	s := newService(t, llmtest.Turns(), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}, "meta/llama": {ID: "meta/llama"}}
 	}, nil)
 	for path, id := range map[string]string{"scripted": "scripted", "scripted:no-tools": "scripted:no-tools", "meta%2Fllama": "meta/llama", "meta%2Fllama%3Ano-tools": "meta/llama:no-tools"} {
-		if m := decode[struct{ ID, Object string }](t, s.do(t, "GET", "/v1/models/"+path, ""), 200); m.ID != id || m.Object != "model" {
+		if m := decodeResponse[struct{ ID, Object string }](t, s.do(t, "GET", "/v1/models/"+path, ""), 200); m.ID != id || m.Object != "model" {
 			t.Errorf("%s: %+v, want ID %s, Object model", path, m, id)
 		}
 	}
 	for _, path := range []string{"other", "%2e%2e", "scripted%3Ano"} {
-		if e := decode[openAIError](t, s.do(t, "GET", "/v1/models/"+path, ""), 404); e.Error.Code != "model_not_found" {
+		if e := decodeResponse[openAIError](t, s.do(t, "GET", "/v1/models/"+path, ""), 404); e.Error.Code != "model_not_found" {
 			t.Errorf("%s: %+v, want Error.Code model_not_found", path, e)
 		}
 	}
@@ -232,10 +232,10 @@ func TestModelIsFoundByItsID(t *testing.T) {
 // Open Responses wants every member of a response, and of what it repeats of the request.
 func TestResponseRepeatsItsRequest(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
-	body := respond("x", `,"tools":[{"type":"function","name":"colour"}],"text":{"verbosity":"low"},"reasoning":{"effort":"low"},"truncation":"auto","parallel_tool_calls":false,
+	s := newService(t, addingModel(), nil, nil)
+	body := responsesBody("x", `,"tools":[{"type":"function","name":"colour"}],"text":{"verbosity":"low"},"reasoning":{"effort":"low"},"truncation":"auto","parallel_tool_calls":false,
 		"safety_identifier":"s","prompt_cache_key":"p","user":"u","max_tool_calls":3,"include":["reasoning.encrypted_content"],"stream_options":{"include_obfuscation":false},"metadata":{"k":"v"}`)
-	got := decode[map[string]json.RawMessage](t, s.do(t, "POST", "/v1/responses", body), 200)
+	got := decodeResponse[map[string]json.RawMessage](t, s.do(t, "POST", "/v1/responses", body), 200)
 	for member, want := range map[string]string{
 		"tools": `[{"description":null,"name":"colour","parameters":null,"strict":null,"type":"function"}]`, "text": `{"format":{"type":"text"},"verbosity":"low"}`,
 		"reasoning": `{"effort":"low","summary":null}`, "truncation": `"auto"`, "parallel_tool_calls": "false", "safety_identifier": `"s"`, "prompt_cache_key": `"p"`,
@@ -254,7 +254,7 @@ func TestResponseRepeatsItsRequest(t *testing.T) {
 		"top_logprobs": `,"top_logprobs":1`, "include[1]": `,"include":["x","message.output_text.logprobs"]`, "truncation": `,"truncation":"head"`,
 		"user": `,"user":"` + strings.Repeat("u", 513) + `"`, "include": `,"include":"x"`, "stream_options": `,"stream_options":1`,
 	} {
-		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", more)), 400)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", more)), 400)
 		if e.Error.Param == nil || *e.Error.Param != param {
 			t.Errorf("%s: %+v, want Error.Param non-nil, Error.Param %s", param, e, param)
 		}

@@ -14,20 +14,20 @@ import (
 	"answerd/internal/event/memory"
 )
 
-// took is a connection that counts what is written to it, and keeps nothing.
-type took struct {
+// countingWriter is a connection that counts what is written to it, and keeps nothing.
+type countingWriter struct {
 	http.ResponseWriter
 	writes *sync.WaitGroup
 }
 
-func (c took) Write(b []byte) (int, error) {
+func (c countingWriter) Write(b []byte) (int, error) {
 	c.writes.Done()
 	return len(b), nil
 }
 
-func (took) WriteHeader(int) {}
+func (countingWriter) WriteHeader(int) {}
 
-func (took) Flush() {}
+func (countingWriter) Flush() {}
 
 // The cost of one single event for each reader of the run, in one API format.
 func BenchmarkReaders(b *testing.B) {
@@ -42,7 +42,7 @@ func BenchmarkReaders(b *testing.B) {
 					b.Fatal(err)
 				}
 				var writes, all sync.WaitGroup
-				say := func(bodies ...event.Body) {
+				appendAll := func(bodies ...event.Body) {
 					writes.Add(readers)
 					for _, body := range bodies {
 						if _, err := log.Append(b.Context(), "run_a", body); err != nil {
@@ -50,20 +50,20 @@ func BenchmarkReaders(b *testing.B) {
 						}
 					}
 				}
-				h := apiOver(b, log)
+				h := newHandlerOver(b, log)
 				ctx, leave := context.WithCancel(b.Context())
 				defer leave()
-				say(event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"})
+				appendAll(event.Start{}, event.StepStart{Step: 1}, event.TextStart{PartID: "p"})
 				for range readers {
 					all.Go(func() {
-						h.ServeHTTP(took{httptest.NewRecorder(), &writes}, httptest.NewRequestWithContext(ctx, "GET", face.path, nil))
+						h.ServeHTTP(countingWriter{httptest.NewRecorder(), &writes}, httptest.NewRequestWithContext(ctx, "GET", face.path, nil))
 					})
 				}
 				writes.Wait()
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
 				for b.ResetTimer(); b.Loop(); writes.Wait() {
-					say(event.TextDelta{PartID: "p", Delta: " word"})
+					appendAll(event.TextDelta{PartID: "p", Delta: " word"})
 				}
 				runtime.ReadMemStats(&after)
 				each := float64(b.N * readers)

@@ -26,14 +26,14 @@ import (
 	"answerd/internal/mcp"
 )
 
-// apiOver is an API over a log that the test writes itself, without servers or model.
-func apiOver(t testing.TB, log event.Log) http.Handler {
+// newHandlerOver returns the API over a log that the test writes itself, without servers or model.
+func newHandlerOver(t testing.TB, log event.Log) http.Handler {
 	t.Helper()
-	return apiOf(t, agent.Options{Log: log})
+	return newHandler(t, agent.Options{Log: log})
 }
 
-// apiOf returns the HTTP handler of an agent that has no MCP servers.
-func apiOf(t testing.TB, o agent.Options) http.Handler {
+// newHandler returns the HTTP handler of an agent that has no MCP servers.
+func newHandler(t testing.TB, o agent.Options) http.Handler {
 	t.Helper()
 	tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -53,26 +53,26 @@ func apiOf(t testing.TB, o agent.Options) http.Handler {
 	return h
 }
 
-// still is that API on a listener without sockets, and a way to connect.
-func still(t *testing.T, log event.Log) (dial func() net.Conn) {
+// serveLogOverPipes serves that API without sockets, and returns a function that connects to it.
+func serveLogOverPipes(t *testing.T, log event.Log) (dial func() net.Conn) {
 	t.Helper()
-	return overPipes(t, apiOver(t, log))
+	return serveOverPipes(t, newHandlerOver(t, log))
 }
 
-func readRun(c net.Conn) error {
+func requestEvents(c net.Conn) error {
 	_, err := fmt.Fprint(c, "GET /runs/run_a/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	return err
 }
 
-// followed is a log in which a run has been made, and a connection that reads it.
-func followed(t *testing.T) (*memory.Log, net.Conn) {
+// newFollowedRun returns a log that has a run, and a connection that reads the run's events.
+func newFollowedRun(t *testing.T) (*memory.Log, net.Conn) {
 	t.Helper()
 	log := memory.New(memory.Options{})
 	if err := log.Create(t.Context(), event.Run{ID: "run_a"}); err != nil {
 		t.Fatal(err)
 	}
-	c := still(t, log)()
-	if err := readRun(c); err != nil {
+	c := serveLogOverPipes(t, log)()
+	if err := requestEvents(c); err != nil {
 		t.Fatal(err)
 	}
 	return log, c
@@ -80,7 +80,7 @@ func followed(t *testing.T) (*memory.Log, net.Conn) {
 
 func TestStreamSendsAHeartbeatEveryFifteenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, c := followed(t)
+		_, c := newFollowedRun(t)
 		defer c.Close()
 		began, beats := time.Now(), 0
 		for lines := bufio.NewScanner(c); beats < 4 && lines.Scan(); {
@@ -96,8 +96,8 @@ func TestStreamSendsAHeartbeatEveryFifteenSeconds(t *testing.T) {
 	})
 }
 
-// speaks is a model that adds, and then says 2 kB with every word it is given.
-func speaks(words <-chan int) llmtest.Script {
+// wordByWordModel returns a model that calls add, and then sends 2 kB for every number from words.
+func wordByWordModel(words <-chan int) llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), func(w http.ResponseWriter, r *http.Request) {
 		for {
 			select {
@@ -121,24 +121,24 @@ func speaks(words <-chan int) llmtest.Script {
 // gets after the end of the run.
 func TestStreamsOfOneRunAreEqual(t *testing.T) {
 	for name, ask := range map[string]struct{ path, body string }{
-		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
-		"aisdk":     {"/api/chat", says("c", "And?")},
+		"responses": {"/v1/responses", responsesBody("And?", `,"stream":true`)},
+		"aisdk":     {"/api/chat", chatBody("c", "And?")},
 		"agui":      {"/agui", aguiInput("r", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			words := make(chan int)
-			fixture := agenttest.NewFixture(t, speaks(words), nil)
+			fixture := agenttest.NewFixture(t, wordByWordModel(words), nil)
 			server := httptest.NewUnstartedServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, Heartbeat: time.Hour, WriteTimeout: time.Hour}))
 			server.Listener = timedListener{server.Listener, func(string, time.Duration) {}} // a reader that reads nothing stalls: the connection does not hold the whole stream
 			server.Start()
 			t.Cleanup(server.Close)
 			s := &service{Fixture: fixture, Server: server}
-			read := func(ctx context.Context) *http.Response {
+			openStream := func(ctx context.Context) *http.Response {
 				return s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k")
 			}
-			speak := func(n int) {
+			sendWords := func(n int) {
 				select {
 				case words <- n:
 				case <-ctx.Done():
@@ -147,9 +147,9 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 			}
 			var all sync.WaitGroup
 			got := make([][]byte, 20)
-			enter := func(from, to int) {
+			addReaders := func(from, to int) {
 				for i := range got[from:to] {
-					resp := read(ctx)
+					resp := openStream(ctx)
 					all.Go(func() {
 						var err error
 						if got[from+i], err = io.ReadAll(resp.Body); err != nil {
@@ -158,33 +158,33 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 					})
 				}
 			}
-			stalled := read(ctx)
-			enter(0, 7)
+			stalled := openStream(ctx)
+			addReaders(0, 7)
 			leaving, leave := context.WithCancel(ctx)
 			defer leave()
 			var gone []*http.Response
 			for range 4 {
-				gone = append(gone, read(leaving))
+				gone = append(gone, openStream(leaving))
 			}
-			speak(80)
+			sendWords(80)
 			for _, resp := range gone { // in the middle of what is said
 				if _, err := io.CopyN(io.Discard, resp.Body, 40<<10); err != nil {
 					t.Fatal(err)
 				}
 			}
-			enter(7, 14)
-			speak(1)
+			addReaders(7, 14)
+			sendWords(1)
 			leave()
-			speak(80)
-			enter(14, 19)
-			speak(80)
+			sendWords(80)
+			addReaders(14, 19)
+			sendWords(80)
 			close(words)
 			all.Wait() // for nobody who takes nothing
 			var err error
 			if got[19], err = io.ReadAll(stalled.Body); err != nil {
 				t.Fatal(err)
 			}
-			want, err := io.ReadAll(read(ctx).Body)
+			want, err := io.ReadAll(openStream(ctx).Body)
 			if err != nil || len(want) < 400<<10 {
 				t.Fatalf("%d bytes: %v", len(want), err)
 			}
@@ -205,14 +205,14 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]struct{ path, body string }{
-		"responses": {"/v1/responses", respond("And?", `,"stream":true`)},
-		"aisdk":     {"/api/chat", strings.TrimSuffix(says("c", "And?"), "}") + `,"approvals":true}`},
+		"responses": {"/v1/responses", responsesBody("And?", `,"stream":true`)},
+		"aisdk":     {"/api/chat", strings.TrimSuffix(chatBody("c", "And?"), "}") + `,"approvals":true}`},
 		"agui":      {"/agui", aguiInput("r", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := bounded(t)
-			s := serve(t, adds(), nil, nil, needsApproval)
-			together := func() string {
+			ctx := boundedContext(t)
+			s := newService(t, addingModel(), nil, nil, addNeedsApproval)
+			readTogether := func() string {
 				var all sync.WaitGroup
 				got := make([]string, 10)
 				for i := range got {
@@ -225,7 +225,7 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 					})
 				}
 				all.Wait()
-				lone := read(t, s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k"))
+				lone := readBody(t, s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k"))
 				for i, said := range got {
 					if said != lone {
 						t.Errorf("reader %d got %s, want %s", i, said, lone)
@@ -233,13 +233,13 @@ func TestStreamsOfASuspendedRunAreEqual(t *testing.T) {
 				}
 				return lone
 			}
-			waits := together()
+			waits := readTogether()
 			run := newestRun(t, s)
-			open := decode[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+run, ""), 200).Interrupts
-			read(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+open[0].ID+`","approved":true}`))
-			read(t, s.doContext(ctx, t, "GET", "/runs/"+run+"/events", ""))
+			open := decodeResponse[struct{ Interrupts []struct{ ID string } }](t, s.do(t, "GET", "/runs/"+run, ""), 200).Interrupts
+			readBody(t, s.do(t, "POST", "/runs/"+run+"/input", `{"id":"`+open[0].ID+`","approved":true}`))
+			readBody(t, s.doContext(ctx, t, "GET", "/runs/"+run+"/events", ""))
 			// A response ends where it came to wait; the others are told from the beginning.
-			if over := together(); (over == waits) != (name == "responses") {
+			if over := readTogether(); (over == waits) != (name == "responses") {
 				t.Errorf("after the run went on: %s, want what was told while it waited (%s) of responses only", over, waits)
 			}
 		})
@@ -263,14 +263,14 @@ func (l logThatPanicsOnce) After(ctx context.Context, run string, after int64) (
 func TestPanicInAStreamCutsItWithoutATerminalEvent(t *testing.T) {
 	t.Parallel()
 	open, panicked := make(chan struct{}), new(atomic.Bool)
-	s := serve(t, holds(open), nil, func(o *api.Options) { o.Log = logThatPanicsOnce{o.Log, panicked} })
+	s := newService(t, waitingModel(open), nil, func(o *api.Options) { o.Log = logThatPanicsOnce{o.Log, panicked} })
 	cut, err := io.ReadAll(s.do(t, "POST", "/answer/stream", question).Body)
 	close(open)
 	if err == nil || !panicked.Load() || strings.Contains(string(cut), "event: final_answer") || strings.Contains(string(cut), "event: run_error") {
 		t.Fatalf("got %q, %v (panicked: %t), want an error before a terminal event", cut, err, panicked.Load())
 	}
 	id, _, _ := strings.Cut(strings.TrimPrefix(string(cut), "id: "), ":")
-	all := frames(t, s.do(t, "GET", "/runs/"+id+"/events", ""), "")
+	all := readFrames(t, s.do(t, "GET", "/runs/"+id+"/events", ""), "")
 	if last := all[len(all)-1].Event; last != "final_answer" {
 		t.Errorf("the run ended with %s for the next reader, want final_answer", last)
 	}

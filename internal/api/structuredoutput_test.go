@@ -16,8 +16,8 @@ import (
 
 const sumSchema = `{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`
 
-// saysInTurn gives the next answer for each answer of the assistant in the conversation.
-func saysInTurn(texts ...string) llmtest.Script {
+// modelWithAnswers returns a model that gives these answers one after the other; it counts those in the conversation.
+func modelWithAnswers(texts ...string) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		n := 0
 		for _, m := range r.Messages {
@@ -39,16 +39,16 @@ type structured struct {
 
 func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysInTurn(`{"sum":"x"}`, "```json\n{\"sum\": 3}\n```"), nil, nil)
+	s := newService(t, modelWithAnswers(`{"sum":"x"}`, "```json\n{\"sum\": 3}\n```"), nil, nil)
 	body := `{"question":"1 + 2?","instructions":"Be exact.","output_schema":` + sumSchema + `}`
-	a := decode[structured](t, s.do(t, "POST", "/answer", body), 200)
+	a := decodeResponse[structured](t, s.do(t, "POST", "/answer", body), 200)
 	if a.Answer != `{"sum": 3}` || string(a.Output) != `{"sum":3}` {
 		t.Errorf(`got %+v, want Answer {"sum": 3} and Output {"sum":3}`, a)
 	}
-	if r := decode[structured](t, s.do(t, "GET", "/runs/"+a.RunID, ""), 200); string(r.Output) != `{"sum":3}` {
+	if r := decodeResponse[structured](t, s.do(t, "GET", "/runs/"+a.RunID, ""), 200); string(r.Output) != `{"sum":3}` {
 		t.Errorf(`the run is %+v, want Output {"sum":3}`, r)
 	}
-	all := frames(t, s.do(t, "POST", "/answer/stream", body), "final_answer")
+	all := readFrames(t, s.do(t, "POST", "/answer/stream", body), "final_answer")
 	text, last := "", all[len(all)-1]
 	for _, f := range all {
 		var e struct{ Delta string }
@@ -76,13 +76,13 @@ func TestOutputIsAValueInAnswersEventsAndRuns(t *testing.T) {
 
 func TestOutputThatDoesNotConformIsAProblem(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysInTurn(`{"sum":"x"}`), nil, nil)
-	p := refused(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+sumSchema+`}`), 502, "invalid_output")
+	s := newService(t, modelWithAnswers(`{"sum":"x"}`), nil, nil)
+	p := wantProblem(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+sumSchema+`}`), 502, "invalid_output")
 	if len(p.Errors) != 1 || p.Errors[0].Pointer != "/sum" {
 		t.Errorf("got the problem %+v, want one error at /sum", p)
 	}
 	run := strings.TrimPrefix(p.Instance, "/runs/")
-	if r := decode[structured](t, s.do(t, "GET", "/runs/"+run, ""), 200); r.Error.Code != "invalid_output" || len(r.Error.Errors) != 1 {
+	if r := decodeResponse[structured](t, s.do(t, "GET", "/runs/"+run, ""), 200); r.Error.Code != "invalid_output" || len(r.Error.Errors) != 1 {
 		t.Errorf("the run is %+v, want the same error", r)
 	}
 	r, err := s.Log.Run(t.Context(), run)
@@ -93,14 +93,14 @@ func TestOutputThatDoesNotConformIsAProblem(t *testing.T) {
 
 func TestOutputSchemaThatCannotBeUsedIsABadRequest(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysInTurn(`!`), nil, nil)
+	s := newService(t, modelWithAnswers(`!`), nil, nil)
 	for schema, want := range map[string]string{
 		`{"properties":{"a":{"type":"strng"}}}`: "/output_schema/properties/a/type",
 		`{"$ref":"https://example.com/"}`:       "/output_schema",
 		`[]`:                                    "/output_schema",
 		`{"title":"` + strings.Repeat("x", 64<<10) + `"}`: "/output_schema",
 	} {
-		p := refused(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+schema+`}`), 400, "invalid_request")
+		p := wantProblem(t, s.do(t, "POST", "/answer", `{"question":"?","output_schema":`+schema+`}`), 400, "invalid_request")
 		if len(p.Errors) != 1 || p.Errors[0].Pointer != want {
 			t.Errorf("%.60s: got %+v, want one error at %s", schema, p.Errors, want)
 		}
@@ -114,35 +114,35 @@ func TestOutputSchemaThatCannotBeUsedIsABadRequest(t *testing.T) {
 func TestStrictResponseFormatsAreValidated(t *testing.T) {
 	t.Parallel()
 	chat := func(strict, more string) string {
-		return ask("?", `,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
+		return chatCompletionBody("?", `,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
 	}
 	responses := func(strict, more string) string {
-		return respond(`?`, `,"text":{"format":{"type":"json_schema","name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
+		return responsesBody(`?`, `,"text":{"format":{"type":"json_schema","name":"n","strict":`+strict+`,"schema":`+sumSchema+`}}`+more)
 	}
 	for path, body := range map[string]func(strict, more string) string{"/v1/chat/completions": chat, "/v1/responses": responses} {
-		good := serve(t, saysInTurn(`Three.`, `{"sum":3}`), nil, nil)
-		if got := bodyOf(t, good.do(t, "POST", path, body("true", ""))); !strings.Contains(got, `{\"sum\":3}`) || strings.Contains(got, "Three.") {
+		good := newService(t, modelWithAnswers(`Three.`, `{"sum":3}`), nil, nil)
+		if got := readText(t, good.do(t, "POST", path, body("true", ""))); !strings.Contains(got, `{\"sum\":3}`) || strings.Contains(got, "Three.") {
 			t.Errorf("%s: got %s, want the repaired answer alone", path, got)
 		}
-		if got := bodyOf(t, good.do(t, "POST", path, body("true", `,"stream":true`))); !strings.Contains(got, `{\"sum\":3}`) || strings.Contains(got, "Three.") {
+		if got := readText(t, good.do(t, "POST", path, body("true", `,"stream":true`))); !strings.Contains(got, `{\"sum\":3}`) || strings.Contains(got, "Three.") {
 			t.Errorf("%s: got the stream %s, want the repaired answer alone", path, got)
 		}
 		if got := string(good.Model.Requests()[0].Body); !strings.Contains(got, `"name":"n"`) {
 			t.Errorf("%s: the model was asked %s, want the caller's own format", path, got)
 		}
-		loose := serve(t, saysInTurn(`Three.`), nil, nil)
-		if got := bodyOf(t, loose.do(t, "POST", path, body("false", ""))); !strings.Contains(got, "Three.") {
+		loose := newService(t, modelWithAnswers(`Three.`), nil, nil)
+		if got := readText(t, loose.do(t, "POST", path, body("false", ""))); !strings.Contains(got, "Three.") {
 			t.Errorf("%s: got %s, want the answer as it is", path, got)
 		}
-		bad := serve(t, saysInTurn(`{}`), nil, nil)
-		if got := bodyOf(t, bad.do(t, "POST", path, body("true", ""))); !strings.Contains(got, `invalid_output`) {
+		bad := newService(t, modelWithAnswers(`{}`), nil, nil)
+		if got := readText(t, bad.do(t, "POST", path, body("true", ""))); !strings.Contains(got, `invalid_output`) {
 			t.Errorf("%s: got %s, want invalid_output", path, got)
 		}
 		wrong := strings.Replace(body("true", ""), `"integer"`, `"int"`, 1)
-		if got := bodyOf(t, bad.do(t, "POST", path, wrong)); !strings.Contains(got, "cannot be used as a JSON Schema") {
+		if got := readText(t, bad.do(t, "POST", path, wrong)); !strings.Contains(got, "cannot be used as a JSON Schema") {
 			t.Errorf("%s: got %s, want an error about the schema", path, got)
 		}
-		if got := bodyOf(t, good.do(t, "POST", path, body("true", `,"answerd":{"output_schema":{}}`))); !strings.Contains(got, "response format of its own") {
+		if got := readText(t, good.do(t, "POST", path, body("true", `,"answerd":{"output_schema":{}}`))); !strings.Contains(got, "response format of its own") {
 			t.Errorf("%s: got %s, want an error about two formats", path, got)
 		}
 	}
@@ -152,12 +152,12 @@ func TestStrictResponseFormatsAreValidated(t *testing.T) {
 func TestTextFormatKeepsTheSchemaOfTheAgent(t *testing.T) {
 	t.Parallel()
 	for path, format := range map[string]string{"/v1/chat/completions": `"response_format":{"type":"text"}`, "/v1/responses": `"text":{"format":{"type":"text"}}`} {
-		s := serve(t, saysInTurn(`{"sum":3}`), func(o *agent.Options) {
+		s := newService(t, modelWithAnswers(`{"sum":3}`), func(o *agent.Options) {
 			o.Agents = []definition.Agent{{ID: "adder", OutputSchema: json.RawMessage(sumSchema)}, {ID: "talker"}}
 		}, nil)
 		for _, more := range []string{`"model":"adder"`, `"model":"talker","answerd":{"output_schema":` + sumSchema + `}`} {
 			before := len(s.Model.Requests())
-			got := bodyOf(t, s.do(t, "POST", path, `{"input":"?","messages":[{"role":"user","content":"?"}],`+format+`,`+more+`}`))
+			got := readText(t, s.do(t, "POST", path, `{"input":"?","messages":[{"role":"user","content":"?"}],`+format+`,`+more+`}`))
 			if len(s.Model.Requests()) == before {
 				t.Fatalf("%s with %s: got %s, want an answer", path, more, got)
 			}
@@ -170,32 +170,32 @@ func TestTextFormatKeepsTheSchemaOfTheAgent(t *testing.T) {
 
 func TestFormatsOfResponsesThatCannotBeUsedAreNamed(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysInTurn("!"), nil, nil)
+	s := newService(t, modelWithAnswers("!"), nil, nil)
 	for format, field := range map[string]string{
 		`{"type":5}`: "text.format.type",
 		`{"name":"n","schema":` + sumSchema + `,"strict":true}`:                        "text.format.type",
 		`{"type":"json_schema","name":"n","strict":"true","schema":` + sumSchema + `}`: "text.format.strict",
 	} {
-		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("?", `,"text":{"format":`+format+`}`)), 400)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"text":{"format":`+format+`}`)), 400)
 		if e.Error.Param == nil || *e.Error.Param != field {
 			t.Errorf("text.format %s: got %+v, want an error about %s", format, e, field)
 		}
 	}
 	for _, text := range []string{`{}`, `null`, `{"format":null}`, `{"verbosity":"low"}`} {
-		decode[resource](t, s.do(t, "POST", "/v1/responses", respond("?", `,"text":`+text)), 200)
+		decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"text":`+text)), 200)
 	}
 }
 
 // The AI SDK sends references to items instead of the items.
 func TestStructuredAnswerCanBeReferenced(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysInTurn(`{"sum":3}`, "Yes."), nil, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("1 + 2?", `,"text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":`+sumSchema+`}}`)), 200)
+	s := newService(t, modelWithAnswers(`{"sum":3}`, "Yes."), nil, nil)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("1 + 2?", `,"text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":`+sumSchema+`}}`)), 200)
 	if len(one.Output) != 1 {
 		t.Fatalf("output = %+v, want one item", one.Output)
 	}
-	decode[resource](t, s.do(t, "POST", "/v1/responses",
-		respond(`[{"role":"user","content":"1 + 2?"},{"type":"item_reference","id":"`+one.Output[0].ID+`"},{"role":"user","content":"Sure?"}]`)), 200)
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses",
+		responsesBody(`[{"role":"user","content":"1 + 2?"},{"type":"item_reference","id":"`+one.Output[0].ID+`"},{"role":"user","content":"Sure?"}]`)), 200)
 	var got []string
 	for _, m := range s.Model.Requests()[1].Messages[1:] {
 		got = append(got, m.Role+":"+m.Content)
@@ -207,8 +207,8 @@ func TestStructuredAnswerCanBeReferenced(t *testing.T) {
 
 func TestOutputIsStructuredContentOfTheTool(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysInTurn(`{"sum":3}`), nil, nil)
-	m := s.asks(t, callOf(`{"question":"?","output_schema":`+sumSchema+`}`, ""))
+	s := newService(t, modelWithAnswers(`{"sum":3}`), nil, nil)
+	m := s.callModern(t, callParams(`{"question":"?","output_schema":`+sumSchema+`}`, ""))
 	if got := string(m.Result.StructuredContent.Output); got != `{"sum":3}` {
 		t.Errorf(`got structuredContent with output %s, want {"sum":3}`, got)
 	}
@@ -246,7 +246,7 @@ func TestOnlyImagesHaveHTTPSURLs(t *testing.T) {
 		return `{"threadId":"t","runId":"r","messages":[{"id":"m","role":"user","content":[` + part + `]}]}`
 	}
 	const document, image = `https://files.example/a.pdf`, `https://files.example/a.png`
-	s := serve(t, saysInTurn("!"), nil, nil)
+	s := newService(t, modelWithAnswers("!"), nil, nil)
 	for _, c := range []struct{ path, body, where string }{
 		{"/v1/chat/completions", chat(`{"type":"file","file":{"filename":"a.pdf","file_data":"` + document + `"}}`), `"messages[0].content[0].file.file_data"`},
 		{"/v1/chat/completions", chat(`{"type":"image_url","image_url":{"url":"` + image + `"}}`), ""},
@@ -262,7 +262,7 @@ func TestOnlyImagesHaveHTTPSURLs(t *testing.T) {
 	} {
 		before := len(s.Model.Requests())
 		resp := s.do(t, "POST", c.path, c.body)
-		got := bodyOf(t, resp)
+		got := readText(t, resp)
 		if c.where == "" && (resp.StatusCode != 200 || !strings.Contains(string(s.Model.Requests()[before].Body), image)) {
 			t.Errorf("%s %s: got %s %s, want the model asked with the URL", c.path, c.body, resp.Status, got)
 		}
@@ -283,8 +283,8 @@ func TestFilesReachTheModelFromEveryFormat(t *testing.T) {
 		"/api/chat":            `{"id":"thr_a","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"?"},{"type":"file","mediaType":"text/csv","filename":"a.csv","url":"` + data + `"}]}]}`,
 		"/agui":                `{"threadId":"t","runId":"r","state":{},"tools":[],"context":[],"forwardedProps":{},"messages":[{"id":"m","role":"user","content":[{"type":"text","text":"?"},{"type":"binary","mimeType":"text/csv","filename":"a.csv","data":"eCx5"}]}]}`,
 	} {
-		s := serve(t, saysInTurn("!"), nil, nil)
-		bodyOf(t, s.do(t, "POST", path, body))
+		s := newService(t, modelWithAnswers("!"), nil, nil)
+		readText(t, s.do(t, "POST", path, body))
 		if len(s.Model.Requests()) != 1 {
 			t.Errorf("%s: the model got %d requests, want 1", path, len(s.Model.Requests()))
 			continue
@@ -296,8 +296,8 @@ func TestFilesReachTheModelFromEveryFormat(t *testing.T) {
 	}
 }
 
-// bodyOf returns the body of a response.
-func bodyOf(t *testing.T, resp *http.Response) string {
+// readText returns the body of a response.
+func readText(t *testing.T, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -309,13 +309,13 @@ func bodyOf(t *testing.T, resp *http.Response) string {
 // The pointer of an error leads to the member of the body that has the schema.
 func TestUnusableSchemaIsNamedWhereItStands(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
+	s := newService(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
 	const options = `"answerd":{"output_schema":{"type":5}}`
 	for path, c := range map[string]struct{ body, want string }{
 		"/api/chat": {`{"id":"c","messages":[{"id":"1","role":"user","parts":[{"type":"text","text":"x"}]}],` + options + `}`, "/answerd/output_schema"},
 		"/agui":     {`{"threadId":"t","runId":"r","messages":[{"role":"user","content":"x"}],"forwardedProps":{` + options + `}}`, "/forwardedProps/answerd/output_schema"},
 	} {
-		p := decode[problem](t, s.do(t, "POST", path, c.body), 400)
+		p := decodeResponse[problem](t, s.do(t, "POST", path, c.body), 400)
 		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.want {
 			t.Errorf("%s: got the errors %+v, want one at %s", path, p.Errors, c.want)
 		}

@@ -18,50 +18,50 @@ type busyProblem struct {
 func TestBusyThreadRefusesQueuesOrCancels(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
-	s := serve(t, holds(open), nil, nil)
-	active := decode[native.Status](t, s.do(t, "POST", "/answer", `{"question":"one","thread_id":"t","background":true}`), 202)
-	frames(t, s.do(t, "GET", "/runs/"+active.RunID+"/events", ""), "text_delta")
+	s := newService(t, waitingModel(open), nil, nil)
+	active := decodeResponse[native.Status](t, s.do(t, "POST", "/answer", `{"question":"one","thread_id":"t","background":true}`), 202)
+	readFrames(t, s.do(t, "GET", "/runs/"+active.RunID+"/events", ""), "text_delta")
 
-	if p := decode[busyProblem](t, s.do(t, "POST", "/answer", `{"question":"two","thread_id":"t"}`), 409); p.Code != "conflict" || p.RunID != active.RunID {
+	if p := decodeResponse[busyProblem](t, s.do(t, "POST", "/answer", `{"question":"two","thread_id":"t"}`), 409); p.Code != "conflict" || p.RunID != active.RunID {
 		t.Errorf("problem %+v, want conflict with the run %s", p, active.RunID)
 	}
 	for name, body := range map[string][2]string{
-		"Chat Completions": {"/v1/chat/completions", ask("two", `,"answerd":{"thread_id":"t"}`)},
-		"Responses":        {"/v1/responses", respond("two", `,"conversation":"t"`)},
-		"previous":         {"/v1/responses", respond("two", `,"previous_response_id":"`+active.RunID+`"`)},
+		"Chat Completions": {"/v1/chat/completions", chatCompletionBody("two", `,"answerd":{"thread_id":"t"}`)},
+		"Responses":        {"/v1/responses", responsesBody("two", `,"conversation":"t"`)},
+		"previous":         {"/v1/responses", responsesBody("two", `,"previous_response_id":"`+active.RunID+`"`)},
 	} {
-		e := decode[openAIError](t, s.do(t, "POST", body[0], body[1]), 409)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", body[0], body[1]), 409)
 		if e.Error.Code != "conflict" || !strings.Contains(e.Error.Message, active.RunID) {
 			t.Errorf("%s: %+v, want conflict with the run %s", name, e.Error, active.RunID)
 		}
 	}
-	for path, body := range map[string]string{"/api/chat": says("t", "two"), "/agui": aguiInput("r", "")} {
-		if p := decode[busyProblem](t, s.do(t, "POST", path, body), 409); p.RunID != active.RunID {
+	for path, body := range map[string]string{"/api/chat": chatBody("t", "two"), "/agui": aguiInput("r", "")} {
+		if p := decodeResponse[busyProblem](t, s.do(t, "POST", path, body), 409); p.RunID != active.RunID {
 			t.Errorf("%s: problem %+v, want the run %s", path, p, active.RunID)
 		}
 	}
 	if th := s.threadList(t, "").Threads; len(th) != 1 || th[0].Status != event.StatusRunning || th[0].Runs != 1 {
 		t.Errorf("threads %+v, want one that is running, with one run", th)
 	}
-	page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
+	page := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
 	if len(page.Messages) != 2 || page.Messages[0].Content != "one" || page.Messages[1].Status != event.StatusRunning {
 		t.Errorf("messages %+v, want the question and what was said so far", page.Messages)
 	}
 
 	cancelled := s.do(t, "POST", "/answer/stream", `{"question":"three","thread_id":"t","on_busy":"cancel"}`)
-	if run := decode[native.Status](t, s.do(t, "GET", "/runs/"+active.RunID, ""), 200); run.Status != "cancelled" {
+	if run := decodeResponse[native.Status](t, s.do(t, "GET", "/runs/"+active.RunID, ""), 200); run.Status != "cancelled" {
 		t.Errorf("the active run is %s, want cancelled", run.Status)
 	}
 	queued := make(chan output)
 	go func() {
-		queued <- decode[output](t, s.do(t, "POST", "/answer", `{"question":"four","thread_id":"t","on_busy":"queue"}`), 200)
+		queued <- decodeResponse[output](t, s.do(t, "POST", "/answer", `{"question":"four","thread_id":"t","on_busy":"queue"}`), 200)
 	}()
 	close(open)
-	frames(t, cancelled, "final_answer")
+	readFrames(t, cancelled, "final_answer")
 	if got := <-queued; got.ThreadID != "t" {
 		t.Errorf("thread %q, want t", got.ThreadID)
 	}
-	if got, want := s.conversation(), "user:one|assistant:Wait|user:three|assistant:Wait.|user:four"; got != want {
+	if got, want := s.lastConversation(), "user:one|assistant:Wait|user:three|assistant:Wait.|user:four"; got != want {
 		t.Errorf("conversation %s, want %s", got, want)
 	}
 }
@@ -70,22 +70,22 @@ func TestBusyThreadRefusesQueuesOrCancels(t *testing.T) {
 // its history does not wait for others.
 func TestSuspendedRunKeepsItsThreadBusy(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil, needsApproval)
+	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
 	body := `{"question":"What is 1 + 2?","thread_id":"t"}`
-	one := decode[native.Status](t, s.do(t, "POST", "/answer", body, "Idempotency-Key", "k"), 202)
-	again := decode[native.Status](t, s.do(t, "POST", "/answer", body, "Idempotency-Key", "k"), 202)
+	one := decodeResponse[native.Status](t, s.do(t, "POST", "/answer", body, "Idempotency-Key", "k"), 202)
+	again := decodeResponse[native.Status](t, s.do(t, "POST", "/answer", body, "Idempotency-Key", "k"), 202)
 	if again.RunID != one.RunID {
 		t.Errorf("repeated: run %s, want %s", again.RunID, one.RunID)
 	}
-	if p := decode[busyProblem](t, s.do(t, "POST", "/answer", `{"question":"And?","thread_id":"t"}`), 409); p.RunID != one.RunID {
+	if p := decodeResponse[busyProblem](t, s.do(t, "POST", "/answer", `{"question":"And?","thread_id":"t"}`), 409); p.RunID != one.RunID {
 		t.Errorf("problem %+v, want the run %s", p, one.RunID)
 	}
 	if th := s.threadList(t, "").Threads[0]; th.Status != event.StatusSuspended {
 		t.Errorf("status %s, want suspended", th.Status)
 	}
-	decode[native.Status](t, s.do(t, "POST", "/answer", `{"question":"And?","thread_id":"t","history":[{"role":"user","content":"x"}]}`), 202)
+	decodeResponse[native.Status](t, s.do(t, "POST", "/answer", `{"question":"And?","thread_id":"t","history":[{"role":"user","content":"x"}]}`), 202)
 	if resp := s.do(t, "DELETE", "/threads/t", ""); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("DELETE: %s, want 204", resp.Status)
 	}
-	refused(t, s.do(t, "GET", "/runs/"+one.RunID, ""), 410, "gone")
+	wantProblem(t, s.do(t, "GET", "/runs/"+one.RunID, ""), 410, "gone")
 }

@@ -59,9 +59,9 @@ func BenchmarkThreads(b *testing.B) {
 				}
 			})
 		}
-		none := func(int) string { return "" }
-		measure("list", "GET", "/threads?limit=50", none)
-		measure("read", "GET", "/threads/thread-5?limit=50", none)
+		noBody := func(int) string { return "" }
+		measure("list", "GET", "/threads?limit=50", noBody)
+		measure("read", "GET", "/threads/thread-5?limit=50", noBody)
 		// Another one each time, so that they stay of about the same length.
 		measure("continue", "POST", "/answer", func(i int) string { return fmt.Sprintf(`{"question":"And?","thread_id":"thread-%d"}`, i%10) })
 		server.Close()

@@ -17,8 +17,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// remembers is a model that adds where it is asked to, and otherwise counts the questions that it sees.
-func remembers(r llmtest.Request) llmtest.Answer {
+// countingModel calls add if the question has the word, and otherwise answers with the number of questions that it sees.
+func countingModel(r llmtest.Request) llmtest.Answer {
 	last := r.Messages[len(r.Messages)-1]
 	if last.Role == "user" && strings.Contains(last.Content, "add") {
 		return llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`})
@@ -32,9 +32,9 @@ func remembers(r llmtest.Request) llmtest.Answer {
 	return llmtest.Says(fmt.Sprintf("Answer %d.", n))
 }
 
-// conversation returns the messages of the last request that the model got, without the system prompt and
+// lastConversation returns the messages of the last request that the model got, without the system prompt and
 // the ids of calls.
-func (s *service) conversation() string {
+func (s *service) lastConversation() string {
 	all := s.Model.Requests()
 	var out []string
 	for _, m := range all[len(all)-1].Messages[1:] {
@@ -53,31 +53,31 @@ var askers = []struct {
 	ask  func(t *testing.T, s *service, thread, question string)
 }{
 	{"native", func(t *testing.T, s *service, thread, question string) {
-		decode[output](t, s.do(t, "POST", "/answer", fmt.Sprintf(`{"question":%q,"thread_id":%q}`, question, thread)), 200)
+		decodeResponse[output](t, s.do(t, "POST", "/answer", fmt.Sprintf(`{"question":%q,"thread_id":%q}`, question, thread)), 200)
 	}},
 	{"native stream", func(t *testing.T, s *service, thread, question string) {
-		frames(t, s.do(t, "POST", "/answer/stream", fmt.Sprintf(`{"question":%q,"thread_id":%q}`, question, thread)), "final_answer")
+		readFrames(t, s.do(t, "POST", "/answer/stream", fmt.Sprintf(`{"question":%q,"thread_id":%q}`, question, thread)), "final_answer")
 	}},
 	{"EventSource", func(t *testing.T, s *service, thread, question string) {
-		frames(t, s.do(t, "GET", "/answer/stream?"+url.Values{"question": {question}, "thread_id": {thread}}.Encode(), ""), "final_answer")
+		readFrames(t, s.do(t, "GET", "/answer/stream?"+url.Values{"question": {question}, "thread_id": {thread}}.Encode(), ""), "final_answer")
 	}},
 	{"Chat Completions", func(t *testing.T, s *service, thread, question string) {
-		decode[completion](t, s.do(t, "POST", "/v1/chat/completions", ask(question, fmt.Sprintf(`,"answerd":{"thread_id":%q}`, thread))), 200)
+		decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody(question, fmt.Sprintf(`,"answerd":{"thread_id":%q}`, thread))), 200)
 	}},
 	{"Responses", func(t *testing.T, s *service, thread, question string) {
-		decode[resource](t, s.do(t, "POST", "/v1/responses", respond(question, fmt.Sprintf(`,"conversation":%q`, thread))), 200)
+		decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(question, fmt.Sprintf(`,"conversation":%q`, thread))), 200)
 	}},
 	{"Responses, object", func(t *testing.T, s *service, thread, question string) {
-		decode[resource](t, s.do(t, "POST", "/v1/responses", respond(fmt.Sprintf(`[{"role":"user","content":%q}]`, question), fmt.Sprintf(`,"conversation":{"id":%q}`, thread))), 200)
+		decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(fmt.Sprintf(`[{"role":"user","content":%q}]`, question), fmt.Sprintf(`,"conversation":{"id":%q}`, thread))), 200)
 	}},
 	{"AI SDK", func(t *testing.T, s *service, thread, question string) {
-		frames(t, s.do(t, "POST", "/api/chat", says(thread, question)), "")
+		readFrames(t, s.do(t, "POST", "/api/chat", chatBody(thread, question)), "")
 	}},
 	{"AG-UI", func(t *testing.T, s *service, thread, question string) {
-		frames(t, s.do(t, "POST", "/agui", fmt.Sprintf(`{"threadId":%q,"runId":"r","messages":[{"id":"u","role":"user","content":%q}]}`, thread, question)), "")
+		readFrames(t, s.do(t, "POST", "/agui", fmt.Sprintf(`{"threadId":%q,"runId":"r","messages":[{"id":"u","role":"user","content":%q}]}`, thread, question)), "")
 	}},
 	{"MCP", func(t *testing.T, s *service, thread, question string) {
-		frames(t, s.do(t, "POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"answer","arguments":{"question":%q,"thread_id":%q},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, question, thread),
+		readFrames(t, s.do(t, "POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"answer","arguments":{"question":%q,"thread_id":%q},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, question, thread),
 			"Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "answer"), "")
 	}},
 }
@@ -86,7 +86,7 @@ var askers = []struct {
 // formats in which it was asked.
 func TestThreadIsTheSameInEveryFormat(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
+	s := newService(t, countingModel, nil, nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := range 8 {
 		questions := []string{"first", "add them", "third", "add again", "last"}
@@ -101,7 +101,7 @@ func TestThreadIsTheSameInEveryFormat(t *testing.T) {
 				used = append(used, by.name)
 				by.ask(t, s, thread, question)
 			}
-			got := s.conversation()
+			got := s.lastConversation()
 			if round == 0 {
 				want = got
 				if first := "user:first|assistant:Answer 1.|user:add them|assistant:add{\"a\":1,\"b\":2}|tool:{\"sum\":3}|assistant:Answer 2.|user:third"; !strings.HasPrefix(got, first) {
@@ -119,13 +119,13 @@ func TestThreadContinuesInEachFormat(t *testing.T) {
 	t.Parallel()
 	for _, by := range askers {
 		t.Run(by.name, func(t *testing.T) {
-			s := serve(t, remembers, nil, nil)
+			s := newService(t, countingModel, nil, nil)
 			by.ask(t, s, "t", "one")
 			by.ask(t, s, "t", "two")
-			if got, want := s.conversation(), "user:one|assistant:Answer 1.|user:two"; got != want {
+			if got, want := s.lastConversation(), "user:one|assistant:Answer 1.|user:two"; got != want {
 				t.Errorf("conversation %s, want %s", got, want)
 			}
-			page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
+			page := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
 			if len(page.Messages) != 4 || page.Runs != 2 || page.Title != "one" || page.Status != event.StatusCompleted {
 				t.Errorf("%d messages, %d runs, title %q, status %s, want 4, 2, one, completed", len(page.Messages), page.Runs, page.Title, page.Status)
 			}
@@ -136,7 +136,7 @@ func TestThreadContinuesInEachFormat(t *testing.T) {
 // A request that brings more messages than its question brings its history: the thread is not read.
 func TestHistoryReplacesTheThread(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
+	s := newService(t, countingModel, nil, nil)
 	for name, body := range map[string][2]string{
 		"native":           {"/answer", `{"question":"two","thread_id":"t","history":[{"role":"user","content":"own"},{"role":"assistant","content":"said"}]}`},
 		"Chat Completions": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"own"},{"role":"assistant","content":"said"},{"role":"user","content":"two"}],"answerd":{"thread_id":"t"}}`},
@@ -145,17 +145,17 @@ func TestHistoryReplacesTheThread(t *testing.T) {
 		"AG-UI":            {"/agui", `{"threadId":"t","runId":"r","messages":[{"id":"1","role":"user","content":"own"},{"id":"2","role":"assistant","content":"said"},{"id":"3","role":"user","content":"two"}]}`},
 	} {
 		askers[0].ask(t, s, "t", "one")
-		before := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200).Runs
+		before := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200).Runs
 		resp := s.do(t, "POST", body[0], body[1])
 		if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-			frames(t, resp, "")
+			readFrames(t, resp, "")
 		} else {
-			decode[map[string]any](t, resp, 200)
+			decodeResponse[map[string]any](t, resp, 200)
 		}
-		if got, want := s.conversation(), "user:own|assistant:said|user:two"; got != want {
+		if got, want := s.lastConversation(), "user:own|assistant:said|user:two"; got != want {
 			t.Errorf("%s: conversation %s, want %s", name, got, want)
 		}
-		page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
+		page := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
 		if last := page.Messages[len(page.Messages)-2]; page.Runs != before+1 || last.Content != "two" {
 			t.Errorf("%s: %d runs, the last question is %q, want %d and two: the run is a turn of its thread", name, page.Runs, last.Content, before+1)
 		}
@@ -166,37 +166,37 @@ func TestHistoryReplacesTheThread(t *testing.T) {
 // format it is of.
 func TestPreviousResponseIsContinued(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
-	begun := decode[output](t, s.do(t, "POST", "/answer", `{"question":"one"}`), 200)
-	next := func(input, previous string) resource {
-		return decode[resource](t, s.do(t, "POST", "/v1/responses", respond(input, `,"previous_response_id":"`+previous+`"`)), 200)
+	s := newService(t, countingModel, nil, nil)
+	begun := decodeResponse[output](t, s.do(t, "POST", "/answer", `{"question":"one"}`), 200)
+	continueWith := func(input, previous string) responseObject {
+		return decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(input, `,"previous_response_id":"`+previous+`"`)), 200)
 	}
-	two := next("two", begun.RunID)
-	three := next("three", two.ID)
-	if got, want := s.conversation(), "user:one|assistant:Answer 1.|user:two|assistant:Answer 2.|user:three"; got != want {
+	two := continueWith("two", begun.RunID)
+	three := continueWith("three", two.ID)
+	if got, want := s.lastConversation(), "user:one|assistant:Answer 1.|user:two|assistant:Answer 2.|user:three"; got != want {
 		t.Errorf("conversation %s, want %s", got, want)
 	}
-	other := next("other", two.ID)
-	if got, want := s.conversation(), "user:one|assistant:Answer 1.|user:two|assistant:Answer 2.|user:other"; got != want {
+	other := continueWith("other", two.ID)
+	if got, want := s.lastConversation(), "user:one|assistant:Answer 1.|user:two|assistant:Answer 2.|user:other"; got != want {
 		t.Errorf("a second question after two: conversation %s, want %s", got, want)
 	}
-	next("more", other.ID)
-	if got, want := s.conversation(), "user:one|assistant:Answer 1.|user:two|assistant:Answer 2.|user:other|assistant:Answer 3.|user:more"; got != want {
+	continueWith("more", other.ID)
+	if got, want := s.lastConversation(), "user:one|assistant:Answer 1.|user:two|assistant:Answer 2.|user:other|assistant:Answer 3.|user:more"; got != want {
 		t.Errorf("after the second question: conversation %s, want %s", got, want)
 	}
-	next("on", three.ID)
-	if got := s.conversation(); strings.Contains(got, "other") {
+	continueWith("on", three.ID)
+	if got := s.lastConversation(); strings.Contains(got, "other") {
 		t.Errorf("after three: conversation %s, want nothing of the other question", got)
 	}
-	if page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/"+begun.ThreadID, ""), 200); page.Runs != 6 {
+	if page := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/"+begun.ThreadID, ""), 200); page.Runs != 6 {
 		t.Errorf("the thread has %d runs, want 6", page.Runs)
 	}
 	s.do(t, "DELETE", "/threads/"+begun.ThreadID, "")
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", `,"previous_response_id":"`+two.ID+`"`)), 404)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"`+two.ID+`"`)), 404)
 	if e.Error.Param == nil || *e.Error.Param != "previous_response_id" {
 		t.Errorf("after the thread is deleted: %+v, want the parameter previous_response_id", e)
 	}
-	e = decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", `,"previous_response_id":"`+two.ID+`","conversation":"c"`)), 400)
+	e = decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"`+two.ID+`","conversation":"c"`)), 400)
 	if e.Error.Param == nil || *e.Error.Param != "conversation" {
 		t.Errorf("both: %+v, want the parameter conversation", e)
 	}
@@ -205,13 +205,13 @@ func TestPreviousResponseIsContinued(t *testing.T) {
 // A thread can be kept without the run of one of its turns; the reverse is an error in OpenAI's words.
 func TestPreviousResponseWithoutItsTurnIsNotFound(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("one", `,"conversation":"c"`)), 200)
+	s := newService(t, countingModel, nil, nil)
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("one", `,"conversation":"c"`)), 200)
 	if err := s.Log.DeleteThread(t.Context(), event.Owner{}, "c"); err != nil {
 		t.Fatal(err)
 	}
 	askers[0].ask(t, s, "c", "again") // another thread of that id
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond("x", `,"previous_response_id":"`+one.ID+`"`)), 404)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"previous_response_id":"`+one.ID+`"`)), 404)
 	if want := "Previous response with id '" + one.ID + "' not found."; e.Error.Message != want || *e.Error.Param != "previous_response_id" {
 		t.Errorf("error %+v, want %q and the parameter previous_response_id", e.Error, want)
 	}
@@ -220,12 +220,12 @@ func TestPreviousResponseWithoutItsTurnIsNotFound(t *testing.T) {
 // threadList asks for a page of threads.
 func (s *service) threadList(t *testing.T, query string, header ...string) native.ThreadList {
 	t.Helper()
-	return decode[native.ThreadList](t, s.do(t, "GET", "/threads"+query, "", header...), 200)
+	return decodeResponse[native.ThreadList](t, s.do(t, "GET", "/threads"+query, "", header...), 200)
 }
 
 func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
+	s := newService(t, countingModel, nil, nil)
 	for i := range 5 {
 		askers[0].ask(t, s, fmt.Sprintf("thread/%d", i), fmt.Sprintf("\nQuestion %d\nmore", i))
 	}
@@ -248,7 +248,7 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 		t.Errorf("thread %+v, want the title Question 1, agent default, 2 runs, status completed, and times in order", first)
 	}
 	path := "/threads/thread%2F1"
-	renamed := decode[native.Thread](t, s.do(t, "PATCH", path, `{"title":" The  sum "}`), 200)
+	renamed := decodeResponse[native.Thread](t, s.do(t, "PATCH", path, `{"title":" The  sum "}`), 200)
 	if renamed.Title != "The sum" || renamed.ThreadID != "thread/1" {
 		t.Errorf("renamed %+v, want the title %q", renamed, "The sum")
 	}
@@ -256,7 +256,7 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 		t.Errorf("found %+v, want thread/1", found)
 	}
 
-	newest := decode[native.ThreadMessages](t, s.do(t, "GET", path+"?limit=2", ""), 200)
+	newest := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", path+"?limit=2", ""), 200)
 	if len(newest.Messages) != 2 || newest.Next == "" || newest.Title != "The sum" {
 		t.Fatalf("newest page %+v, want 2 messages and a next", newest)
 	}
@@ -267,7 +267,7 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 	if c := assistant.Calls; len(c) != 1 || c[0].Tool != "add" || c[0].Server == "" || string(c[0].Args) != `{"a":1,"b":2}` || string(c[0].Payload) != `{"sum":3}` || c[0].Error != nil {
 		t.Errorf("calls %+v, want one of add with its payload", assistant.Calls)
 	}
-	older := decode[native.ThreadMessages](t, s.do(t, "GET", path+"?limit=2&before="+newest.Next, ""), 200)
+	older := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", path+"?limit=2&before="+newest.Next, ""), 200)
 	if len(older.Messages) != 2 || older.Next != "" || older.Messages[0].Content != "\nQuestion 1\nmore" {
 		t.Errorf("older page %+v, want the first question and no next", older)
 	}
@@ -278,13 +278,13 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 	}
 	for _, method := range []string{"GET", "PATCH", "DELETE"} {
 		body := map[string]string{"PATCH": `{"title":"x"}`}[method]
-		if p := refused(t, s.do(t, method, path, body), 404, "not_found"); p.Detail != "There is no such thread." {
+		if p := wantProblem(t, s.do(t, method, path, body), 404, "not_found"); p.Detail != "There is no such thread." {
 			t.Errorf("%s: detail %q, want that of a thread", method, p.Detail)
 		}
 	}
-	refused(t, s.do(t, "GET", "/runs/"+run, ""), 410, "gone")
+	wantProblem(t, s.do(t, "GET", "/runs/"+run, ""), 410, "gone")
 	askers[0].ask(t, s, "thread/1", "anew")
-	if got, want := s.conversation(), "user:anew"; got != want {
+	if got, want := s.lastConversation(), "user:anew"; got != want {
 		t.Errorf("conversation after DELETE %s, want %s", got, want)
 	}
 }
@@ -294,57 +294,57 @@ func TestThreadPageWithARunInProgressKeepsItsLimit(t *testing.T) {
 	t.Parallel()
 	open := make(chan struct{})
 	var held atomic.Bool
-	s := serve(t, func(r llmtest.Request) llmtest.Answer {
+	s := newService(t, func(r llmtest.Request) llmtest.Answer {
 		if held.Load() {
-			return holds(open)(r)
+			return waitingModel(open)(r)
 		}
 		return llmtest.Says("One.")
 	}, nil, nil)
-	decode[answer](t, s.do(t, "POST", "/answer", `{"question":"1","thread_id":"t"}`), 200)
+	decodeResponse[answer](t, s.do(t, "POST", "/answer", `{"question":"1","thread_id":"t"}`), 200)
 	held.Store(true)
 	stream := s.do(t, "POST", "/answer/stream", `{"question":"2","thread_id":"t"}`)
-	frames(t, stream, "text_delta")
+	readFrames(t, stream, "text_delta")
 	for _, limit := range []string{"1", "2"} {
-		newest := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit, ""), 200)
+		newest := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit, ""), 200)
 		if len(newest.Messages) != 2 || newest.Messages[0].Content != "2" || newest.Next == "" {
 			t.Errorf("limit %s: the newest page is %+v, want the run in progress alone, and a next", limit, newest)
 			continue
 		}
-		older := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit+"&before="+newest.Next, ""), 200)
+		older := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit="+limit+"&before="+newest.Next, ""), 200)
 		if len(older.Messages) != 2 || older.Messages[0].Content != "1" || older.Next != "" {
 			t.Errorf("limit %s: the page before is %+v, want the first run, and no next", limit, older)
 		}
 	}
-	if all := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit=4", ""), 200); len(all.Messages) != 4 || all.Next != "" {
+	if all := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t?limit=4", ""), 200); len(all.Messages) != 4 || all.Next != "" {
 		t.Errorf("limit 4: got %+v, want both runs and no next", all)
 	}
 	close(open)
-	frames(t, stream, "")
+	readFrames(t, stream, "")
 }
 
 func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
+	s := newService(t, countingModel, nil, nil)
 	askers[0].ask(t, s, "t", "one")
 	for _, path := range []string{"/threads?limit=0", "/threads?limit=101", "/threads?limit=x", "/threads?after=!", "/threads/t?limit=0", "/threads/t?limit=201", "/threads/t?before=0", "/threads/t?before=x"} {
-		refused(t, s.do(t, "GET", path, ""), 400, "invalid_request")
+		wantProblem(t, s.do(t, "GET", path, ""), 400, "invalid_request")
 	}
 	for body, pointer := range map[string]string{
 		`{}`: "/title", `{"title":"  "}`: "/title", `{"title":5}`: "/title", `{"title":"` + strings.Repeat("x", event.MaxTitle+1) + `"}`: "/title", `{"title":"x","agent":"y"}`: "/agent", `[]`: "",
 	} {
-		p := refused(t, s.do(t, "PATCH", "/threads/t", body), 400, "invalid_request")
+		p := wantProblem(t, s.do(t, "PATCH", "/threads/t", body), 400, "invalid_request")
 		if len(p.Errors) == 0 || p.Errors[0].Pointer != pointer {
 			t.Errorf("%s: errors %+v, want the pointer %q", body, p.Errors, pointer)
 		}
 	}
 	for path, allow := range map[string]string{"/threads": "GET", "/threads/t": "GET, PATCH, DELETE"} {
 		resp := s.do(t, "POST", path, `{}`)
-		if refused(t, resp, 405, "method_not_allowed"); resp.Header.Get("Allow") != allow {
+		if wantProblem(t, resp, 405, "method_not_allowed"); resp.Header.Get("Allow") != allow {
 			t.Errorf("%s: Allow %q, want %q", path, resp.Header.Get("Allow"), allow)
 		}
 	}
-	refused(t, s.do(t, "GET", "/threads", "", "Accept", "text/html"), 406, "not_acceptable")
-	p := refused(t, s.do(t, "POST", "/answer", `{"question":"x","on_busy":"wait"}`), 400, "invalid_request")
+	wantProblem(t, s.do(t, "GET", "/threads", "", "Accept", "text/html"), 406, "not_acceptable")
+	p := wantProblem(t, s.do(t, "POST", "/answer", `{"question":"x","on_busy":"wait"}`), 400, "invalid_request")
 	if p.Errors[0].Pointer != "/on_busy" {
 		t.Errorf("errors %+v, want the pointer /on_busy", p.Errors)
 	}
@@ -352,9 +352,9 @@ func TestThreadRequestsThatCannotBeUsed(t *testing.T) {
 
 func TestThreadsLastAgentAnswers(t *testing.T) {
 	t.Parallel()
-	s := serve(t, saysItsPrompt, withAgents, nil)
+	s := newService(t, answerWithPrompt, withAgents, nil)
 	ask := func(body string, status int) string {
-		return decode[struct{ Answer, Code string }](t, s.do(t, "POST", "/answer", body), status).Answer
+		return decodeResponse[struct{ Answer, Code string }](t, s.do(t, "POST", "/answer", body), status).Answer
 	}
 	ask(`{"question":"x","thread_id":"t","agent":"b"}`, 200)
 	if got := ask(`{"question":"y","thread_id":"t"}`, 200); !strings.Contains(got, "You are b.") {
@@ -369,7 +369,7 @@ func TestThreadsLastAgentAnswers(t *testing.T) {
 	if _, err := s.Log.BeginTurn(t.Context(), event.Owner{}, "u", "run_x", "c", "of c"); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, s.do(t, "POST", "/answer", `{"question":"y","thread_id":"u"}`), 404, "not_found")
+	wantProblem(t, s.do(t, "POST", "/answer", `{"question":"y","thread_id":"u"}`), 404, "not_found")
 }
 
 // Deleting a thread deletes the runs of agents that its runs asked.
@@ -381,18 +381,18 @@ func TestDeletedThreadTakesChildRunsWithIt(t *testing.T) {
 		}
 		return llmtest.Says(`{}`)
 	}
-	s := serve(t, script, withAgents, nil)
-	decode[output](t, s.do(t, "POST", "/answer", `{"question":"x","thread_id":"t","agent":"b"}`), 200)
+	s := newService(t, script, withAgents, nil)
+	decodeResponse[output](t, s.do(t, "POST", "/answer", `{"question":"x","thread_id":"t","agent":"b"}`), 200)
 	runs, err := s.Log.Runs(t.Context(), event.Filter{ThreadID: "t", Children: true})
 	if err != nil || len(runs.Runs) != 2 {
 		t.Fatalf("%d runs, %v, want a parent and a child", len(runs.Runs), err)
 	}
-	if page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200); len(page.Messages) != 2 || page.Runs != 1 {
+	if page := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200); len(page.Messages) != 2 || page.Runs != 1 {
 		t.Errorf("%d messages, %d runs, want 2 and 1: children are no turns", len(page.Messages), page.Runs)
 	}
 	s.do(t, "DELETE", "/threads/t", "")
 	for _, run := range runs.Runs {
-		refused(t, s.do(t, "GET", "/runs/"+run.ID, ""), 410, "gone")
+		wantProblem(t, s.do(t, "GET", "/runs/"+run.ID, ""), 410, "gone")
 	}
 }
 
@@ -405,18 +405,18 @@ func TestThreadContinuesWithResultsOfTheCallersTools(t *testing.T) {
 		}
 		return llmtest.Says("It is.")
 	}
-	s := serve(t, script, nil, nil)
+	s := newService(t, script, nil, nil)
 	tools := `,"conversation":"c","tools":[{"type":"function","name":"colour"}]`
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("Which colour?", tools)), 200)
-	decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"function_call_output","call_id":"`+one.Output[0].CallID+`","output":"blue"}]`, tools)), 200)
-	if got, want := s.conversation(), "user:Which colour?|assistant:colour{}|tool:blue"; got != want {
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("Which colour?", tools)), 200)
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(`[{"type":"function_call_output","call_id":"`+one.Output[0].CallID+`","output":"blue"}]`, tools)), 200)
+	if got, want := s.lastConversation(), "user:Which colour?|assistant:colour{}|tool:blue"; got != want {
 		t.Errorf("conversation %s, want %s", got, want)
 	}
 	askers[0].ask(t, s, "c", "Sure?")
-	if got, want := s.conversation(), "user:Which colour?|assistant:colour{}|tool:blue|assistant:It is.|user:Sure?"; got != want {
+	if got, want := s.lastConversation(), "user:Which colour?|assistant:colour{}|tool:blue|assistant:It is.|user:Sure?"; got != want {
 		t.Errorf("conversation %s, want %s", got, want)
 	}
-	e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"function_call_output","call_id":"none","output":"blue"}]`, tools)), 400)
+	e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(`[{"type":"function_call_output","call_id":"none","output":"blue"}]`, tools)), 400)
 	if e.Error.Param == nil || *e.Error.Param != "input" {
 		t.Errorf("a result without a call: %+v, want the parameter input", e)
 	}
@@ -426,25 +426,25 @@ func TestThreadContinuesWithResultsOfTheCallersTools(t *testing.T) {
 // MAX_HISTORY is for histories that requests bring.
 func TestMaxHistoryDoesNotCutThreads(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, func(o *agent.Options) { o.MaxHistory = 2 }, nil)
+	s := newService(t, countingModel, func(o *agent.Options) { o.MaxHistory = 2 }, nil)
 	for i := range 5 {
 		askers[0].ask(t, s, "t", fmt.Sprint("q", i))
 	}
-	if got, want := strings.Count(s.conversation(), "user:"), 5; got != want {
-		t.Errorf("%d questions in %s, want %d", got, s.conversation(), want)
+	if got, want := strings.Count(s.lastConversation(), "user:"), 5; got != want {
+		t.Errorf("%d questions in %s, want %d", got, s.lastConversation(), want)
 	}
 }
 
 func TestThreadKeepsAttachments(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
+	s := newService(t, countingModel, nil, nil)
 	body, _ := json.Marshal(map[string]any{"question": "What is in it?", "thread_id": "t", "attachments": []any{map[string]any{"name": "a.txt", "media_type": "text/plain", "data": "SGVsbG8="}}})
-	decode[output](t, s.do(t, "POST", "/answer", string(body)), 200)
+	decodeResponse[output](t, s.do(t, "POST", "/answer", string(body)), 200)
 	askers[0].ask(t, s, "t", "Again?")
-	if got := s.conversation(); !strings.Contains(got, "a.txt") || !strings.Contains(got, "Hello") {
+	if got := s.lastConversation(); !strings.Contains(got, "a.txt") || !strings.Contains(got, "Hello") {
 		t.Errorf("conversation %s, want the text of the file", got)
 	}
-	page := decode[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
+	page := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", "/threads/t", ""), 200)
 	if a := page.Messages[0].Attachments; len(a) != 1 || a[0].Name != "a.txt" || a[0].MediaType != "text/plain" {
 		t.Errorf("attachments %+v, want a.txt", a)
 	}
@@ -453,18 +453,18 @@ func TestThreadKeepsAttachments(t *testing.T) {
 // An empty history, and another answer to the first question of a page: nothing came before.
 func TestEmptyHistoryDoesNotReadTheThread(t *testing.T) {
 	t.Parallel()
-	s := serve(t, remembers, nil, nil)
+	s := newService(t, countingModel, nil, nil)
 	for path, body := range map[string]string{
 		"/answer":   `{"question":"two","thread_id":"t","history":[]}`,
 		"/api/chat": `{"id":"t","trigger":"regenerate-message","messages":[{"id":"u1","role":"user","parts":[{"type":"text","text":"two"}]}]}`,
 	} {
 		askers[0].ask(t, s, "t", "one")
 		if resp := s.do(t, "POST", path, body); path == "/answer" {
-			decode[output](t, resp, 200)
+			decodeResponse[output](t, resp, 200)
 		} else {
-			frames(t, resp, "")
+			readFrames(t, resp, "")
 		}
-		if got, want := s.conversation(), "user:two"; got != want {
+		if got, want := s.lastConversation(), "user:two"; got != want {
 			t.Errorf("%s: conversation %s, want %s", path, got, want)
 		}
 	}

@@ -44,8 +44,8 @@ func (r *recorder) record(request string, status int, body string) {
 	}))
 }
 
-// golden compares what was recorded with the golden file of that name.
-func (r *recorder) golden(t *testing.T, name string) {
+// checkGolden compares what was recorded with the golden file of that name.
+func (r *recorder) checkGolden(t *testing.T, name string) {
 	t.Helper()
 	path := filepath.Join("testdata", "threads", name+".txt")
 	if *updateThreads {
@@ -140,7 +140,7 @@ func (r *recorder) get(t *testing.T, s *service, path string) {
 func TestThreadAcrossThreeFormatsIsAsInItsFile(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{{"aisdk", "responses", "agui", "native"}, {"chat", "mcp", "stream"}} {
-		s := serve(t, remembers, nil, nil)
+		s := newService(t, countingModel, nil, nil)
 		r := &recorder{names: make(map[string]string)}
 		for i, name := range order {
 			for _, f := range threadFormats {
@@ -151,8 +151,8 @@ func TestThreadAcrossThreeFormatsIsAsInItsFile(t *testing.T) {
 		}
 		r.get(t, s, "/threads")
 		r.get(t, s, "/threads/thr_x")
-		r.record("the last request to the model", http.StatusOK, s.conversation())
-		r.golden(t, "across-"+strings.Join(order, "-"))
+		r.record("the last request to the model", http.StatusOK, s.lastConversation())
+		r.checkGolden(t, "across-"+strings.Join(order, "-"))
 	}
 }
 
@@ -164,9 +164,9 @@ func TestOnBusyIsAsInItsFiles(t *testing.T) {
 			name := "busy-" + map[string]string{"": "refuse"}[onBusy] + onBusy + "-" + f.name
 			t.Run(name, func(t *testing.T) {
 				open := make(chan struct{})
-				s := serve(t, holds(open), nil, nil)
-				active := decode[native.Status](t, s.do(t, "POST", "/answer", `{"question":"one","thread_id":"thr_x","background":true}`), 202)
-				frames(t, s.do(t, "GET", "/runs/"+active.RunID+"/events", ""), "text_delta")
+				s := newService(t, waitingModel(open), nil, nil)
+				active := decodeResponse[native.Status](t, s.do(t, "POST", "/answer", `{"question":"one","thread_id":"thr_x","background":true}`), 202)
+				readFrames(t, s.do(t, "GET", "/runs/"+active.RunID+"/events", ""), "text_delta")
 				if onBusy == "queue" {
 					close(open) // the active run ends while the question arrives, or right before
 				}
@@ -185,7 +185,7 @@ func TestOnBusyIsAsInItsFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.get(t, s, "/threads/thr_x")
-				r.golden(t, name)
+				r.checkGolden(t, name)
 			})
 		}
 	}

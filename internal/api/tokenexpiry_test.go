@@ -25,10 +25,10 @@ import (
 	"answerd/internal/sse"
 )
 
-// slow is a model that says a word and takes its time for the rest.
-type slow struct{ takes time.Duration }
+// slowModel says a word, and the rest after duration.
+type slowModel struct{ duration time.Duration }
 
-func (m slow) Stream(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
+func (m slowModel) Stream(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		if !yield(llm.Text{Delta: "Wait"}, nil) {
 			return
@@ -37,7 +37,7 @@ func (m slow) Stream(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, err
 		case <-ctx.Done():
 			yield(nil, ctx.Err())
 			return
-		case <-time.After(m.takes):
+		case <-time.After(m.duration):
 		}
 		if yield(llm.Text{Delta: "ed."}, nil) {
 			yield(llm.Finish{Reason: "stop"}, nil)
@@ -45,20 +45,20 @@ func (m slow) Stream(ctx context.Context, _ llm.Request) iter.Seq2[llm.Part, err
 	}
 }
 
-// published is the key set as an HTTP transport, without sockets.
-type published string
+// keySetTransport answers every request with a key set, without sockets.
+type keySetTransport string
 
-func (p published) RoundTrip(*http.Request) (*http.Response, error) {
+func (p keySetTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(p)))}, nil
 }
 
-// inTime runs test in a bubble with a service whose callers bring tokens of m, without
+// runInBubble runs test in a bubble with a service whose callers bring tokens of m, without
 // sockets; the model takes an hour. through, unless it is nil, is what readers read.
-func inTime(t *testing.T, m *mint, through func(*memory.Log) event.Log, test func(t *testing.T, dial func() net.Conn)) {
+func runInBubble(t *testing.T, m *mint, through func(*memory.Log) event.Log, test func(t *testing.T, dial func() net.Conn)) {
 	t.Helper()
-	keys := published(text(fields{"keys": []fields{rsaJWK("r", m.rsa)}}))
+	keys := keySetTransport(jsonText(fields{"keys": []fields{rsaJWK("r", m.rsa)}}))
 	synctest.Test(t, func(t *testing.T) {
-		v := m.verifier(t, func(c *auth.VerifierConfig) {
+		v := m.newVerifier(t, func(c *auth.VerifierConfig) {
 			c.JWKSURL, c.HTTPClient = "https://iam.example/jwks", &http.Client{Transport: keys}
 		})
 		tools, err := mcp.New(nil, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -70,7 +70,7 @@ func inTime(t *testing.T, m *mint, through func(*memory.Log) event.Log, test fun
 		if through != nil {
 			log = through(memoryLog)
 		}
-		a, err := agent.New(agent.Options{Model: slow{time.Hour}, Tools: tools, Log: log, DefaultModel: "slow", DisconnectGrace: time.Hour})
+		a, err := agent.New(agent.Options{Model: slowModel{time.Hour}, Tools: tools, Log: log, DefaultModel: "slow", DisconnectGrace: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,12 +80,12 @@ func inTime(t *testing.T, m *mint, through func(*memory.Log) event.Log, test fun
 			a.Drain(over)
 			tools.Close()
 		})
-		test(t, overPipes(t, api.New(api.Options{Agent: a, Log: log, Verifier: v, PublicURL: "https://answerd.example"})))
+		test(t, serveOverPipes(t, api.New(api.Options{Agent: a, Log: log, Verifier: v, PublicURL: "https://answerd.example"})))
 	})
 }
 
-// askOver sends one request over a connection of its own.
-func askOver(t *testing.T, dial func() net.Conn, method, path, body string, header ...string) *http.Response {
+// sendOver sends one request over a connection of its own.
+func sendOver(t *testing.T, dial func() net.Conn, method, path, body string, header ...string) *http.Response {
 	t.Helper()
 	conn := dial()
 	t.Cleanup(func() { conn.Close() })
@@ -103,8 +103,8 @@ func askOver(t *testing.T, dial func() net.Conn, method, path, body string, head
 	return resp
 }
 
-// readAll reads a stream to its end.
-func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
+// readAllFrames reads a stream to its end.
+func readAllFrames(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 	t.Helper()
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("no stream: %s, want 200", resp.Status)
@@ -115,7 +115,7 @@ func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 			return frames
 		}
 		if err != nil {
-			t.Fatalf("the stream is cut: %v, after %s, want no error", err, events(frames))
+			t.Fatalf("the stream is cut: %v, after %s, want no error", err, eventNames(frames))
 		}
 		f.Data = append([]byte(nil), f.Data...)
 		frames = append(frames, f)
@@ -127,16 +127,16 @@ func readAll(t *testing.T, resp *http.Response) (frames []sse.Frame) {
 // and with another token so does its reader, who sees nothing twice.
 func TestStreamEndsWhenItsTokenExpires(t *testing.T) {
 	m := newMint(t)
-	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
+	runInBubble(t, m, nil, func(t *testing.T, dial func() net.Conn) {
 		began := time.Now()
 		// 10 s are left of it, and it is taken for 60 s more.
-		first := m.good(nil, fields{"exp": began.Unix() + 10})
-		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+first))
+		first := m.validToken(nil, fields{"exp": began.Unix() + 10})
+		got := readAllFrames(t, sendOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+first))
 		if took := time.Since(began); took != 70*time.Second {
 			t.Errorf("it took %v, want 70 s", took)
 		}
-		if want := "start step_start text_start text_delta token_expired"; events(got) != want {
-			t.Fatalf("events %q, want %q", events(got), want)
+		if want := "start step_start text_start text_delta token_expired"; eventNames(got) != want {
+			t.Fatalf("events %q, want %q", eventNames(got), want)
 		}
 		last, run := got[3].ID, ""
 		if end := got[4]; end.ID != "" {
@@ -144,13 +144,13 @@ func TestStreamEndsWhenItsTokenExpires(t *testing.T) {
 		} else if _, err := fmt.Sscanf(strings.ReplaceAll(string(end.Data), `"`, " "), "{ type : token_expired , run_id : %s , seq :4, ts :", &run); err != nil || run+":4" != last {
 			t.Errorf(`data %s, %v, run+":4" %q, want %s and no error`, end.Data, err, run+":4", last)
 		}
-		if resp := askOver(t, dial, "GET", "/runs/"+run, "", "Authorization", "Bearer "+first); resp.StatusCode != http.StatusUnauthorized {
+		if resp := sendOver(t, dial, "GET", "/runs/"+run, "", "Authorization", "Bearer "+first); resp.StatusCode != http.StatusUnauthorized {
 			t.Errorf("the token is still taken: %s, want 401", resp.Status)
 		}
-		second := m.good(nil, fields{"exp": time.Now().Unix() + 3590})
-		got = readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+second, "Last-Event-ID", last))
-		if want := "text_delta text_end step_end final_answer"; events(got) != want {
-			t.Errorf("events %q, want %q", events(got), want)
+		second := m.validToken(nil, fields{"exp": time.Now().Unix() + 3590})
+		got = readAllFrames(t, sendOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+second, "Last-Event-ID", last))
+		if want := "text_delta text_end step_end final_answer"; eventNames(got) != want {
+			t.Errorf("events %q, want %q", eventNames(got), want)
 		}
 	})
 }
@@ -158,8 +158,8 @@ func TestStreamEndsWhenItsTokenExpires(t *testing.T) {
 // POST /answer was admitted, and is answered whole.
 func TestAnswerOutlivesItsToken(t *testing.T) {
 	m := newMint(t)
-	inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
-		a := decode[answer](t, askOver(t, dial, "POST", "/answer", question, "Authorization", "Bearer "+m.good(nil, nil)), 200)
+	runInBubble(t, m, nil, func(t *testing.T, dial func() net.Conn) {
+		a := decodeResponse[answer](t, sendOver(t, dial, "POST", "/answer", question, "Authorization", "Bearer "+m.validToken(nil, nil)), 200)
 		if a.Answer != "Waited." {
 			t.Errorf("answer %+v, want Answer Waited.", a)
 		}
@@ -170,8 +170,8 @@ func TestAnswerOutlivesItsToken(t *testing.T) {
 // allows it.
 func TestFormatsReportTheExpiredToken(t *testing.T) {
 	m := newMint(t)
-	fresh := func(header ...string) []string {
-		return append(header, "Authorization", "Bearer "+m.good(nil, fields{"exp": time.Now().Unix() + 10000, "iat": nil}))
+	freshToken := func(header ...string) []string {
+		return append(header, "Authorization", "Bearer "+m.validToken(nil, fields{"exp": time.Now().Unix() + 10000, "iat": nil}))
 	}
 	for name, c := range map[string]struct {
 		path, body string
@@ -185,16 +185,16 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 			func(t *testing.T, dial func() net.Conn, said []sse.Frame) {
 				_, id, _ := strings.Cut(string(said[0].Data), `"id":"`)
 				id, _, _ = strings.Cut(id, `"`)
-				rest := readAll(t, askOver(t, dial, "GET", "/v1/responses/"+id+"?stream=true&starting_after=4", "", fresh()...))
-				if got := events(rest); !strings.HasPrefix(got, "response.output_text.delta response.output_text.done") || !strings.Contains(string(rest[0].Data), `"sequence_number":5,`) {
+				rest := readAllFrames(t, sendOver(t, dial, "GET", "/v1/responses/"+id+"?stream=true&starting_after=4", "", freshToken()...))
+				if got := eventNames(rest); !strings.HasPrefix(got, "response.output_text.delta response.output_text.done") || !strings.Contains(string(rest[0].Data), `"sequence_number":5,`) {
 					t.Errorf(`events %s, %s, want got starting with "response.output_text.delta response.output_text.done", [0].Data containing "sequence_number":5,`, got, rest[0].Data)
 				}
 			}},
 		"AI SDK": {"/api/chat", `{"id":"c","messages":[{"id":"m","role":"user","parts":[{"type":"text","text":"x"}]}]}`,
 			`{"errorText":"The access token has expired. The answer goes on.","type":"error"} [DONE]`,
 			func(t *testing.T, dial func() net.Conn, _ []sse.Frame) {
-				rest := readAll(t, askOver(t, dial, "GET", "/api/chat/c/stream", "", fresh()...))
-				if got := datas(rest); !strings.HasPrefix(got, `{"messageId":`) || !strings.Contains(got, `"delta":"Wait"`) || !strings.Contains(got, `"finishReason":"stop"`) || strings.Contains(got, "expired") {
+				rest := readAllFrames(t, sendOver(t, dial, "GET", "/api/chat/c/stream", "", freshToken()...))
+				if got := frameData(rest); !strings.HasPrefix(got, `{"messageId":`) || !strings.Contains(got, `"delta":"Wait"`) || !strings.Contains(got, `"finishReason":"stop"`) || strings.Contains(got, "expired") {
 					t.Errorf(`datas %q, want got starting with {"messageId":, got containing "delta":"Wait", got containing "finishReason":"stop", got without expired`, got)
 				}
 			}},
@@ -202,9 +202,9 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 			`"type":"RUN_ERROR"}`, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inTime(t, m, nil, func(t *testing.T, dial func() net.Conn) {
-				said := readAll(t, askOver(t, dial, "POST", c.path, c.body, "Authorization", "Bearer "+m.good(nil, nil)))
-				if got := datas(said); !strings.HasSuffix(got, c.tail) || !strings.Contains(got, "Wait") || strings.Count(got, "expired.") != 1 {
+			runInBubble(t, m, nil, func(t *testing.T, dial func() net.Conn) {
+				said := readAllFrames(t, sendOver(t, dial, "POST", c.path, c.body, "Authorization", "Bearer "+m.validToken(nil, nil)))
+				if got := frameData(said); !strings.HasSuffix(got, c.tail) || !strings.Contains(got, "Wait") || strings.Count(got, "expired.") != 1 {
 					t.Errorf("datas %s, want got ending in %s, got containing Wait, 1 times expired.", got, c.tail)
 				}
 				if c.goOn != nil {
@@ -215,7 +215,7 @@ func TestFormatsReportTheExpiredToken(t *testing.T) {
 	}
 }
 
-func datas(frames []sse.Frame) string {
+func frameData(frames []sse.Frame) string {
 	var out []string
 	for _, f := range frames {
 		out = append(out, string(f.Data))
@@ -237,9 +237,9 @@ func (l endlessLog) After(ctx context.Context, run string, pos int64) (event.Pag
 // A stream ends when its token expires, also if it reads a run that never stops emitting events.
 func TestBusyStreamEndsWhenItsTokenExpires(t *testing.T) {
 	m := newMint(t)
-	inTime(t, m, func(log *memory.Log) event.Log { return endlessLog{log} }, func(t *testing.T, dial func() net.Conn) {
+	runInBubble(t, m, func(log *memory.Log) event.Log { return endlessLog{log} }, func(t *testing.T, dial func() net.Conn) {
 		began := time.Now()
-		got := readAll(t, askOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.good(nil, nil)))
+		got := readAllFrames(t, sendOver(t, dial, "POST", "/answer/stream", question, "Authorization", "Bearer "+m.validToken(nil, nil)))
 		if took := time.Since(began); took < 6*time.Minute || took > 7*time.Minute || got[len(got)-1].Event != "token_expired" {
 			t.Errorf("took %v, %s, want took at least 6 min, took at most 7 min, [last].Event token_expired", took, got[len(got)-1].Event)
 		}

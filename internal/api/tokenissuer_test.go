@@ -57,10 +57,10 @@ var keysOnce = sync.OnceValue(func() (k mintKeys) {
 
 type fields = map[string]any
 
-func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
 func rsaJWK(kid string, key *rsa.PrivateKey) fields {
-	return fields{"kty": "RSA", "kid": kid, "n": b64(key.N.Bytes()), "e": b64(big.NewInt(int64(key.E)).Bytes())}
+	return fields{"kty": "RSA", "kid": kid, "n": base64URL(key.N.Bytes()), "e": base64URL(big.NewInt(int64(key.E)).Bytes())}
 }
 
 func newMint(t *testing.T) *mint {
@@ -71,8 +71,8 @@ func newMint(t *testing.T) *mint {
 		t.Fatal(err)
 	}
 	keys, err := json.Marshal(fields{"keys": []fields{
-		rsaJWK("r", m.rsa), rsaJWK("small", m.small), merge(rsaJWK("ps", m.rsa), fields{"alg": "PS256"}), {"kty": "EC", "crv": "P-256", "kid": "e", "x": b64(point[1:33]), "y": b64(point[33:])},
-		{"kty": "OKP", "crv": "Ed25519", "kid": "o", "x": b64(m.ed.Public().(ed25519.PublicKey))},
+		rsaJWK("r", m.rsa), rsaJWK("small", m.small), mergeFields(rsaJWK("ps", m.rsa), fields{"alg": "PS256"}), {"kty": "EC", "crv": "P-256", "kid": "e", "x": base64URL(point[1:33]), "y": base64URL(point[33:])},
+		{"kty": "OKP", "crv": "Ed25519", "kid": "o", "x": base64URL(m.ed.Public().(ed25519.PublicKey))},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -104,10 +104,10 @@ func (m *mint) sign(method jwt.SigningMethod, key crypto.PrivateKey, header, cla
 		maps.Copy(*base, change)
 		maps.DeleteFunc(*base, func(_ string, v any) bool { return v == nil })
 	}
-	return m.raw(method, key, text(h), text(c))
+	return m.signRaw(method, key, jsonText(h), jsonText(c))
 }
 
-func text(f fields) string {
+func jsonText(f fields) string {
 	b, err := json.Marshal(f)
 	if err != nil {
 		panic(err)
@@ -115,25 +115,27 @@ func text(f fields) string {
 	return string(b)
 }
 
-func (m *mint) raw(method jwt.SigningMethod, key crypto.PrivateKey, header, claims string) string {
-	signed := b64([]byte(header)) + "." + b64([]byte(claims))
+func (m *mint) signRaw(method jwt.SigningMethod, key crypto.PrivateKey, header, claims string) string {
+	signed := base64URL([]byte(header)) + "." + base64URL([]byte(claims))
 	signature, err := method.Sign(signed, key)
 	if err != nil {
 		panic(err)
 	}
-	return signed + "." + b64(signature)
+	return signed + "." + base64URL(signature)
 }
 
-// good is a good token but for the changes.
-func (m *mint) good(header, claims fields) string {
+// validToken returns a token that is valid except for the changes.
+func (m *mint) validToken(header, claims fields) string {
 	return m.sign(jwt.SigningMethodRS256, m.rsa, header, claims)
 }
 
-// bearer is the header of a good token of that subject.
-func (m *mint) bearer(subject string) string { return "Bearer " + m.good(nil, fields{"sub": subject}) }
+// bearerToken returns the Authorization header with a valid token of that subject.
+func (m *mint) bearerToken(subject string) string {
+	return "Bearer " + m.validToken(nil, fields{"sub": subject})
+}
 
-// verifier takes the tokens of m, with scope "ask".
-func (m *mint) verifier(t *testing.T, change func(*auth.VerifierConfig)) *auth.Verifier {
+// newVerifier returns a verifier that accepts the tokens of m with scope "ask".
+func (m *mint) newVerifier(t *testing.T, change func(*auth.VerifierConfig)) *auth.Verifier {
 	t.Helper()
 	c := auth.VerifierConfig{
 		Issuer: "https://iam.example", Audience: "answerd", JWKSURL: m.url, Scope: "ask", Algorithms: []string{"RS256", "ES256", "EdDSA"},

@@ -20,13 +20,13 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// serveWithDownServer serves an agent with the fixture's server under the name calc, and a server
+// newServiceWithDownServer returns a service whose agent has the fixture's server under the name calc, and a server
 // crm that refuses every connection.
-func serveWithDownServer(t *testing.T, script llmtest.Script) *service {
+func newServiceWithDownServer(t *testing.T, script llmtest.Script) *service {
 	t.Helper()
 	crm := httptest.NewServer(http.NotFoundHandler())
 	crm.Close()
-	return serve(t, script, func(o *agent.Options) {
+	return newService(t, script, func(o *agent.Options) {
 		calc := agenttest.NewFixture(t, script, nil)
 		tools, err := mcp.New([]config.Server{
 			{Name: "calc", Type: config.TypeHTTP, URL: calc.Tools.URL},
@@ -42,13 +42,13 @@ func serveWithDownServer(t *testing.T, script llmtest.Script) *service {
 }
 
 func TestUnavailableServersAreNamed(t *testing.T) {
-	s := serveWithDownServer(t, adds())
+	s := newServiceWithDownServer(t, addingModel())
 	const want = "[crm]"
-	got := decode[answer](t, s.do(t, "POST", "/answer", question), 200)
+	got := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200)
 	if names := fmt.Sprint(got.Metadata.UnavailableServers); names != want {
 		t.Errorf("metadata.unavailable_servers = %s, want %s", names, want)
 	}
-	all := frames(t, s.do(t, "GET", "/runs/"+got.RunID+"/events", ""), "")
+	all := readFrames(t, s.do(t, "GET", "/runs/"+got.RunID+"/events", ""), "")
 	var start event.Start
 	if err := json.Unmarshal(all[0].Data, &start); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestUnavailableServersAreNamed(t *testing.T) {
 	if names := fmt.Sprint(start.UnavailableServers); names != want {
 		t.Errorf("start has unavailable_servers %s, want %s", names, want)
 	}
-	narrowed := decode[answer](t, s.do(t, "POST", "/answer", `{"question":"What is 1 + 2?","servers":["calc"]}`), 200)
+	narrowed := decodeResponse[answer](t, s.do(t, "POST", "/answer", `{"question":"What is 1 + 2?","servers":["calc"]}`), 200)
 	if names := narrowed.Metadata.UnavailableServers; names != nil {
 		t.Errorf("metadata.unavailable_servers of a question for calc = %v, want none", names)
 	}
@@ -76,14 +76,14 @@ func (l logThatReturns) Run(ctx context.Context, id string) (event.Run, error) {
 // A log with servers elsewhere can be away for seconds, for example while they elect a leader.
 func TestAnswerCallerWaitsWhileTheLogIsAway(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, func(o *api.Options) { o.Log = logThatReturns{o.Log} })
-	if got := decode[answer](t, s.do(t, "POST", "/answer", question), 200); got.Answer == "" {
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Log = logThatReturns{o.Log} })
+	if got := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200); got.Answer == "" {
 		t.Errorf("answer = %+v, want a text", got)
 	}
 }
 
 func TestQuestionForUnavailableToolsAsksNoModel(t *testing.T) {
-	s := serveWithDownServer(t, adds())
+	s := newServiceWithDownServer(t, addingModel())
 	for _, c := range []struct {
 		path, body string
 		refused    bool
@@ -115,7 +115,7 @@ func TestQuestionForUnavailableToolsAsksNoModel(t *testing.T) {
 		if strings.HasPrefix(c.path, "/v1/") {
 			continue
 		}
-		if p := refused(t, resp, http.StatusServiceUnavailable, "tools_unavailable"); !strings.Contains(p.Detail, "crm") {
+		if p := wantProblem(t, resp, http.StatusServiceUnavailable, "tools_unavailable"); !strings.Contains(p.Detail, "crm") {
 			t.Errorf("detail of POST %s %s = %q, want it to name crm", c.path, c.body, p.Detail)
 		}
 	}
@@ -123,17 +123,17 @@ func TestQuestionForUnavailableToolsAsksNoModel(t *testing.T) {
 
 func TestRequestMetadataComesBack(t *testing.T) {
 	t.Parallel()
-	s := serve(t, adds(), nil, nil)
+	s := newService(t, addingModel(), nil, nil)
 	type withMetadata struct {
 		RunID           string            `json:"run_id"`
 		RequestMetadata map[string]string `json:"request_metadata"`
 	}
 	const want = "map[team:<a&b>]"
-	got := decode[withMetadata](t, s.do(t, "POST", "/answer", `{"question":"What is 1 + 2?","metadata":{"team":"<a&b>"}}`), 200)
+	got := decodeResponse[withMetadata](t, s.do(t, "POST", "/answer", `{"question":"What is 1 + 2?","metadata":{"team":"<a&b>"}}`), 200)
 	if fmt.Sprint(got.RequestMetadata) != want {
 		t.Errorf("POST /answer has request_metadata %v, want %s", got.RequestMetadata, want)
 	}
-	run := decode[withMetadata](t, s.do(t, "GET", "/runs/"+got.RunID, ""), 200)
+	run := decodeResponse[withMetadata](t, s.do(t, "GET", "/runs/"+got.RunID, ""), 200)
 	if fmt.Sprint(run.RequestMetadata) != want {
 		t.Errorf("GET /runs/{run_id} has request_metadata %v, want %s", run.RequestMetadata, want)
 	}
