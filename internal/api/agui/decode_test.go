@@ -13,26 +13,26 @@ import (
 
 const user = `{"id":"u","role":"user","content":"Where am I?"}`
 
-// input is a body with the members that it must have, and more.
-func input(members string, messages ...string) string {
+// bodyWith returns a body with the members that it must have, and more.
+func bodyWith(members string, messages ...string) string {
 	return `{"threadId":"thread","runId":"run","state":{},"messages":[` + strings.Join(messages, ",") + `]` + members + `}`
 }
 
 func TestDecode(t *testing.T) {
 	const call = `{"id":"a","role":"assistant","toolCalls":[{"id":"c1","type":"function","function":{"name":"locate","arguments":"{}"}}]}`
 	for name, c := range map[string]struct{ body, want string }{
-		"0.x":             {input(`,"tools":[],"context":[],"forwardedProps":{}`, user), `q="Where am I?"`},
-		"1.0":             {input(`,"protocolVersion":"1.0"`, user), `q="Where am I?" v1`},
-		"parts":           {input("", `{"role":"user","content":[{"type":"text","text":"Who"},{"type":"image","source":{"type":"url","value":"https://x.example/a.png"}},{"type":"text","text":"is it?"}]}`), `q="Who\nis it?" media=1`},
-		"binary":          {input("", `{"role":"user","content":[{"type":"binary","mimeType":"image/png","url":"https://x.example/a.png"}]}`), `q="" media=1`},
-		"a conversation":  {input("", user, `{"role":"assistant","content":"Rome."}`, `{"role":"activity","content":{"x":1}}`, `{"role":"reasoning","content":"hm"}`, user), `q="Where am I?" [user:"Where am I?"] [assistant:"Rome."]`},
-		"a tool's result": {input("", user, call, `{"role":"tool","toolCallId":"c1","content":"Rome"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Rome" c1]`},
-		"its failure":     {input("", user, call, `{"role":"tool","toolCallId":"c1","content":"","error":"denied"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Error: denied" c1]`},
-		"context":         {input(`,"context":[{"description":"Page","value":"home"}]`, `{"role":"developer","content":"Be brief."}`, user), `q="Where am I?" instructions="Be brief.\n\nPage:\nhome"`},
-		"tools":           {input(`,"tools":[{"name":"locate","description":"d","parameters":{"type":"object"}},{"name":"b","description":""}]`, user), `q="Where am I?" tool=locate tool=b`},
-		"options":         {input(`,"forwardedProps":{"answerd":{"max_turns":1}}`, user), `q="Where am I?" options={"max_turns":1}`},
-		"odd properties":  {input(`,"forwardedProps":[1]`, user), `q="Where am I?"`},
-		"resume":          {input(`,"resume":[{"interruptId":"int_1","status":"resolved","payload":{"approved":true}},{"interruptId":"int_2","status":"cancelled"}]`, user), `q="" [user:"Where am I?"] int_1={"approved":true} int_2 cancelled`},
+		"0.x":             {bodyWith(`,"tools":[],"context":[],"forwardedProps":{}`, user), `q="Where am I?"`},
+		"1.0":             {bodyWith(`,"protocolVersion":"1.0"`, user), `q="Where am I?" v1`},
+		"parts":           {bodyWith("", `{"role":"user","content":[{"type":"text","text":"Who"},{"type":"image","source":{"type":"url","value":"https://x.example/a.png"}},{"type":"text","text":"is it?"}]}`), `q="Who\nis it?" media=1`},
+		"binary":          {bodyWith("", `{"role":"user","content":[{"type":"binary","mimeType":"image/png","url":"https://x.example/a.png"}]}`), `q="" media=1`},
+		"a conversation":  {bodyWith("", user, `{"role":"assistant","content":"Rome."}`, `{"role":"activity","content":{"x":1}}`, `{"role":"reasoning","content":"hm"}`, user), `q="Where am I?" [user:"Where am I?"] [assistant:"Rome."]`},
+		"a tool's result": {bodyWith("", user, call, `{"role":"tool","toolCallId":"c1","content":"Rome"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Rome" c1]`},
+		"its failure":     {bodyWith("", user, call, `{"role":"tool","toolCallId":"c1","content":"","error":"denied"}`), `q="" [user:"Where am I?"] [assistant:"" c1=locate({})] [tool:"Error: denied" c1]`},
+		"context":         {bodyWith(`,"context":[{"description":"Page","value":"home"}]`, `{"role":"developer","content":"Be brief."}`, user), `q="Where am I?" instructions="Be brief.\n\nPage:\nhome"`},
+		"tools":           {bodyWith(`,"tools":[{"name":"locate","description":"d","parameters":{"type":"object"}},{"name":"b","description":""}]`, user), `q="Where am I?" tool=locate tool=b`},
+		"options":         {bodyWith(`,"forwardedProps":{"answerd":{"max_turns":1}}`, user), `q="Where am I?" options={"max_turns":1}`},
+		"odd properties":  {bodyWith(`,"forwardedProps":[1]`, user), `q="Where am I?"`},
+		"resume":          {bodyWith(`,"resume":[{"interruptId":"int_1","status":"resolved","payload":{"approved":true}},{"interruptId":"int_2","status":"cancelled"}]`, user), `q="" [user:"Where am I?"] int_1={"approved":true} int_2 cancelled`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, err := agui.Decode([]byte(c.body))
@@ -42,15 +42,15 @@ func TestDecode(t *testing.T) {
 			if q.ThreadID != "thread" || q.RunID != "run" || !q.Interactive {
 				t.Errorf("request %+v, want ThreadID thread, RunID run, Interactive true", q)
 			}
-			if got := summary(q); got != c.want {
+			if got := describeRequest(q); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
 	}
 }
 
-// summary is what was read, in one line.
-func summary(q agui.Request) string {
+// describeRequest returns in one line what was decoded.
+func describeRequest(q agui.Request) string {
 	out := fmt.Sprintf("q=%q", q.Question)
 	if len(q.Media) > 0 {
 		out += fmt.Sprintf(" media=%d", len(q.Media))
@@ -103,7 +103,7 @@ func TestAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
 		{`"status":"resolved","payload":null`, event.KindElicitation, `accept `},
 		{`"status":"cancelled","payload":{"people":2}`, event.KindElicitation, `cancel `},
 	} {
-		q, err := agui.Decode([]byte(input(`,"resume":[{"interruptId":"int_1",` + c.status + `}]`)))
+		q, err := agui.Decode([]byte(bodyWith(`,"resume":[{"interruptId":"int_1",` + c.status + `}]`)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,13 +112,13 @@ func TestAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
 		if errors.As(err, &bad) && bad.Field != "resume[0].payload" {
 			t.Errorf("bad %v, want Field resume[0].payload", bad)
 		}
-		if got := told(in, err); got != c.want || in.ID != "int_1" {
+		if got := describeInput(in, err); got != c.want || in.ID != "int_1" {
 			t.Errorf("%s to %s: %s, ID %q, want %s and int_1", c.status, c.kind, got, in.ID, c.want)
 		}
 	}
 }
 
-func told(in agent.Input, err error) string {
+func describeInput(in agent.Input, err error) string {
 	switch {
 	case err != nil:
 		return "refused"
@@ -130,34 +130,34 @@ func told(in agent.Input, err error) string {
 	return fmt.Sprintf("no %q %s", in.Reason, in.Args)
 }
 
-// hostile are bodies that are refused, and the field that is named.
-var hostile = map[string]string{
+// invalidBodies are bodies that are refused, and the field that the error names.
+var invalidBodies = map[string]string{
 	`x`: "", `[]`: "", "{\"threadId\":\"\xff\"}": "", `null`: "threadId", `{}`: "threadId",
-	`{"threadId":"a\u0000"}`:                                                  "threadId",
-	`{"threadId":"t"}`:                                                        "runId",
-	`{"threadId":"t","runId":"r"}`:                                            "messages",
-	`{"threadId":"t","runId":7}`:                                              "runId",
-	input(`,"tools":{}`, user):                                                "tools",
-	input(`,"tools":[{"name":""}]`):                                           "tools[0].name",
-	input("", `{"role":"x"}`):                                                 "messages[0].role",
-	input("", `{"role":"user","content":7}`):                                  "messages[0].content",
-	input("", `{"role":"user","content":" "}`):                                "messages",
-	input("", user, `{"role":"assistant","content":"Rome."}`):                 "messages",
-	input("", `{"role":"tool","content":"x"}`):                                "messages[0].toolCallId",
-	input("", `{"role":"assistant","toolCalls":[{"function":{"name":"a"}}]}`): "messages[0].toolCalls[0].id",
-	input("", `{"role":"assistant","toolCalls":[{"id":"c"}]}`):                "messages[0].toolCalls[0].function.name",
-	input("", `{"role":"user","content":[{"type":"video"}]}`):                 "messages[0].content[0]",
-	input("", strings.Repeat(user+",", 1024)+user):                            "messages",
-	input(`,"context":[`+strings.Repeat(`{},`, 128)+`{}]`, user):              "context",
-	input(`,"tools":[{"name":"a"},{"name":"a"}]`, user):                       "tools[1].name",
-	input(`,"tools":[{"name":"a","parameters":true}]`, user):                  "tools[0].parameters",
-	input(`,"resume":[{"status":"resolved"}]`):                                "resume[0].interruptId",
-	input(`,"resume":[{"interruptId":"i"}]`):                                  "resume[0].status",
-	input(`,"resume":[{"interruptId":"i","status":"cancelled"},{"interruptId":"i","status":"cancelled"}]`): "resume[1].interruptId",
+	`{"threadId":"a\u0000"}`:                                                     "threadId",
+	`{"threadId":"t"}`:                                                           "runId",
+	`{"threadId":"t","runId":"r"}`:                                               "messages",
+	`{"threadId":"t","runId":7}`:                                                 "runId",
+	bodyWith(`,"tools":{}`, user):                                                "tools",
+	bodyWith(`,"tools":[{"name":""}]`):                                           "tools[0].name",
+	bodyWith("", `{"role":"x"}`):                                                 "messages[0].role",
+	bodyWith("", `{"role":"user","content":7}`):                                  "messages[0].content",
+	bodyWith("", `{"role":"user","content":" "}`):                                "messages",
+	bodyWith("", user, `{"role":"assistant","content":"Rome."}`):                 "messages",
+	bodyWith("", `{"role":"tool","content":"x"}`):                                "messages[0].toolCallId",
+	bodyWith("", `{"role":"assistant","toolCalls":[{"function":{"name":"a"}}]}`): "messages[0].toolCalls[0].id",
+	bodyWith("", `{"role":"assistant","toolCalls":[{"id":"c"}]}`):                "messages[0].toolCalls[0].function.name",
+	bodyWith("", `{"role":"user","content":[{"type":"video"}]}`):                 "messages[0].content[0]",
+	bodyWith("", strings.Repeat(user+",", 1024)+user):                            "messages",
+	bodyWith(`,"context":[`+strings.Repeat(`{},`, 128)+`{}]`, user):              "context",
+	bodyWith(`,"tools":[{"name":"a"},{"name":"a"}]`, user):                       "tools[1].name",
+	bodyWith(`,"tools":[{"name":"a","parameters":true}]`, user):                  "tools[0].parameters",
+	bodyWith(`,"resume":[{"status":"resolved"}]`):                                "resume[0].interruptId",
+	bodyWith(`,"resume":[{"interruptId":"i"}]`):                                  "resume[0].status",
+	bodyWith(`,"resume":[{"interruptId":"i","status":"cancelled"},{"interruptId":"i","status":"cancelled"}]`): "resume[1].interruptId",
 }
 
 func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
-	for body, field := range hostile {
+	for body, field := range invalidBodies {
 		_, err := agui.Decode([]byte(body))
 		var bad *agui.Invalid
 		if !errors.As(err, &bad) || bad.Field != field || bad.Message == "" {
@@ -169,13 +169,13 @@ func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
 // FuzzDecode holds Decode to its promise: an *Invalid, or a request that the agent can
 // take, whose answers are answers to something.
 func FuzzDecode(f *testing.F) {
-	for body := range hostile {
+	for body := range invalidBodies {
 		if len(body) < 4096 {
 			f.Add([]byte(body))
 		}
 	}
-	f.Add([]byte(input("", user)))
-	f.Add([]byte(input(`,"resume":[{"interruptId":"i","status":"resolved","payload":{"approved":true,"editedArgs":{}}}]`)))
+	f.Add([]byte(bodyWith("", user)))
+	f.Add([]byte(bodyWith(`,"resume":[{"interruptId":"i","status":"resolved","payload":{"approved":true,"editedArgs":{}}}]`)))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := agui.Decode(body)
 		var bad *agui.Invalid

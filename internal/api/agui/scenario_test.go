@@ -10,8 +10,8 @@ import (
 	"answerd/internal/event"
 )
 
-// stream is the AG-UI run of a client that saw the run until after.
-func stream(run string, v1 bool, after int64, events []event.Event) []byte {
+// encodeStream returns the stream of an AG-UI run, for a client that has seen the events up to after.
+func encodeStream(run string, v1 bool, after int64, events []event.Event) []byte {
 	enc := agui.NewEncoder(agui.Header{ThreadID: "thread", ClientRunID: run, RunID: scenario.RunID, V1: v1, After: after})
 	var out []byte
 	for _, e := range events {
@@ -32,10 +32,10 @@ func TestScenarios(t *testing.T) {
 				stretches := s.Segments()
 				for i, stretch := range stretches {
 					run := fmt.Sprintf("client-run-%d", i+1)
-					fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(run, v1, stretch.After, s.EventsUntil(stretch)))
+					fmt.Fprintf(&out, "== stream %d\n%s", i+1, encodeStream(run, v1, stretch.After, s.EventsUntil(stretch)))
 				}
 				if last := stretches[len(stretches)-1]; len(stretches) > 1 {
-					fmt.Fprintf(&out, "== replay\n%s", stream("client-run-1", v1, 0, s.EventsUntil(last)))
+					fmt.Fprintf(&out, "== replay\n%s", encodeStream("client-run-1", v1, 0, s.EventsUntil(last)))
 				}
 				s.Golden(t, name, out.Bytes())
 			})

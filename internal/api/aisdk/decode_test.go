@@ -12,11 +12,11 @@ import (
 
 const user = `{"id":"u1","role":"user","parts":[{"type":"text","text":"Where am I?"}]}`
 
-func chat(messages ...string) string {
+func chatBody(messages ...string) string {
 	return `{"id":"chat-1","trigger":"submit-message","messages":[` + strings.Join(messages, ",") + `]}`
 }
 
-func assistant(parts string) string {
+func assistantMessage(parts string) string {
 	return `{"id":"msg_1","role":"assistant","metadata":{"runId":"run_1"},"parts":[` + parts + `]}`
 }
 
@@ -30,21 +30,21 @@ func TestDecode(t *testing.T) {
 		old     = `{"type":"dynamic-tool","toolName":"elicitation","toolCallId":"int_0","providerExecuted":true,"state":"output-available","input":{},"output":{"action":"accept"}}`
 	)
 	for name, c := range map[string]struct{ body, want string }{
-		"a question": {chat(user), `{"question":"Where am I?"}`},
-		"what was said before, by steps": {chat(user, assistant(located+","+added+`,{"type":"step-start"},{"type":"reasoning","text":"hm"},{"type":"text","text":"Rome."}`), user),
+		"a question": {chatBody(user), `{"question":"Where am I?"}`},
+		"what was said before, by steps": {chatBody(user, assistantMessage(located+","+added+`,{"type":"step-start"},{"type":"reasoning","text":"hm"},{"type":"text","text":"Rome."}`), user),
 			`{"question":"Where am I?","history":["user: Where am I?","assistant: Let me look. c1=locate({\"exact\":true})","tool c1: {\"city\":\"Rome\"}","assistant: Rome."]}`},
-		"system":             {chat(`{"id":"s","role":"system","parts":[{"type":"text","text":"Be brief."}]}`, user), `{"question":"Where am I?","instructions":"Be brief."}`},
+		"system":             {chatBody(`{"id":"s","role":"system","parts":[{"type":"text","text":"Be brief."}]}`, user), `{"question":"Where am I?","instructions":"Be brief."}`},
 		"system, and a text": {`{"id":"c","system":"Be kind.","messages":[` + user + `]}`, `{"question":"Where am I?","instructions":"Be kind."}`},
-		"a picture":          {chat(`{"id":"u","role":"user","parts":[{"type":"file","mediaType":"image/png","url":"https://x.example/a.png"}]}`), `{"media":1}`},
+		"a picture":          {chatBody(`{"id":"u","role":"user","parts":[{"type":"file","mediaType":"image/png","url":"https://x.example/a.png"}]}`), `{"media":1}`},
 		"tools":              {`{"id":"c","tools":[{"name":"locate","description":"d","parameters":{"type":"object"}},{"name":"b"}],"messages":[` + user + `]}`, `{"question":"Where am I?","tools":["locate","b"]}`},
 		"tools by name":      {`{"id":"c","tools":{"locate":{"parameters":{"type":"object"}},"b":{}},"messages":[` + user + `]}`, `{"question":"Where am I?","tools":["b","locate"]}`},
-		"a client tool's result": {chat(user, assistant(located)),
+		"a client tool's result": {chatBody(user, assistantMessage(located)),
 			`{"message":"msg_1","history":["user: Where am I?","assistant: Let me look. c1=locate({\"exact\":true})","tool c1: {\"city\":\"Rome\"}"]}`},
-		"a client tool's failure": {chat(user, assistant(`{"type":"tool-locate","toolCallId":"c1","state":"output-error","input":{},"errorText":"denied"}`)),
+		"a client tool's failure": {chatBody(user, assistantMessage(`{"type":"tool-locate","toolCallId":"c1","state":"output-error","input":{},"errorText":"denied"}`)),
 			`{"message":"msg_1","history":["user: Where am I?","assistant:  c1=locate({})","tool c1: Error: denied"]}`},
-		"answers": {chat(user, assistant(asked+","+old+","+form)),
+		"answers": {chatBody(user, assistantMessage(asked+","+old+","+form)),
 			`{"message":"msg_1","history":["user: Where am I?"],"answers":["int_1 false no","int_2 accept {\"people\":2}"]}`},
-		"an answer to an earlier message": {`{"id":"c","messageId":"msg_1","messages":[` + assistant(asked) + "," + user + `]}`,
+		"an answer to an earlier message": {`{"id":"c","messageId":"msg_1","messages":[` + assistantMessage(asked) + "," + user + `]}`,
 			`{"message":"msg_1","history":["user: Where am I?"],"answers":["int_1 false no"]}`},
 		"an edited question": {`{"id":"c","messageId":"u1","messages":[` + user + `]}`, `{"question":"Where am I?"}`},
 	} {
@@ -56,15 +56,15 @@ func TestDecode(t *testing.T) {
 			if !q.Interactive || q.ApprovalsDeclined || q.ThreadID == "" {
 				t.Errorf("request %+v, ThreadID %q, want Interactive true, ApprovalsDeclined false, ThreadID non-empty", q.Request, q.ThreadID)
 			}
-			if got := summary(t, q); got != c.want {
+			if got := describeRequest(t, q); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
 	}
 }
 
-// summary is what was read, in one line.
-func summary(t *testing.T, q aisdk.Request) string {
+// describeRequest returns in one line what was decoded.
+func describeRequest(t *testing.T, q aisdk.Request) string {
 	t.Helper()
 	var s struct {
 		Question     string   `json:"question,omitempty"`
@@ -77,7 +77,7 @@ func summary(t *testing.T, q aisdk.Request) string {
 	}
 	s.Question, s.Media, s.Instructions, s.Message = q.Question, len(q.Media), q.Instructions, q.MessageID
 	for _, m := range q.History {
-		s.History = append(s.History, line(m))
+		s.History = append(s.History, describeMessage(m))
 	}
 	for _, a := range q.Answers {
 		if a.Approved != nil {
@@ -97,7 +97,7 @@ func summary(t *testing.T, q aisdk.Request) string {
 	return string(b)
 }
 
-func line(m agent.Message) string {
+func describeMessage(m agent.Message) string {
 	out := m.Role
 	if m.CallID != "" {
 		out += " " + m.CallID
@@ -116,34 +116,34 @@ func TestPageCanSayThatItCannotAskForApprovals(t *testing.T) {
 	}
 }
 
-// hostile are bodies that are refused, and the field that is named.
-var hostile = map[string]string{
+// invalidBodies are bodies that are refused, and the field that the error names.
+var invalidBodies = map[string]string{
 	`x`: "", `null`: "id", `[]`: "", `{"id":"c","messages":[` + user + `]}x`: "", "{\"id\":\"\xff\"}": "",
 	`{"id":7}`:                   "id",
 	`{"id":"a b","messages":[]}`: "id",
 	`{"id":"` + strings.Repeat("x", 129) + `"}`: "id",
 	`{"id":"c"}`:               "messages",
 	`{"id":"c","messages":{}}`: "messages",
-	`{"id":"c","messages":[{"parts":[{"text":1}]}]}`:                                         "messages[0].parts[0].text",
-	`{"id":"c","messages":[{"role":"tool"}]}`:                                                "messages[0].role",
-	`{"id":"c","messages":[{"role":"user"}]}`:                                                "messages",
-	`{"id":"c","messages":[{"role":"system"}]}`:                                              "messages",
-	chat(user, assistant("")):                                                                "messages",
-	chat(user, `{"role":"assistant","parts":[]}`):                                            "messages[1].id",
-	chat(strings.Repeat(user+",", 1024) + user):                                              "messages",
-	`{"id":"c","tools":7}`:                                                                   "tools",
-	`{"id":"c","tools":[{"name":"a b"}],"messages":[1]}`:                                     "messages[0]",
-	`{"id":"c","tools":[{"name":"a b"}],"messages":[` + user + `]}`:                          "tools[0].name",
-	`{"id":"c","tools":[{"name":"elicitation"}],"messages":[` + user + `]}`:                  "tools[0].name",
-	`{"id":"c","tools":[{"name":"a"},{"name":"a"}],"messages":[` + user + `]}`:               "tools[1].name",
-	`{"id":"c","tools":[{"name":"a","parameters":[]}],"messages":[` + user + `]}`:            "tools[0].parameters",
-	chat(`{"id":"u","role":"user","parts":[{"type":"file","url":"file:///etc/passwd"}]}`):    "messages[0].parts[0].url",
-	chat(user, assistant(`{"type":"tool-a b","state":"output-available","toolCallId":"c"}`)): "messages[1].parts[0]",
-	chat(user, assistant(`{"type":"tool-a","state":"output-available"}`)):                    "messages[1].parts[0].toolCallId",
+	`{"id":"c","messages":[{"parts":[{"text":1}]}]}`:                                                    "messages[0].parts[0].text",
+	`{"id":"c","messages":[{"role":"tool"}]}`:                                                           "messages[0].role",
+	`{"id":"c","messages":[{"role":"user"}]}`:                                                           "messages",
+	`{"id":"c","messages":[{"role":"system"}]}`:                                                         "messages",
+	chatBody(user, assistantMessage("")):                                                                "messages",
+	chatBody(user, `{"role":"assistant","parts":[]}`):                                                   "messages[1].id",
+	chatBody(strings.Repeat(user+",", 1024) + user):                                                     "messages",
+	`{"id":"c","tools":7}`:                                                                              "tools",
+	`{"id":"c","tools":[{"name":"a b"}],"messages":[1]}`:                                                "messages[0]",
+	`{"id":"c","tools":[{"name":"a b"}],"messages":[` + user + `]}`:                                     "tools[0].name",
+	`{"id":"c","tools":[{"name":"elicitation"}],"messages":[` + user + `]}`:                             "tools[0].name",
+	`{"id":"c","tools":[{"name":"a"},{"name":"a"}],"messages":[` + user + `]}`:                          "tools[1].name",
+	`{"id":"c","tools":[{"name":"a","parameters":[]}],"messages":[` + user + `]}`:                       "tools[0].parameters",
+	chatBody(`{"id":"u","role":"user","parts":[{"type":"file","url":"file:///etc/passwd"}]}`):           "messages[0].parts[0].url",
+	chatBody(user, assistantMessage(`{"type":"tool-a b","state":"output-available","toolCallId":"c"}`)): "messages[1].parts[0]",
+	chatBody(user, assistantMessage(`{"type":"tool-a","state":"output-available"}`)):                    "messages[1].parts[0].toolCallId",
 }
 
 func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
-	for body, field := range hostile {
+	for body, field := range invalidBodies {
 		_, err := aisdk.Decode([]byte(body))
 		var bad *aisdk.Invalid
 		if !errors.As(err, &bad) || bad.Field != field || bad.Message == "" {
@@ -155,13 +155,13 @@ func TestBadBodyIsRefusedByTheNameOfItsField(t *testing.T) {
 // FuzzDecode holds Decode to its promise: an *Invalid, or a request that the agent can
 // take.
 func FuzzDecode(f *testing.F) {
-	for body := range hostile {
+	for body := range invalidBodies {
 		if len(body) < 4096 {
 			f.Add([]byte(body))
 		}
 	}
-	f.Add([]byte(chat(user, assistant(`{"type":"dynamic-tool","toolName":"elicitation","toolCallId":"i","state":"output-available","output":{"action":7}}`))))
-	f.Add([]byte(chat(user)))
+	f.Add([]byte(chatBody(user, assistantMessage(`{"type":"dynamic-tool","toolName":"elicitation","toolCallId":"i","state":"output-available","output":{"action":7}}`))))
+	f.Add([]byte(chatBody(user)))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := aisdk.Decode(body)
 		var bad *aisdk.Invalid

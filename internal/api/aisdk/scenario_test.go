@@ -11,13 +11,13 @@ import (
 	"answerd/internal/event"
 )
 
-func header(after int64) aisdk.Header {
+func newHeader(after int64) aisdk.Header {
 	return aisdk.Header{MessageID: "msg_1", RunID: scenario.RunID, ThreadID: scenario.ThreadID, After: after}
 }
 
-// stream is what a reader of events gets who was there until after.
-func stream(after int64, events []event.Event) []byte {
-	enc := aisdk.NewEncoder(header(after))
+// encodeStream returns the stream of events for a reader that has seen those up to after.
+func encodeStream(after int64, events []event.Event) []byte {
+	enc := aisdk.NewEncoder(newHeader(after))
 	var out []byte
 	for _, e := range events {
 		for _, f := range enc.Encode(e) {
@@ -35,10 +35,10 @@ func TestScenarios(t *testing.T) {
 			var out bytes.Buffer
 			stretches := s.Segments()
 			for i, stretch := range stretches {
-				fmt.Fprintf(&out, "== stream %d\n%s", i+1, stream(stretch.After, s.EventsUntil(stretch)))
+				fmt.Fprintf(&out, "== stream %d\n%s", i+1, encodeStream(stretch.After, s.EventsUntil(stretch)))
 			}
 			if len(stretches) > 1 {
-				fmt.Fprintf(&out, "== replay\n%s", stream(0, s.EventsUntil(stretches[len(stretches)-1])))
+				fmt.Fprintf(&out, "== replay\n%s", encodeStream(0, s.EventsUntil(stretches[len(stretches)-1])))
 			}
 			s.Golden(t, "aisdk.golden", out.Bytes())
 		})
@@ -51,7 +51,7 @@ func TestStreamGoesOnWhereTheOneBeforeItEnded(t *testing.T) {
 			if !slices.ContainsFunc(s.Segments(), func(st scenario.Segment) bool { return st.After == after }) {
 				continue
 			}
-			if got := stream(after, s.Events); !bytes.HasPrefix(got, []byte(`data: {"messageId":"msg_1","messageMetadata":`)) {
+			if got := encodeStream(after, s.Events); !bytes.HasPrefix(got, []byte(`data: {"messageId":"msg_1","messageMetadata":`)) {
 				t.Errorf(`%s after %d begins with %.80s, want it to start with data: {"messageId":"msg_1","messageMetadata":`, s.Name, after, got)
 			}
 		}

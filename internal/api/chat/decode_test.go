@@ -12,8 +12,8 @@ import (
 	"answerd/internal/api/chat"
 )
 
-// messages wraps a list of messages.
-func messages(list string, more ...string) string {
+// bodyWithMessages returns a body with a list of messages, and more members.
+func bodyWithMessages(list string, more ...string) string {
 	return `{"messages":[` + list + `]` + strings.Join(more, "") + `}`
 }
 
@@ -67,12 +67,12 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 
 // JSON has one kind of number.
 func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
-	q, err := chat.Decode([]byte(messages(hello, `,"n":1.0,"max_tokens":5.0,"seed":7e0,"top_logprobs":0.0`)))
+	q, err := chat.Decode([]byte(bodyWithMessages(hello, `,"n":1.0,"max_tokens":5.0,"seed":7e0,"top_logprobs":0.0`)))
 	if err != nil || q.MaxTokens != 5 || *q.Sampling.Seed != 7 {
 		t.Errorf("request %+v, %v, want MaxTokens 5, Sampling.Seed 7, no error", q, err)
 	}
 	for _, name := range []string{"n", "max_tokens", "max_completion_tokens", "seed", "top_logprobs"} {
-		_, err := chat.Decode([]byte(messages(hello, `,"`+name+`":1.5`)))
+		_, err := chat.Decode([]byte(bodyWithMessages(hello, `,"`+name+`":1.5`)))
 		if bad, ok := errors.AsType[*chat.Invalid](err); !ok || bad.Param != name {
 			t.Errorf("%s: %v, want an Invalid, Param %s", name, err, name)
 		}
@@ -153,7 +153,7 @@ func TestNullIsAsIfLeftOut(t *testing.T) {
 }
 
 func TestTwinWithoutToolsIsTheSameModel(t *testing.T) {
-	q, err := chat.Decode([]byte(messages(hello, `,"model":"m:no-tools","tool_choice":"required"`)))
+	q, err := chat.Decode([]byte(bodyWithMessages(hello, `,"model":"m:no-tools","tool_choice":"required"`)))
 	if err != nil || q.Model != "m:no-tools" || q.Request.Model != "m" || q.ToolChoice != agent.ToolNone {
 		t.Errorf("request %+v, %v, want Model m:no-tools, Request.Model m, ToolChoice ToolNone, no error", q, err)
 	}
@@ -161,9 +161,9 @@ func TestTwinWithoutToolsIsTheSameModel(t *testing.T) {
 
 // No body causes a panic: each is a question, or an error that the caller can act on.
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(messages(hello)))
-	f.Add([]byte(messages(`{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"x","arguments":"{"}}]},{"role":"tool","tool_call_id":"a","content":null}`)))
-	f.Add([]byte(messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+png+`"}}]}`, `,"tools":[{"type":"function","function":{"name":"x"}}],"tool_choice":{"type":"function","function":{"name":"x"}},"stop":["a"],"answerd":{}`)))
+	f.Add([]byte(bodyWithMessages(hello)))
+	f.Add([]byte(bodyWithMessages(`{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"x","arguments":"{"}}]},{"role":"tool","tool_call_id":"a","content":null}`)))
+	f.Add([]byte(bodyWithMessages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+png+`"}}]}`, `,"tools":[{"type":"function","function":{"name":"x"}}],"tool_choice":{"type":"function","function":{"name":"x"}},"stop":["a"],"answerd":{}`)))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := chat.Decode(body)
 		if err != nil {

@@ -20,14 +20,14 @@ func TestScenarios(t *testing.T) {
 			var out bytes.Buffer
 			reporter := mcptool.NewProgressReporter()
 			for _, e := range s.Events {
-				show(t, &out, reporter, e)
+				writeReport(t, &out, reporter, e)
 			}
 			s.Golden(t, "mcp.golden", out.Bytes())
 		})
 	}
 }
 
-func show(t *testing.T, out *bytes.Buffer, reporter *mcptool.ProgressReporter, e event.Event) {
+func writeReport(t *testing.T, out *bytes.Buffer, reporter *mcptool.ProgressReporter, e event.Event) {
 	if message := reporter.MessageFor(e); message != "" {
 		fmt.Fprintf(out, "progress %d %q\n", e.Seq, message)
 	}
@@ -38,20 +38,20 @@ func show(t *testing.T, out *bytes.Buffer, reporter *mcptool.ProgressReporter, e
 		fmt.Fprintf(out, "log %s %s %s\n", level, logger, b.Data)
 	case event.Suspended:
 		for _, i := range b.Interrupts {
-			fmt.Fprintf(out, "elicit %s\n", line(t, mcptool.ElicitationOf(i)))
+			fmt.Fprintf(out, "elicit %s\n", encodeJSON(t, mcptool.ElicitationOf(i)))
 		}
 		run.Last = e
-		fmt.Fprintf(out, "or result %s\n", line(t, mcptool.SuspendedResult(native.NewStatus(run, nil))))
+		fmt.Fprintf(out, "or result %s\n", encodeJSON(t, mcptool.SuspendedResult(native.NewStatus(run, nil))))
 	case event.FinalAnswer:
-		fmt.Fprintf(out, "result %s\n", line(t, mcptool.CompletedResult(run, b)))
+		fmt.Fprintf(out, "result %s\n", encodeJSON(t, mcptool.CompletedResult(run, b)))
 	case event.RunError:
-		fmt.Fprintf(out, "result %s\n", line(t, mcptool.FailedResult(run, map[string]string{"code": b.Code, "detail": b.Message}, b.Message)))
+		fmt.Fprintf(out, "result %s\n", encodeJSON(t, mcptool.FailedResult(run, map[string]string{"code": b.Code, "detail": b.Message}, b.Message)))
 	case event.Cancelled:
-		fmt.Fprintf(out, "result %s\n", line(t, mcptool.FailedResult(run, map[string]string{"code": "conflict"}, "The run was cancelled.")))
+		fmt.Fprintf(out, "result %s\n", encodeJSON(t, mcptool.FailedResult(run, map[string]string{"code": "conflict"}, "The run was cancelled.")))
 	}
 }
 
-func line(t *testing.T, v any) []byte {
+func encodeJSON(t *testing.T, v any) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -18,8 +18,8 @@ func TestRefusingABodyCostsInProportionToIt(t *testing.T) {
 	for name, body := range map[string]string{
 		"many items below a long key": `{"` + strings.Repeat("k", size/2) + `":[` + strings.Repeat("1,", size/4) + `1]}`,
 		"long keys inside each other": strings.Repeat(`{"`+strings.Repeat("k", size/20)+`":`, 15) + "1" + strings.Repeat("}", 15),
-		"many unknown fields":         "{" + many(size/10, `"%07x":1`) + "}",
-		"many unknown parts":          `{"history":[` + many(1000, `{"role":1,"content":2,"x%x":1}`) + `]}`,
+		"many unknown fields":         "{" + repeatFormat(size/10, `"%07x":1`) + "}",
+		"many unknown parts":          `{"history":[` + repeatFormat(1000, `{"role":1,"content":2,"x%x":1}`) + `]}`,
 		"many small objects":          `{"context":[` + strings.Repeat("{},", size/3) + `{}]}`,
 		"many small lists":            `[` + strings.Repeat("[[[]]],", size/7) + `[]]`,
 		"many numbers":                `{"question":[` + strings.Repeat("1,", size/2) + `1]}`,
@@ -42,8 +42,8 @@ func TestRefusingABodyCostsInProportionToIt(t *testing.T) {
 	}
 }
 
-// many is n items after the format, commas between.
-func many(n int, format string) string {
+// repeatFormat returns n items made with the format, separated by commas.
+func repeatFormat(n int, format string) string {
 	items := make([]string, n)
 	for i := range items {
 		items[i] = fmt.Sprintf(format, i)

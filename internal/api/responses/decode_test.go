@@ -12,7 +12,7 @@ import (
 	"answerd/internal/event"
 )
 
-func input(value string, more ...string) string {
+func bodyWithInput(value string, more ...string) string {
 	return `{"input":` + value + strings.Join(more, "") + `}`
 }
 
@@ -64,7 +64,7 @@ func TestWholeRequestIsUnderstood(t *testing.T) {
 // Clients that keep the conversation themselves append the output of each response to the next input. The
 // model then gets the calls of servers' tools again, as it does with item_reference.
 func TestCallsOfServersToolsInTheInputAreHistory(t *testing.T) {
-	q, err := responses.Decode([]byte(input(`[
+	q, err := responses.Decode([]byte(bodyWithInput(`[
 		{"role":"user","content":"Notes?"},
 		{"type":"mcp_list_tools","id":"mcpl_1_crm","server_label":"crm","tools":[]},
 		{"type":"mcp_call","id":"mcp_1_call_1","server_label":"crm","name":"get","arguments":"{\"id\":1}","output":"one","error":null,"status":"completed"},
@@ -90,7 +90,7 @@ func TestCallsOfServersToolsInTheInputAreHistory(t *testing.T) {
 		t.Errorf("got the history\n%s\nwant\n%s", strings.Join(got, "|"), want)
 	}
 	for _, item := range []string{`{"type":"mcp_call","name":"get","arguments":"{}","output":"x"}`, `{"type":"mcp_call","id":"mcp_1_a","arguments":"{}","output":"x"}`} {
-		_, err := responses.Decode([]byte(input(`[` + item + `,` + hello + `]`)))
+		_, err := responses.Decode([]byte(bodyWithInput(`[` + item + `,` + hello + `]`)))
 		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != "input[0]" {
 			t.Errorf("%s: got %v, want an Invalid about input[0]", item, err)
 		}
@@ -99,7 +99,7 @@ func TestCallsOfServersToolsInTheInputAreHistory(t *testing.T) {
 
 // JSON has one kind of number; what is repeated is the integer.
 func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
-	q, err := responses.Decode([]byte(input(`"?"`, `,"max_output_tokens":5.0,"max_tool_calls":2e0,"top_logprobs":0.0`)))
+	q, err := responses.Decode([]byte(bodyWithInput(`"?"`, `,"max_output_tokens":5.0,"max_tool_calls":2e0,"top_logprobs":0.0`)))
 	if err != nil || q.MaxTokens != 5 || q.Budget.ToolCalls != 2 {
 		t.Fatalf("request %+v, %v, want MaxTokens 5, Budget.ToolCalls 2, no error", q, err)
 	}
@@ -107,7 +107,7 @@ func TestIntegerCanBeWrittenWithAFraction(t *testing.T) {
 		t.Errorf(`echo %s, %v, want echo containing "max_output_tokens":5,"max_tool_calls":2, no error`, echo, err)
 	}
 	for _, name := range []string{"max_output_tokens", "max_tool_calls", "top_logprobs"} {
-		_, err := responses.Decode([]byte(input(`"?"`, `,"`+name+`":1.5`)))
+		_, err := responses.Decode([]byte(bodyWithInput(`"?"`, `,"`+name+`":1.5`)))
 		if bad, ok := errors.AsType[*responses.Invalid](err); !ok || bad.Param != name {
 			t.Errorf("%s: %v, want an Invalid, Param %s", name, err, name)
 		}
@@ -220,7 +220,7 @@ func TestReferencesAreBounded(t *testing.T) {
 	for i := range 1000 {
 		items = append(items, fmt.Sprintf(`{"type":"item_reference","id":"msg_r%d_text_1"}`, i))
 	}
-	q, err := responses.Decode([]byte(input(`[` + strings.Join(items, ",") + `,` + hello + `]`)))
+	q, err := responses.Decode([]byte(bodyWithInput(`[` + strings.Join(items, ",") + `,` + hello + `]`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,10 +235,10 @@ func TestReferencesAreBounded(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(input(`"Hello?"`)))
-	f.Add([]byte(input(`[` + hello + `,{"type":"function_call","call_id":"a","name":"x","arguments":"{"},{"type":"function_call_output","call_id":"a","output":null}]`)))
-	f.Add([]byte(input(`[{"type":"mcp_approval_response","approval_request_id":"mcpr_1_a","approve":true}]`, `,"previous_response_id":"resp_1"`)))
-	f.Add([]byte(input(`[{"type":"item_reference","id":"msg_1_text_1"},`+hello+`]`, `,"tools":[{"type":"mcp","server_label":"x"}],"text":{"format":{"type":"json_object"}},"tool_choice":{"type":"function","name":"x"}`)))
+	f.Add([]byte(bodyWithInput(`"Hello?"`)))
+	f.Add([]byte(bodyWithInput(`[` + hello + `,{"type":"function_call","call_id":"a","name":"x","arguments":"{"},{"type":"function_call_output","call_id":"a","output":null}]`)))
+	f.Add([]byte(bodyWithInput(`[{"type":"mcp_approval_response","approval_request_id":"mcpr_1_a","approve":true}]`, `,"previous_response_id":"resp_1"`)))
+	f.Add([]byte(bodyWithInput(`[{"type":"item_reference","id":"msg_1_text_1"},`+hello+`]`, `,"tools":[{"type":"mcp","server_label":"x"}],"text":{"format":{"type":"json_object"}},"tool_choice":{"type":"function","name":"x"}`)))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		q, err := responses.Decode(body)
 		if err == nil {

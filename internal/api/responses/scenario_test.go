@@ -30,7 +30,7 @@ func TestScenarios(t *testing.T) {
 					ID: responses.FormatID(scenario.RunID, span), Model: "m", Created: time.Unix(1_795_000_000, 0), Span: span, PreviousID: previous, Whole: whole,
 				}
 				previous = head.ID
-				stream, enc := encode(head, s)
+				stream, enc := encodeScenario(head, s)
 				if !enc.HasEnded() {
 					t.Errorf("the response after %d has no end, want one", part.After)
 				}
@@ -39,14 +39,14 @@ func TestScenarios(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = append(append(append(got, stream...), response...), '\n')
-				resumes(t, head, s, stream)
+				checkResume(t, head, s, stream)
 			}
 			s.Golden(t, "responses.golden", got)
 		})
 	}
 }
 
-func encode(head responses.Header, s scenario.Scenario) (stream []byte, enc *responses.Encoder) {
+func encodeScenario(head responses.Header, s scenario.Scenario) (stream []byte, enc *responses.Encoder) {
 	enc = responses.NewEncoder(head)
 	for _, e := range s.Events {
 		if _, over := e.Body.(event.Suspended); over && head.Whole && e.Seq != s.Events[len(s.Events)-1].Seq {
@@ -59,13 +59,13 @@ func encode(head responses.Header, s scenario.Scenario) (stream []byte, enc *res
 	return stream, enc
 }
 
-// resumes holds the stream to its promise: from any event on it is the same.
-func resumes(t *testing.T, head responses.Header, s scenario.Scenario, whole []byte) {
+// checkResume checks that a stream that resumes after any frame has the same remaining frames.
+func checkResume(t *testing.T, head responses.Header, s scenario.Scenario, whole []byte) {
 	t.Helper()
 	frames := strings.SplitAfter(string(whole), "\n\n")
 	for n := range frames[:len(frames)-2] {
 		head.Skip = n
-		if rest, _ := encode(head, s); string(rest) != strings.Join(frames[n:], "") {
+		if rest, _ := encodeScenario(head, s); string(rest) != strings.Join(frames[n:], "") {
 			t.Fatalf("after %d frames the stream goes on with %s, want frames[n:]", n, rest)
 		}
 	}
