@@ -58,7 +58,7 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 	if got := strings.Join(meta.ToolNames, " "); got != "meet fail meet" {
 		t.Errorf(`names %s, want "meet fail meet"`, got)
 	}
-	if got, want := texts(meta.ToolResults), `"a" {"error":"the tool is out of order"} "c"`; got != want {
+	if got, want := joinRaw(meta.ToolResults), `"a" {"error":"the tool is out of order"} "c"`; got != want {
 		t.Errorf("results %s, want %s", got, want) // S2.8
 	}
 	var answered []string
@@ -230,7 +230,7 @@ func TestCancelReachesTheModel(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), nil)
 	run := h.StartRun(t, agent.Request{})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
-	cancel(t, h, run.ID)
+	cancelRun(t, h, run.ID)
 	events := h.Events(t, run.ID)
 	if got, want := agenttest.TypesOf(events), "start step_start text_start text_delta text_end step_end cancelled"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -246,7 +246,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil)
 	run := h.StartRun(t, agent.Request{})
 	<-h.Tools.Entered
-	cancel(t, h, run.ID)
+	cancelRun(t, h, run.ID)
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.Cancelled](t, events)
 	if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind != "cancelled" {
@@ -352,20 +352,20 @@ func TestRunsAboveTheLimitAreRefused(t *testing.T) {
 func TestIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	ada, bob := auth.Identity{Subject: "ada"}, auth.Identity{Subject: "bob"}
-	ask := func(who auth.Identity, print byte) (event.Run, error) {
+	startWithKey := func(who auth.Identity, print byte) (event.Run, error) {
 		return h.Start(t.Context(), who, agent.Request{Question: "?", IdempotencyKey: "k", Fingerprint: [32]byte{agent.FingerprintPathBytes: print}})
 	}
-	first, err := ask(ada, 1)
+	first, err := startWithKey(ada, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := ask(ada, 1); err != nil || again.ID != first.ID {
+	if again, err := startWithKey(ada, 1); err != nil || again.ID != first.ID {
 		t.Errorf("the same again: %s, %v, want %s and no error", again.ID, err, first.ID)
 	}
-	if _, err := ask(ada, 2); !errors.Is(err, agent.ErrKeyReused) {
+	if _, err := startWithKey(ada, 2); !errors.Is(err, agent.ErrKeyReused) {
 		t.Errorf("another body: %v, want ErrKeyReused", err)
 	}
-	if other, err := ask(bob, 2); err != nil || other.ID == first.ID {
+	if other, err := startWithKey(bob, 2); err != nil || other.ID == first.ID {
 		t.Errorf("another owner: %s, %v, want ID other than %s, no error", other.ID, err, first.ID)
 	}
 }
@@ -379,10 +379,10 @@ func TestModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T)
 	}
 }
 
-// panicking is a model with a bug of ours in it.
-type panicking struct{}
+// panickingModel panics in the middle of an answer.
+type panickingModel struct{}
 
-func (panicking) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
+func (panickingModel) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		yield(llm.Text{Delta: "Let me "}, nil)
 		panic("a bug")
@@ -391,7 +391,7 @@ func (panicking) Stream(context.Context, llm.Request) iter.Seq2[llm.Part, error]
 
 // F32
 func TestPanicEndsItsRunAndNoOther(t *testing.T) {
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panicking{} })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("")), func(o *agent.Options) { o.Model = panickingModel{} })
 	for range 2 {
 		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		if got, want := agenttest.TypesOf(events), "start step_start text_start text_delta text_end step_end run_error"; got != want {

@@ -23,9 +23,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// strict returns a fixture whose one tool, order, has that schema and answers with that result.
+// newOrderFixture returns a fixture whose one tool, order, has that schema and answers with that result.
 // The arguments that reach it come on sent.
-func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.Fixture, sent chan string) {
+func newOrderFixture(t *testing.T, script llmtest.Script, schema string, result *sdk.CallToolResult) (h *agenttest.Fixture, sent chan string) {
 	t.Helper()
 	sent = make(chan string, 8)
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)
@@ -44,15 +44,15 @@ func strict(t *testing.T, script llmtest.Script, schema string, result *sdk.Call
 	return agenttest.NewFixture(t, script, func(o *agent.Options) { o.Tools = tools }), sent
 }
 
-// toldOf returns what the model was told of the first call.
-func toldOf(h *agenttest.Fixture) string {
+// firstToolMessage returns what the model got as the result of the first call.
+func firstToolMessage(h *agenttest.Fixture) string {
 	messages := h.Model.Requests()[1].Messages
 	return string(messages[len(messages)-1].Content)
 }
 
 const orderSchema = `{"type":"object","properties":{"item":{"type":"string"},"count":{"type":"integer"},"tags":{"type":"array","items":{"type":"string"}}},"required":["item"],"additionalProperties":false}`
 
-func ordered(n any) *sdk.CallToolResult {
+func orderResult(n any) *sdk.CallToolResult {
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "Ordered."}}, StructuredContent: map[string]any{"n": n}}
 }
 
@@ -60,7 +60,7 @@ func ordered(n any) *sdk.CallToolResult {
 // have what it wrote; the tool, tool_result and the metadata what was sent.
 func TestToolArgumentsAreSentAsTheyFit(t *testing.T) {
 	const wrote, fits = `{"item":"7","count":"9007199254740993","tags":"[\"a\"]"}`, `{"item":"7","count":9007199254740993,"tags":["a"]}`
-	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: wrote}), llmtest.Says("Done.")), orderSchema, ordered(1))
+	h, sent := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: wrote}), llmtest.Says("Done.")), orderSchema, orderResult(1))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := <-sent; got != fits {
 		t.Errorf("sent %s, want %s", got, fits)
@@ -83,11 +83,11 @@ func TestToolArgumentsAreSentAsTheyFit(t *testing.T) {
 // S0.3, S1.5, S1.7: bad arguments go nowhere; the model gets all that is wrong and the
 // schema, and repairs the call in one turn.
 func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
-	h, sent := strict(t, llmtest.Turns(
+	h, sent := newOrderFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "order", Args: `{"count":2.5,"itm":"x"}`}),
 		llmtest.Calls(llmtest.Call{Name: "order", Args: `{"count":2,"item":"x"}`}),
 		llmtest.Says("Done."),
-	), orderSchema, ordered(1))
+	), orderSchema, orderResult(1))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if got := <-sent; got != `{"count":2,"item":"x"}` || len(sent) != 0 {
 		t.Errorf(`sent %s, and %d more, want {"count":2,"item":"x"} and 0`, got, len(sent))
@@ -104,7 +104,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 			t.Errorf("%q does not say %q", failed.Payload, want)
 		}
 	}
-	if got := toldOf(h); !strings.Contains(got, "did you mean") {
+	if got := firstToolMessage(h); !strings.Contains(got, "did you mean") {
 		t.Errorf(`the model was told %s, want it to contain "did you mean"`, got)
 	}
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
@@ -116,7 +116,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 // S0.3: the same where it is the server that says so, in a result or by -32602.
 func TestServersOwnRejectionComesWithTheSchema(t *testing.T) {
 	rejection := &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "1 validation error for orderArguments\nitem\n  Field required"}}}
-	h, sent := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{}`}), llmtest.Says("Done.")), `{"type":"object"}`, rejection)
+	h, sent := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{}`}), llmtest.Says("Done.")), `{"type":"object"}`, rejection)
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	<-sent
 	if failed.Kind != "invalid_arguments" || !strings.HasPrefix(failed.Payload, "1 validation error") ||
@@ -131,8 +131,8 @@ func TestSchemaInAnAnswerIsBounded(t *testing.T) {
 	for i := range 1000 {
 		fields = append(fields, fmt.Sprintf(`"field_%d":{"type":"integer"}`, i))
 	}
-	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"field_3":"x"}`}), llmtest.Says("Done.")),
-		`{"type":"object","properties":{`+strings.Join(fields, ",")+`}}`, ordered(1))
+	h, _ := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"field_3":"x"}`}), llmtest.Says("Done.")),
+		`{"type":"object","properties":{`+strings.Join(fields, ",")+`}}`, orderResult(1))
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if want := `{"type":"object","properties":{"field_3":{"type":"integer"}}} [1 of 1000 fields are shown]`; !strings.HasSuffix(failed.Payload, want) {
 		t.Errorf("%.2000s, want it to end in %q", failed.Payload, want)
@@ -141,12 +141,12 @@ func TestSchemaInAnAnswerIsBounded(t *testing.T) {
 
 // A result that breaks the tool's own schema is delivered, and everybody is told.
 func TestViolationOfTheOutputSchemaIsSaid(t *testing.T) {
-	h, _ := strict(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, ordered("many"))
+	h, _ := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, orderResult("many"))
 	result := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if string(result.Structured) != `{"n":"many"}` || len(result.SchemaViolations) != 1 || result.SchemaViolations[0].Pointer != "/n" {
 		t.Errorf(`result %+v, want Structured {"n":"many"}, 1 SchemaViolations, Pointer /n`, result)
 	}
-	if got, want := toldOf(h), "does not fit the tool's own output schema"; !strings.Contains(got, want) {
+	if got, want := firstToolMessage(h), "does not fit the tool's own output schema"; !strings.Contains(got, want) {
 		t.Errorf("the model was told %s, want it to contain %s", got, want)
 	}
 }
@@ -156,12 +156,12 @@ func TestToolThatChangedIsExplainedAsItIs(t *testing.T) {
 	var schema atomic.Value
 	schema.Store(`{"type":"object"}`)
 	server := sdk.NewServer(&sdk.Implementation{Name: "shop", Version: "1"}, nil)
-	offer := func() {
+	offerTool := func() {
 		server.AddTool(&sdk.Tool{Name: "order", InputSchema: json.RawMessage(schema.Load().(string))}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-			return ordered(1), nil
+			return orderResult(1), nil
 		})
 	}
-	offer()
+	offerTool()
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
 	t.Cleanup(web.Close)
 	tools, err := mcp.New([]config.Server{{Name: "shop", URL: web.URL}}, mcp.Options{Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute})
@@ -175,7 +175,7 @@ func TestToolThatChangedIsExplainedAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	schema.Store(orderSchema)
-	offer()
+	offerTool()
 	if err := tools.Refresh(t.Context(), "shop"); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// attached returns an attachment of the test.
-func attached(t *testing.T, name, mediaType, data string) agent.Media {
+// newAttachment returns an attachment with data, which is not encoded.
+func newAttachment(t *testing.T, name, mediaType, data string) agent.Media {
 	t.Helper()
 	m, err := attachment.New(name, mediaType, base64.StdEncoding.EncodeToString([]byte(data)))
 	if err != nil {
@@ -26,17 +26,17 @@ func attached(t *testing.T, name, mediaType, data string) agent.Media {
 	return m
 }
 
-// takes returns the options of an agent whose model accepts that.
-func takes(p llm.Profile) func(*agent.Options) {
+// withProfile returns an option that gives the scripted model this profile.
+func withProfile(p llm.Profile) func(*agent.Options) {
 	p.ID = "scripted"
 	return func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": p} }
 }
 
 func TestAttachmentsReachTheModelInOpenAIsForms(t *testing.T) {
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), takes(llm.Profile{Images: true, Audio: true, PDF: true}))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), withProfile(llm.Profile{Images: true, Audio: true, PDF: true}))
 	r := agent.Request{Question: "Compare.", OnlyAcceptedMedia: true, Media: []agent.Media{
-		attached(t, "a.png", "image/png", "\x89PNG\r\n\x1a\n"), attached(t, "a.mp3", "audio/mpeg", "ID3"),
-		attached(t, "a.pdf", "application/pdf", "%PDF-1"), attached(t, "a.csv", "text/csv", "x,y\n1,2\n"),
+		newAttachment(t, "a.png", "image/png", "\x89PNG\r\n\x1a\n"), newAttachment(t, "a.mp3", "audio/mpeg", "ID3"),
+		newAttachment(t, "a.pdf", "application/pdf", "%PDF-1"), newAttachment(t, "a.csv", "text/csv", "x,y\n1,2\n"),
 	}}
 	h.Events(t, h.StartRun(t, r).ID)
 	messages := h.Model.Requests()[0].Messages
@@ -51,9 +51,9 @@ func TestAttachmentsReachTheModelInOpenAIsForms(t *testing.T) {
 }
 
 func TestAttachmentsThatTheModelDoesNotTakeAreRefused(t *testing.T) {
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), takes(llm.Profile{Images: true}))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), withProfile(llm.Profile{Images: true}))
 	r := agent.Request{Question: "?", OnlyAcceptedMedia: true, Media: []agent.Media{
-		attached(t, "a.txt", "text/plain", "x"), attached(t, "a.pdf", "application/pdf", "%PDF-1")}}
+		newAttachment(t, "a.txt", "text/plain", "x"), newAttachment(t, "a.pdf", "application/pdf", "%PDF-1")}}
 	_, err := h.Start(t.Context(), auth.Identity{}, r)
 	var invalid *agent.InvalidError
 	if want := "the model scripted does not take application/pdf; it takes images and text"; !errors.As(err, &invalid) || invalid.Pointer != "/attachments/1" || invalid.Detail != want {
@@ -70,16 +70,16 @@ func TestAttachmentsThatTheModelDoesNotTakeAreRefused(t *testing.T) {
 // The attachments are stored with the run, for the process that takes it over.
 func TestAttachmentsSurviveATakeover(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	start := func(log event.Log) *agenttest.Fixture {
+	newProcess := func(log event.Log) *agenttest.Fixture {
 		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("!")), func(o *agent.Options) {
 			o.Log, o.Durable = log, true
-			takes(llm.Profile{PDF: true})(o)
+			withProfile(llm.Profile{PDF: true})(o)
 		})
 	}
-	first := start(origin)
-	run := first.StartRun(t, agent.Request{Question: "?", Background: true, Media: []agent.Media{attached(t, "a.pdf", "application/pdf", "%PDF-1")}})
+	first := newProcess(origin)
+	run := first.StartRun(t, agent.Request{Question: "?", Background: true, Media: []agent.Media{newAttachment(t, "a.pdf", "application/pdf", "%PDF-1")}})
 	first.Events(t, run.ID)
-	second := start(origin.diedAfter(t, run, 1))
+	second := newProcess(origin.diedAfter(t, run, 1))
 	second.Events(t, run.ID)
 	for name, h := range map[string]*agenttest.Fixture{"first": first, "second": second} {
 		messages := h.Model.Requests()[0].Messages

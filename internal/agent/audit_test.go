@@ -14,20 +14,20 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// logged is a log of JSON lines that can be read.
-type logged struct {
+// logBuffer is a log of JSON lines that can be read.
+type logBuffer struct {
 	mu sync.Mutex // protects b
 	b  bytes.Buffer
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-// calls returns the lines about tool calls.
-func (l *logged) calls(t *testing.T) (lines []map[string]any) {
+// callLines returns the lines about tool calls.
+func (l *logBuffer) callLines(t *testing.T) (lines []map[string]any) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,8 +46,8 @@ func (l *logged) calls(t *testing.T) (lines []map[string]any) {
 // Every call has one log line, however it ended: who called, on whose behalf, which tool and
 // definition, which rule allowed it, and the outcome. The line does not have the arguments.
 func TestAuditLogHasOneLinePerCall(t *testing.T) {
-	log := &logged{}
-	h := adding(t, func(o *agent.Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) },
+	log := &logBuffer{}
+	h := newAddFixture(t, func(o *agent.Options) { o.Logger = slog.New(slog.NewJSONHandler(log, nil)) },
 		onePlusTwo, llmtest.Call{Name: "add", Args: `{"a":5,"b":5}`}, llmtest.Call{Name: "add", Args: `{"a":6,"b":6}`},
 		llmtest.Call{Name: "echo", Args: `{"text":"top secret"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "made_up"}, llmtest.Call{Name: "echo", Args: `[`},
 		llmtest.Call{Name: "add", Args: `{"a":"top secret","b":1}`})
@@ -56,8 +56,8 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, in := range []agent.Input{{Approved: new(true)}, {Approved: new(false), Reason: "private words"}, {Approved: new(true), Args: content(`{"a":7,"b":8}`)}} {
-		waits := suspended(t, h, r.ID, n+1)
+	for n, in := range []agent.Input{{Approved: new(true)}, {Approved: new(false), Reason: "private words"}, {Approved: new(true), Args: rawJSON(`{"a":7,"b":8}`)}} {
+		waits := waitUntilSuspended(t, h, r.ID, n+1)
 		for _, i := range waits {
 			if want := []string{`{"a":1,"b":2}`, `{"a":5,"b":5}`, `{"a":6,"b":6}`}[n]; string(i.Args) == want {
 				in.ID = i.ID
@@ -68,20 +68,20 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 		}
 	}
 	h.Events(t, r.ID)
-	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args), Approved: true}); err != nil {
+	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: rawJSON(onePlusTwo.Args), Approved: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: content(onePlusTwo.Args)}); err == nil {
+	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: rawJSON(onePlusTwo.Args)}); err == nil {
 		t.Fatal("CallTool(add) = no error, want a refusal")
 	}
 
 	got := make(map[string]int)
-	for _, l := range log.calls(t) {
-		word := func(name string) string { s, _ := l[name].(string); return s }
-		if word("subject") != "ada" || word("issuer") != "https://iam" || word("call_id") == "" || len(word("args_sha256")) != 64 || l["duration_ms"] == nil {
+	for _, l := range log.callLines(t) {
+		stringField := func(name string) string { s, _ := l[name].(string); return s }
+		if stringField("subject") != "ada" || stringField("issuer") != "https://iam" || stringField("call_id") == "" || len(stringField("args_sha256")) != 64 || l["duration_ms"] == nil {
 			t.Errorf(`audit line %v, want subject ada, issuer https://iam, a call_id, a SHA-256 and a duration_ms`, l)
 		}
-		if (word("actor") == "model") != (word("run_id") == r.ID) || (word("tool") == "made_up") != (word("tool_version") == "") || word("tool") != "made_up" && word("server") != "default" {
+		if (stringField("actor") == "model") != (stringField("run_id") == r.ID) || (stringField("tool") == "made_up") != (stringField("tool_version") == "") || stringField("tool") != "made_up" && stringField("server") != "default" {
 			t.Errorf("audit line %v, want actor, run_id, tool_version and server as they belong to its tool", l)
 		}
 		if l["args"] != nil {
@@ -91,7 +91,7 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 		if l["args_edited"] == true {
 			edited = "edited"
 		}
-		got[strings.Join([]string{word("actor"), word("tool"), word("decision"), word("decided_by"), word("reason"), word("outcome"), edited}, " ")]++
+		got[strings.Join([]string{stringField("actor"), stringField("tool"), stringField("decision"), stringField("decided_by"), stringField("reason"), stringField("outcome"), edited}, " ")]++
 	}
 	for _, want := range []string{
 		"model add approved ada  ok ", "model add denied ada refused denied ", "model add approved ada  ok edited",
@@ -115,12 +115,12 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 }
 
 func TestArgumentsAreLoggedWhereTheOperatorWantsThem(t *testing.T) {
-	log := &logged{}
+	log := &logBuffer{}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), func(o *agent.Options) {
 		o.Logger, o.AuditArguments = slog.New(slog.NewJSONHandler(log, nil)), true
 	})
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
-	if l := log.calls(t); len(l) != 1 || l[0]["args"] != onePlusTwo.Args {
+	if l := log.callLines(t); len(l) != 1 || l[0]["args"] != onePlusTwo.Args {
 		t.Errorf(`calls %v, want 1 with ["args"] %q`, l, onePlusTwo.Args)
 	}
 }

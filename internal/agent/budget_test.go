@@ -22,8 +22,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// told returns what readers learn of a run's limits.
-func told(events []event.Event) string {
+// budgetEvents returns the budget events of a run as text.
+func budgetEvents(events []event.Event) string {
 	var out []string
 	for _, b := range agenttest.EventsOf[event.Budget](events) {
 		out = append(out, fmt.Sprintf("%s %g/%g", b.Limit, b.Used, b.Max))
@@ -31,9 +31,9 @@ func told(events []event.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// whileOffered calls as long as there are tools, and sums up where there are none. A
+// callWhileOffered returns a model that makes these calls as long as it is offered tools, and then sums up. A
 // step costs 10 tokens in and 5 out.
-func whileOffered(calls ...llmtest.Call) llmtest.Script {
+func callWhileOffered(calls ...llmtest.Call) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		if len(r.Tools) == 0 {
 			return llmtest.Says("Summed up.")
@@ -69,13 +69,13 @@ func TestBudgetLimitsAreAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 		"two at once":              {none, agent.Budget{ToolCalls: 2}, 2, "tool_calls 2/2, max_turns 2/2", "budget_exceeded", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := agenttest.NewFixture(t, whileOffered(call), func(o *agent.Options) {
+			h := agenttest.NewFixture(t, callWhileOffered(call), func(o *agent.Options) {
 				o.MaxTurns, o.Budget = 9, c.ours
 				o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 20, Output: 60}}}
 			})
 			events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: c.turns, Budget: c.asked}).ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-			if got := told(events); got != c.told {
+			if got := budgetEvents(events); got != c.told {
 				t.Errorf("told %s, want %s", got, c.told)
 			}
 			if end.FinishReason != c.finish || end.Metadata.FinishReason != c.finish || end.Metadata.Steps != c.steps || end.Answer != "Summed up." {
@@ -88,7 +88,7 @@ func TestBudgetLimitsAreAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 // The same run uses 50 input and 25 output tokens, or the endpoint does not report its usage.
 func TestCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 	for name, price := range map[string]*llm.Price{"known": {Input: 20, Output: 60}, "free": {}, "unknown": nil} {
-		h := agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
+		h := agenttest.NewFixture(t, callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: price}}
 		})
 		events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 4}).ID)
@@ -107,14 +107,14 @@ func TestCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
 func TestLimitThatIsNotNearIsNotMentioned(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 2, TotalTokens: 1000, ResultBytes: 1000, Seconds: 600}}).ID)
-	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "stop" || told(events) != "" {
-		t.Errorf("%s, told %s, want stop and empty", end.FinishReason, told(events))
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "stop" || budgetEvents(events) != "" {
+		t.Errorf("%s, told %s, want stop and empty", end.FinishReason, budgetEvents(events))
 	}
 }
 
 func TestResultBeyondTheBudgetIsCutForTheModelAlone(t *testing.T) {
 	long := llmtest.Call{Name: "echo", Args: `{"text":"ééééé"}`}
-	h := agenttest.NewFixture(t, whileOffered(long, long), nil)
+	h := agenttest.NewFixture(t, callWhileOffered(long, long), nil)
 	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 13}})
 	events := h.Events(t, run.ID)
 	var got []string
@@ -142,7 +142,7 @@ func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 	for i := range len(calls) + 1 {
 		asked[fmt.Sprintf("call_%d", i+1)] = make(chan struct{})
 	}
-	h, _ := hooked(t, whileOffered(calls...), func(q webhooktest.Question) string {
+	h, _ := newHookedFixture(t, callWhileOffered(calls...), func(q webhooktest.Question) string {
 		if q.Hook != "pre_tool_call" {
 			return `{}`
 		}
@@ -256,11 +256,11 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := memoryServer{"hesitate": func(r *http.Request) (string, error) {
 					if c.answer == 0 {
-						return never(r)
+						return neverReply(r)
 					}
 					select {
 					case <-time.After(c.answer):
-						return text("at last"), nil
+						return textReply("at last"), nil
 					case <-r.Context().Done():
 						return "", r.Context().Err()
 					}
@@ -277,7 +277,7 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 				began := time.Now()
 				events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: c.asked}}).ID)
 				took := time.Since(began)
-				if got := told(events); got != c.told || took != c.after {
+				if got := budgetEvents(events); got != c.told || took != c.after {
 					t.Errorf("told %s, took %s, want %s and %v", got, took, c.told, c.after)
 				}
 				switch end := events[len(events)-1].Body.(type) {

@@ -21,9 +21,9 @@ import (
 
 var echoTen = llmtest.Call{Name: "echo", Args: `{"text":"0123456789"}`}
 
-// generous answers what a run asks: a limit of once becomes twice that, once, and nothing
+// doubleLimitOnce answers the questions of a run: a limit of once becomes twice that, once, and nothing
 // becomes more.
-func generous(t *testing.T, h *agenttest.Fixture, run string, once float64) []event.Event {
+func doubleLimitOnce(t *testing.T, h *agenttest.Fixture, run string, once float64) []event.Event {
 	t.Helper()
 	return h.EventsUntil(t, run, func(e event.Event) bool {
 		s, waits := e.Body.(event.Suspended)
@@ -56,11 +56,11 @@ func TestPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
 		"cost":          {agent.Budget{Cost: 0.001}, "cost 0.001/0.001, cost 0.002/0.002", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) {
+			h := agenttest.NewFixture(t, callWhileOffered(echoTen), func(o *agent.Options) {
 				o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 20, Output: 60}}}
 			})
 			run := h.StartRun(t, agent.Request{Budget: c.asked, AskAtLimit: true, Interactive: true}).ID
-			asked := agenttest.EventsOf[event.BudgetRequired](generous(t, h, run, bound(c.asked, name)))
+			asked := agenttest.EventsOf[event.BudgetRequired](doubleLimitOnce(t, h, run, limitOf(c.asked, name)))
 			if len(asked) != 2 || asked[0].Limit != name || asked[0].Used < asked[0].Max || asked[1].Max != 2*asked[0].Max {
 				t.Fatalf("asked %+v, want 2 for %s, the first with all of its maximum used, the second with twice that maximum", asked, name)
 			}
@@ -69,7 +69,7 @@ func TestPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
 			if len(answered) != 2 || !answered[0].Approved || answered[0].Max != asked[1].Max || answered[1].Approved || answered[1].Max != asked[1].Max || answered[1].Reason != "enough" {
 				t.Errorf(`answered %+v, want the first approved, the second refused ("enough"), both with the second maximum`, answered)
 			}
-			if got := told(events); got != c.told || h.Tools.CallCounts()["echo"] != c.calls {
+			if got := budgetEvents(events); got != c.told || h.Tools.CallCounts()["echo"] != c.calls {
 				t.Errorf("told %s, %d calls, want %s and %d", got, h.Tools.CallCounts()["echo"], c.told, c.calls)
 			}
 			if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || end.Answer != "Summed up." {
@@ -79,7 +79,7 @@ func TestPersonMayRaiseALimitThatTheRunHasReached(t *testing.T) {
 	}
 }
 
-func bound(b agent.Budget, name string) float64 {
+func limitOf(b agent.Budget, name string) float64 {
 	return map[string]float64{
 		"tool_calls": float64(b.ToolCalls), "total_tokens": float64(b.TotalTokens), "input_tokens": float64(b.InputTokens),
 		"output_tokens": float64(b.OutputTokens), "result_bytes": float64(b.ResultBytes), "cost": b.Cost,
@@ -104,7 +104,7 @@ func TestBudgetIncreaseIsAskedOnlyWhereItCanBeGranted(t *testing.T) {
 		"a question that nobody answers": {agent.Budget{}, 0, agent.Request{AskAtLimit: true, Interactive: true, Budget: agent.Budget{ToolCalls: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) {
+			h := agenttest.NewFixture(t, callWhileOffered(echoTen), func(o *agent.Options) {
 				o.Budget, o.MaxTurns, o.InputTimeout = c.ours, c.turns, 20*time.Millisecond
 			})
 			events := h.Events(t, h.StartRun(t, c.r).ID)
@@ -122,29 +122,29 @@ func TestBudgetIncreaseIsAskedOnlyWhereItCanBeGranted(t *testing.T) {
 }
 
 func TestLimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
-	h := agenttest.NewFixture(t, whileOffered(echoTen), func(o *agent.Options) { o.Budget = agent.Budget{ToolCalls: 3} })
+	h := agenttest.NewFixture(t, callWhileOffered(echoTen), func(o *agent.Options) { o.Budget = agent.Budget{ToolCalls: 3} })
 	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
-	i := suspended(t, h, run, 1)[0]
+	i := waitUntilSuspended(t, h, run, 1)[0]
 	for args, at := range map[string]string{
 		"": "/args", `{}`: "/args", `[2]`: "/args", `{"max":2,"min":1}`: "/args", `{"max":null}`: "/args/max", `{"max":"2"}`: "/args/max", `{"max":1}`: "/args/max", `{"max":-1}`: "/args/max",
 		`{"max":2.5}`: "/args/max", `{"max":4}`: "/args/max", `{"max":1e300}`: "/args/max",
 	} {
 		var misfit *agent.ContentError
-		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(args)})
+		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(args)})
 		if !errors.As(err, &misfit) || misfit.Fields[0].Pointer != at {
 			t.Errorf("%s: %v, want a ContentError, Fields[0].Pointer %s", args, err, at)
 		}
 	}
-	for _, in := range []agent.Input{{}, {Action: "accept"}, {Approved: new(false), Args: content(`{"max":2}`)}, {Approved: new(true), Content: content(`{}`)}} {
+	for _, in := range []agent.Input{{}, {Action: "accept"}, {Approved: new(false), Args: rawJSON(`{"max":2}`)}, {Approved: new(true), Content: rawJSON(`{}`)}} {
 		in.ID = i.ID
 		if _, ok := errors.AsType[*agent.InvalidError](h.Answer(t.Context(), auth.Identity{}, run, in)); !ok {
 			t.Errorf("%+v was taken, want an InvalidError", in)
 		}
 	}
-	if err := h.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":2}`)}); !errors.Is(err, event.ErrNotFound) {
+	if err := h.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":2}`)}); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("a stranger: %v, want ErrNotFound", err)
 	}
-	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":3}`)})
+	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":3}`)})
 	events := h.Events(t, run)
 	if asked := agenttest.EventsOf[event.BudgetRequired](events); len(asked) != 1 || h.Tools.CallCounts()["echo"] != 3 {
 		t.Errorf("%+v, %d calls, want 1 asked and 3", asked, h.Tools.CallCounts()["echo"])
@@ -155,7 +155,7 @@ func TestLimitIsRaisedWithinTheOperatorsBounds(t *testing.T) {
 // while the person is asked.
 func TestSecondsCanBeRaised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := memoryServer{"hesitate": func(*http.Request) (string, error) { return text("at last"), nil }}
+		server := memoryServer{"hesitate": func(*http.Request) (string, error) { return textReply("at last"), nil }}
 		tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 		tools.Tools(t.Context())
 		a, err := agent.New(agent.Options{
@@ -167,18 +167,18 @@ func TestSecondsCanBeRaised(t *testing.T) {
 		h := &agenttest.Fixture{Agent: a}
 		began := time.Now()
 		run := h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 10}, AskAtLimit: true, Interactive: true}).ID
-		i := suspended(t, h, run, 1)[0]
+		i := waitUntilSuspended(t, h, run, 1)[0]
 		if i.Limit != "seconds" || i.Used != 9 || i.Max != 10 || time.Since(began) != 9*time.Second {
 			t.Errorf("%+v after %s, want i.Limit seconds, i.Used 9, i.Max 10, time.Since(began) 9 s", i, time.Since(began))
 		}
 		<-time.After(time.Minute) // of a clock that is not real
-		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":20}`)})
-		if i = suspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
+		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":20}`)})
+		if i = waitUntilSuspended(t, h, run, 2)[0]; i.Used != 18 || i.Max != 20 {
 			t.Errorf("interrupt %+v, want Used 18, Max 20", i)
 		}
-		fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})
+		answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(false)})
 		events := h.Events(t, run)
-		if got := told(events); got != "seconds 8/10, seconds 16/20" {
+		if got := budgetEvents(events); got != "seconds 8/10, seconds 16/20" {
 			t.Errorf(`told %s, want "seconds 8/10, seconds 16/20"`, got)
 		}
 		if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.FinishReason != "budget_exceeded" || time.Since(began) != 79*time.Second {
@@ -206,22 +206,22 @@ func TestRaisedLimitOutlivesItsProcess(t *testing.T) {
 func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 	once := float64(max(budget.ToolCalls, int(budget.TotalTokens)))
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	first := agenttest.NewFixture(t, whileOffered(echoTen), durable(origin))
+	first := agenttest.NewFixture(t, callWhileOffered(echoTen), withDurableLog(origin))
 	run := first.StartRun(t, agent.Request{Question: "?", Budget: budget, AskAtLimit: true, Interactive: true, Background: true})
-	whole := generous(t, first, run.ID, once)
+	whole := doubleLimitOnce(t, first, run.ID, once)
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, whole)
-	for n, a := range origin.history() {
+	for n, a := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			t.Parallel()
 			log := origin.diedAfter(t, run, n)
-			before, sent := stateOf(t, log, run.ID)
-			h := agenttest.NewFixture(t, whileOffered(echoTen), durable(log))
-			events := generous(t, h, run.ID, once)
+			before, sent := toolCallsSoFar(t, log, run.ID)
+			h := agenttest.NewFixture(t, callWhileOffered(echoTen), withDurableLog(log))
+			events := doubleLimitOnce(t, h, run.ID, once)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
 				t.Errorf("ended with %+v, want Answer %q, FinishReason %q, Metadata.Usage %+v, Metadata.Steps %d", end, want.Answer, want.FinishReason, want.Metadata.Usage, want.Metadata.Steps)
 			}
-			oneEndingPerCall(t, events)
+			checkOneEndPerCall(t, events)
 			asked, resolved := agenttest.EventsOf[event.BudgetRequired](events), agenttest.EventsOf[event.BudgetResolved](events)
 			if len(asked) != 2 || len(resolved) != 2 || asked[0].Max != once || asked[1].Max != 2*once {
 				t.Errorf("asked %+v, %+v, want 2 asked, 2 resolved, asked[0].Max %v, asked[1].Max %v", asked, resolved, once, 2*once)
@@ -229,7 +229,7 @@ func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 			if made, lost := h.Tools.CallCounts()["echo"], sent["echo"]-before["echo"]; made != max(calls-before["echo"]-lost, 0) {
 				t.Errorf("%d calls made, want %d; %d ended and %d sent before", made, max(calls-before["echo"]-lost, 0), before["echo"], sent["echo"])
 			}
-			if got, want := told(events), told(whole); got != want {
+			if got, want := budgetEvents(events), budgetEvents(whole); got != want {
 				t.Errorf("told %s, want %s", got, want)
 			}
 		})
@@ -239,9 +239,9 @@ func testRaisedLimit(t *testing.T, budget agent.Budget, calls int) {
 // A person may answer when the agent has other limits than the run has started with. The event says what the run uses.
 func TestRaisedLimitStaysWithinThatOfTheRunsAgent(t *testing.T) {
 	const file = "agents:\n- {id: a, budget: {tool_calls: %d}}\n"
-	h := agenttest.NewFixture(t, whileOffered(echoTen), agents(t, fmt.Sprintf(file, 3)))
+	h := agenttest.NewFixture(t, callWhileOffered(echoTen), withAgents(t, fmt.Sprintf(file, 3)))
 	run := h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}, AskAtLimit: true, Interactive: true}).ID
-	i := suspended(t, h, run, 1)[0]
+	i := waitUntilSuspended(t, h, run, 1)[0]
 	later, err := definition.Parse(fmt.Appendf(nil, file, 10), definition.Options{AnyModel: true})
 	if err == nil {
 		err = h.ReplaceAgents(later.Agents)
@@ -249,7 +249,7 @@ func TestRaisedLimitStaysWithinThatOfTheRunsAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"max":8}`)})
+	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"max":8}`)})
 	events := h.Events(t, run)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	resolved := agenttest.EventsOf[event.BudgetResolved](events)

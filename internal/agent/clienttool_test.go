@@ -104,7 +104,7 @@ func TestForcedToolIsNamedInTheFirstTurnOnly(t *testing.T) {
 			}
 		})
 	}
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("done")), inText)
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("done")), inTextMode)
 	h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "add"}).ID)
 	if s, want := h.Model.Requests()[0].Messages[0].Content, "You must call the tool add now."; !strings.Contains(s, want) {
 		t.Errorf("in text: %s, want it to contain %s", s, want)

@@ -13,9 +13,9 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-func user(text string) agent.Message { return agent.Message{Role: "user", Content: text} }
+func userMessage(text string) agent.Message { return agent.Message{Role: "user", Content: text} }
 
-func asks(calls ...string) agent.Message {
+func callMessage(calls ...string) agent.Message {
 	m := agent.Message{Role: "assistant"}
 	for _, id := range calls {
 		m.Calls = append(m.Calls, agent.ClientCall{ID: id, Name: "mine", Arguments: `{"n":1}`})
@@ -23,12 +23,12 @@ func asks(calls ...string) agent.Message {
 	return m
 }
 
-func replies(id, text string) agent.Message {
+func toolMessage(id, text string) agent.Message {
 	return agent.Message{Role: "tool", CallID: id, Content: text}
 }
 
-// said returns a conversation in one line, without the system prompt.
-func said(messages []llmtest.Message) string {
+// formatConversation returns a conversation in one line, without the system prompt.
+func formatConversation(messages []llmtest.Message) string {
 	var out []string
 	for _, m := range messages[1:] {
 		line := m.Role + ":" + m.Content
@@ -52,18 +52,18 @@ func TestHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 		question string
 		want     string
 	}{
-		{"goes on with results", []agent.Message{user("q"), asks("a", "b"), replies("b", "B"), replies("a", "A")}, "",
+		{"goes on with results", []agent.Message{userMessage("q"), callMessage("a", "b"), toolMessage("b", "B"), toolMessage("a", "A")}, "",
 			"user:q | assistant:<a><b> | tool:A@a | tool:B@b"},
-		{"a question after results", []agent.Message{user("q"), asks("a"), replies("a", "A"), {Role: "assistant", Content: "so"}}, "and?",
+		{"a question after results", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("a", "A"), {Role: "assistant", Content: "so"}}, "and?",
 			"user:q | assistant:<a> | tool:A@a | assistant:so | user:and?"},
-		{"a result is missing", []agent.Message{user("q"), asks("a", "b"), replies("a", "A")}, "and?",
+		{"a result is missing", []agent.Message{userMessage("q"), callMessage("a", "b"), toolMessage("a", "A")}, "and?",
 			"user:q | assistant:<a><b> | tool:A@a | tool:" + none + "@b | user:and?"},
-		{"orphans", []agent.Message{replies("x", "X"), user("q"), asks("a"), replies("y", "Y"), replies("a", "A"), replies("a", "again")}, "and?",
+		{"orphans", []agent.Message{toolMessage("x", "X"), userMessage("q"), callMessage("a"), toolMessage("y", "Y"), toolMessage("a", "A"), toolMessage("a", "again")}, "and?",
 			"user:q | assistant:<a> | tool:A@a | user:and?"},
-		{"an empty result", []agent.Message{user("q"), asks("a"), replies("a", " ")}, "", "user:q | assistant:<a> | tool:[The result is empty.]@a"},
-		{"ids that come again", []agent.Message{user("q"), asks("a"), replies("a", "1"), asks("a"), replies("a", "2")}, "",
+		{"an empty result", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("a", " ")}, "", "user:q | assistant:<a> | tool:[The result is empty.]@a"},
+		{"ids that come again", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("a", "1"), callMessage("a"), toolMessage("a", "2")}, "",
 			"user:q | assistant:<a> | tool:1@a | assistant:<a> | tool:2@a"},
-		{"the question repeated", []agent.Message{user("q")}, "q", "user:q"},
+		{"the question repeated", []agent.Message{userMessage("q")}, "q", "user:q"},
 		{"odd roles", []agent.Message{{Role: "robot", Content: "x"}, {Role: "USER", Content: "q"}, {Role: "assistant"}}, "and?", "user:q | user:and?"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.Events(t, run.ID)
-			if got := said(h.Model.Requests()[0].Messages); got != c.want {
+			if got := formatConversation(h.Model.Requests()[0].Messages); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -84,19 +84,19 @@ func TestHistoryWithCallsReachesTheModelWhole(t *testing.T) {
 // however many rounds it took.
 func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
 	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }, func(o *agent.Options) { o.MaxHistory = 2 })
-	history := []agent.Message{user("old"), user("q1"), asks("a", "b"), replies("a", "A"), replies("b", "B"), user("q2")}
+	history := []agent.Message{userMessage("old"), userMessage("q1"), callMessage("a", "b"), toolMessage("a", "A"), toolMessage("b", "B"), userMessage("q2")}
 	want := "assistant:<a><b> | tool:A@a | tool:B@b | user:q2 | user:q3"
 	for i := range 2 {
 		h.Events(t, h.StartRun(t, agent.Request{Question: "q3", History: history}).ID)
-		if got := said(h.Model.Requests()[i].Messages); got != want {
+		if got := formatConversation(h.Model.Requests()[i].Messages); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
-		history = append([]agent.Message{user("older")}, history...)
+		history = append([]agent.Message{userMessage("older")}, history...)
 	}
-	history = append(history, user("q3"))
+	history = append(history, userMessage("q3"))
 	for i := range 5 {
 		id := fmt.Sprint("r", i)
-		history = append(history, asks(id), replies(id, "R"))
+		history = append(history, callMessage(id), toolMessage(id, "R"))
 		want += " | assistant:<" + id + "> | tool:R@" + id
 	}
 	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: history})
@@ -104,7 +104,7 @@ func TestExchangesAreCountedAndKeptWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Events(t, run.ID)
-	if got := said(h.Model.Requests()[2].Messages); got != want {
+	if got := formatConversation(h.Model.Requests()[2].Messages); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -116,12 +116,12 @@ func TestHistoryWithNothingToAnswerIsRefused(t *testing.T) {
 		history []agent.Message
 	}{
 		{"/question", nil},
-		{"/question", []agent.Message{user("q")}},
-		{"/question", []agent.Message{user("q"), asks("a")}},
-		{"/history", []agent.Message{replies("a", "A")}},
-		{"/history", []agent.Message{user("q"), asks("a"), replies("b", "B")}},
-		{"/history", []agent.Message{user("q"), asks("a"), replies("a", "A"), user("so"), replies("a", "A")}},
-		{"/history", []agent.Message{user("q"), asks("a"), replies("", "A")}},
+		{"/question", []agent.Message{userMessage("q")}},
+		{"/question", []agent.Message{userMessage("q"), callMessage("a")}},
+		{"/history", []agent.Message{toolMessage("a", "A")}},
+		{"/history", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("b", "B")}},
+		{"/history", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("a", "A"), userMessage("so"), toolMessage("a", "A")}},
+		{"/history", []agent.Message{userMessage("q"), callMessage("a"), toolMessage("", "A")}},
 	} {
 		_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: " ", History: c.history})
 		if refused, ok := errors.AsType[*agent.InvalidError](err); !ok || refused.Pointer != c.at {
@@ -138,12 +138,12 @@ func TestCallsOfTheHistoryAndOfTheRunAreToldApart(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{ID: "a", Name: "add", Args: `{"a":1,"b":2}`})
 	}, nil)
-	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: []agent.Message{user("q"), asks("a"), replies("a", "A")}})
+	run, err := h.Start(t.Context(), auth.Identity{}, agent.Request{History: []agent.Message{userMessage("q"), callMessage("a"), toolMessage("a", "A")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.Events(t, run.ID)
-	if got, want := said(h.Model.Requests()[1].Messages), `user:q | assistant:<a> | tool:A@a | assistant:<a_2> | tool:{"sum":3}@a_2`; got != want {
+	if got, want := formatConversation(h.Model.Requests()[1].Messages), `user:q | assistant:<a> | tool:A@a | assistant:<a_2> | tool:{"sum":3}@a_2`; got != want {
 		t.Errorf("said %q, want %q", got, want)
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// agents returns options with these agents, read from the text of a file.
-func agents(t *testing.T, text string, more ...func(*agent.Options)) func(*agent.Options) {
+// withAgents returns options with these agents, read from the text of a file.
+func withAgents(t *testing.T, text string, more ...func(*agent.Options)) func(*agent.Options) {
 	t.Helper()
 	file, err := definition.Parse([]byte(text), definition.Options{AnyModel: true})
 	if err != nil {
@@ -35,8 +35,8 @@ func agents(t *testing.T, text string, more ...func(*agent.Options)) func(*agent
 	}
 }
 
-// family are agents that ask each other, a → b → c → d → e.
-const family = `
+// fiveAgents are agents of which each may ask the next, a → b → c → d → e.
+const fiveAgents = `
 agents:
 - {id: a, prompt: "You are a.", tools: [echo], agents: [b]}
 - {id: b, prompt: "You are b.", description: "Adds.", agents: [c], tools: [add, ask, wait]}
@@ -45,8 +45,8 @@ agents:
 - {id: e, prompt: "You are e."}
 `
 
-// asAgents is a model with a script for each agent, which its system prompt names.
-func asAgents(scripts map[string]llmtest.Script) llmtest.Script {
+// scriptPerAgent returns a model with a script for each agent, which the system prompt names.
+func scriptPerAgent(scripts map[string]llmtest.Script) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		for id, script := range scripts {
 			if strings.HasPrefix(r.Messages[0].Content, "You are "+id+".") {
@@ -57,12 +57,12 @@ func asAgents(scripts map[string]llmtest.Script) llmtest.Script {
 	}
 }
 
-func asksAgent(id, question string) llmtest.Answer {
+func askAgent(id, question string) llmtest.Answer {
 	return llmtest.Calls(llmtest.Call{Name: "ask_" + id, Args: fmt.Sprintf("{\"question\":%q}", question)})
 }
 
-// childOf returns the child run of the first call of a run that asked one.
-func childOf(t *testing.T, events []event.Event) string {
+// childRunOf returns the child run of the first call of a run that asked one.
+func childRunOf(t *testing.T, events []event.Event) string {
 	t.Helper()
 	for _, b := range agenttest.EventsOf[event.ToolProgress](events) {
 		if b.ChildRunID != "" {
@@ -85,7 +85,7 @@ agents:
   sampling: {temperature: 0.5, max_output_tokens: 77, seed: 3, reasoning_effort: low}
   output_schema: {type: object}
 `
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says(`{"sum":3}`)), agents(t, text))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says(`{"sum":3}`)), withAgents(t, text))
 	run := h.StartRun(t, agent.Request{Agent: "b", Tools: []string{"add", "fail"}, MaxTurns: 5})
 	events := h.Events(t, run.ID)
 	r := h.Model.Requests()[0]
@@ -124,8 +124,8 @@ func TestServiceWithoutAgentsHasOneAgent(t *testing.T) {
 
 func TestRulesHideAgents(t *testing.T) {
 	rules := auth.NewRules([]auth.Rule{{Agents: []string{"a", "c"}}})
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done."))}),
-		agents(t, family, func(o *agent.Options) { o.Rules = rules }))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done."))}),
+		withAgents(t, fiveAgents, func(o *agent.Options) { o.Rules = rules }))
 	if _, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Agent: "b"}); !errors.Is(err, agent.ErrUnknownAgent) {
 		t.Errorf("b: got %v, want ErrUnknownAgent", err)
 	}
@@ -139,17 +139,17 @@ func TestRulesHideAgents(t *testing.T) {
 }
 
 func TestAgentAsksAnother(t *testing.T) {
-	price := func(o *agent.Options) {
+	withPrice := func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 1, Output: 2}}}
 	}
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
 		"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
-	}), agents(t, family, price))
+	}), withAgents(t, fiveAgents, withPrice))
 	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-	child := childOf(t, events)
+	child := childRunOf(t, events)
 	result := agenttest.EventsOf[event.ToolResult](events)[0]
 	if string(result.Payload) != `"It is 3."` || result.ChildRunID != child || result.Tool != "ask_b" || result.Server != "" {
 		t.Errorf("result %+v, want It is 3. of ask_b and the child", result)
@@ -184,10 +184,10 @@ func TestAgentAsksAnother(t *testing.T) {
 func TestChildrenAreThreeLevelsDeep(t *testing.T) {
 	scripts := make(map[string]llmtest.Script)
 	for id, next := range map[string]string{"a": "b", "b": "c", "c": "d"} {
-		scripts[id] = llmtest.Turns(asksAgent(next, "?"), llmtest.Says("Done."))
+		scripts[id] = llmtest.Turns(askAgent(next, "?"), llmtest.Says("Done."))
 	}
 	scripts["d"] = llmtest.Turns(llmtest.Says("Deep."))
-	h := agenttest.NewFixture(t, asAgents(scripts), agents(t, family))
+	h := agenttest.NewFixture(t, scriptPerAgent(scripts), withAgents(t, fiveAgents))
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	for _, r := range h.Model.Requests() {
 		if !strings.HasPrefix(r.Messages[0].Content, "You are d.") {
@@ -204,12 +204,12 @@ func TestChildrenAreThreeLevelsDeep(t *testing.T) {
 }
 
 func TestChildKeepsToTheRestOfTheBudget(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")),
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")),
 		"b": func(llmtest.Request) llmtest.Answer { return llmtest.Calls(onePlusTwo) },
-	}), agents(t, family))
+	}), withAgents(t, fiveAgents))
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 3}}).ID)
-	inner := h.Events(t, childOf(t, events))
+	inner := h.Events(t, childRunOf(t, events))
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, inner); end.FinishReason != "budget_exceeded" {
 		t.Errorf("child: got %s, want budget_exceeded", end.FinishReason)
 	}
@@ -222,9 +222,9 @@ func TestChildKeepsToTheRestOfTheBudget(t *testing.T) {
 }
 
 func TestQuestionNarrowsChildrenToo(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("No.")),
-	}), agents(t, family))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("No.")),
+	}), withAgents(t, fiveAgents))
 	h.Events(t, h.StartRun(t, agent.Request{Tools: []string{"ask_*", "echo"}}).ID)
 	for _, r := range h.Model.Requests() {
 		for _, tool := range r.Tools {
@@ -236,12 +236,12 @@ func TestQuestionNarrowsChildrenToo(t *testing.T) {
 }
 
 func TestChildAsksTheOwnerOfTheParent(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
 		"b": llmtest.Turns(llmtest.Calls(onePlusTwo, llmtest.Call{Name: "ask"}), llmtest.Says("It is 3.")),
-	}), agents(t, family), guarded("add"))
+	}), withAgents(t, fiveAgents), approveTools("add"))
 	run := h.StartRun(t, agent.Request{Interactive: true})
-	waits := suspended(t, h, run.ID, 1)
+	waits := waitUntilSuspended(t, h, run.ID, 1)
 	if len(waits) != 2 {
 		t.Fatalf("waits: got %+v, want the approval and the form of the child", waits)
 	}
@@ -254,11 +254,11 @@ func TestChildAsksTheOwnerOfTheParent(t *testing.T) {
 			yes := true
 			in = agent.Input{ID: i.ID, Approved: &yes, Args: []byte(`{"a":40,"b":2}`)}
 		}
-		fillResult(t, h, run.ID, in)
+		answerInterrupt(t, h, run.ID, in)
 	}
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
-	inner := h.Events(t, childOf(t, events))
+	inner := h.Events(t, childRunOf(t, events))
 	if got := agenttest.EventsOf[event.ToolResult](inner); len(got) != 2 || !strings.Contains(agenttest.TypesOf(events), "approval_resolved") || !strings.Contains(agenttest.TypesOf(events), "elicitation_resolved") {
 		t.Errorf("child: got results %+v, parent %s; want two results, and both questions resolved", got, agenttest.TypesOf(events))
 	}
@@ -271,14 +271,14 @@ func TestChildAsksTheOwnerOfTheParent(t *testing.T) {
 
 // The owner may answer the child itself; the parent's question is then withdrawn.
 func TestAnswerToTheChildCountsInTheParent(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")),
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")),
 		"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
-	}), agents(t, family), guarded("add"))
+	}), withAgents(t, fiveAgents), approveTools("add"))
 	run := h.StartRun(t, agent.Request{Interactive: true})
-	i := suspended(t, h, run.ID, 1)[0]
+	i := waitUntilSuspended(t, h, run.ID, 1)[0]
 	yes := true
-	fillResult(t, h, i.ChildRunID, agent.Input{ID: i.ID, Approved: &yes})
+	answerInterrupt(t, h, i.ChildRunID, agent.Input{ID: i.ID, Approved: &yes})
 	events := h.Events(t, run.ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || h.Tools.CallCounts()["add"] != 1 {
 		t.Errorf("got %q and %d calls, want Done. and one", end.Answer, h.Tools.CallCounts()["add"])
@@ -287,9 +287,9 @@ func TestAnswerToTheChildCountsInTheParent(t *testing.T) {
 
 func TestCancelledParentCancelsItsChild(t *testing.T) {
 	t.Parallel()
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})),
-	}), agents(t, family))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"})),
+	}), withAgents(t, fiveAgents))
 	run := h.StartRun(t, agent.Request{})
 	<-h.Tools.Entered
 	if err := h.Cancel(t.Context(), run.ID); err != nil {
@@ -298,16 +298,16 @@ func TestCancelledParentCancelsItsChild(t *testing.T) {
 	<-h.Tools.Canceled
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.Cancelled](t, events)
-	inner, err := h.Log.Run(t.Context(), childOf(t, events))
+	inner, err := h.Log.Run(t.Context(), childRunOf(t, events))
 	if err != nil || inner.Status() != event.StatusCancelled {
 		t.Errorf("child: got %s, %v; want cancelled when the parent is", inner.Status(), err)
 	}
 }
 
 func TestFailedChildIsAFailedCall(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Fails(400, "no")),
-	}), agents(t, family))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Fails(400, "no")),
+	}), withAgents(t, fiveAgents))
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if len(failed) != 1 || failed[0].Kind != "execution" || failed[0].ChildRunID == "" || !strings.Contains(failed[0].Payload, "model_error") {
 		t.Errorf("got %+v, want one failure of kind execution with the child and its code", failed)
@@ -319,9 +319,9 @@ func TestTurnAsksFewAgents(t *testing.T) {
 	for range 10 {
 		calls = append(calls, llmtest.Call{Name: "ask_b", Args: `{"question":"?"}`})
 	}
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
 		"a": llmtest.Turns(llmtest.Calls(append(calls, llmtest.Call{Name: "ask_b", Args: `{}`})...), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("No.")),
-	}), agents(t, family))
+	}), withAgents(t, fiveAgents))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if done := len(agenttest.EventsOf[event.ToolResult](events)); done != 8 {
 		t.Errorf("got %d answers, want 8", done)
@@ -330,9 +330,9 @@ func TestTurnAsksFewAgents(t *testing.T) {
 
 // Endpoints refuse two tools with one name, and a caller cannot replace a tool of the operator.
 func TestCallersToolDoesNotReplaceOneThatAsksAnAgent(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")), "b": llmtest.Turns(llmtest.Says("It is 3.")),
-	}), agents(t, family))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")), "b": llmtest.Turns(llmtest.Says("It is 3.")),
+	}), withAgents(t, fiveAgents))
 	request := agent.Request{ClientTools: []agent.ClientTool{clientTool("ask_b"), clientTool("mine")}, ToolChoice: agent.ToolRequired, ForcedTool: "ask_b"}
 	events := h.Events(t, h.StartRun(t, request).ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "b says 3." {
@@ -349,9 +349,9 @@ func TestCallersToolDoesNotReplaceOneThatAsksAnAgent(t *testing.T) {
 
 // The model is offered the tools that ask agents, so a caller may require the call of one.
 func TestCallOfToolThatAsksAnAgentMayBeRequired(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
-	}), agents(t, family))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+	}), withAgents(t, fiveAgents))
 	events := h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired, ForcedTool: "ask_b"}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 }
@@ -368,17 +368,17 @@ type replayedJobs struct {
 }
 
 func (c familyRecordingLog) Create(ctx context.Context, r event.Run) error {
-	return c.did("create", func() error { return c.Log.Create(ctx, r) }, func(ctx context.Context, log event.Log) error { return log.Create(ctx, r) })
+	return c.recordOperation("create", func() error { return c.Log.Create(ctx, r) }, func(ctx context.Context, log event.Log) error { return log.Create(ctx, r) })
 }
 
 func (c familyRecordingLog) BeginThread(ctx context.Context, r event.Run, title string) error {
-	return c.did("begin thread", func() error { return c.Log.BeginThread(ctx, r, title) }, func(ctx context.Context, log event.Log) error {
+	return c.recordOperation("begin thread", func() error { return c.Log.BeginThread(ctx, r, title) }, func(ctx context.Context, log event.Log) error {
 		return log.BeginThread(ctx, r, title)
 	})
 }
 
 func (c familyRecordingLog) CreateJob(ctx context.Context, run string, request []byte) (job event.Job, err error) {
-	err = c.did("job", func() error { job, err = c.Log.CreateJob(ctx, run, request); return err }, func(ctx context.Context, log event.Log) error {
+	err = c.recordOperation("job", func() error { job, err = c.Log.CreateJob(ctx, run, request); return err }, func(ctx context.Context, log event.Log) error {
 		job, err := log.CreateJob(ctx, run, request)
 		if r := log.(*replayedJobs); err == nil {
 			r.jobs = append(r.jobs, job)
@@ -394,10 +394,10 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 	t.Parallel()
 	url := "" // the same for all processes, because a person approves the call of a tool at its address
 	newFixture := func(log event.Log) *agenttest.Fixture {
-		return agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-			"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
+		return agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+			"a": llmtest.Turns(askAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
 			"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
-		}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }), guarded("add"), func(s *config.Server) { s.URL = cmp.Or(url, s.URL) })
+		}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }), approveTools("add"), func(s *config.Server) { s.URL = cmp.Or(url, s.URL) })
 	}
 	approve := func(t *testing.T, h *agenttest.Fixture, run string) []event.Event {
 		t.Helper()
@@ -423,7 +423,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 	url = first.Tools.URL
 	run := first.StartRun(t, agent.Request{Question: "?", Background: true, Interactive: true})
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, approve(t, first, run.ID))
-	operations := origin.history()
+	operations := origin.recordedOperations()
 	last := 0
 	for n, a := range operations {
 		if a.what == "final_answer" {
@@ -449,7 +449,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 					t.Fatal(err)
 				}
 				if ended.ParentID != "" && ended.Last.Seq > 0 {
-					before, sent := stateOf(t, log, job.Run())
+					before, sent := toolCallsSoFar(t, log, job.Run())
 					if made = sent["add"]; made > before["add"] {
 						made = -1 // under way when the process died
 					}
@@ -466,7 +466,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 			h := newFixture(log.Log)
 			events := approve(t, h, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-			oneEndingPerCall(t, events)
+			checkOneEndPerCall(t, events)
 			if end.Answer != want.Answer {
 				t.Errorf("answer: got %q, want %q", end.Answer, want.Answer)
 			}

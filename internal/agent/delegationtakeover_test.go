@@ -49,12 +49,12 @@ func (l *losableLog) loseJob(run string) {
 func TestQuestionThatAChildWithdrawsEndsInItsParent(t *testing.T) {
 	t.Parallel()
 	log := &losableLog{Log: memory.New(memory.Options{}), jobs: make(map[string]losableJob)}
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")),
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")),
 		"b": llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Unknown.")),
-	}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable, o.InputTimeout = log, true, time.Minute }))
+	}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable, o.InputTimeout = log, true, time.Minute }))
 	run := h.StartRun(t, agent.Request{Interactive: true, Background: true})
-	i := suspended(t, h, run.ID, 1)[0]
+	i := waitUntilSuspended(t, h, run.ID, 1)[0]
 	log.loseJob(i.ChildRunID)
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
@@ -77,9 +77,9 @@ func (l slowNotes) AddNote(ctx context.Context, run string, note []byte) error {
 // If the time for tools ends while a child begins, only the call fails, and the model still sums up.
 func TestTimeForToolsMayEndWhileAChildBegins(t *testing.T) {
 	t.Parallel()
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
-	}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = slowNotes{newMemoryLog()}, true }))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+	}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = slowNotes{newMemoryLog()}, true }))
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: 3}}).ID)
 	failed := agenttest.EventsOf[event.ToolError](events)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || len(failed) != 1 || failed[0].Kind != "cancelled" {
@@ -87,8 +87,8 @@ func TestTimeForToolsMayEndWhileAChildBegins(t *testing.T) {
 	}
 }
 
-// afterDeath returns the log of a process that died after these operations.
-func afterDeath(t *testing.T, operations []operation) event.Log {
+// replayOperations returns the log of a process that died after these operations.
+func replayOperations(t *testing.T, operations []operation) event.Log {
 	t.Helper()
 	log := &replayedJobs{Log: memory.New(memory.Options{})}
 	for _, o := range operations {
@@ -109,19 +109,19 @@ func afterDeath(t *testing.T, operations []operation) event.Log {
 func TestHookChangesTheQuestionOfAChildThatIsStartedAgain(t *testing.T) {
 	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
 	newFixture := func(log event.Log) *agenttest.Fixture {
-		h, _ := watched(t, asAgents(map[string]llmtest.Script{
-			"a": llmtest.Turns(asksAgent("b", "a secret"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
-		}), on("pre_tool_call", `{"args":{"question":"nothing"}}`), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }))
+		h, _ := newWatchedFixture(t, scriptPerAgent(map[string]llmtest.Script{
+			"a": llmtest.Turns(askAgent("b", "a secret"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+		}), replyOnlyTo("pre_tool_call", `{"args":{"question":"nothing"}}`), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }))
 		return h
 	}
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	first.Events(t, run.ID)
-	operations := origin.history()
+	operations := origin.recordedOperations()
 	noted := slices.IndexFunc(operations, func(o operation) bool { return o.what == "note child" })
-	h := newFixture(afterDeath(t, operations[:noted+1]))
+	h := newFixture(replayOperations(t, operations[:noted+1]))
 	events := h.Events(t, run.ID)
-	start := h.Events(t, childOf(t, events))[0].Body.(event.Start)
+	start := h.Events(t, childRunOf(t, events))[0].Body.(event.Start)
 	result := agenttest.EventsOf[event.ToolResult](events)[0]
 	if start.Question != "nothing" || string(result.Args) != `{"question":"nothing"}` {
 		t.Errorf("the child was asked %q and the result has arguments %s, want those of the hook", start.Question, result.Args)
@@ -132,18 +132,18 @@ func TestHookChangesTheQuestionOfAChildThatIsStartedAgain(t *testing.T) {
 func TestRunThatIsGivenUpCancelsItsChild(t *testing.T) {
 	origin := familyRecordingLog{&recordingLog{Log: memory.New(memory.Options{})}}
 	newFixture := func(log event.Log) *agenttest.Fixture {
-		return agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-			"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Yes.")),
-		}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }), guarded("add"))
+		return agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+			"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Yes.")),
+		}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }), approveTools("add"))
 	}
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Background: true, Interactive: true})
-	child := suspended(t, first, run.ID, 1)[0].ChildRunID
-	operations := origin.history()
+	child := waitUntilSuspended(t, first, run.ID, 1)[0].ChildRunID
+	operations := origin.recordedOperations()
 	for range 5 {
 		operations = append(operations, operation{"note taken", func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run.ID, []byte("taken")) }})
 	}
-	h := newFixture(afterDeath(t, operations))
+	h := newFixture(replayOperations(t, operations))
 	agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID))
 	agenttest.TerminalEvent[event.Cancelled](t, h.Events(t, child))
 }
@@ -177,9 +177,9 @@ func (l *handOverLog) AddNote(ctx context.Context, run string, note []byte) erro
 func TestParentIsHandedOverBeforeItsChildBegins(t *testing.T) {
 	const others = 6
 	log := &handOverLog{Log: newMemoryLog(), appending: make(chan struct{}), stored: make(chan struct{}), noted: make(chan struct{}), goOn: make(chan struct{})}
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "e": llmtest.Turns(llmtest.Says("Yes.")),
-	}), agents(t, family, func(o *agent.Options) { o.Log, o.Durable = log, true }))
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "e": llmtest.Turns(llmtest.Says("Yes.")),
+	}), withAgents(t, fiveAgents, func(o *agent.Options) { o.Log, o.Durable = log, true }))
 	run := h.StartRun(t, agent.Request{Background: true})
 	<-log.noted
 	for range others {
@@ -189,7 +189,7 @@ func TestParentIsHandedOverBeforeItsChildBegins(t *testing.T) {
 	drained := make(chan struct{})
 	go func() {
 		defer close(drained)
-		leaves(h)
+		drainAtOnce(h)
 	}()
 	<-h.HandingOver()
 	<-time.After(20 * time.Millisecond) // for the hand-over to reach the runs

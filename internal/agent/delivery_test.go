@@ -19,8 +19,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// ends receives the ends of runs, after it has failed a few times.
-type ends struct {
+// endReceiver receives the ends of runs, after it has failed a few times.
+type endReceiver struct {
 	url      string
 	failures int
 
@@ -28,9 +28,9 @@ type ends struct {
 	got []string   // run_id, path and status of each delivery
 }
 
-func newEnds(t *testing.T, failures int) *ends {
+func newEndReceiver(t *testing.T, failures int) *endReceiver {
 	t.Helper()
-	e := &ends{failures: failures}
+	e := &endReceiver{failures: failures}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body struct {
 			RunID  string `json:"run_id"`
@@ -53,14 +53,14 @@ func newEnds(t *testing.T, failures int) *ends {
 	return e
 }
 
-func (e *ends) received() []string {
+func (e *endReceiver) received() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Sorted(slices.Values(e.got))
 }
 
-// deliversTo makes an agent deliver to e, with its log in memory.
-func deliversTo(t *testing.T, e *ends) func(*agent.Options) {
+// deliverTo makes an agent deliver to e, with its log in memory.
+func deliverTo(t *testing.T, e *endReceiver) func(*agent.Options) {
 	return func(o *agent.Options) {
 		o.Log = memory.New(memory.Options{})
 		d, err := delivery.New(delivery.Options{URL: e.url + "/all", CallbackOrigins: []string{e.url}, Secret: auth.NewSecret("s"), Log: o.Log, Local: true})
@@ -75,10 +75,10 @@ func deliversTo(t *testing.T, e *ends) func(*agent.Options) {
 // receiver that failed has all.
 func TestEndOfARunIsDeliveredAndThatOfItsChildIsNot(t *testing.T) {
 	t.Parallel() // it waits for the second and the third attempt
-	e := newEnds(t, 2)
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
-	}), agents(t, family, deliversTo(t, e)))
+	e := newEndReceiver(t, 2)
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+	}), withAgents(t, fiveAgents, deliverTo(t, e)))
 	run := h.StartRun(t, agent.Request{Callback: e.url + "/mine"})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	h.Drain(t.Context())
@@ -92,11 +92,11 @@ func TestEndOfARunIsDeliveredAndThatOfItsChildIsNot(t *testing.T) {
 }
 
 func TestEndOfACancelledRunIsDelivered(t *testing.T) {
-	e := newEnds(t, 0)
-	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), deliversTo(t, e))
+	e := newEndReceiver(t, 0)
+	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), deliverTo(t, e))
 	run := h.StartRun(t, agent.Request{})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
-	cancel(t, h, run.ID)
+	cancelRun(t, h, run.ID)
 	h.Events(t, run.ID)
 	h.Drain(t.Context())
 	if got, want := e.received(), []string{run.ID + " /all cancelled"}; !slices.Equal(got, want) {
@@ -105,8 +105,8 @@ func TestEndOfACancelledRunIsDelivered(t *testing.T) {
 }
 
 func TestCallbackNeedsAnAllowedOrigin(t *testing.T) {
-	e := newEnds(t, 0)
-	for name, options := range map[string]func(*agent.Options){"another origin": deliversTo(t, e), "no deliveries": nil} {
+	e := newEndReceiver(t, 0)
+	for name, options := range map[string]func(*agent.Options){"another origin": deliverTo(t, e), "no deliveries": nil} {
 		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), options)
 		_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?", Callback: "https://other.example/x"})
 		if bad, ok := err.(*agent.InvalidError); !ok || bad.Pointer != "/callback" {
@@ -117,7 +117,7 @@ func TestCallbackNeedsAnAllowedOrigin(t *testing.T) {
 
 // A process without the settings leaves the deliveries of others alone.
 func TestDeliveriesWaitForAProcessThatMakesThem(t *testing.T) {
-	e := newEnds(t, 0)
+	e := newEndReceiver(t, 0)
 	log := memory.New(memory.Options{})
 	d, err := delivery.New(delivery.Options{URL: e.url + "/all", Secret: auth.NewSecret("s"), Log: log})
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// hooked returns a fixture whose calls go by a service that replies what answer returns.
-func hooked(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options)) (*agenttest.Fixture, *webhooktest.Service) {
+// newHookedFixture returns a fixture whose hook service replies what answer returns.
+func newHookedFixture(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options)) (*agenttest.Fixture, *webhooktest.Service) {
 	t.Helper()
 	s := webhooktest.New(t, answer)
 	hooks, err := webhook.New(webhook.Options{URL: s.URL, Secret: webhooktest.Secret})
@@ -38,8 +38,8 @@ func hooked(t *testing.T, script llmtest.Script, answer func(webhooktest.Questio
 	}), s
 }
 
-// on replies to one hook and says nothing to the others.
-func on(name, reply string) func(webhooktest.Question) string {
+// replyOnlyTo gives a reply to one hook and an empty one to the others.
+func replyOnlyTo(name, reply string) func(webhooktest.Question) string {
 	return func(q webhooktest.Question) string {
 		if q.Hook == name {
 			return reply
@@ -48,8 +48,8 @@ func on(name, reply string) func(webhooktest.Question) string {
 	}
 }
 
-// askedOf returns what a service was asked, call by call.
-func askedOf(s *webhooktest.Service) map[string]string {
+// questionsByCall returns what a service was asked, call by call.
+func questionsByCall(s *webhooktest.Service) map[string]string {
 	out := make(map[string]string)
 	for _, q := range s.Questions() {
 		what := q.Hook
@@ -65,7 +65,7 @@ func askedOf(s *webhooktest.Service) map[string]string {
 // that can be made the service knows before.
 func TestCallFailuresReachTheHook(t *testing.T) {
 	server := memoryServer{
-		"works": func(*http.Request) (string, error) { return text("fine"), nil },
+		"works": func(*http.Request) (string, error) { return textReply("fine"), nil },
 		"fails": func(*http.Request) (string, error) {
 			return `{"jsonrpc":"2.0","id":%s,"result":{"isError":true,"content":[]}}`, nil
 		},
@@ -74,12 +74,12 @@ func TestCallFailuresReachTheHook(t *testing.T) {
 			return `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"bad argument"}}`, nil
 		},
 		"breaks":   func(*http.Request) (string, error) { return "", errors.New("reset") },
-		"hesitate": never,
+		"hesitate": neverReply,
 	}
 	calls := []llmtest.Call{{Name: "works"}, {Name: "fails"}, {Name: "babbles"}, {Name: "refuses"}, {Name: "breaks"}, {Name: "s_hesitate"}, {Name: "unknown"}, {Name: "works", Args: "{"}}
 	tools := server.client(t, config.Server{Name: "m"}, config.Server{Name: "slow", ToolPrefix: "s", Timeout: 10 * time.Millisecond})
 	defer tools.Close()
-	h, s := hooked(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), func(webhooktest.Question) string { return `{}` },
+	h, s := newHookedFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), func(webhooktest.Question) string { return `{}` },
 		func(o *agent.Options) { o.Tools = tools })
 	run, err := h.Start(t.Context(), auth.Identity{Subject: "ada"}, agent.Request{Question: "?"})
 	if err != nil {
@@ -87,7 +87,7 @@ func TestCallFailuresReachTheHook(t *testing.T) {
 	}
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
-	got := askedOf(s)
+	got := questionsByCall(s)
 	for i, want := range []string{
 		"pre_tool_call tool_result",
 		"pre_tool_call tool_error/execution",
@@ -120,8 +120,8 @@ func TestCallFailuresReachTheHook(t *testing.T) {
 // S0.7: the arguments that a hook gives are those that are sent, and what the model
 // wrote stays on record as the call.
 func TestPreToolCallCanChangeACall(t *testing.T) {
-	h, s := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")),
-		on("pre_tool_call", `{"args":{"a":10,"b":20}}`), nil)
+	h, s := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")),
+		replyOnlyTo("pre_tool_call", `{"args":{"a":10,"b":20}}`), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	result := agenttest.EventsOf[event.ToolResult](events)[0]
@@ -145,8 +145,8 @@ func TestArgumentsOfAHookAreJudgedLikeTheModels(t *testing.T) {
 		"of a wrong type": {`{"a":"x","b":1}`, "invalid_arguments"},
 		"too long":        {`{"text":"` + strings.Repeat("x", 70<<10) + `"}`, "denied"},
 	} {
-		h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")),
-			on("pre_tool_call", `{"args":`+c.args+`}`), nil)
+		h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Done.")),
+			replyOnlyTo("pre_tool_call", `{"args":`+c.args+`}`), nil)
 		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		if errs := agenttest.EventsOf[event.ToolError](events); len(errs) != 1 || errs[0].Kind == "" {
@@ -158,8 +158,8 @@ func TestArgumentsOfAHookAreJudgedLikeTheModels(t *testing.T) {
 }
 
 func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
-	h, s := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
-		on("pre_tool_call", `{"content":"from the cache"}`), nil)
+	h, s := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "meet", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
+		replyOnlyTo("pre_tool_call", `{"content":"from the cache"}`), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ToolCalls: 1}}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `"from the cache"` || len(r[0].Content) != 1 || end.FinishReason != "stop" {
@@ -170,7 +170,7 @@ func TestPreToolCallCanAnswerInPlaceOfTheTool(t *testing.T) {
 		t.Error("the tool was called, want the hook's result instead")
 	default:
 	}
-	if got := askedOf(s)["call_1"]; got != "pre_tool_call" {
+	if got := questionsByCall(s)["call_1"]; got != "pre_tool_call" {
 		t.Errorf("asked %s, want pre_tool_call", got)
 	}
 }
@@ -193,7 +193,7 @@ func TestBrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 				call = llmtest.Call{Name: "fail"}
 			}
 			var log bytes.Buffer
-			h, _ := hooked(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), on(c.hook, c.reply),
+			h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), replyOnlyTo(c.hook, c.reply),
 				func(o *agent.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
@@ -217,13 +217,13 @@ func TestBrokenHookRefusesCallsAndNothingElse(t *testing.T) {
 
 // S0.2: a string becomes the tool's result, for the model and for every reader.
 func TestHookCanTurnAFailureIntoAResult(t *testing.T) {
-	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "fail"}, llmtest.Call{Name: "nope"}), llmtest.Says("Done.")),
-		on("tool_error", `{"content":"use the other one"}`), nil)
+	h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "fail"}, llmtest.Call{Name: "nope"}), llmtest.Says("Done.")),
+		replyOnlyTo("tool_error", `{"content":"use the other one"}`), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	results := agenttest.EventsOf[event.ToolResult](events)
-	if len(results) != 2 || len(agenttest.EventsOf[event.ToolError](events)) != 0 || texts(end.Metadata.ToolResults) != `"use the other one" "use the other one"` {
-		t.Errorf(`results %+v, metadata %s, want 2 results, 0 tool error events, Metadata.ToolResults "use the other one" "use the other one"`, results, texts(end.Metadata.ToolResults))
+	if len(results) != 2 || len(agenttest.EventsOf[event.ToolError](events)) != 0 || joinRaw(end.Metadata.ToolResults) != `"use the other one" "use the other one"` {
+		t.Errorf(`results %+v, metadata %s, want 2 results, 0 tool error events, Metadata.ToolResults "use the other one" "use the other one"`, results, joinRaw(end.Metadata.ToolResults))
 	}
 	for _, m := range h.Model.Requests()[1].Messages {
 		if m.Role == "tool" && m.Content != "use the other one" {
@@ -234,7 +234,7 @@ func TestHookCanTurnAFailureIntoAResult(t *testing.T) {
 
 // S0.5: what a hook makes of a result is the result, and what it took out is nowhere.
 func TestHookCanReadAResultForTheRun(t *testing.T) {
-	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "echo", Args: `{"text":"gone"}`}), llmtest.Says("Done.")),
+	h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "echo", Args: `{"text":"gone"}`}), llmtest.Says("Done.")),
 		func(q webhooktest.Question) string {
 			switch {
 			case q.Hook == "tool_result" && q.Tool == "add":
@@ -246,7 +246,7 @@ func TestHookCanReadAResultForTheRun(t *testing.T) {
 		}, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-	if got := texts(end.Metadata.ToolResults); got != `"a sum" ""` {
+	if got := joinRaw(end.Metadata.ToolResults); got != `"a sum" ""` {
 		t.Errorf(`metadata %s, want "a sum" ""`, got)
 	}
 	for _, e := range events {
@@ -271,7 +271,7 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 	} {
 		t.Run(c.hook, func(t *testing.T) {
 			underWay := make(chan struct{}) // the other call
-			h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}, llmtest.Call{Name: c.tool, Args: c.args})),
+			h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}, llmtest.Call{Name: c.tool, Args: c.args})),
 				func(q webhooktest.Question) string {
 					if q.Hook == c.hook && q.Tool == c.tool {
 						<-underWay
@@ -309,7 +309,7 @@ func TestAbortEndsTheRunWithEveryCallAnswered(t *testing.T) {
 // because another one ended the run.
 func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 	arrived, over := make(chan struct{}), make(chan struct{})
-	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "fail"})),
+	h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "fail"})),
 		func(q webhooktest.Question) string {
 			switch q.Hook {
 			case "tool_result":
@@ -353,7 +353,7 @@ func TestDirectCallsGoByTheHooks(t *testing.T) {
 		"read by the hook": {"echo", `{"content":"z"}`, "tool_result", `"z"`},
 		"withheld":         {"echo", `{"abort":true}`, "tool_result", "denied"},
 	} {
-		h, s := hooked(t, llmtest.Turns(), on(c.hook, c.reply), nil)
+		h, s := newHookedFixture(t, llmtest.Turns(), replyOnlyTo(c.hook, c.reply), nil)
 		args := json.RawMessage(`{"text":"x"}`)
 		if c.tool == "fail" {
 			args = nil
@@ -378,7 +378,7 @@ func TestDirectCallsGoByTheHooks(t *testing.T) {
 func TestHooksOfATurnAreAskedTogether(t *testing.T) {
 	arrived, all := make(chan struct{}, 3), make(chan struct{})
 	call := llmtest.Call{Name: "echo", Args: `{"text":"x"}`}
-	h, _ := hooked(t, llmtest.Turns(llmtest.Calls(call, call, call), llmtest.Says("Done.")), func(q webhooktest.Question) string {
+	h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(call, call, call), llmtest.Says("Done.")), func(q webhooktest.Question) string {
 		if q.Hook == "pre_tool_call" {
 			arrived <- struct{}{}
 			<-all

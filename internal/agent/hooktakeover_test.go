@@ -24,30 +24,30 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))
-	first, asked := watched(t, script, silent, durable(origin), guarded("add"))
+	first, asked := newWatchedFixture(t, script, emptyReply, withDurableLog(origin), approveTools("add"))
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
-	i := suspended(t, first, run.ID, 1)[0]
-	fillResult(t, first, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
+	i := waitUntilSuspended(t, first, run.ID, 1)[0]
+	answerInterrupt(t, first, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
 	first.Drain(t.Context()) // the hook interrupt is called while the run continues
 	if got := strings.Count(hooksOf(asked), "interrupt"); got != 1 {
 		t.Fatalf("got %d questions interrupt without a death, want 1: %s", got, hooksOf(asked))
 	}
-	for n, a := range origin.history() { // before each operation; the last one is the terminal event
+	for n, a := range origin.recordedOperations() { // before each operation; the last one is the terminal event
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			kept, told := make(map[string]bool), false
-			for _, before := range origin.history()[:n] {
+			for _, before := range origin.recordedOperations()[:n] {
 				kept[before.what] = true
 				told = told || before.what == "note told"
 			}
 			heard := make(chan struct{}, 10)
-			h, s := watched(t, script, func(q webhooktest.Question) string {
+			h, s := newWatchedFixture(t, script, func(q webhooktest.Question) string {
 				if q.Hook == "interrupt" {
 					heard <- struct{}{}
 				}
 				return `{}`
-			}, durable(log), guarded("add"), with(first))
+			}, withDurableLog(log), approveTools("add"), withToolsOf(first))
 			events := h.EventsUntil(t, run.ID, func(e event.Event) bool { return e.Body.Type() == "suspended" && !kept["give"] })
 			if !kept["give"] && len(agenttest.EventsOf[event.ApprovalResolved](events)) == 0 {
 				if !told { // or the question would be answered before a process has it
@@ -57,7 +57,7 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 					}
 				}
 				open := agenttest.EventsOf[event.Suspended](events)[0].Interrupts[0]
-				fillResult(t, h, run.ID, agent.Input{ID: open.ID, Approved: new(true)})
+				answerInterrupt(t, h, run.ID, agent.Input{ID: open.ID, Approved: new(true)})
 			}
 			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 			h.Drain(t.Context())
@@ -80,13 +80,13 @@ func TestRunHooksAreAskedAtLeastOnceWheneverTheProcessDies(t *testing.T) {
 	}
 }
 
-// processes executes a run and calls continueRun for each moment at which its process may have died:
+// continueAfterEachOperation executes a run and calls continueRun for each moment at which its process may have died:
 // with the run's log up to there, and what the log has by then.
-func processes(t *testing.T, first *agenttest.Fixture, origin *recordingLog, run event.Run, continueRun func(t *testing.T, log event.Log, kept map[string]int)) {
+func continueAfterEachOperation(t *testing.T, first *agenttest.Fixture, origin *recordingLog, run event.Run, continueRun func(t *testing.T, log event.Log, kept map[string]int)) {
 	t.Helper()
 	first.Events(t, run.ID)
 	first.Drain(t.Context()) // the hook interrupt is called while the run continues
-	operations := origin.history()
+	operations := origin.recordedOperations()
 	for n, a := range operations {
 		kept := make(map[string]int)
 		for _, before := range operations[:n] {
@@ -101,9 +101,9 @@ func processes(t *testing.T, first *agenttest.Fixture, origin *recordingLog, run
 	}
 }
 
-// count returns how often something was done.
-func (c *recordingLog) count(what string) (n int) {
-	for _, a := range c.history() {
+// countOperations returns how often something was done.
+func (c *recordingLog) countOperations(what string) (n int) {
+	for _, a := range c.recordedOperations() {
 		if a.what == what {
 			n++
 		}
@@ -111,8 +111,8 @@ func (c *recordingLog) count(what string) (n int) {
 	return n
 }
 
-// partsOf returns how many notes hold data of n bytes.
-func partsOf(n int) int { return len(replay.Parts(make([]byte, n))) }
+// countParts returns how many notes hold data of n bytes.
+func countParts(n int) int { return len(replay.Parts(make([]byte, n))) }
 
 // An extension that is in the log stays the same when another process repeats the step: the hook
 // is not asked again.
@@ -130,20 +130,20 @@ func TestPreModelCallExtensionIsTheSameAfterATakeover(t *testing.T) {
 			return `{"messages":[{"role":"user","content":"Speak ` + word + `."}]}`
 		}
 	}
-	stored := partsOf(len(`{"instructions":""}`) + len(long))
+	stored := countParts(len(`{"instructions":""}`) + len(long))
 	if stored < 2 {
 		t.Fatalf("got an extension of %d notes, want several", stored)
 	}
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))
-	first, _ := watched(t, script, extend("Latin"), durable(origin))
+	first, _ := newWatchedFixture(t, script, extend("Latin"), withDurableLog(origin))
 	run := first.StartRun(t, agent.Request{Background: true})
 	first.Events(t, run.ID)
-	if got, want := origin.count("note extended"), 2*stored; got != want {
+	if got, want := origin.countOperations("note extended"), 2*stored; got != want {
 		t.Fatalf("got %d notes of two extensions, want %d", got, want)
 	}
-	processes(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
-		h, s := watched(t, script, extend("Greek"), durable(log), with(first))
+	continueAfterEachOperation(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
+		h, s := newWatchedFixture(t, script, extend("Greek"), withDurableLog(log), withToolsOf(first))
 		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 		asked := make(map[int]bool)
 		for _, q := range s.Questions() {
@@ -170,31 +170,31 @@ func TestHookAbortIsTheSameAfterATakeover(t *testing.T) {
 			script := llmtest.Turns(llmtest.SaysAndCalls("Let me see.", onePlusTwo), llmtest.Says("Done."))
 			var configure []func(*config.Server)
 			if hook == "interrupt" {
-				configure = append(configure, guarded("add"))
+				configure = append(configure, approveTools("add"))
 			}
-			only := func(log event.Log, reply string) (func(*agent.Options), *webhooktest.Service) { // asks this hook and not run_end
-				s := webhooktest.New(t, on(hook, reply))
+			withHookReply := func(log event.Log, reply string) (func(*agent.Options), *webhooktest.Service) { // asks this hook and not run_end
+				s := webhooktest.New(t, replyOnlyTo(hook, reply))
 				return func(o *agent.Options) {
-					durable(log)(o)
+					withDurableLog(log)(o)
 					o.Hooks = newHooks(t, s.URL, webhook.Event(hook))
 				}, s
 			}
-			options, _ := only(origin, `{"abort":true,"reason":"not today"}`)
+			options, _ := withHookReply(origin, `{"abort":true,"reason":"not today"}`)
 			first := agenttest.NewFixture(t, script, options, configure...)
 			run := first.StartRun(t, agent.Request{Background: true, Interactive: hook == "interrupt"})
 			first.Events(t, run.ID)
-			if got := origin.count("note aborted"); got != 1 {
+			if got := origin.countOperations("note aborted"); got != 1 {
 				t.Fatalf("got %d notes of the abort, want 1", got)
 			}
-			processes(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
+			continueAfterEachOperation(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
 				if kept["note aborted"] == 0 {
 					if kept["tool_error"] > 0 {
 						t.Error("got the end of the call in the log and not the abort, want the abort first")
 					}
 					t.Skip("no process knows yet")
 				}
-				options, s := only(log, `{}`)
-				h := agenttest.NewFixture(t, script, options, append(configure, with(first))...)
+				options, s := withHookReply(log, `{}`)
+				h := agenttest.NewFixture(t, script, options, append(configure, withToolsOf(first))...)
 				end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID))
 				if end.Code != "tool_aborted" || end.Message != "A hook ended the run: not today" || (hook == "model_result") != (end.PartialAnswer == "") && hook != "pre_model_call" {
 					t.Errorf("got %+v, want tool_aborted, the reason, and the text unless model_result withheld it", end)
@@ -212,16 +212,16 @@ func TestRunEndIsTheSameAfterATakeover(t *testing.T) {
 	for name, answer := range map[string]llmtest.Answer{"failed": llmtest.Fails(http.StatusBadRequest, "no"), "completed": llmtest.Says("Done.")} {
 		t.Run(name, func(t *testing.T) {
 			origin := &recordingLog{Log: memory.New(memory.Options{})}
-			first, asked := watched(t, llmtest.Turns(answer), silent, durable(origin))
+			first, asked := newWatchedFixture(t, llmtest.Turns(answer), emptyReply, withDurableLog(origin))
 			run := first.StartRun(t, agent.Request{Background: true})
 			first.Events(t, run.ID)
 			all := asked.Questions()
 			want := all[len(all)-1]
-			processes(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
+			continueAfterEachOperation(t, first, origin, run, func(t *testing.T, log event.Log, kept map[string]int) {
 				if name == "failed" && kept["note end"] == 0 || name == "completed" && kept["step_end"] == 0 {
 					t.Skip("no process knows the end yet")
 				}
-				h, s := watched(t, llmtest.Turns(llmtest.Says("Something else.")), silent, durable(log), with(first))
+				h, s := newWatchedFixture(t, llmtest.Turns(llmtest.Says("Something else.")), emptyReply, withDurableLog(log), withToolsOf(first))
 				events := h.Events(t, run.ID)
 				q := s.Questions()
 				if len(q) != 1 || q[0].Hook != "run_end" || q[0].Status != name || q[0].DeliveryID != want.DeliveryID {
@@ -242,13 +242,13 @@ func TestRunEndIsTheSameAfterATakeover(t *testing.T) {
 func TestMetadataOfAFailedCallHasItsArgumentsAfterATakeover(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "fail", Args: `{"secret":1}`}), llmtest.Says("Done."))
-	first, _ := watched(t, script, on("pre_tool_call", `{"args":{}}`), durable(origin))
+	first, _ := newWatchedFixture(t, script, replyOnlyTo("pre_tool_call", `{"args":{}}`), withDurableLog(origin))
 	run := first.StartRun(t, agent.Request{Background: true})
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)).Metadata
-	failed := slices.IndexFunc(origin.history(), func(o operation) bool { return o.what == "tool_error" })
-	h := agenttest.NewFixture(t, script, durable(origin.diedAfter(t, run, failed+1)))
+	failed := slices.IndexFunc(origin.recordedOperations(), func(o operation) bool { return o.what == "tool_error" })
+	h := agenttest.NewFixture(t, script, withDurableLog(origin.diedAfter(t, run, failed+1)))
 	got := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)).Metadata
-	if texts(got.ToolParams) != texts(want.ToolParams) || texts(want.ToolParams) != `{}` {
-		t.Errorf("got %s, want %s, which are {}", texts(got.ToolParams), texts(want.ToolParams))
+	if joinRaw(got.ToolParams) != joinRaw(want.ToolParams) || joinRaw(want.ToolParams) != `{}` {
+		t.Errorf("got %s, want %s, which are {}", joinRaw(got.ToolParams), joinRaw(want.ToolParams))
 	}
 }

@@ -89,19 +89,19 @@ func newVault(t *testing.T, texts []string) *vault {
 }
 
 var (
-	called  = regexp.MustCompile(`([\p{L}\p{N}_.:/-]+\x{200b}?)[ (]*(\{[^{}]*\})`)
-	harmful = regexp.MustCompile(`wipe_disk|send_mail|shell|transfer`)
-	asksFor = regexp.MustCompile(`page (\d+)`)
+	callPattern = regexp.MustCompile(`([\p{L}\p{N}_.:/-]+\x{200b}?)[ (]*(\{[^{}]*\})`)
+	harmfulTool = regexp.MustCompile(`wipe_disk|send_mail|shell|transfer`)
+	pagePattern = regexp.MustCompile(`page (\d+)`)
 )
 
-// obedient returns a model that reads the page and the document that it is asked about, and
+// obedientModel returns a model that reads the page and the document that it is asked about, and
 // does whatever it is told by anything in its conversation: by the descriptions of its
 // tools, by their results, by the resources that it reads.
-func obedient(r llmtest.Request) llmtest.Answer {
+func obedientModel(r llmtest.Request) llmtest.Answer {
 	page := ""
 	var told strings.Builder
 	for _, m := range r.Messages {
-		if n := asksFor.FindStringSubmatch(m.Content); m.Role == "user" && n != nil {
+		if n := pagePattern.FindStringSubmatch(m.Content); m.Role == "user" && n != nil {
 			page = n[1]
 		}
 		if m.Role == "tool" {
@@ -123,10 +123,10 @@ func obedient(r llmtest.Request) llmtest.Answer {
 			calls = append(calls, llmtest.Call{ID: fmt.Sprintf("call_%d_%d", len(r.Messages), len(calls)), Name: name, Args: args})
 		}
 	}
-	for _, c := range called.FindAllStringSubmatch(told.String(), -1) {
+	for _, c := range callPattern.FindAllStringSubmatch(told.String(), -1) {
 		add(c[1], c[2])
 	}
-	for _, name := range harmful.FindAllString(told.String(), -1) {
+	for _, name := range harmfulTool.FindAllString(told.String(), -1) {
 		add(name, "{}")
 	}
 	return llmtest.Calls(calls...)
@@ -150,7 +150,7 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tools.Close()
-	h := agenttest.NewFixture(t, obedient, nil)
+	h := agenttest.NewFixture(t, obedientModel, nil)
 	o := h.Options
 	o.Tools = tools
 	if h.Agent, err = agent.New(o); err != nil {
@@ -159,10 +159,10 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	var granted []string
 	attempts := 0
 	for i, text := range texts {
-		events := obey(t, h, i, &granted)
+		events := runObedientModel(t, h, i, &granted)
 		tried := 0
 		for _, e := range agenttest.EventsOf[event.ToolError](events) {
-			if harmful.MatchString(strings.ToLower(e.Tool)) {
+			if harmfulTool.MatchString(strings.ToLower(e.Tool)) {
 				tried++
 				if e.Kind != "unknown_tool" && e.Kind != "denied" {
 					t.Errorf("%q: %s ended as %s: %s, want unknown_tool or denied", text, e.Tool, e.Kind, e.Payload)
@@ -197,10 +197,10 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	t.Logf("%d texts, %d attempts refused, %d calls approved", len(texts), attempts, len(granted))
 }
 
-// obey runs the obedient model on text i. For three of four texts a person answers: they
+// runObedientModel runs the obedient model on text i. For three of four texts a person answers: they
 // refuse one call and approve one of the others, with changed arguments that try to allow
 // more.
-func obey(t *testing.T, h *agenttest.Fixture, i int, granted *[]string) []event.Event {
+func runObedientModel(t *testing.T, h *agenttest.Fixture, i int, granted *[]string) []event.Event {
 	t.Helper()
 	run := h.StartRun(t, agent.Request{
 		Question: fmt.Sprintf("What is on page %d?", i), MaxTurns: 2, Interactive: i%4 != 0,
@@ -223,10 +223,10 @@ func obey(t *testing.T, h *agenttest.Fixture, i int, granted *[]string) []event.
 		in := agent.Input{ID: waits[0].ID, Approved: new(i%4 > 1 && !gave)}
 		if *in.Approved {
 			gave = true
-			in.Args = content(fmt.Sprintf(`{"amount":%d,"tool":"wipe_disk","tools":["*"],"servers":["other"],"approved":true}`, i))
+			in.Args = rawJSON(fmt.Sprintf(`{"amount":%d,"tool":"wipe_disk","tools":["*"],"servers":["other"],"approved":true}`, i))
 			*granted = append(*granted, string(in.Args))
 		}
 		answered[in.ID] = true
-		fillResult(t, h, run, in)
+		answerInterrupt(t, h, run, in)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// at has the tools of another fixture, which speaks 2026-07-28.
-func at(h *agenttest.Fixture) func(*config.Server) {
+// withStatelessToolsOf makes a fixture use the tools of another one over the stateless protocol, 2026-07-28.
+func withStatelessToolsOf(h *agenttest.Fixture) func(*config.Server) {
 	return func(s *config.Server) {
 		s.URL = h.Tools.URL
 		agenttest.Stateless(s)
@@ -35,29 +35,29 @@ func askScript() llmtest.Script {
 func TestInputRequiredIsAnsweredInAnotherProcess(t *testing.T) {
 	log := newMemoryLog()
 	var lines bytes.Buffer
-	logged := func(o *agent.Options) {
-		durable(log)(o)
+	withLogger := func(o *agent.Options) {
+		withDurableLog(log)(o)
 		o.Logger = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	a := agenttest.NewFixture(t, askScript(), logged, agenttest.Stateless)
+	a := agenttest.NewFixture(t, askScript(), withLogger, agenttest.Stateless)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
-	waits := suspended(t, a, run, 1)
+	waits := waitUntilSuspended(t, a, run, 1)
 	if i := waits[0]; i.HeldOpen || i.Kind != event.KindElicitation || i.Tool != "ask" || i.Message != "For how many?" {
 		t.Errorf("the interrupt is %+v, want the question of ask, not held open", i)
 	}
-	leaves(a)
-	b := agenttest.NewFixture(t, askScript(), durable(log), at(a))
-	open := suspended(t, b, run, 1)
+	drainAtOnce(a)
+	b := agenttest.NewFixture(t, askScript(), withDurableLog(log), withStatelessToolsOf(a))
+	open := waitUntilSuspended(t, b, run, 1)
 	if len(open) != 1 || open[0].ID != waits[0].ID {
 		t.Fatalf("open interrupts after the change of process: %+v, want %s", open, waits[0].ID)
 	}
-	in := agent.Input{ID: open[0].ID, Action: "accept", Content: content(`{"people":4}`)}
-	fillResult(t, b, run, in)
+	in := agent.Input{ID: open[0].ID, Action: "accept", Content: rawJSON(`{"people":4}`)}
+	answerInterrupt(t, b, run, in)
 	if err := b.Answer(t.Context(), auth.Identity{}, run, in); !errors.Is(err, agent.ErrAnswered) {
 		t.Errorf("a second answer: %v, want %v", err, agent.ErrAnswered)
 	}
 	events := b.Events(t, run)
-	if got, want := names(events, "suspended"), "suspended elicitation_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
+	if got, want := typesFrom(events, "suspended"), "suspended elicitation_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
 		t.Errorf("events after the answer: %s, want %s", got, want)
 	}
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), `{\"people\":4}`) {
@@ -81,8 +81,8 @@ func TestInputRequiredHoldsNoPermit(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Booked.")),
 		nil, agenttest.Stateless, func(s *config.Server) { s.MaxConcurrentCalls = 1 })
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
-	waits := suspended(t, h, run, 1)
-	fillResult(t, h, run, agent.Input{ID: waits[0].ID, Action: "decline"})
+	waits := waitUntilSuspended(t, h, run, 1)
+	answerInterrupt(t, h, run, agent.Input{ID: waits[0].ID, Action: "decline"})
 	events := h.Events(t, run)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 2 || r[0].Tool != "echo" {
@@ -95,19 +95,19 @@ func TestInputRequiredHoldsNoPermit(t *testing.T) {
 func TestInputRequiredWithSeveralQuestionsAndRoundTrips(t *testing.T) {
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "interview"}), llmtest.Says("Thanks."))
-	h := agenttest.NewFixture(t, script, durable(log), agenttest.Stateless)
+	h := agenttest.NewFixture(t, script, withDurableLog(log), agenttest.Stateless)
 	origin := h
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	said := 0
 	for _, want := range []int{2, 1, 1} {
-		waits := suspended(t, h, run, said+1)
+		waits := waitUntilSuspended(t, h, run, said+1)
 		if len(waits) != want {
 			t.Fatalf("%d open questions before answer %d, want %d", len(waits), said+1, want)
 		}
-		leaves(h)
-		h = agenttest.NewFixture(t, script, durable(log), at(origin))
+		drainAtOnce(h)
+		h = agenttest.NewFixture(t, script, withDurableLog(log), withStatelessToolsOf(origin))
 		said++
-		fillResult(t, h, run, agent.Input{ID: waits[len(waits)-1].ID, Action: "accept", Content: content(fmt.Sprintf(`{"answer":"%d"}`, said))})
+		answerInterrupt(t, h, run, agent.Input{ID: waits[len(waits)-1].ID, Action: "accept", Content: rawJSON(fmt.Sprintf(`{"answer":"%d"}`, said))})
 	}
 	events := h.Events(t, run)
 	r := agenttest.EventsOf[event.ToolResult](events)
@@ -128,7 +128,7 @@ func TestInputRequiredWithSeveralQuestionsAndRoundTrips(t *testing.T) {
 func TestInputRequiredExpires(t *testing.T) {
 	t.Parallel()
 	h := agenttest.NewFixture(t, askScript(), func(o *agent.Options) {
-		durable(newMemoryLog())(o)
+		withDurableLog(newMemoryLog())(o)
 		o.InputTimeout = 50 * time.Millisecond
 	}, agenttest.Stateless)
 	events := h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
@@ -140,13 +140,13 @@ func TestInputRequiredExpires(t *testing.T) {
 }
 
 func TestParkedRunOfInputRequiredIsCancelled(t *testing.T) {
-	h := agenttest.NewFixture(t, askScript(), durable(newMemoryLog()), agenttest.Stateless)
+	h := agenttest.NewFixture(t, askScript(), withDurableLog(newMemoryLog()), agenttest.Stateless)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
-	suspended(t, h, run, 1)
-	cancel(t, h, run)
+	waitUntilSuspended(t, h, run, 1)
+	cancelRun(t, h, run)
 	events := h.Events(t, run)
 	agenttest.TerminalEvent[event.Cancelled](t, events)
-	oneEndingPerCall(t, events)
+	checkOneEndPerCall(t, events)
 	if n := h.Tools.CallCounts()["ask"]; n != 1 {
 		t.Errorf("ask got %d requests, want 1", n)
 	}
@@ -155,15 +155,15 @@ func TestParkedRunOfInputRequiredIsCancelled(t *testing.T) {
 // If the server is gone when the person answers, the call fails and the run goes on.
 func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 	log := newMemoryLog()
-	a := agenttest.NewFixture(t, askScript(), durable(log), agenttest.Stateless)
+	a := agenttest.NewFixture(t, askScript(), withDurableLog(log), agenttest.Stateless)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
-	waits := suspended(t, a, run, 1)
-	leaves(a)
-	b := agenttest.NewFixture(t, askScript(), durable(log), func(s *config.Server) { s.URL = "http://127.0.0.1:1/" })
-	if open := suspended(t, b, run, 1); len(open) != 1 || open[0].ID != waits[0].ID {
+	waits := waitUntilSuspended(t, a, run, 1)
+	drainAtOnce(a)
+	b := agenttest.NewFixture(t, askScript(), withDurableLog(log), func(s *config.Server) { s.URL = "http://127.0.0.1:1/" })
+	if open := waitUntilSuspended(t, b, run, 1); len(open) != 1 || open[0].ID != waits[0].ID {
 		t.Fatalf("open interrupts %+v, want %s", open, waits[0].ID)
 	}
-	fillResult(t, b, run, agent.Input{ID: waits[0].ID, Action: "accept", Content: content(`{"people":4}`)})
+	answerInterrupt(t, b, run, agent.Input{ID: waits[0].ID, Action: "accept", Content: rawJSON(`{"people":4}`)})
 	events := b.Events(t, run)
 	if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 {
 		t.Errorf("errors %+v, want one: %s", failed, agenttest.TypesOf(events))
@@ -175,19 +175,19 @@ func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	first := agenttest.NewFixture(t, askScript(), durable(origin), agenttest.Stateless)
+	first := agenttest.NewFixture(t, askScript(), withDurableLog(origin), agenttest.Stateless)
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
 	answer := func(h *agenttest.Fixture, i event.Interrupt) {
-		fillResult(t, h, run.ID, agent.Input{ID: i.ID, Action: "accept", Content: content(`{"people":4}`)})
+		answerInterrupt(t, h, run.ID, agent.Input{ID: i.ID, Action: "accept", Content: rawJSON(`{"people":4}`)})
 	}
-	answer(first, suspended(t, first, run.ID, 1)[0])
+	answer(first, waitUntilSuspended(t, first, run.ID, 1)[0])
 	first.Events(t, run.ID)
 	sent, required := 0, 0
-	for n, operation := range origin.history() {
+	for n, operation := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_%s", n, operation.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
-			ended, _ := stateOf(t, log, run.ID)
-			h := agenttest.NewFixture(t, askScript(), durable(log), agenttest.Stateless)
+			ended, _ := toolCallsSoFar(t, log, run.ID)
+			h := agenttest.NewFixture(t, askScript(), withDurableLog(log), agenttest.Stateless)
 			isOpen := make(map[string]event.Elicitation)
 			events := h.EventsUntil(t, run.ID, func(e event.Event) bool {
 				switch b := e.Body.(type) {
@@ -201,7 +201,7 @@ func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 				return e.Terminal()
 			})
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
-			oneEndingPerCall(t, events)
+			checkOneEndPerCall(t, events)
 			made := h.Tools.CallCounts()["ask"]
 			failed, results := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 			switch {

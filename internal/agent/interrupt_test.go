@@ -15,31 +15,31 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// asking returns a fixture whose model calls the tool that asks, and then answers.
-func asking(t *testing.T, set func(*agent.Options)) *agenttest.Fixture {
+// newAskFixture returns a fixture whose model calls the tool that asks, and then answers.
+func newAskFixture(t *testing.T, set func(*agent.Options)) *agenttest.Fixture {
 	return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}), llmtest.Says("Booked.")), set)
 }
 
-// asked starts a run and reads it to its question.
-func asked(t *testing.T, h *agenttest.Fixture) (run string, question event.Elicitation) {
+// startUntilQuestion starts a run and reads it to its question.
+func startUntilQuestion(t *testing.T, h *agenttest.Fixture) (run string, question event.Elicitation) {
 	t.Helper()
 	id := h.StartRun(t, agent.Request{Interactive: true}).ID
 	events := h.EventsUntil(t, id, func(e event.Event) bool { return e.Body.Type() == "elicitation" })
 	return id, events[len(events)-1].Body.(event.Elicitation)
 }
 
-func content(text string) json.RawMessage { return json.RawMessage(text) }
+func rawJSON(text string) json.RawMessage { return json.RawMessage(text) }
 
 // S0.6: the question is an event of its call, the answer goes to the server, and the
 // run goes on.
 func TestRunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
-	h := asking(t, nil)
-	run, q := asked(t, h)
+	h := newAskFixture(t, nil)
+	run, q := startUntilQuestion(t, h)
 	if q.Mode != "form" || q.Message != "For how many?" || !strings.Contains(string(q.Schema), "people") || q.Tool != "ask" ||
 		time.Until(time.UnixMilli(q.ExpiresAt)) < time.Minute {
 		t.Errorf(`asked %+v, want Mode form, Message "For how many?", Schema containing people, Tool ask, time.Until(time.UnixMilli(q.ExpiresAt)) at least 1 min`, q)
 	}
-	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":4}`)}); err != nil {
+	if err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: rawJSON(`{"people":4}`)}); err != nil {
 		t.Fatal(err)
 	}
 	events := h.Events(t, run)
@@ -54,8 +54,8 @@ func TestRunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
 }
 
 func TestFirstAnswerWins(t *testing.T) {
-	h := asking(t, nil)
-	run, q := asked(t, h)
+	h := newAskFixture(t, nil)
+	run, q := startUntilQuestion(t, h)
 	var wg sync.WaitGroup
 	errs := make([]error, 20)
 	for i := range errs {
@@ -87,10 +87,10 @@ func TestFirstAnswerWins(t *testing.T) {
 }
 
 func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
-	h := asking(t, nil)
-	run, q := asked(t, h)
+	h := newAskFixture(t, nil)
+	run, q := startUntilQuestion(t, h)
 	for _, in := range []agent.Input{
-		{Action: "accept"}, {Action: "accept", Content: content(`{}`)}, {Action: "accept", Content: content(`{"people":"four"}`)},
+		{Action: "accept"}, {Action: "accept", Content: rawJSON(`{}`)}, {Action: "accept", Content: rawJSON(`{"people":"four"}`)},
 	} {
 		in.ID = q.InterruptID
 		err := h.Answer(t.Context(), auth.Identity{}, run, in)
@@ -98,7 +98,7 @@ func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 			t.Errorf("%s: %v, want a ContentError, Fields[0].Pointer starting with /content", in.Content, err)
 		}
 	}
-	err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline", Content: content(`{"people":1}`)})
+	err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "decline", Content: rawJSON(`{"people":1}`)})
 	if _, ok := errors.AsType[*agent.InvalidError](err); !ok {
 		t.Errorf("error %v, want an InvalidError", err)
 	}
@@ -109,11 +109,11 @@ func TestAnswerThatDoesNotFitLeavesTheQuestionOpen(t *testing.T) {
 }
 
 func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
-	h := asking(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond })
-	run, q := asked(t, h)
+	h := newAskFixture(t, func(o *agent.Options) { o.InputTimeout = time.Millisecond })
+	run, q := startUntilQuestion(t, h)
 	h.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "elicitation_resolved" })
 	for range 2 { // while the run goes on, perhaps, and after it
-		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: content(`{"people":1}`)})
+		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: q.InterruptID, Action: "accept", Content: rawJSON(`{"people":1}`)})
 		if !errors.Is(err, agent.ErrExpired) {
 			t.Errorf("error %v, want ErrExpired", err)
 		}
@@ -127,7 +127,7 @@ func TestQuestionThatNobodyAnswersExpires(t *testing.T) {
 
 // A caller who waits for the whole answer could never answer.
 func TestElicitationWithoutAReaderIsDeclinedAtOnce(t *testing.T) {
-	h := asking(t, nil)
+	h := newAskFixture(t, nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "decline" {
 		t.Errorf("resolved %+v in %s, want 1 with Action decline", r, agenttest.TypesOf(events))
@@ -137,9 +137,9 @@ func TestElicitationWithoutAReaderIsDeclinedAtOnce(t *testing.T) {
 
 // Whatever was opened is closed before the terminal event.
 func TestCancelledRunTakesItsQuestionAlong(t *testing.T) {
-	h := asking(t, nil)
-	run, _ := asked(t, h)
-	cancel(t, h, run)
+	h := newAskFixture(t, nil)
+	run, _ := startUntilQuestion(t, h)
+	cancelRun(t, h, run)
 	events := h.Events(t, run)
 	if r := agenttest.EventsOf[event.ElicitationResolved](events); len(r) != 1 || r[0].Action != "cancel" {
 		t.Errorf("resolved %+v in %s, want 1 with Action cancel", r, agenttest.TypesOf(events))

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func texts(raw []json.RawMessage) string {
+func joinRaw(raw []json.RawMessage) string {
 	var out []string
 	for _, r := range raw {
 		out = append(out, string(r))
@@ -57,7 +57,7 @@ func (g *gate) hold(gone chan<- struct{}) llmtest.Answer {
 	}
 }
 
-func cancel(t *testing.T, h *agenttest.Fixture, run string) {
+func cancelRun(t *testing.T, h *agenttest.Fixture, run string) {
 	t.Helper()
 	if err := h.Cancel(t.Context(), run); err != nil {
 		t.Fatal(err)

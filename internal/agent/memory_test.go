@@ -36,7 +36,7 @@ func requireOverloaded(t *testing.T, h *agenttest.Fixture, run event.Run) {
 
 func TestMemoryEndsARunWhoseResultDoesNotFit(t *testing.T) {
 	t.Parallel()
-	h := agenttest.NewFixture(t, gives, withMemory(4))
+	h := agenttest.NewFixture(t, giveModel, withMemory(4))
 	h.Tools.SetResult("it", textResult(2))
 	requireOverloaded(t, h, h.StartRun(t, agent.Request{}))
 	h.Tools.SetResult("it", `{"content":[]}`) // its memory is free again

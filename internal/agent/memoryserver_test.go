@@ -76,13 +76,13 @@ func (s memoryServer) client(t *testing.T, configs ...config.Server) *mcp.Client
 	return c
 }
 
-// text returns the answer of a tool that says so.
-func text(s string) string {
+// textReply returns the reply of a tool whose result is the text s.
+func textReply(s string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%%s,"result":{"content":[{"type":"text","text":%q}]}}`, s)
 }
 
-// never answers.
-func never(r *http.Request) (string, error) {
+// neverReply waits until the caller gives up.
+func neverReply(r *http.Request) (string, error) {
 	<-r.Context().Done()
 	return "", r.Context().Err()
 }

@@ -13,8 +13,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// echoes are turns that each call echo with a text of n bytes, and then the answer.
-func echoes(turns, n int) []llmtest.Answer {
+// echoTurns returns turns that each call echo with a text of n bytes, and then the answer.
+func echoTurns(turns, n int) []llmtest.Answer {
 	var out []llmtest.Answer
 	for i := range turns {
 		args := fmt.Sprintf(`{"text":%q}`, strings.Repeat(fmt.Sprint(i), n))
@@ -23,15 +23,15 @@ func echoes(turns, n int) []llmtest.Answer {
 	return append(out, llmtest.Says("Done."))
 }
 
-// small returns a model with a window of so many tokens.
-func small(tokens int64) func(*agent.Options) {
+// withContextTokens returns an option that gives the model a window of so many tokens.
+func withContextTokens(tokens int64) func(*agent.Options) {
 	return func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", ContextTokens: tokens}}
 	}
 }
 
-// results returns the tool messages of a request.
-func results(r llmtest.Request) (out []string) {
+// toolMessages returns the tool messages of a request.
+func toolMessages(r llmtest.Request) (out []string) {
 	for _, m := range r.Messages {
 		if m.Role == "tool" {
 			out = append(out, m.Content)
@@ -42,16 +42,16 @@ func results(r llmtest.Request) (out []string) {
 
 // Issue 4, item 8: earlier results make room for later ones, and the log keeps them.
 func TestEarlierResultsMakeRoom(t *testing.T) {
-	h := agenttest.NewFixture(t, llmtest.Turns(echoes(4, 3000)...), small(16000))
+	h := agenttest.NewFixture(t, llmtest.Turns(echoTurns(4, 3000)...), withContextTokens(16000))
 	// What the provider counts is far less than what was estimated: see llmtest. It is
 	// taken with caution, so that all four fit.
 	run := h.StartRun(t, agent.Request{})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
-	if got := results(h.Model.Requests()[4]); len(got[0]) != 3000 {
+	if got := toolMessages(h.Model.Requests()[4]); len(got[0]) != 3000 {
 		t.Errorf("a result of %d bytes left a window with room, want 3000", len(got[0]))
 	}
 
-	h = agenttest.NewFixture(t, llmtest.Turns(echoes(4, 12000)...), small(9000))
+	h = agenttest.NewFixture(t, llmtest.Turns(echoTurns(4, 12000)...), withContextTokens(9000))
 	run = h.StartRun(t, agent.Request{History: []agent.Message{{Role: "user", Content: "Hi."}, {Role: "assistant", Content: "Hello."}}})
 	events := h.Events(t, run.ID)
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
@@ -61,7 +61,7 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 		}
 	}
 	last := h.Model.Requests()[4]
-	got := results(last)
+	got := toolMessages(last)
 	want := fmt.Sprintf("[The result of echo (call c0) was left out to make room. It is kept at /runs/%s/results/c0.]", run.ID)
 	if len(got) != 4 || got[0] != want || len(got[3]) != 12000 {
 		t.Errorf("the last request has the results %.120q, want 4, [0] %q, len([3]) 12000", got, want)
@@ -77,7 +77,7 @@ func TestEarlierResultsMakeRoom(t *testing.T) {
 
 // A prompt that can never fit the window costs no model call.
 func TestQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), small(2000))
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), withContextTokens(2000))
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 3000)}).ID)
 	failed := agenttest.TerminalEvent[event.RunError](t, events)
 	if failed.Code != "too_large" || failed.Retryable || !strings.Contains(failed.Message, "context window") || len(h.Model.Requests()) != 0 {
@@ -88,8 +88,8 @@ func TestQuestionThatCannotFitIsRefusedBeforeTheModelIsAsked(t *testing.T) {
 	}
 }
 
-// refuses returns an endpoint that takes no more than max bytes of messages.
-func refuses(max int, script llmtest.Script) llmtest.Script {
+// refuseLongerThan returns an endpoint that takes no more than max bytes of messages.
+func refuseLongerThan(max int, script llmtest.Script) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		n := 0
 		for _, m := range r.Messages {
@@ -105,7 +105,7 @@ func refuses(max int, script llmtest.Script) llmtest.Script {
 // A provider's refusal is answered with a shorter conversation, once a step, and what is
 // learnt from it keeps later steps from running into it again.
 func TestConversationThatIsRefusedAsTooLongIsShortenedOnce(t *testing.T) {
-	h := agenttest.NewFixture(t, refuses(30000, llmtest.Turns(echoes(9, 9000)...)), nil)
+	h := agenttest.NewFixture(t, refuseLongerThan(30000, llmtest.Turns(echoTurns(9, 9000)...)), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if n := len(h.Model.Requests()); n != 10+1 {
@@ -133,7 +133,7 @@ func TestConversationThatStaysTooLongEndsTheRun(t *testing.T) {
 		"nothing can go": {agent.Request{}, 1},
 		"not enough can": {agent.Request{History: []agent.Message{{Role: "user", Content: strings.Repeat("x", 500)}}}, 2},
 	} {
-		h := agenttest.NewFixture(t, refuses(0, nil), nil)
+		h := agenttest.NewFixture(t, refuseLongerThan(0, nil), nil)
 		failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, c.r).ID))
 		if failed.Code != "too_large" || !strings.HasPrefix(failed.Message, "The conversation is too long for the model's context window.") {
 			t.Errorf(`%s: %+v, want Code too_large, Message "The conversation is too long for the model's context window."`, name, failed)

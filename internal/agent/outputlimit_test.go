@@ -14,9 +14,9 @@ import (
 	"answerd/internal/llm/texttool"
 )
 
-// words returns n different words in chunks of so many, as an endpoint may send them that ignores
+// wordChunks returns n different words in chunks of so many, as an endpoint may send them that ignores
 // the limit of a request.
-func words(n, each int) (chunks []string) {
+func wordChunks(n, each int) (chunks []string) {
 	for i := 0; i < n; i += each {
 		var b strings.Builder
 		for j := i; j < i+each; j++ {
@@ -27,8 +27,8 @@ func words(n, each int) (chunks []string) {
 	return chunks
 }
 
-// streamed answers with deltas of the member, one for each chunk.
-func streamed(member string, chunks []string) llmtest.Answer {
+// answerInChunks returns an answer with deltas of the member, one for each chunk.
+func answerInChunks(member string, chunks []string) llmtest.Answer {
 	if member == "written call" {
 		member, chunks = "content", append([]string{"TOOL: echo\nPARAMETERS: {\"text\": \""}, chunks...)
 	}
@@ -74,7 +74,7 @@ func TestOutputBeyondItsLimitIsCutHoweverItIsDivided(t *testing.T) {
 	const limit = 100
 	for _, member := range []string{"content", "reasoning_content", "arguments", "written call"} {
 		for _, each := range []int{1, 10, 50, 3000} {
-			for name, set := range map[string]func(*agent.Options){"native": func(*agent.Options) {}, "text": inText, "auto": func(o *agent.Options) { o.Model = texttool.NewAuto(o.Model) }} {
+			for name, set := range map[string]func(*agent.Options){"native": func(*agent.Options) {}, "text": inTextMode, "auto": func(o *agent.Options) { o.Model = texttool.NewAuto(o.Model) }} {
 				if member == "arguments" && name == "text" || member == "written call" && name == "native" {
 					continue // native calls, or written ones, are not calls there
 				}
@@ -82,7 +82,7 @@ func TestOutputBeyondItsLimitIsCutHoweverItIsDivided(t *testing.T) {
 					if len(r.Messages) > 2 {
 						return llmtest.Says("Done.")
 					}
-					return streamed(member, words(3000, each))
+					return answerInChunks(member, wordChunks(3000, each))
 				}, func(o *agent.Options) {
 					o.MaxOutputTokens = limit
 					set(o)
@@ -111,7 +111,7 @@ func TestOutputLoopEndsWithLength(t *testing.T) {
 				for range 500 {
 					chunks = append(chunks, block)
 				}
-				return streamed(member, chunks)
+				return answerInChunks(member, chunks)
 			}, nil)
 			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
@@ -133,7 +133,7 @@ func TestOutputLoopEndsWithLength(t *testing.T) {
 
 // The endpoint has not reported the tokens of an answer that is cut, and charges for its prompt too.
 func TestUsageOfACutAnswerHasItsPrompt(t *testing.T) {
-	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return streamed("content", words(3000, 10)) }, func(o *agent.Options) { o.MaxOutputTokens = 100 })
+	h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return answerInChunks("content", wordChunks(3000, 10)) }, func(o *agent.Options) { o.MaxOutputTokens = 100 })
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: strings.Repeat("What is the weather in Rome? ", 100)}).ID)
 	used := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.Usage
 	// The question has about 800 tokens.
@@ -161,7 +161,7 @@ func TestSmallestOutputLimitIsSent(t *testing.T) {
 		"the operator alone":    {agent.Request{}, 20, llm.Profile{}, 20},
 		"the profile's is less": {agent.Request{MaxTokens: 50}, 0, llm.Profile{MaxOutputTokens: 30}, 30},
 	} {
-		h := agenttest.NewFixture(t, always("Yes."), func(o *agent.Options) {
+		h := agenttest.NewFixture(t, answerAlways("Yes."), func(o *agent.Options) {
 			c.profile.ID = "scripted"
 			o.MaxOutputTokens, o.Profiles = c.operator, map[string]llm.Profile{"scripted": c.profile}
 		})
@@ -183,7 +183,7 @@ func TestBudgetsHoldWithinAStep(t *testing.T) {
 		"money":         {agent.Budget{Cost: 0.01}, &llm.Price{Output: 100}}, // 100 tokens
 	} {
 		for _, each := range []int{1, 10, 3000} {
-			h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return streamed("content", words(3000, each)) }, func(o *agent.Options) {
+			h := agenttest.NewFixture(t, func(llmtest.Request) llmtest.Answer { return answerInChunks("content", wordChunks(3000, each)) }, func(o *agent.Options) {
 				o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: c.price}}
 			})
 			events := h.Events(t, h.StartRun(t, agent.Request{Budget: c.budget}).ID)

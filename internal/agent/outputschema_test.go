@@ -147,24 +147,24 @@ func TestOutputSchemaSurvivesATakeover(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{"met": `{"sum":3}`, "not met": `{"sum":"x"}`} {
 		origin := &recordingLog{Log: memory.New(memory.Options{})}
-		start := func(log event.Log) *agenttest.Fixture {
+		newProcess := func(log event.Log) *agenttest.Fixture {
 			return agenttest.NewFixture(t, answersInTurn(
 				llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("```json\n{}\n", "```"), llmtest.Says(second)), func(o *agent.Options) { o.Log, o.Durable = log, true })
 		}
-		first := start(origin)
+		first := newProcess(origin)
 		run := first.StartRun(t, agent.Request{Question: "1 + 2?", Background: true, OutputSchema: json.RawMessage(sumSchema)})
 		whole := first.Events(t, run.ID)
-		want, wantSaid := endJSON(t, whole), lastSaid(first)
-		operations := origin.history()
+		want, wantSaid := endJSON(t, whole), lastConversation(first)
+		operations := origin.recordedOperations()
 		for n := range operations {
 			if what := operations[max(n-1, 0)].what; n > 0 && what != "step_end" && what != "tool_result" && what != "text_delta" {
 				continue
 			}
-			h := start(origin.diedAfter(t, run, n))
+			h := newProcess(origin.diedAfter(t, run, n))
 			if got := endJSON(t, h.Events(t, run.ID)); got != want {
 				t.Errorf("%s, died after %d operations: ended with %s, want %s", name, n, got, want)
 			}
-			if got := lastSaid(h); got != "" && got != wantSaid {
+			if got := lastConversation(h); got != "" && got != wantSaid {
 				t.Errorf("%s, died after %d operations: the model was told\n%s\nwant\n%s", name, n, got, wantSaid)
 			}
 		}

@@ -48,7 +48,7 @@ func (l *panickingLog) Inputs(ctx context.Context, run string, after int64) (eve
 // is not affected.
 func TestPanicAnywhereEndsOneRun(t *testing.T) {
 	t.Parallel()
-	calls := func(tool string) llmtest.Script {
+	callTool := func(tool string) llmtest.Script {
 		return llmtest.Turns(llmtest.Calls(llmtest.Call{Name: tool, Args: `{}`}), llmtest.Says("Done."))
 	}
 	for name, c := range map[string]struct {
@@ -65,15 +65,15 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log *panickingLog
-			var metrics counted
-			h := agenttest.NewFixture(t, calls(c.tool), func(o *agent.Options) {
-				metrics.options(o)
+			var metrics metricsAndLog
+			h := agenttest.NewFixture(t, callTool(c.tool), func(o *agent.Options) {
+				metrics.withMetrics(o)
 				log = &c.log
 				log.Log, log.done = o.Log, make(chan struct{})
 				o.Log = log
 			})
 			const series = "code=internal,outcome=run_error"
-			if got, there := metrics.values(t, "answerd.runs")[series]; !there || got != 0 {
+			if got, there := metrics.metricValues(t, "answerd.runs")[series]; !there || got != 0 {
 				t.Errorf("answerd.runs{%s} at the start = %v (there: %t), want 0: an alert needs a zero to rise from", series, got, there)
 			}
 			run := h.StartRun(t, agent.Request{Interactive: true})
@@ -84,7 +84,7 @@ func TestPanicAnywhereEndsOneRun(t *testing.T) {
 			next := h.StartRun(t, agent.Request{})
 			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, next.ID))
 			h.Agent.Drain(t.Context())
-			if got := metrics.values(t, "answerd.runs")[series]; got != 1 {
+			if got := metrics.metricValues(t, "answerd.runs")[series]; got != 1 {
 				t.Errorf("answerd.runs{%s} = %v, want 1", series, got)
 			}
 		})
@@ -117,9 +117,9 @@ func TestPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))
-	run := agenttest.NewFixture(t, says, durable(origin)).StartRun(t, agent.Request{Question: "?", Background: true})
+	run := agenttest.NewFixture(t, says, withDurableLog(origin)).StartRun(t, agent.Request{Question: "?", Background: true})
 	log := &panicAtTakeoverLog{Log: origin.diedAfter(t, run, 0)}
-	events := agenttest.NewFixture(t, says, durable(log)).Events(t, run.ID)
+	events := agenttest.NewFixture(t, says, withDurableLog(log)).Events(t, run.ID)
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Done." || !log.claim.Load() || !log.run.Load() {
 		t.Errorf("end %+v, want Done. after a failed claim (failed: %v) and a failed Run (failed: %v)", end, log.claim.Load(), log.run.Load())
 	}

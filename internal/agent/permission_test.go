@@ -17,8 +17,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// rules are in force, and can be replaced.
-func rules(t *testing.T, file string) *auth.Rules {
+// newRules returns the rules of a file, which can be replaced later.
+func newRules(t *testing.T, file string) *auth.Rules {
 	t.Helper()
 	parsed, err := auth.ParseRules([]byte(file))
 	if err != nil {
@@ -36,11 +36,11 @@ const clerksAdd = `{"rules": [{"name": "clerks", "claims": {"groups": ["clerks"]
 // caller may use. A call of any other tool is denied and reaches no server, and the log has both
 // decisions.
 func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
-	log := &logged{}
+	log := &logBuffer{}
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(onePlusTwo, llmtest.Call{Name: "meet", Args: `{"text":"x"}`}, llmtest.Call{Name: "made_up"}), llmtest.Says("Done."),
 	), func(o *agent.Options) {
-		o.Rules, o.Logger = rules(t, clerksAdd), slog.New(slog.NewJSONHandler(log, nil))
+		o.Rules, o.Logger = newRules(t, clerksAdd), slog.New(slog.NewJSONHandler(log, nil))
 	})
 	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 		}
 	}
 	said := make(map[string]string)
-	for _, line := range log.calls(t) {
+	for _, line := range log.callLines(t) {
 		said[fmt.Sprint(line["tool"])] = fmt.Sprint(line["decision"], " ", line["rule"], " ", line["reason"], " ", line["server"], " ", line["subject"])
 	}
 	if said["add"] != "allowed clerks <nil> default cleo" || said["meet"] != "denied <nil> rules default cleo" {
@@ -77,7 +77,7 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 }
 
 func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Rules = newRules(t, clerksAdd) })
 	stranger := auth.Identity{Issuer: "https://iam.example", Subject: "eve"}
 	for name, c := range map[string]struct {
 		who auth.Identity
@@ -109,7 +109,7 @@ func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
 // A server that the caller may not use is one that there is not.
 func TestServerThatIsForbiddenCannotBeNamed(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
-		o.Rules = rules(t, `{"rules": [{"servers": ["other"]}]}`)
+		o.Rules = newRules(t, `{"rules": [{"servers": ["other"]}]}`)
 	})
 	for _, r := range []agent.Request{
 		{Question: "?", Servers: []string{"default"}}, {Question: "?", Prompt: &agent.ServerPrompt{Server: "default", Name: "greet"}},
@@ -124,13 +124,13 @@ func TestServerThatIsForbiddenCannotBeNamed(t *testing.T) {
 // The rules that count are those of the moment in which the call would be made, however
 // long ago the run began, and even if a person has agreed to it.
 func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
-	r := rules(t, clerksAdd)
-	h := adding(t, func(o *agent.Options) { o.Rules = r }, onePlusTwo)
+	r := newRules(t, clerksAdd)
+	h := newAddFixture(t, func(o *agent.Options) { o.Rules = r }, onePlusTwo)
 	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?", Interactive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := suspended(t, h, run.ID, 1)
+	waits := waitUntilSuspended(t, h, run.ID, 1)
 	r.Replace([]auth.Rule{{Tools: []string{"echo"}}})
 	if err := h.Answer(t.Context(), clerk, run.ID, agent.Input{ID: waits[0].ID, Approved: new(true)}); err != nil {
 		t.Fatal(err)
@@ -146,8 +146,8 @@ func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3."))
 	with := func(log event.Log) func(*agent.Options) {
 		return func(o *agent.Options) {
-			durable(log)(o)
-			o.Rules = rules(t, clerksAdd)
+			withDurableLog(log)(o)
+			o.Rules = newRules(t, clerksAdd)
 		}
 	}
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
@@ -172,9 +172,9 @@ func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 
 // A forbidden call is not sent to the hook service either, which could answer in place of the tool.
 func TestHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
-	h, service := hooked(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
+	h, service := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
 		func(webhooktest.Question) string { return `{"content":"from the hook"}` },
-		func(o *agent.Options) { o.Rules = rules(t, clerksAdd) })
+		func(o *agent.Options) { o.Rules = newRules(t, clerksAdd) })
 	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?"})
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func TestReaderThatLeavesAtTheEndOfAGracePeriodStartsAnother(t *testing.T) {
 		if took := time.Since(left); end.Reason != "abandoned" || took != grace {
 			t.Errorf("end %+v after %s, want Reason abandoned after %s", end, took, grace)
 		}
-		leaves(h)
+		drainAtOnce(h)
 		_ = tools.Close()
 	})
 }

@@ -23,15 +23,15 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// leaves ends a process in an orderly way whose time to drain is over.
-func leaves(h *agenttest.Fixture) {
+// drainAtOnce drains a process whose time to drain is over.
+func drainAtOnce(h *agenttest.Fixture) {
 	over, stop := context.WithCancel(context.Background())
 	stop()
 	h.Drain(over)
 }
 
-// with has the tools of another fixture: a definition that is approved is one of a server.
-func with(h *agenttest.Fixture) func(*config.Server) {
+// withToolsOf makes a fixture use the tools of another one, because an approval is for the definition of one server.
+func withToolsOf(h *agenttest.Fixture) func(*config.Server) {
 	return func(s *config.Server) { s.URL = h.Tools.URL }
 }
 
@@ -40,11 +40,11 @@ func newMemoryLog() event.Log { return memory.New(memory.Options{}) }
 // A drained process hands its runs over instead of failing them.
 func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
-	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), durable(log))
+	a := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), g.hold(gone)), withDurableLog(log))
 	run := a.StartRun(t, agent.Request{}).ID
 	a.EventsUntil(t, run, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
 	reader := a.OpenReader(run)
-	leaves(a)
+	drainAtOnce(a)
 	reader.Close()
 	<-gone
 	select {
@@ -58,37 +58,37 @@ func TestDrainedProcessHandsItsRunsOver(t *testing.T) {
 	if _, err := a.Start(t.Context(), auth.Identity{}, agent.Request{Question: "?"}); !errors.Is(err, agent.ErrDraining) {
 		t.Errorf("error %v, want ErrDraining", err)
 	}
-	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), durable(log))
+	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), withDurableLog(log))
 	events := b.Events(t, run)
-	if got, want := names(events, "text_start"), "text_start text_delta text_end step_reset text_start text_delta text_end step_end final_answer"; got != want {
+	if got, want := typesFrom(events, "text_start"), "text_start text_delta text_end step_reset text_start text_delta text_end step_end final_answer"; got != want {
 		t.Errorf("events %q, want %q", got, want)
 	}
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "3." || len(b.Tools.CallCounts()) != 0 {
 		t.Errorf("%+v, calls %v, want end.Answer 3., 0 b.Tools.CallCounts()", end, b.Tools.CallCounts())
 	}
-	oneEndingPerCall(t, events)
+	checkOneEndPerCall(t, events)
 }
 
 // No process executes a run that only waits. The process that gets the answer continues it.
 func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 	log := newMemoryLog()
-	a := adding(t, durable(log), onePlusTwo)
+	a := newAddFixture(t, withDurableLog(log), onePlusTwo)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
-	i := suspended(t, a, run, 1)[0]
-	leaves(a)
-	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), durable(log), guarded("add"), with(a))
-	if got := suspended(t, b, run, 1); len(got) != 1 || got[0].ID != i.ID {
+	i := waitUntilSuspended(t, a, run, 1)[0]
+	drainAtOnce(a)
+	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), withDurableLog(log), approveTools("add"), withToolsOf(a))
+	if got := waitUntilSuspended(t, b, run, 1); len(got) != 1 || got[0].ID != i.ID {
 		t.Fatalf("interrupts %+v, want 1 with ID %q", got, i.ID)
 	}
 	if err := b.Answer(t.Context(), auth.Identity{Subject: "eve"}, run, agent.Input{ID: i.ID, Approved: new(true)}); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("a stranger: %v, want ErrNotFound", err)
 	}
-	fillResult(t, b, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
+	answerInterrupt(t, b, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"a":40,"b":2}`)})
 	if err := b.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(false)}); !errors.Is(err, agent.ErrAnswered) {
 		t.Errorf("a second answer: %v, want ErrAnswered", err)
 	}
 	events := b.Events(t, run)
-	if got, want := names(events, "suspended"), "suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
+	if got, want := typesFrom(events, "suspended"), "suspended approval_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
 		t.Errorf("events %q, want %q", got, want)
 	}
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || string(r[0].Payload) != `{"sum":42}` {
@@ -102,8 +102,8 @@ func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 // The time to answer ends at the expires_at of the event, although no process executes the run.
 func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
 	t.Parallel()
-	h := adding(t, func(o *agent.Options) {
-		durable(newMemoryLog())(o)
+	h := newAddFixture(t, func(o *agent.Options) {
+		withDurableLog(newMemoryLog())(o)
 		o.InputTimeout = 50 * time.Millisecond
 	}, onePlusTwo)
 	events := h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
@@ -119,22 +119,22 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 	t.Parallel()
 	log := newMemoryLog()
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "ask"}, onePlusTwo), llmtest.Says("Done."))
-	a := agenttest.NewFixture(t, script, durable(log), guarded("add"))
+	a := agenttest.NewFixture(t, script, withDurableLog(log), approveTools("add"))
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
-	waits := suspended(t, a, run, 1)
+	waits := waitUntilSuspended(t, a, run, 1)
 	for _, i := range waits {
 		if i.HeldOpen != (i.Kind == event.KindElicitation) {
 			t.Errorf("interrupt %+v, want HeldOpen only for an elicitation", i)
 		}
 	}
-	leaves(a)
+	drainAtOnce(a)
 	asked := a.Tools.CallCounts()["ask"]
-	b := agenttest.NewFixture(t, script, durable(log), guarded("add"), with(a))
-	open := suspended(t, b, run, 2)
+	b := agenttest.NewFixture(t, script, withDurableLog(log), approveTools("add"), withToolsOf(a))
+	open := waitUntilSuspended(t, b, run, 2)
 	if len(waits) != 2 || len(open) != 1 || open[0].Kind != event.KindApproval {
 		t.Fatalf("%+v, then %+v, want 2 waits, 1 open, open[0].Kind KindApproval", waits, open)
 	}
-	fillResult(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
+	answerInterrupt(t, b, run, agent.Input{ID: open[0].ID, Approved: new(true)})
 	events := b.Events(t, run)
 	failed, resolved := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ElicitationResolved](events)
 	if len(failed) != 1 || failed[0].Kind != "unknown_outcome" || failed[0].Tool != "ask" || len(resolved) != 1 || resolved[0].Action != "cancel" {
@@ -148,37 +148,37 @@ func TestQuestionOfAServerEndsWithTheProcessThatHasItsCall(t *testing.T) {
 
 func TestRunIsCancelledFromAnyProcess(t *testing.T) {
 	log, g, gone := newMemoryLog(), newGate(), make(chan struct{}, 1)
-	a := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), durable(log))
+	a := agenttest.NewFixture(t, llmtest.Turns(g.hold(gone)), withDurableLog(log))
 	run := a.StartRun(t, agent.Request{}).ID
 	<-g.reached
-	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("No.")), durable(log))
+	b := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("No.")), withDurableLog(log))
 	for range 2 { // asked for twice, it ends once
-		cancel(t, b, run)
+		cancelRun(t, b, run)
 	}
 	<-gone
 	if end := agenttest.TerminalEvent[event.Cancelled](t, b.Events(t, run)); end.Reason != "requested" {
 		t.Errorf("end %+v, want Reason requested", end)
 	}
-	cancel(t, b, run) // as it is
+	cancelRun(t, b, run) // as it is
 	if err := b.Cancel(t.Context(), "run_none"); !errors.Is(err, event.ErrNotFound) {
 		t.Errorf("error %v, want ErrNotFound", err)
 	}
 }
 
 func TestParkedRunIsCancelled(t *testing.T) {
-	h := adding(t, durable(newMemoryLog()), onePlusTwo)
+	h := newAddFixture(t, withDurableLog(newMemoryLog()), onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
-	suspended(t, h, run, 1)
-	cancel(t, h, run)
+	waitUntilSuspended(t, h, run, 1)
+	cancelRun(t, h, run)
 	events := h.Events(t, run)
 	agenttest.TerminalEvent[event.Cancelled](t, events)
-	oneEndingPerCall(t, events)
+	checkOneEndPerCall(t, events)
 }
 
 // A run that makes its process crash must not crash every process in turn.
 func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(origin))
+	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), withDurableLog(origin))
 	run := first.StartRun(t, agent.Request{})
 	first.Events(t, run.ID)
 	for deaths, given := range map[int]bool{4: false, 5: true} {
@@ -195,7 +195,7 @@ func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), withDurableLog(log))
 		events := h.Events(t, run.ID)
 		end, failed := events[len(events)-1].Body.(event.RunError)
 		if failed != given || given && (end.Code != "internal" || !end.Retryable || len(h.Model.Requests()) != 0) {
@@ -224,9 +224,9 @@ func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 		if err := job.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), durable(log))
+		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), withDurableLog(log))
 		events := h.Events(t, "run_a")
-		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != code || names(events, "text_start") != "text_start text_end step_end run_error" {
+		if end := agenttest.TerminalEvent[event.RunError](t, events); end.Code != code || typesFrom(events, "text_start") != "text_start text_end step_end run_error" {
 			t.Errorf("with the request %q the run has %s and ends with %s, want %s", request, agenttest.TypesOf(events), end.Code, code)
 		}
 	}
@@ -240,10 +240,10 @@ func TestAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
 			return llmtest.Says("Done.")
 		}
 		return llmtest.Calls(onePlusTwo)
-	}, durable(newMemoryLog()), guarded("add"))
+	}, withDurableLog(newMemoryLog()), approveTools("add"))
 	for range 300 {
 		run := h.StartRun(t, agent.Request{Interactive: true}).ID
-		fillResult(t, h, run, agent.Input{ID: suspended(t, h, run, 1)[0].ID, Approved: new(true)})
+		answerInterrupt(t, h, run, agent.Input{ID: waitUntilSuspended(t, h, run, 1)[0].ID, Approved: new(true)})
 		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 	}
 }
@@ -254,31 +254,31 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	calls := []llmtest.Call{onePlusTwo, {Name: "echo", Args: `{"text":"x"}`}}
-	build := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {
-		more = append(more, guarded("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
-		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), durable(log), more...)
+	newProcess := func(log event.Log, more ...func(*config.Server)) *agenttest.Fixture {
+		more = append(more, approveTools("add"), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
+		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), withDurableLog(log), more...)
 	}
 	approve := func(h *agenttest.Fixture, run string) {
-		i := suspended(t, h, run, 1)[0]
-		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: content(`{"a":40,"b":2}`)})
+		i := waitUntilSuspended(t, h, run, 1)[0]
+		err := h.Answer(t.Context(), auth.Identity{}, run, agent.Input{ID: i.ID, Approved: new(true), Args: rawJSON(`{"a":40,"b":2}`)})
 		if err != nil && !errors.Is(err, agent.ErrAnswered) {
 			t.Errorf("error %v, want no error or ErrAnswered", err)
 		}
 	}
-	first := build(origin)
+	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Interactive: true})
 	approve(first, run.ID)
-	wantEnd, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)), lastSaid(first)
-	for n, a := range origin.history() {
+	wantEnd, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)), lastConversation(first)
+	for n, a := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_before_%s", n, a.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
-			before, sent := stateOf(t, log, run.ID)
+			before, sent := toolCallsSoFar(t, log, run.ID)
 			made := first.Tools.CallCounts()["add"]
-			h := build(log, with(first))
+			h := newProcess(log, withToolsOf(first))
 			approve(h, run.ID)
 			events := h.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-			oneEndingPerCall(t, events)
+			checkOneEndPerCall(t, events)
 			made = first.Tools.CallCounts()["add"] - made
 			if sent["add"] > before["add"] { // under way
 				if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "unknown_outcome" || made != 0 {
@@ -286,10 +286,10 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 				}
 				return
 			}
-			if made != 1-before["add"] || plain(texts(end.Metadata.ToolResults)) != plain(texts(wantEnd.Metadata.ToolResults)) {
+			if made != 1-before["add"] || withoutUniqueIDs(joinRaw(end.Metadata.ToolResults)) != withoutUniqueIDs(joinRaw(wantEnd.Metadata.ToolResults)) {
 				t.Errorf("%d calls, results %s, want %d calls, results %s", made, end.Metadata.ToolResults, 1-before["add"], wantEnd.Metadata.ToolResults)
 			}
-			if got := lastSaid(h); got != "" && got != wantSaid {
+			if got := lastConversation(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
 			if len(agenttest.EventsOf[event.ApprovalRequired](events)) != 1 {
@@ -299,10 +299,10 @@ func TestApprovalSurvivesWheneverItsProcessDies(t *testing.T) {
 	}
 }
 
-// askingModel is a model that asks the agent b, which answers at once, and then says nothing.
-type askingModel struct{}
+// delegatingModel asks the agent b, which answers at once, and then sends nothing.
+type delegatingModel struct{}
 
-func (askingModel) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
+func (delegatingModel) Stream(ctx context.Context, r llm.Request) iter.Seq2[llm.Part, error] {
 	return func(yield func(llm.Part, error) bool) {
 		switch {
 		case strings.HasPrefix(r.Messages[0].Text, "You are b."):
@@ -372,9 +372,9 @@ func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tools := memoryServer{}.client(t, config.Server{Name: "m"})
 		log, drained := &drainingLog{Log: newMemoryLog()}, make(chan struct{})
-		var c counted
-		o := agent.Options{Model: askingModel{}, Tools: tools, DefaultModel: "scripted", DisconnectGrace: time.Hour}
-		agents(t, family, c.options)(&o)
+		var c metricsAndLog
+		o := agent.Options{Model: delegatingModel{}, Tools: tools, DefaultModel: "scripted", DisconnectGrace: time.Hour}
+		withAgents(t, fiveAgents, c.withMetrics)(&o)
 		o.Log, o.Durable = log, true
 		a, err := agent.New(o)
 		if err != nil {
@@ -382,7 +382,7 @@ func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
 		}
 		h := &agenttest.Fixture{Agent: a}
 		log.drain = func() {
-			go func() { leaves(h); close(drained) }()
+			go func() { drainAtOnce(h); close(drained) }()
 			synctest.Wait() // all runs are handed over; Drain waits for this one
 		}
 		parent := h.StartRun(t, agent.Request{}).ID
@@ -397,10 +397,10 @@ func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
 		if got, want := log.released, []string{parent}; !slices.Equal(got, want) {
 			t.Errorf("released runs = %q, want %q, the parent alone", got, want)
 		}
-		if got := sum(c.values(t, "answerd.runs")); got != 1 {
+		if got := sumValues(c.metricValues(t, "answerd.runs")); got != 1 {
 			t.Errorf("answerd.runs = %v, want 1", got)
 		}
-		if got := sum(c.values(t, "answerd.runs.active")); got != 0 {
+		if got := sumValues(c.metricValues(t, "answerd.runs.active")); got != 0 {
 			t.Errorf("answerd.runs.active = %v, want 0", got)
 		}
 		if line := c.endLines()["b"]; line["run_id"] != child {
@@ -415,15 +415,15 @@ func TestRunThatEndsWhileItsProcessIsDrainedHasEnded(t *testing.T) {
 func suspendedLog(t *testing.T, b agent.Budget) (log event.Log, run event.Run, approver *agenttest.Fixture) {
 	t.Helper()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	h := agenttest.NewFixture(t, addsAndEchoes(), durable(origin), guarded("add"))
+	h := agenttest.NewFixture(t, addAndEchoScript(), withDurableLog(origin), approveTools("add"))
 	run = h.StartRun(t, agent.Request{Interactive: true, Background: true, Budget: b})
-	suspended(t, h, run.ID, 1)
-	operations := origin.history()
+	waitUntilSuspended(t, h, run.ID, 1)
+	operations := origin.recordedOperations()
 	n := slices.IndexFunc(operations, func(o operation) bool { return o.what == "suspended" })
 	return origin.diedAfter(t, run, n+1), run, h
 }
 
-func addsAndEchoes() llmtest.Script {
+func addAndEchoScript() llmtest.Script {
 	return llmtest.Turns(llmtest.Calls(onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done."))
 }
 
@@ -432,20 +432,20 @@ func addsAndEchoes() llmtest.Script {
 func TestCallThatEndsInASuspendedRunWaitsForTheAnswer(t *testing.T) {
 	log, run, first := suspendedLog(t, agent.Budget{ToolCalls: 1})
 	heard := make(chan struct{}, 10)
-	h, _ := watched(t, addsAndEchoes(), func(q webhooktest.Question) string {
+	h, _ := newWatchedFixture(t, addAndEchoScript(), func(q webhooktest.Question) string {
 		if q.Tool != "echo" {
 			return `{}`
 		}
 		heard <- struct{}{}
 		return `{"content":"No."}`
-	}, durable(log), guarded("add"), with(first))
+	}, withDurableLog(log), approveTools("add"), withToolsOf(first))
 	<-heard
-	fillResult(t, h, run.ID, agent.Input{ID: suspended(t, h, run.ID, 1)[0].ID, Approved: new(true)})
+	answerInterrupt(t, h, run.ID, agent.Input{ID: waitUntilSuspended(t, h, run.ID, 1)[0].ID, Approved: new(true)})
 	events := h.Events(t, run.ID)
-	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); texts(end.Metadata.ToolResults) != `{"sum":3} "No."` {
-		t.Errorf(`results %s, want {"sum":3} "No."`, texts(end.Metadata.ToolResults))
+	if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); joinRaw(end.Metadata.ToolResults) != `{"sum":3} "No."` {
+		t.Errorf(`results %s, want {"sum":3} "No."`, joinRaw(end.Metadata.ToolResults))
 	}
-	oneEndingPerCall(t, events)
+	checkOneEndPerCall(t, events)
 }
 
 // The time of a run that waits for a person does not pass while another process prepares to ask again.
@@ -453,16 +453,16 @@ func TestTimeOfASuspendedRunDoesNotPassDuringATakeover(t *testing.T) {
 	t.Parallel()
 	log, run, first := suspendedLog(t, agent.Budget{Seconds: 3})
 	replied := make(chan struct{})
-	h, _ := watched(t, addsAndEchoes(), func(q webhooktest.Question) string {
+	h, _ := newWatchedFixture(t, addAndEchoScript(), func(q webhooktest.Question) string {
 		if q.Tool == "add" && q.Hook == "pre_tool_call" {
 			<-time.After(2600 * time.Millisecond) // the time for tools ends after 2.4 s
 			close(replied)
 		}
 		return `{}`
-	}, durable(log), guarded("add"), with(first))
+	}, withDurableLog(log), approveTools("add"), withToolsOf(first))
 	<-replied
-	i := suspended(t, h, run.ID, 1)[0]
-	fillResult(t, h, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
+	i := waitUntilSuspended(t, h, run.ID, 1)[0]
+	answerInterrupt(t, h, run.ID, agent.Input{ID: i.ID, Approved: new(true)})
 	if end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID)); end.FinishReason != "stop" {
 		t.Errorf("finish reason %q, want stop", end.FinishReason)
 	}

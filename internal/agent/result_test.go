@@ -24,13 +24,13 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// picture returns a PNG as far as its first bytes tell.
-func picture(size int) string {
+// pngOfSize returns size bytes, in base64, that begin as a PNG does.
+func pngOfSize(size int) string {
 	return base64.StdEncoding.EncodeToString(append([]byte("\x89PNG\r\n\x1a\n"), make([]byte, size-8)...))
 }
 
-// kinds are results as servers send them, in the order of the golden file.
-var kinds = []struct{ name, result string }{
+// resultKinds are results as servers send them, in the order of the golden file.
+var resultKinds = []struct{ name, result string }{
 	{"text", `{"content":[{"type":"text","text":"a"},{"type":"text","text":"b <é>"}]}`},
 	{"empty", `{"content":[]}`},
 	{"empty text", `{"content":[{"type":"text","text":""}]}`},
@@ -42,22 +42,22 @@ var kinds = []struct{ name, result string }{
 	{"false", `{"content":[],"structuredContent":false}`},
 	{"no list", `{"content":[],"structuredContent":[]}`},
 	{"null", `{"content":[{"type":"text","text":"n"}],"structuredContent":null}`},
-	{"image", `{"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"},{"type":"text","text":"There."}]}`},
+	{"image", `{"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + pngOfSize(12) + `"},{"type":"text","text":"There."}]}`},
 	{"image of another type", `{"content":[{"type":"image","mimeType":"image/svg+xml","data":"PHN2Zy8+"}]}`},
-	{"image that is none", `{"content":[{"type":"image","mimeType":"image/jpeg","data":"` + picture(12) + `"},{"type":"image","mimeType":"image/png","data":"%%%%"}]}`},
+	{"image that is none", `{"content":[{"type":"image","mimeType":"image/jpeg","data":"` + pngOfSize(12) + `"},{"type":"image","mimeType":"image/png","data":"%%%%"}]}`},
 	{"audio", `{"content":[{"type":"audio","mimeType":"audio/mpeg","data":"SUQzBA=="},{"type":"audio","mimeType":"audio/x-wav","data":"UklGRgAAAABXQVZF"}]}`},
 	{"embedded text", `{"content":[{"type":"resource","resource":{"uri":"file:///a.txt","mimeType":"text/plain","text":"inside"}}]}`},
-	{"embedded image", `{"content":[{"type":"resource","resource":{"uri":"file:///a.png","mimeType":"image/png","blob":"` + picture(12) + `"}}]}`},
+	{"embedded image", `{"content":[{"type":"resource","resource":{"uri":"file:///a.png","mimeType":"image/png","blob":"` + pngOfSize(12) + `"}}]}`},
 	{"embedded file", `{"content":[{"type":"resource","resource":{"uri":"file:///a.bin","mimeType":"application/zip","blob":"UEsDBA=="}}]}`},
 	{"link", `{"content":[{"type":"resource_link","uri":"file:///a","name":"a","mimeType":"text/plain","size":7}]}`},
 	{"a type of tomorrow", `{"content":[{"type":"video","data":"AAAA"}]}`},
 	{"unreadable", `{"content":[{"type":7}]}`},
 	{"broken UTF-8", "{\"content\":[{\"type\":\"text\",\"text\":\"a\xffb\"}]}"},
 	{"failure", `{"isError":true,"content":[{"type":"text","text":"No such city."}]}`},
-	{"failure with an image", `{"isError":true,"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"}]}`},
+	{"failure with an image", `{"isError":true,"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + pngOfSize(12) + `"}]}`},
 	{"large text", `{"content":[{"type":"text","text":"` + strings.Repeat("0123456789abcde\\n", 20000) + `"}]}`},
 	{"large structured", `{"content":[{"type":"text","text":"See there."}],"structuredContent":{"s":"` + strings.Repeat("x", 300000) + `"}}`},
-	{"large image", `{"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + picture(60000) + `"}]}`},
+	{"large image", `{"content":[{"type":"text","text":"Look:"},{"type":"image","mimeType":"image/png","data":"` + pngOfSize(60000) + `"}]}`},
 	{"large failure", `{"isError":true,"content":[{"type":"text","text":"` + strings.Repeat("é", 200000) + `"}]}`},
 	{"many blocks", `{"content":[` + strings.Repeat(`{"type":"text","text":"`+strings.Repeat("y", 5000)+`"},`, 99) + `{"type":"text","text":"z"}]}`},
 }
@@ -71,13 +71,13 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 		name    string
 		fixture *agenttest.Fixture
 	}{
-		{"native", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} })},
-		{"native, takes images and audio", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = takes })},
-		{"text dialect", agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Model, o.Profiles = texttool.New(o.Model), takes })},
+		{"native", agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted"}} })},
+		{"native, takes images and audio", agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Profiles = takes })},
+		{"text dialect", agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Model, o.Profiles = texttool.New(o.Model), takes })},
 	}
 	var out bytes.Buffer
-	for _, k := range kinds {
-		fmt.Fprintf(&out, "== %s\nresult\n\t%s\n", k.name, short(k.result))
+	for _, k := range resultKinds {
+		fmt.Fprintf(&out, "== %s\nresult\n\t%s\n", k.name, abbreviate(k.result))
 		for i, h := range fixtures {
 			h.fixture.Tools.SetResult("it", k.result)
 			before := len(h.fixture.Model.Requests())
@@ -85,7 +85,7 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 			events := h.fixture.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			hide := strings.NewReplacer(run.ID, "RUN")
-			fmt.Fprintf(&out, "model: %s\n%s", h.name, madeUp.ReplaceAllString(hide.Replace(Conversation(h.fixture.Model.Requests()[before:])), "CALL"))
+			fmt.Fprintf(&out, "model: %s\n%s", h.name, generatedID.ReplaceAllString(hide.Replace(conversationAfterCall(h.fixture.Model.Requests()[before:])), "CALL"))
 			if i > 0 {
 				continue
 			}
@@ -93,21 +93,21 @@ func TestResultsOfEveryKindReachTheirReaders(t *testing.T) {
 				switch e.Body.(type) {
 				case event.ToolResult, event.ToolError:
 					line := e.AppendJSON(nil)
-					fmt.Fprintf(&out, "event\n\t%s\n", hide.Replace(passing.ReplaceAllString(short(string(line)), `"$1":0`)))
+					fmt.Fprintf(&out, "event\n\t%s\n", hide.Replace(changingNumber.ReplaceAllString(abbreviate(string(line)), `"$1":0`)))
 					if len(line) > 320<<10 {
 						t.Errorf("%s: the event has %d bytes, want at most 320<<10", k.name, len(line))
 					}
 				}
 			}
-			fmt.Fprintf(&out, "metadata\n\t%s\n", hide.Replace(short(string(end.Metadata.ToolResults[0]))))
-			whole(t, h.fixture, run.ID, k.name, k.result)
+			fmt.Fprintf(&out, "metadata\n\t%s\n", hide.Replace(abbreviate(string(end.Metadata.ToolResults[0]))))
+			checkWholeResult(t, h.fixture, run.ID, k.name, k.result)
 		}
 	}
-	golden(t, "testdata/results.golden", out.Bytes())
+	checkGolden(t, "testdata/results.golden", out.Bytes())
 }
 
-// gives calls the tool once and answers, in either way of calling.
-func gives(r llmtest.Request) llmtest.Answer {
+// giveModel calls the tool give once and answers, with calls as members or as text.
+func giveModel(r llmtest.Request) llmtest.Answer {
 	switch last := r.Messages[len(r.Messages)-1]; {
 	case last.Role == "tool" || last.Parts != nil || strings.HasPrefix(last.Content, "TOOL "):
 		return llmtest.Says("Done.")
@@ -117,8 +117,8 @@ func gives(r llmtest.Request) llmtest.Answer {
 	return llmtest.Calls(llmtest.Call{Name: "give", Args: `{"name":"it"}`})
 }
 
-// Conversation returns what the last request says after the call.
-func Conversation(requests []llmtest.Request) string {
+// conversationAfterCall returns what the last request says after the call.
+func conversationAfterCall(requests []llmtest.Request) string {
 	messages := requests[len(requests)-1].Messages
 	var out strings.Builder
 	for i, m := range messages {
@@ -130,20 +130,20 @@ func Conversation(requests []llmtest.Request) string {
 			if m.Parts != nil {
 				text = string(m.Parts)
 			}
-			fmt.Fprintf(&out, "\t%s: %s\n", m.Role, strings.ReplaceAll(short(text), "\n", "\n\t| "))
+			fmt.Fprintf(&out, "\t%s: %s\n", m.Role, strings.ReplaceAll(abbreviate(text), "\n", "\n\t| "))
 		}
 	}
 	return out.String()
 }
 
 var (
-	madeUp     = regexp.MustCompile(`call_[A-Z0-9]{26}`) // ids of calls as text
-	passing    = regexp.MustCompile(`"(ts|duration_ms|seq)":\d+`)
-	manyBlocks = regexp.MustCompile(`(\{"type":"text","text":"yyyyyyyy[^"]*"\},){3,}`)
+	generatedID    = regexp.MustCompile(`call_[A-Z0-9]{26}`) // ids of calls as text
+	changingNumber = regexp.MustCompile(`"(ts|duration_ms|seq)":\d+`)
+	manyBlocks     = regexp.MustCompile(`(\{"type":"text","text":"yyyyyyyy[^"]*"\},){3,}`)
 )
 
-// short stands in for what is long and monotonous.
-func short(s string) string {
+// abbreviate replaces long runs of similar bytes by their length.
+func abbreviate(s string) string {
 	s = strings.ToValidUTF8(s, `\xff`)
 	const monotonous = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=\\\né"
 	var out strings.Builder
@@ -160,8 +160,8 @@ func short(s string) string {
 	return manyBlocks.ReplaceAllStringFunc(out.String(), func(m string) string { return fmt.Sprintf("«%d blocks»", strings.Count(m, `"type"`)) })
 }
 
-// whole checks that the whole result can be read, wherever it is kept.
-func whole(t *testing.T, h *agenttest.Fixture, run, kind, result string) {
+// checkWholeResult checks that the whole result can be read, wherever it is stored.
+func checkWholeResult(t *testing.T, h *agenttest.Fixture, run, kind, result string) {
 	var want struct {
 		Content           []json.RawMessage
 		StructuredContent json.RawMessage
@@ -175,14 +175,14 @@ func whole(t *testing.T, h *agenttest.Fixture, run, kind, result string) {
 	}
 	got, err := h.Result(t.Context(), run, "call_1")
 	if err != nil || got.IsError != want.IsError || fmt.Sprintf("%s", got.Content) != fmt.Sprintf("%s", want.Content) || string(got.Structured) != string(want.StructuredContent) {
-		t.Errorf("%s: %s, %v, want %s", kind, short(fmt.Sprintf("%t %s %s", got.IsError, got.Content, got.Structured)), err, short(fmt.Sprintf("%t %s %s", want.IsError, want.Content, want.StructuredContent)))
+		t.Errorf("%s: %s, %v, want %s", kind, abbreviate(fmt.Sprintf("%t %s %s", got.IsError, got.Content, got.Structured)), err, abbreviate(fmt.Sprintf("%t %s %s", want.IsError, want.Content, want.StructuredContent)))
 	}
 	if len(got.Payload) == 0 || got.CallID != "call_1" || got.Tool != "give" || got.Server != "default" {
 		t.Errorf("%s: %+v, want at least 1 Payload, CallID call_1, Tool give, Server default", kind, got)
 	}
 }
 
-func golden(t *testing.T, path string, got []byte) {
+func checkGolden(t *testing.T, path string, got []byte) {
 	t.Helper()
 	if *update {
 		if err := os.WriteFile(path, got, 0o644); err != nil {
@@ -213,7 +213,7 @@ func TestPicturesFollowAllResultsOfTheirTurn(t *testing.T) {
 	}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Calls(llmtest.Call{ID: "c3", Name: "give", Args: `{"name":"four"}`}), llmtest.Says("Seen.")),
 		func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
-	block := `{"type":"image","mimeType":"image/png","data":"` + picture(12) + `"}`
+	block := `{"type":"image","mimeType":"image/png","data":"` + pngOfSize(12) + `"}`
 	h.Tools.SetResult("four", `{"content":[`+strings.Repeat(block+",", 3)+block+`]}`)
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	requests := h.Model.Requests()
@@ -246,9 +246,9 @@ func TestPicturesAreSentUnlessTheModelIsKnownToTakeNone(t *testing.T) {
 		if r.Model == "mine" && bytes.Contains(r.Body, []byte(`"image_url":`)) {
 			return llmtest.Fails(http.StatusInternalServerError, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj")
 		}
-		return gives(r)
+		return giveModel(r)
 	}, nil)
-	h.Tools.SetResult("it", `{"content":[{"type":"image","mimeType":"image/png","data":"`+picture(12)+`"}]}`)
+	h.Tools.SetResult("it", `{"content":[{"type":"image","mimeType":"image/png","data":"`+pngOfSize(12)+`"}]}`)
 	for _, c := range []struct {
 		model    string
 		requests int
@@ -271,17 +271,17 @@ func TestPicturesAreSentUnlessTheModelIsKnownToTakeNone(t *testing.T) {
 
 // A picture that the run's budget has no room for is not shown.
 func TestPicturesCountAsResultBytes(t *testing.T) {
-	h := agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
-	block := `{"type":"image","mimeType":"image/png","data":"` + picture(300) + `"}`
+	h := agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Profiles = map[string]llm.Profile{"scripted": {Images: true}} })
+	block := `{"type":"image","mimeType":"image/png","data":"` + pngOfSize(300) + `"}`
 	h.Tools.SetResult("it", `{"content":[`+block+`,`+block+`]}`)
 	h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{ResultBytes: 700}}).ID)
-	told := Conversation(h.Model.Requests())
+	told := conversationAfterCall(h.Model.Requests())
 	if strings.Count(told, `"image_url":`) != 1 || !strings.Contains(told, "(not shown: the run's budget of result bytes is used up)") {
 		t.Errorf(`told %q, want 1 times "image_url":, told containing "(not shown: the run's budget of result bytes is used up)"`, told)
 	}
 }
 
-func repeat(n int) (calls []llmtest.Call) {
+func giveCalls(n int) (calls []llmtest.Call) {
 	for i := range n {
 		calls = append(calls, llmtest.Call{ID: fmt.Sprintf("c%d", i), Name: "give", Args: `{"name":"big"}`})
 	}
@@ -291,7 +291,7 @@ func repeat(n int) (calls []llmtest.Call) {
 // S2.8: the arrays stay aligned, and the metadata bounded, whatever the calls bring.
 func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 	t.Parallel()
-	calls := append(repeat(20), llmtest.Call{ID: "bad", Name: "fail", Args: `{}`})
+	calls := append(giveCalls(20), llmtest.Call{ID: "bad", Name: "fail", Args: `{}`})
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Read.")), nil)
 	h.Tools.SetResult("big", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 100_000)+`"}]}`)
 	run := h.StartRun(t, agent.Request{})
@@ -304,14 +304,14 @@ func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 	for i, r := range m.ToolResults {
 		total += len(r)
 		if !json.Valid(r) {
-			t.Errorf("result %d is %s, want JSON", i, short(string(r)))
+			t.Errorf("result %d is %s, want JSON", i, abbreviate(string(r)))
 		}
 	}
 	if total > 1<<20+21*(1<<10+200) || len(m.ToolResults[0]) != 100_002 {
 		t.Errorf("%d bytes in all, %d of the first, want at most %d and 100002", total, len(m.ToolResults[0]), 1<<20+21*(1<<10+200))
 	}
 	if last := string(m.ToolResults[19]); !strings.Contains(last, "[cut here: ") || !strings.Contains(last, "/runs/"+run.ID+"/results/c19]") {
-		t.Errorf(`the last result is %s, want last containing "[cut here: ", last containing %s`, short(last), "/runs/"+run.ID+"/results/c19]")
+		t.Errorf(`the last result is %s, want last containing "[cut here: ", last containing %s`, abbreviate(last), "/runs/"+run.ID+"/results/c19]")
 	}
 	if got, want := string(m.ToolResults[20]), `{"error":"the tool is out of order"}`; got != want {
 		t.Errorf("the failure is %s, want %s", got, want)
@@ -320,14 +320,14 @@ func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 
 // A log that cannot keep a result costs the run nothing, and no event points to it.
 func TestResultThatCannotBeKeptIsSaid(t *testing.T) {
-	h := agenttest.NewFixture(t, gives, func(o *agent.Options) { o.Log = fullLog{o.Log} })
+	h := agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Log = fullLog{o.Log} })
 	h.Tools.SetResult("it", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 400_000)+`"}]}`)
 	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	res := agenttest.EventsOf[event.ToolResult](events)[0]
 	if res.Truncated == nil || res.Truncated.URL != "" || res.Truncated.Bytes < 400_000 || !strings.Contains(string(res.Payload), "bytes are shown]") {
-		t.Errorf(`truncated %+v, payload %s, want Truncated non-nil, URL empty, Bytes at least 400_000, Payload containing "bytes are shown]"`, res.Truncated, short(string(res.Payload)))
+		t.Errorf(`truncated %+v, payload %s, want Truncated non-nil, URL empty, Bytes at least 400_000, Payload containing "bytes are shown]"`, res.Truncated, abbreviate(string(res.Payload)))
 	}
 	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
 		t.Errorf("result: %v, want ErrGone", err)
@@ -336,13 +336,13 @@ func TestResultThatCannotBeKeptIsSaid(t *testing.T) {
 
 // A failure that the hook has not seen is shown to nobody.
 func TestFailureThatAHookSawInPartIsNotKeptWhole(t *testing.T) {
-	h, _ := hooked(t, gives, on("none", ""), nil)
+	h, _ := newHookedFixture(t, giveModel, replyOnlyTo("none", ""), nil)
 	h.Tools.SetResult("it", `{"isError":true,"content":[{"type":"text","text":"`+strings.Repeat("x", 300_000)+`secret"}]}`)
 	run := h.StartRun(t, agent.Request{})
 	events := h.Events(t, run.ID)
 	failed := agenttest.EventsOf[event.ToolError](events)[0]
 	if failed.Truncated == nil || failed.Truncated.URL != "" || strings.Contains(failed.Payload, "secret") {
-		t.Errorf("truncated %+v of %s, want Truncated non-nil, URL empty, Payload without secret", failed.Truncated, short(failed.Payload))
+		t.Errorf("truncated %+v of %s, want Truncated non-nil, URL empty, Payload without secret", failed.Truncated, abbreviate(failed.Payload))
 	}
 	if _, err := h.Result(t.Context(), run.ID, "call_1"); !errors.Is(err, event.ErrGone) {
 		t.Errorf("result: %v, want ErrGone", err)

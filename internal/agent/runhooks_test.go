@@ -21,8 +21,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// watched returns a fixture whose service is asked about every event.
-func watched(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options), configure ...func(*config.Server)) (*agenttest.Fixture, *webhooktest.Service) {
+// newWatchedFixture returns a fixture whose hook service is asked about every event.
+func newWatchedFixture(t *testing.T, script llmtest.Script, answer func(webhooktest.Question) string, set func(*agent.Options), configure ...func(*config.Server)) (*agenttest.Fixture, *webhooktest.Service) {
 	t.Helper()
 	s := webhooktest.New(t, answer)
 	return agenttest.NewFixture(t, script, func(o *agent.Options) {
@@ -52,10 +52,10 @@ func hooksOf(s *webhooktest.Service) string {
 	return strings.Join(out, " ")
 }
 
-func silent(webhooktest.Question) string { return `{}` }
+func emptyReply(webhooktest.Question) string { return `{}` }
 
 func TestRunHooksAreAskedInOrderWithWhatHappened(t *testing.T) {
-	h, s := watched(t, llmtest.Turns(llmtest.SaysAndCalls("Let me see.", onePlusTwo), llmtest.Says("It is 3.")), silent, nil)
+	h, s := newWatchedFixture(t, llmtest.Turns(llmtest.SaysAndCalls("Let me see.", onePlusTwo), llmtest.Says("It is 3.")), emptyReply, nil)
 	run, err := h.Start(t.Context(), auth.Identity{Subject: "ada"}, agent.Request{Question: "What is 1 + 2?"})
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestRunHooksAreAskedInOrderWithWhatHappened(t *testing.T) {
 }
 
 func TestRunHooksAreAskedOnlyIfEnabled(t *testing.T) {
-	h, s := hooked(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), silent, nil)
+	h, s := newHookedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), emptyReply, nil)
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if got, want := hooksOf(s), "pre_tool_call tool_result"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -94,7 +94,7 @@ func TestRunHooksAreAskedOnlyIfEnabled(t *testing.T) {
 
 // What a hook adds is in the request of that step, and in no later one.
 func TestPreModelCallExtendsOneRequest(t *testing.T) {
-	h, _ := watched(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), func(q webhooktest.Question) string {
+	h, _ := newWatchedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3.")), func(q webhooktest.Question) string {
 		if q.Hook == "pre_model_call" && q.Step == 1 {
 			return `{"instructions":"Speak Latin.","messages":[{"role":"user","content":"Know this too."}]}`
 		}
@@ -113,7 +113,7 @@ func TestPreModelCallExtendsOneRequest(t *testing.T) {
 
 // An extension that does not fit the window is trimmed for, or ends the run.
 func TestPreModelCallExtensionIsBoundByTheWindow(t *testing.T) {
-	h, _ := watched(t, llmtest.Turns(llmtest.Says("Hello.")), on("pre_model_call", `{"instructions":"`+strings.Repeat("word ", 20000)+`"}`),
+	h, _ := newWatchedFixture(t, llmtest.Turns(llmtest.Says("Hello.")), replyOnlyTo("pre_model_call", `{"instructions":"`+strings.Repeat("word ", 20000)+`"}`),
 		func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", ContextTokens: 4000}}
 		})
@@ -126,8 +126,8 @@ func TestPreModelCallExtensionIsBoundByTheWindow(t *testing.T) {
 func TestRunHooksCanEndTheRun(t *testing.T) {
 	for hook, requests := range map[string]int{"pre_model_call": 0, "model_result": 1, "interrupt": 1} {
 		t.Run(hook, func(t *testing.T) {
-			h, s := watched(t, llmtest.Turns(llmtest.SaysAndCalls("secret plan", onePlusTwo), llmtest.Says("Done.")),
-				on(hook, `{"abort":true,"reason":"not today"}`), nil, guarded("add"))
+			h, s := newWatchedFixture(t, llmtest.Turns(llmtest.SaysAndCalls("secret plan", onePlusTwo), llmtest.Says("Done.")),
+				replyOnlyTo(hook, `{"abort":true,"reason":"not today"}`), nil, approveTools("add"))
 			events := h.Events(t, h.StartRun(t, agent.Request{Interactive: true}).ID)
 			end := agenttest.TerminalEvent[event.RunError](t, events)
 			if end.Code != "tool_aborted" || end.Message != "A hook ended the run: not today" || end.Retryable || len(h.Model.Requests()) != requests {
@@ -150,7 +150,7 @@ func TestRunHooksCanEndTheRun(t *testing.T) {
 // A service that is down or replies badly changes nothing about a run.
 func TestRunHooksWithoutAUsableReplyChangeNothing(t *testing.T) {
 	for name, reply := range map[string]string{"down": "", "prose": "no", "of another hook": `{"args":{}}`} {
-		h, s := watched(t, llmtest.Turns(llmtest.Says("Hello.")), func(webhooktest.Question) string { return reply }, nil)
+		h, s := newWatchedFixture(t, llmtest.Turns(llmtest.Says("Hello.")), func(webhooktest.Question) string { return reply }, nil)
 		end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{}).ID))
 		if got, want := hooksOf(s), "pre_model_call model_result run_end"; end.Answer != "Hello." || got != want {
 			t.Errorf("%s: got answer %q and hooks %s, want Hello. and %s", name, end.Answer, got, want)
@@ -160,7 +160,7 @@ func TestRunHooksWithoutAUsableReplyChangeNothing(t *testing.T) {
 
 func TestRunEndTellsHowEveryRunEnds(t *testing.T) {
 	gate, gone := newGate(), make(chan struct{}, 1)
-	h, s := watched(t, llmtest.Turns(gate.hold(gone)), silent, nil)
+	h, s := newWatchedFixture(t, llmtest.Turns(gate.hold(gone)), emptyReply, nil)
 	run := h.StartRun(t, agent.Request{})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { return e.Body.Type() == "text_delta" })
 	if err := h.Cancel(t.Context(), run.ID); err != nil {
@@ -172,7 +172,7 @@ func TestRunEndTellsHowEveryRunEnds(t *testing.T) {
 	if last := q[len(q)-1]; last.Hook != "run_end" || last.Status != "cancelled" || last.Error.Code != "cancelled" || last.Error.Message != "requested" || last.Error.PartialAnswer != end.PartialAnswer || last.Result != nil {
 		t.Errorf("cancelled: got %+v, error %+v, want run_end, cancelled, requested", last, last.Error)
 	}
-	h, s = watched(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "no")), silent, nil)
+	h, s = newWatchedFixture(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "no")), emptyReply, nil)
 	failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	q = s.Questions()
 	if last := q[len(q)-1]; last.Hook != "run_end" || last.Status != "failed" || last.Error.Code != failed.Code || last.Error.Message != failed.Message {
@@ -181,10 +181,10 @@ func TestRunEndTellsHowEveryRunEnds(t *testing.T) {
 }
 
 func TestInterruptHookHasTheQuestion(t *testing.T) {
-	h, s := watched(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), silent, nil, guarded("add"))
+	h, s := newWatchedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), emptyReply, nil, approveTools("add"))
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
-	i := suspended(t, h, run, 1)[0]
-	fillResult(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
+	i := waitUntilSuspended(t, h, run, 1)[0]
+	answerInterrupt(t, h, run, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 	h.Drain(t.Context()) // the question to the hook is independent of the answer
 	for _, q := range s.Questions() {
@@ -199,21 +199,21 @@ func TestInterruptHookHasTheQuestion(t *testing.T) {
 	t.Errorf("got %s, want interrupt among them", hooksOf(s))
 }
 
-// membersOf adds the paths of a JSON value's members to a set: a.b, or a[].b within an array. It stops at
+// collectMembers adds the paths of a JSON value's members to a set: a.b, or a[].b within an array. It stops at
 // members whose content belongs to others.
-func membersOf(set map[string]bool, path string, v any) {
+func collectMembers(set map[string]bool, path string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
 			member := strings.TrimPrefix(path+"."+name, ".")
 			set[member] = true
 			if !slices.Contains([]string{"args", "content", "structured", "schema", "metadata"}, name) {
-				membersOf(set, member, value)
+				collectMembers(set, member, value)
 			}
 		}
 	case []any:
 		for _, value := range v {
-			membersOf(set, path+"[]", value)
+			collectMembers(set, path+"[]", value)
 		}
 	}
 }
@@ -225,21 +225,21 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, s := watched(t, llmtest.Turns(llmtest.Calls(onePlusTwo, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "echo", Args: "["}, llmtest.Call{Name: "ask"}), llmtest.Says("Done.")), silent,
+	h, s := newWatchedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "echo", Args: "["}, llmtest.Call{Name: "ask"}), llmtest.Says("Done.")), emptyReply,
 		func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, MaxOutputTokens: 500}}
-		}, guarded("add"))
+		}, approveTools("add"))
 	picture := agent.Media{MIME: "image/png", Data: base64.StdEncoding.EncodeToString([]byte("\x89PNG\r\n\x1a\n of a test"))}
 	run := h.StartRun(t, agent.Request{Question: "?", Interactive: true, Media: []agent.Media{picture}}).ID
-	for _, i := range suspended(t, h, run, 1) {
+	for _, i := range waitUntilSuspended(t, h, run, 1) {
 		in := agent.Input{ID: i.ID, Approved: new(true)}
 		if i.Kind == event.KindElicitation {
 			in = agent.Input{ID: i.ID, Action: "decline"}
 		}
-		fillResult(t, h, run, in)
+		answerInterrupt(t, h, run, in)
 	}
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
-	refused, again := watched(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "no")), silent, nil)
+	refused, again := newWatchedFixture(t, llmtest.Turns(llmtest.Fails(http.StatusBadRequest, "no")), emptyReply, nil)
 	agenttest.TerminalEvent[event.RunError](t, refused.Events(t, refused.StartRun(t, agent.Request{}).ID))
 	h.Drain(t.Context())
 
@@ -252,7 +252,7 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 		if sent[q.Hook] == nil {
 			sent[q.Hook] = make(map[string]bool)
 		}
-		membersOf(sent[q.Hook], "", body)
+		collectMembers(sent[q.Hook], "", body)
 	}
 	examples := make(map[string]bool)
 	for _, block := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch(page, -1) {
@@ -263,7 +263,7 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 		hook, _ := body["hook"].(string)
 		examples[hook] = true
 		set := make(map[string]bool)
-		membersOf(set, "", body)
+		collectMembers(set, "", body)
 		for member := range set {
 			if !sent[hook][member] {
 				t.Errorf("the example of %s has %s, want a member that is sent", hook, member)
@@ -296,7 +296,7 @@ func TestHookCanGiveContentBlocks(t *testing.T) {
 			if hook == "tool_error" {
 				call = llmtest.Call{Name: "fail"}
 			}
-			h, _ := hooked(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), on(hook, `{"content":`+blocks+`,"structured":{"points":[1,2]}}`),
+			h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(call), llmtest.Says("Done.")), replyOnlyTo(hook, `{"content":`+blocks+`,"structured":{"points":[1,2]}}`),
 				func(o *agent.Options) {
 					o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 				})
@@ -304,7 +304,7 @@ func TestHookCanGiveContentBlocks(t *testing.T) {
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			results := agenttest.EventsOf[event.ToolResult](events)
 			if len(results) != 1 || len(results[0].Content) != 4 || string(results[0].Structured) != `{"points":[1,2]}` || string(end.Metadata.ToolResults[0]) != `{"points":[1,2]}` {
-				t.Fatalf("got results %+v, metadata %s, want one result of four blocks and the structured content", results, texts(end.Metadata.ToolResults))
+				t.Fatalf("got results %+v, metadata %s, want one result of four blocks and the structured content", results, joinRaw(end.Metadata.ToolResults))
 			}
 			var text struct{ Text string }
 			if err := json.Unmarshal(results[0].Content[0], &text); err != nil || text.Text != "A chart <b>" {
@@ -323,7 +323,7 @@ func TestHookCanGiveContentBlocks(t *testing.T) {
 // Structured content of a hook is compared with the tool's output schema, as a server's is.
 func TestStructuredContentOfAHookIsCheckedAgainstTheSchema(t *testing.T) {
 	for structured, violations := range map[string]int{`{"sum":7}`: 0, `{"sum":"seven"}`: 1} {
-		h, _ := hooked(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), on("tool_result", `{"content":"seven","structured":`+structured+`}`), nil)
+		h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), replyOnlyTo("tool_result", `{"content":"seven","structured":`+structured+`}`), nil)
 		events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || len(r[0].SchemaViolations) != violations || string(r[0].Structured) != structured {
 			t.Errorf("%s: got %+v, want %d violations", structured, r, violations)
@@ -337,7 +337,7 @@ func TestContentBlocksThatAreWrongAreNoReply(t *testing.T) {
 	deep := `{"content":[{"type":"text","text":"a","_meta":` + strings.Repeat(`{"a":`, 600) + `1` + strings.Repeat(`}`, 600) + `}]}`
 	for _, reply := range []string{`{"content":[{"type":"image","data":"?","mimeType":"image/png"}]}`, deep} {
 		for hook, want := range map[string]string{"pre_tool_call": "tool_error", "tool_result": "tool_result"} {
-			h, _ := hooked(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), on(hook, reply), nil)
+			h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done.")), replyOnlyTo(hook, reply), nil)
 			events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			got := "tool_error"

@@ -27,19 +27,19 @@ import (
 	"answerd/internal/mcp/oauth/oauthtest"
 )
 
-// crm is an MCP server whose users have to sign in.
-type crm struct {
-	as   *oauthtest.Server
-	url  string
-	made atomic.Int64 // calls of its tool
+// signInServer is an MCP server whose users have to sign in.
+type signInServer struct {
+	as        *oauthtest.Server
+	url       string
+	toolCalls atomic.Int64 // calls of its tool
 }
 
-func newCRM(t *testing.T) *crm {
+func newSignInServer(t *testing.T) *signInServer {
 	t.Helper()
-	c := &crm{as: oauthtest.New(t)}
+	c := &signInServer{as: oauthtest.New(t)}
 	server := sdk.NewServer(&sdk.Implementation{Name: "crm", Version: "1"}, nil)
 	sdk.AddTool(server, &sdk.Tool{Name: "who"}, func(_ context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
-		c.made.Add(1)
+		c.toolCalls.Add(1)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "You are " + r.Extra.Header.Get("X-Subject")}}}, nil, nil
 	})
 	c.url = c.as.Protect(t, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true})).URL + "/mcp"
@@ -57,7 +57,7 @@ func newSignIns(t *testing.T) *sealed.Store {
 }
 
 // newProcess starts a process that uses the crm. signIns may be nil.
-func (c *crm) newProcess(t *testing.T, script llmtest.Script, signIns *sealed.Store, set func(*agent.Options)) *agenttest.Fixture {
+func (c *signInServer) newProcess(t *testing.T, script llmtest.Script, signIns *sealed.Store, set func(*agent.Options)) *agenttest.Fixture {
 	t.Helper()
 	tools, err := mcp.New([]config.Server{{Name: "crm", URL: c.url, ToolPrefix: "crm", Auth: config.AuthAuthorizationCode}}, mcp.Options{
 		Logger: slog.New(slog.DiscardHandler), StartWait: time.Minute, RedirectURL: "http://127.0.0.1:7/oauth/callback", SignIns: signIns,
@@ -74,7 +74,7 @@ func (c *crm) newProcess(t *testing.T, script llmtest.Script, signIns *sealed.St
 }
 
 // listTools makes the tools known to a process, as a user who has signed in before would.
-func (c *crm) listTools(t *testing.T, h *agenttest.Fixture) {
+func (c *signInServer) listTools(t *testing.T, h *agenttest.Fixture) {
 	t.Helper()
 	bob := auth.Identity{Subject: "bob"}
 	h.ToolsFor(t.Context(), bob)
@@ -84,7 +84,7 @@ func (c *crm) listTools(t *testing.T, h *agenttest.Fixture) {
 		t.Fatal(err)
 	}
 	if res.SignIn != nil {
-		c.visit(t, h, res.SignIn.URL)
+		c.visitPage(t, h, res.SignIn.URL)
 		call.SignIn = res.SignIn
 		if _, err := h.Agent.Tools.Call(t.Context(), call); err != nil {
 			t.Fatal(err)
@@ -95,8 +95,8 @@ func (c *crm) listTools(t *testing.T, h *agenttest.Fixture) {
 	}
 }
 
-// visit goes to a sign-in page and comes back to a process. It returns what the browser brought.
-func (c *crm) visit(t *testing.T, h *agenttest.Fixture, page string) url.Values {
+// visitPage signs in at page and follows the redirect to the process h. It returns the query of that redirect.
+func (c *signInServer) visitPage(t *testing.T, h *agenttest.Fixture, page string) url.Values {
 	t.Helper()
 	query := oauthtest.Browse(t, page)
 	if found, err := h.FinishSignIn(t.Context(), query); !found || err != nil {
@@ -114,32 +114,32 @@ func whoScript() llmtest.Script {
 func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 	for tool, want := range map[string]string{"crm_who": "You are ann", "crm_sign_in": "from the next question on: crm_who"} {
 		t.Run(tool, func(t *testing.T) {
-			crm, log, signIns := newCRM(t), newMemoryLog(), newSignIns(t)
+			crm, log, signIns := newSignInServer(t), newMemoryLog(), newSignIns(t)
 			var lines bytes.Buffer
 			script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: tool}), llmtest.Says("Done."))
 			a := crm.newProcess(t, script, signIns, func(o *agent.Options) {
-				durable(log)(o)
+				withDurableLog(log)(o)
 				o.Logger = slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			})
 			if tool == "crm_who" {
 				crm.listTools(t, a)
 			}
 			run := a.StartRun(t, agent.Request{Interactive: true}).ID
-			waits := suspended(t, a, run, 1)
+			waits := waitUntilSuspended(t, a, run, 1)
 			if i := waits[0]; i.HeldOpen || i.Kind != event.KindElicitation || i.Mode != "url" || i.Tool != tool || !strings.HasPrefix(i.URL, crm.as.URL) || i.ExpiresAt-i.CreatedAt > (10*time.Minute).Milliseconds() {
 				t.Errorf("the interrupt is %+v, want a page of the authorization server for %s, for 10 min, not held open", i, tool)
 			}
-			leaves(a)
-			b := crm.newProcess(t, script, signIns, durable(log))
-			query := crm.visit(t, b, waits[0].URL)
+			drainAtOnce(a)
+			b := crm.newProcess(t, script, signIns, withDurableLog(log))
+			query := crm.visitPage(t, b, waits[0].URL)
 			events := b.Events(t, run)
-			if got, want := names(events, "suspended"), "suspended elicitation_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
+			if got, want := typesFrom(events, "suspended"), "suspended elicitation_resolved tool_result step_start text_start text_delta text_end step_end final_answer"; got != want {
 				t.Errorf("events after the sign-in: %s, want %s", got, want)
 			}
 			if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), want) {
 				t.Errorf("results %+v, want one with %q", r, want)
 			}
-			if n := crm.made.Load(); n != map[string]int64{"crm_who": 1}[tool] {
+			if n := crm.toolCalls.Load(); n != map[string]int64{"crm_who": 1}[tool] {
 				t.Errorf("%d calls of the server's tool, want one of crm_who", n)
 			}
 			if found, err := b.FinishSignIn(t.Context(), query); found || err != nil {
@@ -176,15 +176,15 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 // back, at a process that does not know the tools.
 func TestSignInWhoseUserAnswersFirst(t *testing.T) {
 	t.Parallel()
-	crm, log, signIns := newCRM(t), newMemoryLog(), newSignIns(t)
-	a := crm.newProcess(t, whoScript(), signIns, durable(log))
+	crm, log, signIns := newSignInServer(t), newMemoryLog(), newSignIns(t)
+	a := crm.newProcess(t, whoScript(), signIns, withDurableLog(log))
 	crm.listTools(t, a)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
-	waits := suspended(t, a, run, 1)
-	leaves(a)
-	b := crm.newProcess(t, whoScript(), signIns, durable(log))
-	fillResult(t, b, run, agent.Input{ID: waits[0].ID, Action: "accept"})
-	crm.visit(t, b, waits[0].URL)
+	waits := waitUntilSuspended(t, a, run, 1)
+	drainAtOnce(a)
+	b := crm.newProcess(t, whoScript(), signIns, withDurableLog(log))
+	answerInterrupt(t, b, run, agent.Input{ID: waits[0].ID, Action: "accept"})
+	crm.visitPage(t, b, waits[0].URL)
 	events := b.Events(t, run)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), "You are ann") {
 		t.Errorf("results %+v, want one of ann: %s", r, agenttest.TypesOf(events))
@@ -195,15 +195,15 @@ func TestSignInWhoseUserAnswersFirst(t *testing.T) {
 func TestSignInThatIsRefusedEndsItsCall(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refuse func(*testing.T, *crm, *agenttest.Fixture, string, event.Interrupt)
+		refuse func(*testing.T, *signInServer, *agenttest.Fixture, string, event.Interrupt)
 		set    func(*agent.Options)
 		want   string
 	}{
-		"declined": {func(t *testing.T, _ *crm, h *agenttest.Fixture, run string, i event.Interrupt) {
-			fillResult(t, h, run, agent.Input{ID: i.ID, Action: "decline"})
+		"declined": {func(t *testing.T, _ *signInServer, h *agenttest.Fixture, run string, i event.Interrupt) {
+			answerInterrupt(t, h, run, agent.Input{ID: i.ID, Action: "decline"})
 		}, nil, "sign-in required"},
-		"expired": {func(*testing.T, *crm, *agenttest.Fixture, string, event.Interrupt) {}, func(o *agent.Options) { o.InputTimeout = 50 * time.Millisecond }, "sign-in required"},
-		"refused by the authorization server": {func(t *testing.T, c *crm, h *agenttest.Fixture, run string, i event.Interrupt) {
+		"expired": {func(*testing.T, *signInServer, *agenttest.Fixture, string, event.Interrupt) {}, func(o *agent.Options) { o.InputTimeout = 50 * time.Millisecond }, "sign-in required"},
+		"refused by the authorization server": {func(t *testing.T, c *signInServer, h *agenttest.Fixture, run string, i event.Interrupt) {
 			c.as.Lock()
 			c.as.Response = func(q url.Values) { q.Del("code"); q.Set("error", "access_denied") }
 			c.as.Unlock()
@@ -213,21 +213,21 @@ func TestSignInThatIsRefusedEndsItsCall(t *testing.T) {
 		}, nil, "signing in failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			crm := newCRM(t)
+			crm := newSignInServer(t)
 			h := crm.newProcess(t, whoScript(), newSignIns(t), func(o *agent.Options) {
-				if durable(newMemoryLog())(o); c.set != nil {
+				if withDurableLog(newMemoryLog())(o); c.set != nil {
 					c.set(o)
 				}
 			})
 			crm.listTools(t, h)
 			run := h.StartRun(t, agent.Request{Interactive: true}).ID
-			c.refuse(t, crm, h, run, suspended(t, h, run, 1)[0])
+			c.refuse(t, crm, h, run, waitUntilSuspended(t, h, run, 1)[0])
 			events := h.Events(t, run)
 			if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "denied" || !strings.Contains(failed[0].Payload, c.want) {
 				t.Errorf("errors %+v, want one, denied, with %q", failed, c.want)
 			}
-			if crm.made.Load() != 0 {
-				t.Errorf("%d calls were made, want 0", crm.made.Load())
+			if crm.toolCalls.Load() != 0 {
+				t.Errorf("%d calls were made, want 0", crm.toolCalls.Load())
 			}
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 		})
@@ -237,24 +237,24 @@ func TestSignInThatIsRefusedEndsItsCall(t *testing.T) {
 // TestSignInInMemoryIsAskedForAgain checks a log that is durable while sign-ins are not: another process
 // cannot complete the sign-in, so it asks for another one.
 func TestSignInInMemoryIsAskedForAgain(t *testing.T) {
-	crm, log := newCRM(t), newMemoryLog()
-	a := crm.newProcess(t, whoScript(), nil, durable(log))
+	crm, log := newSignInServer(t), newMemoryLog()
+	a := crm.newProcess(t, whoScript(), nil, withDurableLog(log))
 	crm.listTools(t, a)
 	run := a.StartRun(t, agent.Request{Interactive: true}).ID
-	first := suspended(t, a, run, 1)[0]
+	first := waitUntilSuspended(t, a, run, 1)[0]
 	if !first.HeldOpen {
 		t.Errorf("the interrupt is %+v, want it held open", first)
 	}
-	leaves(a)
-	b := crm.newProcess(t, whoScript(), nil, durable(log))
-	second := suspended(t, b, run, 2)
+	drainAtOnce(a)
+	b := crm.newProcess(t, whoScript(), nil, withDurableLog(log))
+	second := waitUntilSuspended(t, b, run, 2)
 	if len(second) != 1 || second[0].ID == first.ID || second[0].URL == first.URL {
 		t.Fatalf("open interrupts after the change of process: %+v, want another page than %s", second, first.URL)
 	}
 	if found, _ := b.FinishSignIn(t.Context(), oauthtest.Browse(t, first.URL)); found {
 		t.Error("FinishSignIn of the other process's sign-in = true, want false")
 	}
-	crm.visit(t, b, second[0].URL)
+	crm.visitPage(t, b, second[0].URL)
 	events := b.Events(t, run)
 	if r := agenttest.EventsOf[event.ToolResult](events); len(r) != 1 || !strings.Contains(string(r[0].Payload), "You are ann") {
 		t.Errorf("results %+v, want one of ann: %s", r, agenttest.TypesOf(events))
@@ -265,19 +265,19 @@ func TestSignInInMemoryIsAskedForAgain(t *testing.T) {
 // made once, or ends as unknown_outcome.
 func TestSignInWhereverItsProcessDied(t *testing.T) {
 	t.Parallel()
-	crm, signIns := newCRM(t), newSignIns(t)
+	crm, signIns := newSignInServer(t), newSignIns(t)
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	first := crm.newProcess(t, whoScript(), signIns, durable(origin))
+	first := crm.newProcess(t, whoScript(), signIns, withDurableLog(origin))
 	crm.listTools(t, first)
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
-	crm.visit(t, first, suspended(t, first, run.ID, 1)[0].URL)
+	crm.visitPage(t, first, waitUntilSuspended(t, first, run.ID, 1)[0].URL)
 	first.Events(t, run.ID)
 	sent, required := 0, 0
-	for n, operation := range origin.history() {
+	for n, operation := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_%s", n, operation.what), func(t *testing.T) {
-			log, before := origin.diedAfter(t, run, n), crm.made.Load()
-			ended, _ := stateOf(t, log, run.ID)
-			h := crm.newProcess(t, whoScript(), signIns, durable(log))
+			log, before := origin.diedAfter(t, run, n), crm.toolCalls.Load()
+			ended, _ := toolCallsSoFar(t, log, run.ID)
+			h := crm.newProcess(t, whoScript(), signIns, withDurableLog(log))
 			asked := make(map[string]bool)
 			events := h.EventsUntil(t, run.ID, func(e event.Event) bool {
 				switch b := e.Body.(type) {
@@ -285,14 +285,14 @@ func TestSignInWhereverItsProcessDied(t *testing.T) {
 					asked[b.InterruptID] = true
 				case event.Suspended: // the browser has been there, and the process died before it told the run
 					if inputs, err := log.Inputs(t.Context(), run.ID, 0); err == nil && len(inputs.Inputs) == 0 {
-						fillResult(t, h, run.ID, agent.Input{ID: b.Interrupts[0].ID, Action: "accept"})
+						answerInterrupt(t, h, run.ID, agent.Input{ID: b.Interrupts[0].ID, Action: "accept"})
 					}
 				}
 				return e.Terminal()
 			})
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
-			oneEndingPerCall(t, events)
-			made := crm.made.Load() - before
+			checkOneEndPerCall(t, events)
+			made := crm.toolCalls.Load() - before
 			failed, results := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 			switch {
 			case ended["crm_who"] > 0:
@@ -325,8 +325,8 @@ func TestSignInWhereverItsProcessDied(t *testing.T) {
 // TestSignOutNeedsAccessToTheServer checks that a server which the caller may not use does not exist for
 // them, also to sign out.
 func TestSignOutNeedsAccessToTheServer(t *testing.T) {
-	h := newCRM(t).newProcess(t, whoScript(), newSignIns(t), func(o *agent.Options) {
-		o.Rules = rules(t, `{"rules": [{"subjects": ["cleo"], "servers": ["crm"]}]}`)
+	h := newSignInServer(t).newProcess(t, whoScript(), newSignIns(t), func(o *agent.Options) {
+		o.Rules = newRules(t, `{"rules": [{"subjects": ["cleo"], "servers": ["crm"]}]}`)
 	})
 	for subject, want := range map[string]error{"cleo": nil, "eve": agent.ErrUnknownServer} {
 		if err := h.SignOut(t.Context(), auth.Identity{Subject: subject}, "crm"); !errors.Is(err, want) {

@@ -32,8 +32,8 @@ func smallEndpoint(windows map[string]int, script llmtest.Script) llmtest.Script
 	}
 }
 
-// always answers every request with the same text.
-func always(text string) llmtest.Script {
+// answerAlways answers every request with the same text.
+func answerAlways(text string) llmtest.Script {
 	return func(llmtest.Request) llmtest.Answer { return llmtest.Says(text) }
 }
 
@@ -52,7 +52,7 @@ func longHistory(n int) (out []agent.Message) {
 // The first run is refused once and learns from the error how long a prompt may be; later runs of the
 // same model know it, and other models do not.
 func TestWindowIsLearntFromTheEndpointsErrorAndRememberedForTheModel(t *testing.T) {
-	h := agenttest.NewFixture(t, smallEndpoint(map[string]int{"small": 2048, "tiny": 1536}, always("Yes.")), func(o *agent.Options) { o.MaxHistory = 100 })
+	h := agenttest.NewFixture(t, smallEndpoint(map[string]int{"small": 2048, "tiny": 1536}, answerAlways("Yes.")), func(o *agent.Options) { o.MaxHistory = 100 })
 	asked := 0
 	for _, c := range []struct {
 		model    string
@@ -91,10 +91,10 @@ func TestHistoryIsTrimmedBeforeARequestIsGivenUp(t *testing.T) {
 	}
 }
 
-// refusesLong refuses prompts and answers that are longer than a window of so many tokens together,
+// refuseBeyondWindow refuses prompts and answers that are longer than a window of so many tokens together,
 // at four bytes each, and else says Yes. An answer without a limit counts with the default. The
 // format of the refusal gets window, prompt and answer.
-func refusesLong(size, defaultAnswer int64, format string) llmtest.Script {
+func refuseBeyondWindow(size, defaultAnswer int64, format string) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		prompt, answer := int64(len(r.Body)/4), r.MaxTokens
 		if answer == 0 {
@@ -122,7 +122,7 @@ func TestLimitOfTheAnswerIsLoweredToWhatTheWindowLeaves(t *testing.T) {
 		"the window alone":          {"This model's maximum context length is %d tokens. However, you requested %[3]d output tokens and your prompt contains at least 1 input tokens.", 50000, 2, 1, size / 2, size},
 		"an answer without a limit": {"This endpoint's maximum context length is %d tokens. However, you requested about 9999 tokens (%d of text input, %d in the output).", 0, 2, 2, size / 2, size},
 	} {
-		h := agenttest.NewFixture(t, refusesLong(size, 32768, c.format), nil)
+		h := agenttest.NewFixture(t, refuseBeyondWindow(size, 32768, c.format), nil)
 		asked := 0
 		for run, want := range []int{c.first, c.second} {
 			agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{MaxTokens: c.asked}).ID))
@@ -141,12 +141,12 @@ func TestLimitOfTheAnswerIsLoweredToWhatTheWindowLeaves(t *testing.T) {
 // question fits, so it is asked.
 func TestQuestionThatMayFitIsAsked(t *testing.T) {
 	question := strings.Repeat("international ", 900) // 12,600 bytes: 4,200 tokens by the estimate
-	h := agenttest.NewFixture(t, refusesLong(4096, 0, "maximum context length is %d tokens. However, your request has %d input tokens"), small(4096))
+	h := agenttest.NewFixture(t, refuseBeyondWindow(4096, 0, "maximum context length is %d tokens. However, your request has %d input tokens"), withContextTokens(4096))
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{Question: question}).ID))
 	if got := len(h.Model.Requests()); got != 1 {
 		t.Errorf("got %d requests, want 1", got)
 	}
-	h = agenttest.NewFixture(t, refusesLong(2048, 0, "maximum context length is %d tokens. However, your request has %d input tokens"), nil)
+	h = agenttest.NewFixture(t, refuseBeyondWindow(2048, 0, "maximum context length is %d tokens. However, your request has %d input tokens"), nil)
 	failed := agenttest.TerminalEvent[event.RunError](t, h.Events(t, h.StartRun(t, agent.Request{Question: question, MaxTokens: 5000}).ID))
 	if got := len(h.Model.Requests()); failed.Code != "too_large" || got != 1 {
 		t.Errorf("a question that does not fit: got %s after %d requests, want too_large after 1", failed.Code, got)
@@ -156,7 +156,7 @@ func TestQuestionThatMayFitIsAsked(t *testing.T) {
 // A fallback has a window of its own, which says nothing about the model that was asked for.
 func TestWindowOfAFallbackIsItsOwn(t *testing.T) {
 	var down atomic.Bool
-	script := smallEndpoint(map[string]int{"small": 2048, "large": 100000}, always("Yes."))
+	script := smallEndpoint(map[string]int{"small": 2048, "large": 100000}, answerAlways("Yes."))
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Model == "large" && down.Load() {
 			return llmtest.Fails(http.StatusServiceUnavailable, "down")
@@ -192,8 +192,8 @@ func TestWindowOfAFallbackIsItsOwn(t *testing.T) {
 // Tools that take too much of the window are searched: at once if the window is known, and in the
 // same run if the first request of it is refused.
 func TestToolsAreSearchedIfTheyTakeMoreThanAThirdOfTheWindow(t *testing.T) {
-	tools := manyTools(t, 30) // some 2,900 tokens by the estimate
-	script := func(r llmtest.Request) llmtest.Answer { return llmtest.Says("offered: " + offered(r)) }
+	tools := newClientWithTools(t, 30) // some 2,900 tokens by the estimate
+	script := func(r llmtest.Request) llmtest.Answer { return llmtest.Says("offered: " + offeredTools(r)) }
 	for name, c := range map[string]struct {
 		size int
 		want []string // what is offered in the last request of each run
@@ -220,11 +220,11 @@ func TestToolsAreSearchedIfTheyTakeMoreThanAThirdOfTheWindow(t *testing.T) {
 		}
 	}
 	h := agenttest.NewFixture(t, script, func(o *agent.Options) {
-		small(8000)(o)
+		withContextTokens(8000)(o)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{}).ID))
-	if got := offered(h.Model.Requests()[0]); got != "search_tools" {
+	if got := offeredTools(h.Model.Requests()[0]); got != "search_tools" {
 		t.Errorf("declared window: got the tools %s, want search_tools", got)
 	}
 }
@@ -232,14 +232,14 @@ func TestToolsAreSearchedIfTheyTakeMoreThanAThirdOfTheWindow(t *testing.T) {
 // The window may become too small in the middle of a run. The system prompt lists what is offered
 // then, and the tools that were called stay.
 func TestToolsAreSearchedFromTheMiddleOfARun(t *testing.T) {
-	tools := manyTools(t, 30)
+	tools := newClientWithTools(t, 30)
 	prompt, err := prompt.New(prompt.Options{Template: "Tools:\n{{.tools}}"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	script := smallEndpoint(map[string]int{"scripted": 3000}, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`}),
-		llmtest.Calls(wish("file an invoice")),
+		llmtest.Calls(searchCall("file an invoice")),
 		llmtest.Says("Done."),
 	))
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
@@ -258,37 +258,37 @@ func TestToolsAreSearchedFromTheMiddleOfARun(t *testing.T) {
 	if len(requests) != 4 {
 		t.Fatalf("got %d requests, want 4 of which the second is refused", len(requests))
 	}
-	if got := offered(requests[2]); got != "search_tools task_3" {
+	if got := offeredTools(requests[2]); got != "search_tools task_3" {
 		t.Errorf("after the refusal: got the tools %s, want search_tools task_3", got)
 	}
 	if got := requests[2].Messages[0].Content; strings.Contains(got, "task_9") || !strings.Contains(got, "- search_tools: ") {
 		t.Errorf("got the system prompt %s, want only search_tools in it", got)
 	}
-	if got := offered(requests[3]); !strings.HasPrefix(got, "search_tools task_3 file_invoice") {
+	if got := offeredTools(requests[3]); !strings.HasPrefix(got, "search_tools task_3 file_invoice") {
 		t.Errorf("after the search: got the tools %s, want search_tools task_3 file_invoice first", got)
 	}
 }
 
 // The results of a tool search take at most a third of the window, too.
 func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
-	tools := manyTools(t, 100) // some 100 tokens each
+	tools := newClientWithTools(t, 100) // some 100 tokens each
 	h := agenttest.NewFixture(t, llmtest.Turns(
-		llmtest.Calls(wish("file invoice accounting thing")),
-		llmtest.Calls(wish("thing number 17")),
+		llmtest.Calls(searchCall("file invoice accounting thing")),
+		llmtest.Calls(searchCall("thing number 17")),
 		llmtest.Says("Done."),
 	), func(o *agent.Options) {
-		small(2400)(o)
+		withContextTokens(2400)(o)
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 64}
 	})
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	for i, r := range h.Model.Requests()[1:] {
 		if got := len(r.Tools); got < 4 || got > 8 {
-			t.Errorf("request %d: got %d tools, want 4 to 8: %s", i+2, got, offered(r))
+			t.Errorf("request %d: got %d tools, want 4 to 8: %s", i+2, got, offeredTools(r))
 		}
 	}
 	for i, best := range []string{"file_invoice", "task_17"} {
-		if got := offered(h.Model.Requests()[i+1]); !strings.Contains(got, best) {
+		if got := offeredTools(h.Model.Requests()[i+1]); !strings.Contains(got, best) {
 			t.Errorf("after search %d: got the tools %s, want %s among them", i+1, got, best)
 		}
 	}
@@ -299,10 +299,10 @@ func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
 func TestToolSearchOfASmallWindowGoesOnAfterATakeover(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	tools := manyTools(t, 30)
-	start := func(log event.Log) *agenttest.Fixture {
+	tools := newClientWithTools(t, 30)
+	newProcess := func(log event.Log) *agenttest.Fixture {
 		script := smallEndpoint(map[string]int{"scripted": 2000}, llmtest.Turns(
-			llmtest.Calls(wish("file an invoice")),
+			llmtest.Calls(searchCall("file an invoice")),
 			llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
 			llmtest.Says("Filed."),
 		))
@@ -310,12 +310,12 @@ func TestToolSearchOfASmallWindowGoesOnAfterATakeover(t *testing.T) {
 			o.Log, o.Durable, o.Tools, o.ToolSearch = log, true, tools, agent.ToolSearch{MinTools: 64}
 		})
 	}
-	first := start(origin)
+	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
-	operations := origin.history()
+	operations := origin.recordedOperations()
 	for n := range operations {
-		h := start(origin.diedAfter(t, run, n))
+		h := newProcess(origin.diedAfter(t, run, n))
 		events := h.Events(t, run.ID)
 		if end := agenttest.TerminalEvent[event.FinalAnswer](t, events); end.Answer != "Filed." {
 			t.Errorf("after %d of %d operations: got %q, want Filed.", n, len(operations), end.Answer)
@@ -325,8 +325,8 @@ func TestToolSearchOfASmallWindowGoesOnAfterATakeover(t *testing.T) {
 				t.Errorf("after %d of %d operations: got %+v, want no failed call", n, len(operations), failed)
 			}
 		}
-		if requests := h.Model.Requests(); len(requests) > 0 && !strings.HasPrefix(offered(requests[len(requests)-1]), "search_tools file_invoice") {
-			t.Errorf("after %d of %d operations: got the tools %s, want search_tools and file_invoice first", n, len(operations), offered(requests[len(requests)-1]))
+		if requests := h.Model.Requests(); len(requests) > 0 && !strings.HasPrefix(offeredTools(requests[len(requests)-1]), "search_tools file_invoice") {
+			t.Errorf("after %d of %d operations: got the tools %s, want search_tools and file_invoice first", n, len(operations), offeredTools(requests[len(requests)-1]))
 		}
 	}
 }

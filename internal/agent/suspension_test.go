@@ -14,8 +14,8 @@ import (
 	"answerd/internal/mcp"
 )
 
-// waiting returns a loop of a run with one call under way, in memory and in a bubble's time.
-func waiting(t *testing.T, r Request) (*loop, event.Call) {
+// newLoopWithCall returns a loop of a run with one call under way, in memory and in a bubble's time.
+func newLoopWithCall(t *testing.T, r Request) (*loop, event.Call) {
 	t.Helper()
 	a, err := New(Options{Log: memory.New(memory.Options{})})
 	if err != nil {
@@ -40,7 +40,7 @@ func waiting(t *testing.T, r Request) (*loop, event.Call) {
 	return l, c
 }
 
-func (l *loop) last(t *testing.T) event.Event {
+func (l *loop) lastEvent(t *testing.T) event.Event {
 	t.Helper()
 	r, err := l.agent.Log.Run(t.Context(), "run_a")
 	if err != nil {
@@ -52,7 +52,7 @@ func (l *loop) last(t *testing.T) event.Event {
 // The seconds of a run are its own, and not those of the person that it waits for.
 func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, c := waiting(t, Request{Budget: Budget{Seconds: 60}})
+		l, c := newLoopWithCall(t, Request{Budget: Budget{Seconds: 60}})
 		l.run.clock.Start(l.run.ctx, 60, l.run.out, l.run.runGuarded)
 		defer l.run.clock.Stop()
 		<-time.After(30 * time.Second)
@@ -63,10 +63,10 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 		}()
 		synctest.Wait()
 		<-time.After(14 * time.Minute)
-		s, ok := l.last(t).Body.(event.Suspended)
+		s, ok := l.lastEvent(t).Body.(event.Suspended)
 		tools := l.run.clock.ToolContext() // which end 48 s into the run
 		if !ok || tools.Err() != nil {
-			t.Fatalf("the last event = %s and the tools' context ended with %v, want suspended and no end", l.last(t).JSON, context.Cause(tools))
+			t.Fatalf("the last event = %s and the tools' context ended with %v, want suspended and no end", l.lastEvent(t).JSON, context.Cause(tools))
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: s.Interrupts[0].ID, Approved: new(true)}); err != nil {
 			t.Fatal(err)
@@ -88,14 +88,14 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 // The time to answer is over when the event says so, be the timer late or not.
 func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, c := waiting(t, Request{})
+		l, c := newLoopWithCall(t, Request{})
 		done := make(chan resolution)
 		go func() {
 			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindApproval, Call: c})
 			done <- v
 		}()
 		synctest.Wait()
-		i := l.last(t).Body.(event.Suspended).Interrupts[0]
+		i := l.lastEvent(t).Body.(event.Suspended).Interrupts[0]
 		if i.ExpiresAt != time.Now().Add(15*time.Minute).UnixMilli() {
 			t.Errorf("interrupt %+v, want it to expire in 15 min", i)
 		}
@@ -113,7 +113,7 @@ func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
 // reader who left at suspended has missed nothing.
 func TestSuspendedRunSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, c := waiting(t, Request{})
+		l, c := newLoopWithCall(t, Request{})
 		asked, told := make(chan resolution), make(chan error)
 		go func() {
 			v, _ := l.askOwner(l.run.ctx, event.Interrupt{Kind: event.KindElicitation, Call: c})
@@ -129,9 +129,9 @@ func TestSuspendedRunSendsNothing(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		i, ok := l.last(t).Body.(event.Suspended)
+		i, ok := l.lastEvent(t).Body.(event.Suspended)
 		if !ok {
-			t.Fatalf("last event %s, want suspended", l.last(t).JSON)
+			t.Fatalf("last event %s, want suspended", l.lastEvent(t).JSON)
 		}
 		if err := l.agent.Answer(t.Context(), auth.Identity{}, "run_a", Input{ID: i.Interrupts[0].ID, Action: "decline"}); err != nil {
 			t.Fatal(err)
@@ -139,8 +139,8 @@ func TestSuspendedRunSendsNothing(t *testing.T) {
 		if v := <-asked; v.elicitationAction() != mcp.Decline {
 			t.Errorf("resolution %+v, want elicitationAction Decline", v)
 		}
-		if err := <-told; err != nil || l.last(t).Body.Type() != "tool_progress" {
-			t.Errorf("error %v, %s, want type tool_progress, no error", err, l.last(t).JSON)
+		if err := <-told; err != nil || l.lastEvent(t).Body.Type() != "tool_progress" {
+			t.Errorf("error %v, %s, want type tool_progress, no error", err, l.lastEvent(t).JSON)
 		}
 	})
 }
@@ -153,7 +153,7 @@ func budgetOfOneToken(l *loop) *budget.Budget {
 // A server cannot have a run keep questions without end.
 func TestQuestionsOfARunAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, c := waiting(t, Request{})
+		l, c := newLoopWithCall(t, Request{})
 		ctx, stop := context.WithCancel(l.run.ctx)
 		results := make(chan resolution, maxElicitations)
 		for range maxElicitations {

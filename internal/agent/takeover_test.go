@@ -41,9 +41,9 @@ type operation struct {
 	do   func(context.Context, event.Log) error
 }
 
-// did changes the log and records that at the same moment: a reader of the change finds it
+// recordOperation changes the log and records that under one lock: a reader of the change finds it
 // recorded.
-func (c *recordingLog) did(what string, now func() error, do func(context.Context, event.Log) error) error {
+func (c *recordingLog) recordOperation(what string, now func() error, do func(context.Context, event.Log) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	err := now()
@@ -53,8 +53,8 @@ func (c *recordingLog) did(what string, now func() error, do func(context.Contex
 	return err
 }
 
-// history returns what was done so far.
-func (c *recordingLog) history() []operation {
+// recordedOperations returns the operations so far.
+func (c *recordingLog) recordedOperations() []operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.operations)
@@ -85,7 +85,7 @@ func (c *recordingLog) BeginTurn(ctx context.Context, owner event.Owner, thread,
 }
 
 func (c *recordingLog) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
-	return c.did("end turn",
+	return c.recordOperation("end turn",
 		func() error { return c.Log.EndTurn(ctx, owner, thread, run, data) },
 		func(ctx context.Context, log event.Log) error { return log.EndTurn(ctx, owner, thread, run, data) })
 }
@@ -95,7 +95,7 @@ func (c *recordingLog) AppendAsync(ctx context.Context, run string, b event.Body
 }
 
 func (c *recordingLog) Append(ctx context.Context, run string, b event.Body) (seq int64, err error) {
-	err = c.did(string(b.Type()),
+	err = c.recordOperation(string(b.Type()),
 		func() error { seq, err = c.Log.Append(ctx, run, b); return err },
 		func(ctx context.Context, log event.Log) error { _, err := log.Append(ctx, run, b); return err })
 	return seq, err
@@ -103,19 +103,19 @@ func (c *recordingLog) Append(ctx context.Context, run string, b event.Body) (se
 
 func (c *recordingLog) AddNote(ctx context.Context, run string, note []byte) error {
 	word, _, _ := strings.Cut(string(note), " ")
-	return c.did("note "+word,
+	return c.recordOperation("note "+word,
 		func() error { return c.Log.AddNote(ctx, run, note) },
 		func(ctx context.Context, log event.Log) error { return log.AddNote(ctx, run, note) })
 }
 
 func (c *recordingLog) AddInput(ctx context.Context, run, id string, data []byte) error {
-	return c.did("give",
+	return c.recordOperation("give",
 		func() error { return c.Log.AddInput(ctx, run, id, data) },
 		func(ctx context.Context, log event.Log) error { return log.AddInput(ctx, run, id, data) })
 }
 
 func (c *recordingLog) SaveResult(ctx context.Context, run, call string, result []byte) error {
-	return c.did("keep",
+	return c.recordOperation("keep",
 		func() error { return c.Log.SaveResult(ctx, run, call, result) },
 		func(ctx context.Context, log event.Log) error { return log.SaveResult(ctx, run, call, result) })
 }
@@ -139,7 +139,7 @@ func (c *recordingLog) diedAfter(t *testing.T, r event.Run, operations int) even
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range c.history()[:operations] {
+	for _, a := range c.recordedOperations()[:operations] {
 		if err := a.do(t.Context(), log); err != nil {
 			t.Fatalf("%s: %v", a.what, err)
 		}
@@ -150,15 +150,15 @@ func (c *recordingLog) diedAfter(t *testing.T, r event.Run, operations int) even
 	return log
 }
 
-func durable(log event.Log) func(*agent.Options) {
+func withDurableLog(log event.Log) func(*agent.Options) {
 	return func(o *agent.Options) {
 		o.Log, o.Durable = log, true
 		o.Budget = agent.Budget{ToolCalls: 5, TotalTokens: 60}
 	}
 }
 
-// lastSaid returns the messages of the last request that a model got, without the ids of calls.
-func lastSaid(h *agenttest.Fixture) string {
+// lastConversation returns the messages of the last request that a model got, without the ids of calls.
+func lastConversation(h *agenttest.Fixture) string {
 	all := h.Model.Requests()
 	if len(all) == 0 {
 		return ""
@@ -169,14 +169,14 @@ func lastSaid(h *agenttest.Fixture) string {
 		for _, c := range m.ToolCalls {
 			calls = append(calls, c.Function.Name+c.Function.Arguments)
 		}
-		out = append(out, fmt.Sprintf("%s %.200s %v", m.Role, plain(m.Content), calls))
+		out = append(out, fmt.Sprintf("%s %.200s %v", m.Role, withoutUniqueIDs(m.Content), calls))
 	}
 	return strings.Join(out, "\n")
 }
 
-// plain returns a text without what makes ids of calls unique: a step that runs again has new
+// withoutUniqueIDs returns a text without what makes ids of calls unique: a step that runs again has new
 // ones.
-func plain(text string) string { return uniqueCall.ReplaceAllString(text, "$1") }
+func withoutUniqueIDs(text string) string { return uniqueCall.ReplaceAllString(text, "$1") }
 
 var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 
@@ -197,7 +197,7 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 				llmtest.Says("It is ", "3."),
 			)(r)
 		}
-		h := agenttest.NewFixture(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
+		h := agenttest.NewFixture(t, script, withDurableLog(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 		args = h.Tools.SetResult("g", gift)
 		close(ready)
 		return h
@@ -205,9 +205,9 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", Background: true})
 	whole := first.Events(t, run.ID)
-	want, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, whole), lastSaid(first)
+	want, wantSaid := agenttest.TerminalEvent[event.FinalAnswer](t, whole), lastConversation(first)
 
-	operations := origin.history()
+	operations := origin.recordedOperations()
 	for n := range operations { // the last one is the terminal event
 		what := "nothing"
 		if n > 0 {
@@ -216,14 +216,14 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 		t.Run(fmt.Sprintf("%02d_%s", n, what), func(t *testing.T) {
 			t.Parallel()
 			log := origin.diedAfter(t, run, n)
-			before, sent := stateOf(t, log, run.ID)
+			before, sent := toolCallsSoFar(t, log, run.ID)
 			h := newFixture(log)
 			events := h.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
 				t.Errorf("ended with %+v, want Answer %q, FinishReason %q, Metadata.Usage %+v, Metadata.Steps %d", end, want.Answer, want.FinishReason, want.Metadata.Usage, want.Metadata.Steps)
 			}
-			oneEndingPerCall(t, events)
+			checkOneEndPerCall(t, events)
 			unknown := make(map[string]int)
 			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				if e.Kind == "unknown_outcome" {
@@ -243,10 +243,10 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			if len(unknown) > 0 {
 				return
 			}
-			if got := lastSaid(h); got != "" && got != wantSaid {
+			if got := lastConversation(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
-			if plain(texts(end.Metadata.ToolResults)+texts(end.Metadata.ToolParams)) != plain(texts(want.Metadata.ToolResults)+texts(want.Metadata.ToolParams)) {
+			if withoutUniqueIDs(joinRaw(end.Metadata.ToolResults)+joinRaw(end.Metadata.ToolParams)) != withoutUniqueIDs(joinRaw(want.Metadata.ToolResults)+joinRaw(want.Metadata.ToolParams)) {
 				t.Errorf("metadata %+v, want results and arguments as in %+v", end.Metadata, want.Metadata)
 			}
 			told := make(map[string]int)
@@ -259,9 +259,9 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	}
 }
 
-// stateOf returns how many calls of each tool had ended when a process died, and how many it
+// toolCallsSoFar returns how many calls of each tool had ended when a process died, and how many it
 // had sent.
-func stateOf(t *testing.T, log event.Log, run string) (ended, sent map[string]int) {
+func toolCallsSoFar(t *testing.T, log event.Log, run string) (ended, sent map[string]int) {
 	t.Helper()
 	ended, sent = make(map[string]int), make(map[string]int)
 	page, err := log.After(t.Context(), run, 0)
@@ -293,8 +293,8 @@ func stateOf(t *testing.T, log event.Log, run string) (ended, sent map[string]in
 	return ended, sent
 }
 
-// oneEndingPerCall: S2.8, whatever happened on the way.
-func oneEndingPerCall(t *testing.T, events []event.Event) {
+// checkOneEndPerCall: S2.8, whatever happened on the way.
+func checkOneEndPerCall(t *testing.T, events []event.Event) {
 	t.Helper()
 	open := make(map[string]int)
 	for _, e := range events {
@@ -344,18 +344,18 @@ func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
 func TestExportHasTheRequestsOfTheLastTimeOfAStep(t *testing.T) {
 	log, g := newMemoryLog(), newGate()
 	options := func(o *agent.Options) {
-		durable(log)(o)
+		withDurableLog(log)(o)
 		o.Budget, o.MaxHistory, o.RecordModelRequests = agent.Budget{}, 100, true
 	}
-	held := func(llmtest.Request) llmtest.Answer { return g.hold(nil) }
-	a := agenttest.NewFixture(t, smallEndpoint(map[string]int{"scripted": 2048}, held), options)
+	heldScript := func(llmtest.Request) llmtest.Answer { return g.hold(nil) }
+	a := agenttest.NewFixture(t, smallEndpoint(map[string]int{"scripted": 2048}, heldScript), options)
 	run := a.StartRun(t, agent.Request{History: longHistory(40), Background: true}).ID
 	<-g.reached
 	if n := len(a.Model.Requests()); n != 2 {
 		t.Fatalf("requests of the first process = %d, want 2: one is refused as too long", n)
 	}
-	leaves(a)
-	b := agenttest.NewFixture(t, always("Yes."), options)
+	drainAtOnce(a)
+	b := agenttest.NewFixture(t, answerAlways("Yes."), options)
 	agenttest.TerminalEvent[event.FinalAnswer](t, b.Events(t, run))
 	doc, err := b.Export(t.Context(), run)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"answerd/internal/llm/texttool"
 )
 
-// inTurns answers a text-mode run's n-th request with the n-th answer: there are no
+// answersInTextMode answers a text-mode run's n-th request with the n-th answer: there are no
 // calls in its messages to count, but one message of the model's for each turn.
-func inTurns(answers ...string) llmtest.Script {
+func answersInTextMode(answers ...string) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		turn := 0
 		for _, m := range r.Messages {
@@ -27,13 +27,13 @@ func inTurns(answers ...string) llmtest.Script {
 	}
 }
 
-func inText(o *agent.Options) { o.Model = texttool.New(o.Model) }
+func inTextMode(o *agent.Options) { o.Model = texttool.New(o.Model) }
 
 // S1.1, S1.2, S1.3, S1.4, S1.6, S1.7: a run of a model that writes its calls, from every
 // kind of bad one to a good one. Nothing is guessed, each is told, and every prompt has
 // the form and the tools.
 func TestTextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
-	h := agenttest.NewFixture(t, inTurns(
+	h := agenttest.NewFixture(t, answersInTextMode(
 		"I will use the add tool.",
 		"TOOL: add\nPARAMETERS: {'a': 1, 'b': 2}",
 		"TOOL: add\nPARAMETERS: {\"a\": NaN, \"b\": 2}",
@@ -41,7 +41,7 @@ func TestTextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 		"TOOL: fail\nPARAMETERS: {}",
 		"Now both.\n\n**TOOL:** `add`\n**PARAMETERS:**\n```json\n{\"a\": 1, \"b\": 2}\n```\n\ntool: echo parameters: {\"text\": \"x}y\"}",
 		"It is 3.",
-	), inText)
+	), inTextMode)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.Answer != "It is 3." || strings.Join(end.Metadata.ToolNames, " ") != "add add add nosuch fail add echo" {
@@ -72,7 +72,7 @@ func TestTextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
 
 // S1.4: an answer that mentions a tool over and over is an answer.
 func TestAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
-	h := agenttest.NewFixture(t, inTurns("You can use the add tool."), inText)
+	h := agenttest.NewFixture(t, answersInTextMode("You can use the add tool."), inTextMode)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 	if end.FinishReason != "stop" || end.Metadata.Steps != 3 {
@@ -84,9 +84,9 @@ func TestAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
 func TestStandInsAreWrittenInTheDialect(t *testing.T) {
 	text := strings.Repeat("x", 12000)
 	call := fmt.Sprintf("TOOL: echo\nPARAMETERS: {\"text\": %q}", text)
-	h := agenttest.NewFixture(t, inTurns(call, call, "Done."), func(o *agent.Options) {
-		inText(o)
-		small(3500)(o)
+	h := agenttest.NewFixture(t, answersInTextMode(call, call, "Done."), func(o *agent.Options) {
+		inTextMode(o)
+		withContextTokens(3500)(o)
 	})
 	run := h.StartRun(t, agent.Request{})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
@@ -109,7 +109,7 @@ func TestRolesAlternateInTextMode(t *testing.T) {
 		"a summary that violates its schema":  {[]string{call, "Done.", `{"sum":3}`}, agent.Request{MaxTurns: 1, OutputSchema: schema}},
 		"a question after one without answer": {[]string{"Done."}, agent.Request{History: []agent.Message{{Role: "user", Content: "Is it?"}}}},
 	} {
-		h := agenttest.NewFixture(t, inTurns(c.answers...), inText)
+		h := agenttest.NewFixture(t, answersInTextMode(c.answers...), inTextMode)
 		agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, c.request).ID))
 		for n, r := range h.Model.Requests() {
 			for i, m := range r.Messages[1:] {

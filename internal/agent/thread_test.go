@@ -33,8 +33,8 @@ func addTurn(t *testing.T, log event.Log, run string, turn thread.Turn) {
 	}
 }
 
-// answered is a turn with a question and its answer.
-func answered(question, answer string) thread.Turn {
+// answeredTurn returns a turn with a question and its answer.
+func answeredTurn(question, answer string) thread.Turn {
 	return thread.Turn{Question: question, Status: event.StatusCompleted, Steps: []thread.Step{{Text: answer}}}
 }
 
@@ -52,7 +52,7 @@ func turnsOf(t *testing.T, log event.Log) (lines []string) {
 		}
 		line := string(turn.Status)
 		for _, m := range turn.Messages() {
-			line += "|" + m.Role + ":" + plain(m.Content)
+			line += "|" + m.Role + ":" + withoutUniqueIDs(m.Content)
 			for _, c := range m.Calls {
 				line += c.Name + c.Arguments
 			}
@@ -76,7 +76,7 @@ func isBusy(t *testing.T, log event.Log) bool {
 // of the contract.
 func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 	seed := func(log event.Log) {
-		addTurn(t, log, "run_1", answered("What is it?", "A number."))
+		addTurn(t, log, "run_1", answeredTurn("What is it?", "A number."))
 		addTurn(t, log, "run_2", thread.Turn{Question: "Which?", Status: event.StatusFailed, Steps: []thread.Step{{Calls: []thread.Call{{CallID: "call_1", Tool: "echo", Args: []byte(`{}`), Payload: []byte(`"one"`)}}}}})
 	}
 	origin := &recordingLog{Log: memory.New(memory.Options{}), seed: seed}
@@ -88,16 +88,16 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			}
 			return llmtest.Says("It is ", "3.")
 		}
-		return agenttest.NewFixture(t, script, durable(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
+		return agenttest.NewFixture(t, script, withDurableLog(log), func(s *config.Server) { s.IdempotentTools = []string{"echo"} })
 	}
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", ThreadID: "t", Background: true})
 	agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID))
-	wantSaid, wantTurns := lastSaid(first), turnsOf(t, origin)
+	wantSaid, wantTurns := lastConversation(first), turnsOf(t, origin)
 	if want := 3; len(wantTurns) != want || !strings.Contains(wantSaid, "A number.") || !strings.HasSuffix(wantTurns[2], "assistant:It is 3.") {
 		t.Fatalf("turns %q, the model got %s, want %d turns and the earlier answer", wantTurns, wantSaid, want)
 	}
-	operations := origin.history()
+	operations := origin.recordedOperations()
 	for n := range operations {
 		what := "nothing"
 		if n > 0 {
@@ -108,7 +108,7 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			h := newFixture(log)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
-			if got := lastSaid(h); got != "" && got != wantSaid {
+			if got := lastConversation(h); got != "" && got != wantSaid {
 				t.Errorf("the model got\n%s, want\n%s", got, wantSaid)
 			}
 			turns := turnsOf(t, log)
@@ -120,7 +120,7 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			}
 			next := h.StartRun(t, agent.Request{Question: "And?", ThreadID: "t", Background: true})
 			h.Events(t, next.ID)
-			if got := lastSaid(h); !strings.Contains(got, "It is 3.") {
+			if got := lastConversation(h); !strings.Contains(got, "It is 3.") {
 				t.Errorf("the model of the next question got\n%s, want the answer before", got)
 			}
 		})
@@ -132,13 +132,13 @@ func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
 func TestNewThreadGetsTheTurnOfARunWhoseProcessDiedAtTheBeginning(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	newFixture := func(log event.Log) *agenttest.Fixture {
-		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("It is ", "3.")), durable(log))
+		return agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("It is ", "3.")), withDurableLog(log))
 	}
 	first := newFixture(origin)
 	run := first.StartRun(t, agent.Request{Question: "What is 1 + 2?", Background: true})
 	first.Events(t, run.ID)
 	begin := origin.begin
-	turn := answered("What is 1 + 2?", "It is 3.")
+	turn := answeredTurn("What is 1 + 2?", "It is 3.")
 	ended := func(ctx context.Context, log event.Log) error { // as a run that is cancelled at once
 		return errors.Join(begin(ctx, log), log.EndTurn(ctx, run.Owner, run.ThreadID, run.ID, turn.Encode()))
 	}
@@ -169,7 +169,7 @@ func TestNewThreadGetsTheTurnOfARunWhoseProcessDiedAtTheBeginning(t *testing.T) 
 // The process died after the terminal event or together with its log's answer: the next question adds the
 // turn as the events say.
 func TestNextQuestionRepairsTheTurnOfAnEndedRun(t *testing.T) {
-	log := &refusesTurns{Log: memory.New(memory.Options{})}
+	log := &turnRefusingLog{Log: memory.New(memory.Options{})}
 	script := func(r llmtest.Request) llmtest.Answer {
 		last := r.Messages[len(r.Messages)-1]
 		if last.Role == "user" && strings.Contains(last.Content, "1 + 2") {
@@ -193,13 +193,13 @@ func TestNextQuestionRepairsTheTurnOfAnEndedRun(t *testing.T) {
 	}
 }
 
-// refusesTurns is a log that does not take turns while fails is set.
-type refusesTurns struct {
+// turnRefusingLog is a log that stores no turns while fails is set.
+type turnRefusingLog struct {
 	*memory.Log
 	fails bool
 }
 
-func (l *refusesTurns) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
+func (l *turnRefusingLog) EndTurn(ctx context.Context, owner event.Owner, thread, run string, data []byte) error {
 	if l.fails {
 		return event.ErrUnavailable
 	}
@@ -333,14 +333,14 @@ func TestFailedRunContributesWhatItDid(t *testing.T) {
 	if got, want := turnsOf(t, h.Log)[0], `failed|user:fail|assistant:Adding. add{"a":1,"b":2}|tool:{"sum":3}`; got != want {
 		t.Errorf("turn %s, want %s", got, want)
 	}
-	if got := lastSaid(h); !strings.Contains(got, "assistant Adding.") || !strings.Contains(got, `tool {"sum":3}`) || !strings.Contains(got, "user fail") {
+	if got := lastConversation(h); !strings.Contains(got, "assistant Adding.") || !strings.Contains(got, `tool {"sum":3}`) || !strings.Contains(got, "user fail") {
 		t.Errorf("the model got\n%s, want the question, the call and its result", got)
 	}
 }
 
 // The log is slow or down: the run still ends.
 func TestRunEndsWithoutALogForItsTurn(t *testing.T) {
-	log := &refusesTurns{Log: memory.New(memory.Options{}), fails: true}
+	log := &turnRefusingLog{Log: memory.New(memory.Options{}), fails: true}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Log = log })
 	run := h.StartRun(t, agent.Request{})
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
@@ -373,7 +373,7 @@ func TestLongThreadIsTrimmedToTheWindow(t *testing.T) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", ContextTokens: 3000, MaxOutputTokens: 500}}
 	})
 	for i := range 40 {
-		addTurn(t, h.Log, fmt.Sprintf("run_%d", i), answered(fmt.Sprintf("Question %d?", i), strings.Repeat("long ", 200)))
+		addTurn(t, h.Log, fmt.Sprintf("run_%d", i), answeredTurn(fmt.Sprintf("Question %d?", i), strings.Repeat("long ", 200)))
 	}
 	events := h.Events(t, h.StartRun(t, agent.Request{Question: "Last?", ThreadID: "t"}).ID)
 	agenttest.TerminalEvent[event.FinalAnswer](t, events)

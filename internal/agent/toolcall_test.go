@@ -87,17 +87,17 @@ func TestDirectCallDeclinesQuestions(t *testing.T) {
 
 // Clients parse events and answers with bounds on the depth, some of 1,000 levels.
 func TestResultThatIsNestedTooDeepIsTooLarge(t *testing.T) {
-	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
+	nestedArrays := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 	for name, c := range map[string]struct {
 		result string
 		fails  bool
 	}{
-		"structured at the bound":   {`{"content":[],"structuredContent":{"a":` + nested(127) + `}}`, false},
-		"structured beyond":         {`{"content":[],"structuredContent":{"a":` + nested(128) + `}}`, true},
-		"a block beyond":            {`{"content":[{"type":"text","text":"x","_meta":{"a":` + nested(127) + `}}]}`, true},
+		"structured at the bound":   {`{"content":[],"structuredContent":{"a":` + nestedArrays(127) + `}}`, false},
+		"structured beyond":         {`{"content":[],"structuredContent":{"a":` + nestedArrays(128) + `}}`, true},
+		"a block beyond":            {`{"content":[{"type":"text","text":"x","_meta":{"a":` + nestedArrays(127) + `}}]}`, true},
 		"brackets in a text":        {`{"content":[{"type":"text","text":"` + strings.Repeat(`[\"`, 500) + `"}]}`, false},
 		"many values side by side":  {`{"content":[],"structuredContent":{"a":[` + strings.Repeat("[],", 500) + `1]}}`, false},
-		"as deep as parsers accept": {`{"content":[],"structuredContent":{"a":` + nested(9000) + `}}`, true},
+		"as deep as parsers accept": {`{"content":[],"structuredContent":{"a":` + nestedArrays(9000) + `}}`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var args string

@@ -25,9 +25,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// manyTools are n tools of a real server, task_0 to task_{n-1} and, if n allows it, one
+// newClientWithTools returns a client with n tools of a real server, task_0 to task_{n-1} and, if n allows it, one
 // that files invoices. Each says its own name.
-func manyTools(t testing.TB, n int) *mcp.Client {
+func newClientWithTools(t testing.TB, n int) *mcp.Client {
 	t.Helper()
 	server := sdk.NewServer(&sdk.Implementation{Name: "many", Version: "1"}, nil)
 	schema := json.RawMessage(`{"type":"object","properties":{"city":{"type":"string","description":"The city in which the task is to be done"},"days":{"type":"integer","description":"For how many days"}}}`)
@@ -59,16 +59,16 @@ func manyTools(t testing.TB, n int) *mcp.Client {
 	return tools
 }
 
-// withMany returns a fixture of n tools in which more than min of them are searched.
-func withMany(t testing.TB, n, min int, script llmtest.Script) *agenttest.Fixture {
-	tools := manyTools(t, n)
+// newFixtureWithTools returns a fixture of n tools in which more than min of them are searched.
+func newFixtureWithTools(t testing.TB, n, min int, script llmtest.Script) *agenttest.Fixture {
+	tools := newClientWithTools(t, n)
 	return agenttest.NewFixture(t, script, func(o *agent.Options) {
 		o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: min}
 	})
 }
 
-// offered returns the names of the tools of a request to the model.
-func offered(r llmtest.Request) string {
+// offeredTools returns the names of the tools of a request to the model.
+func offeredTools(r llmtest.Request) string {
 	var out []string
 	for _, t := range r.Tools {
 		out = append(out, t.Function.Name)
@@ -76,15 +76,15 @@ func offered(r llmtest.Request) string {
 	return strings.Join(out, " ")
 }
 
-func wish(query string) llmtest.Call {
+func searchCall(query string) llmtest.Call {
 	return llmtest.Call{ID: "s_" + query, Name: "search_tools", Args: fmt.Sprintf(`{"query":%q}`, query)}
 }
 
 // Issue 4, item 7: the model is shown one tool instead of a hundred, finds what it needs
 // by it, and its search is a call like any other.
 func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
-	h := withMany(t, 100, 64, llmtest.Turns(
-		llmtest.Calls(wish("file an invoice"), wish("thing number 17")),
+	h := newFixtureWithTools(t, 100, 64, llmtest.Turns(
+		llmtest.Calls(searchCall("file an invoice"), searchCall("thing number 17")),
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
 		llmtest.Says("Filed."),
 	))
@@ -102,7 +102,7 @@ func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 		}
 	}
 	requests := h.Model.Requests()
-	if got := offered(requests[0]); got != "search_tools" {
+	if got := offeredTools(requests[0]); got != "search_tools" {
 		t.Errorf("at first the model is shown %s, want search_tools", got)
 	}
 	if d, want := requests[0].Tools[0].Function.Description, "100 tools can be used, of the servers default;"; !strings.Contains(d, want) {
@@ -110,21 +110,21 @@ func TestModelFindsItsToolsAmongTooMany(t *testing.T) {
 	}
 	// In the order of the calls, whichever of the two was done first.
 	for _, r := range requests[1:] {
-		if got, want := offered(r), "search_tools file_invoice task_17"; !strings.HasPrefix(got, want) {
+		if got, want := offeredTools(r), "search_tools file_invoice task_17"; !strings.HasPrefix(got, want) {
 			t.Errorf("then %s, want it to start with %s", got, want)
 		}
 	}
-	if first, last := requests[1], requests[2]; offered(first) != offered(last) {
-		t.Errorf("offered %s after a turn that found nothing new, want %s", offered(last), offered(first))
+	if first, last := requests[1], requests[2]; offeredTools(first) != offeredTools(last) {
+		t.Errorf("offered %s after a turn that found nothing new, want %s", offeredTools(last), offeredTools(first))
 	}
 }
 
 // A search adds to what the model is offered, and the caller's own tools stay: a turn that finds
 // tools once replaced the whole offer.
 func TestSearchKeepsTheCallersOwnTools(t *testing.T) {
-	h := withMany(t, 100, 64, llmtest.Turns(
-		llmtest.Calls(wish("file an invoice")),
-		llmtest.Calls(wish("thing number 17")),
+	h := newFixtureWithTools(t, 100, 64, llmtest.Turns(
+		llmtest.Calls(searchCall("file an invoice")),
+		llmtest.Calls(searchCall("thing number 17")),
 		llmtest.Calls(llmtest.Call{ID: "m", Name: "mine", Args: `{}`}),
 	))
 	events := h.Events(t, h.StartRun(t, agent.Request{ClientTools: []agent.ClientTool{clientTool("mine")}}).ID)
@@ -132,11 +132,11 @@ func TestSearchKeepsTheCallersOwnTools(t *testing.T) {
 		t.Errorf("finish_reason %s, want tool_calls", end.FinishReason)
 	}
 	requests := h.Model.Requests()
-	if got, want := offered(requests[0]), "mine search_tools"; got != want {
+	if got, want := offeredTools(requests[0]), "mine search_tools"; got != want {
 		t.Errorf("first turn offers %s, want %s", got, want)
 	}
 	for i, want := range []string{"mine search_tools file_invoice", "mine search_tools file_invoice task_17"} {
-		if got := offered(requests[i+1]); !strings.HasPrefix(got, want) {
+		if got := offeredTools(requests[i+1]); !strings.HasPrefix(got, want) {
 			t.Errorf("turn %d offers %s, want %s first", i+2, got, want)
 		}
 		seen := make(map[string]bool)
@@ -164,7 +164,7 @@ func TestRequestThatNamesToolsIsShownThemAll(t *testing.T) {
 		"tools and servers": {agent.Request{Tools: []string{"*"}, Servers: []string{"default"}}, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := withMany(t, 20, 10, llmtest.Turns(llmtest.Says("Yes.")))
+			h := newFixtureWithTools(t, 20, 10, llmtest.Turns(llmtest.Says("Yes.")))
 			h.Events(t, h.StartRun(t, c.r).ID)
 			if got := len(h.Model.Requests()[0].Tools); got != c.tools {
 				t.Errorf("%d tools are shown, want %d", got, c.tools)
@@ -181,7 +181,7 @@ func TestSearchBeginsAboveItsBounds(t *testing.T) {
 		{agent.ToolSearch{}, false}, {agent.ToolSearch{MinTools: 20}, false}, {agent.ToolSearch{MinTools: 19}, true},
 		{agent.ToolSearch{MinBytes: 1 << 20}, false}, {agent.ToolSearch{MinTools: 20, MinBytes: 1000}, true},
 	} {
-		tools := manyTools(t, 20)
+		tools := newClientWithTools(t, 20)
 		h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Tools, o.ToolSearch = tools, c.bounds })
 		h.Events(t, h.StartRun(t, agent.Request{}).ID)
 		if got := len(h.Model.Requests()[0].Tools) == 1; got != c.searched {
@@ -193,16 +193,16 @@ func TestSearchBeginsAboveItsBounds(t *testing.T) {
 // A tool that the model names rightly works although it was not found, and is shown
 // from then on: refusing it would only cost a turn.
 func TestToolThatWasNotFoundCanBeCalled(t *testing.T) {
-	h := withMany(t, 20, 10, llmtest.Turns(
+	h := newFixtureWithTools(t, 20, 10, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "a", Name: "task_3", Args: `{}`}, llmtest.Call{ID: "b", Name: "nope", Args: `{}`}),
 		llmtest.Says("Done."),
 	))
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	meta := agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata
-	if got, want := texts(meta.ToolResults), `"task_3" {"error":"There is no tool named \"nope\"."}`; got != want {
+	if got, want := joinRaw(meta.ToolResults), `"task_3" {"error":"There is no tool named \"nope\"."}`; got != want {
 		t.Errorf("results %s, want %s", got, want)
 	}
-	if got := offered(h.Model.Requests()[1]); got != "search_tools task_3" {
+	if got := offeredTools(h.Model.Requests()[1]); got != "search_tools task_3" {
 		t.Errorf(`shown %s, want "search_tools task_3"`, got)
 	}
 }
@@ -213,7 +213,7 @@ func TestBadSearchIsAnsweredWithItsSchema(t *testing.T) {
 		`{}`: "missing required field: query", `{"query":" "}`: "query is empty", `{"query":3}`: "query is not a string", `{"query":null}`: "query is not a string",
 		`{"query":"a","limit":3}`: `there is no field "limit"`, `[`: "they end before the JSON object is complete", `{"query":"` + strings.Repeat("x", 1001) + `"}`: "longer than 1000 bytes",
 	} {
-		h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
+		h := newFixtureWithTools(t, 20, 10, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: args}), llmtest.Says("Sorry.")))
 		failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 		if len(failed) != 1 || failed[0].Kind != "invalid_arguments" || !strings.Contains(failed[0].Payload, says) || strings.Count(failed[0].Payload, `"required":["query"]`) != 1 {
 			t.Errorf(`%.40s: %+v, want 1 with Kind invalid_arguments and Payload containing %q, 1 times "required":["query"]`, args, failed, says)
@@ -222,7 +222,7 @@ func TestBadSearchIsAnsweredWithItsSchema(t *testing.T) {
 }
 
 func TestSearchThatFindsNothingSaysSo(t *testing.T) {
-	h := withMany(t, 20, 10, llmtest.Turns(llmtest.Calls(wish("submarine")), llmtest.Says("No.")))
+	h := newFixtureWithTools(t, 20, 10, llmtest.Turns(llmtest.Calls(searchCall("submarine")), llmtest.Says("No.")))
 	found := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))
 	if len(found) != 1 || string(found[0].Payload) != `{"tools":[]}` || !strings.Contains(h.Model.Requests()[1].Messages[3].Content, "Try others") {
 		t.Errorf(`found %+v, Model.Requests()[1].Messages[3].Content %q, want 1 found, [0].Payload {"tools":[]}, Model.Requests()[1].Messages[3].Content containing "Try others"`, found, h.Model.Requests()[1].Messages[3].Content)
@@ -239,12 +239,12 @@ func TestFoundToolsAreBounded(t *testing.T) {
 		}
 		answers = append(answers, llmtest.Calls(calls...))
 	}
-	h := withMany(t, 100, 10, llmtest.Turns(append(answers, llmtest.Says("Done."))...))
+	h := newFixtureWithTools(t, 100, 10, llmtest.Turns(append(answers, llmtest.Says("Done."))...))
 	h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	requests := h.Model.Requests()
 	last := requests[len(requests)-1].Tools
 	if len(last) != 49 || last[0].Function.Name != "search_tools" || last[48].Function.Name != "task_71" {
-		t.Errorf("%d tools: %s, want 49 from search_tools to task_71", len(last), offered(requests[len(requests)-1]))
+		t.Errorf("%d tools: %s, want 49 from search_tools to task_71", len(last), offeredTools(requests[len(requests)-1]))
 	}
 }
 
@@ -267,17 +267,17 @@ func TestSearchTakesNoNameFromATool(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "search_tools", Args: `{}`}), llmtest.Says("Done.")),
 		func(o *agent.Options) { o.Tools, o.ToolSearch = tools, agent.ToolSearch{MinTools: 1} })
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
-	if got := texts(agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolResults); got != `"theirs"` {
+	if got := joinRaw(agenttest.TerminalEvent[event.FinalAnswer](t, events).Metadata.ToolResults); got != `"theirs"` {
 		t.Errorf(`results %s, want "theirs"`, got)
 	}
-	if got := offered(h.Model.Requests()[0]); got != "search_tools_2" {
+	if got := offeredTools(h.Model.Requests()[0]); got != "search_tools_2" {
 		t.Errorf("shown %s, want search_tools_2", got)
 	}
 }
 
 // S1.2: in text mode the search and what it found are in every prompt.
 func TestSearchWorksInTextMode(t *testing.T) {
-	tools := manyTools(t, 100)
+	tools := newClientWithTools(t, 100)
 	script := func(r llmtest.Request) llmtest.Answer {
 		results := 0
 		for _, m := range r.Messages {
@@ -308,7 +308,7 @@ func TestSearchWorksInTextMode(t *testing.T) {
 
 // A prompt that lists the tools must not bring back what the search spares.
 func TestPromptListsOnlyWhatIsShown(t *testing.T) {
-	tools := manyTools(t, 20)
+	tools := newClientWithTools(t, 20)
 	p, err := prompt.New(prompt.Options{Template: "{{.tools}}"})
 	if err != nil {
 		t.Fatal(err)
@@ -333,10 +333,10 @@ func BenchmarkRunAmongManyTools(b *testing.B) {
 			answers []llmtest.Answer
 		}{
 			"shown":    {0, []llmtest.Answer{call, llmtest.Says("Filed.")}},
-			"searched": {1, []llmtest.Answer{llmtest.Calls(wish("useful thing to file an invoice")), call, llmtest.Says("Filed.")}},
+			"searched": {1, []llmtest.Answer{llmtest.Calls(searchCall("useful thing to file an invoice")), call, llmtest.Says("Filed.")}},
 		} {
 			b.Run(fmt.Sprintf("%d %s", n, name), func(b *testing.B) {
-				h := withMany(b, n, c.min, llmtest.Turns(c.answers...))
+				h := newFixtureWithTools(b, n, c.min, llmtest.Turns(c.answers...))
 				h.Events(b, h.StartRun(b, agent.Request{}).ID)
 				bytes := 0
 				for _, r := range h.Model.Requests() {
@@ -357,8 +357,8 @@ func BenchmarkRunAmongManyTools(b *testing.B) {
 // A search with arguments that cannot be used counts for the budget of calls, also in the process that takes the run
 // over.
 func TestFailedSearchCountsAfterATakeover(t *testing.T) {
-	tools, origin := manyTools(t, 30), &recordingLog{Log: memory.New(memory.Options{})}
-	start := func(log event.Log) *agenttest.Fixture {
+	tools, origin := newClientWithTools(t, 30), &recordingLog{Log: memory.New(memory.Options{})}
+	newProcess := func(log event.Log) *agenttest.Fixture {
 		return agenttest.NewFixture(t, answersInTurn(
 			llmtest.Calls(llmtest.Call{ID: "s", Name: "search_tools", Args: `{"wish":"file an invoice"}`}),
 			llmtest.Calls(llmtest.Call{ID: "c", Name: "file_invoice", Args: `{}`}),
@@ -367,14 +367,14 @@ func TestFailedSearchCountsAfterATakeover(t *testing.T) {
 			o.Log, o.Durable, o.Tools, o.ToolSearch, o.Budget = log, true, tools, agent.ToolSearch{MinTools: 5}, agent.Budget{ToolCalls: 2}
 		})
 	}
-	first := start(origin)
+	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, first.Events(t, run.ID)).FinishReason
 	if want != "budget_exceeded" {
 		t.Fatalf("the first process ended the run with %s, want budget_exceeded", want)
 	}
-	for n, operation := range origin.history() {
-		end := agenttest.TerminalEvent[event.FinalAnswer](t, start(origin.diedAfter(t, run, n)).Events(t, run.ID))
+	for n, operation := range origin.recordedOperations() {
+		end := agenttest.TerminalEvent[event.FinalAnswer](t, newProcess(origin.diedAfter(t, run, n)).Events(t, run.ID))
 		if got := end.FinishReason; got != want {
 			t.Errorf("died before %s: ended with %s, want %s", operation.what, got, want)
 		}
@@ -384,18 +384,18 @@ func TestFailedSearchCountsAfterATakeover(t *testing.T) {
 // A model invents the search, although it is offered all tools. It is offered them after a takeover too.
 func TestInventedSearchStartsNoneAfterATakeover(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	start := func(log event.Log) *agenttest.Fixture {
-		return agenttest.NewFixture(t, answersInTurn(llmtest.Calls(wish("add")), llmtest.Says("Done.")), func(o *agent.Options) { o.Log, o.Durable = log, true })
+	newProcess := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, answersInTurn(llmtest.Calls(searchCall("add")), llmtest.Says("Done.")), func(o *agent.Options) { o.Log, o.Durable = log, true })
 	}
-	first := start(origin)
+	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
 	first.Events(t, run.ID)
-	want := offered(first.Model.Requests()[1])
+	want := offeredTools(first.Model.Requests()[1])
 	for _, last := range []string{"tool_call", "tool_error"} {
-		n := slices.IndexFunc(origin.history(), func(o operation) bool { return o.what == last })
-		h := start(origin.diedAfter(t, run, n+1))
+		n := slices.IndexFunc(origin.recordedOperations(), func(o operation) bool { return o.what == last })
+		h := newProcess(origin.diedAfter(t, run, n+1))
 		h.Events(t, run.ID)
-		if got := offered(h.Model.Requests()[0]); got != want {
+		if got := offeredTools(h.Model.Requests()[0]); got != want {
 			t.Errorf("died after %s: the second process offers %s, want %s", last, got, want)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 
 // A tool that asks another agent is available, also while an MCP server is down.
 func TestQuestionNeedsNoServerToAskAnAgent(t *testing.T) {
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
-	}), agents(t, family), func(s *config.Server) { s.URL = "http://127.0.0.1:1/" })
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "?"), llmtest.Says("Done.")), "b": llmtest.Turns(llmtest.Says("Yes.")),
+	}), withAgents(t, fiveAgents), func(s *config.Server) { s.URL = "http://127.0.0.1:1/" })
 	for name, c := range map[string]struct {
 		request agent.Request
 		refused bool

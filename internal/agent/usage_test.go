@@ -27,22 +27,22 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// counted collects the metrics and the log.
-type counted struct {
+// metricsAndLog collects the metrics and the log.
+type metricsAndLog struct {
 	reader *sdkmetric.ManualReader
 
 	mu    sync.Mutex // protects lines
 	lines bytes.Buffer
 }
 
-func (c *counted) Write(p []byte) (int, error) {
+func (c *metricsAndLog) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lines.Write(p)
 }
 
-// options makes an agent count by the claim tenant, with a price for its model.
-func (c *counted) options(o *agent.Options) {
+// withMetrics makes an agent count by the claim tenant, with a price for its model.
+func (c *metricsAndLog) withMetrics(o *agent.Options) {
 	c.reader = sdkmetric.NewManualReader()
 	o.Meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(c.reader)).Meter("")
 	o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 1, Output: 2}}}
@@ -50,8 +50,8 @@ func (c *counted) options(o *agent.Options) {
 	o.Logger = slog.New(slog.NewJSONHandler(c, nil))
 }
 
-// values returns a metric by its labels, as name=value,…; the sums of a histogram.
-func (c *counted) values(t *testing.T, name string) map[string]float64 {
+// metricValues returns a metric by its labels, as name=value,…; the sums of a histogram.
+func (c *metricsAndLog) metricValues(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
 	if err := c.reader.Collect(t.Context(), &all); err != nil {
@@ -87,7 +87,7 @@ func (c *counted) values(t *testing.T, name string) map[string]float64 {
 }
 
 // endLines returns the lines "run ended" by their agent.
-func (c *counted) endLines() map[string]map[string]any {
+func (c *metricsAndLog) endLines() map[string]map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := make(map[string]map[string]any)
@@ -100,11 +100,11 @@ func (c *counted) endLines() map[string]map[string]any {
 	return out
 }
 
-func tenant(name string) auth.Identity {
+func callerOfTenant(name string) auth.Identity {
 	return auth.Identity{Issuer: "https://iam.example", Subject: "ann", Claims: map[string]json.RawMessage{"tenant": json.RawMessage(`"` + name + `"`)}}
 }
 
-func sum(m map[string]float64) (s float64) {
+func sumValues(m map[string]float64) (s float64) {
 	for _, v := range m {
 		s += v
 	}
@@ -113,25 +113,25 @@ func sum(m map[string]float64) (s float64) {
 
 // The answer of a parent has the tokens of its child, and the metrics have them once.
 func TestUsageOfChildrenIsCountedOnce(t *testing.T) {
-	var c counted
-	h := agenttest.NewFixture(t, asAgents(map[string]llmtest.Script{
-		"a": llmtest.Turns(asksAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
+	var c metricsAndLog
+	h := agenttest.NewFixture(t, scriptPerAgent(map[string]llmtest.Script{
+		"a": llmtest.Turns(askAgent("b", "What is 1 + 2?"), llmtest.Says("b says 3.")),
 		"b": llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("It is 3.")),
-	}), agents(t, family, c.options))
-	run, err := h.Start(t.Context(), tenant("blue"), agent.Request{Question: "?"})
+	}), withAgents(t, fiveAgents, c.withMetrics))
+	run, err := h.Start(t.Context(), callerOfTenant("blue"), agent.Request{Question: "?"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run.ID))
 	h.Drain(t.Context()) // the log line comes after the event
-	tokens, cost := c.values(t, "answerd.tokens"), c.values(t, "answerd.cost")
+	tokens, cost := c.metricValues(t, "answerd.tokens"), c.metricValues(t, "answerd.cost")
 	if got, want := slices.Sorted(maps.Keys(tokens)), []string{"agent=a,claim=blue,model=scripted", "agent=b,claim=blue,model=scripted"}; !slices.Equal(got, want) {
 		t.Errorf("label sets = %q, want %q", got, want)
 	}
-	if got, want := sum(tokens), float64(end.Metadata.Usage.TotalTokens); got != want || want == 0 {
+	if got, want := sumValues(tokens), float64(end.Metadata.Usage.TotalTokens); got != want || want == 0 {
 		t.Errorf("answerd.tokens = %v in all, want the %v of the answer", got, want)
 	}
-	if got, want := fmt.Sprintf("%.9f", sum(cost)), fmt.Sprintf("%.9f", *end.Metadata.Cost); got != want {
+	if got, want := fmt.Sprintf("%.9f", sumValues(cost)), fmt.Sprintf("%.9f", *end.Metadata.Cost); got != want {
 		t.Errorf("answerd.cost = %s in all, want the %s of the answer", got, want)
 	}
 	parent := c.endLines()["a"]
@@ -150,23 +150,23 @@ func TestUsageKeepsItsClaimAfterATakeover(t *testing.T) {
 	t.Parallel()
 	log := memory.New(memory.Options{})
 	script := llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait", Args: "{}"}), llmtest.Says("Done."))
-	var first, second counted
-	h := agenttest.NewFixture(t, script, func(o *agent.Options) { first.options(o); o.Log, o.Durable = log, true })
-	run, err := h.Start(t.Context(), tenant("blue"), agent.Request{Question: "?", Background: true})
+	var first, second metricsAndLog
+	h := agenttest.NewFixture(t, script, func(o *agent.Options) { first.withMetrics(o); o.Log, o.Durable = log, true })
+	run, err := h.Start(t.Context(), callerOfTenant("blue"), agent.Request{Question: "?", Background: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-h.Tools.Entered
-	before := sum(first.values(t, "answerd.tokens"))
-	leaves(h)
-	after := agenttest.NewFixture(t, script, func(o *agent.Options) { second.options(o); o.Log, o.Durable = log, true })
+	before := sumValues(first.metricValues(t, "answerd.tokens"))
+	drainAtOnce(h)
+	after := agenttest.NewFixture(t, script, func(o *agent.Options) { second.withMetrics(o); o.Log, o.Durable = log, true })
 	end := agenttest.TerminalEvent[event.FinalAnswer](t, after.Events(t, run.ID))
-	later := second.values(t, "answerd.tokens")
+	later := second.metricValues(t, "answerd.tokens")
 	if got, want := slices.Collect(maps.Keys(later)), []string{"agent=default,claim=blue,model=scripted"}; !slices.Equal(got, want) {
 		t.Errorf("label sets after the takeover = %q, want %q", got, want)
 	}
-	if got, want := before+sum(later), float64(end.Metadata.Usage.TotalTokens); got != want || before == 0 {
-		t.Errorf("answerd.tokens = %v and %v, want %v together", before, sum(later), want)
+	if got, want := before+sumValues(later), float64(end.Metadata.Usage.TotalTokens); got != want || before == 0 {
+		t.Errorf("answerd.tokens = %v and %v, want %v together", before, sumValues(later), want)
 	}
 }
 
@@ -185,11 +185,11 @@ func TestDurationOfARunCountsTheTimeBeforeATakeover(t *testing.T) {
 	if err := job.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var c counted
-	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { c.options(o); o.Log, o.Durable = log, true })
+	var c metricsAndLog
+	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { c.withMetrics(o); o.Log, o.Durable = log, true })
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { return e.Terminal() })
 	h.Drain(t.Context()) // the metric and the log line come after the event
-	if got := sum(c.values(t, "answerd.run.duration")); got < age.Seconds() || got > 2*age.Seconds() {
+	if got := sumValues(c.metricValues(t, "answerd.run.duration")); got < age.Seconds() || got > 2*age.Seconds() {
 		t.Errorf("answerd.run.duration = %v s, want some more than %v", got, age.Seconds())
 	}
 	if got, ok := c.endLines()["default"]["duration_ms"].(float64); !ok || got < float64(age.Milliseconds()) || got > 2*float64(age.Milliseconds()) {
@@ -199,18 +199,18 @@ func TestDurationOfARunCountsTheTimeBeforeATakeover(t *testing.T) {
 
 // An answer that is cancelled while the model writes it has no usage, and has cost something.
 func TestUsageOfACancelledAnswerIsEstimated(t *testing.T) {
-	var c counted
-	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), c.options)
+	var c metricsAndLog
+	h := agenttest.NewFixture(t, llmtest.Turns(newGate().hold(nil)), c.withMetrics)
 	run := h.StartRun(t, agent.Request{Question: strings.Repeat("why ", 100)})
 	h.EventsUntil(t, run.ID, func(e event.Event) bool { _, ok := e.Body.(event.TextDelta); return ok })
-	cancel(t, h, run.ID)
+	cancelRun(t, h, run.ID)
 	h.Events(t, run.ID)
 	h.Drain(t.Context())
-	got := c.values(t, "answerd.tokens")["agent=default,claim=_none,model=scripted"]
+	got := c.metricValues(t, "answerd.tokens")["agent=default,claim=_none,model=scripted"]
 	if got < 100 || got > 2000 {
 		t.Errorf("answerd.tokens = %v, want an estimate of the prompt and the answer", got)
 	}
-	if cost := sum(c.values(t, "answerd.cost")); cost <= 0 {
+	if cost := sumValues(c.metricValues(t, "answerd.cost")); cost <= 0 {
 		t.Errorf("answerd.cost = %v, want it above 0", cost)
 	}
 }
@@ -222,8 +222,8 @@ func TestRunSumsUpWhenTheBudgetOfItsCallerEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.CallerBudgets = limits })
-	run, err := h.Start(t.Context(), tenant("blue"), agent.Request{Question: "?", AskAtLimit: true, Interactive: true})
+	h := agenttest.NewFixture(t, callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.CallerBudgets = limits })
+	run, err := h.Start(t.Context(), callerOfTenant("blue"), agent.Request{Question: "?", AskAtLimit: true, Interactive: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,11 +232,11 @@ func TestRunSumsUpWhenTheBudgetOfItsCallerEnds(t *testing.T) {
 	if end.FinishReason != "budget_exceeded" || end.Metadata.Usage.TotalTokens != 45 { // 15 a turn: two with tools, one without
 		t.Errorf("end = %s with %+v, want budget_exceeded after 3 turns", end.FinishReason, end.Metadata.Usage)
 	}
-	if got, want := told(events), "caller_total_tokens 30/20"; got != want {
+	if got, want := budgetEvents(events), "caller_total_tokens 30/20"; got != want {
 		t.Errorf("budget events = %q, want %q", got, want)
 	}
 	var spent *usage.SpentError
-	if _, err := h.Start(t.Context(), tenant("red"), agent.Request{Question: "?"}); !errors.As(err, &spent) || spent.Used != 45 {
+	if _, err := h.Start(t.Context(), callerOfTenant("red"), agent.Request{Question: "?"}); !errors.As(err, &spent) || spent.Used != 45 {
 		t.Errorf("Start after that = %v, want *SpentError of 45", err)
 	}
 	if _, err := h.Start(t.Context(), auth.Identity{Issuer: "https://iam.example", Subject: "bob"}, agent.Request{Question: "?"}); err != nil {
@@ -252,18 +252,18 @@ func TestRunSumsUpAfterATakeoverWhenTheBudgetOfItsCallerEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
-	start := func(log event.Log) *agenttest.Fixture {
-		return agenttest.NewFixture(t, whileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.Log, o.Durable, o.CallerBudgets = log, true, limits })
+	newProcess := func(log event.Log) *agenttest.Fixture {
+		return agenttest.NewFixture(t, callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) { o.Log, o.Durable, o.CallerBudgets = log, true, limits })
 	}
-	first := start(origin)
+	first := newProcess(origin)
 	run := first.StartRun(t, agent.Request{Background: true})
-	want := told(first.Events(t, run.ID))
+	want := budgetEvents(first.Events(t, run.ID))
 	isTold := false
-	for n, operation := range origin.history() {
+	for n, operation := range origin.recordedOperations() {
 		if isTold {
-			events := start(origin.diedAfter(t, run, n)).Events(t, run.ID)
+			events := newProcess(origin.diedAfter(t, run, n)).Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
-			if got := told(events); got != want || end.FinishReason != "budget_exceeded" || end.Metadata.Steps != 3 {
+			if got := budgetEvents(events); got != want || end.FinishReason != "budget_exceeded" || end.Metadata.Steps != 3 {
 				t.Errorf("died before %s: budget events %q and %s after %d steps, want %q and budget_exceeded after 3", operation.what, got, end.FinishReason, end.Metadata.Steps, want)
 			}
 		}

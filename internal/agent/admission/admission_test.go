@@ -13,8 +13,8 @@ import (
 	"answerd/internal/agent/admission"
 )
 
-// refused checks that err is a refusal for that reason, and returns when to come back.
-func refused(t *testing.T, err, reason error) time.Duration {
+// checkRefused checks that err is a refusal for that reason, and returns when to come back.
+func checkRefused(t *testing.T, err, reason error) time.Duration {
 	t.Helper()
 	r, ok := errors.AsType[*admission.Refusal](err)
 	if !ok || !errors.Is(err, reason) {
@@ -26,8 +26,8 @@ func refused(t *testing.T, err, reason error) time.Duration {
 	return r.RetryAfter
 }
 
-// enter lets a caller in who must not be refused.
-func enter(t *testing.T, g *admission.Gate, name string) *admission.Slot {
+// acquireSlot lets a caller in who must not be refused.
+func acquireSlot(t *testing.T, g *admission.Gate, name string) *admission.Slot {
 	t.Helper()
 	p, err := g.Acquire(t.Context(), name, 0)
 	if err != nil {
@@ -39,31 +39,31 @@ func enter(t *testing.T, g *admission.Gate, name string) *admission.Slot {
 func TestAcquireWaitsTenSecondsAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
-		first, began := enter(t, g, "a"), time.Now()
+		first, began := acquireSlot(t, g, "a"), time.Now()
 		_, err := g.Acquire(t.Context(), "b", 0)
-		refused(t, err, admission.ErrFull)
+		checkRefused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("waited %s, want 10 s", took)
 		}
 		// By now it is known that places don't become free so fast.
 		began = time.Now()
 		_, err = g.Acquire(t.Context(), "b", 0)
-		refused(t, err, admission.ErrFull)
+		checkRefused(t, err, admission.ErrFull)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("waited %s in vain, want 0", took)
 		}
 		first.Release()
 		first.Release() // once is enough, and twice is not two
-		enter(t, g, "b")
+		acquireSlot(t, g, "b")
 	})
 }
 
 func TestAcquireSucceedsWhenAnotherRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
-		first := enter(t, g, "a")
+		first := acquireSlot(t, g, "a")
 		var all sync.WaitGroup
-		all.Go(func() { enter(t, g, "b").Release() })
+		all.Go(func() { acquireSlot(t, g, "b").Release() })
 		synctest.Wait()
 		first.Release()
 		all.Wait()
@@ -73,18 +73,18 @@ func TestAcquireSucceedsWhenAnotherRunEnds(t *testing.T) {
 func TestCallerWhoLeavesLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
-		first := enter(t, g, "a")
+		first := acquireSlot(t, g, "a")
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
 			_, err := g.Acquire(ctx, "b", 0)
-			refused(t, err, admission.ErrFull)
+			checkRefused(t, err, admission.ErrFull)
 		})
 		synctest.Wait()
 		cancel()
 		all.Wait()
 		first.Release()
-		enter(t, g, "c")
+		acquireSlot(t, g, "c")
 	})
 }
 
@@ -92,13 +92,13 @@ func TestCallerWhoLeavesLeavesTheQueue(t *testing.T) {
 func TestQueueServesCallersInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
-		place := enter(t, g, "noisy")
+		place := acquireSlot(t, g, "noisy")
 		var all sync.WaitGroup
 		in := make(chan string)
 		left := make(chan struct{})
 		for _, name := range []string{"noisy", "noisy", "noisy", "ada", "bob", "ada"} {
 			all.Go(func() {
-				p := enter(t, g, name)
+				p := acquireSlot(t, g, name)
 				in <- name
 				<-left
 				p.Release()
@@ -149,7 +149,7 @@ func TestQueueHoldsAThousandCallers(t *testing.T) {
 func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
-		place := enter(t, g, "noisy")
+		place := acquireSlot(t, g, "noisy")
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		results := make(chan error, 101)
@@ -163,12 +163,12 @@ func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		refused(t, <-results, admission.ErrFull) // the queue has 100 places
+		checkRefused(t, <-results, admission.ErrFull) // the queue has 100 places
 		all.Go(func() {
-			enter(t, g, "ada").Release()
+			acquireSlot(t, g, "ada").Release()
 		})
 		synctest.Wait()
-		refused(t, <-results, admission.ErrFull) // and gave one of them up
+		checkRefused(t, <-results, admission.ErrFull) // and gave one of them up
 		if len(results) != 0 {
 			t.Errorf("%d more left the queue, want 0", len(results))
 		}
@@ -180,19 +180,19 @@ func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 
 func TestCallerHasSoManyPlacesAndNoMore(t *testing.T) {
 	g := admission.New(admission.Limits{Max: 10, PerCaller: 2})
-	a := enter(t, g, "a")
-	enter(t, g, "a")
+	a := acquireSlot(t, g, "a")
+	acquireSlot(t, g, "a")
 	_, err := g.Acquire(t.Context(), "a", 0)
-	refused(t, err, admission.ErrTooMany)
-	enter(t, g, "b")
+	checkRefused(t, err, admission.ErrTooMany)
+	acquireSlot(t, g, "b")
 	a.Release()
-	enter(t, g, "a")
+	acquireSlot(t, g, "a")
 }
 
 func TestRateIsABucketThatFillsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 100, Rate: admission.Rate{N: 2, Per: 4 * time.Second}})
-		begin := func(name string) error {
+		acquireAs := func(name string) error {
 			p, err := g.Acquire(t.Context(), name, 0)
 			if err == nil {
 				p.Release() // and is not forgotten
@@ -200,21 +200,21 @@ func TestRateIsABucketThatFillsUp(t *testing.T) {
 			return err
 		}
 		for range 2 {
-			if err := begin("a"); err != nil {
+			if err := acquireAs("a"); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if after := refused(t, begin("a"), admission.ErrTooFast); after != 2*time.Second {
+		if after := checkRefused(t, acquireAs("a"), admission.ErrTooFast); after != 2*time.Second {
 			t.Errorf("the next is due after %s, want 2 s", after)
 		}
-		if err := begin("b"); err != nil {
+		if err := acquireAs("b"); err != nil {
 			t.Error(err)
 		}
 		<-time.After(2 * time.Second) // of the bubble's clock
-		if err := begin("a"); err != nil {
+		if err := acquireAs("a"); err != nil {
 			t.Error(err)
 		}
-		refused(t, begin("a"), admission.ErrTooFast)
+		checkRefused(t, acquireAs("a"), admission.ErrTooFast)
 	})
 }
 
@@ -222,7 +222,7 @@ func TestRateIsABucketThatFillsUp(t *testing.T) {
 func TestCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 10, Rate: admission.Rate{N: 1, Per: time.Second}})
-		begin := func(i int) error {
+		acquireAs := func(i int) error {
 			p, err := g.Acquire(t.Context(), fmt.Sprint(i), 0)
 			if err == nil {
 				p.Release()
@@ -230,13 +230,13 @@ func TestCallersAreForgotten(t *testing.T) {
 			return err
 		}
 		for i := range 1 << 16 {
-			if err := begin(i); err != nil {
+			if err := acquireAs(i); err != nil {
 				t.Fatal(i, err)
 			}
 		}
-		refused(t, begin(1<<16), admission.ErrFull)
+		checkRefused(t, acquireAs(1<<16), admission.ErrFull)
 		<-time.After(time.Second) // of the bubble's clock
-		if err := begin(1 << 16); err != nil {
+		if err := acquireAs(1 << 16); err != nil {
 			t.Error(err)
 		}
 	})
@@ -254,7 +254,7 @@ func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 			t.Error("HasFreeSlot() = true with the only slot in use, want false")
 		}
 		var all sync.WaitGroup
-		all.Go(func() { enter(t, g, "b").Release() })
+		all.Go(func() { acquireSlot(t, g, "b").Release() })
 		synctest.Wait()
 		if !g.HasFreeSlot() {
 			t.Error("HasFreeSlot() = false with a run above the limit and one waiting, want true")
@@ -275,19 +275,19 @@ func TestAcquireOverLimitCountsAndDoesNotWait(t *testing.T) {
 func TestAcquireOverLimitDoesNotCountForTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 9, Rate: admission.Rate{N: 2, Per: time.Hour}})
-		enter(t, g, "a").Release()
+		acquireSlot(t, g, "a").Release()
 		g.AcquireOverLimit("a", 0).Release()
 		g.AcquireOverLimit("a", 0).Discard()
-		enter(t, g, "a").Release()
+		acquireSlot(t, g, "a").Release()
 		_, err := g.Acquire(t.Context(), "a", 0)
-		refused(t, err, admission.ErrTooFast)
+		checkRefused(t, err, admission.ErrTooFast)
 	})
 }
 
 func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
-		place := enter(t, g, "a")
+		place := acquireSlot(t, g, "a")
 		var all sync.WaitGroup
 		all.Go(func() {
 			if _, err := g.Acquire(t.Context(), "b", 0); !errors.Is(err, admission.ErrClosed) {
@@ -308,9 +308,9 @@ func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
 	short := true
 	g := admission.New(admission.Limits{Max: 1, MemoryShort: func() bool { return short }})
 	_, err := g.Acquire(t.Context(), "a", 0)
-	refused(t, err, admission.ErrMemory)
+	checkRefused(t, err, admission.ErrMemory)
 	short = false
-	enter(t, g, "a")
+	acquireSlot(t, g, "a")
 }
 
 // Three times the load that fits, for five minutes: an admitted request waited at most ten seconds,
@@ -326,7 +326,7 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 		var mu sync.Mutex
 		tallies := map[string]*tally{"noisy": {}, "quiet": {}}
 		var all sync.WaitGroup
-		ask := func(name string, took time.Duration) {
+		runFor := func(name string, took time.Duration) {
 			began := time.Now()
 			p, err := g.Acquire(t.Context(), name, 0)
 			mu.Lock()
@@ -354,7 +354,7 @@ func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
 					name = "quiet"
 				}
 				took := time.Duration(random.Int64N(int64(4 * time.Second)))
-				all.Go(func() { ask(name, took) })
+				all.Go(func() { runFor(name, took) })
 				<-time.After(time.Second / 30)
 			}
 		}

@@ -20,26 +20,26 @@ func TestMemoryGaugeIsShortWhileWhatIsAliveIsNearTheLimit(t *testing.T) {
 	const limit = 128 << 20
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(limit))
 	synctest.Test(t, func(t *testing.T) { // for the clock by which it looks again
-		look := func() bool {
+		isShort := func() bool {
 			<-time.After(3 * time.Second)
 			return m.Short()
 		}
 		alive := make([]byte, limit)
 		runtime.GC()
-		if !look() {
+		if !isShort() {
 			t.Error("Short() = false with all of the limit alive, want true")
 		}
 		runtime.KeepAlive(alive)
 		alive = nil
-		look() // a collection may have been under way
+		isShort() // a collection may have been under way
 		// Nobody collects here but who looks.
-		if look() {
+		if isShort() {
 			t.Error("Short() = true with nothing alive, want false")
 		}
 		for range 4 {
 			_ = make([]byte, limit/4)
 		}
-		if look() {
+		if isShort() {
 			t.Error("Short() = true with garbage only, want false")
 		}
 	})

@@ -41,7 +41,7 @@ func TestMemoryAdmitsAsManyRunsAsFitByTheirAverage(t *testing.T) {
 		p.Release()
 	}
 	for range 100 { // runs that hold little
-		enter(t, g, "a").Release()
+		acquireSlot(t, g, "a").Release()
 	}
 	small := acquireAll(t, g, 1000)
 	if len(small) < 100 || len(small) > 160 {
@@ -51,7 +51,7 @@ func TestMemoryAdmitsAsManyRunsAsFitByTheirAverage(t *testing.T) {
 		p.Release()
 	}
 	for range 100 { // runs that hold much
-		p := enter(t, g, "a")
+		p := acquireSlot(t, g, "a")
 		p.Memory.Hold(4 * mib)
 		p.Release()
 	}
@@ -75,16 +75,16 @@ func TestMemoryCountsTheRequest(t *testing.T) {
 		t.Fatalf("the only run: %v, want no error, whatever its size", err)
 	}
 	_, err = g.Acquire(t.Context(), "a", 0)
-	refused(t, err, admission.ErrMemory)
+	checkRefused(t, err, admission.ErrMemory)
 	p.Release()
-	enter(t, g, "a")
+	acquireSlot(t, g, "a")
 	_, err = g.Acquire(t.Context(), "a", 18*mib)
-	refused(t, err, admission.ErrMemory)
+	checkRefused(t, err, admission.ErrMemory)
 }
 
 func TestMemoryEndsTheRunThatNeedsMoreThanIsLeft(t *testing.T) {
 	g := newGate(20 * mib)
-	a, b := enter(t, g, "a"), enter(t, g, "b")
+	a, b := acquireSlot(t, g, "a"), acquireSlot(t, g, "b")
 	if !a.Memory.Hold(12*mib) || !b.Memory.Hold(6*mib) {
 		t.Fatal("Hold() = false for runs that fit, want true")
 	}
@@ -127,7 +127,7 @@ func TestMemoryCountsWhatIsOutsideOfRuns(t *testing.T) {
 		t.Error("Open() = false for nothing, want true")
 	}
 	_, err := g.Acquire(t.Context(), "a", 0)
-	refused(t, err, admission.ErrMemory)
+	checkRefused(t, err, admission.ErrMemory)
 	body.Release()
 	body.Release() // once is enough, and twice is not two
 	if got := acquireAll(t, g, 1000); len(got) != 8 {
@@ -143,7 +143,7 @@ func TestMemoryOfAcquireOverLimitCounts(t *testing.T) {
 		t.Error("HasFreeSlot() = true without memory, want false")
 	}
 	_, err := g.Acquire(t.Context(), "a", 0)
-	refused(t, err, admission.ErrMemory)
+	checkRefused(t, err, admission.ErrMemory)
 }
 
 func TestMemoryWithoutCapacityHasNoBound(t *testing.T) {

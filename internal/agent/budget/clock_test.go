@@ -11,7 +11,7 @@ import (
 	"answerd/internal/event/memory"
 )
 
-func unguarded(f func()) { f() }
+func callUnguarded(f func()) { f() }
 
 // newRun returns a log with the run r, which has begun, and the writer of its events.
 func newRun(t *testing.T) (*memory.Log, *event.Writer) {
@@ -32,7 +32,7 @@ func TestClockPausesUntilEveryPauseIsResumed(t *testing.T) {
 		_, out := newRun(t)
 		began := time.Now()
 		var c Clock
-		ctx := c.Start(t.Context(), 10, out, unguarded)
+		ctx := c.Start(t.Context(), 10, out, callUnguarded)
 		defer c.Stop()
 		<-time.After(7 * time.Second)
 		c.Pause()
@@ -59,7 +59,7 @@ func TestClockReportsNoLevelTwice(t *testing.T) {
 		log, out := newRun(t)
 		var c Clock
 		c.Restore(10*time.Second, 100)
-		ctx := c.Start(t.Context(), 10, out, unguarded)
+		ctx := c.Start(t.Context(), 10, out, callUnguarded)
 		defer c.Stop()
 		<-ctx.Done()
 		page, err := log.After(t.Context(), "r", 1)
@@ -72,7 +72,7 @@ func TestClockReportsNoLevelTwice(t *testing.T) {
 func TestClockReachesNothingAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Clock
-		ctx := c.Start(t.Context(), 10, nil, unguarded) // reaching a milestone would panic
+		ctx := c.Start(t.Context(), 10, nil, callUnguarded) // reaching a milestone would panic
 		c.Pause()
 		c.Stop()
 		c.Resume()
@@ -87,7 +87,7 @@ func TestClockReachesNothingAfterStop(t *testing.T) {
 func TestClockIsRaisedToAnyNumberOfSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Clock
-		ctx := c.Start(t.Context(), 10, nil, unguarded)
+		ctx := c.Start(t.Context(), 10, nil, callUnguarded)
 		defer c.Stop()
 		for _, seconds := range []float64{1e10, 1 << 53} {
 			c.Raise(seconds, nil)

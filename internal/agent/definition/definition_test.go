@@ -28,8 +28,8 @@ var options = definition.Options{
 	},
 }
 
-// golden compares got with a file of testdata.
-func golden(t *testing.T, name string, got []byte) {
+// checkGolden compares got with a file of testdata.
+func checkGolden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := "testdata/" + name
 	if *update {
@@ -46,7 +46,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-func read(t *testing.T, name string) []byte {
+func readTestdata(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + name)
 	if err != nil {
@@ -56,7 +56,7 @@ func read(t *testing.T, name string) []byte {
 }
 
 func TestParseReadsEveryMember(t *testing.T) {
-	file, err := definition.Parse(read(t, "agents.yaml"), options)
+	file, err := definition.Parse(readTestdata(t, "agents.yaml"), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestParseReadsEveryMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "agents.golden", append(got, '\n'))
+	checkGolden(t, "agents.golden", append(got, '\n'))
 }
 
 // JSON with tabs, escapes and characters of two escapes is also a file of agents.
@@ -112,7 +112,7 @@ func TestParseNamesTheAgentAndTheLine(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "%q\n\t%v\n", text, err)
 	}
-	golden(t, "mistakes.golden", []byte(b.String()))
+	checkGolden(t, "mistakes.golden", []byte(b.String()))
 }
 
 func TestChainOfAgentsMayBeLong(t *testing.T) {
@@ -161,7 +161,7 @@ func TestAgentNarrowsTools(t *testing.T) {
 }
 
 func TestQuestionSamplesWithItsOwnValuesFirst(t *testing.T) {
-	file, err := definition.Parse(read(t, "agents.yaml"), options)
+	file, err := definition.Parse(readTestdata(t, "agents.yaml"), options)
 	if err != nil {
 		t.Fatal(err)
 	}

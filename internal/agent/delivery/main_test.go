@@ -60,7 +60,7 @@ func (r *receiver) attempts() []received {
 	return append([]received(nil), r.got...)
 }
 
-func always(status int) func(int) int { return func(int) int { return status } }
+func alwaysStatus(status int) func(int) int { return func(int) int { return status } }
 
 // process is a Deliverer with what claims its jobs.
 type process struct {
@@ -91,8 +91,8 @@ func newProcess(t *testing.T, o Options) *process {
 	return p
 }
 
-// end drains the process, without time to wait.
-func (p *process) end() {
+// stop drains the process, without time to wait.
+func (p *process) stop() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if !p.Local { // as the agent does: what is released is for other processes

@@ -77,7 +77,7 @@ func TestPrepareDoesNotCountADeliveryThatCannotBeStored(t *testing.T) {
 		if n, bytes := p.waiting.Load(), p.bytes.Load(); n != 0 || bytes != 0 {
 			t.Errorf("waiting = %d with %d bytes, want 0 and 0", n, bytes)
 		}
-		p.end()
+		p.stop()
 	})
 }
 
@@ -99,6 +99,6 @@ func TestPrepareLeavesNoJobOfADeliveryThatCannotBeStored(t *testing.T) {
 		if got := lines.String(); !strings.Contains(got, "delivery given up") {
 			t.Errorf("log = %s, want the delivery given up", got)
 		}
-		p.end()
+		p.stop()
 	})
 }

@@ -71,7 +71,7 @@ func TestHostileReceivers(t *testing.T) {
 			defer web.Close()
 			defer web.CloseClientConnections()
 			p := newProcess(t, Options{URL: web.URL, Log: newLog(), Local: true})
-			defer p.end()
+			defer p.stop()
 			p.sender.trusted.Timeout = 300 * time.Millisecond
 			begun := time.Now()
 			err := p.sender.send(t.Context(), web.URL, record{ID: "dlv_1"}, time.Now())
@@ -182,7 +182,7 @@ func TestStoredDeliveriesHaveNoSecret(t *testing.T) {
 		t.Errorf("record = %s, want no secret", text)
 	}
 	ready.Release()
-	p.end()
+	p.stop()
 	if strings.Contains(log.String(), "canary") {
 		t.Errorf("log = %s, want no secret", log.String())
 	}

@@ -87,14 +87,14 @@ func TestReceiverThatIsDownForAnHourGetsEveryRun(t *testing.T) {
 		if n := len(r.attempts()); n != before {
 			t.Errorf("attempts after all were delivered = %d, want none", n-before)
 		}
-		p.end()
+		p.stop()
 	})
 }
 
 func TestDeliveryIsGivenUpAfterADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log authtest.LogBuffer
-		r := &receiver{t: t, answer: always(500)}
+		r := &receiver{t: t, answer: alwaysStatus(500)}
 		p := newProcess(t, Options{URL: target + "?key=canary", Log: newLog(), Local: true, Logger: log.Logger()})
 		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": r})
 		run := p.endRun("", answered)
@@ -111,7 +111,7 @@ func TestDeliveryIsGivenUpAfterADay(t *testing.T) {
 		if text := log.String(); strings.Count(text, "delivery given up") != 1 || !strings.Contains(text, run.ID) || strings.Contains(text, "canary") {
 			t.Errorf("log = %s, want one line that names the run and not the URL's query", text)
 		}
-		p.end()
+		p.stop()
 	})
 }
 
@@ -124,7 +124,7 @@ func TestSlowReceiverDelaysNoOther(t *testing.T) {
 			<-q.Context().Done()
 			now.Add(-1)
 		})
-		fast := &receiver{t: t, answer: always(200)}
+		fast := &receiver{t: t, answer: alwaysStatus(200)}
 		p := newProcess(t, Options{URL: target, CallbackOrigins: []string{"https://fast.example"}, Log: newLog(), Local: true})
 		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": slow, "fast.example": fast})
 		for i := range 100 {
@@ -138,7 +138,7 @@ func TestSlowReceiverDelaysNoOther(t *testing.T) {
 		if n := most.Load(); n != maxAttemptsPerReceiver {
 			t.Errorf("attempts at a time of the slow receiver = %d, want %d", n, maxAttemptsPerReceiver)
 		}
-		p.end()
+		p.stop()
 	})
 }
 
@@ -151,7 +151,7 @@ func TestDeliveryIsAboutTheEndThatTheLogHas(t *testing.T) {
 	}{"the same end": {answered, 1}, "another end": {event.Cancelled{Reason: "requested"}, 0}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &receiver{t: t, answer: always(200)}
+				r := &receiver{t: t, answer: alwaysStatus(200)}
 				p := newProcess(t, Options{URL: target, Log: newLog()})
 				serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": r})
 				run := p.startRun()
@@ -169,7 +169,7 @@ func TestDeliveryIsAboutTheEndThatTheLogHas(t *testing.T) {
 				if err != nil || len(page.Runs) != 0 {
 					t.Errorf("stored deliveries = %d, %v, want 0", len(page.Runs), err)
 				}
-				p.end()
+				p.stop()
 			})
 		})
 	}
@@ -209,7 +209,7 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log authtest.LogBuffer
 		p := newProcess(t, Options{URL: target, Log: newLog(), Local: true, MaxBytes: 3000, Logger: log.Logger()})
-		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": &receiver{t: t, answer: always(500)}})
+		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": &receiver{t: t, answer: alwaysStatus(500)}})
 		for range 20 {
 			p.endRun("", answered)
 		}
@@ -222,7 +222,7 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 		if !strings.Contains(log.String(), "too many deliveries wait") {
 			t.Errorf("log = %s, want what was given up", log.String())
 		}
-		p.end()
+		p.stop()
 	})
 }
 
@@ -230,7 +230,7 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 func TestDeliveryOfANewerVersionWaitsForANewerProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, Options{URL: target, Log: newLog(), Local: true})
-		r := &receiver{t: t, answer: always(204)}
+		r := &receiver{t: t, answer: alwaysStatus(204)}
 		serveFake(p.Deliverer, map[string]http.Handler{"receiver.example": r})
 		id := idPrefix + "newer"
 		if err := p.Log.Create(t.Context(), event.Run{ID: id, Owner: deliveryOwner, Created: p.Log.Now()}); err != nil {
@@ -254,6 +254,6 @@ func TestDeliveryOfANewerVersionWaitsForANewerProcess(t *testing.T) {
 		if n := len(r.attempts()); n != 0 {
 			t.Errorf("attempts = %d, want none", n)
 		}
-		p.end()
+		p.stop()
 	})
 }

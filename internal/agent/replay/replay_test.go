@@ -11,8 +11,8 @@ import (
 	"answerd/internal/event"
 )
 
-// sequence returns the bodies as events with positions, one second apart.
-func sequence(bodies ...event.Body) []event.Event {
+// numberEvents returns the bodies as events with positions, one second apart.
+func numberEvents(bodies ...event.Body) []event.Event {
 	var events []event.Event
 	for i, b := range bodies {
 		events = append(events, event.Event{Seq: int64(i + 1), Time: int64(1000 * (i + 1)), Body: b})
@@ -22,7 +22,7 @@ func sequence(bodies ...event.Body) []event.Event {
 
 func TestReadRestoresStepsCallsAndTime(t *testing.T) {
 	sent, ended := event.Call{CallID: "c1", Tool: "add"}, event.Call{CallID: "c2", Tool: "echo"}
-	events := sequence(
+	events := numberEvents(
 		event.Start{}, event.StepStart{Step: 1}, event.TextDelta{Delta: "Let me see."},
 		event.ToolCallStart{Call: sent}, event.ToolCall{Call: sent, Args: []byte(`{"a":1}`)},
 		event.ToolCallStart{Call: ended}, event.ToolCall{Call: ended, ArgsText: "{"},
@@ -60,17 +60,17 @@ func TestReadRestoresDecisionsOfHooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var notes []event.Note
-	note := func(after int64, kind, data string, parts int) {
+	addNote := func(after int64, kind, data string, parts int) {
 		for _, part := range replay.Parts([]byte(data))[:parts] {
 			notes = append(notes, event.Note{After: after, Data: []byte(kind + " " + part)})
 		}
 	}
-	note(2, replay.NoteExtended, "torn"+long, 1) // the process died; the next one asked again
-	note(2, replay.NoteExtended, long, 2)
-	note(4, replay.NoteExtended, "torn"+long, 1)
-	note(4, replay.NoteAborted, `{"reason":"not today","withheld":true}`, 1)
-	note(4, replay.NoteEnd, string(failed.JSON), 1)
-	s := replay.Read(sequence(event.Start{}, event.StepStart{Step: 1}, event.StepReset{Step: 1}, event.TextDelta{Delta: "Hello"}), notes, nil)
+	addNote(2, replay.NoteExtended, "torn"+long, 1) // the process died; the next one asked again
+	addNote(2, replay.NoteExtended, long, 2)
+	addNote(4, replay.NoteExtended, "torn"+long, 1)
+	addNote(4, replay.NoteAborted, `{"reason":"not today","withheld":true}`, 1)
+	addNote(4, replay.NoteEnd, string(failed.JSON), 1)
+	s := replay.Read(numberEvents(event.Start{}, event.StepStart{Step: 1}, event.StepReset{Step: 1}, event.TextDelta{Delta: "Hello"}), notes, nil)
 	if got := string(s.Extension(1)); got != long {
 		t.Errorf("Extension(1) = %.20q and %d bytes, want the whole one of %d bytes", got, len(got), len(long))
 	}

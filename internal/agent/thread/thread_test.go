@@ -87,8 +87,8 @@ func TestTitleIsTheFirstLineOfTheQuestion(t *testing.T) {
 	}
 }
 
-// built returns the turn of a run that ends with end.
-func built(end event.Body, bodies ...event.Body) Turn {
+// buildTurn returns the turn of a run that ends with end.
+func buildTurn(end event.Body, bodies ...event.Body) Turn {
 	var b Builder
 	for _, body := range append([]event.Body{event.Start{Question: "?"}}, bodies...) {
 		b.Add(body)
@@ -119,7 +119,7 @@ func TestBuilderKeepsWhatCounts(t *testing.T) {
 		"a call of the caller's tool":   {event.FinalAnswer{}, []event.Body{start, event.ToolCall{Call: call, Args: json.RawMessage(`{}`), Executor: event.Client}}, "user|assistant:add{}"},
 		"before the first step":         {event.RunError{}, nil, "user"},
 	} {
-		turn := built(c.end, c.bodies...)
+		turn := buildTurn(c.end, c.bodies...)
 		turn.Question = "?"
 		var got []string
 		for _, m := range turn.Messages() {

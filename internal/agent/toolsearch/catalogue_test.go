@@ -11,9 +11,9 @@ import (
 // wish is a query and the tool that it is for.
 type wish struct{ query, tool string }
 
-// catalogue returns the tools of testdata/tools.txt among so many of other kinds that there
+// readCatalogue returns the tools of testdata/tools.txt among so many of other kinds that there
 // are total, and what is looked for in them.
-func catalogue(t testing.TB, total int) (docs []Doc, wishes []wish) {
+func readCatalogue(t testing.TB, total int) (docs []Doc, wishes []wish) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/tools.txt")
 	if err != nil {
@@ -29,7 +29,7 @@ func catalogue(t testing.TB, total int) (docs []Doc, wishes []wish) {
 			docs = append(docs, parseDoc(line))
 		}
 	}
-	return append(docs, others(total-len(docs))...), wishes
+	return append(docs, otherDocs(total-len(docs))...), wishes
 }
 
 func parseDoc(line string) Doc {
@@ -48,9 +48,9 @@ func schemaOf(parameters []string) json.RawMessage {
 	return raw
 }
 
-// others are n tools of the kind that large installations have many of: the same verbs
+// otherDocs returns n tools of the kind that large installations have many of: the same verbs
 // over different things.
-func others(n int) []Doc {
+func otherDocs(n int) []Doc {
 	verbs := []struct{ verb, says string }{
 		{"list", "List all %s of the account, page by page."}, {"get", "Get one of the %s by its id."},
 		{"create", "Create a new entry in the %s."}, {"update", "Change fields of one of the %s."},

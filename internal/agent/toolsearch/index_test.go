@@ -11,7 +11,7 @@ import (
 // that a change that loses tools shows. What is missed has no word of its wish: nothing
 // that goes by words finds "boot VM" in "start a virtual machine".
 func TestAmongAThousandToolsTheRightOnesAreFound(t *testing.T) {
-	docs, wishes := catalogue(t, 1000)
+	docs, wishes := readCatalogue(t, 1000)
 	index := New(docs)
 	const limit = 8
 	first, found := 0, 0
@@ -39,7 +39,7 @@ func TestAmongAThousandToolsTheRightOnesAreFound(t *testing.T) {
 	}
 }
 
-func names(docs []Doc, found []int) string {
+func namesOf(docs []Doc, found []int) string {
 	var out []string
 	for _, i := range found {
 		out = append(out, docs[i].Name)
@@ -69,7 +69,7 @@ func TestFindGoesByTheWordsThatMatter(t *testing.T) {
 		"the of a":         "",
 		"":                 "",
 	} {
-		if got := names(docs, index.Find(query, 10)); got != want {
+		if got := namesOf(docs, index.Find(query, 10)); got != want {
 			t.Errorf("%q: got %q, want %q", query, got, want)
 		}
 	}
@@ -124,7 +124,7 @@ func FuzzFind(f *testing.F) {
 }
 
 func BenchmarkNew(b *testing.B) {
-	docs, _ := catalogue(b, 1000)
+	docs, _ := readCatalogue(b, 1000)
 	b.ReportAllocs()
 	for b.Loop() {
 		New(docs)
@@ -134,7 +134,7 @@ func BenchmarkNew(b *testing.B) {
 func BenchmarkFind(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("%d tools", n), func(b *testing.B) {
-			docs, wishes := catalogue(b, n)
+			docs, wishes := readCatalogue(b, n)
 			index := New(docs)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

@@ -47,9 +47,9 @@ func TestQuestionsOverHTTP2ShareAConnection(t *testing.T) {
 	}
 }
 
-// startDoubling starts a service that sends every reply twice, as a broken proxy may, and returns
+// newServerThatRepliesTwice starts a service that sends every reply twice, as a broken proxy may, and returns
 // its URL. The reply names the call that it is for.
-func startDoubling(t *testing.T) (url string) {
+func newServerThatRepliesTwice(t *testing.T) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -91,7 +91,7 @@ func sendTwice(conn net.Conn) {
 
 // F51
 func TestReplySentTwiceIsForItsCallOnly(t *testing.T) {
-	c := client(t, startDoubling(t), webhooktest.Secret)
+	c := newClient(t, newServerThatRepliesTwice(t), webhooktest.Secret)
 	wrong, lost := askInParallel(t, c, 200)
 	if wrong > 0 || lost > 0 {
 		t.Errorf("%d of 1,600 calls got the reply to another call and %d got no reply, want 0 and 0", wrong, lost)
@@ -101,7 +101,7 @@ func TestReplySentTwiceIsForItsCallOnly(t *testing.T) {
 // F51: a service that spoke HTTP/2 is replaced by one that speaks HTTP/1.1. Questions that are on
 // their way then may share a connection. They may get no reply, but not another call's.
 func TestReplySentTwiceAfterHTTP2IsForItsCallOnly(t *testing.T) {
-	c := client(t, startDoubling(t), webhooktest.Secret)
+	c := newClient(t, newServerThatRepliesTwice(t), webhooktest.Secret)
 	for range 200 {
 		c.http2.Store(true)
 		if wrong, _ := askInParallel(t, c, 2); wrong > 0 {
@@ -152,7 +152,7 @@ func TestRepliesInAnotherOrderAreForTheirCalls(t *testing.T) {
 		close(turns[at-1])
 		return fmt.Sprintf(`{"content":%q}`, q.CallID)
 	})
-	c := client(t, s.URL, webhooktest.Secret)
+	c := newClient(t, s.URL, webhooktest.Secret)
 	var asking sync.WaitGroup
 	for i := range n {
 		asking.Go(func() {

@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// client asks the service at url.
-func client(t *testing.T, url string, secret auth.Secret) *Client {
+// newClient returns a client of the service at url.
+func newClient(t *testing.T, url string, secret auth.Secret) *Client {
 	t.Helper()
 	c, err := New(Options{URL: url, Secret: secret})
 	if err != nil {
@@ -35,7 +35,7 @@ func client(t *testing.T, url string, secret auth.Secret) *Client {
 
 func TestQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
-	c := client(t, s.URL, webhooktest.Secret)
+	c := newClient(t, s.URL, webhooktest.Secret)
 	for _, call := range []Call{
 		{Hook: PreToolCall, RunID: "run_1", Subject: "ada", Server: "crm", Tool: "find", CallID: "call_1", Args: json.RawMessage(`{"q":"<é>", "n":12345678901234567890}`)},
 		{Hook: ToolError, ArgsText: `{"q":`, Failure: &Failure{Kind: "invalid_arguments", Message: "No."}},
@@ -62,7 +62,7 @@ func TestQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
 // else are refused by a receiver that does what docs/hooks.md says.
 func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
-	if _, err := client(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
+	if _, err := newClient(t, s.URL, auth.NewSecret("another secret")).Ask(t.Context(), Call{Hook: ToolResult}); err == nil {
 		t.Error("a question with another secret was taken, want an error")
 	}
 	send := func(at time.Time, change func([]byte) []byte) func() int {
@@ -79,19 +79,19 @@ func TestReceiverCanTellAReplayAndAForgery(t *testing.T) {
 			return w.Code
 		}
 	}
-	same := func(b []byte) []byte { return b }
-	first := send(time.Now(), same)
+	unchanged := func(b []byte) []byte { return b }
+	first := send(time.Now(), unchanged)
 	if code := first(); code != 200 {
 		t.Errorf("the question: %d, want 200", code)
 	}
 	if code := first(); code != 401 {
 		t.Errorf("its copy: %d, want 401", code)
 	}
-	if code := send(time.Now().Add(-time.Hour), same)(); code != 401 {
+	if code := send(time.Now().Add(-time.Hour), unchanged)(); code != 401 {
 		t.Errorf("an old one: %d, want 401", code)
 	}
-	later := func(b []byte) []byte { return bytes.Replace(b, []byte(`"timestamp":`), []byte(`"timestamp":1`), 1) }
-	if code := send(time.Now(), later)(); code != 401 {
+	withLaterTimestamp := func(b []byte) []byte { return bytes.Replace(b, []byte(`"timestamp":`), []byte(`"timestamp":1`), 1) }
+	if code := send(time.Now(), withLaterTimestamp)(); code != 401 {
 		t.Errorf("one with another time: %d, want 401", code)
 	}
 }
@@ -197,7 +197,7 @@ func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := httptest.NewServer(answer)
 			defer s.Close()
-			_, err := client(t, s.URL+"/?key=canary", webhooktest.Secret).Ask(t.Context(), Call{Hook: PreToolCall})
+			_, err := newClient(t, s.URL+"/?key=canary", webhooktest.Secret).Ask(t.Context(), Call{Hook: PreToolCall})
 			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), "127.0.0.1") {
 				t.Errorf("error %v, want error without canary, error without 127.0.0.1", err)
 			}
@@ -205,18 +205,18 @@ func TestServiceThatDoesNotReplyIsAnErrorThatQuotesNothing(t *testing.T) {
 	}
 }
 
-// mute is a service that takes a question and says nothing, in memory: no socket may
+// silentTransport is a service that accepts a question and never replies, in memory: no socket may
 // be in a bubble.
-type mute struct{}
+type silentTransport struct{}
 
-func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+func (silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
 
 func TestReplyIsWaitedForFiveSecondsAndNoLongerThanTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Options{URL: "http://localhost", Secret: webhooktest.Secret, Transport: func(http.RoundTripper) http.RoundTripper { return mute{} }})
+		c, err := New(Options{URL: "http://localhost", Secret: webhooktest.Secret, Transport: func(http.RoundTripper) http.RoundTripper { return silentTransport{} }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 		<-all
 		return `{}`
 	})
-	c := client(t, s.URL, webhooktest.Secret)
+	c := newClient(t, s.URL, webhooktest.Secret)
 	errs := make(chan error, n)
 	for range n {
 		go func() {

@@ -160,7 +160,7 @@ func TestFitCutsAHugeResultFirst(t *testing.T) {
 
 // Pictures count, and leave the last turn before its text does.
 func TestFitLeavesOutMediaBeforeText(t *testing.T) {
-	show := func() *Conversation {
+	newWithMedia := func() *Conversation {
 		c := newConversation("SQCRCR", func(int) int { return 900 })
 		for _, i := range []int{3, 5} {
 			c.Messages[i].Media = []llm.Media{{MIME: "image/png", Data: "iVBORw0KGgo="}, {MIME: "audio/mpeg", Data: strings.Repeat("A", 25600)}}
@@ -172,7 +172,7 @@ func TestFitLeavesOutMediaBeforeText(t *testing.T) {
 		first int // pictures and sounds that are left of each turn
 		last  int
 	}{{10_000, 2, 2}, {3500, 0, 2}, {1600, 0, 0}} {
-		c := show()
+		c := newWithMedia()
 		w := New(llm.Profile{})
 		weight := w.fit(c, test.limit)
 		first, last := c.Messages[3], c.Messages[5]
