@@ -10,8 +10,8 @@ import (
 // Whoever makes the call: a call that needs an approval is not sent without one, nor with the
 // approval of another definition.
 func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
-	s := newShifty(addV1, sub)
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Approval: config.ApproveDestructive})
+	s := newChangingServer(addV1, subTool)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Approval: config.ApproveDestructive})
 	c.Tools(t.Context())
 	add, _ := c.Tool("add")
 	if free, _ := c.Tool("sub"); !add.NeedsApproval || free.NeedsApproval || len(add.Version()) != 64 || add.Version() == free.Version() {
@@ -19,7 +19,7 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 	}
 	call := func(approved string) *CallError {
 		_, err := c.Call(t.Context(), Call{Tool: "add", Approved: approved})
-		return kind(t, err)
+		return mustFail(t, err)
 	}
 	for _, approved := range []string{"", "x"} {
 		if e := call(approved); e.Kind != Denied {
@@ -27,15 +27,15 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 		}
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "add", Approved: add.Version()})
-	must(t, res, err)
+	mustResult(t, res, err)
 
-	s.offer(addV1Again, sub)
+	s.setTools(addV1Again, subTool)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	res, err = c.Call(t.Context(), Call{Tool: "add", Approved: add.Version()}) // the same for every reader
-	must(t, res, err)
-	s.offer(addV2, sub)
+	mustResult(t, res, err)
+	s.setTools(addV2, subTool)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -49,16 +49,16 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 
 // The operator's file may come to ask for approval while tools are in use.
 func TestApprovalThatIsAskedForLaterHoldsAtOnce(t *testing.T) {
-	s := newShifty(addV1)
-	cfg := config.Server{Name: "a", URL: serve(t, s).URL}
-	c := open(t, Options{}, cfg)
+	s := newChangingServer(addV1)
+	cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL}
+	c := newClient(t, Options{}, cfg)
 	c.Tools(t.Context())
 	cfg.ApproveTools = []string{"add"}
 	if err := c.Reload([]config.Server{cfg}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "add"})
-	if e := kind(t, err); e.Kind != Denied || s.calls.Load() != 0 {
+	if e := mustFail(t, err); e.Kind != Denied || s.calls.Load() != 0 {
 		t.Errorf("call error %v, calls %d, want e.Kind Denied, calls 0", e, s.calls.Load())
 	}
 }

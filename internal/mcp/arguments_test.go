@@ -18,15 +18,15 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// forecast is a tool whose schema asks for something.
-const forecast = `{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"],"additionalProperties":false}}`
+// forecastTool is a tool that requires an argument.
+const forecastTool = `{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"],"additionalProperties":false}}`
 
-// counting is a server with those tools that counts its calls.
-func counting(list *script) (*script, *atomic.Int64) {
+// countCallsOf makes a server answer all calls, and returns their count.
+func countCallsOf(list *scriptedServer) (*scriptedServer, *atomic.Int64) {
 	calls := new(atomic.Int64)
 	list.call = func(w http.ResponseWriter, _ *http.Request, m message) {
 		calls.Add(1)
-		reply(w, m.ID, text("done"))
+		replyJSON(w, m.ID, textResult("done"))
 	}
 	return list, calls
 }
@@ -34,12 +34,12 @@ func counting(list *script) (*script, *atomic.Int64) {
 // S1.5: arguments are checked before anything is sent, all that is wrong is named at
 // once, and what was only written as text is repaired.
 func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
-	s, calls := counting(listing(forecast))
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	s, calls := countCallsOf(scriptWithTools(forecastTool))
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	given := json.RawMessage(`{"days":"x","town":"Rome"}`)
 	got, err := c.CheckArgs("forecast", given)
-	e := kind(t, err)
+	e := mustFail(t, err)
 	if e.Kind != InvalidArguments || len(e.Fields) != 3 || e.Err != nil || string(got) != string(given) {
 		t.Errorf("call error %+v, %s, want Kind InvalidArguments, 3 Fields, no Err, and the arguments %s", e, got, given)
 	}
@@ -56,11 +56,11 @@ func TestArgumentsAreCheckedBeforeAnythingIsSent(t *testing.T) {
 	}
 	// Who calls without asking first gets no further.
 	_, err = c.Call(t.Context(), Call{Tool: "forecast", Args: given, Check: true})
-	if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
+	if e := mustFail(t, err); e.Kind != InvalidArguments || len(e.Fields) != 3 || calls.Load() != 0 {
 		t.Errorf("%+v after %d calls, want e.Kind InvalidArguments, 3 e.Fields, calls 0", e, calls.Load())
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "forecast", Args: json.RawMessage(`{"city":"Rome"}`), Check: true})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // S3.8: a call is checked against the tool as it is when it is sent, which may be after
@@ -70,9 +70,9 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	version.Store(`{"name":"forecast","inputSchema":{"type":"object","properties":{"city":{"type":"string"}}}}`)
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int64
-	s := &script{
+	s := &scriptedServer{
 		list: func(w http.ResponseWriter, _ *http.Request, m message) {
-			reply(w, m.ID, `{"tools":[{"name":"slow"},`+version.Load().(string)+`]}`)
+			replyJSON(w, m.ID, `{"tools":[{"name":"slow"},`+version.Load().(string)+`]}`)
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) {
 			if m.Params.Name == "slow" {
@@ -81,10 +81,10 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 			} else {
 				calls.Add(1)
 			}
-			reply(w, m.ID, text("done"))
+			replyJSON(w, m.ID, textResult("done"))
 		},
 	}
-	c := open(t, Options{MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	args := json.RawMessage(`{"city":"Rome"}`)
 	if _, err := c.CheckArgs("forecast", args); err != nil {
@@ -93,16 +93,16 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() {
 		res, err := c.Call(t.Context(), Call{Tool: "slow"})
-		must(t, res, err)
+		mustResult(t, res, err)
 	})
 	<-inside
 	all.Go(func() { // waits in the queue, while the tool becomes another one
 		_, err := c.Call(t.Context(), Call{Tool: "forecast", Args: args, Check: true})
-		if e := kind(t, err); e.Kind != InvalidArguments || len(e.Fields) != 2 {
+		if e := mustFail(t, err); e.Kind != InvalidArguments || len(e.Fields) != 2 {
 			t.Errorf("call error %+v, want Kind InvalidArguments, 2 Fields", e)
 		}
 	})
-	version.Store(strings.ReplaceAll(forecast, "city", "place"))
+	version.Store(strings.ReplaceAll(forecastTool, "city", "place"))
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}
@@ -116,20 +116,20 @@ func TestCallIsCheckedAgainstTheToolAsItIsNow(t *testing.T) {
 	}
 }
 
-// keptLog is a log that is kept.
-type keptLog struct {
+// recordedLog records the lines of a log.
+type recordedLog struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (l *keptLog) Write(p []byte) (int, error) {
+func (l *recordedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, string(p))
 	return len(p), nil
 }
 
-func (l *keptLog) with(text string) (n int) {
+func (l *recordedLog) countLinesWith(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, line := range l.all {
@@ -151,9 +151,9 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 	for i, schema := range bad {
 		list = append(list, fmt.Sprintf(`{"name":"t%d","inputSchema":%s}`, i, schema))
 	}
-	s, calls := counting(listing(list...))
-	log := &keptLog{}
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serve(t, s).URL})
+	s, calls := countCallsOf(scriptWithTools(list...))
+	log := &recordedLog{}
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	for _, tool := range c.Tools(t.Context()) {
 		if want := "the input schema cannot be used: "; !strings.HasPrefix(tool.Unchecked, want) {
 			t.Errorf("%s: unchecked %q, want it to start with %q", tool.Name, tool.Unchecked, want)
@@ -162,12 +162,12 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 			t.Errorf(`%s: %s, %v, want {"x":"1"} and no error`, tool.Name, args, err)
 		}
 		res, err := c.Call(t.Context(), Call{Tool: tool.Name, Args: json.RawMessage(`{"x":"1"}`)})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if n := log.with("MCP tool not checked"); n != len(bad) || int(calls.Load()) != len(bad) {
+	if n := log.countLinesWith("MCP tool not checked"); n != len(bad) || int(calls.Load()) != len(bad) {
 		t.Errorf("said %d times, %d calls, want %d and %d", n, calls.Load(), len(bad), len(bad))
 	}
 }
@@ -185,10 +185,10 @@ func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 	for name := range results {
 		list = append(list, `{"name":"`+name+`","outputSchema":{"type":"object","properties":{"sum":{"type":"number"}},"required":["sum"],"additionalProperties":false}}`)
 	}
-	s := listing(list...)
-	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, results[m.Params.Name]) }
-	log := &keptLog{}
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serve(t, s).URL})
+	s := scriptWithTools(list...)
+	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, results[m.Params.Name]) }
+	log := &recordedLog{}
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	for name, want := range map[string]string{
 		"fits":    "3\nStructured content: {\"sum\":3}",
@@ -197,7 +197,7 @@ func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 		"failed":  "no",
 	} {
 		res, err := c.Call(t.Context(), Call{Tool: name})
-		must(t, res, err)
+		mustResult(t, res, err)
 		if got := res.Text(); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -205,7 +205,7 @@ func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
 			t.Errorf("%s: violations %+v, want them only where the text tells of them: %q", name, res.Violations, want)
 		}
 	}
-	if log.with("MCP result does not fit the tool's output schema") != 2 || log.with("sesame") != 0 {
+	if log.countLinesWith("MCP result does not fit the tool's output schema") != 2 || log.countLinesWith("sesame") != 0 {
 		t.Errorf("log %q, want 2 results that do not fit, and no sesame", log.all)
 	}
 }
@@ -241,7 +241,7 @@ func TestRejectedArgumentsAreKnownByTheirWording(t *testing.T) {
 // The wordings of the SDKs as they are today: real servers, the schema of whose tool
 // says less than their code asks for.
 func TestSDKRejectionIsKnown(t *testing.T) {
-	server := tools(nil)
+	server := newToolServer(nil)
 	server.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			res, err := next(ctx, method, r)
@@ -251,10 +251,10 @@ func TestSDKRejectionIsKnown(t *testing.T) {
 			return res, err
 		}
 	})
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(server, nil)).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(server, nil)).URL})
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"tekst":"x"}`)})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if !res.IsError || ResultErrorKind(res) != InvalidArguments {
 		t.Errorf("is error %v %s: %q, want true and InvalidArguments", res.IsError, ResultErrorKind(res), res.Text())
 	}

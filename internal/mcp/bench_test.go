@@ -18,17 +18,17 @@ import (
 func BenchmarkCall(b *testing.B) {
 	args := json.RawMessage(`{"text":"hello"}`)
 	for _, flavour := range []string{"stateful sse", "stateful json", "stateless sse", "stateless json"} {
-		w := serve(b, handler(tools(nil), flavours[flavour]))
-		c := open(b, Options{MaxConcurrentCalls: 200}, config.Server{Name: "a", URL: w.URL})
+		w := serveHTTP(b, streamableHandler(newToolServer(nil), flavours[flavour]))
+		c := newClient(b, Options{MaxConcurrentCalls: 200}, config.Server{Name: "a", URL: w.URL})
 		c.Tools(b.Context())
-		room := func() error {
+		callClient := func() error {
 			_, err := c.Call(b.Context(), Call{Tool: "echo", Args: args})
 			return err
 		}
-		bare := bareSession(b, w.URL)
+		bare := newSDKSession(b, w.URL)
 		for _, callers := range []int{1, 10, 200} {
 			for name, call := range map[string]func() error{
-				"room": room,
+				"room": callClient,
 				"bare": func() error {
 					_, err := bare.CallTool(b.Context(), &sdk.CallToolParams{Name: "echo", Arguments: args})
 					return err
@@ -36,14 +36,14 @@ func BenchmarkCall(b *testing.B) {
 			} {
 				b.Run(fmt.Sprintf("%s/%d/%s", flavour, callers, name), func(b *testing.B) {
 					b.ReportAllocs()
-					parallel(b, callers, call)
+					callInParallel(b, callers, call)
 				})
 			}
 		}
 	}
 }
 
-func parallel(b *testing.B, callers int, call func() error) {
+func callInParallel(b *testing.B, callers int, call func() error) {
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
@@ -58,7 +58,7 @@ func parallel(b *testing.B, callers int, call func() error) {
 	wg.Wait()
 }
 
-func bareSession(b *testing.B, url string) *sdk.ClientSession {
+func newSDKSession(b *testing.B, url string) *sdk.ClientSession {
 	tr := http.DefaultTransport.(*http.Transport).Clone()
 	tr.MaxIdleConns, tr.MaxIdleConnsPerHost = 0, 400
 	b.Cleanup(tr.CloseIdleConnections)

@@ -13,8 +13,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// report lets a call through b that ends at once.
-func report(t *testing.T, b *breaker, v callOutcome) {
+// reportOutcome admits a call and ends it at once with that outcome.
+func reportOutcome(t *testing.T, b *breaker, v callOutcome) {
 	t.Helper()
 	p, f := b.admitCall()
 	if f != nil {
@@ -23,22 +23,22 @@ func report(t *testing.T, b *breaker, v callOutcome) {
 	b.recordOutcome(p, v, 0)
 }
 
-// after is fake time going by.
-func after(d time.Duration) { <-time.After(d) }
+// passTime lets fake time pass.
+func passTime(d time.Duration) { <-time.After(d) }
 
 func TestBreakerOpensAfterFiveFailuresInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		for range 3 {
 			for range maxStreak - 1 {
-				report(t, &b, fails)
+				reportOutcome(t, &b, fails)
 			}
-			report(t, &b, works)
-			after(sampleTime) // so that their share doesn't matter
+			reportOutcome(t, &b, works)
+			passTime(sampleTime) // so that their share doesn't matter
 		}
 		for range maxStreak {
-			report(t, &b, saysNothing)
-			report(t, &b, fails)
+			reportOutcome(t, &b, saysNothing)
+			reportOutcome(t, &b, fails)
 		}
 		if f := b.openFailure(); f == nil || f.Public != "it failed too often; tried again in 5 s" {
 			t.Errorf(`openFailure() = %v, want "it failed too often; tried again in 5 s"`, f)
@@ -58,12 +58,12 @@ func TestBreakerOpensWhenHalfOfTwentyFail(t *testing.T) {
 			opened := 0
 			for i := range 100 {
 				// In turns, so that no streak builds up; the first works.
-				report(t, &b, map[bool]callOutcome{true: fails, false: works}[i%2 == 1])
+				reportOutcome(t, &b, map[bool]callOutcome{true: fails, false: works}[i%2 == 1])
 				if b.openFailure() != nil {
 					opened = i + 1
 					break
 				}
-				after(test.pause)
+				passTime(test.pause)
 			}
 			if opened != test.calls {
 				t.Errorf("%s: open after %d calls, want %d", name, opened, test.calls)
@@ -77,7 +77,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		for range maxStreak {
-			report(t, &b, fails)
+			reportOutcome(t, &b, fails)
 		}
 		begin, _, _ := b.currentState()
 		for _, trial := range []struct {
@@ -85,11 +85,11 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 			found callOutcome
 		}{{breakerTime, fails}, {breakerTime, saysNothing}, {0, fails}, {breakerTime, works}} {
 			if trial.after > 0 {
-				after(trial.after - time.Nanosecond)
+				passTime(trial.after - time.Nanosecond)
 				if b.openFailure() == nil {
 					t.Error("openFailure() = nil before the pause is over, want a failure")
 				}
-				after(time.Nanosecond)
+				passTime(time.Nanosecond)
 			}
 			p, f := b.admitCall()
 			if f != nil {
@@ -104,7 +104,7 @@ func TestBreakerTriesOneCallAfterFiveSeconds(t *testing.T) {
 			b.recordOutcome(p, trial.found, 0)
 		}
 		for range maxStreak - 1 {
-			report(t, &b, fails) // counted anew
+			reportOutcome(t, &b, fails) // counted anew
 		}
 	})
 }
@@ -115,13 +115,13 @@ func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 		var b breaker
 		old, _ := b.admitCall()
 		for range maxStreak {
-			report(t, &b, fails)
+			reportOutcome(t, &b, fails)
 		}
 		b.recordOutcome(old, works, 0)
 		if b.openFailure() == nil {
 			t.Error("openFailure() = nil after a success from before, want a failure")
 		}
-		after(breakerTime)
+		passTime(breakerTime)
 		trial, _ := b.admitCall()
 		b.recordOutcome(old, works, 0)
 		b.recordOutcome(trial, fails, 0)
@@ -138,28 +138,28 @@ func TestBreakerOfAServerThatIsGone(t *testing.T) {
 		var down atomic.Bool
 		var tried atomic.Int64
 		flaky := func(http.RoundTripper) http.RoundTripper {
-			return fake(func(_ *http.Request, m message) (string, error) {
+			return fakeServer(func(_ *http.Request, m message) (string, error) {
 				if m.Method == "tools/call" {
 					tried.Add(1)
 				}
 				if down.Load() {
 					return "", errors.New("connection refused")
 				}
-				return text("ok"), nil
+				return textResult("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: flaky}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: flaky}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		down.Store(true)
 		for range maxStreak {
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
-			if e := kind(t, err); e.Kind != Unavailable || strings.Contains(e.Message, "too often") {
+			if e := mustFail(t, err); e.Kind != Unavailable || strings.Contains(e.Message, "too often") {
 				t.Fatalf(`message %q, Kind %q, want Kind Unavailable, Message without "too often"`, e.Message, e.Kind)
 			}
 		}
 		for range 100 {
 			_, err := c.Call(t.Context(), Call{Tool: "t"})
-			if e := kind(t, err); e.Kind != Unavailable || !strings.HasPrefix(e.Message, "MCP server a: it failed too often; tried again in 5 s") {
+			if e := mustFail(t, err); e.Kind != Unavailable || !strings.HasPrefix(e.Message, "MCP server a: it failed too often; tried again in 5 s") {
 				t.Fatalf(`message %q, Kind %q, want Kind Unavailable, Message "MCP server a: it failed too often; tried again in 5 s"`, e.Message, e.Kind)
 			}
 		}
@@ -176,7 +176,7 @@ func TestBreakerOfAServerThatIsGone(t *testing.T) {
 			if _, err := c.Call(t.Context(), Call{Tool: "t"}); err == nil {
 				break
 			}
-			after(time.Second)
+			passTime(time.Second)
 		}
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("recovered after %s, want at most 10 s", took)
@@ -190,34 +190,34 @@ func TestBreakerOfAServerThatIsGone(t *testing.T) {
 
 // A tool that fails, bad arguments, and callers who leave are not the server's fault.
 func TestBreakerKnowsWhoseFaultItIs(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		switch m.Params.Meta["do"] {
 		case "execution":
-			body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken"}}`)(w, r, m)
+			bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken"}}`)(w, r, m)
 		case "arguments":
-			rpc400(w, r, m)
+			badParamsReply(w, r, m)
 		default:
-			plain(http.StatusServiceUnavailable, "later")(w, r, m)
+			httpErrorReply(http.StatusServiceUnavailable, "later")(w, r, m)
 		}
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	do := func(ctx context.Context, what string) *CallError {
+	callTool := func(ctx context.Context, what string) *CallError {
 		_, err := c.Call(ctx, Call{Tool: "t", Meta: map[string]any{"do": what}})
-		return kind(t, err)
+		return mustFail(t, err)
 	}
 	for range 2 * minSample {
-		do(t.Context(), "execution")
-		do(t.Context(), "arguments")
-		do(gone, "busy")
+		callTool(t.Context(), "execution")
+		callTool(t.Context(), "arguments")
+		callTool(gone, "busy")
 	}
 	if st := c.Servers()[0]; st.State != Connected {
 		t.Errorf("server status %+v, want State Connected", st)
 	}
 	for range maxStreak {
-		do(t.Context(), "busy")
+		callTool(t.Context(), "busy")
 	}
 	if st := c.Servers()[0]; st.State != Degraded {
 		t.Errorf("server status %+v, want State Degraded", st)

@@ -21,14 +21,14 @@ import (
 // A tool's own failure is a result (S1.6), of every flavour of server.
 func TestIsErrorIsAResult(t *testing.T) {
 	for name, o := range flavours {
-		w := serve(t, handler(tools(func(s *sdk.Server) {
-			rawTool(s, "bad", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+			addRawTool(s, "bad", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "no luck"}}}, nil
 			})
 		}), o))
-		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "bad"})
-		if r := must(t, res, err); !r.IsError || r.Text() != "no luck" {
+		if r := mustResult(t, res, err); !r.IsError || r.Text() != "no luck" {
 			t.Errorf(`%s: %+v, want IsError true, Text "no luck"`, name, r)
 		}
 	}
@@ -37,11 +37,11 @@ func TestIsErrorIsAResult(t *testing.T) {
 // A call that cannot be sent is refused without a request to the server.
 func TestCallsThatAreNotSent(t *testing.T) {
 	var asked atomic.Int64
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		asked.Add(1)
-		reply(w, m.ID, text("ok"))
+		replyJSON(w, m.ID, textResult("ok"))
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -59,7 +59,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 		{gone, Call{Tool: "t"}, Cancelled},
 	} {
 		_, err := c.Call(test.ctx, test.call)
-		if e := kind(t, err); e.Kind != test.kind {
+		if e := mustFail(t, err); e.Kind != test.kind {
 			t.Errorf("%.40s %.20s: %s, want %s", test.call.Tool, test.call.Args, e.Kind, test.kind)
 		}
 	}
@@ -74,15 +74,15 @@ func TestCancelReachesTheTool(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			begun, told := make(chan struct{}), make(chan struct{})
-			w := serve(t, handler(tools(func(s *sdk.Server) {
-				rawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+				addRawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					close(begun)
 					<-ctx.Done()
 					close(told)
 					return nil, ctx.Err()
 				})
 			}), o))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			failed := make(chan error, 1)
@@ -92,12 +92,12 @@ func TestCancelReachesTheTool(t *testing.T) {
 			}()
 			<-begun
 			cancel()
-			if e := kind(t, <-failed); e.Kind != Cancelled {
+			if e := mustFail(t, <-failed); e.Kind != Cancelled {
 				t.Errorf("call error %v, want Kind Cancelled", e)
 			}
 			<-told
 			res, err := c.Call(t.Context(), Call{Tool: "echo"}) // the session lives
-			must(t, res, err)
+			mustResult(t, res, err)
 		})
 	}
 }
@@ -108,16 +108,16 @@ func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
 		slow := func(http.RoundTripper) http.RoundTripper {
-			return fake(func(r *http.Request, m message) (string, error) {
+			return fakeServer(func(r *http.Request, m message) (string, error) {
 				if m.Method == "tools/call" {
 					most.Store(max(most.Load(), now.Add(1)))
 					defer now.Add(-1)
 					<-time.After(40 * time.Second) // fake time
 				}
-				return text("ok"), nil
+				return textResult("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1})
+		c := newClient(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1})
 		c.Tools(t.Context())
 		begin := time.Now()
 		var wg sync.WaitGroup
@@ -140,22 +140,22 @@ func TestQueueingIsNotPartOfTheTimeOut(t *testing.T) {
 func TestTimeOutStartsWithThePermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := func(http.RoundTripper) http.RoundTripper {
-			return fake(func(r *http.Request, m message) (string, error) {
+			return fakeServer(func(r *http.Request, m message) (string, error) {
 				if m.Method == "tools/call" {
 					<-r.Context().Done()
 					return "", r.Context().Err()
 				}
-				return text("ok"), nil
+				return textResult("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: hang}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1, Timeout: 7 * time.Second})
+		c := newClient(t, Options{Transport: hang}, config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1, Timeout: 7 * time.Second})
 		c.Tools(t.Context())
 		begin := time.Now()
 		done := make(chan time.Duration, 3)
 		for range 2 {
 			go func() {
 				_, err := c.Call(t.Context(), Call{Tool: "t"})
-				if e := kind(t, err); e.Kind != Timeout {
+				if e := mustFail(t, err); e.Kind != Timeout {
 					t.Errorf("call error %v, want Kind Timeout", e)
 				}
 				done <- time.Since(begin)
@@ -165,7 +165,7 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := c.Call(hurried, Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != time.Second {
+		if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != time.Second {
 			t.Errorf("%v after %s, want e.Kind Timeout, time.Since(begin) 1 s", e, time.Since(begin))
 		}
 		if a, b := <-done, <-done; a != 7*time.Second || b != 14*time.Second {
@@ -178,14 +178,14 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 // One server's calls don't wait for another's.
 func TestSlowServerHoldsUpNoOther(t *testing.T) {
 	begun := make(chan struct{})
-	slow := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
+	slow := &scriptedServer{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)
 		<-r.Context().Done()
 	}}
-	quick := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	c := open(t, Options{MaxConcurrentCalls: 1},
-		config.Server{Name: "slow", URL: serve(t, slow).URL, ToolPrefix: "s"},
-		config.Server{Name: "quick", URL: serve(t, quick).URL, ToolPrefix: "q"})
+	quick := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+	c := newClient(t, Options{MaxConcurrentCalls: 1},
+		config.Server{Name: "slow", URL: serveHTTP(t, slow).URL, ToolPrefix: "s"},
+		config.Server{Name: "quick", URL: serveHTTP(t, quick).URL, ToolPrefix: "q"})
 	c.Tools(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -196,17 +196,17 @@ func TestSlowServerHoldsUpNoOther(t *testing.T) {
 	<-begun
 	for range 10 {
 		res, err := c.Call(t.Context(), Call{Tool: "q_t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	cancel()
 	<-done
 }
 
-// fake is an MCP server behind a RoundTripper, for tests in fake time, where real
+// fakeServer is an MCP server behind a RoundTripper, for tests in fake time, where real
 // sockets cannot be. It answers the handshake and the list; result answers the rest.
-type fake func(*http.Request, message) (string, error)
+type fakeServer func(*http.Request, message) (string, error)
 
-func (f fake) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	var m message
 	if r.Body != nil {
 		_ = json.NewDecoder(r.Body).Decode(&m)

@@ -17,11 +17,11 @@ func TestRedirectForASlashSaysSo(t *testing.T) {
 		"/rpc/":    "it redirects (HTTP 307), which is not followed: its URL must not end in /",
 		"/other":   "it redirects (HTTP 307), which is not followed",
 	} {
-		w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			to := map[string]string{"/mcp": "/mcp/", "/rpc/": "/rpc", "/other": "/key-1234"}[r.URL.Path]
 			http.Redirect(w, r, to, http.StatusTemporaryRedirect)
 		}))
-		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL + path})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL + path})
 		c.Tools(t.Context())
 		if got := c.Servers()[0].Reason; got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)

@@ -16,8 +16,8 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// reached waits until there says so.
-func reached(t *testing.T, what string, there <-chan struct{}) {
+// waitUntil waits for there, which gets a value or is closed when what has happened.
+func waitUntil(t *testing.T, what string, there <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-there:
@@ -32,9 +32,9 @@ func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 	t.Parallel()
 	arrived, overtaken, told, left := make(chan struct{}), make(chan struct{}, 99), make(chan struct{}, 99), make(chan struct{})
 	var read atomic.Bool
-	s := &script{
+	s := &scriptedServer{
 		before: func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method != http.MethodPost || !strings.Contains(peek(r), cancelled) {
+			if r.Method != http.MethodPost || !strings.Contains(peekBody(r), cancelled) {
 				return false
 			}
 			to := overtaken
@@ -48,22 +48,22 @@ func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
 		call: func(http.ResponseWriter, *http.Request, message) {
 			defer close(left)
 			close(arrived)
-			reached(t, "the cancellation", overtaken)
+			waitUntil(t, "the cancellation", overtaken)
 			read.Store(true)
-			reached(t, "the cancellation once more", told)
+			waitUntil(t, "the cancellation once more", told)
 		},
 	}
-	c := open(t, Options{}, config.Server{Name: "a", ProtocolVersion: "2025-11-25", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", ProtocolVersion: "2025-11-25", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-arrived
 		cancel()
 	}()
-	if _, err := c.Call(ctx, Call{Tool: "t"}); kind(t, err).Kind != Cancelled {
+	if _, err := c.Call(ctx, Call{Tool: "t"}); mustFail(t, err).Kind != Cancelled {
 		t.Errorf("error %v, want Kind Cancelled", err)
 	}
-	reached(t, "the call to end", left)
+	waitUntil(t, "the call to end", left)
 }
 
 // F13, S4.4: however early a call is cancelled, it does not go on at the server. Over HTTP
@@ -83,8 +83,8 @@ func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun, over := make(chan struct{}, calls), make(chan struct{}, calls)
-			server := tools(func(s *sdk.Server) {
-				rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			server := newToolServer(func(s *sdk.Server) {
+				addRawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					begun <- struct{}{}
 					select {
 					case <-ctx.Done():
@@ -96,24 +96,24 @@ func TestCallThatIsCancelledAtOnceEndsAtTheServer(t *testing.T) {
 			})
 			switch {
 			case cfg.Type == config.TypeWebSocket:
-				cfg.URL = wsServer(t, newWSSDK(t, server)).URL
+				cfg.URL = wsServerConfig(t, newWSSDK(t, server)).URL
 			case cfg.ProtocolVersion >= transport.StatelessVersion:
-				cfg.URL = serve(t, handler(server, flavours["stateless sse"])).URL
+				cfg.URL = serveHTTP(t, streamableHandler(server, flavours["stateless sse"])).URL
 			default:
-				cfg.URL = serve(t, handler(server, flavours["stateful sse"])).URL
+				cfg.URL = serveHTTP(t, streamableHandler(server, flavours["stateful sse"])).URL
 			}
 			cfg.Name = "a"
-			c := open(t, Options{}, cfg)
+			c := newClient(t, Options{}, cfg)
 			c.Tools(t.Context())
 			for i := range calls {
 				// From before the call is sent until the tool has it.
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
 				_, err := c.Call(ctx, Call{Tool: "hang"})
 				cancel()
-				kind(t, err)
+				mustFail(t, err)
 			}
 			for n := len(begun); n > 0 && !t.Failed(); n-- {
-				reached(t, "a call that began to end", over)
+				waitUntil(t, "a call that began to end", over)
 			}
 		})
 	}

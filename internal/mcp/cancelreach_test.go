@@ -24,8 +24,8 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun, told := make(chan struct{}, 1), make(chan struct{}, 1)
-			server := tools(func(s *sdk.Server) {
-				rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			server := newToolServer(func(s *sdk.Server) {
+				addRawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					begun <- struct{}{}
 					<-ctx.Done()
 					told <- struct{}{}
@@ -34,7 +34,7 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 			})
 			switch cfg.Type {
 			case config.TypeWebSocket:
-				ws := wsServer(t, newWSSDK(t, server))
+				ws := wsServerConfig(t, newWSSDK(t, server))
 				cfg.URL = ws.URL
 			case config.TypeStdio:
 				w := newChildMonitor(t)
@@ -52,10 +52,10 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				if cfg.ProtocolVersion >= transport.StatelessVersion {
 					flavour = "stateless sse"
 				}
-				cfg.URL = serve(t, handler(server, flavours[flavour])).URL
+				cfg.URL = serveHTTP(t, streamableHandler(server, flavours[flavour])).URL
 			}
 			cfg.Name = "a"
-			c := open(t, Options{}, cfg)
+			c := newClient(t, Options{}, cfg)
 			c.Tools(t.Context())
 			if got := c.Servers()[0].Protocol; got != cfg.ProtocolVersion {
 				t.Fatalf("it speaks %s, want %s", got, cfg.ProtocolVersion)
@@ -73,7 +73,7 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 			if took := time.Since(at); took > time.Second {
 				t.Errorf("it learnt of it after %s, want at most 1 s", took)
 			}
-			if e := kind(t, <-failed); e.Kind != Cancelled {
+			if e := mustFail(t, <-failed); e.Kind != Cancelled {
 				t.Errorf("call error %v, want Kind Cancelled", e)
 			}
 		})

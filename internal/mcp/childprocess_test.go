@@ -81,7 +81,7 @@ func childMain(kind string, args []string) int {
 		serveStdio(os.Stdin)
 		select {}
 	case "many": // its list of tools is one page of 6 MB
-		if err := manyTools().Run(context.Background(), &sdk.IOTransport{Reader: os.Stdin, Writer: os.Stdout}); err != nil {
+		if err := newLargeListServer().Run(context.Background(), &sdk.IOTransport{Reader: os.Stdin, Writer: os.Stdout}); err != nil {
 			return 1
 		}
 		return 0
@@ -107,12 +107,12 @@ func grandchild(kind, addr string) {
 
 // serveStdio is a real MCP server until the end of its input.
 func serveStdio(in io.Reader) int {
-	s := instructing("Ask me over pipes.", func(s *sdk.Server) {
+	s := newServerWithInstructions("Ask me over pipes.", func(s *sdk.Server) {
 		reply := func(v any) (*sdk.CallToolResult, error) {
 			b, err := json.Marshal(v)
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(b)}}}, err
 		}
-		rawTool(s, "world", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(s, "world", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			dir, err := os.Getwd()
 			if err != nil {
 				return nil, err
@@ -120,12 +120,12 @@ func serveStdio(in io.Reader) int {
 			return reply(map[string]any{"env": os.Environ(), "dir": dir, "pid": os.Getpid(), "group": groupID(), "args": os.Args})
 		})
 		addMetaTool(s)
-		rawTool(s, "die", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(s, "die", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			fmt.Fprintln(os.Stderr, "cannot go on")
 			os.Exit(3)
 			return nil, nil
 		})
-		rawTool(s, "flood", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(s, "flood", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			fmt.Print(`{"jsonrpc":"2.0","id":1,"result":"`)
 			for range 100 {
 				_, _ = os.Stdout.Write(bytes.Repeat([]byte("x"), 1<<20))
@@ -133,7 +133,7 @@ func serveStdio(in io.Reader) int {
 			fmt.Println(`"}`)
 			return reply(nil)
 		})
-		rawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			for i := range 20 {
 				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
 					ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 20}); err != nil {
@@ -142,7 +142,7 @@ func serveStdio(in io.Reader) int {
 			}
 			return reply("done")
 		})
-		rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			connectToMonitor("hanging", os.Args[3])
 			<-ctx.Done()
 			connectToMonitor("cancelled", os.Args[3])

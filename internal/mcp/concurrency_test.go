@@ -18,18 +18,18 @@ import (
 type slowTool struct{ now, most atomic.Int64 }
 
 func (s *slowTool) transport(http.RoundTripper) http.RoundTripper {
-	return fake(func(_ *http.Request, m message) (string, error) {
+	return fakeServer(func(_ *http.Request, m message) (string, error) {
 		if m.Method == "tools/call" {
 			s.most.Store(max(s.most.Load(), s.now.Add(1)))
 			defer s.now.Add(-1)
 			<-time.After(50 * time.Millisecond)
 		}
-		return text("ok"), nil
+		return textResult("ok"), nil
 	})
 }
 
-// askAll makes calls from many callers for a time.
-func askAll(c *Client, callers int, length time.Duration) {
+// runCallers makes calls from many callers for that time.
+func runCallers(c *Client, callers int, length time.Duration) {
 	over := time.Now().Add(length)
 	var wg sync.WaitGroup
 	for range callers {
@@ -52,9 +52,9 @@ func TestConcurrencyLimitAdapts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var tool slowTool
-				client := open(t, Options{Transport: tool.transport, MaxConcurrentCalls: c.fixed}, config.Server{Name: "a", URL: "http://localhost"})
+				client := newClient(t, Options{Transport: tool.transport, MaxConcurrentCalls: c.fixed}, config.Server{Name: "a", URL: "http://localhost"})
 				client.Tools(t.Context())
-				askAll(client, 400, 5*time.Second)
+				runCallers(client, 400, 5*time.Second)
 				got := client.Servers()[0].ConcurrencyLimit
 				if got < c.min || got > c.most || tool.most.Load() > int64(c.most) {
 					t.Errorf("ConcurrencyLimit = %d with at most %d calls in flight, want %d to %d", got, tool.most.Load(), c.min, c.most)
@@ -70,7 +70,7 @@ func TestConcurrencyLimitAdapts(t *testing.T) {
 func TestConcurrencyLimitIsSharedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tool slowTool
-		c := open(t, Options{Transport: tool.transport, MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: tool.transport, MaxConcurrentCalls: 1}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		var wg sync.WaitGroup
 		for range 100 {
@@ -79,7 +79,7 @@ func TestConcurrencyLimitIsSharedInTurn(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		res, err := c.Call(t.Context(), Call{Tool: "t", Principal: auth.Identity{Subject: "ada"}})
-		must(t, res, err)
+		mustResult(t, res, err)
 		if took := time.Since(began); took > 150*time.Millisecond {
 			t.Errorf("the call took %s beside 100 calls of another caller, want at most 150 ms", took)
 		}
@@ -98,22 +98,22 @@ func TestConcurrencyLimitOfAnOverloadedServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var overloaded atomic.Bool
-			s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+			s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 				if overloaded.Load() {
 					call(w, r)
 					return
 				}
 				<-time.After(5 * time.Millisecond)
-				reply(w, m.ID, text("ok"))
+				replyJSON(w, m.ID, textResult("ok"))
 			}}
-			c := open(t, Options{Timeout: 300 * time.Millisecond}, config.Server{Name: "a", URL: serve(t, s).URL})
+			c := newClient(t, Options{Timeout: 300 * time.Millisecond}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			c.Tools(t.Context())
 			server := c.allServers()[0]
 			for over := time.Now().Add(20 * time.Second); server.calls.Limit() == limiter.Min; {
 				if time.Now().After(over) {
 					t.Fatalf("limit after 20 s = %d, want more", server.calls.Limit())
 				}
-				askAll(c, 32, 100*time.Millisecond)
+				runCallers(c, 32, 100*time.Millisecond)
 			}
 			before := server.calls.Limit()
 			overloaded.Store(true)

@@ -25,12 +25,12 @@ import (
 // serveEndingLate returns a server that ends the reply to each tools/call that long after its answer.
 // It has a certificate if secure is true. listening is closed when the client has opened its stream
 // for messages that belong to no request, which has a connection of its own.
-func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) (w *web, listening chan struct{}) {
+func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bool) (w *httpServer, listening chan struct{}) {
 	t.Helper()
-	w, listening = &web{}, make(chan struct{})
+	w, listening = &httpServer{}, make(chan struct{})
 	var once sync.Once
 	w.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := peek(r)
+		body := peekBody(r)
 		if r.Method == http.MethodGet || strings.Contains(body, `"subscriptions/listen"`) {
 			once.Do(func() { close(listening) })
 		}
@@ -52,7 +52,7 @@ func serveEndingLate(t *testing.T, h http.Handler, late time.Duration, secure bo
 // brings to the client more than 10 ms later than late after their beginning, or not before the client
 // stops waiting for it.
 func countLateEnds(next http.RoundTripper, late time.Duration, slow *atomic.Int64) http.RoundTripper {
-	return roundTrip(func(r *http.Request) (*http.Response, error) {
+	return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil {
 			begun := time.Now()
@@ -101,15 +101,15 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 					t.Parallel()
 					places <- struct{}{}
 					defer func() { <-places }()
-					w, listening := serveEndingLate(t, handler(tools(nil), options), late, secure)
+					w, listening := serveEndingLate(t, streamableHandler(newToolServer(nil), options), late, secure)
 					var slow atomic.Int64
 					spans := tracetest.NewSpanRecorder()
 					traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 					cfg := config.Server{Name: "a", URL: w.URL}
 					if secure {
-						cfg.TLS = trust(t, w.Server)
+						cfg.TLS = trustOnly(t, w.Server)
 					}
-					c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
+					c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
 						return otelhttp.NewTransport(countLateEnds(next, late, &slow), otelhttp.WithTracerProvider(traces))
 					}}, cfg)
 					c.Tools(t.Context())
@@ -123,7 +123,7 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 						ctx, cancel := context.WithCancel(trace)
 						defer cancel()
 						res, err := c.Call(ctx, Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
-						must(t, res, err)
+						mustResult(t, res, err)
 					}
 					// The session's requests at its begin run at the same time: one may dial and then be sent on a
 					// connection that another has left. This call may find that dial unfinished and dial too,
@@ -166,8 +166,8 @@ func TestCallsReuseOneConnectionWhenCallersCancelAfterEachResult(t *testing.T) {
 func TestCancelledCallReturnsAndTellsTheServer(t *testing.T) {
 	begun, told := make(chan struct{}), make(chan struct{}, 8)
 	var calls atomic.Int64
-	s := &script{before: func(_ http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(peek(r), cancelled) {
+	s := &scriptedServer{before: func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(peekBody(r), cancelled) {
 			told <- struct{}{}
 		}
 		return false
@@ -177,13 +177,13 @@ func TestCancelledCallReturnsAndTellsTheServer(t *testing.T) {
 		close(begun)
 		<-r.Context().Done()
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
-	hangUp(t, c, "t", begun)
-	reached(t, "the cancellation", told)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+	cancelBegunCall(t, c, "t", begun)
+	waitUntil(t, "the cancellation", told)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := c.Call(ctx, Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Cancelled || calls.Load() != 1 {
+	if e := mustFail(t, err); e.Kind != Cancelled || calls.Load() != 1 {
 		t.Errorf("got %s after %d calls, want %s and no request under a context that has ended", e.Kind, calls.Load(), Cancelled)
 	}
 }

@@ -21,13 +21,13 @@ import (
 	"answerd/internal/mcp/oauth/oauthtest"
 )
 
-// consented is a real MCP server whose callers have to agree, and a Client for it.
-type consented struct {
+// consentFixture has a real MCP server whose callers must give their consent, and a Client for it.
+type consentFixture struct {
 	*Client
 	t   *testing.T
 	as  *oauthtest.Server
 	mcp *oauthtest.Resource
-	log *locked
+	log *lockedWriter
 	buf *bytes.Buffer
 	// runs is how often the tool ran.
 	runs atomic.Int64
@@ -37,24 +37,24 @@ type consented struct {
 
 const redirectURL = "http://127.0.0.1:7/oauth/callback" // nobody listens there
 
-// newConsented is such a server. Its tool says whose token came with the call.
-func newConsented(t *testing.T, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consented {
+// newConsentFixture returns a fixture with an authorization server of its own. The server's tool says whose token came with the call.
+func newConsentFixture(t *testing.T, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consentFixture {
 	t.Helper()
 	as := oauthtest.New(t)
 	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
-	return newConsentedAt(t, as, change, o)
+	return newConsentFixtureAt(t, as, change, o)
 }
 
-func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consented {
+func newConsentFixtureAt(t *testing.T, as *oauthtest.Server, change func(*config.Server), o *sdk.StreamableHTTPOptions) *consentFixture {
 	t.Helper()
-	c := &consented{t: t, as: as, buf: &bytes.Buffer{}}
-	c.log = &locked{&sync.Mutex{}, c.buf}
+	c := &consentFixture{t: t, as: as, buf: &bytes.Buffer{}}
+	c.log = &lockedWriter{&sync.Mutex{}, c.buf}
 	server := sdk.NewServer(&sdk.Implementation{Name: "consented", Version: "1"}, nil)
-	rawTool(server, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addRawTool(server, "who", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		c.runs.Add(1)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Extra.Header.Get("X-Subject")}}}, nil
 	})
-	c.mcp = c.as.Protect(t, handler(server, o))
+	c.mcp = c.as.Protect(t, streamableHandler(server, o))
 	t.Cleanup(func() {
 		for session := range server.Sessions() {
 			_ = session.Close()
@@ -64,13 +64,13 @@ func newConsentedAt(t *testing.T, as *oauthtest.Server, change func(*config.Serv
 	if change != nil {
 		change(&cfg)
 	}
-	c.Client = open(t, Options{RedirectURL: redirectURL, Logger: textLog(c.log)}, cfg)
+	c.Client = newClient(t, Options{RedirectURL: redirectURL, Logger: textLog(c.log)}, cfg)
 	return c
 }
 
 // visit opens the authorization URL in a browser and returns from it. If two browsers use one URL
 // at the same time, the second one finds that the state was used.
-func (c *consented) visit(name, address string) {
+func (c *consentFixture) visit(name, address string) {
 	c.visits.Add(1)
 	c.as.Lock()
 	c.as.Subject = name
@@ -84,7 +84,7 @@ func (c *consented) visit(name, address string) {
 
 // callWith makes a call as package agent does: answer is asked where the user must sign in, and returns
 // what they say.
-func (c *consented) callWith(ctx context.Context, call Call, answer func(*content.SignIn) string) (*content.Result, error) {
+func (c *consentFixture) callWith(ctx context.Context, call Call, answer func(*content.SignIn) string) (*content.Result, error) {
 	call.Waiter = "run_1 int_1"
 	for {
 		res, err := c.Call(ctx, call)
@@ -98,9 +98,9 @@ func (c *consented) callWith(ctx context.Context, call Call, answer func(*conten
 	}
 }
 
-// as calls a tool on behalf of name, who signs in.
-func (c *consented) callAs(tool, name string) (string, error) {
-	res, err := c.callWith(c.t.Context(), Call{Tool: tool, Principal: caller(name)}, func(in *content.SignIn) string {
+// callAs calls a tool on behalf of name, who signs in.
+func (c *consentFixture) callAs(tool, name string) (string, error) {
+	res, err := c.callWith(c.t.Context(), Call{Tool: tool, Principal: callerNamed(name)}, func(in *content.SignIn) string {
 		c.asked.Add(1)
 		if !strings.HasPrefix(in.URL, c.as.URL+"/authorize?") || !strings.Contains(in.Message, "crm") || in.Server != "crm" || !in.InMemory {
 			c.t.Errorf("asked %+v, want URL starting with %q, Message containing crm, Server crm, InMemory", in, c.as.URL+"/authorize?")
@@ -114,16 +114,16 @@ func (c *consented) callAs(tool, name string) (string, error) {
 	return res.Text(), nil
 }
 
-// callSignIn takes the first caller through signing in.
-func (c *consented) signIn(name string) {
+// signIn signs the first caller in.
+func (c *consentFixture) signIn(name string) {
 	c.t.Helper()
-	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_sign_in" {
+	if got := namesOf(c.ToolsFor(c.t.Context(), callerNamed(name))); got != "crm_sign_in" {
 		c.t.Fatalf("tools %q, %+v, want crm_sign_in", got, c.Servers())
 	}
 	if got, err := c.callAs("crm_sign_in", name); err != nil || !strings.HasSuffix(got, "from the next question on: crm_who") {
 		c.t.Fatalf("call as %q, %v\n%s, want got ending in \"from the next question on: crm_who\", no error", got, err, c.buf)
 	}
-	if got := namesOf(c.ToolsFor(c.t.Context(), caller(name))); got != "crm_who" {
+	if got := namesOf(c.ToolsFor(c.t.Context(), callerNamed(name))); got != "crm_who" {
 		c.t.Fatalf("tools %q, want crm_who", got)
 	}
 }
@@ -134,7 +134,7 @@ func (c *consented) signIn(name string) {
 func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
-			c := newConsented(t, nil, o)
+			c := newConsentFixture(t, nil, o)
 			if st := c.Servers()[0]; st.State != Connecting || st.Reason != awaitConsent {
 				t.Errorf("server status %+v, want State Connecting, Reason %q", st, awaitConsent)
 			}
@@ -163,7 +163,7 @@ func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 // and all calls continue when the browser returns.
 func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 	t.Parallel()
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	before := len(c.as.Granted("authorization_code"))
 	addresses := make(chan string, 64)
@@ -171,7 +171,7 @@ func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 	questions.Add(20)
 	for range 20 {
 		all.Go(func() {
-			res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, func(in *content.SignIn) string {
+			res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(in *content.SignIn) string {
 				addresses <- in.URL
 				questions.Done()
 				return Accept // before the browser is back
@@ -201,14 +201,14 @@ func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
 // A caller who refuses, or cannot be asked, gets an error that says what to do; the state of the
 // server does not change.
 func TestCallWithoutConsentIsDenied(t *testing.T) {
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	declined := func(*content.SignIn) string { return Decline }
 	for range 2 * maxStreak { // which would open the breaker
-		_, nobody := c.Call(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")})
-		_, no := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, declined)
+		_, nobody := c.Call(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")})
+		_, no := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, declined)
 		for name, err := range map[string]error{"nobody": nobody, "no": no} {
-			if e := kind(t, err); e.Kind != Denied || !strings.Contains(e.Message, "sign-in required") {
+			if e := mustFail(t, err); e.Kind != Denied || !strings.Contains(e.Message, "sign-in required") {
 				t.Errorf(`%s: %s: %s, want Kind Denied, Message containing "sign-in required"`, name, e.Kind, e.Message)
 			}
 		}
@@ -217,7 +217,7 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 		t.Errorf("%+v, ran %d times, want st.State Connected, runs 0", st, c.runs.Load())
 	}
 	// A person who has signed in after all is taken at that, not at what they say.
-	res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("eve")}, func(in *content.SignIn) string {
+	res, err := c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("eve")}, func(in *content.SignIn) string {
 		c.visit("eve", in.URL)
 		return Decline
 	})
@@ -228,34 +228,34 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 	c.as.Lock()
 	c.as.Response = func(q url.Values) { q.Del("code"); q.Set("error", "access_denied") }
 	c.as.Unlock()
-	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, func(in *content.SignIn) string {
+	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(in *content.SignIn) string {
 		waiters, found, err := c.Callback(t.Context(), oauthtest.Browse(t, in.URL))
 		if !found || err == nil || len(waiters) != 1 || waiters[0] != "run_1 int_1" {
 			t.Errorf("Callback = %q, %v, %v, want the waiter, true and an error", waiters, found, err)
 		}
 		return Accept
 	})
-	if e := kind(t, err); e.Kind != Denied || !strings.HasSuffix(e.Message, "signing in failed") {
+	if e := mustFail(t, err); e.Kind != Denied || !strings.HasSuffix(e.Message, "signing in failed") {
 		t.Errorf(`%s: %s, want Kind Denied, Message ending in "signing in failed"`, e.Kind, e.Message)
 	}
 }
 
 // A caller who leaves, and the end of everything, end the wait for a person.
 func TestWaitingForAPersonEnds(t *testing.T) {
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.callWith(ctx, Call{Tool: "crm_who", Principal: caller("bob")}, func(*content.SignIn) string { cancel(); return Accept })
-	if e := kind(t, err); e.Kind != Cancelled {
+	_, err := c.callWith(ctx, Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(*content.SignIn) string { cancel(); return Accept })
+	if e := mustFail(t, err); e.Kind != Cancelled {
 		t.Errorf("%s: %s, want %s", e.Kind, e.Message, Cancelled)
 	}
 	var closing sync.WaitGroup
-	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: caller("bob")}, func(*content.SignIn) string {
+	_, err = c.callWith(t.Context(), Call{Tool: "crm_who", Principal: callerNamed("bob")}, func(*content.SignIn) string {
 		closing.Go(func() { _ = c.Close() })
 		return Accept
 	})
 	closing.Wait()
-	if e := kind(t, err); e.Kind != Cancelled {
+	if e := mustFail(t, err); e.Kind != Cancelled {
 		t.Errorf("%s: %s, want %s", e.Kind, e.Message, Cancelled)
 	}
 }
@@ -263,13 +263,13 @@ func TestWaitingForAPersonEnds(t *testing.T) {
 // The tool sign_in is gone as soon as anybody has listed the server's own: a call of it that waits for
 // its user goes on nevertheless.
 func TestSignInGoesOnWhenItsToolIsGone(t *testing.T) {
-	c := newConsented(t, nil, nil)
-	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_sign_in" {
+	c := newConsentFixture(t, nil, nil)
+	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "crm_sign_in" {
 		t.Fatalf("tools %q, want crm_sign_in", got)
 	}
-	res, err := c.callWith(t.Context(), Call{Tool: "crm_sign_in", Principal: caller("ann")}, func(in *content.SignIn) string {
+	res, err := c.callWith(t.Context(), Call{Tool: "crm_sign_in", Principal: callerNamed("ann")}, func(in *content.SignIn) string {
 		c.visit("ann", in.URL)
-		if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_who" {
+		if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "crm_who" {
 			t.Errorf("tools %q, want crm_who", got)
 		}
 		return Accept
@@ -282,12 +282,12 @@ func TestSignInGoesOnWhenItsToolIsGone(t *testing.T) {
 // If a tool needs more scopes, the person is asked for them together with those already granted. A
 // tool that keeps asking for more fails soon.
 func TestToolWantsMoreRights(t *testing.T) {
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	var wants atomic.Pointer[string]
 	c.mcp.Lock()
 	c.mcp.Needs = func(r *http.Request) []string {
-		if w := wants.Load(); w != nil && strings.Contains(peek(r), "tools/call") {
+		if w := wants.Load(); w != nil && strings.Contains(peekBody(r), "tools/call") {
 			return []string{*w}
 		}
 		return nil
@@ -309,14 +309,14 @@ func TestToolWantsMoreRights(t *testing.T) {
 	wants.Store(&admin)
 	asked = c.asked.Load()
 	_, err := c.callAs("crm_who", "ann")
-	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "the server requires more scopes than the token has") || c.asked.Load() != asked+1 {
+	if e := mustFail(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "the server requires more scopes than the token has") || c.asked.Load() != asked+1 {
 		t.Errorf(`%s: %s, asked %d times, want Kind Unavailable, Message with "the server requires more scopes than the token has", 1`, e.Kind, e.Message, c.asked.Load()-asked)
 	}
 }
 
 // Revoked: one refresh, however many calls; taken back altogether: the person is asked.
 func TestRevokedConsent(t *testing.T) {
-	c := newConsented(t, func(cfg *config.Server) { cfg.MaxConcurrentCalls = 50 }, nil)
+	c := newConsentFixture(t, func(cfg *config.Server) { cfg.MaxConcurrentCalls = 50 }, nil)
 	c.signIn("ann")
 	c.as.Revoke(false)
 	asked := c.asked.Load()
@@ -340,25 +340,25 @@ func TestRevokedConsent(t *testing.T) {
 
 // A server of another type has no sign_in, and a name that is taken stays taken.
 func TestReloadTakesTheSignInAway(t *testing.T) {
-	c := newConsented(t, nil, nil)
-	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "crm_sign_in" {
+	c := newConsentFixture(t, nil, nil)
+	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "crm_sign_in" {
 		t.Fatalf("tools %q, want crm_sign_in", got)
 	}
 	if err := c.Reload([]config.Server{{Name: "crm", URL: c.mcp.URL + "/mcp", ToolPrefix: "crm"}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.ToolsFor(t.Context(), caller("ann")); len(got) != 0 {
+	if got := c.ToolsFor(t.Context(), callerNamed("ann")); len(got) != 0 {
 		t.Errorf("tools %v, want 0", got)
 	}
-	_, err := c.Call(t.Context(), Call{Tool: "crm_sign_in", Principal: caller("ann")})
-	if e := kind(t, err); e.Kind != UnknownTool {
+	_, err := c.Call(t.Context(), Call{Tool: "crm_sign_in", Principal: callerNamed("ann")})
+	if e := mustFail(t, err); e.Kind != UnknownTool {
 		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 }
 
 // answerd check says where callers sign in, and registers no client.
 func TestSignInAt(t *testing.T) {
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.Tools(t.Context())
 	if host, err := c.SignInAt(t.Context(), "crm"); err != nil || "http://"+host != c.as.URL {
 		t.Errorf("SignInAt = %q, %v, want the host of %s", host, err, c.as.URL)
@@ -378,7 +378,7 @@ func TestServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
 		"http": func(*config.Server) {},
 		"dpop": func(cfg *config.Server) { cfg.Grant.DPoP = true },
 	} {
-		c := newConsented(t, func(cfg *config.Server) {
+		c := newConsentFixture(t, func(cfg *config.Server) {
 			cfg.Auth, cfg.Grant = config.AuthClientCredentials, config.Grant{ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}
 			change(cfg)
 		}, nil)
@@ -393,7 +393,7 @@ func TestServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
 
 // A changed time-out does not make people sign in again; a changed scope does.
 func TestReloadKeepsConsent(t *testing.T) {
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	cfg := c.servers[0].given
 	for n, change := range []func(){func() { cfg.Timeout = time.Second * 7 }, func() { cfg.Grant.Scope = "basic" }} {
@@ -413,7 +413,7 @@ func TestReloadKeepsConsent(t *testing.T) {
 func TestEnterpriseCallersShareNothing(t *testing.T) {
 	as := oauthtest.New(t) // of the server, and the identity provider too
 	as.Clients["answerd"] = oauthtest.Client{Secret: "client-s3cret"}
-	c := newConsentedAt(t, as, func(cfg *config.Server) {
+	c := newConsentFixtureAt(t, as, func(cfg *config.Server) {
 		secret := auth.NewSecret("client-s3cret")
 		cfg.Auth, cfg.Grant = config.AuthEnterprise, config.Grant{ClientID: "answerd", ClientSecret: secret, IdPTokenURL: as.URL + "/token", IdPClientID: "answerd", IdPClientSecret: secret}
 	}, nil)
@@ -422,7 +422,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 	}
 	for range 2 {
 		for _, who := range []string{"ann", "bob"} {
-			c.ToolsFor(t.Context(), caller(who))
+			c.ToolsFor(t.Context(), callerNamed(who))
 			if got, err := c.callAs("crm_who", who); err != nil || got != who {
 				t.Errorf("%s called as %q, %v\n%s, want %q and no error", who, got, err, c.buf, who)
 			}
@@ -435,14 +435,14 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 		t.Errorf("a caller's own token reached the server: sent %q, want no inbound-", sent)
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "crm_who", Principal: auth.Identity{Subject: "ann"}})
-	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "the caller sent none") {
+	if e := mustFail(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "the caller sent none") {
 		t.Errorf(`%s: %s, want Kind Unavailable, Message containing "the caller sent none"`, e.Kind, e.Message)
 	}
 }
 
 // A server that wants something else each time has its person asked three times, no more.
 func TestServerThatIsNeverContentEndsSoon(t *testing.T) {
-	c := newConsented(t, nil, nil)
+	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	var n atomic.Int64
 	c.mcp.Lock()
@@ -450,7 +450,7 @@ func TestServerThatIsNeverContentEndsSoon(t *testing.T) {
 	c.mcp.Unlock()
 	asked := c.asked.Load()
 	_, err := c.callAs("crm_who", "ann")
-	if e := kind(t, err); e.Kind != Unavailable || c.asked.Load()-asked != maxConsents {
+	if e := mustFail(t, err); e.Kind != Unavailable || c.asked.Load()-asked != maxConsents {
 		t.Errorf("%s: %s, asked %d times, want Unavailable and %d", e.Kind, e.Message, c.asked.Load()-asked, maxConsents)
 	}
 }

@@ -20,23 +20,23 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// tokens is a service that hands out token-1, token-2, ….
-type tokens struct {
+// tokenSource issues token-1, token-2, ….
+type tokenSource struct {
 	mu      sync.Mutex // protects now
 	now     int
 	fetches atomic.Int64
 }
 
-func newTokens() *tokens { return &tokens{now: 1} }
+func newTokenSource() *tokenSource { return &tokenSource{now: 1} }
 
-func (s *tokens) Token(context.Context) (auth.Secret, error) {
+func (s *tokenSource) Token(context.Context) (auth.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fetches.CompareAndSwap(0, 1)
 	return s.current(), nil
 }
 
-func (s *tokens) Renew(_ context.Context, rejected auth.Secret) (auth.Secret, error) {
+func (s *tokenSource) Renew(_ context.Context, rejected auth.Secret) (auth.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current() == rejected {
@@ -46,13 +46,13 @@ func (s *tokens) Renew(_ context.Context, rejected auth.Secret) (auth.Secret, er
 	return s.current(), nil
 }
 
-func (s *tokens) current() auth.Secret { return auth.NewSecret(fmt.Sprintf("token-%d", s.now)) }
+func (s *tokenSource) current() auth.Secret { return auth.NewSecret(fmt.Sprintf("token-%d", s.now)) }
 
 // S2.2: the token is on every request to the server, the last DELETE included, and
 // wins over a configured Authorization header.
 func TestTokenIsOnEveryRequest(t *testing.T) {
 	var all, bad atomic.Int64
-	s := &script{
+	s := &scriptedServer{
 		deletes: make(chan string, 1),
 		before: func(_ http.ResponseWriter, r *http.Request) bool {
 			all.Add(1)
@@ -61,14 +61,14 @@ func TestTokenIsOnEveryRequest(t *testing.T) {
 			}
 			return false
 		},
-		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
+		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
-	c := open(t, Options{Service: newTokens()}, config.Server{
-		Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT,
+	c := newClient(t, Options{Service: newTokenSource()}, config.Server{
+		Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT,
 		Headers: map[string]auth.Secret{"authorization": auth.NewSecret("Basic no"), "X-Key": auth.NewSecret("k")},
 	})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	_ = c.Close()
 	<-s.deletes
 	if all.Load() < 6 || bad.Load() != 0 {
@@ -83,14 +83,14 @@ func TestTokenIsThatOfTheConfiguredAuth(t *testing.T) {
 		"Bearer own": {BearerToken: auth.NewSecret("own")},
 	} {
 		var got atomic.Value
-		s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+		s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 			got.Store(r.Header.Get("Authorization"))
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 		}}
-		cfg.Name, cfg.URL = "a", serve(t, s).URL
-		c := open(t, Options{Service: newTokens()}, cfg)
+		cfg.Name, cfg.URL = "a", serveHTTP(t, s).URL
+		c := newClient(t, Options{Service: newTokenSource()}, cfg)
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		if got.Load() != want {
 			t.Errorf("%q, want %q", got.Load(), want)
 		}
@@ -99,11 +99,11 @@ func TestTokenIsThatOfTheConfiguredAuth(t *testing.T) {
 
 // S2.2, F18: refused once: one renewal, one more request, and the tool runs once.
 func TestRefusedTokenIsRenewedOnce(t *testing.T) {
-	source := newTokens()
+	source := newTokenSource()
 	var runs atomic.Int64
-	s := &script{
+	s := &scriptedServer{
 		before: func(w http.ResponseWriter, r *http.Request) bool {
-			if strings.Contains(peek(r), "tools/call") && r.Header.Get("Authorization") == "Bearer token-1" {
+			if strings.Contains(peekBody(r), "tools/call") && r.Header.Get("Authorization") == "Bearer token-1" {
 				http.Error(w, "expired", http.StatusUnauthorized)
 				return true
 			}
@@ -111,10 +111,10 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) {
 			runs.Add(1)
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 		},
 	}
-	c := open(t, Options{Service: source, MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
+	c := newClient(t, Options{Service: source, MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT})
 	c.Tools(t.Context())
 	var wg sync.WaitGroup
 	for range 20 {
@@ -125,8 +125,8 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if source.fetches.Load() != 2 || runs.Load() != 20 || s.shakes.Load() != 1 {
-		t.Errorf("%d fetches, %d runs, %d handshakes, want 2, 20 and 1", source.fetches.Load(), runs.Load(), s.shakes.Load())
+	if source.fetches.Load() != 2 || runs.Load() != 20 || s.initializes.Load() != 1 {
+		t.Errorf("%d fetches, %d runs, %d handshakes, want 2, 20 and 1", source.fetches.Load(), runs.Load(), s.initializes.Load())
 	}
 }
 
@@ -160,27 +160,27 @@ func TestRefusedAnswerToAServersRequestIsSentAgain(t *testing.T) {
 
 // F18: refused always: an error after at most two fetches, and the session lives.
 func TestTokenThatIsAlwaysRefused(t *testing.T) {
-	source := newTokens()
+	source := newTokenSource()
 	var asked atomic.Int64
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
 		asked.Add(1)
 		http.Error(w, "no", http.StatusUnauthorized)
 	}}
-	c := open(t, Options{Service: source}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
+	c := newClient(t, Options{Service: source}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	e := kind(t, err)
-	if e.Kind != Unavailable || source.fetches.Load() > 2 || asked.Load() != 2 || s.shakes.Load() != 1 {
-		t.Errorf("%v: %d fetches, %d requests, %d handshakes, want e.Kind Unavailable, fetches at most 2, asked 2, shakes 1", e, source.fetches.Load(), asked.Load(), s.shakes.Load())
+	e := mustFail(t, err)
+	if e.Kind != Unavailable || source.fetches.Load() > 2 || asked.Load() != 2 || s.initializes.Load() != 1 {
+		t.Errorf("%v: %d fetches, %d requests, %d handshakes, want e.Kind Unavailable, fetches at most 2, asked 2, shakes 1", e, source.fetches.Load(), asked.Load(), s.initializes.Load())
 	}
 }
 
 // F18: the same in the handshake.
 func TestHandshakeThatIsAlwaysRefused(t *testing.T) {
-	source := newTokens()
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	source := newTokenSource()
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no", http.StatusUnauthorized)
 	}))
-	c := open(t, Options{Service: source}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT})
+	c := newClient(t, Options{Service: source}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT})
 	c.Tools(t.Context())
 	if n := source.fetches.Load(); n > 2 {
 		t.Errorf("%d fetches, want at most 2", n)
@@ -196,26 +196,26 @@ func TestQueryAndContext(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]url.Values{}
 	var metas []map[string]any
-	note := func(what string, r *http.Request) {
+	recordQuery := func(what string, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		seen[what] = r.URL.Query()
 	}
-	s := &script{
+	s := &scriptedServer{
 		list: func(w http.ResponseWriter, r *http.Request, m message) {
-			note("list", r)
-			reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
+			recordQuery("list", r)
+			replyJSON(w, m.ID, `{"tools":[{"name":"t"}]}`)
 		},
 		call: func(w http.ResponseWriter, r *http.Request, m message) {
-			note("call", r)
+			recordQuery("call", r)
 			mu.Lock()
 			metas = append(metas, m.Params.Meta)
 			mu.Unlock()
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 		},
 	}
-	c := open(t, Options{}, config.Server{
-		Name: "a", URL: serve(t, s).URL + "/mcp?keep=1&over=url",
+	c := newClient(t, Options{}, config.Server{
+		Name: "a", URL: serveHTTP(t, s).URL + "/mcp?keep=1&over=url",
 		Query: map[string]string{"tenant": "a&b", "over": "static", "context_id": "static"},
 	})
 	res, err := c.Call(t.Context(), Call{
@@ -226,7 +226,7 @@ func TestQueryAndContext(t *testing.T) {
 		},
 		Meta: map[string]any{"traceparent": "ours"},
 	})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if q := seen["list"]; q.Get("keep") != "1" || q.Get("over") != "static" || q.Get("tenant") != "a&b" || q.Get("context_id") != "static" {
 		t.Errorf(`list: %v, want Get("keep") 1, Get("over") static, Get("tenant") a&b, Get("context_id") static`, q)
 	}
@@ -247,25 +247,25 @@ func TestQueryAndContext(t *testing.T) {
 func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
-	logger := slog.New(slog.NewTextHandler(locked{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	s := &script{
+	logger := slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	s := &scriptedServer{
 		call: func(w http.ResponseWriter, r *http.Request, _ message) {
 			http.Error(w, "upstream-body "+r.Header.Get("Authorization"), http.StatusBadRequest)
 		},
 		before: func(w http.ResponseWriter, r *http.Request) bool {
-			if strings.Contains(peek(r), "tools/list") && r.URL.Query().Get("key") == "" {
+			if strings.Contains(peekBody(r), "tools/list") && r.URL.Query().Get("key") == "" {
 				http.Error(w, "upstream-body", http.StatusInternalServerError)
 				return true
 			}
 			return false
 		},
 	}
-	c := open(t, Options{Service: newTokens(), Logger: logger}, config.Server{
-		Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT, Query: map[string]string{"key": "query-secret"},
+	c := newClient(t, Options{Service: newTokenSource(), Logger: logger}, config.Server{
+		Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT, Query: map[string]string{"key": "query-secret"},
 		Headers: map[string]auth.Secret{"X-Key": auth.NewSecret("header-secret")},
-	}, config.Server{Name: "b", URL: serve(t, s).URL, BearerToken: auth.NewSecret("token-own")})
+	}, config.Server{Name: "b", URL: serveHTTP(t, s).URL, BearerToken: auth.NewSecret("token-own")})
 	_, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"id": "context-secret"}})
-	all := kind(t, err).Message + fmt.Sprint(c.Servers()) + fmt.Sprintf("%+v", c.Tools(t.Context()))
+	all := mustFail(t, err).Message + fmt.Sprint(c.Servers()) + fmt.Sprintf("%+v", c.Tools(t.Context()))
 	mu.Lock()
 	all += log.String()
 	mu.Unlock()
@@ -276,12 +276,12 @@ func TestSecretsAreNotInLogsAndMessages(t *testing.T) {
 	}
 }
 
-type locked struct {
+type lockedWriter struct {
 	mu *sync.Mutex
 	b  *bytes.Buffer
 }
 
-func (l locked) Write(p []byte) (int, error) {
+func (l lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)

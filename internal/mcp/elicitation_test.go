@@ -21,14 +21,16 @@ import (
 
 const bookingForm = `{"type":"object","properties":{"people":{"type":"integer","minimum":1},"area":{"type":"string","enum":["in","out"]}},"required":["people"]}`
 
-// asks returns a server whose tool "ask" asks the person its own argument, as the negotiated
+// serveAskTool returns a server whose tool "ask" asks the person its own argument, as the negotiated
 // version has it: by a request during the call, or by an input_required result.
-func asks(t *testing.T, flavour string) *web { return serve(t, askHandler(flavour)) }
+func serveAskTool(t *testing.T, flavour string) *httpServer {
+	return serveHTTP(t, newAskHandler(flavour))
+}
 
-// askHandler serves the tools of asks.
-func askHandler(flavour string) http.Handler {
-	return handler(tools(func(s *sdk.Server) {
-		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+// newAskHandler returns the handler of serveAskTool.
+func newAskHandler(flavour string) http.Handler {
+	return streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			given := r.Params.InputResponses["q"]
 			if given == nil {
 				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
@@ -47,7 +49,7 @@ func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
-			c := open(t, Options{MaxConcurrentCalls: 100}, config.Server{Name: "a", URL: asks(t, flavour).URL})
+			c := newClient(t, Options{MaxConcurrentCalls: 100}, config.Server{Name: "a", URL: serveAskTool(t, flavour).URL})
 			c.Tools(t.Context())
 			var wg sync.WaitGroup
 			for i := range 100 {
@@ -61,7 +63,7 @@ func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 						}
 						return ElicitationResult{Action: Accept, Content: fmt.Appendf(nil, `{"people":%d}`, i+1)}, nil
 					}})
-					if got := must(t, res, err).Text(); asked != 1 || !strings.Contains(got, fmt.Sprintf(`{"people":%d}`, i+1)) {
+					if got := mustResult(t, res, err).Text(); asked != 1 || !strings.Contains(got, fmt.Sprintf(`{"people":%d}`, i+1)) {
 						t.Errorf("got %s after %d elicitations, want %d people after 1", got, asked, i+1)
 					}
 				})
@@ -75,8 +77,8 @@ func TestElicitationReachesThePersonBehindItsCall(t *testing.T) {
 // fail without it (src/mcp/server/elicitation.py).
 func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		h := handler(tools(func(s *sdk.Server) {
-			rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		h := streamableHandler(newToolServer(func(s *sdk.Server) {
+			addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				if r.Params.InputResponses["q"] == nil {
 					form := json.RawMessage(`{"type":"object","properties":{"note":{"type":"string"}}}`)
 					return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Mode: "form", Message: "Anything else?", RequestedSchema: form}}}, nil
@@ -85,17 +87,17 @@ func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
 			})
 		}), flavours[flavour])
 		var hasContent atomic.Bool
-		w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.Contains(peek(r), `{"action":"accept","content":{}}`) {
+		w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(peekBody(r), `{"action":"accept","content":{}}`) {
 				hasContent.Store(true)
 			}
 			h.ServeHTTP(w, r)
 		}))
-		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{}`)}, nil
 		}})
-		must(t, res, err)
+		mustResult(t, res, err)
 		if !hasContent.Load() {
 			t.Errorf("%s: got no answer with content, want an empty object", flavour)
 		}
@@ -104,7 +106,7 @@ func TestAcceptedFormWithoutFieldsHasContent(t *testing.T) {
 
 func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveAskTool(t, flavour).URL})
 		for want, elicit := range map[string]func(context.Context, Elicitation) (ElicitationResult, error){
 			Decline: nil,
 			Cancel: func(context.Context, Elicitation) (ElicitationResult, error) {
@@ -112,7 +114,7 @@ func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 			},
 		} {
 			res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: elicit})
-			if got := must(t, res, err).Text(); !strings.Contains(got, want) {
+			if got := mustResult(t, res, err).Text(); !strings.Contains(got, want) {
 				t.Errorf("%s: got %s, want %s", flavour, got, want)
 			}
 		}
@@ -122,13 +124,13 @@ func TestElicitationWithoutAPersonIsDeclined(t *testing.T) {
 // A person may take longer than the whole time of the call; afterwards the call goes on.
 func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{Transport: without(askHandler("stateless json"))}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Second, MaxTime: 2 * time.Second})
+		c := newClient(t, Options{Transport: inProcessTransport(newAskHandler("stateless json"))}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Second, MaxTime: 2 * time.Second})
 		c.Tools(t.Context())
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 			<-time.After(time.Hour) // fake time
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":2}`)}, nil
 		}})
-		must(t, res, err)
+		mustResult(t, res, err)
 		_ = c.Close()
 	})
 }
@@ -138,7 +140,7 @@ func TestElicitationStopsTheTimeOfItsCall(t *testing.T) {
 func TestElicitationEndsWithItsCall(t *testing.T) {
 	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		c := open(t, Options{}, config.Server{Name: "a", URL: asks(t, flavour).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveAskTool(t, flavour).URL})
 		c.Tools(t.Context())
 		ctx, leave := context.WithCancel(t.Context())
 		returned, over := false, make(chan struct{})
@@ -154,22 +156,22 @@ func TestElicitationEndsWithItsCall(t *testing.T) {
 			return ElicitationResult{}, ctx.Err()
 		}})
 		close(over)
-		if k := kind(t, err); k.Kind != Cancelled || !returned {
+		if k := mustFail(t, err); k.Kind != Cancelled || !returned {
 			t.Errorf("got %v and Elicit returned %t, want %s and true", k, returned, Cancelled)
 		}
 	}
 }
 
-// scriptedAsk returns a server that sends params as an elicitation on the stream of each call,
+// serveScriptedAsk returns a server that sends params as an elicitation on the stream of each call,
 // as often as times says, and answers the call with the responses. asked counts them.
-func scriptedAsk(t *testing.T, times int, params string) (*web, *atomic.Int64) {
+func serveScriptedAsk(t *testing.T, times int, params string) (*httpServer, *atomic.Int64) {
 	answers := make(chan string, 200)
 	var asked atomic.Int64
-	s := &script{
+	s := &scriptedServer{
 		before: func(w http.ResponseWriter, r *http.Request) bool {
 			b := ""
 			if r.Method == http.MethodPost {
-				b = peek(r)
+				b = peekBody(r)
 			}
 			if !strings.Contains(b, `"id":"e`) {
 				return false
@@ -179,7 +181,7 @@ func scriptedAsk(t *testing.T, times int, params string) (*web, *atomic.Int64) {
 			return true
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) {
-			send := events(w)
+			send := startEventStream(w)
 			var got []string
 			for range times {
 				send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":\"e%d\",\"method\":\"elicitation/create\",\"params\":%s}\n\n", asked.Add(1), params))
@@ -187,10 +189,10 @@ func scriptedAsk(t *testing.T, times int, params string) (*web, *atomic.Int64) {
 			for range times {
 				got = append(got, <-answers)
 			}
-			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text(strings.Join(got, "\n")) + "}\n\n")
+			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult(strings.Join(got, "\n")) + "}\n\n")
 		},
 	}
-	return serve(t, s), &asked
+	return serveHTTP(t, s), &asked
 }
 
 // Requests that are not safe to show to a person are refused.
@@ -207,13 +209,13 @@ func TestElicitationThatIsNotSafeIsRefused(t *testing.T) {
 		"unknown mode":     `{"mode":"phone","message":"m"}`,
 		"no object":        `[]`,
 	} {
-		w, _ := scriptedAsk(t, 1, params)
-		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		w, _ := serveScriptedAsk(t, 1, params)
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 			t.Errorf("%s: got an elicitation, want a refusal", name)
 			return ElicitationResult{Action: Accept, Content: json.RawMessage("{}")}, nil
 		}})
-		if got := must(t, res, err).Text(); !strings.Contains(got, `"error"`) {
+		if got := mustResult(t, res, err).Text(); !strings.Contains(got, `"error"`) {
 			t.Errorf("%s: got the response %s, want an error", name, got)
 		}
 	}
@@ -221,14 +223,14 @@ func TestElicitationThatIsNotSafeIsRefused(t *testing.T) {
 
 // A tag that the server made up changes nothing.
 func TestElicitationPassesAURLOnWithoutFetchingIt(t *testing.T) {
-	w, _ := scriptedAsk(t, 1, `{"mode":"url","message":"sign in","url":"https://127.0.0.1:1/sign-in","elicitationId":"1","_meta":{"answerd/request":"1","k":1}}`)
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	w, _ := serveScriptedAsk(t, 1, `{"mode":"url","message":"sign in","url":"https://127.0.0.1:1/sign-in","elicitationId":"1","_meta":{"answerd/request":"1","k":1}}`)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	var got Elicitation
 	res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
 		got = e
 		return ElicitationResult{Action: Accept}, nil
 	}})
-	if text := must(t, res, err).Text(); !strings.Contains(text, Accept) || got.Mode != ElicitURL || got.URL != "https://127.0.0.1:1/sign-in" || got.Message != "sign in" || got.Schema != nil {
+	if text := mustResult(t, res, err).Text(); !strings.Contains(text, Accept) || got.Mode != ElicitURL || got.URL != "https://127.0.0.1:1/sign-in" || got.Message != "sign in" || got.Schema != nil {
 		t.Errorf("got %+v and the response %s, want the URL and accept", got, text)
 	}
 }
@@ -236,14 +238,14 @@ func TestElicitationPassesAURLOnWithoutFetchingIt(t *testing.T) {
 // A server that asks without end gets cancel for an answer, and the person is not asked more
 // often than the bound.
 func TestElicitationsOfACallAreBounded(t *testing.T) {
-	w, asked := scriptedAsk(t, 90, `{"message":"m","requestedSchema":{"type":"object"}}`)
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	w, asked := serveScriptedAsk(t, 90, `{"message":"m","requestedSchema":{"type":"object"}}`)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	var people atomic.Int64
 	res, err := c.Call(t.Context(), Call{Tool: "t", Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 		people.Add(1)
 		return ElicitationResult{Action: Decline}, nil
 	}})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if n := people.Load(); asked.Load() != 90 || n == 0 || n > 32 {
 		t.Errorf("got %d of %d elicitations to the person, want at most 32 of 90", n, asked.Load())
 	}

@@ -38,7 +38,7 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 	} {
 		tool(fmt.Sprintf("bad%d", i), `"p":`+bad)
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(list...)).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, scriptWithTools(list...)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "good mentioned" {
 		t.Errorf(`tools %s, want "good mentioned"`, got)
 	}
@@ -49,18 +49,18 @@ func TestToolsWithBadHeadersAreLeftOut(t *testing.T) {
 func TestHeadersGoWithTheCall(t *testing.T) {
 	const schema = `{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"note":{"type":["string","null"]}}}`
 	for _, c := range []struct{ flavour, want string }{{"stateless json", "us-west1"}, {"stateful json", ""}} {
-		s := tools(func(s *sdk.Server) {
-			s.AddTool(&sdk.Tool{Name: "where", InputSchema: json.RawMessage(schema)}, answerNothing)
+		s := newToolServer(func(s *sdk.Server) {
+			s.AddTool(&sdk.Tool{Name: "where", InputSchema: json.RawMessage(schema)}, emptyToolResult)
 		})
-		next := handler(s, flavours[c.flavour])
+		next := streamableHandler(s, flavours[c.flavour])
 		got := make(chan string, 1)
-		w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if strings.Contains(peek(r), `"tools/call"`) {
+		w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(peekBody(r), `"tools/call"`) {
 				got <- r.Header.Get("Mcp-Param-Region")
 			}
 			next.ServeHTTP(w, r)
 		}))
-		client := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		client := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		_, err := client.Call(t.Context(), Call{Tool: "where", Args: json.RawMessage(`{"region":"us-west1"}`)})
 		if header := <-got; err != nil || header != c.want {
 			t.Errorf("%s: the header is %q, %v, want %q and no error", c.flavour, header, err, c.want)
@@ -74,23 +74,23 @@ func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 	want := map[string]string{
 		"plain": "plain", "größe": "=?base64?Z3LDtsOfZQ==?=", " a": "=?base64?IGE=?=", "=?base64?eA==?=": "=?base64?PT9iYXNlNjQ/ZUE9PT89?=",
 	}
-	s := tools(func(s *sdk.Server) {
+	s := newToolServer(func(s *sdk.Server) {
 		for name := range want {
-			rawTool(s, name, answerNothing)
+			addRawTool(s, name, emptyToolResult)
 		}
 	})
-	next := handler(s, flavours["stateless json"])
+	next := streamableHandler(s, flavours["stateless json"])
 	got := make(chan string, 1)
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Mcp-Method") == "tools/call" {
 			got <- r.Header.Get(nameHeader)
 			var m message
-			_ = json.Unmarshal([]byte(peek(r)), &m)
+			_ = json.Unmarshal([]byte(peekBody(r)), &m)
 			r.Header.Set(nameHeader, m.Params.Name) // the SDK's server of v1.8.0 does not decode it
 		}
 		next.ServeHTTP(w, r)
 	}))
-	client := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	client := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	for _, tool := range client.Tools(t.Context()) {
 		if tool.Original == "echo" {
 			continue
@@ -106,6 +106,6 @@ func TestNameInAHeaderIsEncodedWhereItMustBe(t *testing.T) {
 	}
 }
 
-func answerNothing(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+func emptyToolResult(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	return &sdk.CallToolResult{}, nil
 }

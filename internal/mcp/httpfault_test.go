@@ -21,8 +21,8 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// stream begins an event stream and returns a function that sends one event.
-func events(w http.ResponseWriter) func(string) {
+// startEventStream begins an event stream and returns a function that writes to it.
+func startEventStream(w http.ResponseWriter) func(string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	return func(s string) {
 		_, _ = io.WriteString(w, s)
@@ -30,54 +30,54 @@ func events(w http.ResponseWriter) func(string) {
 	}
 }
 
-func plain(status int, body string) func(http.ResponseWriter, *http.Request, message) {
+func httpErrorReply(status int, body string) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, _ message) { http.Error(w, body, status) }
 }
 
-func body(contentType, body string) func(http.ResponseWriter, *http.Request, message) {
+func bodyReply(contentType, body string) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set("Content-Type", contentType)
 		_, _ = io.WriteString(w, strings.ReplaceAll(body, "ID", string(m.ID)))
 	}
 }
 
-const eventStream, js = "text/event-stream", "application/json"
+const eventStream, jsonType = "text/event-stream", "application/json"
 
 // badReplies are what one call may get, and what becomes of it.
 var badReplies = map[string]struct {
 	answer func(http.ResponseWriter, *http.Request, message)
 	kind   ErrorKind
 }{
-	"HTML":                {body("text/html", "<p>hello"), Protocol},
-	"no content type":     {body("", ""), Protocol},
-	"garbage JSON":        {body(js, `{"jsonrpc":`), Protocol},
-	"a list":              {body(js, `[]`), Protocol},
-	"empty":               {body(js, ``), Protocol},
-	"wrong id":            {body(js, `{"jsonrpc":"2.0","id":9999,"result":{"content":[]}}`), Protocol},
-	"id as text":          {body(js, `{"jsonrpc":"2.0","id":"0ID","result":{"content":[]}}`), Protocol},
-	"no result":           {body(js, `{"jsonrpc":"2.0","id":ID,"result":null}`), Protocol},
-	"result of no shape":  {body(js, `{"jsonrpc":"2.0","id":ID,"result":{"content":[7]}}`), Protocol},
-	"a task":              {body(js, `{"jsonrpc":"2.0","id":ID,"result":{"resultType":"task","taskId":"1"}}`), Protocol},
-	"a request":           {body(js, `{"jsonrpc":"2.0","id":ID,"method":"ping"}`), Protocol},
-	"accepted":            {plain(http.StatusAccepted, ""), Protocol},
-	"400":                 {plain(http.StatusBadRequest, "no"), Protocol},
-	"401":                 {plain(http.StatusUnauthorized, "no"), Unavailable},
-	"403":                 {plain(http.StatusForbidden, "no"), Unavailable},
-	"405":                 {plain(http.StatusMethodNotAllowed, "no"), Unavailable},
-	"413":                 {plain(http.StatusRequestEntityTooLarge, "no"), TooLarge},
-	"429":                 {plain(http.StatusTooManyRequests, "later"), Unavailable},
-	"500":                 {plain(http.StatusInternalServerError, "oops"), UnknownOutcome},
-	"502":                 {plain(http.StatusBadGateway, "oops"), UnknownOutcome},
-	"503":                 {plain(http.StatusServiceUnavailable, "later"), Unavailable},
-	"garbage event":       {body(eventStream, "data: {\"jsonrpc\n\n"), Protocol},
-	"line without colon":  {body(eventStream, "nonsense\n\n"), UnknownOutcome},
-	"event with wrong id": {body(eventStream, "data: {\"jsonrpc\":\"2.0\",\"id\":9999,\"result\":{}}\n\n"), Protocol},
-	"end of stream":       {body(eventStream, ": nothing\n\n"), UnknownOutcome}, // F15
-	"unknown requests":    {body(eventStream, strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", 200)), Protocol},
-	"unsolicited":         {body(eventStream, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n"), UnknownOutcome},
+	"HTML":                {bodyReply("text/html", "<p>hello"), Protocol},
+	"no content type":     {bodyReply("", ""), Protocol},
+	"garbage JSON":        {bodyReply(jsonType, `{"jsonrpc":`), Protocol},
+	"a list":              {bodyReply(jsonType, `[]`), Protocol},
+	"empty":               {bodyReply(jsonType, ``), Protocol},
+	"wrong id":            {bodyReply(jsonType, `{"jsonrpc":"2.0","id":9999,"result":{"content":[]}}`), Protocol},
+	"id as text":          {bodyReply(jsonType, `{"jsonrpc":"2.0","id":"0ID","result":{"content":[]}}`), Protocol},
+	"no result":           {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"result":null}`), Protocol},
+	"result of no shape":  {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"result":{"content":[7]}}`), Protocol},
+	"a task":              {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"result":{"resultType":"task","taskId":"1"}}`), Protocol},
+	"a request":           {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"method":"ping"}`), Protocol},
+	"accepted":            {httpErrorReply(http.StatusAccepted, ""), Protocol},
+	"400":                 {httpErrorReply(http.StatusBadRequest, "no"), Protocol},
+	"401":                 {httpErrorReply(http.StatusUnauthorized, "no"), Unavailable},
+	"403":                 {httpErrorReply(http.StatusForbidden, "no"), Unavailable},
+	"405":                 {httpErrorReply(http.StatusMethodNotAllowed, "no"), Unavailable},
+	"413":                 {httpErrorReply(http.StatusRequestEntityTooLarge, "no"), TooLarge},
+	"429":                 {httpErrorReply(http.StatusTooManyRequests, "later"), Unavailable},
+	"500":                 {httpErrorReply(http.StatusInternalServerError, "oops"), UnknownOutcome},
+	"502":                 {httpErrorReply(http.StatusBadGateway, "oops"), UnknownOutcome},
+	"503":                 {httpErrorReply(http.StatusServiceUnavailable, "later"), Unavailable},
+	"garbage event":       {bodyReply(eventStream, "data: {\"jsonrpc\n\n"), Protocol},
+	"line without colon":  {bodyReply(eventStream, "nonsense\n\n"), UnknownOutcome},
+	"event with wrong id": {bodyReply(eventStream, "data: {\"jsonrpc\":\"2.0\",\"id\":9999,\"result\":{}}\n\n"), Protocol},
+	"end of stream":       {bodyReply(eventStream, ": nothing\n\n"), UnknownOutcome}, // F15
+	"unknown requests":    {bodyReply(eventStream, strings.Repeat("data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"x\"}\n\n", 200)), Protocol},
+	"unsolicited":         {bodyReply(eventStream, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n"), UnknownOutcome},
 	"other session id": {func(w http.ResponseWriter, _ *http.Request, m message) {
 		w.Header().Set(sessionHeader, "another")
-		reply(w, m.ID, `{"content":[],"isError":1}`)
+		replyJSON(w, m.ID, `{"content":[],"isError":1}`)
 	}, Protocol},
 	"RPC error":     {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken\nhere"}}`), Execution},
 	"RPC 400":       {rpc400, InvalidArguments},
@@ -95,16 +95,16 @@ var badReplies = map[string]struct {
 	}, UnknownOutcome},
 }
 
-// rpcStatus answers with an HTTP status and a JSON-RPC error.
-func rpcStatus(status, code int) func(http.ResponseWriter, *http.Request, message) {
+// rpcErrorReply answers with an HTTP status and a JSON-RPC error.
+func rpcErrorReply(status, code int) func(http.ResponseWriter, *http.Request, message) {
 	return func(w http.ResponseWriter, _ *http.Request, m message) {
-		w.Header().Set("Content-Type", js)
+		w.Header().Set("Content-Type", jsonType)
 		w.WriteHeader(status)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"missing city"}}`, m.ID, code)
 	}
 }
 
-var rpc400 = rpcStatus(http.StatusBadRequest, -32602)
+var badParamsReply = rpcErrorReply(http.StatusBadRequest, -32602)
 
 // F15, F16: a bad reply fails the call that it answers; a call that is under way
 // and the next one don't notice, and the session lives.
@@ -113,27 +113,27 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 	for name, bad := range badReplies {
 		t.Run(name, func(t *testing.T) {
 			waiting, release := make(chan struct{}), make(chan struct{})
-			s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+			s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 				switch m.Params.Meta["do"] {
 				case "wait":
-					send := events(w)
+					send := startEventStream(w)
 					send(": hello\n\n")
 					close(waiting)
 					<-release
-					send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("waited") + "}\n\n")
+					send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("waited") + "}\n\n")
 				case "bad":
 					bad.answer(w, r, m)
 				default:
-					reply(w, m.ID, text("ok"))
+					replyJSON(w, m.ID, textResult("ok"))
 				}
 			}}
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
-			do := func(what string) (*content.Result, error) {
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
+			callTool := func(what string) (*content.Result, error) {
 				return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 			}
 			waited := make(chan error, 1)
 			go func() {
-				res, err := do("wait")
+				res, err := callTool("wait")
 				if err == nil && res.Text() != "waited" {
 					err = fmt.Errorf("text %q", res.Text())
 				}
@@ -144,8 +144,8 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 			case err := <-waited:
 				t.Fatalf("the call beside it: %v before it was to end, want none", err)
 			}
-			_, err := do("bad")
-			e := kind(t, err)
+			_, err := callTool("bad")
+			e := mustFail(t, err)
 			if e.Kind != bad.kind {
 				t.Errorf("kind %s, want %s: %v", e.Kind, bad.kind, err)
 			}
@@ -156,9 +156,9 @@ func TestBadResponseFailsOnlyItsCall(t *testing.T) {
 			if err := <-waited; err != nil {
 				t.Errorf("the call beside it: %v", err)
 			}
-			res, err := do("")
-			must(t, res, err)
-			if n := s.shakes.Load(); n != 1 {
+			res, err := callTool("")
+			mustResult(t, res, err)
+			if n := s.initializes.Load(); n != 1 {
 				t.Errorf("%d handshakes, want 1", n)
 			}
 		})
@@ -175,7 +175,7 @@ func TestServerStartedLaterIsConnected(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	_ = l.Close()
-	c := open(t, Options{}, config.Server{Name: "a", URL: "http://" + addr})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: "http://" + addr})
 	if list := c.Tools(t.Context()); len(list) != 0 {
 		t.Fatalf("list %+v, want 0", list)
 	}
@@ -183,17 +183,17 @@ func TestServerStartedLaterIsConnected(t *testing.T) {
 		t.Errorf(`server status %+v, want State Failed, Reason "connection refused"`, st)
 	}
 	_, err = c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != UnknownTool {
+	if e := mustFail(t, err); e.Kind != UnknownTool {
 		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 
 	listed := make(chan struct{}, 10)
-	s := &script{
+	s := &scriptedServer{
 		list: func(w http.ResponseWriter, _ *http.Request, m message) {
-			reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
+			replyJSON(w, m.ID, `{"tools":[{"name":"t"}]}`)
 			listed <- struct{}{}
 		},
-		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
+		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
 	if l, err = net.Listen("tcp", addr); err != nil {
 		t.Skip("the port is taken: ", err)
@@ -206,7 +206,7 @@ func TestServerStartedLaterIsConnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // F12: a server that goes away keeps its tools listed, its calls fail as not sent,
@@ -215,7 +215,7 @@ func TestServerThatStopsIsReported(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
 	back := make(chan struct{}, 10)
-	s := &script{
+	s := &scriptedServer{
 		before: func(w http.ResponseWriter, _ *http.Request) bool {
 			if down.Load() {
 				http.Error(w, "gone", http.StatusNotFound)
@@ -223,17 +223,17 @@ func TestServerThatStopsIsReported(t *testing.T) {
 			return down.Load()
 		},
 		list: func(w http.ResponseWriter, _ *http.Request, m message) {
-			reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
+			replyJSON(w, m.ID, `{"tools":[{"name":"t"}]}`)
 			back <- struct{}{}
 		},
-		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
+		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	<-back
 	down.Store(true)
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Unavailable {
+	if e := mustFail(t, err); e.Kind != Unavailable {
 		t.Errorf("call error %v, want Kind Unavailable", e)
 	}
 	if st := c.Servers()[0]; st.State != Degraded || st.Reason == "" {
@@ -245,20 +245,20 @@ func TestServerThatStopsIsReported(t *testing.T) {
 	down.Store(false)
 	<-back // with backoff
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // F13, S4.4: a server that hangs costs the call its time-out, and learns of it.
 func TestHangingCallTimesOut(t *testing.T) {
 	begun, left := make(chan struct{}), make(chan struct{})
-	s := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
+	s := &scriptedServer{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)
 		<-r.Context().Done()
 		close(left)
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Timeout: 50 * time.Millisecond})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Timeout: 50 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Timeout {
+	if e := mustFail(t, err); e.Kind != Timeout {
 		t.Errorf("call error %v, want Kind Timeout", e)
 	}
 	select {
@@ -272,23 +272,23 @@ func TestHangingCallTimesOut(t *testing.T) {
 func TestUnknownOutcomeIsRepeatedOnlyIfAllowed(t *testing.T) {
 	for _, allowed := range []bool{false, true} {
 		var asked atomic.Int64
-		s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+		s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 			if asked.Add(1) == 1 {
 				badReplies["cut"].answer(w, r, m)
 				return
 			}
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 		}}
-		cfg := config.Server{Name: "a", URL: serve(t, s).URL}
+		cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL}
 		if allowed {
 			cfg.IdempotentTools = []string{"get_*", "t"}
 		}
-		c := open(t, Options{}, cfg)
+		c := newClient(t, Options{}, cfg)
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
 		if allowed && (err != nil || asked.Load() != 2) {
 			t.Errorf("%v after %d requests, want 2 and no error", err, asked.Load())
 		}
-		if !allowed && (kind(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
+		if !allowed && (mustFail(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
 			t.Errorf("%v after %d requests, want UnknownOutcome after 1", err, asked.Load())
 		}
 	}
@@ -298,20 +298,20 @@ func TestUnknownOutcomeIsRepeatedOnlyIfAllowed(t *testing.T) {
 func TestRedirectIsNotFollowed(t *testing.T) {
 	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		var seen atomic.Int64
-		other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.Add(1) }))
-		s := &script{call: func(w http.ResponseWriter, r *http.Request, _ message) {
+		other := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.Add(1) }))
+		s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, _ message) {
 			http.Redirect(w, r, other.URL, status)
 		}}
-		c := open(t, Options{Service: newTokens()}, config.Server{Name: "a", URL: serve(t, s).URL, Auth: config.AuthJWT})
+		c := newClient(t, Options{Service: newTokenSource()}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Auth: config.AuthJWT})
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != Protocol || seen.Load() != 0 {
+		if e := mustFail(t, err); e.Kind != Protocol || seen.Load() != 0 {
 			t.Errorf("%d: %v; the other host saw %d requests, want e.Kind Protocol, seen 0", status, e, seen.Load())
 		}
 	}
 }
 
-// flood writes until the reader has had enough.
-func flood(w io.Writer, chunk string, total int) {
+// writeUntilClosed writes total bytes, or until the reader closes.
+func writeUntilClosed(w io.Writer, chunk string, total int) {
 	for range total / len(chunk) {
 		if _, err := io.WriteString(w, chunk); err != nil {
 			return
@@ -325,19 +325,19 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 	chunk := strings.Repeat("x", 64<<10)
 	var bomb bytes.Buffer // 1 MiB of nothing
 	z := gzip.NewWriter(&bomb)
-	flood(z, strings.Repeat(" ", 64<<10), 1<<20)
+	writeUntilClosed(z, strings.Repeat(" ", 64<<10), 1<<20)
 	_ = z.Close()
 	for name, f := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request, message)
 		kind   ErrorKind
 	}{
 		"JSON": {func(w http.ResponseWriter, _ *http.Request, m message) {
-			w.Header().Set("Content-Type", js)
+			w.Header().Set("Content-Type", jsonType)
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"`, m.ID)
-			flood(w, chunk, huge)
+			writeUntilClosed(w, chunk, huge)
 		}, TooLarge},
 		"gzip bomb": {func(w http.ResponseWriter, _ *http.Request, _ message) {
-			w.Header().Set("Content-Type", js)
+			w.Header().Set("Content-Type", jsonType)
 			w.Header().Set("Content-Encoding", "gzip")
 			for range 600 { // members of one stream (RFC 1952 section 2.2)
 				_, _ = w.Write(bomb.Bytes())
@@ -346,36 +346,36 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 		"one event": {func(w http.ResponseWriter, _ *http.Request, _ message) {
 			w.Header().Set("Content-Type", eventStream)
 			_, _ = io.WriteString(w, "data: ")
-			flood(w, chunk, huge)
+			writeUntilClosed(w, chunk, huge)
 		}, TooLarge},
 		"comments": {func(w http.ResponseWriter, _ *http.Request, _ message) {
 			w.Header().Set("Content-Type", eventStream)
-			flood(w, ": "+chunk+"\n", huge)
+			writeUntilClosed(w, ": "+chunk+"\n", huge)
 		}, TooLarge},
 		"empty events": {func(w http.ResponseWriter, _ *http.Request, _ message) {
 			w.Header().Set("Content-Type", eventStream)
-			flood(w, strings.Repeat(": "+chunk[:200]+"\n\n", 100), huge)
+			writeUntilClosed(w, strings.Repeat(": "+chunk[:200]+"\n\n", 100), huge)
 		}, TooLarge},
 		"error body": {func(w http.ResponseWriter, _ *http.Request, _ message) {
 			w.WriteHeader(http.StatusBadRequest)
-			flood(w, chunk, huge)
+			writeUntilClosed(w, chunk, huge)
 		}, Protocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+			s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 				if m.Params.Meta["do"] == "bad" {
 					f.answer(w, r, m)
 					return
 				}
-				reply(w, m.ID, text("ok"))
+				replyJSON(w, m.ID, textResult("ok"))
 			}}
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			c.Tools(t.Context())
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
 			runtime.ReadMemStats(&after)
-			if e := kind(t, err); e.Kind != f.kind {
+			if e := mustFail(t, err); e.Kind != f.kind {
 				t.Errorf("call error %v, want Kind %q", e, f.kind)
 			}
 			// Everything allocated meanwhile, the server's part and garbage included.
@@ -383,9 +383,9 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 				t.Errorf("%d MiB allocated, want at most 48", mib)
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
-			must(t, res, err)
-			if s.shakes.Load() != 1 {
-				t.Errorf("the session did not survive: shakes %d, want 1", s.shakes.Load())
+			mustResult(t, res, err)
+			if s.initializes.Load() != 1 {
+				t.Errorf("the session did not survive: shakes %d, want 1", s.initializes.Load())
 			}
 		})
 	}
@@ -394,27 +394,27 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 // F14: progress puts the end off that silence is, and not the one of the whole call.
 func TestEndlessProgressTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wire := func(http.RoundTripper) http.RoundTripper {
-			return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return endlessProgressServer{fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
 		}
-		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute})
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", Timeout: 2 * time.Second, MaxTime: time.Minute})
 		c.Tools(t.Context())
 		begin, got := time.Now(), 0
 		_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) { got++ }})
-		if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != 60*time.Second || got < 58 {
+		if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != 60*time.Second || got < 58 {
 			t.Errorf("%v after %s and %d notifications, want e.Kind Timeout, time.Since(begin) 60 s, got at least 58", e, time.Since(begin), got)
 		}
 		_ = c.Close()
 	})
 }
 
-// ticking is a server whose tool reports progress each second and never ends.
-type ticking struct{ fake }
+// endlessProgressServer is a server whose tool reports progress each second and never ends.
+type endlessProgressServer struct{ fakeServer }
 
-func (s ticking) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s endlessProgressServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	var m message
-	if r.Method != http.MethodPost || json.Unmarshal([]byte(peek(r)), &m) != nil || m.Method != "tools/call" {
-		return s.fake.RoundTrip(r)
+	if r.Method != http.MethodPost || json.Unmarshal([]byte(peekBody(r)), &m) != nil || m.Method != "tools/call" {
+		return s.fakeServer.RoundTrip(r)
 	}
 	out, in := io.Pipe()
 	context.AfterFunc(r.Context(), func() { _ = out.CloseWithError(r.Context().Err()) })
@@ -439,11 +439,11 @@ func (s ticking) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A server that holds its stream open after the answer holds up nothing.
 func TestResponseBeforeTheEndOfTheStreamIsUsed(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
-		events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
+		startEventStream(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 		<-r.Context().Done()
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }

@@ -22,9 +22,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// iam is an issuer that publishes its metadata and gives out tokens which say whom they
+// iamServer is an issuer that publishes its metadata and gives out tokens which say whom they
 // are for: "<subject>|<resource>|<number>".
-type iam struct {
+type iamServer struct {
 	*httptest.Server
 	mu       sync.Mutex // protects what follows
 	requests []url.Values
@@ -33,19 +33,19 @@ type iam struct {
 	lifetime int               // of tokens, in seconds
 }
 
-func newIAM(t testing.TB) *iam {
-	i := &iam{given: map[string]string{}, refuse: map[string]bool{}, lifetime: 3600}
+func newIAM(t testing.TB) *iamServer {
+	i := &iamServer{given: map[string]string{}, refuse: map[string]bool{}, lifetime: 3600}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": i.URL, "token_endpoint": i.URL + "/token"})
 	})
-	mux.HandleFunc("POST /token", i.token)
+	mux.HandleFunc("POST /token", i.serveToken)
 	i.Server = httptest.NewServer(mux)
 	t.Cleanup(i.Close)
 	return i
 }
 
-func (i *iam) token(w http.ResponseWriter, r *http.Request) {
+func (i *iamServer) serveToken(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	id, secret, _ := r.BasicAuth()
@@ -67,22 +67,22 @@ func (i *iam) token(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": token, "token_type": "Bearer", "expires_in": i.lifetime})
 }
 
-// asked are the requests for tokens so far.
-func (i *iam) asked() []url.Values {
+// tokenRequests returns the requests for tokens so far.
+func (i *iamServer) tokenRequests() []url.Values {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.requests
 }
 
-// revoke makes the tokens that are out worthless.
-func (i *iam) revoke() {
+// revokeTokens revokes all tokens that were issued.
+func (i *iamServer) revokeTokens() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	clear(i.given)
 }
 
-// verify is a resource server's check of a bearer token.
-func (i *iam) verify(_ context.Context, token string, _ *http.Request) (*sdkauth.TokenInfo, error) {
+// verifyToken checks a bearer token as a resource server does.
+func (i *iamServer) verifyToken(_ context.Context, token string, _ *http.Request) (*sdkauth.TokenInfo, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	subject, ok := i.given[token]
@@ -92,16 +92,16 @@ func (i *iam) verify(_ context.Context, token string, _ *http.Request) (*sdkauth
 	return &sdkauth.TokenInfo{UserID: subject, Expiration: time.Now().Add(time.Hour)}, nil
 }
 
-// server is the configuration of a server at url whose tokens are of i.
-func (i *iam) server(name, url string, kind config.AuthType) config.Server {
+// serverConfig returns the configuration of a server at url that accepts the tokens of i.
+func (i *iamServer) serverConfig(name, url string, kind config.AuthType) config.Server {
 	return config.Server{Name: name, URL: url, ToolPrefix: name, Auth: kind,
 		Grant: config.Grant{Issuer: i.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}}
 }
 
-// guarded is a real MCP server that verifies tokens and binds sessions to users. Its
+// protectedServer is a real MCP server that verifies tokens and binds sessions to users. Its
 // tool says who calls.
-type guarded struct {
-	*web
+type protectedServer struct {
+	*httpServer
 	mu   sync.Mutex // protects what follows
 	seen []string   // every request's header and body
 	// users is who called in which session.
@@ -109,8 +109,8 @@ type guarded struct {
 	runs  atomic.Int64
 }
 
-func newGuarded(t testing.TB, i *iam, prm string) *guarded {
-	g := &guarded{users: map[string]map[string]bool{}}
+func newProtectedServer(t testing.TB, i *iamServer, prm string) *protectedServer {
+	g := &protectedServer{users: map[string]map[string]bool{}}
 	who := func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		g.runs.Add(1)
 		user := r.Extra.TokenInfo.UserID
@@ -126,12 +126,12 @@ func newGuarded(t testing.TB, i *iam, prm string) *guarded {
 		s := sdk.NewServer(&sdk.Implementation{Name: "guarded", Version: "1"}, &sdk.ServerOptions{
 			Instructions: "You are " + sdkauth.TokenInfoFromContext(r.Context()).UserID + ".",
 		})
-		rawTool(s, "who", who)
+		addRawTool(s, "who", who)
 		return s
 	}, nil)
-	inner := sdkauth.RequireBearerToken(i.verify, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: prm})(sessions)
-	g.web = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := peek(r)
+	inner := sdkauth.RequireBearerToken(i.verifyToken, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: prm})(sessions)
+	g.httpServer = serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := peekBody(r)
 		g.mu.Lock()
 		g.seen = append(g.seen, fmt.Sprint(r.URL, r.Header, body))
 		g.mu.Unlock()
@@ -140,15 +140,15 @@ func newGuarded(t testing.TB, i *iam, prm string) *guarded {
 	return g
 }
 
-// all is whatever the server has received.
-func (g *guarded) all() string {
+// received returns everything that the server has received.
+func (g *protectedServer) received() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return strings.Join(g.seen, "\n")
 }
 
-// caller returns the identity of a caller with an inbound token of their own.
-func caller(name string) auth.Identity {
+// callerNamed returns the identity of a caller with an inbound token of their own.
+func callerNamed(name string) auth.Identity {
 	return auth.Identity{Issuer: "https://login.example", Subject: name, Token: auth.NewSecret("inbound-" + name)}
 }
 
@@ -174,8 +174,8 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 	i := newIAM(t)
 	for _, kind := range []config.AuthType{config.AuthClientCredentials, config.AuthExchange} {
 		var asked atomic.Int64
-		var evil *web
-		evil = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var evil *httpServer
+		evil = serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked.Add(1)
 			if strings.Contains(r.URL.Path, ".well-known") {
 				_ = json.NewEncoder(w).Encode(map[string]any{"resource": evil.URL, "authorization_servers": []string{thief.URL}})
@@ -184,14 +184,14 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+evil.URL+`/.well-known/oauth-protected-resource"`)
 			w.WriteHeader(http.StatusUnauthorized)
 		}))
-		c := open(t, Options{}, i.server("evil", evil.URL, kind))
-		if err := c.RefreshFor(t.Context(), caller("ann"), "evil"); err == nil {
+		c := newClient(t, Options{}, i.serverConfig("evil", evil.URL, kind))
+		if err := c.RefreshFor(t.Context(), callerNamed("ann"), "evil"); err == nil {
 			t.Error("Refresh = no error, want one")
 		}
 		if stolen.Load() != 0 || asked.Load() == 0 {
 			t.Errorf("%s: the token endpoint was asked %d times, the server %d times, want 0 and at least 1", kind, stolen.Load(), asked.Load())
 		}
-		for _, form := range i.asked() {
+		for _, form := range i.tokenRequests() {
 			if form.Get("resource") != evil.URL && kind == config.AuthClientCredentials {
 				t.Errorf("a token for %s, kind %q, want other than AuthClientCredentials", form.Get("resource"), kind)
 			}
@@ -202,25 +202,25 @@ func TestServersMetadataNamesNoIssuer(t *testing.T) {
 // RFC 8707: the server's own token is for that server, and goes to no other.
 func TestOwnCredentialsAreForOneServer(t *testing.T) {
 	i := newIAM(t)
-	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
-	c := open(t, Options{Service: newTokens()}, i.server("a", a.URL+"/mcp?tenant=1", config.AuthClientCredentials), i.server("b", b.URL, config.AuthClientCredentials))
+	a, b := newProtectedServer(t, i, ""), newProtectedServer(t, i, "")
+	c := newClient(t, Options{Service: newTokenSource()}, i.serverConfig("a", a.URL+"/mcp?tenant=1", config.AuthClientCredentials), i.serverConfig("b", b.URL, config.AuthClientCredentials))
 	for _, tool := range []string{"a_who", "b_who"} {
 		c.Tools(t.Context())
-		if got, err := callAs(t, c, tool, caller("ann")); err != nil || got != "service" {
+		if got, err := callAs(t, c, tool, callerNamed("ann")); err != nil || got != "service" {
 			t.Errorf("%s: %q, %v, want service and no error", tool, got, err)
 		}
 	}
-	for _, form := range i.asked() {
+	for _, form := range i.tokenRequests() {
 		if form.Get("grant_type") != "client_credentials" {
 			t.Errorf(`form %v, want Get("grant_type") client_credentials`, form)
 		}
 	}
-	if n := len(i.asked()); n != 2 {
+	if n := len(i.tokenRequests()); n != 2 {
 		t.Errorf("%d tokens for two servers, want 2", n)
 	}
-	for name, g := range map[string]*guarded{a.URL + "/mcp": a, b.URL: b} {
-		other := map[*guarded]string{a: b.URL, b: a.URL + "/mcp"}[g]
-		if all := g.all(); !strings.Contains(all, "service|"+name+"|") || strings.Contains(all, "service|"+other+"|") {
+	for name, g := range map[string]*protectedServer{a.URL + "/mcp": a, b.URL: b} {
+		other := map[*protectedServer]string{a: b.URL, b: a.URL + "/mcp"}[g]
+		if all := g.received(); !strings.Contains(all, "service|"+name+"|") || strings.Contains(all, "service|"+other+"|") {
 			t.Errorf("%s got %s, want its own tokens only", name, all)
 		}
 	}
@@ -231,12 +231,12 @@ func TestOwnCredentialsAreForOneServer(t *testing.T) {
 // a server that binds sessions to tokens.
 func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 	i := newIAM(t)
-	a, b := newGuarded(t, i, ""), newGuarded(t, i, "")
-	c := open(t, Options{MaxConcurrentCalls: 40}, i.server("a", a.URL, config.AuthExchange), i.server("b", b.URL, config.AuthExchange))
+	a, b := newProtectedServer(t, i, ""), newProtectedServer(t, i, "")
+	c := newClient(t, Options{MaxConcurrentCalls: 40}, i.serverConfig("a", a.URL, config.AuthExchange), i.serverConfig("b", b.URL, config.AuthExchange))
 	if list := c.Tools(t.Context()); len(list) != 0 {
 		t.Errorf("tools without a caller: %v, want 0", list)
 	}
-	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "a_who b_who" {
+	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "a_who b_who" {
 		t.Fatalf(`tools %q, %+v, want "a_who b_who"`, got, c.Servers())
 	}
 	var all sync.WaitGroup
@@ -244,17 +244,17 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 		name := []string{"ann", "bob", "eve"}[n%3]
 		all.Go(func() {
 			for _, tool := range []string{"a_who", "b_who"} {
-				if got, err := callAs(t, c, tool, caller(name)); err != nil || got != name {
+				if got, err := callAs(t, c, tool, callerNamed(name)); err != nil || got != name {
 					t.Errorf("%s called as %q, %v, want %q and no error", name, got, err, name)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if n := len(i.asked()); n != 6 {
+	if n := len(i.tokenRequests()); n != 6 {
 		t.Errorf("%d exchanges for three callers of two servers, want 6", n)
 	}
-	for g, other := range map[*guarded]*guarded{a: b, b: a} {
+	for g, other := range map[*protectedServer]*protectedServer{a: b, b: a} {
 		if len(g.users) != 3 {
 			t.Errorf("%d sessions for three callers, want 3", len(g.users))
 		}
@@ -263,7 +263,7 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 				t.Errorf("session %q was used by %v, want one user and an ID", id, users)
 			}
 		}
-		if got := g.all(); strings.Contains(got, "inbound-") || strings.Contains(got, other.URL+"|") {
+		if got := g.received(); strings.Contains(got, "inbound-") || strings.Contains(got, other.URL+"|") {
 			t.Errorf("a token went where it must not: %s, want got without inbound-, got without %s", got, other.URL+"|")
 		}
 	}
@@ -273,9 +273,9 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 // one was exchanged for.
 func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
 	i := newIAM(t)
-	g := newGuarded(t, i, "")
-	c := open(t, Options{}, i.server("a", g.URL, config.AuthExchange))
-	first := caller("ann")
+	g := newProtectedServer(t, i, "")
+	c := newClient(t, Options{}, i.serverConfig("a", g.URL, config.AuthExchange))
+	first := callerNamed("ann")
 	c.ToolsFor(t.Context(), first)
 	second := first
 	second.Token = auth.NewSecret("ann") // the same subject to this IAM
@@ -284,8 +284,8 @@ func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
 			t.Fatalf("call as %q, %v, want ann and no error", got, err)
 		}
 	}
-	if len(i.asked()) != 2 || len(g.users) != 1 {
-		t.Errorf("%d exchanges, %d sessions, want 2 and 1", len(i.asked()), len(g.users))
+	if len(i.tokenRequests()) != 2 || len(g.users) != 1 {
+		t.Errorf("%d exchanges, %d sessions, want 2 and 1", len(i.tokenRequests()), len(g.users))
 	}
 }
 
@@ -295,7 +295,7 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 	i := newIAM(t)
 	begun, release := make(chan struct{}), make(chan struct{})
 	var limited atomic.Int64
-	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		if limited.Load() == 0 && strings.HasPrefix(r.Header.Get("Authorization"), "Bearer limited|") {
 			limited.Add(1)
 			close(begun)
@@ -303,10 +303,10 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized) // so that it goes out once more
 			return
 		}
-		reply(w, m.ID, text(r.Header.Get("Authorization")))
+		replyJSON(w, m.ID, textResult(r.Header.Get("Authorization")))
 	}}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
-	less, more := caller("ann"), caller("ann")
+	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
+	less, more := callerNamed("ann"), callerNamed("ann")
 	less.Token, more.Token = auth.NewSecret("inbound-limited"), auth.NewSecret("inbound-full")
 	answer := make(chan string, 1)
 	go func() {
@@ -318,8 +318,8 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 		t.Errorf(`call as %q, %v, want got starting with "Bearer full|", no error`, got, err)
 	}
 	close(release)
-	if got := <-answer; !strings.HasPrefix(got, "Bearer limited|") || s.shakes.Load() != 1 {
-		t.Errorf(`called with %s; %d handshakes, want it to start with "Bearer limited|", 1`, got, s.shakes.Load())
+	if got := <-answer; !strings.HasPrefix(got, "Bearer limited|") || s.initializes.Load() != 1 {
+		t.Errorf(`called with %s; %d handshakes, want it to start with "Bearer limited|", 1`, got, s.initializes.Load())
 	}
 }
 
@@ -327,24 +327,24 @@ func TestCallCarriesNoOtherTokenOfItsCaller(t *testing.T) {
 func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 	for _, kind := range []config.AuthType{config.AuthClientCredentials, config.AuthExchange} {
 		i := newIAM(t)
-		g := newGuarded(t, i, "")
-		c := open(t, Options{MaxConcurrentCalls: 20}, i.server("a", g.URL, kind))
-		c.ToolsFor(t.Context(), caller("ann"))
-		if _, err := callAs(t, c, "a_who", caller("ann")); err != nil {
+		g := newProtectedServer(t, i, "")
+		c := newClient(t, Options{MaxConcurrentCalls: 20}, i.serverConfig("a", g.URL, kind))
+		c.ToolsFor(t.Context(), callerNamed("ann"))
+		if _, err := callAs(t, c, "a_who", callerNamed("ann")); err != nil {
 			t.Fatal(err)
 		}
-		before, ran := len(i.asked()), g.runs.Load()
-		i.revoke()
+		before, ran := len(i.tokenRequests()), g.runs.Load()
+		i.revokeTokens()
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				if _, err := callAs(t, c, "a_who", caller("ann")); err != nil {
+				if _, err := callAs(t, c, "a_who", callerNamed("ann")); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		all.Wait()
-		if n, runs := len(i.asked())-before, g.runs.Load()-ran; n != 1 || runs != 20 {
+		if n, runs := len(i.tokenRequests())-before, g.runs.Load()-ran; n != 1 || runs != 20 {
 			t.Errorf("%s: %d renewals, %d runs, want 1 and 20", kind, n, runs)
 		}
 	}
@@ -353,11 +353,11 @@ func TestRevokedExchangedTokenIsRenewedOnce(t *testing.T) {
 // F18: refused always: at most two exchanges, and a clear end.
 func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 	i := newIAM(t)
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) { http.Error(w, "no", http.StatusUnauthorized) }}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
-	_, err := callAs(t, c, "a_t", caller("ann"))
-	if e := kind(t, err); e.Kind != Unavailable || len(i.asked()) > 2 {
-		t.Errorf("%v after %d exchanges, want e.Kind Unavailable, asked at most 2", e, len(i.asked()))
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, _ message) { http.Error(w, "no", http.StatusUnauthorized) }}
+	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
+	_, err := callAs(t, c, "a_t", callerNamed("ann"))
+	if e := mustFail(t, err); e.Kind != Unavailable || len(i.tokenRequests()) > 2 {
+		t.Errorf("%v after %d exchanges, want e.Kind Unavailable, asked at most 2", e, len(i.tokenRequests()))
 	}
 	if st := c.Servers()[0]; st.State != Connected {
 		t.Errorf("one caller's refusal made it %+v, want State Connected", st)
@@ -367,23 +367,23 @@ func TestExchangedTokenThatIsAlwaysRefused(t *testing.T) {
 // A call without a caller's token fails with that reason, and no token is requested.
 func TestCallWithoutCallersToken(t *testing.T) {
 	i := newIAM(t)
-	g := newGuarded(t, i, "")
-	c := open(t, Options{}, i.server("a", g.URL, config.AuthExchange))
+	g := newProtectedServer(t, i, "")
+	c := newClient(t, Options{}, i.serverConfig("a", g.URL, config.AuthExchange))
 	if st := c.Servers()[0]; !c.Ready() && st.State != Connecting || st.Reason != awaitCaller {
 		t.Errorf("server status %+v, want Connecting or ready, Reason %q", st, awaitCaller)
 	}
-	c.ToolsFor(t.Context(), caller("ann"))
-	before := len(g.all())
+	c.ToolsFor(t.Context(), callerNamed("ann"))
+	before := len(g.received())
 	_, err := callAs(t, c, "a_who", auth.Identity{Issuer: "https://login.example", Subject: "ann"})
-	e := kind(t, err)
+	e := mustFail(t, err)
 	if e.Kind != Unavailable || !strings.HasPrefix(e.Message, "MCP server a: it needs the caller's token, and the caller sent none; send another token") {
 		t.Errorf(`%s: %s, want Unavailable and "MCP server a: it needs the caller's token, and the caller sent none"`, e.Kind, e.Message)
 	}
 	if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "the caller sent none") {
 		t.Errorf(`error %v, want error containing "the caller sent none"`, err)
 	}
-	if len(g.all()) != before {
-		t.Errorf("%d requests reached the server, want %d", len(g.all()), before)
+	if len(g.received()) != before {
+		t.Errorf("%d requests reached the server, want %d", len(g.received()), before)
 	}
 }
 
@@ -394,29 +394,29 @@ func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 	var mu sync.Mutex
 	i := newIAM(t)
 	i.refuse["inbound-eve"] = true
-	g := newGuarded(t, i, "")
-	c := open(t, Options{Logger: textLog(locked{&mu, &log})}, i.server("a", g.URL, config.AuthExchange))
-	if got := c.ToolsFor(t.Context(), caller("eve")); len(got) != 0 {
+	g := newProtectedServer(t, i, "")
+	c := newClient(t, Options{Logger: textLog(lockedWriter{&mu, &log})}, i.serverConfig("a", g.URL, config.AuthExchange))
+	if got := c.ToolsFor(t.Context(), callerNamed("eve")); len(got) != 0 {
 		t.Errorf("tools %v, want 0", got)
 	}
 	if st := c.Servers()[0]; st.State != Connecting || st.Reason != awaitCaller {
 		t.Errorf("server status %+v, want State Connecting, Reason %q", st, awaitCaller)
 	}
-	if got := namesOf(c.ToolsFor(t.Context(), caller("ann"))); got != "a_who" {
+	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "a_who" {
 		t.Fatalf("tools %q, want a_who", got)
 	}
 	var err error
 	for range 2 * maxStreak { // which would open the breaker
-		_, err = callAs(t, c, "a_who", caller("eve"))
+		_, err = callAs(t, c, "a_who", callerNamed("eve"))
 	}
-	e := kind(t, err)
+	e := mustFail(t, err)
 	if e.Kind != Unavailable || !strings.HasPrefix(e.Message, "MCP server a: there is no token for it") {
 		t.Errorf(`%s: %s, want Unavailable and "MCP server a: there is no token for it"`, e.Kind, e.Message)
 	}
 	if st := c.Servers()[0]; st.State != Connected {
 		t.Errorf("server status %+v, want State Connected", st)
 	}
-	if got, err := callAs(t, c, "a_who", caller("ann")); err != nil || got != "ann" {
+	if got, err := callAs(t, c, "a_who", callerNamed("ann")); err != nil || got != "ann" {
 		t.Errorf("call as %q, %v, want ann and no error", got, err)
 	}
 	// S2.2: never logged.
@@ -433,15 +433,15 @@ func TestRefusedCallerDoesNotAffectOthers(t *testing.T) {
 func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 	i := newIAM(t)
 	var lists atomic.Int64
-	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
 		lists.Add(1)
-		reply(w, m.ID, `{"tools":[{"name":"t"}]}`)
+		replyJSON(w, m.ID, `{"tools":[{"name":"t"}]}`)
 	}}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
+	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
 	var all sync.WaitGroup
 	for n := range 50 {
 		all.Go(func() {
-			if got := namesOf(c.ToolsFor(t.Context(), caller(fmt.Sprint(n)))); got != "a_t" {
+			if got := namesOf(c.ToolsFor(t.Context(), callerNamed(fmt.Sprint(n)))); got != "a_t" {
 				t.Errorf("tools %q, want a_t", got)
 			}
 		})
@@ -450,7 +450,7 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 	if lists.Load() != 1 {
 		t.Errorf("listed %d times, want 1", lists.Load())
 	}
-	if err := c.RefreshFor(t.Context(), caller("ann"), "a"); err != nil || lists.Load() != 2 {
+	if err := c.RefreshFor(t.Context(), callerNamed("ann"), "a"); err != nil || lists.Load() != 2 {
 		t.Errorf("%v; listed %d times, want 2 and no error", err, lists.Load())
 	}
 }
@@ -458,10 +458,10 @@ func TestToolsAreListedOnceForAllCallers(t *testing.T) {
 // S4.9: a server that leaves the configuration ends the sessions of all its callers.
 func TestReloadEndsCallersSessions(t *testing.T) {
 	i := newIAM(t)
-	s := &script{deletes: make(chan string, 3), call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	c := open(t, Options{}, i.server("a", serve(t, s).URL, config.AuthExchange))
+	s := &scriptedServer{deletes: make(chan string, 3), call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+	c := newClient(t, Options{}, i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange))
 	for _, name := range []string{"ann", "bob"} {
-		if got, err := callAs(t, c, "a_t", caller(name)); err != nil || got != "ok" {
+		if got, err := callAs(t, c, "a_t", callerNamed(name)); err != nil || got != "ok" {
 			t.Fatalf("call as %q, %v, want ok and no error", got, err)
 		}
 	}
@@ -472,8 +472,8 @@ func TestReloadEndsCallersSessions(t *testing.T) {
 	if !ended["session-1"] || !ended["session-2"] {
 		t.Errorf(`ended %v, want ["session-1"] true, ["session-2"] true`, ended)
 	}
-	_, err := callAs(t, c, "a_t", caller("ann"))
-	if e := kind(t, err); e.Kind != UnknownTool {
+	_, err := callAs(t, c, "a_t", callerNamed("ann"))
+	if e := mustFail(t, err); e.Kind != UnknownTool {
 		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
 }

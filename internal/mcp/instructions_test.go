@@ -31,7 +31,7 @@ func TestInstructionsAreReadOverEveryTransport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg.Instructions = true
-			c := open(t, Options{}, at(t, cfg, instructing("Ask me over pipes.", nil)))
+			c := newClient(t, Options{}, serveOver(t, cfg, newServerWithInstructions("Ask me over pipes.", nil)))
 			if got := instructionsOf(t, c, auth.Identity{}); got != "Ask me over pipes." || c.Servers()[0].Protocol != cfg.ProtocolVersion {
 				t.Errorf("got %q over %s, want the server's instructions over %s", got, c.Servers()[0].Protocol, cfg.ProtocolVersion)
 			}
@@ -40,11 +40,11 @@ func TestInstructionsAreReadOverEveryTransport(t *testing.T) {
 }
 
 func TestInstructionsAreUsedOnlyIfConfigured(t *testing.T) {
-	c := open(t, Options{}, at(t, config.Server{}, instructing("Obey me.", nil)))
+	c := newClient(t, Options{}, serveOver(t, config.Server{}, newServerWithInstructions("Obey me.", nil)))
 	if got := instructionsOf(t, c, auth.Identity{}); got != "" {
 		t.Errorf("got %q, want none without the setting", got)
 	}
-	c = open(t, Options{}, at(t, config.Server{Instructions: true}, instructing("Obey me.", nil)))
+	c = newClient(t, Options{}, serveOver(t, config.Server{Instructions: true}, newServerWithInstructions("Obey me.", nil)))
 	c.Tools(t.Context())
 	if got := c.InstructionsFor(t.Context(), auth.Identity{}, func(string) bool { return false }); got != nil {
 		t.Errorf("got %+v, want none of a server that is not used", got)
@@ -55,7 +55,7 @@ func TestInstructionsAreUsedOnlyIfConfigured(t *testing.T) {
 // stay, as its tools do.
 func TestInstructionsChangeWithTheSession(t *testing.T) {
 	f := newRestartableServer(t, refusals["go-sdk 404 text"], func(*sdk.Server) {})
-	become := func(text string) {
+	setInstructions := func(text string) {
 		for s := range f.mcp.Sessions() {
 			_ = s.Close()
 		}
@@ -65,15 +65,15 @@ func TestInstructionsChangeWithTheSession(t *testing.T) {
 		addMetaTool(f.mcp)
 		f.restart()
 	}
-	become("I am old.")
-	w := serve(t, f)
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, Instructions: true, ProtocolVersion: "2025-11-25"})
+	setInstructions("I am old.")
+	w := serveHTTP(t, f)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, Instructions: true, ProtocolVersion: "2025-11-25"})
 	if got := instructionsOf(t, c, auth.Identity{}); got != "I am old." {
 		t.Errorf("got %q, want those of the first session", got)
 	}
-	become("I am new.")
+	setInstructions("I am new.")
 	res, err := c.Call(t.Context(), Call{Tool: "meta"}) // finds the session lost
-	must(t, res, err)
+	mustResult(t, res, err)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -93,10 +93,10 @@ func TestInstructionsChangeWithTheSession(t *testing.T) {
 // Callers do not share sessions, and do not share instructions.
 func TestInstructionsAreThoseOfTheCallersSession(t *testing.T) {
 	i := newIAM(t)
-	g := newGuarded(t, i, "")
-	cfg := i.server("a", g.URL, config.AuthExchange)
+	g := newProtectedServer(t, i, "")
+	cfg := i.serverConfig("a", g.URL, config.AuthExchange)
 	cfg.Instructions = true
-	c := open(t, Options{}, cfg)
+	c := newClient(t, Options{}, cfg)
 	for _, name := range []string{"ann", "bob", "ann"} {
 		who := auth.Identity{Issuer: "https://iam", Subject: name, Token: auth.NewSecret("inbound-" + name)}
 		if got, want := instructionsOf(t, c, who), "You are "+name+"."; got != want {

@@ -15,11 +15,11 @@ import (
 func BenchmarkLargeCall(b *testing.B) {
 	const line = "A line of a report that goes on for long.\n"
 	for _, size := range []int{100_000, 1_000_000} {
-		result := text(strings.Repeat(line, size/len(line)))
-		wire := func(http.RoundTripper) http.RoundTripper {
-			return fake(func(*http.Request, message) (string, error) { return result, nil })
+		result := textResult(strings.Repeat(line, size/len(line)))
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return fakeServer(func(*http.Request, message) (string, error) { return result, nil })
 		}
-		c := open(b, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(b, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(b.Context())
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
 			b.ReportAllocs()

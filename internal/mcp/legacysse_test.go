@@ -25,8 +25,8 @@ type legacyServer struct {
 
 func newLegacyServer() *legacyServer {
 	s := &legacyServer{}
-	server := tools(func(t *sdk.Server) {
-		rawTool(t, "count", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	server := newToolServer(func(t *sdk.Server) {
+		addRawTool(t, "count", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			s.calls.Add(1)
 			for i := range 3 {
 				if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1)}); err != nil {
@@ -59,13 +59,13 @@ func (s *legacyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestLegacySSECallsTools(t *testing.T) {
 	s := newLegacyServer()
-	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: serve(t, s).URL + "/sse"})
+	c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: serveHTTP(t, s).URL + "/sse"})
 	if got := namesOf(c.Tools(t.Context())); got != "count echo" {
 		t.Errorf("Tools() = %s, want count and echo", got)
 	}
 	var last atomic.Int64 // those that follow closely replace each other
 	res, err := c.Call(t.Context(), Call{Tool: "count", Progress: func(p Progress) { last.Store(int64(p.Progress)) }})
-	if must(t, res, err); last.Load() != 3 {
+	if mustResult(t, res, err); last.Load() != 3 {
 		t.Errorf("last progress before the result = %d, want 3", last.Load())
 	}
 	var work sync.WaitGroup
@@ -86,12 +86,12 @@ func TestLegacySSECallsTools(t *testing.T) {
 // The server forgets the session: the call is sent again in a new one, and runs once.
 func TestLegacySSERecoversFromALostSession(t *testing.T) {
 	s := newLegacyServer()
-	web := serve(t, s)
-	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
+	web := serveHTTP(t, s)
+	c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
 	c.Tools(t.Context())
 	s.forget.Store(true)
 	res, err := c.Call(t.Context(), Call{Tool: "count"})
-	if must(t, res, err); s.calls.Load() != 1 || s.streams.Load() != 2 {
+	if mustResult(t, res, err); s.calls.Load() != 1 || s.streams.Load() != 2 {
 		t.Errorf("calls, sessions = %d, %d, want 1, 2", s.calls.Load(), s.streams.Load())
 	}
 	web.CloseClientConnections()
@@ -99,7 +99,7 @@ func TestLegacySSERecoversFromALostSession(t *testing.T) {
 	for end := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(end); { // a cut that the call saw is an unknown outcome
 		res, err = c.Call(t.Context(), Call{Tool: "count"})
 	}
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // A server that refuses Streamable HTTP is tried as HTTP+SSE, and the outcome is remembered.
@@ -107,7 +107,7 @@ func TestHTTPFallsBackToLegacySSEOnce(t *testing.T) {
 	for _, status := range []int{0, http.StatusNotFound, http.StatusMethodNotAllowed} {
 		s := newLegacyServer()
 		s.refusal = status
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 		if got := namesOf(c.Tools(t.Context())); got != "count echo" {
 			t.Errorf("Tools() after status %d = %s, want count and echo: %+v", status, got, c.Servers())
 			continue
@@ -115,7 +115,7 @@ func TestHTTPFallsBackToLegacySSEOnce(t *testing.T) {
 		s.forget.Store(true)
 		posts := s.posts.Load()
 		res, err := c.Call(t.Context(), Call{Tool: "count"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		// The POST that was refused, then initialize, initialized, tools/list and the call.
 		if got := s.posts.Load() - posts; status == 0 && got > 6 || s.streams.Load() != 2 {
 			t.Errorf("after status %d: POSTs = %d, sessions = %d; want no more try of Streamable HTTP and 2 sessions", status, got, s.streams.Load())
@@ -126,7 +126,7 @@ func TestHTTPFallsBackToLegacySSEOnce(t *testing.T) {
 // A server without either transport is not asked for HTTP+SSE at each connection.
 func TestHTTPAsksForLegacySSEOnce(t *testing.T) {
 	var gets, posts atomic.Int64
-	web := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	web := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			gets.Add(1)
 		} else {
@@ -134,7 +134,7 @@ func TestHTTPAsksForLegacySSEOnce(t *testing.T) {
 		}
 		http.NotFound(w, r)
 	}))
-	c := open(t, Options{}, config.Server{Name: "a", URL: web.URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: web.URL})
 	c.Tools(t.Context())
 	for range 3 {
 		if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "it answered HTTP 404") {
@@ -149,17 +149,17 @@ func TestHTTPAsksForLegacySSEOnce(t *testing.T) {
 // Headers and tokens must not go where the server's first event says, unless it is the server.
 func TestLegacySSERefusesAnEndpointOfAnotherOrigin(t *testing.T) {
 	var posts atomic.Int64
-	other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts.Add(1) }))
+	other := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { posts.Add(1) }))
 	for endpoint, want := range map[string]string{
 		other.URL + "/messages": "its endpoint event names another origin",
 		"//example.com/":        "its endpoint event names another origin",
 		"http://%zz":            "its endpoint event has no URL",
 	} {
-		web := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		web := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", endpoint)
 		}))
-		c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
 		if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), want) || posts.Load() != 0 {
 			t.Errorf("Refresh() with endpoint %s = %v and %d POSTs, want %s and none", endpoint, err, posts.Load(), want)
 		}

@@ -77,7 +77,7 @@ func TestLegacySSEEndpointForms(t *testing.T) {
 			s, base := newLegacyServer(), ""
 			var mu sync.Mutex // protects posts
 			var posts []string
-			web := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			web := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost {
 					mu.Lock()
 					posts = append(posts, r.URL.String())
@@ -89,9 +89,9 @@ func TestLegacySSEEndpointForms(t *testing.T) {
 				endpointRewriter{s, func(id string) string { return c.rewrite(base, id) }}.ServeHTTP(w, r)
 			}))
 			base = strings.Replace(web.URL, "127.0.0.1", "localhost", 1)
-			client := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: base + c.path + "?k=1", Query: map[string]string{"tenant": "t"}})
+			client := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: base + c.path + "?k=1", Query: map[string]string{"tenant": "t"}})
 			res, err := client.Call(t.Context(), Call{Tool: "count"})
-			must(t, res, err)
+			mustResult(t, res, err)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, p := range posts {
@@ -109,7 +109,7 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 	i := newIAM(t)
 	for name, c := range map[string]struct {
 		cfg     config.Server
-		service *tokens
+		service *tokenSource
 		allowed func(r *http.Request) bool
 		renewed bool // the first token is refused after a while
 	}{
@@ -117,9 +117,9 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 			allowed: func(r *http.Request) bool { return r.Header.Get("X-Key") == "k" && r.URL.Query().Get("key") == "q" }},
 		"bearerToken": {cfg: config.Server{BearerToken: auth.NewSecret("own")},
 			allowed: func(r *http.Request) bool { return r.Header.Get("Authorization") == "Bearer own" }},
-		"jwt": {cfg: config.Server{Auth: config.AuthJWT}, service: newTokens(), renewed: true,
+		"jwt": {cfg: config.Server{Auth: config.AuthJWT}, service: newTokenSource(), renewed: true,
 			allowed: func(r *http.Request) bool { return strings.HasPrefix(r.Header.Get("Authorization"), "Bearer token-") }},
-		"client_credentials": {cfg: i.server("", "", config.AuthClientCredentials), renewed: true},
+		"client_credentials": {cfg: i.serverConfig("", "", config.AuthClientCredentials), renewed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newLegacyServer()
@@ -137,7 +137,7 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 			if c.allowed == nil {
 				checked := inner
 				inner = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					sdkauth.RequireBearerToken(i.verify, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: "https://" + r.Host + "/.well-known/oauth-protected-resource"})(checked).ServeHTTP(w, r)
+					sdkauth.RequireBearerToken(i.verifyToken, &sdkauth.RequireBearerTokenOptions{ResourceMetadataURL: "https://" + r.Host + "/.well-known/oauth-protected-resource"})(checked).ServeHTTP(w, r)
 				})
 			}
 			web := httptest.NewTLSServer(inner)
@@ -152,9 +152,9 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 			}
 			cfg := c.cfg
 			cfg.Name, cfg.Type, cfg.URL, cfg.ToolPrefix, cfg.TLS.CAFile = "a", config.TypeSSE, web.URL+"/sse", "", roots
-			client := open(t, o, cfg)
+			client := newClient(t, o, cfg)
 			res, err := client.Call(t.Context(), Call{Tool: "count"})
-			must(t, res, err)
+			mustResult(t, res, err)
 			if requests.Load() < 4 || refused.Load() != 0 {
 				t.Errorf("got %d requests, of which %d were refused, want at least 4 and none", requests.Load(), refused.Load())
 			}
@@ -162,9 +162,9 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 				return
 			}
 			expired.Store(true)
-			i.revoke()
+			i.revokeTokens()
 			res, err = client.Call(t.Context(), Call{Tool: "count"})
-			must(t, res, err)
+			mustResult(t, res, err)
 			if n := s.calls.Load(); n != 2 || s.streams.Load() != 1 {
 				t.Errorf("got %d calls in %d sessions, want 2 in 1", n, s.streams.Load())
 			}
@@ -178,7 +178,7 @@ func TestLegacySSERefusesAnUnknownCertificate(t *testing.T) {
 	web := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }))
 	web.Config.ErrorLog = nil
 	t.Cleanup(web.Close)
-	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL, BearerToken: auth.NewSecret("own")})
+	c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL, BearerToken: auth.NewSecret("own")})
 	if err := c.Refresh(t.Context(), "a"); err == nil || requests.Load() != 0 {
 		t.Errorf("Refresh() = %v after %d requests, want an error and none", err, requests.Load())
 	}
@@ -188,11 +188,11 @@ func TestLegacySSERefusesAnUnknownCertificate(t *testing.T) {
 // the server has by then; a change that it announces on the new stream is noticed.
 func TestLegacySSEOpensALostStreamAgain(t *testing.T) {
 	t.Parallel()
-	server := tools(nil)
-	web := serve(t, sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
+	server := newToolServer(nil)
+	web := serveHTTP(t, sdk.NewSSEHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeSSE, URL: web.URL})
 	add := func(name string) {
-		rawTool(server, name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(server, name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
 	}

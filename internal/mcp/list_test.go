@@ -17,10 +17,10 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// listing returns a server whose list of tools is that JSON.
-func listing(tools ...string) *script {
-	return &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m.ID, `{"tools":[`+strings.Join(tools, ",")+`]}`)
+// scriptWithTools returns a server whose list of tools is that JSON.
+func scriptWithTools(tools ...string) *scriptedServer {
+	return &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m.ID, `{"tools":[`+strings.Join(tools, ",")+`]}`)
 	}}
 }
 
@@ -36,7 +36,7 @@ func namesOf(tools []catalog.Tool) string {
 // A tool that is not valid is left out and hides no other.
 func TestListLeavesOutBadToolsOnly(t *testing.T) {
 	deep := strings.Repeat(`{"properties":{"a":`, 500) + `{}` + strings.Repeat(`}}`, 500)
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, scriptWithTools(
 		`{"name":"good","inputSchema":{"type":"object"}}`,
 		`null`,
 		`7`,
@@ -68,7 +68,7 @@ func TestListLeavesOutBadToolsOnly(t *testing.T) {
 
 // Schemas keep their order of keys, and get the type "object" if they have none.
 func TestListKeepsSchemasAsReceived(t *testing.T) {
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, listing(
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, scriptWithTools(
 		`{"name":"a","inputSchema": {"type" : "object", "properties":{"z":{"enum":[1,9007199254740993]},"a":{"$ref":"http://localhost:1/x"}},"required":["z"]}}`,
 		`{"name":"b","inputSchema":{"properties":{}}}`,
 		`{"name":"c","inputSchema":{}}`,
@@ -93,24 +93,24 @@ func TestListKeepsSchemasAsReceived(t *testing.T) {
 // A list without end is cut.
 func TestListOfToolsIsBounded(t *testing.T) {
 	t.Parallel()
-	tool := func(i int) string { return fmt.Sprintf(`{"name":"t%05d"}`, i) }
+	toolJSON := func(i int) string { return fmt.Sprintf(`{"name":"t%05d"}`, i) }
 	many := make([]string, 10000)
 	for i := range many {
-		many[i] = tool(i)
+		many[i] = toolJSON(i)
 	}
 	for name, test := range map[string]struct {
 		page  func(n int64) string
 		tools int
 		pages int64
 	}{
-		"new cursors":    {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n) }, 256, 256},
-		"the same":       {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c"}`, tool(int(n))) }, 2, 2},
-		"back and forth": {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, tool(int(n)), n%2) }, 3, 3},
+		"new cursors":    {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, toolJSON(int(n)), n) }, 256, 256},
+		"the same":       {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c"}`, toolJSON(int(n))) }, 2, 2},
+		"back and forth": {func(n int64) string { return fmt.Sprintf(`{"tools":[%s],"nextCursor":"c%d"}`, toolJSON(int(n)), n%2) }, 3, 3},
 		"10,000 tools":   {func(int64) string { return `{"tools":[` + strings.Join(many, ",") + `]}` }, 10000, 1},
 	} {
 		var n atomic.Int64
-		s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, test.page(n.Add(1))) }}
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+		s := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, test.page(n.Add(1))) }}
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 		if got := len(c.Tools(t.Context())); got != test.tools || n.Load() != test.pages {
 			t.Errorf("%s: got %d tools after %d pages, want %d after %d", name, got, n.Load(), test.tools, test.pages)
 		}
@@ -120,17 +120,17 @@ func TestListOfToolsIsBounded(t *testing.T) {
 // A list that is too large, or does not decode, is the failure of that server only.
 func TestListFailureIsItsServersAlone(t *testing.T) {
 	t.Parallel()
-	big := listing(`{"name":"big","inputSchema":{"description":"` + strings.Repeat("x", 10<<20) + `"}}`)
-	none := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, `{"tools":7}`) }}
-	without := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
-		w.Header().Set("Content-Type", js)
+	big := scriptWithTools(`{"name":"big","inputSchema":{"description":"` + strings.Repeat("x", 10<<20) + `"}}`)
+	none := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, `{"tools":7}`) }}
+	without := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", jsonType)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
 	}}
-	c := open(t, Options{MaxToolBytes: transport.MaxMessage},
-		config.Server{Name: "big", URL: serve(t, big).URL},
-		config.Server{Name: "none", URL: serve(t, none).URL},
-		config.Server{Name: "without", URL: serve(t, without).URL},
-		config.Server{Name: "good", URL: serve(t, listing(`{"name":"t"}`)).URL})
+	c := newClient(t, Options{MaxToolBytes: transport.MaxMessage},
+		config.Server{Name: "big", URL: serveHTTP(t, big).URL},
+		config.Server{Name: "none", URL: serveHTTP(t, none).URL},
+		config.Server{Name: "without", URL: serveHTTP(t, without).URL},
+		config.Server{Name: "good", URL: serveHTTP(t, scriptWithTools(`{"name":"t"}`)).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "t" {
 		t.Errorf("got the tools %s, want t", got)
 	}
@@ -147,7 +147,7 @@ func TestListFailureIsItsServersAlone(t *testing.T) {
 func TestRefreshListsAgain(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
-			s := tools(nil)
+			s := newToolServer(nil)
 			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 					res, err := next(ctx, method, r)
@@ -157,7 +157,7 @@ func TestRefreshListsAgain(t *testing.T) {
 					return res, err
 				}
 			})
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(s, o)).URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, o)).URL})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatalf("got the tools %s, want echo", got)
 			}
@@ -182,16 +182,16 @@ func TestListIsRenewedWhenAListedToolIsUnknown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newShifty(`{"name":"t","inputSchema":{"type":"object"}}`)
+				s := newChangingServer(`{"name":"t","inputSchema":{"type":"object"}}`)
 				s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
 					w.Header().Set("Content-Type", "application/json")
 					fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, answer)
 				}
-				c := open(t, Options{Transport: without(s)}, config.Server{Name: "a", URL: "http://localhost"})
+				c := newClient(t, Options{Transport: inProcessTransport(s)}, config.Server{Name: "a", URL: "http://localhost"})
 				c.Tools(t.Context())
-				s.offer(`{"name":"u","inputSchema":{"type":"object"}}`)
+				s.setTools(`{"name":"u","inputSchema":{"type":"object"}}`)
 				_, _ = c.Call(t.Context(), Call{Tool: "t"})
-				after(renewalGap)
+				passTime(renewalGap)
 				synctest.Wait()
 				if got := namesOf(c.Tools(t.Context())); got != "u" {
 					t.Errorf("got the tools %s, want u", got)

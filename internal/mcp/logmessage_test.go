@@ -25,8 +25,8 @@ var logLevels = []string{"debug", "info", "notice", "warning", "error", "critica
 func TestLogMessagesBelongToTheirCall(t *testing.T) {
 	for _, name := range []string{"stateful sse", "stateless sse"} {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, handler(tools(func(s *sdk.Server) {
-				rawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+				addRawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					for i, level := range logLevels {
 						_ = r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: sdk.LoggingLevel(level), Logger: "work", Data: string(r.Params.Arguments)})
 						_ = r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1)})
@@ -34,7 +34,7 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			}), flavours[name]))
-			c := open(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
+			c := newClient(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var want []string
 			for _, level := range logLevels {
@@ -67,8 +67,8 @@ func TestLogMessagesBelongToTheirCall(t *testing.T) {
 	}
 }
 
-// logNote returns a log message as a server-sent event.
-func logNote(level, data string) string {
+// logEvent returns a log message as a server-sent event.
+func logEvent(level, data string) string {
 	return fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":%q,\"data\":%s}}\n\n", level, data)
 }
 
@@ -77,14 +77,14 @@ func logNote(level, data string) string {
 func TestLogMessagesThatAreLeftOutAreCounted(t *testing.T) {
 	t.Parallel()
 	const sent = 3000
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
-		send := events(w)
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		send := startEventStream(w)
 		for range sent {
-			send(logNote("error", `"again"`))
+			send(logEvent("error", `"again"`))
 		}
-		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	got, omitted := 0, 0
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
 		omitted += m.Omitted
@@ -101,20 +101,20 @@ func TestLogMessagesThatAreLeftOutAreCounted(t *testing.T) {
 // to set its level.
 func TestLogMessagesOfUnknownLevelsAreNotices(t *testing.T) {
 	asked := false
-	s := &script{
+	s := &scriptedServer{
 		before: func(_ http.ResponseWriter, r *http.Request) bool {
-			asked = asked || strings.Contains(peek(r), "logging/setLevel")
+			asked = asked || strings.Contains(peekBody(r), "logging/setLevel")
 			return false
 		},
 		call: func(w http.ResponseWriter, _ *http.Request, m message) {
-			send := events(w)
-			send(logNote("loud", `1`))
+			send := startEventStream(w)
+			send(logEvent("loud", `1`))
 			send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":[]}\n\n")
 			send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n")
-			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+			send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 		},
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	var got []string
 	_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) { got = append(got, m.Level+string(m.Data)) }})
 	if err != nil || !slices.Equal(got, []string{"notice1"}) || asked {
@@ -125,23 +125,23 @@ func TestLogMessagesOfUnknownLevelsAreNotices(t *testing.T) {
 // A JSON-RPC error is an answer too: the log messages before it, which may say why, reach the reader.
 func TestLogMessagesBeforeAnErrorAreDelivered(t *testing.T) {
 	answered := make(chan struct{}, 1)
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
-		send := events(w)
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		send := startEventStream(w)
 		for _, text := range []string{`"1"`, `"2"`, `"3"`} {
-			send(logNote("error", text))
+			send(logEvent("error", text))
 		}
 		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"error\":{\"code\":-32603,\"message\":\"broken\"}}\n\n")
 		answered <- struct{}{}
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	for range 20 {
 		var got []string
 		_, err := c.Call(t.Context(), Call{Tool: "t", Log: func(m LogMessage) {
 			if got = append(got, string(m.Data)); len(got) == 1 {
-				reached(t, "the answer", answered)
+				waitUntil(t, "the answer", answered)
 			}
 		}})
-		if e := kind(t, err); e.Kind != Execution || !slices.Equal(got, []string{`"1"`, `"2"`, `"3"`}) {
+		if e := mustFail(t, err); e.Kind != Execution || !slices.Equal(got, []string{`"1"`, `"2"`, `"3"`}) {
 			t.Fatalf("got %v and %v, want %s and all three messages", got, e, Execution)
 		}
 	}

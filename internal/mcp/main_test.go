@@ -47,8 +47,8 @@ func TestMain(m *testing.M) {
 // quietLog returns a logger whose lines are discarded.
 func quietLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// open is a client of servers that is closed with the test.
-func open(t testing.TB, o Options, servers ...config.Server) *Client {
+// newClient returns a client of servers that is closed with the test.
+func newClient(t testing.TB, o Options, servers ...config.Server) *Client {
 	t.Helper()
 	if o.Logger == nil {
 		o.Logger = quietLog()
@@ -68,15 +68,15 @@ func open(t testing.TB, o Options, servers ...config.Server) *Client {
 	return c
 }
 
-// web serves h on loopback and counts the TCP connections it gets.
-type web struct {
+// httpServer serves h on loopback and counts the TCP connections it gets.
+type httpServer struct {
 	*httptest.Server
 	conns atomic.Int64
 }
 
-func serve(t testing.TB, h http.Handler) *web {
+func serveHTTP(t testing.TB, h http.Handler) *httpServer {
 	t.Helper()
-	w := &web{}
+	w := &httpServer{}
 	w.Server = httptest.NewUnstartedServer(h)
 	w.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
@@ -96,11 +96,11 @@ var flavours = map[string]*sdk.StreamableHTTPOptions{
 	"stateless json": {Stateless: true, JSONResponse: true, PropagateRequestCancellation: true},
 }
 
-// tools is an MCP server with a few tools.
-func tools(add func(*sdk.Server)) *sdk.Server { return instructing("", add) }
+// newToolServer returns an MCP server with a few tools.
+func newToolServer(add func(*sdk.Server)) *sdk.Server { return newServerWithInstructions("", add) }
 
-// instructing is tools with instructions.
-func instructing(text string, add func(*sdk.Server)) *sdk.Server {
+// newServerWithInstructions is newToolServer with instructions.
+func newServerWithInstructions(text string, add func(*sdk.Server)) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: text})
 	type in struct {
 		Text string `json:"text,omitempty"`
@@ -115,12 +115,12 @@ func instructing(text string, add func(*sdk.Server)) *sdk.Server {
 	return s
 }
 
-func handler(s *sdk.Server, o *sdk.StreamableHTTPOptions) http.Handler {
+func streamableHandler(s *sdk.Server, o *sdk.StreamableHTTPOptions) http.Handler {
 	return sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, o)
 }
 
-// rawTool adds a tool without a schema of its own.
-func rawTool(s *sdk.Server, name string, h sdk.ToolHandler) {
+// addRawTool adds a tool without a schema of its own.
+func addRawTool(s *sdk.Server, name string, h sdk.ToolHandler) {
 	s.AddTool(&sdk.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}, h)
 }
 
@@ -134,25 +134,25 @@ type message struct {
 	} `json:"params"`
 }
 
-// peek is the body of r, which stays readable.
-func peek(r *http.Request) string {
+// peekBody returns the body of r, which stays readable.
+func peekBody(r *http.Request) string {
 	b, _ := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(b))
 	return string(b)
 }
 
-// script is a raw stateful MCP server over HTTP whose tools/call and tools/list
+// scriptedServer is a raw stateful MCP server over HTTP whose tools/call and tools/list
 // misbehave as the test says. Its handshake is that of 2025-11-25.
-type script struct {
-	list     func(http.ResponseWriter, *http.Request, message) // nil: one tool, "t"
-	call     func(http.ResponseWriter, *http.Request, message)
-	before   func(http.ResponseWriter, *http.Request) bool // true: answered
-	shakes   atomic.Int64                                  // initialize requests
-	sessions atomic.Int64
-	deletes  chan string
+type scriptedServer struct {
+	list        func(http.ResponseWriter, *http.Request, message) // nil: one tool, "t"
+	call        func(http.ResponseWriter, *http.Request, message)
+	before      func(http.ResponseWriter, *http.Request) bool // true: answered
+	initializes atomic.Int64                                  // initialize requests
+	sessions    atomic.Int64
+	deletes     chan string
 }
 
-func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.before != nil && s.before(w, r) {
 		return
 	}
@@ -173,15 +173,15 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "server/discover":
 		http.Error(w, "what?", http.StatusBadRequest)
 	case "initialize":
-		s.shakes.Add(1)
+		s.initializes.Add(1)
 		w.Header().Set(sessionHeader, fmt.Sprintf("session-%d", s.sessions.Add(1)))
-		reply(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+		replyJSON(w, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 	case "tools/list":
 		if s.list != nil {
 			s.list(w, r, m)
 			return
 		}
-		reply(w, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		replyJSON(w, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 	case "tools/call":
 		s.call(w, r, m)
 	default:
@@ -193,14 +193,14 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reply answers with JSON.
-func reply(w http.ResponseWriter, id json.RawMessage, result string) {
+// replyJSON answers with JSON.
+func replyJSON(w http.ResponseWriter, id json.RawMessage, result string) {
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
 }
 
-// text is a tools/call result.
-func text(s string) string {
+// textResult returns a tools/call result with a text.
+func textResult(s string) string {
 	b, _ := json.Marshal(s)
 	return `{"content":[{"type":"text","text":` + string(b) + `}]}`
 }
@@ -213,7 +213,7 @@ func emptyReply(r *http.Request, status int) *http.Response {
 	}
 }
 
-func must(t testing.TB, res *content.Result, err error) *content.Result {
+func mustResult(t testing.TB, res *content.Result, err error) *content.Result {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -221,8 +221,8 @@ func must(t testing.TB, res *content.Result, err error) *content.Result {
 	return res
 }
 
-// typeJSON is the kind of a call's error.
-func kind(t testing.TB, err error) *CallError {
+// mustFail returns the *CallError of a call, which must have failed.
+func mustFail(t testing.TB, err error) *CallError {
 	t.Helper()
 	if err == nil {
 		t.Fatal("error nil, want a *CallError")

@@ -18,7 +18,7 @@ import (
 
 // addMetaTool adds a tool that returns the _meta of its call.
 func addMetaTool(s *sdk.Server) {
-	rawTool(s, "meta", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addRawTool(s, "meta", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		b, err := json.Marshal(r.Params.Meta)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(b)}}}, err
 	})
@@ -34,19 +34,19 @@ var everyTransport = map[string]config.Server{
 	"stdio 2026-07-28":     {Type: config.TypeStdio, ProtocolVersion: "2026-07-28"},
 }
 
-// at serves s in the way of cfg. Over stdio the server is that of serveStdio.
-func at(t *testing.T, cfg config.Server, s *sdk.Server) config.Server {
+// serveOver serves s in the way of cfg. Over stdio the server is that of serveStdio.
+func serveOver(t *testing.T, cfg config.Server, s *sdk.Server) config.Server {
 	t.Helper()
 	switch {
 	case cfg.Type == config.TypeWebSocket:
-		cfg.URL = wsServer(t, newWSSDK(t, s)).URL
+		cfg.URL = wsServerConfig(t, newWSSDK(t, s)).URL
 	case cfg.Type == config.TypeStdio:
 		child := stdioConfig("serve", "")
 		cfg.Command, cfg.Args, cfg.Env = child.Command, child.Args, child.Env
 	case cfg.ProtocolVersion >= transport.StatelessVersion:
-		cfg.URL = serve(t, handler(s, flavours["stateless sse"])).URL
+		cfg.URL = serveHTTP(t, streamableHandler(s, flavours["stateless sse"])).URL
 	default:
-		cfg.URL = serve(t, handler(s, flavours["stateful sse"])).URL
+		cfg.URL = serveHTTP(t, streamableHandler(s, flavours["stateful sse"])).URL
 	}
 	cfg.Name = "a"
 	return cfg
@@ -62,7 +62,7 @@ func TestMetaHasTheIDsOfTheConfiguration(t *testing.T) {
 				t.Parallel()
 				cfg := cfg
 				cfg.Meta = members
-				c := open(t, Options{}, at(t, cfg, tools(addMetaTool)))
+				c := newClient(t, Options{}, serveOver(t, cfg, newToolServer(addMetaTool)))
 				c.Tools(t.Context())
 				if got := c.Servers()[0].Protocol; got != cfg.ProtocolVersion {
 					t.Fatalf("it speaks %s, want %s", got, cfg.ProtocolVersion)
@@ -73,7 +73,7 @@ func TestMetaHasTheIDsOfTheConfiguration(t *testing.T) {
 					Meta:    map[string]any{"traceparent": "00-1"},
 				})
 				var meta map[string]any
-				if err := json.Unmarshal([]byte(must(t, res, err).Text()), &meta); err != nil {
+				if err := json.Unmarshal([]byte(mustResult(t, res, err).Text()), &meta); err != nil {
 					t.Fatal(err)
 				}
 				want := map[string]any{"context_id": "1111", "subject": "plain", "traceparent": "00-1"}
@@ -100,10 +100,10 @@ func TestMetaHasTheIDsOfTheConfiguration(t *testing.T) {
 
 // A member without a value is left out: a caller without a subject, a call without a run.
 func TestMetaLeavesOutWhatIsNotThere(t *testing.T) {
-	c := open(t, Options{}, at(t, config.Server{Meta: config.MetaMembers()}, tools(addMetaTool)))
+	c := newClient(t, Options{}, serveOver(t, config.Server{Meta: config.MetaMembers()}, newToolServer(addMetaTool)))
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "meta", CallID: "call_1"})
-	if text := must(t, res, err).Text(); strings.Count(text, "io.answerd/") != 1 || !strings.Contains(text, `"io.answerd/call_id":"call_1"`) {
+	if text := mustResult(t, res, err).Text(); strings.Count(text, "io.answerd/") != 1 || !strings.Contains(text, `"io.answerd/call_id":"call_1"`) {
 		t.Errorf("got %s, want the id of the call alone", text)
 	}
 }
@@ -125,7 +125,7 @@ func TestMetaIsTheSameInAllAttempts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex // protects seen
 			var seen []any
-			s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 				mu.Lock()
 				seen = append(seen, m.Params.Meta["io.answerd/call_id"])
 				n := len(seen)
@@ -134,12 +134,12 @@ func TestMetaIsTheSameInAllAttempts(t *testing.T) {
 					refuse(w)
 					return
 				}
-				reply(w, m.ID, text("done"))
+				replyJSON(w, m.ID, textResult("done"))
 			}}
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, IdempotentTools: []string{"t"}})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, IdempotentTools: []string{"t"}})
 			c.Tools(t.Context())
 			res, err := c.Call(t.Context(), Call{Tool: "t", CallID: "call_1"})
-			must(t, res, err)
+			mustResult(t, res, err)
 			mu.Lock()
 			defer mu.Unlock()
 			if len(seen) != 2 || seen[0] != "call_1" || seen[1] != "call_1" {
@@ -152,16 +152,16 @@ func TestMetaIsTheSameInAllAttempts(t *testing.T) {
 // The content of a resource may depend on whom it is read for, if the server is told.
 func TestResourceIsCachedByTheSubjectInMeta(t *testing.T) {
 	for _, members := range [][]string{nil, {"subject"}} {
-		p := newPaper()
-		h := handler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, h).URL, Resources: []string{"docs:*"}, Meta: members})
+		p := newNewsServer()
+		h := streamableHandler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, h).URL, Resources: []string{"docs:*"}, Meta: members})
 		c.Tools(t.Context())
 		<-p.subscribed
-		p.until(t, c, false)
+		p.readUntil(t, c, false)
 		before := p.reads.Load()
 		for _, subject := range []string{"ada", "bob", "ada"} {
-			res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + news + `"}`), CallID: subject, Principal: auth.Identity{Subject: subject}})
-			must(t, res, err)
+			res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + newsURI + `"}`), CallID: subject, Principal: auth.Identity{Subject: subject}})
+			mustResult(t, res, err)
 		}
 		want := int64(0)
 		if members != nil {

@@ -12,12 +12,12 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// round is one request of a call in several round trips.
-type round struct{ id, state string }
+// mrtrRequest is one request of a call in several round trips.
+type mrtrRequest struct{ id, state string }
 
-// unfinishing returns a server of 2026-07-28 that answers the n-th request of a call, from 1,
+// newUnfinishingServer returns a server of 2026-07-28 that answers the n-th request of a call, from 1,
 // with that result.
-func unfinishing(result func(n int) string, rounds chan round) http.Handler {
+func newUnfinishingServer(result func(n int) string, rounds chan mrtrRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var m struct {
 			ID     json.RawMessage `json:"id"`
@@ -32,12 +32,12 @@ func unfinishing(result func(n int) string, rounds chan round) http.Handler {
 		}
 		switch m.Method {
 		case "server/discover":
-			reply(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 		case "tools/list":
-			reply(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 		case "tools/call":
-			rounds <- round{string(m.ID), m.Params.State}
-			reply(w, m.ID, result(len(rounds)))
+			rounds <- mrtrRequest{string(m.ID), m.Params.State}
+			replyJSON(w, m.ID, result(len(rounds)))
 		default:
 			w.WriteHeader(http.StatusAccepted)
 		}
@@ -49,8 +49,8 @@ func unfinishing(result func(n int) string, rounds chan round) http.Handler {
 // last result counts.
 func TestCallIsSentAgainWithTheServersState(t *testing.T) {
 	t.Parallel()
-	rounds := make(chan round, 8)
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(n int) string {
+	rounds := make(chan mrtrRequest, 8)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, newUnfinishingServer(func(n int) string {
 		switch n {
 		case 1:
 			return `{"resultType":"input_required","requestState":"state-1"}`
@@ -60,7 +60,7 @@ func TestCallIsSentAgainWithTheServersState(t *testing.T) {
 		return fmt.Sprintf(`{"resultType":"complete","content":[{"type":"text","text":"after %d"}]}`, n)
 	}, rounds)).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	if got := must(t, res, err).Text(); got != "after 3" {
+	if got := mustResult(t, res, err).Text(); got != "after 3" {
 		t.Errorf("got the result %q, want after 3", got)
 	}
 	first, second, third := <-rounds, <-rounds, <-rounds
@@ -73,9 +73,9 @@ func TestCallIsSentAgainWithTheServersState(t *testing.T) {
 // caller learns why the call failed.
 func TestCallFailsAfterTooManyRoundTrips(t *testing.T) {
 	const ask = `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string { return ask }, make(chan round, 64))).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, newUnfinishingServer(func(int) string { return ask }, make(chan mrtrRequest, 64))).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Protocol || !strings.HasPrefix(e.Message, "MCP server a: it asks again and again, whatever the answer;") {
+	if e := mustFail(t, err); e.Kind != Protocol || !strings.HasPrefix(e.Message, "MCP server a: it asks again and again, whatever the answer;") {
 		t.Errorf("got %s: %s, want %s: it asks again and again", e.Kind, e.Message, Protocol)
 	}
 }
@@ -83,11 +83,11 @@ func TestCallFailsAfterTooManyRoundTrips(t *testing.T) {
 // A server that never finishes costs no more than the time of the call.
 func TestCallWithEndlessRoundTripsTimesOut(t *testing.T) {
 	t.Parallel()
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string {
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, newUnfinishingServer(func(int) string {
 		return `{"resultType":"input_required","requestState":"again"}`
-	}, make(chan round, 64))).URL, Timeout: 300 * time.Millisecond})
+	}, make(chan mrtrRequest, 64))).URL, Timeout: 300 * time.Millisecond})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if got := kind(t, err).Kind; got != Timeout {
+	if got := mustFail(t, err).Kind; got != Timeout {
 		t.Errorf("got %s: %v, want %s", got, err, Timeout)
 	}
 }
@@ -99,9 +99,9 @@ func TestInputRequiredBeyondItsBoundsIsTooLarge(t *testing.T) {
 		"requestState":  `{"resultType":"input_required","requestState":"` + strings.Repeat("x", content.MaxRequestState+1) + `"}`,
 		"inputRequests": `{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", content.MaxInputRequests) + `"}}}}`,
 	} {
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, unfinishing(func(int) string { return result }, make(chan round, 64))).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, newUnfinishingServer(func(int) string { return result }, make(chan mrtrRequest, 64))).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t", Suspend: true})
-		if e := kind(t, err); e.Kind != TooLarge {
+		if e := mustFail(t, err); e.Kind != TooLarge {
 			t.Errorf("%s: got %s: %s, want %s", name, e.Kind, e.Message, TooLarge)
 		}
 	}
@@ -110,14 +110,14 @@ func TestInputRequiredBeyondItsBoundsIsTooLarge(t *testing.T) {
 // A call that was suspended goes on in another client, by the limit of round trips of one request.
 func TestSuspendedCallIsSentAgainByAnotherClient(t *testing.T) {
 	const ask = `{"resultType":"input_required","requestState":"s","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}}}`
-	rounds := make(chan round, 64)
-	w := serve(t, unfinishing(func(int) string { return ask }, rounds))
+	rounds := make(chan mrtrRequest, 64)
+	w := serveHTTP(t, newUnfinishingServer(func(int) string { return ask }, rounds))
 	var resume *Resumption
 	for n := 1; ; n++ {
-		c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 		res, err := c.Call(t.Context(), Call{Tool: "t", Suspend: true, Resume: resume})
 		if err != nil {
-			if e := kind(t, err); e.Kind != Protocol || len(rounds) != 10 {
+			if e := mustFail(t, err); e.Kind != Protocol || len(rounds) != 10 {
 				t.Errorf("got %s: %s after %d requests, want %s after 10", e.Kind, e.Message, len(rounds), Protocol)
 			}
 			return

@@ -19,30 +19,30 @@ import (
 // the first handshake only. So a reconnect costs initialize, its notification and the list.
 func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 	var posts, discovers atomic.Int64
-	s := &script{}
+	s := &scriptedServer{}
 	s.call = func(w http.ResponseWriter, r *http.Request, m message) {
 		if r.Header.Get(sessionHeader) != "session-4" {
 			http.Error(w, "who?", http.StatusNotFound)
 			return
 		}
-		reply(w, m.ID, text("ok"))
+		replyJSON(w, m.ID, textResult("ok"))
 	}
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPost && r.Header.Get(sessionHeader) == "" {
 			posts.Add(1)
-			if strings.Contains(peek(r), methodDiscover) {
+			if strings.Contains(peekBody(r), methodDiscover) {
 				discovers.Add(1)
 			}
 		}
 		return false
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	for range 3 { // each call may find one session lost, and sends itself again once
 		_, _ = c.Call(t.Context(), Call{Tool: "t"})
 	}
-	if posts.Load() != 5 || discovers.Load() != 1 || s.shakes.Load() != 4 {
-		t.Errorf("got %d POSTs without a session, %d of them %s, and %d initialize, want 5, 1, 4", posts.Load(), discovers.Load(), methodDiscover, s.shakes.Load())
+	if posts.Load() != 5 || discovers.Load() != 1 || s.initializes.Load() != 4 {
+		t.Errorf("got %d POSTs without a session, %d of them %s, and %d initialize, want 5, 1, 4", posts.Load(), discovers.Load(), methodDiscover, s.initializes.Load())
 	}
 }
 
@@ -51,15 +51,15 @@ func TestNegotiatorAsksDiscoverOnce(t *testing.T) {
 func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 	for _, pinned := range []string{"", "2025-11-25"} {
 		var renewed atomic.Bool
-		old := tools(nil)
-		before, after := handler(old, flavours["stateful sse"]), handler(tools(nil), flavours["stateless sse"])
-		c := open(t, Options{}, config.Server{Name: "a", ProtocolVersion: pinned, URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		old := newToolServer(nil)
+		before, after := streamableHandler(old, flavours["stateful sse"]), streamableHandler(newToolServer(nil), flavours["stateless sse"])
+		c := newClient(t, Options{}, config.Server{Name: "a", ProtocolVersion: pinned, URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case !renewed.Load():
 				before.ServeHTTP(w, r)
 			case r.Header.Get(sessionHeader) != "":
 				http.Error(w, "who?", http.StatusNotFound)
-			case r.Method == http.MethodPost && strings.Contains(peek(r), `"initialize"`):
+			case r.Method == http.MethodPost && strings.Contains(peekBody(r), `"initialize"`):
 				http.Error(w, "what?", http.StatusBadRequest)
 			default:
 				after.ServeHTTP(w, r)

@@ -20,7 +20,7 @@ type panickingTransport struct {
 }
 
 func (b panickingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	hit := r.Body != nil && strings.Contains(peek(r), b.method)
+	hit := r.Body != nil && strings.Contains(peekBody(r), b.method)
 	if hit && !b.reading && !b.panicked.Swap(true) {
 		panic("a bug")
 	}
@@ -47,18 +47,18 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.panicked = new(atomic.Bool)
-			c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
+			c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper {
 				b := b
 				b.next = next
 				return b
-			}}, config.Server{Name: "a", URL: serve(t, handler(tools(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
+			}}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newToolServer(nil), nil)).URL, ProtocolVersion: "2025-11-25"})
 			if err := c.Refresh(t.Context(), "a"); err != nil { // the first was panicked
 				t.Log(err)
 			}
 			_ = c.Refresh(t.Context(), "a")
 			if strings.HasPrefix(name, "a call") {
 				_, err := c.Call(t.Context(), Call{Tool: "echo"})
-				if e := kind(t, err); e.Kind != Protocol || strings.Contains(e.Message, "bug") {
+				if e := mustFail(t, err); e.Kind != Protocol || strings.Contains(e.Message, "bug") {
 					t.Errorf("%v: %s, Kind %q, want Kind Protocol, Message without bug", err, e.Message, e.Kind)
 				}
 			}
@@ -66,7 +66,7 @@ func TestPanicOverAServerIsItsFailure(t *testing.T) {
 			if !b.panicked.Load() {
 				t.Error("the panic did not happen, want it in the call")
 			}
-			must(t, res, err)
+			mustResult(t, res, err)
 		})
 	}
 }

@@ -20,8 +20,8 @@ import (
 func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 	for _, name := range []string{"stateful sse", "stateless sse"} { // JSON has no room for it
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, handler(tools(func(s *sdk.Server) {
-				rawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+				addRawTool(s, "work", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					for i := range 20 {
 						if err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{
 							ProgressToken: r.Params.GetProgressToken(), Progress: float64(i), Total: 20, Message: fmt.Sprint("step ", i),
@@ -32,7 +32,7 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 					return &sdk.CallToolResult{}, nil
 				})
 			}), flavours[name]))
-			c := open(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
+			c := newClient(t, Options{MaxConcurrentCalls: 20}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var wg sync.WaitGroup
 			for range 20 {
@@ -56,20 +56,20 @@ func TestProgressComesInOrderBeforeTheResult(t *testing.T) {
 func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
 	t.Parallel()
 	const sent = 1000
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		if m.Params.Meta["progressToken"] == nil {
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 			return
 		}
-		send := events(w)
+		send := startEventStream(w)
 		for i := range sent {
 			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%q,\"progress\":%d}}\n\n",
 				m.Params.Meta["progressToken"], i+1))
 			send("data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":\"another\",\"progress\":0}}\n\n")
 		}
-		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + text("ok") + "}\n\n")
+		send("data: {\"jsonrpc\":\"2.0\",\"id\":" + string(m.ID) + ",\"result\":" + textResult("ok") + "}\n\n")
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	first, proceed := make(chan struct{}), make(chan struct{})
 	var got []float64
@@ -86,7 +86,7 @@ func TestProgressOfASlowReaderDelaysNobody(t *testing.T) {
 	<-first
 	for range 10 {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	close(proceed)
 	if err := <-done; err != nil {
@@ -106,14 +106,14 @@ func TestSeed004CallTimeoutIsAbsolute(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Test(t, func(t *testing.T) {
-			wire := func(http.RoundTripper) http.RoundTripper {
-				return ticking{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+			newTransport := func(http.RoundTripper) http.RoundTripper {
+				return endlessProgressServer{fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
 			}
-			c := open(t, Options{Transport: wire}, servers...)
+			c := newClient(t, Options{Transport: newTransport}, servers...)
 			c.Tools(t.Context())
 			begin := time.Now()
 			_, err := c.Call(t.Context(), Call{Tool: "t", Progress: func(Progress) {}})
-			if e := kind(t, err); e.Kind != Timeout || time.Since(begin) != 3*time.Second {
+			if e := mustFail(t, err); e.Kind != Timeout || time.Since(begin) != 3*time.Second {
 				t.Errorf("Call() with %s = %v after %s, want a timeout after 3s", limits, e, time.Since(begin))
 			}
 			_ = c.Close()

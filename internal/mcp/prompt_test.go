@@ -17,7 +17,7 @@ import (
 func TestPromptsAreListedAndFilledIn(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, handler(tools(func(s *sdk.Server) {
+			w := serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
 				s.AddPrompt(&sdk.Prompt{Name: "review", Title: "Review", Arguments: []*sdk.PromptArgument{{Name: "code", Required: true}}},
 					func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 						return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{
@@ -26,7 +26,7 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 						}}, nil
 					})
 			}), o))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list, err := c.Prompts(t.Context(), auth.Identity{}, "a")
 			want := []Prompt{{Name: "review", Title: "Review", Arguments: []PromptArgument{{Name: "code", Required: true}}}}
 			if err != nil || !reflect.DeepEqual(list, want) {
@@ -47,9 +47,9 @@ func TestPromptsAreListedAndFilledIn(t *testing.T) {
 }
 
 func TestPromptsOfAServerThatIsDownFail(t *testing.T) {
-	w := serve(t, handler(tools(nil), nil))
+	w := serveHTTP(t, streamableHandler(newToolServer(nil), nil))
 	w.Close()
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL}, config.Server{Name: "b", URL: w.URL, Disabled: true})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL}, config.Server{Name: "b", URL: w.URL, Disabled: true})
 	for _, server := range []string{"a", "b"} {
 		_, err := c.Prompts(t.Context(), auth.Identity{}, server)
 		if _, ok := errors.AsType[*ServerError](err); !ok {

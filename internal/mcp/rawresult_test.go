@@ -18,31 +18,31 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// lossy is a result of which the SDK's own types would keep less, or nothing.
-const lossy = `{"content":[{"type":"hologram","depth":9007199254740993},{"type":"text","text":"a"}],"structuredContent":{"n":9007199254740993,"f":1.50}}`
+// unknownContentResult is a result of which the SDK's own types would keep less, or nothing.
+const unknownContentResult = `{"content":[{"type":"hologram","depth":9007199254740993},{"type":"text","text":"a"}],"structuredContent":{"n":9007199254740993,"f":1.50}}`
 
-// clientsAnswered are clients of a server that answers each call with member, over HTTP as JSON
+// newClientsAnsweredWith returns clients of a server that answers each call with member, over HTTP as JSON
 // and as an event, and over a pipe.
-func clientsAnswered(t *testing.T, member string) map[string]*Client {
+func newClientsAnsweredWith(t *testing.T, member string) map[string]*Client {
 	overHTTP := func(contentType, frame string) *Client {
-		s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 			w.Header().Set("Content-Type", contentType)
 			fmt.Fprintf(w, frame, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, member))
 		}}
-		return open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+		return newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	}
 	return map[string]*Client{
-		"JSON": overHTTP(js, "%s"), "an event": overHTTP(eventStream, "data: %s\n\n"),
-		"a pipe": piped(t, Options{}, config.Server{}, func(conn net.Conn) {
-			lines(func(m message, say func(string)) { say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, member)) })(conn)
+		"JSON": overHTTP(jsonType, "%s"), "an event": overHTTP(eventStream, "data: %s\n\n"),
+		"a pipe": newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
+			scriptedPeer(func(m message, say func(string)) { say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, member)) })(conn)
 		}),
 	}
 }
 
 func TestCallKeepsWhatTheSDKsTypesLose(t *testing.T) {
-	for name, c := range clientsAnswered(t, `"result":`+lossy) {
+	for name, c := range newClientsAnsweredWith(t, `"result":`+unknownContentResult) {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		if must(t, res, err); string(res.Structured) != `{"n":9007199254740993,"f":1.50}` ||
+		if mustResult(t, res, err); string(res.Structured) != `{"n":9007199254740993,"f":1.50}` ||
 			len(res.Content) != 2 || string(res.Content[0]) != `{"type":"hologram","depth":9007199254740993}` {
 			t.Errorf(`%s: got %s and %s, want Structured {"n":9007199254740993,"f":1.50}, 2, [0] {"type":"hologram","depth":9007199254740993}`, name, res.Content, res.Structured)
 		}
@@ -54,12 +54,12 @@ func TestCallKeepsWhatTheSDKsTypesLose(t *testing.T) {
 func TestServerErrorHasItsOwnCode(t *testing.T) {
 	for _, code := range []int64{-32005, -32004, -32003, -32001, -32000, -32603, 7} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			for name, c := range clientsAnswered(t, fmt.Sprintf(`"error":{"code":%d,"message":"too hot","data":{"n":1}}`, code)) {
+			for name, c := range newClientsAnsweredWith(t, fmt.Sprintf(`"error":{"code":%d,"message":"too hot","data":{"n":1}}`, code)) {
 				c.Tools(t.Context()) // waits for the session
 				before := c.serverByName("a").pool.CurrentSession()
 				for range 2 {
 					_, err := c.Call(t.Context(), Call{Tool: "t"})
-					e := kind(t, err)
+					e := mustFail(t, err)
 					rpc, ok := errors.AsType[*jsonrpc.Error](err)
 					if !ok || rpc.Code != code || string(rpc.Data) != `{"n":1}` {
 						t.Errorf(`%s: got the error %+v in %v, want an Error, rpc.Code %d, Data {"n":1}`, name, rpc, err, code)
@@ -95,8 +95,8 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 		told int64
 	}{
 		"nobody there":  {func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, 0},
-		"400":           {reply(400, js, ""), 0},
-		"500":           {reply(500, js, ""), 0},
+		"400":           {reply(400, jsonType, ""), 0},
+		"500":           {reply(500, jsonType, ""), 0},
 		"HTML":          {reply(200, "text/html", "hello"), 0},
 		"end of stream": {reply(200, eventStream, ": hello\n\n"), 0},
 		"garbage event": {reply(200, eventStream, "data: {\n\n"), 1},
@@ -104,10 +104,10 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var told atomic.Int64
-			next := fake(func(*http.Request, message) (string, error) { return text("ok"), nil })
-			wire := roundTrip(func(r *http.Request) (*http.Response, error) {
+			next := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
+			wire := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				var m message
-				if r.Body != nil && json.Unmarshal([]byte(peek(r)), &m) == nil {
+				if r.Body != nil && json.Unmarshal([]byte(peekBody(r)), &m) == nil {
 					switch m.Method {
 					case cancelled:
 						told.Add(1)
@@ -123,7 +123,7 @@ func TestFailedRequestIsNotCancelledAtTheServer(t *testing.T) {
 				}
 				return next.RoundTrip(r)
 			})
-			c := open(t, Options{Transport: func(http.RoundTripper) http.RoundTripper { return wire }},
+			c := newClient(t, Options{Transport: func(http.RoundTripper) http.RoundTripper { return wire }},
 				config.Server{Name: "a", URL: "http://localhost", ProtocolVersion: "2025-11-25"})
 			c.Tools(t.Context())
 			_, err := c.Call(t.Context(), Call{Tool: "t"})

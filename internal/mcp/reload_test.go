@@ -14,20 +14,20 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// answering is a script whose calls are answered at once.
-func answering() *script {
-	return &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+// newOKServer returns a server that answers all calls at once.
+func newOKServer() *scriptedServer {
+	return &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
 }
 
-func reload(t testing.TB, c *Client, servers ...config.Server) {
+func mustReload(t testing.TB, c *Client, servers ...config.Server) {
 	t.Helper()
 	if err := c.Reload(servers); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// statesOf are the names and states of all servers.
-func statesOf(c *Client) string {
+// serverStates returns the names and states of all servers.
+func serverStates(c *Client) string {
 	var out []string
 	for _, s := range c.Servers() {
 		out = append(out, s.Name+" "+string(s.State))
@@ -38,25 +38,25 @@ func statesOf(c *Client) string {
 // S4.9: new servers join, removed ones are gone, unchanged ones keep their sessions;
 // tools come in the order of the new configuration.
 func TestReloadChangesOnlyWhatChanged(t *testing.T) {
-	scripts := map[string]*script{}
+	scripts := map[string]*scriptedServer{}
 	cfg := func(name string) config.Server {
-		s := answering()
+		s := newOKServer()
 		s.deletes = make(chan string, 10)
 		scripts[name] = s
-		return config.Server{Name: name, URL: serve(t, s).URL, ToolPrefix: name}
+		return config.Server{Name: name, URL: serveHTTP(t, s).URL, ToolPrefix: name}
 	}
 	a, b, d := cfg("a"), cfg("b"), cfg("d")
-	c := open(t, Options{}, a, b)
+	c := newClient(t, Options{}, a, b)
 	if got := namesOf(c.Tools(t.Context())); got != "a_t b_t" {
 		t.Fatalf(`tools %q, want "a_t b_t"`, got)
 	}
 	changed := b
 	changed.Timeout = time.Minute
-	reload(t, c, d, changed, a)
+	mustReload(t, c, d, changed, a)
 	if got := namesOf(c.Tools(t.Context())); got != "d_t b_t a_t" {
 		t.Errorf(`tools %s; %+v, want "d_t b_t a_t"`, got, c.Servers())
 	}
-	if got, want := statesOf(c), "d connected, b connected, a connected"; got != want {
+	if got, want := serverStates(c), "d connected, b connected, a connected"; got != want {
 		t.Errorf("states of %q, want %q", got, want)
 	}
 	if id := <-scripts["b"].deletes; id != "session-1" { // the earlier b's session is ended
@@ -64,24 +64,24 @@ func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 	}
 	for _, name := range []string{"a", "b", "d"} {
 		res, err := c.Call(t.Context(), Call{Tool: name + "_t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
-	if a, b := scripts["a"].shakes.Load(), scripts["b"].shakes.Load(); a != 1 || b != 2 {
+	if a, b := scripts["a"].initializes.Load(), scripts["b"].initializes.Load(); a != 1 || b != 2 {
 		t.Errorf("%d handshakes with a, %d with b, want 1 and 2", a, b)
 	}
-	reload(t, c, a)
+	mustReload(t, c, a)
 	if id := <-scripts["d"].deletes; id != "session-1" {
 		t.Errorf("id %q, want session-1", id)
 	}
-	if got := namesOf(c.Tools(t.Context())); got != "a_t" || statesOf(c) != "a connected" {
-		t.Errorf(`tools %q, %q, want a_t and "a connected"`, got, statesOf(c))
+	if got := namesOf(c.Tools(t.Context())); got != "a_t" || serverStates(c) != "a connected" {
+		t.Errorf(`tools %q, %q, want a_t and "a connected"`, got, serverStates(c))
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "d_t"})
-	if e := kind(t, err); e.Kind != UnknownTool {
+	if e := mustFail(t, err); e.Kind != UnknownTool {
 		t.Errorf("call error %v, want Kind UnknownTool", e)
 	}
-	if scripts["a"].shakes.Load() != 1 {
-		t.Errorf(`the unchanged server lost its session: ["a"].shakes %d, want 1`, scripts["a"].shakes.Load())
+	if scripts["a"].initializes.Load() != 1 {
+		t.Errorf(`the unchanged server lost its session: ["a"].shakes %d, want 1`, scripts["a"].initializes.Load())
 	}
 }
 
@@ -90,16 +90,16 @@ func TestReloadChangesOnlyWhatChanged(t *testing.T) {
 func TestRemovedServerDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		s := answering()
+		s := newOKServer()
 		s.deletes = make(chan string, 10)
 		s.call = func(w http.ResponseWriter, r *http.Request, m message) {
 			if m.Params.Meta["do"] == "wait" {
 				<-release
 			}
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 		}
 		one := config.Server{Name: "a", URL: "http://localhost", MaxConcurrentCalls: 1}
-		c := open(t, Options{Transport: without(s)}, one)
+		c := newClient(t, Options{Transport: inProcessTransport(s)}, one)
 		c.Tools(t.Context())
 		call := func(do string) chan error {
 			done := make(chan error, 1)
@@ -114,14 +114,14 @@ func TestRemovedServerDrains(t *testing.T) {
 		// The same server with more permits: the queued call goes there at once.
 		two := one
 		two.MaxConcurrentCalls = 2
-		reload(t, c, two)
+		mustReload(t, c, two)
 		if err := <-queued; err != nil {
 			t.Error(err)
 		}
 		second, third, queued := call("wait"), call("wait"), call("now")
-		reload(t, c)
-		if e := kind(t, <-queued); e.Kind != UnknownTool || statesOf(c) != "" {
-			t.Errorf("call error %v, %q, want e.Kind UnknownTool, statesOf(c) empty", e, statesOf(c))
+		mustReload(t, c)
+		if e := mustFail(t, <-queued); e.Kind != UnknownTool || serverStates(c) != "" {
+			t.Errorf("call error %v, %q, want e.Kind UnknownTool, statesOf(c) empty", e, serverStates(c))
 		}
 		synctest.Wait()
 		if n := len(s.deletes); n != 0 {
@@ -144,12 +144,12 @@ func TestRemovedServerDrains(t *testing.T) {
 // Close doesn't wait for calls that a removed server still has.
 func TestCloseEndsADrain(t *testing.T) {
 	begun := make(chan struct{})
-	s := answering()
+	s := newOKServer()
 	s.call = func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)
 		<-r.Context().Done()
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -157,11 +157,11 @@ func TestCloseEndsADrain(t *testing.T) {
 		failed <- err
 	}()
 	<-begun
-	reload(t, c)
+	mustReload(t, c)
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if e := kind(t, <-failed); e.Kind != Cancelled {
+	if e := mustFail(t, <-failed); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	if err := c.Reload(nil); err == nil {
@@ -171,9 +171,9 @@ func TestCloseEndsADrain(t *testing.T) {
 
 // F36: an invalid configuration changes nothing.
 func TestBadConfigurationChangesNothing(t *testing.T) {
-	s := answering()
-	good := config.Server{Name: "a", URL: serve(t, s).URL}
-	c := open(t, Options{}, good)
+	s := newOKServer()
+	good := config.Server{Name: "a", URL: serveHTTP(t, s).URL}
+	c := newClient(t, Options{}, good)
 	c.Tools(t.Context())
 	for _, bad := range [][]config.Server{
 		{good, good},
@@ -184,15 +184,15 @@ func TestBadConfigurationChangesNothing(t *testing.T) {
 			t.Errorf("%+v was taken, want an error", bad)
 		}
 	}
-	if got := namesOf(c.Tools(t.Context())); got != "t" || statesOf(c) != "a connected" || s.shakes.Load() != 1 {
-		t.Errorf(`tools %q, %q, %d, want t, "a connected" and 1`, got, statesOf(c), s.shakes.Load())
+	if got := namesOf(c.Tools(t.Context())); got != "t" || serverStates(c) != "a connected" || s.initializes.Load() != 1 {
+		t.Errorf(`tools %q, %q, %d, want t, "a connected" and 1`, got, serverStates(c), s.initializes.Load())
 	}
 }
 
 // Callers don't notice that the configuration changes under them.
 func TestCallsThroughReloads(t *testing.T) {
-	url := serve(t, answering()).URL
-	c := open(t, Options{}, config.Server{Name: "a", URL: url})
+	url := serveHTTP(t, newOKServer()).URL
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: url})
 	c.Tools(t.Context())
 	stop, done := make(chan struct{}), make(chan error, 4)
 	for range cap(done) {
@@ -212,9 +212,9 @@ func TestCallsThroughReloads(t *testing.T) {
 		}()
 	}
 	for i := range 20 {
-		reload(t, c, config.Server{Name: "a", URL: url, MaxConcurrentCalls: i + 1})
+		mustReload(t, c, config.Server{Name: "a", URL: url, MaxConcurrentCalls: i + 1})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	close(stop)
 	for range cap(done) {
@@ -226,21 +226,21 @@ func TestCallsThroughReloads(t *testing.T) {
 
 // 100 reloads leave nothing behind.
 func TestReloadsLeaveNothing(t *testing.T) {
-	url := serve(t, answering()).URL
+	url := serveHTTP(t, newOKServer()).URL
 	keep := config.Server{Name: "keep", URL: url, ToolPrefix: "keep"}
-	c := open(t, Options{}, keep)
+	c := newClient(t, Options{}, keep)
 	c.Tools(t.Context())
 	res, err := c.Call(t.Context(), Call{Tool: "keep_t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	before := goleak.IgnoreCurrent()
 	for i := range 100 {
-		reload(t, c, keep, config.Server{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
+		mustReload(t, c, keep, config.Server{Name: fmt.Sprint("s", i), URL: url, ToolPrefix: fmt.Sprint("s", i%7)},
 			config.Server{Name: "down", URL: "http://127.0.0.1:1", Timeout: time.Duration(i+1) * time.Second})
 		if i%10 == 0 {
 			c.Tools(t.Context())
 		}
 	}
-	reload(t, c, keep)
+	mustReload(t, c, keep)
 	c.drains.Wait()
 	goleak.VerifyNone(t, before) // which waits for the servers that were left to see their connections end
 }
@@ -252,7 +252,7 @@ func TestAuthorizationCodeNeedsARedirectURL(t *testing.T) {
 	if want := `MCP server "crm", auth.redirectUrl: is missing, since PUBLIC_URL is not set either`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want error %q", err, want)
 	}
-	c := open(t, Options{})
+	c := newClient(t, Options{})
 	if err := c.Reload(servers); err == nil {
 		t.Error("Configure = no error, want one")
 	}

@@ -20,10 +20,10 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// inProcess is a real server without a socket, for tests in fake time.
-type inProcess struct{ http.Handler }
+// handlerTransport sends requests to a handler without a socket, for tests in fake time.
+type handlerTransport struct{ http.Handler }
 
-func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, r)
 	if r.Context().Err() != nil {
@@ -32,14 +32,14 @@ func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// without a network, the server is h.
-func without(h http.Handler) func(http.RoundTripper) http.RoundTripper {
-	return func(http.RoundTripper) http.RoundTripper { return inProcess{h} }
+// inProcessTransport returns a transport that sends all requests to h, without a network.
+func inProcessTransport(h http.Handler) func(http.RoundTripper) http.RoundTripper {
+	return func(http.RoundTripper) http.RoundTripper { return handlerTransport{h} }
 }
 
-// holding is s as a server of 2026-07-28 that says how long its list holds, and how
+// serveWithListTTL returns s as a server of 2026-07-28 that says how long its list is valid, and how
 // often it was asked for.
-func holding(s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.Int64) {
+func serveWithListTTL(s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.Int64) {
 	lists := new(atomic.Int64)
 	s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
@@ -51,7 +51,7 @@ func holding(s *sdk.Server, ttl time.Duration) (http.Handler, *atomic.Int64) {
 			return res, err
 		}
 	})
-	return handler(s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true}), lists
+	return streamableHandler(s, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true}), lists
 }
 
 // S3.8: from 2026-07-28 on a list holds for as long as its server says, and then a new
@@ -61,31 +61,31 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 		30 * time.Second: 30 * time.Second, time.Millisecond: minListLife, 0: 0, -time.Second: 0,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := tools(nil)
-			h, lists := holding(s, says)
-			c := open(t, Options{Transport: without(h)}, config.Server{Name: "a", URL: "http://localhost"})
+			s := newToolServer(nil)
+			h, lists := serveWithListTTL(s, says)
+			c := newClient(t, Options{Transport: inProcessTransport(h)}, config.Server{Name: "a", URL: "http://localhost"})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || c.Servers()[0].Protocol != transport.StatelessVersion {
 				t.Fatalf("tools %s, %+v, want got echo, c.Servers()[0].Protocol StatelessVersion", got, c.Servers())
 			}
 			s.AddTool(&sdk.Tool{Name: "news", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if holds == 0 {
-				after(7 * maxListLife)
+				passTime(7 * maxListLife)
 				if n := lists.Load(); n != 1 {
 					t.Errorf("listed %d times, want 1", n)
 				}
 				_ = c.Close()
 				return
 			}
-			after(holds - time.Nanosecond)
+			passTime(holds - time.Nanosecond)
 			if got := namesOf(c.Tools(t.Context())); got != "echo" || lists.Load() != 1 {
 				t.Errorf("%s: too soon: %s, lists %d, want echo and 1", says, got, lists.Load())
 			}
-			after(time.Nanosecond)
+			passTime(time.Nanosecond)
 			synctest.Wait()
 			if got := namesOf(c.Tools(t.Context())); got != "echo news" || lists.Load() != 2 {
 				t.Errorf(`%s: tools %s after %d lists, want "echo news" and 2`, says, got, lists.Load())
 			}
-			after(10 * holds)
+			passTime(10 * holds)
 			synctest.Wait()
 			if n := lists.Load(); n != 12 {
 				t.Errorf("%s: %d lists, want 12", says, n)
@@ -95,8 +95,8 @@ func TestListIsRenewedWhenItsTimeIsOver(t *testing.T) {
 	}
 }
 
-// announcing is a server that says with every answer that its tools have changed.
-func announcing(s *shifty) *atomic.Int64 {
+// announceListChanges makes a server notify with every answer that its tools have changed. It returns the count of lists.
+func announceListChanges(s *changingServer) *atomic.Int64 {
 	lists := new(atomic.Int64)
 	sse := func(w http.ResponseWriter, m message, result string) {
 		w.Header().Set("Content-Type", eventStream)
@@ -108,12 +108,12 @@ func announcing(s *shifty) *atomic.Int64 {
 		defer s.mu.Unlock()
 		result := `{"tools":[` + s.tools[0] + `]}`
 		if lists.Add(1) < 3 {
-			reply(w, m.ID, result)
+			replyJSON(w, m.ID, result)
 			return
 		}
 		sse(w, m, result)
 	}
-	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { sse(w, m, text("ok")) }
+	s.call = func(w http.ResponseWriter, _ *http.Request, m message) { sse(w, m, textResult("ok")) }
 	return lists
 }
 
@@ -121,18 +121,18 @@ func announcing(s *shifty) *atomic.Int64 {
 // new definition; one that is announced with every answer doesn't become a loop.
 func TestListIsRenewedWhenItChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShifty(addV1)
-		lists := announcing(s)
-		c := open(t, Options{Transport: without(s)}, config.Server{Name: "a", URL: "http://localhost"})
+		s := newChangingServer(addV1)
+		lists := announceListChanges(s)
+		c := newClient(t, Options{Transport: inProcessTransport(s)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
-		s.offer(addV2)
+		s.setTools(addV2)
 		call := func() {
 			t.Helper()
 			res, err := c.Call(t.Context(), Call{Tool: "add"})
-			must(t, res, err)
+			mustResult(t, res, err)
 		}
 		call()
-		after(renewalGap)
+		passTime(renewalGap)
 		synctest.Wait()
 		if tool, _ := c.Tool("add"); !strings.Contains(tool.Description, "ssh") || lists.Load() != 2 {
 			t.Errorf("%d lists, description %q, want Description containing ssh, lists 2", lists.Load(), tool.Description)
@@ -140,7 +140,7 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 		before := lists.Load()
 		for range 1000 { // and from the third on each list says so too
 			call()
-			after(10 * time.Millisecond)
+			passTime(10 * time.Millisecond)
 		}
 		if n := lists.Load() - before; n < 5 || n > 11 {
 			t.Errorf("%d lists in 10 s, want n at least 5, n at most 11", n)
@@ -153,23 +153,23 @@ func TestListIsRenewedWhenItChanged(t *testing.T) {
 // once more.
 func TestChangeDuringAListIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShifty(addV1)
-		lists := announcing(s)
+		s := newChangingServer(addV1)
+		lists := announceListChanges(s)
 		lists.Store(1) // so that the second one announces a change, and no later one
 		inner := s.list
 		s.list = func(w http.ResponseWriter, r *http.Request, m message) {
 			inner(w, r, m)
 			if lists.Load() == 3 {
-				s.offer(addV2)
+				s.setTools(addV2)
 				lists.Store(-100)
 			}
 		}
-		c := open(t, Options{Transport: without(s)}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: inProcessTransport(s)}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		if err := c.Refresh(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		after(renewalGap)
+		passTime(renewalGap)
 		synctest.Wait()
 		if tool, _ := c.Tool("add"); !strings.Contains(tool.Description, "ssh") || lists.Load() != -99 {
 			t.Errorf("%d lists after the change, description %q, want 1 and the new description", lists.Load()+100, tool.Description)
@@ -182,12 +182,12 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 // within a minute, also if it says that its list holds for longer.
 func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old, current := newShifty(addV1), tools(nil)
-		h, _ := holding(current, time.Hour)
-		both := func(next http.RoundTripper) http.RoundTripper {
-			return byHost{"old": inProcess{old}, "current": inProcess{h}}
+		old, current := newChangingServer(addV1), newToolServer(nil)
+		h, _ := serveWithListTTL(current, time.Hour)
+		newTransport := func(next http.RoundTripper) http.RoundTripper {
+			return transportByHost{"old": handlerTransport{old}, "current": handlerTransport{h}}
 		}
-		c := open(t, Options{Transport: both, Pins: filepath.Join(t.TempDir(), "pins.json")},
+		c := newClient(t, Options{Transport: newTransport, Pins: filepath.Join(t.TempDir(), "pins.json")},
 			config.Server{Name: "old", URL: "http://old", Pin: true}, config.Server{Name: "current", URL: "http://current", Pin: true})
 		c.Tools(t.Context())
 		if err := c.AcceptPins(); err != nil {
@@ -196,9 +196,9 @@ func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
 		if got := namesOf(c.Tools(t.Context())); got != "add echo" {
 			t.Fatalf(`tools %q, want "add echo"`, got)
 		}
-		old.offer(addV2)
+		old.setTools(addV2)
 		current.AddTool(&sdk.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
-		after(pinnedListLife)
+		passTime(pinnedListLife)
 		synctest.Wait()
 		if got := namesOf(c.Tools(t.Context())); got != "" {
 			t.Errorf("tools %q, want empty", got)
@@ -207,15 +207,17 @@ func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
 	})
 }
 
-// byHost is several servers.
-type byHost map[string]http.RoundTripper
+// transportByHost has a transport for each host.
+type transportByHost map[string]http.RoundTripper
 
-func (b byHost) RoundTrip(r *http.Request) (*http.Response, error) { return b[r.URL.Host].RoundTrip(r) }
+func (b transportByHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	return b[r.URL.Host].RoundTrip(r)
+}
 
 // F21: a result of another type is not a list of tools, nor of prompts.
 func TestListOfAnotherType(t *testing.T) {
-	s := &script{list: func(w http.ResponseWriter, _ *http.Request, m message) {
-		reply(w, m.ID, `{"resultType":"task","taskId":"1","tools":[{"name":"t"}],"ttlMs":"soon"}`)
+	s := &scriptedServer{list: func(w http.ResponseWriter, _ *http.Request, m message) {
+		replyJSON(w, m.ID, `{"resultType":"task","taskId":"1","tools":[{"name":"t"}],"ttlMs":"soon"}`)
 	}}
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		var m message

@@ -15,10 +15,10 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// library returns a server with resources and a template of resources. It sends the URI of
+// serveResources returns a server with resources and a template of resources. It sends the URI of
 // each read to reads.
-func library(t *testing.T, flavour string, reads chan<- string) *web {
-	return serve(t, handler(tools(func(s *sdk.Server) {
+func serveResources(t *testing.T, flavour string, reads chan<- string) *httpServer {
+	return serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
 		read := func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 			reads <- r.Params.URI
 			if strings.HasSuffix(r.Params.URI, "missing") {
@@ -37,20 +37,20 @@ func library(t *testing.T, flavour string, reads chan<- string) *web {
 // A session that is lost between tools/list and resources/list is made again, and the tool
 // that reads resources stays.
 func TestReadToolSurvivesALostSession(t *testing.T) {
-	server := tools(func(s *sdk.Server) {
+	server := newToolServer(func(s *sdk.Server) {
 		s.AddResource(&sdk.Resource{URI: "docs:///a", Name: "a"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) { return nil, nil })
 	})
-	h := handler(server, flavours["stateful sse"])
+	h := streamableHandler(server, flavours["stateful sse"])
 	var lose atomic.Bool
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost && strings.Contains(peek(r), `"resources/list"`) && lose.CompareAndSwap(true, false) {
+	url := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && strings.Contains(peekBody(r), `"resources/list"`) && lose.CompareAndSwap(true, false) {
 			for session := range server.Sessions() {
 				_ = session.Close()
 			}
 		}
 		h.ServeHTTP(w, r)
 	})).URL
-	c := open(t, Options{}, config.Server{Name: "a", URL: url, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: url, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}})
 	before := len(c.Tools(t.Context()))
 	lose.Store(true)
 	if err := c.Refresh(t.Context(), "a"); err != nil {
@@ -66,8 +66,8 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		t.Run(flavour, func(t *testing.T) {
 			reads := make(chan string, 100)
-			c := open(t, Options{}, config.Server{
-				Name: "a", URL: library(t, flavour, reads).URL, ToolPrefix: "lib", Resources: []string{"docs:///*"}, AllowTools: []string{"echo"},
+			c := newClient(t, Options{}, config.Server{
+				Name: "a", URL: serveResources(t, flavour, reads).URL, ToolPrefix: "lib", Resources: []string{"docs:///*"}, AllowTools: []string{"echo"},
 			})
 			list := c.Tools(t.Context())
 			if len(list) != 2 || list[1].Name != "lib_read_resource" {
@@ -88,7 +88,7 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 			}
 			for _, uri := range []string{"docs:///guide/1", "docs:///page/x"} {
 				res, err := read(uri)
-				if text := must(t, res, err).Text(); !strings.Contains(text, "about "+uri) || !strings.HasPrefix(text, "[resource "+uri) {
+				if text := mustResult(t, res, err).Text(); !strings.Contains(text, "about "+uri) || !strings.HasPrefix(text, "[resource "+uri) {
 					t.Errorf("%s: got %s, want its text as a resource", uri, text)
 				}
 				if got := <-reads; got != uri {
@@ -96,7 +96,7 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 				}
 			}
 			for _, uri := range []string{"secret:///keys", "docs:///page/../../keys", "docs:///page/%2e%2e/keys", "docs:///a\n", "", strings.Repeat("docs:///", 200)} {
-				if _, err := read(uri); kind(t, err).Kind != InvalidArguments {
+				if _, err := read(uri); mustFail(t, err).Kind != InvalidArguments {
 					t.Errorf("%q: got %v, want %s", uri, err, InvalidArguments)
 				}
 			}
@@ -115,24 +115,24 @@ func TestReadToolReadsMatchingResources(t *testing.T) {
 // no tool, and a tool of the server with the same name stays callable.
 func TestReadToolIsOfferedIfResourcesMatch(t *testing.T) {
 	reads := make(chan string, 10)
-	fixed := open(t, Options{}, config.Server{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: []string{"docs:///guide/*"}})
+	fixed := newClient(t, Options{}, config.Server{Name: "a", URL: serveResources(t, "stateful json", reads).URL, Resources: []string{"docs:///guide/*"}})
 	if list := fixed.Tools(t.Context()); len(list) != 2 || !strings.Contains(string(list[1].InputSchema), `"enum":["docs:///guide/0","docs:///guide/1","docs:///guide/2"]`) {
 		t.Errorf("got the tools %+v, want two, with an enum of the guides", list)
 	}
 	for _, patterns := range [][]string{nil, {"other:*"}} {
-		none := open(t, Options{}, config.Server{Name: "a", URL: library(t, "stateful json", reads).URL, Resources: patterns})
+		none := newClient(t, Options{}, config.Server{Name: "a", URL: serveResources(t, "stateful json", reads).URL, Resources: patterns})
 		if list := none.Tools(t.Context()); len(list) != 1 {
 			t.Errorf("%v: got the tools %+v, want one", patterns, list)
 		}
 	}
-	own := open(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serve(t, handler(tools(func(s *sdk.Server) {
-		rawTool(s, readTool, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	own := newClient(t, Options{}, config.Server{Name: "a", Resources: []string{"x:*"}, URL: serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, readTool, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "own"}}}, nil
 		})
 		s.AddResource(&sdk.Resource{URI: "x:1", Name: "x"}, nil)
 	}), nil)).URL})
 	res, err := own.Call(t.Context(), Call{Tool: readTool})
-	if got := must(t, res, err).Text(); got != "own" || len(own.Tools(t.Context())) != 3 {
+	if got := mustResult(t, res, err).Text(); got != "own" || len(own.Tools(t.Context())) != 3 {
 		t.Errorf("got %s and %d tools, want own and 3", got, len(own.Tools(t.Context())))
 	}
 }
@@ -147,19 +147,19 @@ func TestResourceListFailureHidesNoTools(t *testing.T) {
 		"an error":          `"error":{"code":-32603,"message":"no"}`,
 		"no such method":    `"error":{"code":-32601,"message":"no"}`,
 	} {
-		s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
+		s := &scriptedServer{before: func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method != http.MethodPost {
 				return false
 			}
 			var m message
-			if json.Unmarshal([]byte(peek(r)), &m) != nil || !strings.HasPrefix(m.Method, "resources/") {
+			if json.Unmarshal([]byte(peekBody(r)), &m) != nil || !strings.HasPrefix(m.Method, "resources/") {
 				return false
 			}
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, result)
 			return true
 		}}
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Resources: []string{"*"}})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Resources: []string{"*"}})
 		if list := c.Tools(t.Context()); len(list) == 0 || list[len(list)-1].Original != "t" {
 			t.Errorf("%s: got the tools %+v, want t among them", name, list)
 		}

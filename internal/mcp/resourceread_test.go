@@ -18,20 +18,20 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// news is the URI of a resource that changes.
-const news = "docs:///news"
+// newsURI is the URI of a resource that changes.
+const newsURI = "docs:///news"
 
-// paper is a server whose resource news can be subscribed to and has editions.
-type paper struct {
+// newsServer is a server with a resource that can be subscribed to and has editions.
+type newsServer struct {
 	*sdk.Server
 	subscribed chan string
 	reads      atomic.Int64
 	edition    atomic.Int64
 }
 
-// newPaper returns a server whose resource is in edition 0.
-func newPaper() *paper {
-	p := &paper{subscribed: make(chan string, 1000)}
+// newNewsServer returns a server whose resource is in edition 0.
+func newNewsServer() *newsServer {
+	p := &newsServer{subscribed: make(chan string, 1000)}
 	p.Server = sdk.NewServer(&sdk.Implementation{Name: "paper", Version: "1"}, &sdk.ServerOptions{
 		SubscribeHandler: func(_ context.Context, r *sdk.SubscribeRequest) error {
 			p.subscribed <- r.Params.URI
@@ -39,32 +39,32 @@ func newPaper() *paper {
 		},
 		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
 	})
-	p.AddResource(&sdk.Resource{URI: news, Name: "news"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	p.AddResource(&sdk.Resource{URI: newsURI, Name: "news"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		p.reads.Add(1)
-		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: news, Text: fmt.Sprint("edition ", p.edition.Load())}}}, nil
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: newsURI, Text: fmt.Sprint("edition ", p.edition.Load())}}}, nil
 	})
 	return p
 }
 
-// read returns the result of the read tool, and whether the server was asked for it.
-func (p *paper) read(t *testing.T, c *Client, context map[string]string) (text string, asked bool) {
+// readNews returns the result of the read tool, and whether the server was asked for it.
+func (p *newsServer) readNews(t *testing.T, c *Client, context map[string]string) (text string, asked bool) {
 	t.Helper()
 	before := p.reads.Load()
-	res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + news + `"}`), Context: context})
-	return must(t, res, err).Text(), p.reads.Load() != before
+	res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + newsURI + `"}`), Context: context})
+	return mustResult(t, res, err).Text(), p.reads.Load() != before
 }
 
-// until reads until the server is asked (or, if asked is false, is not), because nothing else
+// readUntil reads until the server is asked (or, if asked is false, is not), because nothing else
 // shows that a notification has arrived, or that all connections are cut.
-func (p *paper) until(t *testing.T, c *Client, asked bool) string {
+func (p *newsServer) readUntil(t *testing.T, c *Client, asked bool) string {
 	t.Helper()
 	for {
 		before := p.reads.Load()
-		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + news + `"}`)})
+		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + newsURI + `"}`)})
 		if e, ok := errors.AsType[*CallError](err); ok && e.Kind == Unavailable {
 			continue
 		}
-		if text := must(t, res, err).Text(); asked == (p.reads.Load() != before) {
+		if text := mustResult(t, res, err).Text(); asked == (p.reads.Load() != before) {
 			return text
 		}
 	}
@@ -84,39 +84,39 @@ func TestResourceIsCachedUntilItChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPaper()
+			p := newNewsServer()
 			cfg := config.Server{Name: "a", ProtocolVersion: way.protocol, Resources: []string{"docs:*"}}
 			var cut func()
 			if way.flavour != "" {
-				w := serve(t, handler(p.Server, flavours[way.flavour]))
+				w := serveHTTP(t, streamableHandler(p.Server, flavours[way.flavour]))
 				cfg.URL, cut = w.URL, w.CloseClientConnections
 			} else {
 				ws := newWSSDK(t, p.Server)
-				s := wsServer(t, ws)
+				s := wsServerConfig(t, ws)
 				cfg.Type, cfg.URL, cut = s.Type, s.URL, ws.drop
 			}
-			c := open(t, Options{}, cfg)
+			c := newClient(t, Options{}, cfg)
 			c.Tools(t.Context())
 			for range 2 {
-				if uri := <-p.subscribed; uri != news {
-					t.Errorf("got a subscription to %s, want %s", uri, news)
+				if uri := <-p.subscribed; uri != newsURI {
+					t.Errorf("got a subscription to %s, want %s", uri, newsURI)
 				}
-				p.until(t, c, false)
-				if _, asked := p.read(t, c, map[string]string{"customer": "1"}); !asked {
+				p.readUntil(t, c, false)
+				if _, asked := p.readNews(t, c, map[string]string{"customer": "1"}); !asked {
 					t.Error("got a cached result that another customer had read, want a read")
 				}
 				n := p.edition.Add(1)
-				if err := p.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: news}); err != nil {
+				if err := p.ResourceUpdated(t.Context(), &sdk.ResourceUpdatedNotificationParams{URI: newsURI}); err != nil {
 					t.Errorf("got %v from ResourceUpdated", err)
 				}
-				if text := p.until(t, c, true); !strings.Contains(text, fmt.Sprint("edition ", n)) {
+				if text := p.readUntil(t, c, true); !strings.Contains(text, fmt.Sprint("edition ", n)) {
 					t.Errorf("got %s, want edition %d", text, n)
 				}
-				p.until(t, c, false)
+				p.readUntil(t, c, false)
 				cut()
 				// Between the cut and the next subscription a change would be missed.
 				if way.flavour == "stateful sse" || way.flavour == "stateful json" {
-					p.until(t, c, true)
+					p.readUntil(t, c, true)
 					for ss := range p.Sessions() { // the subscriptions outlive a stream, but not a session
 						_ = ss.Close()
 					}
@@ -129,7 +129,7 @@ func TestResourceIsCachedUntilItChanges(t *testing.T) {
 // A result with a ttlMs is cached for that time, even without a subscription.
 func TestResourceIsCachedForItsTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPaper()
+		p := newNewsServer()
 		p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 			return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 				res, err := next(ctx, method, r)
@@ -139,14 +139,14 @@ func TestResourceIsCachedForItsTTL(t *testing.T) {
 				return res, err
 			}
 		})
-		h := handler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
-		c := open(t, Options{Transport: without(h)}, config.Server{Name: "a", URL: "http://localhost", Resources: []string{"docs:*"}})
+		h := streamableHandler(p.Server, &sdk.StreamableHTTPOptions{Stateless: true, JSONResponse: true})
+		c := newClient(t, Options{Transport: inProcessTransport(h)}, config.Server{Name: "a", URL: "http://localhost", Resources: []string{"docs:*"}})
 		c.Tools(t.Context())
 		for i, want := range []bool{true, false, false, true, false} {
-			if _, asked := p.read(t, c, nil); asked != want {
+			if _, asked := p.readNews(t, c, nil); asked != want {
 				t.Errorf("read %d: got a read at the server %t, want %t", i, asked, want)
 			}
-			after(11 * time.Second)
+			passTime(11 * time.Second)
 		}
 		_ = c.Close()
 	})
@@ -156,8 +156,8 @@ func TestResourceIsCachedForItsTTL(t *testing.T) {
 // notification. It is not cached, or its reader would get it for ever.
 func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 	t.Parallel()
-	p := newPaper()
-	p.AddResource(&sdk.Resource{URI: news + "/old", Name: "old"}, nil)
+	p := newNewsServer()
+	p.AddResource(&sdk.Resource{URI: newsURI + "/old", Name: "old"}, nil)
 	subscribing, confirm := make(chan bool, 2), make(chan bool)
 	reading, answer := make(chan bool), make(chan bool)
 	var once sync.Once
@@ -177,14 +177,14 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 			return res, err
 		}
 	})
-	c := open(t, Options{}, func() config.Server {
-		s := wsServer(t, newWSSDK(t, p.Server))
+	c := newClient(t, Options{}, func() config.Server {
+		s := wsServerConfig(t, newWSSDK(t, p.Server))
 		return config.Server{Name: "a", Type: s.Type, URL: s.URL, ProtocolVersion: "2025-11-25", Resources: []string{"docs:*"}}
 	}())
 	c.Tools(t.Context())
 	<-subscribing
 	var read sync.WaitGroup
-	read.Go(func() { p.read(t, c, nil) })
+	read.Go(func() { p.readNews(t, c, nil) })
 	<-reading
 	p.edition.Add(1) // before the subscription, so nobody is notified
 	confirm <- true
@@ -192,7 +192,7 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 	close(answer)
 	read.Wait()
 	close(confirm)
-	if text, _ := p.read(t, c, nil); !strings.Contains(text, "edition 1") {
+	if text, _ := p.readNews(t, c, nil); !strings.Contains(text, "edition 1") {
 		t.Errorf("got %s, want edition 1", text)
 	}
 }
@@ -201,7 +201,7 @@ func TestReadThatASubscriptionOvertookIsNotCached(t *testing.T) {
 // between there was no notification.
 func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 	t.Parallel()
-	p := newPaper()
+	p := newNewsServer()
 	confirm, acknowledged := make(chan struct{}), make(chan struct{}, 100)
 	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
@@ -212,22 +212,22 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 			return res, err
 		}
 	})
-	h := handler(p.Server, flavours["stateless sse"])
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(peek(r), methodListen) {
+	h := streamableHandler(p.Server, flavours["stateless sse"])
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(peekBody(r), methodListen) {
 			<-confirm
-			w = &opened{ResponseWriter: w, told: func() { acknowledged <- struct{}{} }}
+			w = &flushNotifier{ResponseWriter: w, onFlush: func() { acknowledged <- struct{}{} }}
 		}
 		h.ServeHTTP(w, r)
 	}))
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
 	c.Tools(t.Context())
-	p.read(t, c, nil)
+	p.readNews(t, c, nil)
 	p.edition.Add(1) // before the subscription, so nobody is notified
 	close(confirm)
 	<-acknowledged
 	for end := time.Now().Add(5 * time.Second); ; {
-		text, _ := p.read(t, c, nil)
+		text, _ := p.readNews(t, c, nil)
 		if strings.Contains(text, "edition 1") {
 			return
 		}
@@ -242,14 +242,14 @@ func TestSubscriptionDoesNotExtendAnEarlierTTL(t *testing.T) {
 // reader is asked too.
 func TestResourceThatDependsOnAnAnswerIsNotCached(t *testing.T) {
 	t.Parallel()
-	p := newPaper()
-	p.AddResource(&sdk.Resource{URI: news, Name: "news"}, func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	p := newNewsServer()
+	p.AddResource(&sdk.Resource{URI: newsURI, Name: "news"}, func(_ context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		if r.Params.InputResponses["q"] == nil {
 			return &sdk.ReadResourceResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{Mode: "form", Message: "Who reads?",
 				RequestedSchema: json.RawMessage(`{"type":"object","properties":{"name":{"type":"string"}}}`)}}}, nil
 		}
 		text, err := json.Marshal(r.Params.InputResponses["q"])
-		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: news, Text: string(text)}}}, err
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: newsURI, Text: string(text)}}}, err
 	})
 	p.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
@@ -260,15 +260,15 @@ func TestResourceThatDependsOnAnAnswerIsNotCached(t *testing.T) {
 			return res, err
 		}
 	})
-	w := serve(t, handler(p.Server, flavours["stateless json"]))
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
+	w := serveHTTP(t, streamableHandler(p.Server, flavours["stateless json"]))
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: "2026-07-28", Resources: []string{"docs:*"}})
 	c.Tools(t.Context())
 	for _, name := range []string{"Ada", "Grace", "Alan"} {
-		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + news + `"}`),
+		res, err := c.Call(t.Context(), Call{Tool: "read_resource", Args: json.RawMessage(`{"uri":"` + newsURI + `"}`),
 			Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
 				return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"name":"` + name + `"}`)}, nil
 			}})
-		if text := must(t, res, err).Text(); !strings.Contains(text, name) {
+		if text := mustResult(t, res, err).Text(); !strings.Contains(text, name) {
 			t.Errorf("got %s, want the answer of %s", text, name)
 		}
 	}

@@ -49,11 +49,11 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 				return resp, nil
 			})
 		}
-		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", Timeout: time.Hour, MaxTime: time.Hour})
 		c.Tools(t.Context())
 		begin := time.Now()
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*transport.MaxBackoff {
+		if e := mustFail(t, err); e.Kind != UnknownOutcome || gets.Load() != maxResumes || time.Since(begin) > maxResumes*transport.MaxBackoff {
 			t.Errorf("%v after %s and %d GETs, want e.Kind UnknownOutcome, gets %d, time.Since(begin) at most %v", e, time.Since(begin), gets.Load(), maxResumes, maxResumes*transport.MaxBackoff)
 		}
 		_ = c.Close()
@@ -96,10 +96,10 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
-		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
-		wire := func(http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
-				if r.Header.Get("Last-Event-ID") == "" && (r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`)) {
+		rest := fakeServer(func(*http.Request, message) (string, error) { return "", nil })
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
+				if r.Header.Get("Last-Event-ID") == "" && (r.Method != http.MethodPost || !strings.Contains(peekBody(r), `"tools/call"`)) {
 					return rest.RoundTrip(r)
 				}
 				resp := emptyReply(r, http.StatusOK)
@@ -108,10 +108,10 @@ func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
 				return resp, nil
 			})
 		}
-		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", Timeout: 10 * time.Second, MaxTime: 10 * time.Second})
 		c.Tools(t.Context())
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != Timeout || gets.Load() < 2 || gets.Load() > 101 {
+		if e := mustFail(t, err); e.Kind != Timeout || gets.Load() < 2 || gets.Load() > 101 {
 			t.Errorf("%v after %d streams, want e.Kind Timeout, gets at least 2, gets at most 101", e, gets.Load())
 		}
 		_ = c.Close()
@@ -124,25 +124,25 @@ func TestResumeContinuesAfterAStreamWithoutEvents(t *testing.T) {
 	t.Parallel()
 	var id atomic.Value
 	var gets atomic.Int64
-	s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
+	s := &scriptedServer{before: func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || r.Header.Get("Last-Event-ID") != "7" {
 			return false
 		}
-		send := events(w)
+		send := startEventStream(w)
 		if gets.Add(1) < 3 {
 			send(": nothing yet\n\n")
 		} else {
-			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), text("ok")))
+			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), textResult("ok")))
 		}
 		return true
 	}}
 	s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
 		id.Store(string(m.ID))
-		events(w)("id: 7\nretry: 1\n\n")
+		startEventStream(w)("id: 7\nretry: 1\n\n")
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if gets.Load() != 3 {
 		t.Errorf("got %d GETs, want 3", gets.Load())
 	}
@@ -154,11 +154,11 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64
 	var id atomic.Value
-	s := &script{}
+	s := &scriptedServer{}
 	s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
 		calls.Add(1)
 		id.Store(string(m.ID))
-		events(w)("id: 7\nretry: 1\ndata: \n\n")
+		startEventStream(w)("id: 7\nretry: 1\ndata: \n\n")
 	}
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet {
@@ -168,12 +168,12 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 			http.Error(w, "which?", http.StatusBadRequest)
 			return true
 		}
-		events(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + id.Load().(string) + ",\"result\":" + text("late") + "}\n\n")
+		startEventStream(w)("data: {\"jsonrpc\":\"2.0\",\"id\":" + id.Load().(string) + ",\"result\":" + textResult("late") + "}\n\n")
 		return true
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	if got := must(t, res, err).Text(); got != "late" || calls.Load() != 1 {
+	if got := mustResult(t, res, err).Text(); got != "late" || calls.Load() != 1 {
 		t.Errorf("%q after %d calls, want late and 1", got, calls.Load())
 	}
 }
@@ -241,13 +241,13 @@ func TestStreamOfAStatelessServerIsNotResumed(t *testing.T) {
 func TestRefusedResumeFailsTheCall(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusBadRequest} {
-		s := &script{}
+		s := &scriptedServer{}
 		s.call = func(w http.ResponseWriter, _ *http.Request, m message) {
 			if m.Params.Meta["do"] == "bad" {
-				events(w)("id: 7\nretry: 1\ndata: \n\n")
+				startEventStream(w)("id: 7\nretry: 1\ndata: \n\n")
 				return
 			}
-			reply(w, m.ID, text("ok"))
+			replyJSON(w, m.ID, textResult("ok"))
 		}
 		s.before = func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodGet {
@@ -255,12 +255,12 @@ func TestRefusedResumeFailsTheCall(t *testing.T) {
 			}
 			return r.Method == http.MethodGet
 		}
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
-		if e := kind(t, err); e.Kind != UnknownOutcome {
+		if e := mustFail(t, err); e.Kind != UnknownOutcome {
 			t.Errorf("%d: %v, want Kind UnknownOutcome", status, e)
 		}
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 }

@@ -24,8 +24,8 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		var asked atomic.Int64
-		real := handler(tools(nil), flavours["stateless json"])
-		c := open(t, Options{Transport: without(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		real := streamableHandler(newToolServer(nil), flavours["stateless json"])
+		c := newClient(t, Options{Transport: inProcessTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !busy.Load() {
 				real.ServeHTTP(w, r)
 				return
@@ -38,19 +38,19 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 		busy.Store(true)
 		for range maxStreak {
 			_, err := c.Call(t.Context(), Call{Tool: "echo"})
-			_ = kind(t, err)
+			_ = mustFail(t, err)
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "echo"})
-		if e := kind(t, err); !strings.Contains(e.Message, "40 s") {
+		if e := mustFail(t, err); !strings.Contains(e.Message, "40 s") {
 			t.Errorf(`message %q, want it to contain "40 s"`, e.Message)
 		}
 		busy.Store(false)
-		after(40*time.Second - time.Nanosecond)
+		passTime(40*time.Second - time.Nanosecond)
 		_, err = c.Call(t.Context(), Call{Tool: "echo"})
-		_ = kind(t, err)
-		after(time.Nanosecond)
+		_ = mustFail(t, err)
+		passTime(time.Nanosecond)
 		res, err := c.Call(t.Context(), Call{Tool: "echo"})
-		must(t, res, err)
+		mustResult(t, res, err)
 
 		busy.Store(true)
 		asked.Store(0)
@@ -58,7 +58,7 @@ func TestRetryAfterOfAServerIsRespected(t *testing.T) {
 			t.Error("Refresh of a busy server = no error, want one")
 		}
 		n := asked.Load()
-		after(39 * time.Second)
+		passTime(39 * time.Second)
 		if got := asked.Load(); got != n {
 			t.Errorf("asked %d times more, got %d, want %d", got-n, got, n)
 		}
@@ -72,9 +72,9 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b breaker
 		for range maxStreak {
-			report(t, &b, fails)
+			reportOutcome(t, &b, fails)
 		}
-		after(breakerTime)
+		passTime(breakerTime)
 		asking, _ := b.admitCall()
 		b.withdrawCall(asking)
 		second, f := b.admitCall()
@@ -90,8 +90,8 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 			t.Errorf("openFailure() = %v after the trial worked, want nil", b.openFailure())
 		}
 	})
-	w := asks(t, "stateful sse")
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	w := serveAskTool(t, "stateful sse")
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	c.Tools(t.Context())
 	b := &c.serverByName("a").breaker
 	b.mu.Lock()
@@ -99,10 +99,10 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 	b.mu.Unlock()
 	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {
 		res, err := c.Call(ctx, Call{Tool: "echo"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		return ElicitationResult{Action: Decline}, nil
 	}})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // A token endpoint that hangs is not a failure of the server: calls with a token continue. A caller
@@ -110,25 +110,25 @@ func TestBreakerTrialThatWaitsForAPersonIsReleased(t *testing.T) {
 // It does not run beside others, because a busy processor delays the server.
 func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	i := newIAM(t)
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	cfg := i.server("a", serve(t, s).URL, config.AuthExchange)
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+	cfg := i.serverConfig("a", serveHTTP(t, s).URL, config.AuthExchange)
 	cfg.Timeout = 2 * time.Second
-	c := open(t, Options{}, cfg)
-	c.ToolsFor(t.Context(), caller("ann"))
-	if _, err := callAs(t, c, "a_t", caller("ann")); err != nil {
+	c := newClient(t, Options{}, cfg)
+	c.ToolsFor(t.Context(), callerNamed("ann"))
+	if _, err := callAs(t, c, "a_t", callerNamed("ann")); err != nil {
 		t.Fatal(err)
 	}
 	server := c.serverByName("a")
 	server.cfg.Timeout = 20 * time.Millisecond
 	i.mu.Lock() // the token endpoint hangs
 	for n := range 2 * maxStreak {
-		who := caller(fmt.Sprint("bob", n)) // whose handshake hangs
+		who := callerNamed(fmt.Sprint("bob", n)) // whose handshake hangs
 		if n%2 == 0 {
-			who = caller("ann") // whose call does
+			who = callerNamed("ann") // whose call does
 			who.Token = auth.NewSecret(fmt.Sprint("inbound-ann", n))
 		}
 		_, err := callAs(t, c, "a_t", who)
-		if e := kind(t, err); e.Kind != Timeout {
+		if e := mustFail(t, err); e.Kind != Timeout {
 			t.Errorf("%d: %v, want Kind Timeout", n, e)
 		}
 	}
@@ -138,7 +138,7 @@ func TestDelayBeforeTheServerIsNotItsFailure(t *testing.T) {
 	}
 	server.breaker.opened, server.breaker.retry = time.Now(), time.Now().Add(time.Hour)
 	_, err := callAs(t, c, "a_t", auth.Identity{Issuer: "https://login.example", Subject: "eve"})
-	if e := kind(t, err); !strings.Contains(e.Message, "the caller sent none") {
+	if e := mustFail(t, err); !strings.Contains(e.Message, "the caller sent none") {
 		t.Errorf(`message %q, want it to contain "the caller sent none"`, e.Message)
 	}
 }
@@ -151,16 +151,16 @@ func TestOversizedListFailsNoCall(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			// Without list_changed, which would make a listing of its own.
 			s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}})
-			rawTool(s, "echo", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			addRawTool(s, "echo", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{}, nil
 			})
 			cfg := config.Server{Name: "a"}
 			if kind == config.TypeHTTP {
-				cfg.URL = serve(t, handler(s, nil)).URL
+				cfg.URL = serveHTTP(t, streamableHandler(s, nil)).URL
 			} else {
-				cfg = wsServer(t, newWSSDK(t, s))
+				cfg = wsServerConfig(t, newWSSDK(t, s))
 			}
-			c := open(t, Options{MaxToolBytes: transport.MaxMessage}, cfg)
+			c := newClient(t, Options{MaxToolBytes: transport.MaxMessage}, cfg)
 			c.Tools(t.Context())
 			s.AddTool(&sdk.Tool{Name: "huge", Description: strings.Repeat("x", transport.MaxMessage), InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			if err := c.Refresh(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "larger than 4194304 bytes") {
@@ -168,7 +168,7 @@ func TestOversizedListFailsNoCall(t *testing.T) {
 			}
 			for range 20 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo"})
-				must(t, res, err)
+				mustResult(t, res, err)
 			}
 			if st := c.Servers()[0]; !strings.Contains(st.Reason, "larger than") || st.Tools != 1 {
 				t.Errorf(`server status %+v, want Reason containing "larger than", Tools 1`, st)

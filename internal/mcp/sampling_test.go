@@ -45,8 +45,8 @@ func samplingServer(t *testing.T, flavour string, request func(*sdk.CallToolRequ
 func TestSamplingBelongsToItsCall(t *testing.T) {
 	t.Parallel()
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
-		w := samples(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
-		c := open(t, Options{MaxConcurrentCalls: 50}, config.Server{Name: "a", URL: w.URL, Sampling: true})
+		w := serveSamplingTool(t, flavour, &sdk.CreateMessageParams{SystemPrompt: "Be brief.", MaxTokens: 1 << 40})
+		c := newClient(t, Options{MaxConcurrentCalls: 50}, config.Server{Name: "a", URL: w.URL, Sampling: true})
 		c.Tools(t.Context())
 		var wg sync.WaitGroup
 		for i := range 50 {
@@ -62,7 +62,7 @@ func TestSamplingBelongsToItsCall(t *testing.T) {
 					Content           struct{ Text string }
 					Model, StopReason string
 				}
-				if text := must(t, res, err).Text(); json.Unmarshal([]byte(text), &got) != nil || got.Content.Text != "said "+args || got.Model != "m" || got.StopReason != "maxTokens" {
+				if text := mustResult(t, res, err).Text(); json.Unmarshal([]byte(text), &got) != nil || got.Content.Text != "said "+args || got.Model != "m" || got.StopReason != "maxTokens" {
 					t.Errorf("got %s, want the answer to %s", text, args)
 				}
 			})
@@ -99,7 +99,7 @@ func TestSamplingOfSeveralTexts(t *testing.T) {
 // A request is refused if the configuration does not allow sampling, and if it is not text, too
 // large, or not answered.
 func TestSamplingIsRefused(t *testing.T) {
-	never := func(context.Context, Sampling) (Sample, error) {
+	refuseSampling := func(context.Context, Sampling) (Sample, error) {
 		t.Error("the model was asked, want the request refused")
 		return Sample{}, nil
 	}
@@ -110,25 +110,25 @@ func TestSamplingIsRefused(t *testing.T) {
 		params  sdk.CreateMessageParams
 		sample  func(context.Context, Sampling) (Sample, error)
 	}{
-		"not allowed":    {false, sdk.CreateMessageParams{MaxTokens: 1}, never},
-		"no tokens":      {true, sdk.CreateMessageParams{}, never},
-		"an image":       {true, sdk.CreateMessageParams{MaxTokens: 1, Messages: image}, never},
-		"too large":      {true, sdk.CreateMessageParams{MaxTokens: 1, Messages: large}, never},
+		"not allowed":    {false, sdk.CreateMessageParams{MaxTokens: 1}, refuseSampling},
+		"no tokens":      {true, sdk.CreateMessageParams{}, refuseSampling},
+		"an image":       {true, sdk.CreateMessageParams{MaxTokens: 1, Messages: image}, refuseSampling},
+		"too large":      {true, sdk.CreateMessageParams{MaxTokens: 1, Messages: large}, refuseSampling},
 		"nobody there":   {true, sdk.CreateMessageParams{MaxTokens: 1}, nil},
 		"no budget":      {true, sdk.CreateMessageParams{MaxTokens: 1}, func(context.Context, Sampling) (Sample, error) { return Sample{}, ErrRefused }},
 		"a secret error": {true, sdk.CreateMessageParams{MaxTokens: 1}, func(context.Context, Sampling) (Sample, error) { return Sample{}, errors.New("secret") }},
 	} {
 		for _, flavour := range []string{"stateful sse", "stateless json"} {
-			c := open(t, Options{}, config.Server{Name: "a", URL: samples(t, flavour, &k.params).URL, Sampling: k.allowed})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveSamplingTool(t, flavour, &k.params).URL, Sampling: k.allowed})
 			_, err := c.Call(t.Context(), Call{Tool: "ask", Sample: k.sample})
-			if err == nil || strings.Contains(kind(t, err).Message, "secret") {
+			if err == nil || strings.Contains(mustFail(t, err).Message, "secret") {
 				t.Errorf("%s, %s: got %v, want an error without the secret", name, flavour, err)
 			}
-			if says := err != nil && strings.Contains(kind(t, err).Message, "sampling is disabled"); says == k.allowed {
+			if says := err != nil && strings.Contains(mustFail(t, err).Message, "sampling is disabled"); says == k.allowed {
 				t.Errorf("%s, %s: %v says that sampling is disabled: got %t, want %t", name, flavour, err, says, !k.allowed)
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"on"}`)})
-			must(t, res, err)
+			mustResult(t, res, err)
 		}
 	}
 }

@@ -19,9 +19,9 @@ import (
 // S3.5, S4.2: a server that is down, disabled, or speaks another transport
 // is reported and keeps nothing else from working.
 func TestServersAreIndependent(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	web := serve(t, s)
-	c := open(t, Options{},
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+	web := serveHTTP(t, s)
+	c := newClient(t, Options{},
 		config.Server{Name: "down", URL: "http://127.0.0.1:1"},
 		config.Server{Name: "off", URL: web.URL, Disabled: true, ToolPrefix: "off"},
 		config.Server{Name: "child", Type: config.TypeStdio, Command: "/nowhere/x"},
@@ -48,9 +48,9 @@ good connected `
 		t.Errorf("states\n%s, want %s", got, want)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
-	if s.shakes.Load() != 1 {
-		t.Errorf("%d handshakes, want 1", s.shakes.Load())
+	mustResult(t, res, err)
+	if s.initializes.Load() != 1 {
+		t.Errorf("%d handshakes, want 1", s.initializes.Load())
 	}
 	for name, want := range map[string]string{
 		"nope": "no such MCP server", "off": "it is disabled", "child": "its command is not found", "socket": "connection refused", "down": "connection refused",
@@ -66,8 +66,8 @@ good connected `
 
 // S4.8: tools that are kept out of the list can be called by name.
 func TestHiddenTools(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, Hidden: true})
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, Hidden: true})
 	if list := c.Tools(t.Context()); len(list) != 0 {
 		t.Errorf("tools %v, want 0", list)
 	}
@@ -75,12 +75,12 @@ func TestHiddenTools(t *testing.T) {
 		t.Errorf("tool %+v, want ok true, tool.Original t, tool.Server a", tool)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
-// hanging is a server that accepts and never answers.
-func hanging(http.RoundTripper) http.RoundTripper {
-	m := mortal{dead: new(atomic.Bool)}
+// hangingTransport returns a transport whose server accepts requests and never answers.
+func hangingTransport(http.RoundTripper) http.RoundTripper {
+	m := killableServer{dead: new(atomic.Bool)}
 	m.dead.Store(true)
 	return m
 }
@@ -89,7 +89,7 @@ func hanging(http.RoundTripper) http.RoundTripper {
 // a server that hangs is given up after its handshake time.
 func TestToolsWaitsABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second}, config.Server{Name: "a", URL: "http://localhost"})
 		begin, first := time.Now(), time.Now()
 		if c.Ready() || len(c.Tools(t.Context())) != 0 || time.Since(begin) != 3*time.Second {
 			t.Errorf("ready %v after %s, want false and no tools after 3 s", c.Ready(), time.Since(begin))
@@ -120,15 +120,15 @@ func TestHandshakeOutlivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shakes := 0
 		slow := func(http.RoundTripper) http.RoundTripper {
-			return fake(func(_ *http.Request, m message) (string, error) {
+			return fakeServer(func(_ *http.Request, m message) (string, error) {
 				if m.Method == "initialize" {
 					shakes++
 					<-time.After(5 * time.Second) // fake time
 				}
-				return text("ok"), nil
+				return textResult("ok"), nil
 			})
 		}
-		c := open(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: slow}, config.Server{Name: "a", URL: "http://localhost"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.Refresh(ctx, "a"); !errors.Is(err, context.DeadlineExceeded) {
@@ -141,18 +141,18 @@ func TestHandshakeOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-// mortal is a server that answers nothing once it is dead.
-type mortal struct {
+// killableServer is a server that answers nothing once it is dead.
+type killableServer struct {
 	dead *atomic.Bool
-	fake
+	fakeServer
 }
 
-func (m mortal) RoundTrip(r *http.Request) (*http.Response, error) {
+func (m killableServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m.dead.Load() {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	return m.fake.RoundTrip(r)
+	return m.fakeServer.RoundTrip(r)
 }
 
 // A server that never answers server/discover, which it doesn't know, still gets to
@@ -160,9 +160,9 @@ func (m mortal) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestServerThatHangsOnDiscover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		newTransport := func(http.RoundTripper) http.RoundTripper {
-			return ignoresDiscover{fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+			return discoverIgnoringServer{fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
 		}
-		c := open(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
 		begin := time.Now()
 		if got := namesOf(c.Tools(t.Context())); got != "t" || time.Since(begin) != session.HandshakeTimeout/2 {
 			t.Errorf("tools %q after %s; %+v, want t and %v", got, time.Since(begin), c.Servers(), session.HandshakeTimeout/2)
@@ -171,15 +171,15 @@ func TestServerThatHangsOnDiscover(t *testing.T) {
 	})
 }
 
-// ignoresDiscover is a transport whose server never answers server/discover.
-type ignoresDiscover struct{ fake }
+// discoverIgnoringServer is a transport whose server never answers server/discover.
+type discoverIgnoringServer struct{ fakeServer }
 
-func (d ignoresDiscover) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPost && strings.Contains(peek(r), "server/discover") {
+func (d discoverIgnoringServer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost && strings.Contains(peekBody(r), "server/discover") {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	return d.fake.RoundTrip(r)
+	return d.fakeServer.RoundTrip(r)
 }
 
 // Close is bounded even if the server answers nothing any more. (Without a call: the
@@ -189,9 +189,9 @@ func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
 		dying := func(http.RoundTripper) http.RoundTripper {
-			return mortal{&dead, fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+			return killableServer{&dead, fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
 		}
-		c := open(t, Options{Transport: dying}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: dying}, config.Server{Name: "a", URL: "http://localhost"})
 		if got := namesOf(c.Tools(t.Context())); got != "t" {
 			t.Fatalf("tools %q, want t", got)
 		}
@@ -209,12 +209,12 @@ func TestCloseIsBounded(t *testing.T) {
 func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool
-		c := open(t, Options{Transport: func(http.RoundTripper) http.RoundTripper {
-			return refusing{&away, fake(func(*http.Request, message) (string, error) { return text("ok"), nil })}
+		c := newClient(t, Options{Transport: func(http.RoundTripper) http.RoundTripper {
+			return refusingServer{&away, fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })}
 		}}, config.Server{Name: "a", URL: "http://localhost"})
 		c.Tools(t.Context())
 		away.Store(true)
-		if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Unavailable {
+		if _, err := c.Call(t.Context(), Call{Tool: "t"}); mustFail(t, err).Kind != Unavailable {
 			t.Errorf("error %v, want Kind Unavailable", err)
 		}
 		<-time.After(time.Minute) // fake time, in which the waits grow
@@ -223,7 +223,7 @@ func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 		}
 		away.Store(false)
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Connected {
 			t.Errorf("server status %+v, want State Connected", st)
@@ -232,16 +232,16 @@ func TestCallThatGetsThroughEndsTheOutage(t *testing.T) {
 	})
 }
 
-// refusing is a server that nobody can connect to while it is away.
-type refusing struct {
+// refusingServer is a server that nobody can connect to while it is away.
+type refusingServer struct {
 	away *atomic.Bool
-	fake
+	fakeServer
 }
 
-func (r refusing) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r refusingServer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if r.away.Load() {
 		_ = req.Body.Close()
 		return nil, syscall.ECONNREFUSED
 	}
-	return r.fake.RoundTrip(req)
+	return r.fakeServer.RoundTrip(req)
 }

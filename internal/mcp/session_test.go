@@ -19,14 +19,14 @@ import (
 func TestClientListsAndCallsEveryKindOfServer(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
-			w := serve(t, handler(tools(nil), o))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			w := serveHTTP(t, streamableHandler(newToolServer(nil), o))
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			list := c.Tools(t.Context())
 			if len(list) != 1 || list[0].Name != "echo" || list[0].Description == "" {
 				t.Fatalf("got the tools %+v, want echo; servers %+v", list, c.Servers())
 			}
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"hello"}`)})
-			if got := must(t, res, err).Text(); got != "hello" {
+			if got := mustResult(t, res, err).Text(); got != "hello" {
 				t.Errorf("got the text %q, want hello", got)
 			}
 			st := c.Servers()[0]
@@ -44,18 +44,18 @@ func TestSessionAndConnectionAreKeptBetweenCalls(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			var shakes atomic.Int64
-			h := handler(tools(nil), o)
-			w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodPost && strings.Contains(peek(r), `"method":"initialize"`) {
+			h := streamableHandler(newToolServer(nil), o)
+			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost && strings.Contains(peekBody(r), `"method":"initialize"`) {
 					shakes.Add(1)
 				}
 				h.ServeHTTP(w, r)
 			}))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			for range 50 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo"})
-				must(t, res, err)
+				mustResult(t, res, err)
 			}
 			if shakes.Load() > 1 {
 				t.Errorf("got %d handshakes, want at most 1", shakes.Load())
@@ -125,11 +125,11 @@ func (f *restartableServer) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.starts++
-	f.inner = handler(f.mcp, f.http)
+	f.inner = streamableHandler(f.mcp, f.http)
 }
 
 func (f *restartableServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body := peek(r)
+	body := peekBody(r)
 	if strings.Contains(body, `"method":"tools/call"`) {
 		if f.calls.Add(1) == f.limit.Load() {
 			f.restart()
@@ -157,18 +157,18 @@ func TestSessionThatIsLostIsMadeAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var runs atomic.Int64
 			f := newRestartableServer(t, refuse, func(s *sdk.Server) {
-				rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					runs.Add(1)
 					return &sdk.CallToolResult{}, nil
 				})
 			})
 			f.http = &sdk.StreamableHTTPOptions{JSONResponse: true} // no streams to drain
-			w := serve(t, f)
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+			w := serveHTTP(t, f)
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			f.restart()
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
-			must(t, res, err)
+			mustResult(t, res, err)
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
@@ -193,14 +193,14 @@ func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var runs sync.Map
 			f := newRestartableServer(t, refuse, func(s *sdk.Server) {
-				rawTool(s, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				addRawTool(s, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 					n, _ := runs.LoadOrStore(string(r.Params.Arguments), new(atomic.Int64))
 					n.(*atomic.Int64).Add(1)
 					return &sdk.CallToolResult{}, nil
 				})
 			})
-			w := serve(t, f)
-			c := open(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", URL: w.URL})
+			w := serveHTTP(t, f)
+			c := newClient(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", URL: w.URL})
 			c.Tools(t.Context())
 			var failed atomic.Int64
 			for round := range rounds {
@@ -245,45 +245,45 @@ func TestSessionIsMadeOnceForManyCallers(t *testing.T) {
 // A JSON-RPC error means a lost session only if its message says so.
 func TestSessionSurvivesAnErrorThatDoesNotNameIt(t *testing.T) {
 	var asked atomic.Int64
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 		asked.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"the browser session crashed"}}`, m.ID)
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Execution || asked.Load() != 1 || s.shakes.Load() != 1 {
-		t.Errorf("got %v after %d calls and %d handshakes, want %s after 1 and 1", e, asked.Load(), s.shakes.Load(), Execution)
+	if e := mustFail(t, err); e.Kind != Execution || asked.Load() != 1 || s.initializes.Load() != 1 {
+		t.Errorf("got %v after %d calls and %d handshakes, want %s after 1 and 1", e, asked.Load(), s.initializes.Load(), Execution)
 	}
 }
 
 // Some servers say so in a response of status 200.
 func TestSessionIsMadeAgainAfterAnErrorInAReply(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 		if r.Header.Get(sessionHeader) == "session-1" {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"Session terminated"}}`, m.ID)
 			return
 		}
-		reply(w, m.ID, text("ok"))
+		replyJSON(w, m.ID, textResult("ok"))
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	if got := must(t, res, err).Text(); got != "ok" || s.shakes.Load() != 2 {
-		t.Errorf("got %q after %d handshakes, want ok after 2", got, s.shakes.Load())
+	if got := mustResult(t, res, err).Text(); got != "ok" || s.initializes.Load() != 2 {
+		t.Errorf("got %q after %d handshakes, want ok after 2", got, s.initializes.Load())
 	}
 }
 
 // A server that forgets every session is asked twice for one call, not without end.
 func TestSessionIsMadeAgainOnceForACall(t *testing.T) {
 	var asked atomic.Int64
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, _ message) {
 		asked.Add(1)
 		http.Error(w, "gone", http.StatusNotFound)
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Unavailable || asked.Load() != 2 {
+	if e := mustFail(t, err); e.Kind != Unavailable || asked.Load() != 2 {
 		t.Errorf("got %v after %d requests, want %s after 2", e, asked.Load(), Unavailable)
 	}
 }
@@ -292,16 +292,16 @@ func TestSessionIsMadeAgainOnceForACall(t *testing.T) {
 func TestHandshakeIsTriedAgainAfterAFailure(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)
-	s := &script{
+	s := &scriptedServer{
 		before: func(w http.ResponseWriter, _ *http.Request) bool {
 			if broken.Load() {
 				http.Error(w, "not now", http.StatusServiceUnavailable)
 			}
 			return broken.Load()
 		},
-		call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) },
+		call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) },
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	if list := c.Tools(t.Context()); len(list) != 0 || !c.Ready() {
 		t.Fatalf("got the tools %v and Ready() = %t, want none and true", list, c.Ready())
 	}
@@ -313,13 +313,13 @@ func TestHandshakeIsTriedAgainAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // Close ends the server's session once, and calls of a closed client fail.
 func TestCloseEndsTheSession(t *testing.T) {
-	s := &script{deletes: make(chan string, 10)}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	s := &scriptedServer{deletes: make(chan string, 10)}
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	for range 2 {
 		if err := c.Close(); err != nil {
@@ -330,7 +330,7 @@ func TestCloseEndsTheSession(t *testing.T) {
 		t.Errorf("got a DELETE of %q and %d more, want one of session-1", id, len(s.deletes))
 	}
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Cancelled {
+	if e := mustFail(t, err); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 }
@@ -338,11 +338,11 @@ func TestCloseEndsTheSession(t *testing.T) {
 // A call that is in flight when the client is closed ends, and Close waits for it.
 func TestCloseEndsCalls(t *testing.T) {
 	begun := make(chan struct{})
-	s := &script{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
+	s := &scriptedServer{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)
 		<-r.Context().Done()
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	c.Tools(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -353,7 +353,7 @@ func TestCloseEndsCalls(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if e := kind(t, <-failed); e.Kind != Cancelled {
+	if e := mustFail(t, <-failed); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// standalone is a server of before 2026-07-28 that asks on its standing stream alone:
+// serveStandaloneStream returns a server of before 2026-07-28 that asks only on its standalone stream:
 // its tool "ask" says what it was answered, "slow" waits for its end. gets receives
 // each GET once it is open, slow each call of that tool.
-func standalone(t testing.TB, gets, slow chan<- string) *web {
+func serveStandaloneStream(t testing.TB, gets, slow chan<- string) *httpServer {
 	t.Helper()
-	s := tools(func(s *sdk.Server) {
-		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	s := newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			// The context says which call it is; without it the SDK sends on the standing stream.
 			res, err := r.Session.Elicit(t.Context(), &sdk.ElicitParams{
 				Message: "How many?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","default":3}}}`),
@@ -32,35 +32,35 @@ func standalone(t testing.TB, gets, slow chan<- string) *web {
 			}
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(res.Action, " ", res.Content["n"])}}}, nil
 		})
-		rawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		addRawTool(s, "slow", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			slow <- "begun"
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
 	})
-	h := handler(s, nil)
-	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := streamableHandler(s, nil)
+	return serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			w = &opened{ResponseWriter: w, told: func() { gets <- r.Header.Get(sessionHeader) }}
+			w = &flushNotifier{ResponseWriter: w, onFlush: func() { gets <- r.Header.Get(sessionHeader) }}
 		}
 		h.ServeHTTP(w, r)
 	}))
 }
 
-// opened tells when a reply has begun.
-type opened struct {
+// flushNotifier calls onFlush when a reply has begun.
+type flushNotifier struct {
 	http.ResponseWriter
-	told func()
-	once sync.Once
+	onFlush func()
+	once    sync.Once
 }
 
-func (o *opened) Flush() {
+func (o *flushNotifier) Flush() {
 	o.ResponseWriter.(http.Flusher).Flush()
-	o.once.Do(o.told)
+	o.once.Do(o.onFlush)
 }
 
-// acceptThree accepts every form and leaves its fields to their defaults (SEP-1034).
-func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
+// acceptDefaults accepts every form and leaves its fields to their defaults (SEP-1034).
+func acceptDefaults(context.Context, Elicitation) (ElicitationResult, error) {
 	return ElicitationResult{Action: Accept, Content: json.RawMessage(`{}`)}, nil
 }
 
@@ -69,30 +69,30 @@ func acceptThree(context.Context, Elicitation) (ElicitationResult, error) {
 func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 	t.Parallel()
 	gets, slow := make(chan string, 8), make(chan string, 8)
-	c := open(t, Options{}, config.Server{Name: "a", URL: standalone(t, gets, slow).URL, StandaloneStream: new(true)})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveStandaloneStream(t, gets, slow).URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	<-gets
-	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
-	if got := must(t, res, err).Text(); got != "accept 3" {
+	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
+	if got := mustResult(t, res, err).Text(); got != "accept 3" {
 		t.Errorf(`alone: %s, want "accept 3"`, got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_, _ = c.Call(ctx, Call{Tool: "slow", Elicit: acceptThree})
+		_, _ = c.Call(ctx, Call{Tool: "slow", Elicit: acceptDefaults})
 	}()
 	<-slow
-	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
-	if got := must(t, res, err).Text(); got != "decline <nil>" {
+	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
+	if got := mustResult(t, res, err).Text(); got != "decline <nil>" {
 		t.Errorf(`one of two: %s, want "decline <nil>"`, got)
 	}
 	cancel()
 	<-over
 	// The server may go on with the call that was given up. On a new session it cannot
 	// ask about it.
-	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
-	if got := must(t, res, err).Text(); got != "accept 3" {
+	res, err = c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
+	if got := mustResult(t, res, err).Text(); got != "accept 3" {
 		t.Errorf(`after one was given up: %s, want "accept 3"`, got)
 	}
 }
@@ -135,16 +135,16 @@ func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
 func TestStandaloneStreamReconnects(t *testing.T) {
 	t.Parallel()
 	gets := make(chan string, 8)
-	w := standalone(t, gets, nil)
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})
+	w := serveStandaloneStream(t, gets, nil)
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	first := <-gets
 	w.CloseClientConnections()
 	if again := <-gets; again != first {
 		t.Errorf("session %q, then %q, want %q", first, again, first)
 	}
-	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptThree})
-	if got := must(t, res, err).Text(); got != "accept 3" {
+	res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: acceptDefaults})
+	if got := mustResult(t, res, err).Text(); got != "accept 3" {
 		t.Errorf(`must %q, want "accept 3"`, got)
 	}
 }
@@ -155,7 +155,7 @@ func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 	shakes := make(chan string, 8)
 	gets := map[string]int{}
 	var mu sync.Mutex // protects gets
-	s := &script{}
+	s := &scriptedServer{}
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		id := r.Header.Get(sessionHeader)
 		if r.Method == http.MethodPost && id == "" {
@@ -181,7 +181,7 @@ func TestStandaloneStreamReplacesALostSession(t *testing.T) {
 		}
 		return true
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: new(true)})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
 	for range 3 { // server/discover, which it isn't asked again, and initialize twice
 		<-shakes
@@ -212,7 +212,7 @@ func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var shakes atomic.Int64
-			s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+			s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
 			s.before = func(w http.ResponseWriter, r *http.Request) bool {
 				if r.Method != http.MethodGet {
 					return false
@@ -221,13 +221,13 @@ func TestCallsWorkWithoutStandaloneStream(t *testing.T) {
 				answer(w, r)
 				return true
 			}
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: new(true)})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL, StandaloneStream: new(true)})
 			for range 3 {
 				res, err := c.Call(t.Context(), Call{Tool: "t"})
-				must(t, res, err)
+				mustResult(t, res, err)
 			}
-			if shakes.Load() == 0 || s.shakes.Load() != 1 {
-				t.Errorf("%d GETs, %d handshakes, want at least 1 and 1", shakes.Load(), s.shakes.Load())
+			if shakes.Load() == 0 || s.initializes.Load() != 1 {
+				t.Errorf("%d GETs, %d handshakes, want at least 1 and 1", shakes.Load(), s.initializes.Load())
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func TestProcessHasTimeToComeUp(t *testing.T) {
 	const up = 25 * time.Second
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		c := piped(t, Options{StartWait: 3 * time.Second}, config.Server{Type: "pipe of a process"}, slowToDiscover(up))
+		c := newPipedClient(t, Options{StartWait: 3 * time.Second}, config.Server{Type: "pipe of a process"}, slowDiscoverPeer(up))
 		if d := time.Since(begin); d != 3*time.Second || c.Ready() {
 			t.Errorf("waited %s, ready %t, want 3 s, false", d, c.Ready())
 		}
@@ -88,15 +88,15 @@ func answerInitializeOnly(conn net.Conn) {
 
 // A process that ends before its first request is reported as ended, not as a lost session.
 func TestEndBeforeTheHandshakeIsItsReason(t *testing.T) {
-	c := piped(t, Options{}, config.Server{}, func(net.Conn) {})
+	c := newPipedClient(t, Options{}, config.Server{}, func(net.Conn) {})
 	if st := c.Servers()[0]; st.State != Failed || !strings.HasPrefix(st.Reason, "its pipe ") {
 		t.Errorf(`server status %+v, want State Failed, Reason starting with "its pipe "`, st)
 	}
 }
 
-// slowToDiscover is a server of 2026-07-28 that answers after that time, and then knows no
+// slowDiscoverPeer returns a server of 2026-07-28 that answers after that time, and then knows no
 // initialize.
-func slowToDiscover(after time.Duration) func(net.Conn) {
+func slowDiscoverPeer(after time.Duration) func(net.Conn) {
 	return func(conn net.Conn) {
 		in := bufio.NewScanner(conn)
 		for in.Scan() {
@@ -107,12 +107,12 @@ func slowToDiscover(after time.Duration) func(net.Conn) {
 			switch m.Method {
 			case methodDiscover:
 				time.AfterFunc(after, func() {
-					fmt.Fprintln(conn, answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+					fmt.Fprintln(conn, resultFor(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
 				})
 			case "initialize":
 				fmt.Fprintf(conn, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"too late"}}`+"\n", m.ID)
 			case "tools/list":
-				fmt.Fprintln(conn, answerTo(m, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
+				fmt.Fprintln(conn, resultFor(m, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
 			}
 		}
 	}

@@ -51,7 +51,7 @@ func TestChildrenDieWithUs(t *testing.T) {
 // the child does, however many others do.
 func TestChildOutlivesOtherThreads(t *testing.T) {
 	w := newChildMonitor(t)
-	c := open(t, Options{}, stdioConfig("serve", w.addr()))
+	c := newClient(t, Options{}, stdioConfig("serve", w.addr()))
 	process := w.waitForStart("serve")
 	for range 3 {
 		var all sync.WaitGroup
@@ -59,7 +59,7 @@ func TestChildOutlivesOtherThreads(t *testing.T) {
 			all.Go(runtime.LockOSThread) // never unlocked: its thread ends with it
 		}
 		all.Wait()
-		if got := worldOf(t, c); got.PID != process.pid {
+		if got := childStateOf(t, c); got.PID != process.pid {
 			t.Fatalf("process %d after a call, want %d", got.PID, process.pid)
 		}
 	}
@@ -80,7 +80,7 @@ read a`
 	if os.Getenv("ANSWERD_TEST_LONG") != "" { // in make durable
 		cycles = 1000
 	}
-	cycle := func() {
+	startAndClose := func() {
 		c, err := New([]config.Server{{Name: "a", Command: "sh", Args: []string{"-c", script}, ProtocolVersion: "2025-11-25"}},
 			Options{Logger: quietLog(), StartWait: time.Minute})
 		if err != nil {
@@ -91,26 +91,26 @@ read a`
 			t.Fatalf("%d tools: %+v, want 1", n, c.Servers())
 		}
 	}
-	cycle() // The first cycle also creates what the process keeps afterwards, which is not a leak.
-	goroutines, before := goleak.IgnoreCurrent(), resources(t)
+	startAndClose() // The first cycle also creates what the process keeps afterwards, which is not a leak.
+	goroutines, before := goleak.IgnoreCurrent(), countResources(t)
 	for range cycles {
-		cycle()
+		startAndClose()
 	}
 	if err := goleak.Find(goroutines); err != nil {
 		t.Error(err)
 	}
-	after := resources(t)
+	after := countResources(t)
 	// Go keeps threads for later.
 	if after.files != before.files || after.threads > before.threads+20 {
 		t.Errorf("%+v, then %+v, want %d files, at most %d threads", before, after, before.files, before.threads+20)
 	}
-	noChildren(t)
+	checkNoChildren(t)
 }
 
-type counts struct{ files, threads int }
+type resourceCounts struct{ files, threads int }
 
-// resources is what the system has for us.
-func resources(t *testing.T) counts {
+// countResources counts the file descriptors and threads of this process.
+func countResources(t *testing.T) resourceCounts {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -120,7 +120,7 @@ func resources(t *testing.T) counts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := counts{files: len(files)}
+	c := resourceCounts{files: len(files)}
 	for line := range strings.Lines(string(status)) {
 		_, _ = fmt.Sscanf(line, "Threads: %d", &c.threads)
 	}

@@ -23,10 +23,10 @@ import (
 // answer from a child's one pair of pipes.
 func TestChildAnswersManyCallers(t *testing.T) {
 	t.Parallel()
-	w := serve(t, handler(tools(nil), nil))
+	w := serveHTTP(t, streamableHandler(newToolServer(nil), nil))
 	cfg := stdioConfig("serve", "")
 	cfg.ToolPrefix = "child"
-	c := open(t, Options{MaxConcurrentCalls: 200}, cfg, config.Server{Name: "web", URL: w.URL})
+	c := newClient(t, Options{MaxConcurrentCalls: 200}, cfg, config.Server{Name: "web", URL: w.URL})
 	c.Tools(t.Context())
 	for _, st := range c.Servers() {
 		if st.State != Connected {
@@ -48,18 +48,18 @@ func TestChildAnswersManyCallers(t *testing.T) {
 	all.Wait()
 }
 
-// world is what a child says of itself.
-type world struct {
+// childState is what a child process reports about itself.
+type childState struct {
 	Env, Args  []string
 	Dir        string
 	PID, Group int
 }
 
-func worldOf(t *testing.T, c *Client) world {
+func childStateOf(t *testing.T, c *Client) childState {
 	t.Helper()
 	res, err := c.Call(t.Context(), Call{Tool: "world"})
-	var w world
-	if err := json.Unmarshal([]byte(must(t, res, err).Text()), &w); err != nil {
+	var w childState
+	if err := json.Unmarshal([]byte(mustResult(t, res, err).Text()), &w); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -81,7 +81,7 @@ func TestChildGetsWhatItIsGiven(t *testing.T) {
 			cfg := stdioConfig("serve", "")
 			cfg.Env, cfg.WorkDir = env, dir
 			cfg.Args = append(cfg.Args, "a b", "$HOME", "; exit 1")
-			got := worldOf(t, open(t, Options{}, cfg))
+			got := childStateOf(t, newClient(t, Options{}, cfg))
 			want := []string{}
 			for k, v := range env {
 				want = append(want, k+"="+v.Reveal())
@@ -106,10 +106,10 @@ func TestChildWithQueryParametersIsWarnedAboutOnce(t *testing.T) {
 	var log syncBuffer
 	cfg := stdioConfig("serve", "")
 	cfg.Query = map[string]string{"tenant": "acme"}
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, cfg)
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, cfg)
 	for range 2 {
 		res, err := c.Call(t.Context(), Call{Tool: "echo", Context: map[string]string{"context_id": "1111"}})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	if n := strings.Count(log.String(), "query parameters"); n != 1 {
 		t.Errorf("%d warnings: %s, want 1", n, log.String())
@@ -141,7 +141,7 @@ func TestCommandIsFound(t *testing.T) {
 	} {
 		cfg := stdioConfig("serve", "")
 		cfg.Command, cfg.WorkDir = row.command, row.dir
-		c := open(t, Options{}, cfg)
+		c := newClient(t, Options{}, cfg)
 		c.Tools(t.Context())
 		if st := c.Servers()[0]; st.Reason != row.reason || (st.State == Connected) != (row.reason == "") {
 			t.Errorf("%+v: %+v, want the reason, and Connected only without one", row, st)
@@ -169,7 +169,7 @@ func TestCommandIsFoundWithTheChildsPath(t *testing.T) {
 	for _, command := range []string{"server", "other"} {
 		cfg := stdioConfig("serve", "")
 		cfg.Command, cfg.Env = command, map[string]auth.Secret{"PATH": auth.NewSecret("relative" + string(filepath.ListSeparator) + theirs)}
-		c := open(t, Options{}, cfg)
+		c := newClient(t, Options{}, cfg)
 		c.Tools(t.Context())
 		if st := c.Servers()[0]; st.State != Connected {
 			t.Errorf("%s: got %+v, want Connected", command, st)
@@ -179,7 +179,7 @@ func TestCommandIsFoundWithTheChildsPath(t *testing.T) {
 
 // Progress that came before the result is delivered, in order, before Call returns.
 func TestChildsProgressComesInOrder(t *testing.T) {
-	c := open(t, Options{MaxConcurrentCalls: 20}, stdioConfig("serve", ""))
+	c := newClient(t, Options{MaxConcurrentCalls: 20}, stdioConfig("serve", ""))
 	c.Tools(t.Context())
 	var all sync.WaitGroup
 	for range 20 {
@@ -199,7 +199,7 @@ func TestChildsProgressComesInOrder(t *testing.T) {
 // A cancelled call ends at the server too, and the child lives on.
 func TestCancelReachesTheChild(t *testing.T) {
 	w := newChildMonitor(t)
-	c := open(t, Options{}, stdioConfig("serve", w.addr()))
+	c := newClient(t, Options{}, stdioConfig("serve", w.addr()))
 	process := w.waitForStart("serve")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -209,11 +209,11 @@ func TestCancelReachesTheChild(t *testing.T) {
 	}()
 	w.waitForStart("hanging")
 	cancel()
-	if e := kind(t, <-done); e.Kind != Cancelled {
+	if e := mustFail(t, <-done); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	w.waitForStart("cancelled")
-	if got := worldOf(t, c); got.PID != process.pid {
+	if got := childStateOf(t, c); got.PID != process.pid {
 		t.Errorf("process %d after a cancelled call, want %d", got.PID, process.pid)
 	}
 }
@@ -225,10 +225,10 @@ func TestDeadChildIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	w := newChildMonitor(t)
 	var log syncBuffer
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("serve", w.addr()))
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("serve", w.addr()))
 	first := w.waitForStart("serve")
 	_, err := c.Call(t.Context(), Call{Tool: "die"})
-	if e := kind(t, err); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its process ended (exit status 3)") {
+	if e := mustFail(t, err); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its process ended (exit status 3)") {
 		t.Errorf(`%v: %s, want Kind UnknownOutcome, Message containing "its process ended (exit status 3)"`, e.Kind, e.Message)
 	}
 	first.waitForEnd()
@@ -239,7 +239,7 @@ func TestDeadChildIsStartedAgain(t *testing.T) {
 	if err := c.Refresh(t.Context(), "a"); err != nil { // which needs no new child
 		t.Error(err)
 	}
-	if got := worldOf(t, c); got.PID != second.pid {
+	if got := childStateOf(t, c); got.PID != second.pid {
 		t.Errorf("process %d answers, want %d", got.PID, second.pid)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil { // the call may have come before the list
@@ -255,7 +255,7 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 	w := newChildMonitor(t)
 	cfg := stdioConfig("serve", w.addr())
 	cfg.IdempotentTools = []string{"hang"}
-	c := open(t, Options{}, cfg)
+	c := newClient(t, Options{}, cfg)
 	w.waitForStart("serve")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -265,7 +265,7 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 		done <- err
 	}()
 	first := w.waitForStart("hanging")
-	endProcess(t, first.pid)
+	killProcess(t, first.pid)
 	w.waitForStart("serve")
 	if second := w.waitForStart("hanging"); second.pid == first.pid {
 		t.Errorf("the same process: pid %d, want other than %d", second.pid, first.pid)
@@ -277,11 +277,11 @@ func TestRepeatableToolSurvivesItsChild(t *testing.T) {
 // S4.5: calls that find their child dead were not sent, so they go to the next one.
 func TestCallsGoToTheNextChild(t *testing.T) {
 	w := newChildMonitor(t)
-	log := &notices{want: "MCP server process ended", seen: make(chan struct{}, 10)}
-	c := open(t, Options{MaxConcurrentCalls: 50, Logger: slog.New(log)}, stdioConfig("serve", w.addr()))
+	log := &messageWatcher{want: "MCP server process ended", seen: make(chan struct{}, 10)}
+	c := newClient(t, Options{MaxConcurrentCalls: 50, Logger: slog.New(log)}, stdioConfig("serve", w.addr()))
 	c.Tools(t.Context())
 	for range 2 {
-		endProcess(t, w.waitForStart("serve").pid)
+		killProcess(t, w.waitForStart("serve").pid)
 		<-log.seen
 		var all sync.WaitGroup
 		for range 50 {
@@ -296,24 +296,24 @@ func TestCallsGoToTheNextChild(t *testing.T) {
 	w.waitForStart("serve")
 }
 
-// notices is a log that tells when a message is logged.
-type notices struct {
+// messageWatcher is a log that sends on seen when a message is logged.
+type messageWatcher struct {
 	want string
 	seen chan struct{}
 }
 
-func (n *notices) Enabled(context.Context, slog.Level) bool { return true }
-func (n *notices) WithAttrs([]slog.Attr) slog.Handler       { return n }
-func (n *notices) WithGroup(string) slog.Handler            { return n }
+func (n *messageWatcher) Enabled(context.Context, slog.Level) bool { return true }
+func (n *messageWatcher) WithAttrs([]slog.Attr) slog.Handler       { return n }
+func (n *messageWatcher) WithGroup(string) slog.Handler            { return n }
 
-func (n *notices) Handle(_ context.Context, r slog.Record) error {
+func (n *messageWatcher) Handle(_ context.Context, r slog.Record) error {
 	if r.Message == n.want {
 		n.seen <- struct{}{}
 	}
 	return nil
 }
 
-func endProcess(t *testing.T, pid int) {
+func killProcess(t *testing.T, pid int) {
 	t.Helper()
 	p, err := os.FindProcess(pid)
 	if err == nil {
@@ -328,7 +328,7 @@ func endProcess(t *testing.T, pid int) {
 // the log; F12: it keeps nothing else from working.
 func TestChildThatExitsAtOnce(t *testing.T) {
 	var log syncBuffer
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("exit", ""))
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("exit", ""))
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.State != Failed || st.Reason != "its process ended (exit status 3)" {
 		t.Errorf(`server status %+v, want State Failed, Reason "its process ended (exit status 3)"`, st)
@@ -344,19 +344,19 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 		t.Skip("waits 8 s between starts; make durable runs it")
 	}
 	w := newChildMonitor(t)
-	log := &notices{want: "MCP server is down", seen: make(chan struct{}, 10)}
-	c := open(t, Options{Logger: slog.New(log)}, stdioConfig("brief", w.addr()))
+	log := &messageWatcher{want: "MCP server is down", seen: make(chan struct{}, 10)}
+	c := newClient(t, Options{Logger: slog.New(log)}, stdioConfig("brief", w.addr()))
 	c.Tools(t.Context())
 	for range maxStarts {
 		w.waitForStart("brief")
-		if _, err := c.Call(t.Context(), Call{Tool: "echo"}); kind(t, err).Kind != UnknownOutcome {
+		if _, err := c.Call(t.Context(), Call{Tool: "echo"}); mustFail(t, err).Kind != UnknownOutcome {
 			t.Errorf("error %v, want Kind UnknownOutcome", err)
 		}
 	}
 	<-log.seen
 	_, err := c.Call(t.Context(), Call{Tool: "echo"})
 	// The breaker, which opens after as many failures, may be the one to say so.
-	if e := kind(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "too often") {
+	if e := mustFail(t, err); e.Kind != Unavailable || !strings.Contains(e.Message, "too often") {
 		t.Errorf(`%v: %s, want Kind Unavailable, Message containing "too often"`, e.Kind, e.Message)
 	}
 	if st := c.Servers()[0]; st.State != Degraded {
@@ -372,16 +372,16 @@ func TestChildThatKeepsDyingIsStartedLessOften(t *testing.T) {
 func TestChildThatDiesOfDiscover(t *testing.T) {
 	t.Parallel()
 	w := newChildMonitor(t)
-	c := open(t, Options{}, stdioConfig("legacy", w.addr()))
+	c := newClient(t, Options{}, stdioConfig("legacy", w.addr()))
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.State != Connected || st.Protocol != "2025-11-25" {
 		t.Fatalf("server status %+v, want State Connected, Protocol 2025-11-25", st)
 	}
 	w.waitForStart("legacy")
 	second := w.waitForStart("legacy")
-	endProcess(t, second.pid)
+	killProcess(t, second.pid)
 	third := w.waitForStart("legacy")
-	if got := worldOf(t, c); got.PID != third.pid {
+	if got := childStateOf(t, c); got.PID != third.pid {
 		t.Errorf("process %d answers, want %d", got.PID, third.pid)
 	}
 }
@@ -389,8 +389,8 @@ func TestChildThatDiesOfDiscover(t *testing.T) {
 // F23: what a child prints beside MCP is skipped, with one line in the log.
 func TestBannerOnStdoutIsSkipped(t *testing.T) {
 	var log syncBuffer
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("banner", ""))
-	worldOf(t, c)
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, stdioConfig("banner", ""))
+	childStateOf(t, c)
 	if n := strings.Count(log.String(), "not MCP"); n != 1 || !strings.Contains(log.String(), "Welcome!") {
 		t.Errorf("%d lines: %s, want n 1, log containing Welcome!", n, log.String())
 	}
@@ -398,19 +398,19 @@ func TestBannerOnStdoutIsSkipped(t *testing.T) {
 
 // The first message of a child may follow a byte order mark, which .NET writes.
 func TestByteOrderMarkOnStdoutIsSkipped(t *testing.T) {
-	worldOf(t, open(t, Options{}, stdioConfig("bom", "")))
+	childStateOf(t, newClient(t, Options{}, stdioConfig("bom", "")))
 }
 
 // F23: a line of 100 MiB ends the session, not our memory; the next child answers.
 func TestEndlessLineEndsTheSessionOnly(t *testing.T) {
 	w := newChildMonitor(t)
-	c := open(t, Options{}, stdioConfig("serve", w.addr()))
+	c := newClient(t, Options{}, stdioConfig("serve", w.addr()))
 	c.Tools(t.Context())
 	first := w.waitForStart("serve")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := c.Call(t.Context(), Call{Tool: "flood"})
-	if e := kind(t, err); e.Kind != TooLarge {
+	if e := mustFail(t, err); e.Kind != TooLarge {
 		t.Errorf("call error %v, want Kind TooLarge", e)
 	}
 	first.waitForEnd()
@@ -418,15 +418,15 @@ func TestEndlessLineEndsTheSessionOnly(t *testing.T) {
 	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
 		t.Errorf("%d MiB were allocated, want at most 32", got>>20)
 	}
-	worldOf(t, c)
+	childStateOf(t, c)
 }
 
 // F23: of 256 MiB on stderr, half of it without a line feed, the end is kept.
 func TestFloodOnStderr(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	c := open(t, Options{Logger: slog.New(slog.NewTextHandler(new(syncBuffer), &slog.HandlerOptions{Level: slog.LevelDebug}))}, stdioConfig("stderr", ""))
-	worldOf(t, c)
+	c := newClient(t, Options{Logger: slog.New(slog.NewTextHandler(new(syncBuffer), &slog.HandlerOptions{Level: slog.LevelDebug}))}, stdioConfig("stderr", ""))
+	childStateOf(t, c)
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > 32<<20 {
 		t.Errorf("%d MiB were allocated, want at most 32", got>>20)
@@ -441,7 +441,7 @@ func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
 		t.Skip("process groups are Linux's here")
 	}
 	w := newChildMonitor(t)
-	c := open(t, Options{}, stdioConfig("stubborn", w.addr()))
+	c := newClient(t, Options{}, stdioConfig("stubborn", w.addr()))
 	c.Tools(t.Context())
 	child, grandchild := w.waitForStart("stubborn"), w.waitForStart("ignores-sigterm")
 	begin := time.Now()
@@ -463,21 +463,21 @@ func TestGrandchildDelaysNeitherRestartNorClose(t *testing.T) {
 		t.Skip("process groups are Linux's here")
 	}
 	w := newChildMonitor(t)
-	c := open(t, Options{}, stdioConfig("wrapper", w.addr()))
+	c := newClient(t, Options{}, stdioConfig("wrapper", w.addr()))
 	c.Tools(t.Context())
 	parent, grandchild := w.waitForStart("wrapper"), w.waitForStart("ignores-input")
 	_, err := c.Call(t.Context(), Call{Tool: "die"})
-	if e := kind(t, err); e.Kind != UnknownOutcome {
+	if e := mustFail(t, err); e.Kind != UnknownOutcome {
 		t.Errorf("call error %v, want Kind UnknownOutcome", e)
 	}
 	parent.waitForEnd()
 	grandchild.waitForEnd()
-	worldOf(t, c) // starts a new child and grandchild
+	childStateOf(t, c) // starts a new child and grandchild
 	parent, grandchild = w.waitForStart("wrapper"), w.waitForStart("ignores-input")
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
 	parent.waitForEnd()
 	grandchild.waitForEnd()
-	noChildren(t)
+	checkNoChildren(t)
 }

@@ -15,9 +15,9 @@ import (
 func TestServerThatPingsDuringACall(t *testing.T) {
 	answered := make(chan string, 1)
 	var other atomic.Int64
-	s := &script{
+	s := &scriptedServer{
 		before: func(w http.ResponseWriter, r *http.Request) bool {
-			if b := peek(r); r.Method == http.MethodPost && !strings.Contains(b, `"method"`) {
+			if b := peekBody(r); r.Method == http.MethodPost && !strings.Contains(b, `"method"`) {
 				answered <- b
 				w.WriteHeader(http.StatusAccepted)
 				return true
@@ -25,7 +25,7 @@ func TestServerThatPingsDuringACall(t *testing.T) {
 			return false
 		},
 		call: func(w http.ResponseWriter, r *http.Request, m message) {
-			send := events(w)
+			send := startEventStream(w)
 			send("data: {\"jsonrpc\":\"2.0\",\"id\":\"ask\",\"method\":\"ping\"}\n\n")
 			select {
 			case b := <-answered:
@@ -34,12 +34,12 @@ func TestServerThatPingsDuringACall(t *testing.T) {
 				}
 			case <-r.Context().Done():
 			}
-			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", m.ID, text("ok")))
+			send(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", m.ID, textResult("ok")))
 		},
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	res, err := c.Call(context.Background(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if other.Load() != 0 {
 		t.Errorf("something else was answered: other %d, want 0", other.Load())
 	}

@@ -16,18 +16,18 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// wiretap notes what requests to a server look like, without their bodies: each kind once.
-type wiretap struct {
+// requestRecorder records what requests to a server look like, without their bodies: each kind once.
+type requestRecorder struct {
 	next http.RoundTripper
 	mu   sync.Mutex // protects seen
 	seen []string
 }
 
-func (w *wiretap) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *requestRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
 	line := r.Method
 	if r.Body != nil && r.Body != http.NoBody {
 		var m message
-		_ = json.Unmarshal([]byte(peek(r)), &m)
+		_ = json.Unmarshal([]byte(peekBody(r)), &m)
 		if m.Method == "" {
 			m.Method = "an answer"
 		}
@@ -46,9 +46,9 @@ func (w *wiretap) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// saw checks what was sent: lines of which each begins with what a POST carries, or
+// checkRequests checks what was sent: lines of which each begins with what a POST carries, or
 // with the method of another request.
-func (w *wiretap) saw(t *testing.T, version, session string, want ...string) {
+func (w *requestRecorder) checkRequests(t *testing.T, version, session string, want ...string) {
 	t.Helper()
 	for i, line := range want {
 		what, rest, _ := strings.Cut(line, ";")
@@ -82,10 +82,10 @@ func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 	t.Parallel()
 	answered, begun, told := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 99)
 	var id atomic.Value
-	s := &script{}
+	s := &scriptedServer{}
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		var m message
-		_ = json.Unmarshal([]byte(peek(r)), &m)
+		_ = json.Unmarshal([]byte(peekBody(r)), &m)
 		if m.Method != methodInitialize {
 			w.Header().Set(sessionHeader, "another")
 		}
@@ -95,7 +95,7 @@ func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 		case m.Method == cancelled:
 			told <- struct{}{}
 		case r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") == "7":
-			events(w)(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), text("ok")))
+			startEventStream(w)(fmt.Sprintf("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}\n\n", id.Load(), textResult("ok")))
 			return true
 		}
 		return false
@@ -107,50 +107,50 @@ func TestSessionRequestsHaveTheirHeaders(t *testing.T) {
 			return
 		}
 		id.Store(string(m.ID))
-		events(w)("id: 7\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"ask\",\"method\":\"ping\"}\n\n")
-		reached(t, "the answer to ping", answered)
+		startEventStream(w)("id: 7\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"ask\",\"method\":\"ping\"}\n\n")
+		waitUntil(t, "the answer to ping", answered)
 	}
-	tap := &wiretap{}
-	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
-		config.Server{Name: "a", URL: serve(t, s).URL, StandaloneStream: new(true)})
+	tap := &requestRecorder{}
+	c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
+		config.Server{Name: "a", URL: serveHTTP(t, s).URL, StandaloneStream: new(true)})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
-	hangUp(t, c, "t", begun)
-	reached(t, "the cancellation", told)
+	mustResult(t, res, err)
+	cancelBegunCall(t, c, "t", begun)
+	waitUntil(t, "the cancellation", told)
 	_ = c.Close()
-	tap.saw(t, "2025-11-25", "; Mcp-Session-Id: session-1",
+	tap.checkRequests(t, "2025-11-25", "; Mcp-Session-Id: session-1",
 		"server/discover; Mcp-Method: server/discover; Mcp-Protocol-Version: 2026-07-28; nothing settled",
 		"initialize; nothing settled", "notifications/initialized", "GET", "tools/list", "tools/call",
 		"an answer", "GET; Last-Event-Id: 7", "notifications/cancelled", "DELETE")
 }
 
-// hangUp cancels a call when it has begun.
-func hangUp(t *testing.T, c *Client, tool string, begun <-chan struct{}) {
+// cancelBegunCall makes a call and cancels it when it has begun.
+func cancelBegunCall(t *testing.T, c *Client, tool string, begun <-chan struct{}) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		reached(t, "the call", begun)
+		waitUntil(t, "the call", begun)
 		cancel()
 	}()
 	_, err := c.Call(ctx, Call{Tool: tool, Meta: map[string]any{"hang": true}})
-	_ = kind(t, err)
+	_ = mustFail(t, err)
 }
 
 // 2026-07-28 basic/transports: each request says what it is about.
 func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 	begun := make(chan struct{})
-	server := tools(func(s *sdk.Server) {
-		rawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	server := newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "hang", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			close(begun)
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
 	})
-	tap, listens, told := &wiretap{}, make(chan struct{}, 8), make(chan struct{}, 8)
-	h := handler(server, flavours["stateless sse"])
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch body := peek(r); {
+	tap, listens, told := &requestRecorder{}, make(chan struct{}, 8), make(chan struct{}, 8)
+	h := streamableHandler(server, flavours["stateless sse"])
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch body := peekBody(r); {
 		case strings.Contains(body, methodListen):
 			listens <- struct{}{}
 		case strings.Contains(body, cancelled):
@@ -158,14 +158,14 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	c := open(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
+	c := newClient(t, Options{Transport: func(next http.RoundTripper) http.RoundTripper { tap.next = next; return tap }},
 		config.Server{Name: "a", URL: w.URL, StandaloneStream: new(true)})
 	c.Tools(t.Context())
-	reached(t, methodListen, listens)
-	hangUp(t, c, "hang", begun)
-	reached(t, "the cancellation", told)
+	waitUntil(t, methodListen, listens)
+	cancelBegunCall(t, c, "hang", begun)
+	waitUntil(t, "the cancellation", told)
 	_ = c.Close()
-	tap.saw(t, "2026-07-28", "",
+	tap.checkRequests(t, "2026-07-28", "",
 		"server/discover; Mcp-Method: server/discover", "tools/list; Mcp-Method: tools/list",
 		"subscriptions/listen; Mcp-Method: subscriptions/listen", "tools/call; Mcp-Method: tools/call; Mcp-Name: hang",
 		"notifications/cancelled; Mcp-Method: notifications/cancelled")
@@ -177,15 +177,15 @@ func TestRequestsIntroduceUsAsTheHandshakeDid(t *testing.T) {
 	for flavour, introduced := range map[string]bool{"stateless json": true, "stateful json": false} {
 		var mu sync.Mutex
 		said := map[string]string{} // by method
-		wire := func(next http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
+		newTransport := func(next http.RoundTripper) http.RoundTripper {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				var m struct {
 					Method string
 					Params struct {
 						Meta map[string]json.RawMessage `json:"_meta"`
 					}
 				}
-				if r.Method == http.MethodPost && json.Unmarshal([]byte(peek(r)), &m) == nil {
+				if r.Method == http.MethodPost && json.Unmarshal([]byte(peekBody(r)), &m) == nil {
 					mu.Lock()
 					said[m.Method] = fmt.Sprintf("%s %s", m.Params.Meta[sdk.MetaKeyClientInfo], m.Params.Meta[sdk.MetaKeyClientCapabilities])
 					mu.Unlock()
@@ -193,9 +193,9 @@ func TestRequestsIntroduceUsAsTheHandshakeDid(t *testing.T) {
 				return next.RoundTrip(r)
 			})
 		}
-		c := open(t, Options{Transport: wire, Version: "1.2.3"}, config.Server{Name: "a", URL: serve(t, handler(tools(nil), flavours[flavour])).URL})
+		c := newClient(t, Options{Transport: newTransport, Version: "1.2.3"}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(newToolServer(nil), flavours[flavour])).URL})
 		res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"a"}`)})
-		must(t, res, err)
+		mustResult(t, res, err)
 		_ = c.Close()
 		first, call := said[methodDiscover], said[methodCall]
 		if !strings.Contains(first, `"name":"answerd"`) || !strings.Contains(first, `"1.2.3"`) || !strings.Contains(first, `"elicitation"`) {

@@ -16,8 +16,8 @@ import (
 // log messages; from 2026-07-28 on so is any.
 func TestElicitationOverStreamConnReachesTheOnlyCall(t *testing.T) {
 	for _, version := range []string{"", "2025-11-25"} {
-		server := tools(func(s *sdk.Server) {
-			rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		server := newToolServer(func(s *sdk.Server) {
+			addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				given := r.Params.InputResponses["q"]
 				if given == nil {
 					return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": &sdk.ElicitParams{
@@ -28,7 +28,7 @@ func TestElicitationOverStreamConnReachesTheOnlyCall(t *testing.T) {
 				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 			})
 		})
-		c := piped(t, Options{}, config.Server{ProtocolVersion: version}, func(conn net.Conn) {
+		c := newPipedClient(t, Options{}, config.Server{ProtocolVersion: version}, func(conn net.Conn) {
 			_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
 		})
 		res, err := c.Call(t.Context(), Call{Tool: "ask", Elicit: func(_ context.Context, e Elicitation) (ElicitationResult, error) {
@@ -37,16 +37,16 @@ func TestElicitationOverStreamConnReachesTheOnlyCall(t *testing.T) {
 			}
 			return ElicitationResult{Action: Accept, Content: json.RawMessage(`{"people":3}`)}, nil
 		}})
-		if got := must(t, res, err).Text(); !strings.Contains(got, `{"people":3}`) {
+		if got := mustResult(t, res, err).Text(); !strings.Contains(got, `{"people":3}`) {
 			t.Errorf(`%q: %s, want it to contain {"people":3}`, version, got)
 		}
 	}
 }
 
-const linkLog = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"here"}}`
+const errorLogMessage = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"error","data":"here"}}`
 
-// logsOf counts the log messages that a call gets.
-func logsOf(ctx context.Context, c *Client) (logs int, err error) {
+// countLogs counts the log messages that a call gets.
+func countLogs(ctx context.Context, c *Client) (logs int, err error) {
 	_, err = c.Call(ctx, Call{Tool: "t", Log: func(LogMessage) { logs++ }})
 	return logs, err
 }
@@ -55,35 +55,35 @@ func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 	held := make(chan message, 1)
 	together := false
 	entered := make(chan struct{}, 2)
-	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
+	c := newPipedClient(t, Options{}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
 		if !together {
-			say(linkLog)
-			say(answerTo(m, text("ok")))
+			say(errorLogMessage)
+			say(resultFor(m, textResult("ok")))
 			return
 		}
 		entered <- struct{}{}
 		select {
 		case one := <-held: // two are here
-			say(linkLog)
-			say(answerTo(one, text("ok")))
-			say(answerTo(m, text("ok")))
+			say(errorLogMessage)
+			say(resultFor(one, textResult("ok")))
+			say(resultFor(m, textResult("ok")))
 		default:
 			held <- m
 		}
 	}))
-	if logs, err := logsOf(t.Context(), c); err != nil || logs != 1 {
+	if logs, err := countLogs(t.Context(), c); err != nil || logs != 1 {
 		t.Errorf("alone: %d messages, %v, want 1 and no error", logs, err)
 	}
 	together = true
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
+		if logs, err := countLogs(t.Context(), c); err != nil || logs != 0 {
 			t.Errorf("the first of two: %d messages, %v, want 0 and no error", logs, err)
 		}
 	}()
 	<-entered
-	if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
+	if logs, err := countLogs(t.Context(), c); err != nil || logs != 0 {
 		t.Errorf("the second of two: %d messages, %v, want 0 and no error", logs, err)
 	}
 	<-done
@@ -92,21 +92,21 @@ func TestLogMessagesOverStreamConnBelongToTheOnlyCall(t *testing.T) {
 // A message that may belong to a call that was given up is given to no call.
 func TestServerMessagesAreNotAttributedAfterAnAbandonedCall(t *testing.T) {
 	entered, first := make(chan struct{}), true
-	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
+	c := newPipedClient(t, Options{}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
 		if first {
 			first = false
 			close(entered)
 			return // never answered
 		}
-		say(linkLog)
-		say(answerTo(m, text("ok")))
+		say(errorLogMessage)
+		say(resultFor(m, textResult("ok")))
 	}))
 	ctx, leave := context.WithCancel(t.Context())
 	go func() { <-entered; leave() }()
-	if _, err := logsOf(ctx, c); kind(t, err).Kind != Cancelled {
+	if _, err := countLogs(ctx, c); mustFail(t, err).Kind != Cancelled {
 		t.Errorf("error %v, want Kind Cancelled", err)
 	}
-	if logs, err := logsOf(t.Context(), c); err != nil || logs != 0 {
+	if logs, err := countLogs(t.Context(), c); err != nil || logs != 0 {
 		t.Errorf("%d messages, %v, want 0 and no error", logs, err)
 	}
 }

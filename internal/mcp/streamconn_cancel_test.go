@@ -12,13 +12,13 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// heardConn is a server's end of a pipe that notes what it reads.
-type heardConn struct {
+// recordingConn is a server's end of a pipe that records what it reads.
+type recordingConn struct {
 	net.Conn
 	heard *syncBuffer
 }
 
-func (h heardConn) Read(p []byte) (int, error) {
+func (h recordingConn) Read(p []byte) (int, error) {
 	n, err := h.Conn.Read(p)
 	_, _ = h.heard.Write(p[:n])
 	return n, err
@@ -30,8 +30,8 @@ func TestCancellationIsSentWhenTheServerReadsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard syncBuffer
 		ids, read := make(chan string, 2), make(chan struct{})
-		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
-			lines(func(m message, _ func(string)) { ids <- string(m.ID); <-read })(heardConn{conn, &heard})
+		c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
+			scriptedPeer(func(m message, _ func(string)) { ids <- string(m.ID); <-read })(recordingConn{conn, &heard})
 		})
 		var all sync.WaitGroup
 		for i := range 2 { // the second one is being written when the first is cancelled
@@ -39,7 +39,7 @@ func TestCancellationIsSentWhenTheServerReadsAgain(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Second)
 				defer cancel()
 				_, err := c.Call(ctx, Call{Tool: "t"})
-				kind(t, err)
+				mustFail(t, err)
 			})
 			synctest.Wait()
 		}

@@ -18,9 +18,9 @@ import (
 	"answerd/internal/mcp/content"
 )
 
-// pipedServer is a client of a real server at the other end of a pipe, connected.
-func pipedServer(t *testing.T, cfg config.Server, s *sdk.Server) *Client {
-	c := piped(t, Options{}, cfg, func(conn net.Conn) {
+// newPipedServerClient returns a connected client of a real server at the other end of a pipe.
+func newPipedServerClient(t *testing.T, cfg config.Server, s *sdk.Server) *Client {
+	c := newPipedClient(t, Options{}, cfg, func(conn net.Conn) {
 		_ = s.Run(context.Background(), &sdk.IOTransport{Reader: conn, Writer: conn})
 	})
 	for !c.Ready() { // Tools waits for Options.StartWait only
@@ -29,13 +29,13 @@ func pipedServer(t *testing.T, cfg config.Server, s *sdk.Server) *Client {
 	return c
 }
 
-// questions answers for a person, and counts how often it was asked.
-type questions struct {
+// answeringUser answers elicitations as a person would, and counts them.
+type answeringUser struct {
 	asked int // without a lock: the race detector sees late ones
 	logs  int
 }
 
-func (q *questions) call(ctx context.Context, c *Client, tool string) (*content.Result, error) {
+func (q *answeringUser) call(ctx context.Context, c *Client, tool string) (*content.Result, error) {
 	return c.Call(ctx, Call{Tool: tool,
 		Log: func(LogMessage) { q.logs++ },
 		Elicit: func(context.Context, Elicitation) (ElicitationResult, error) {
@@ -50,12 +50,12 @@ func (q *questions) call(ctx context.Context, c *Client, tool string) (*content.
 func TestElicitationOverStreamConnNeedsOneCallInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		c := pipedServer(t, config.Server{ProtocolVersion: "2025-11-25"}, tools(func(s *sdk.Server) {
-			rawTool(s, "hold", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		c := newPipedServerClient(t, config.Server{ProtocolVersion: "2025-11-25"}, newToolServer(func(s *sdk.Server) {
+			addRawTool(s, "hold", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				<-release // whether it is cancelled or not
 				return &sdk.CallToolResult{}, nil
 			})
-			rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				_ = r.Session.Log(ctx, &sdk.LoggingMessageParams{Level: "error", Data: "on it"})
 				res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{
 					Meta: sdk.Meta{"answerd/request": "1"}, Message: "?", RequestedSchema: json.RawMessage(bookingForm),
@@ -66,31 +66,31 @@ func TestElicitationOverStreamConnNeedsOneCallInFlight(t *testing.T) {
 				return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Action}}}, nil
 			})
 		}))
-		ask := func(want string, times int) {
+		checkAsks := func(want string, times int) {
 			t.Helper()
-			var q questions
+			var q answeringUser
 			res, err := q.call(t.Context(), c, "ask")
-			if got := must(t, res, err).Text(); got != want || q.asked != times || q.logs != times {
+			if got := mustResult(t, res, err).Text(); got != want || q.asked != times || q.logs != times {
 				t.Errorf("%s, asked %d times, %d log messages; want %s", got, q.asked, q.logs, want)
 			}
 		}
-		ask(Accept, 1)
+		checkAsks(Accept, 1)
 
 		ctx, leave := context.WithCancel(t.Context())
-		var held questions
+		var held answeringUser
 		done := make(chan error, 1)
 		go func() { _, err := held.call(ctx, c, "hold"); done <- err }()
 		synctest.Wait()
-		ask(Decline, 0)
+		checkAsks(Decline, 0)
 		leave()
-		if k := kind(t, <-done); k.Kind != Cancelled || held != (questions{}) {
+		if k := mustFail(t, <-done); k.Kind != Cancelled || held != (answeringUser{}) {
 			t.Errorf("%v, %+v, want Cancelled and no questions", k, held)
 		}
 		<-time.After(time.Hour)
-		ask(Decline, 0)
+		checkAsks(Decline, 0)
 		close(release)
 		synctest.Wait()
-		ask(Accept, 1)
+		checkAsks(Accept, 1)
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
@@ -101,11 +101,11 @@ func TestElicitationOverStreamConnNeedsOneCallInFlight(t *testing.T) {
 // that of resources, for servers whose resources are offered.
 func TestStreamConnHandlesListChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server := tools(func(s *sdk.Server) {
+		server := newToolServer(func(s *sdk.Server) {
 			s.AddResource(&sdk.Resource{URI: "x:1", Name: "1"}, nil)
 		})
-		c := pipedServer(t, config.Server{ProtocolVersion: "2025-11-25", Resources: []string{"x:*"}}, server)
-		rawTool(server, "new", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		c := newPipedServerClient(t, config.Server{ProtocolVersion: "2025-11-25", Resources: []string{"x:*"}}, server)
+		addRawTool(server, "new", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
 		<-time.After(time.Minute)

@@ -16,13 +16,13 @@ import (
 	"answerd/internal/mcp/transport"
 )
 
-// pipe is frames over a net.Pipe, one message a line.
-type pipe struct {
+// pipeConn is a message connection over a net.Pipe, with one message per line.
+type pipeConn struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-func (p *pipe) Read() ([]byte, error) {
+func (p *pipeConn) Read() ([]byte, error) {
 	line, err := p.in.ReadBytes('\n')
 	if err != nil {
 		return nil, &transport.Failure{Kind: Unavailable, Public: "its pipe broke", Err: err}
@@ -30,7 +30,7 @@ func (p *pipe) Read() ([]byte, error) {
 	return bytes.TrimSpace(line), nil
 }
 
-func (p *pipe) Write(data []byte) error {
+func (p *pipeConn) Write(data []byte) error {
 	n, err := p.conn.Write(append(data, '\n'))
 	if err != nil && n == 0 {
 		return &transport.Failure{Kind: Unavailable, Public: "its pipe is closed", NotRun: true, Err: err}
@@ -38,9 +38,9 @@ func (p *pipe) Write(data []byte) error {
 	return err
 }
 
-func (p *pipe) Close() error { return p.conn.Close() }
+func (p *pipeConn) Close() error { return p.conn.Close() }
 
-func (p *pipe) SetReadLimit(int) {}
+func (p *pipeConn) SetReadLimit(int) {}
 
 // peers are the servers of the pipe types, by URL: each gets the other end of a new
 // connection.
@@ -58,7 +58,7 @@ func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) 
 		open := func(context.Context) (transport.MessageConn, error) {
 			ours, theirs := net.Pipe()
 			all.Go(func() { peer.(func(net.Conn))(theirs); _ = theirs.Close() })
-			return &pipe{ours, bufio.NewReader(ours)}, nil
+			return &pipeConn{ours, bufio.NewReader(ours)}, nil
 		}
 		d := dialEndpoint(cfg, o, transport.NewStream(open, all.Wait, o.Logger), func() {})
 		d.time = time
@@ -66,22 +66,22 @@ func dialPeers(time time.Duration) func(config.Server, Options) (dialer, error) 
 	}
 }
 
-// piped is a client of one server at the other end of a pipe.
-func piped(t *testing.T, o Options, cfg config.Server, peer func(net.Conn)) *Client {
+// newPipedClient returns a client of one server at the other end of a pipe.
+func newPipedClient(t *testing.T, o Options, cfg config.Server, peer func(net.Conn)) *Client {
 	t.Helper()
 	cfg.Name, cfg.URL = "a", t.Name()
 	if cfg.Type == "" {
 		cfg.Type = "pipe"
 	}
 	peers.Store(cfg.URL, peer)
-	c := open(t, o, cfg)
+	c := newClient(t, o, cfg)
 	c.Tools(t.Context())
 	return c
 }
 
-// lines is a scripted server of 2025-11-25. call gets each tools/call, and what writes
+// scriptedPeer returns a scripted server of 2025-11-25. call gets each tools/call, and a function that writes
 // a line.
-func lines(call func(m message, say func(string))) func(net.Conn) {
+func scriptedPeer(call func(m message, say func(string))) func(net.Conn) {
 	return func(conn net.Conn) {
 		say := func(s string) { _, _ = io.WriteString(conn, s+"\n") }
 		in := bufio.NewScanner(conn)
@@ -95,9 +95,9 @@ func lines(call func(m message, say func(string))) func(net.Conn) {
 			case methodDiscover:
 				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID))
 			case "initialize":
-				say(answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+				say(resultFor(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
 			case "tools/list":
-				say(answerTo(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"ttlMs":60000}`))
+				say(resultFor(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"ttlMs":60000}`))
 			case "tools/call":
 				call(m, say)
 			}
@@ -105,7 +105,7 @@ func lines(call func(m message, say func(string))) func(net.Conn) {
 	}
 }
 
-func answerTo(m message, result string) string {
+func resultFor(m message, result string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 

@@ -30,8 +30,8 @@ func TestStreamConnMatchesResponses(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"", "2025-11-25", "2024-11-05"} {
 		t.Run("version "+version, func(t *testing.T) {
-			server := tools(nil)
-			c := piped(t, Options{MaxConcurrentCalls: 200}, config.Server{ProtocolVersion: version}, func(conn net.Conn) {
+			server := newToolServer(nil)
+			c := newPipedClient(t, Options{MaxConcurrentCalls: 200}, config.Server{ProtocolVersion: version}, func(conn net.Conn) {
 				_ = server.Run(t.Context(), &sdk.IOTransport{Reader: conn, Writer: conn})
 			})
 			st := c.Servers()[0]
@@ -57,7 +57,7 @@ func TestStreamConnMatchesResponses(t *testing.T) {
 // nor the session.
 func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 	var dials atomic.Int64
-	script := lines(func(m message, say func(string)) {
+	script := scriptedPeer(func(m message, say func(string)) {
 		say(`{"jsonrpc":"2.0","id":99999,"result":{}}`)
 		say(`{"jsonrpc":"2.0","id":"0` + string(m.ID) + `","result":{"content":[]}}`)
 		say(`{"jsonrpc":`)
@@ -69,13 +69,13 @@ func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 		say(`{"jsonrpc":"2.0","method":"notifications/progress","params":7}`)
 		say(`{"jsonrpc":"2.0","id":"x","method":"unheard/of"}`)
 		say(`{"jsonrpc":"2.0","id":"x","method":"unheard/of"}`)
-		say(answerTo(m, text("right")))
-		say(answerTo(m, text("again")))
+		say(resultFor(m, textResult("right")))
+		say(resultFor(m, textResult("again")))
 	})
-	c := piped(t, Options{}, config.Server{}, func(conn net.Conn) { dials.Add(1); script(conn) })
+	c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) { dials.Add(1); script(conn) })
 	for range 20 {
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		if got := must(t, res, err).Text(); got != "right" {
+		if got := mustResult(t, res, err).Text(); got != "right" {
 			t.Fatalf("result %q, want right", got)
 		}
 	}
@@ -87,25 +87,25 @@ func TestStreamConnDropsUnexpectedMessages(t *testing.T) {
 // F16: an answer that cannot be read fails its call, and no other.
 func TestUnreadableResponseFailsOnlyItsCall(t *testing.T) {
 	held := make(chan string, 1)
-	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
+	c := newPipedClient(t, Options{}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
 		switch m.Params.Meta["do"] {
 		case "hold":
-			held <- answerTo(m, text("held"))
+			held <- resultFor(m, textResult("held"))
 		case "version":
 			say(`{"jsonrpc":"1.0","id":` + string(m.ID) + `,"result":{"content":[]}}`)
 		case "deep": // F21: deeper than the SDK reads
-			say(answerTo(m, `{"content":[],"structuredContent":`+strings.Repeat("[", 2000)+strings.Repeat("]", 2000)+`}`))
+			say(resultFor(m, `{"content":[],"structuredContent":`+strings.Repeat("[", 2000)+strings.Repeat("]", 2000)+`}`))
 		default:
-			say(answerTo(m, "null"))
+			say(resultFor(m, "null"))
 			say(<-held)
 		}
 	}))
-	do := func(what string) (*content.Result, error) {
+	callTool := func(what string) (*content.Result, error) {
 		return c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 	}
 	done := make(chan error, 1)
 	go func() {
-		res, err := do("hold")
+		res, err := callTool("hold")
 		if err == nil && res.Text() != "held" {
 			err = errors.New(res.Text())
 		}
@@ -113,13 +113,13 @@ func TestUnreadableResponseFailsOnlyItsCall(t *testing.T) {
 	}()
 	line := <-held
 	held <- line
-	if _, err := do("version"); kind(t, err).Kind != Protocol {
+	if _, err := callTool("version"); mustFail(t, err).Kind != Protocol {
 		t.Errorf("error %v, want Kind Protocol", err)
 	}
-	if _, err := do("deep"); kind(t, err).Kind != TooLarge {
+	if _, err := callTool("deep"); mustFail(t, err).Kind != TooLarge {
 		t.Errorf("a deep result: %v, want %s", err, TooLarge)
 	}
-	if _, err := do("null"); kind(t, err).Kind != Protocol {
+	if _, err := callTool("null"); mustFail(t, err).Kind != Protocol {
 		t.Errorf("error %v, want Kind Protocol", err)
 	}
 	if err := <-done; err != nil {
@@ -135,9 +135,9 @@ func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 	ran := map[string]int{}
 	first := make(chan net.Conn, 1)
 	var dials atomic.Int64
-	c := piped(t, Options{}, config.Server{IdempotentTools: []string{"nothing"}}, func(conn net.Conn) {
+	c := newPipedClient(t, Options{}, config.Server{IdempotentTools: []string{"nothing"}}, func(conn net.Conn) {
 		n := dials.Add(1)
-		lines(func(m message, say func(string)) {
+		scriptedPeer(func(m message, say func(string)) {
 			mu.Lock()
 			ran[fmt.Sprint(m.Params.Meta["do"])]++
 			mu.Unlock()
@@ -145,7 +145,7 @@ func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 				first <- conn
 				return
 			}
-			say(answerTo(m, text("ok")))
+			say(resultFor(m, textResult("ok")))
 		})(conn)
 	})
 	done := make(chan error, 1)
@@ -155,12 +155,12 @@ func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 	}()
 	conn := <-first
 	_ = conn.Close()
-	if e := kind(t, <-done); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its pipe broke; the call may or may not") {
+	if e := mustFail(t, <-done); e.Kind != UnknownOutcome || !strings.Contains(e.Message, "its pipe broke; the call may or may not") {
 		t.Errorf(`call error %v, %q, want Kind UnknownOutcome, Message containing "its pipe broke; the call may or may not"`, e, e.Message)
 	}
 	for i := range 3 {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": i}})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	if dials.Load() != 2 || len(ran) != 4 || ran["sent"] != 1 {
 		t.Errorf(`%d connections, %v, want dials 2, 4 ran, ran["sent"] 1`, dials.Load(), ran)
@@ -170,17 +170,17 @@ func TestConnectionLossFailsCallsInFlight(t *testing.T) {
 // S4.5: a tool that may be repeated is called again on the next connection.
 func TestIdempotentCallSurvivesConnectionLoss(t *testing.T) {
 	var calls atomic.Int64
-	c := piped(t, Options{}, config.Server{IdempotentTools: []string{"t"}}, func(conn net.Conn) {
-		lines(func(m message, say func(string)) {
+	c := newPipedClient(t, Options{}, config.Server{IdempotentTools: []string{"t"}}, func(conn net.Conn) {
+		scriptedPeer(func(m message, say func(string)) {
 			if calls.Add(1) == 1 {
 				_ = conn.Close()
 				return
 			}
-			say(answerTo(m, text("ok")))
+			say(resultFor(m, textResult("ok")))
 		})(conn)
 	})
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if calls.Load() != 2 {
 		t.Errorf("sent %d times, want 2", calls.Load())
 	}
@@ -190,7 +190,7 @@ func TestIdempotentCallSurvivesConnectionLoss(t *testing.T) {
 func TestStreamConnCancelKeepsTheSession(t *testing.T) {
 	began, told := make(chan struct{}), make(chan string, 1)
 	var dials atomic.Int64
-	c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+	c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
 		dials.Add(1)
 		ours, theirs := net.Pipe()
 		defer ours.Close()
@@ -206,15 +206,15 @@ func TestStreamConnCancelKeepsTheSession(t *testing.T) {
 				fmt.Fprintln(theirs, in.Text())
 			}
 		})
-		lines(func(m message, say func(string)) {
+		scriptedPeer(func(m message, say func(string)) {
 			if m.Params.Meta["do"] == "hang" {
 				close(began)
 				return
 			}
-			say(answerTo(m, text("ok")))
+			say(resultFor(m, textResult("ok")))
 		})(struct {
 			net.Conn
-		}{&bothEnds{ours, conn}})
+		}{&splitConn{ours, conn}})
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -224,14 +224,14 @@ func TestStreamConnCancelKeepsTheSession(t *testing.T) {
 	}()
 	<-began
 	cancel()
-	if e := kind(t, <-done); e.Kind != Cancelled {
+	if e := mustFail(t, <-done); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	if got := <-told; !strings.Contains(got, `"requestId"`) {
 		t.Errorf(`got %q, want it to contain "requestId"`, got)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if dials.Load() != 1 {
 		t.Errorf("%d connections, want 1", dials.Load())
 	}
@@ -243,23 +243,23 @@ func TestLateResponseIsNotLoggedAsWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log syncBuffer
 		began := make(chan message, 1)
-		c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, lines(func(m message, say func(string)) {
+		c := newPipedClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
 			select {
 			case late := <-began:
-				say(answerTo(late, text("late")))
-				say(answerTo(m, text("ok")))
+				say(resultFor(late, textResult("late")))
+				say(resultFor(m, textResult("ok")))
 			default:
 				began <- m
 			}
 		}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.Call(ctx, Call{Tool: "t"}); kind(t, err).Kind != Timeout {
+		if _, err := c.Call(ctx, Call{Tool: "t"}); mustFail(t, err).Kind != Timeout {
 			t.Errorf("error %v, want Kind Timeout", err)
 		}
 		synctest.Wait() // the server has been told
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		if got := must(t, res, err).Text(); got != "ok" || strings.Contains(log.String(), "WARN") {
+		if got := mustResult(t, res, err).Text(); got != "ok" || strings.Contains(log.String(), "WARN") {
 			t.Errorf("result %q; log %s, want ok, no WARN", got, log.String())
 		}
 		if err := c.Close(); err != nil {
@@ -268,13 +268,13 @@ func TestLateResponseIsNotLoggedAsWarning(t *testing.T) {
 	})
 }
 
-// bothEnds reads from one connection and writes to the other.
-type bothEnds struct {
+// splitConn reads from one connection and writes to another.
+type splitConn struct {
 	net.Conn
 	to net.Conn
 }
 
-func (b *bothEnds) Write(p []byte) (int, error) { return b.to.Write(p) }
+func (b *splitConn) Write(p []byte) (int, error) { return b.to.Write(p) }
 
 // A server that doesn't read holds up callers until their own time is over, not longer,
 // and what was never sent is not cancelled there. In fake time.
@@ -282,14 +282,14 @@ func TestServerThatDoesNotReadFailsCallsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
 		var calls atomic.Int64
-		c := piped(t, Options{Timeout: 5 * time.Second}, config.Server{}, func(conn net.Conn) {
-			lines(func(message, func(string)) { calls.Add(1); <-stop })(conn)
+		c := newPipedClient(t, Options{Timeout: 5 * time.Second}, config.Server{}, func(conn net.Conn) {
+			scriptedPeer(func(message, func(string)) { calls.Add(1); <-stop })(conn)
 		})
 		begin := time.Now()
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				if _, err := c.Call(t.Context(), Call{Tool: "t"}); kind(t, err).Kind != Timeout {
+				if _, err := c.Call(t.Context(), Call{Tool: "t"}); mustFail(t, err).Kind != Timeout {
 					t.Errorf("error %v, want Kind Timeout", err)
 				}
 			})
@@ -317,9 +317,9 @@ func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 		var dials atomic.Int64
 		var calls sync.Map
 		broken := make(chan struct{})
-		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+		c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
 			first := dials.Add(1) == 1
-			lines(func(m message, say func(string)) {
+			scriptedPeer(func(m message, say func(string)) {
 				_, twice := calls.LoadOrStore(m.Params.Meta["n"], true)
 				if twice {
 					t.Errorf("call %v came twice, want once", m.Params.Meta["n"])
@@ -329,7 +329,7 @@ func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 					_ = conn.Close()
 					return
 				}
-				say(answerTo(m, text("ok")))
+				say(resultFor(m, textResult("ok")))
 			})(conn)
 		})
 		call := func(n int) error {
@@ -350,7 +350,7 @@ func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 		synctest.Wait()
 		close(broken)
 		all.Wait()
-		if e := kind(t, <-has); e.Kind != UnknownOutcome {
+		if e := mustFail(t, <-has); e.Kind != UnknownOutcome {
 			t.Errorf("call error %v, want Kind UnknownOutcome", e)
 		}
 		if dials.Load() != 2 {
@@ -367,17 +367,17 @@ func TestUnsentCallsUseTheNextConnection(t *testing.T) {
 func TestFloodOfServerRequestsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answers atomic.Int64
-		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
-			count := &countedReads{Conn: conn, what: `"result":{}`, n: &answers}
-			lines(func(m message, say func(string)) {
+		c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
+			count := &readCounter{Conn: conn, what: `"result":{}`, n: &answers}
+			scriptedPeer(func(m message, say func(string)) {
 				for i := range 1000 {
 					say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"s%d","method":"ping"}`, i))
 				}
-				say(answerTo(m, text("ok")))
+				say(resultFor(m, textResult("ok")))
 			})(count)
 		})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		synctest.Wait()
 		if n := answers.Load(); n < 1 || n > maxServerRequest+1 { // one is being written
 			t.Errorf("%d answers, want 1 to %d", n, maxServerRequest+1)
@@ -388,15 +388,15 @@ func TestFloodOfServerRequestsIsBounded(t *testing.T) {
 	})
 }
 
-// countedReads counts what of its reads. A net.Pipe is read as it was written, a message
+// readCounter counts what of its reads. A net.Pipe is read as it was written, a message
 // at a time.
-type countedReads struct {
+type readCounter struct {
 	net.Conn
 	what string
 	n    *atomic.Int64
 }
 
-func (c *countedReads) Read(p []byte) (int, error) {
+func (c *readCounter) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.n.Add(int64(strings.Count(string(p[:n]), c.what)))
 	return n, err
@@ -407,7 +407,7 @@ func (c *countedReads) Read(p []byte) (int, error) {
 func TestStreamConnInitializesWhenDiscoverIsNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+		c := newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			go func() {
@@ -419,13 +419,13 @@ func TestStreamConnInitializesWhenDiscoverIsNotAnswered(t *testing.T) {
 					}
 				}
 			}()
-			lines(func(m message, say func(string)) { say(answerTo(m, text("ok"))) })(&bothEnds{ours, conn})
+			scriptedPeer(func(m message, say func(string)) { say(resultFor(m, textResult("ok"))) })(&splitConn{ours, conn})
 		})
 		for !c.Ready() { // Tools waits for Options.StartWait only
 			c.Tools(t.Context())
 		}
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		if d := time.Since(begin); d != session.HandshakeTimeout/2 {
 			t.Errorf("answered after %v, want %v", d, session.HandshakeTimeout/2)
 		}
@@ -437,7 +437,7 @@ func TestStreamConnInitializesWhenDiscoverIsNotAnswered(t *testing.T) {
 
 func TestFloodOnAStreamConnEndsItsCall(t *testing.T) {
 	t.Parallel()
-	c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) {
+	c := newPipedClient(t, Options{}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
 		flood := strings.Repeat(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":1}}`+"\n", m.Params.Meta["progressToken"]), 100)
 		for range 1001 {
 			say(flood)
@@ -452,11 +452,11 @@ func TestFloodOnAStreamConnEndsItsCall(t *testing.T) {
 
 // Progress that came before the result is delivered, in order, before Call returns.
 func TestStreamConnDeliversProgressInOrder(t *testing.T) {
-	c := piped(t, Options{MaxConcurrentCalls: 20}, config.Server{}, lines(func(m message, say func(string)) {
+	c := newPipedClient(t, Options{MaxConcurrentCalls: 20}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
 		for i := range 20 {
 			say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%d}}`, m.Params.Meta["progressToken"], i))
 		}
-		say(answerTo(m, text("ok")))
+		say(resultFor(m, textResult("ok")))
 		say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":99}}`, m.Params.Meta["progressToken"]))
 	}))
 	var all sync.WaitGroup
@@ -478,12 +478,12 @@ func TestStreamConnDeliversProgressInOrder(t *testing.T) {
 // _meta, with one warning however many calls and connections.
 func TestStreamConnSendsContextInMetaWithOneWarning(t *testing.T) {
 	var log syncBuffer
-	c := piped(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, lines(func(m message, say func(string)) {
-		say(answerTo(m, text(fmt.Sprint(m.Params.Meta["context_id"]))))
+	c := newPipedClient(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, config.Server{}, scriptedPeer(func(m message, say func(string)) {
+		say(resultFor(m, textResult(fmt.Sprint(m.Params.Meta["context_id"]))))
 	}))
 	for range 3 {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": "1111"}})
-		if got := must(t, res, err).Text(); got != "1111" {
+		if got := mustResult(t, res, err).Text(); got != "1111" {
 			t.Errorf("result %q, want 1111", got)
 		}
 	}

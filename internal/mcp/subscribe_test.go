@@ -27,7 +27,7 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			lists, streams := make(chan struct{}, 100), make(chan string, 100)
-			s := tools(nil)
+			s := newToolServer(nil)
 			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 					res, err := next(ctx, method, r)
@@ -38,14 +38,14 @@ func TestSubscriptionReportsChangesOfTools(t *testing.T) {
 				}
 			})
 			flavour := map[string]string{"2025-11-25": "stateful sse", "2026-07-28": "stateless sse"}[protocol]
-			h := handler(s, flavours[flavour])
-			w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodGet || strings.Contains(peek(r), methodListen) {
-					w = &opened{ResponseWriter: w, told: func() { streams <- r.Method }}
+			h := streamableHandler(s, flavours[flavour])
+			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet || strings.Contains(peekBody(r), methodListen) {
+					w = &flushNotifier{ResponseWriter: w, onFlush: func() { streams <- r.Method }}
 				}
 				h.ServeHTTP(w, r)
 			}))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
 			c.Tools(t.Context())
 			<-lists
 			<-streams
@@ -64,7 +64,7 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 	for protocol, flavour := range map[string]string{"2025-11-25": "stateful sse", "2026-07-28": "stateless sse"} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			s, changed, lists := tools(nil), make(chan struct{}), make(chan bool, 100)
+			s, changed, lists := newToolServer(nil), make(chan struct{}), make(chan bool, 100)
 			s.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 				return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 					res, err := next(ctx, method, r)
@@ -74,14 +74,14 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 					return res, err
 				}
 			})
-			h := handler(s, flavours[flavour])
-			w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodGet || strings.Contains(peek(r), methodListen) {
+			h := streamableHandler(s, flavours[flavour])
+			w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet || strings.Contains(peekBody(r), methodListen) {
 					<-changed
 				}
 				h.ServeHTTP(w, r)
 			}))
-			c := open(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL, ProtocolVersion: protocol})
 			c.Tools(t.Context())
 			if <-lists {
 				t.Fatal("the first list has the tool news, want it added later")
@@ -103,9 +103,9 @@ func TestChangeBeforeTheFirstSubscriptionIsNotLost(t *testing.T) {
 // A server that does not have the method is asked once.
 func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 	asked := make(chan string, 100)
-	h := handler(tools(nil), flavours["stateless json"])
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := peek(r)
+	h := streamableHandler(newToolServer(nil), flavours["stateless json"])
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body := peekBody(r)
 		if !strings.Contains(body, methodListen) {
 			h.ServeHTTP(w, r)
 			return

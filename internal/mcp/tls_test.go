@@ -29,8 +29,8 @@ func tlsURL(kind, url string) string {
 	return url
 }
 
-// trust returns files with the certificate of a TLS server as the only root.
-func trust(t testing.TB, s *httptest.Server) tlsconfig.Files {
+// trustOnly returns TLS files with the certificate of s as the only root.
+func trustOnly(t testing.TB, s *httptest.Server) tlsconfig.Files {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ca.pem")
 	tlstest.ReplaceFile(t, path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
@@ -40,9 +40,9 @@ func trust(t testing.TB, s *httptest.Server) tlsconfig.Files {
 // tlsHandlers returns an MCP server of each type that uses HTTP.
 func tlsHandlers(t *testing.T) map[string]http.Handler {
 	return map[string]http.Handler{
-		config.TypeHTTP:      handler(tools(nil), nil),
+		config.TypeHTTP:      streamableHandler(newToolServer(nil), nil),
 		config.TypeSSE:       newLegacyServer(),
-		config.TypeWebSocket: newWSSDK(t, tools(nil)),
+		config.TypeWebSocket: newWSSDK(t, newToolServer(nil)),
 	}
 }
 
@@ -53,9 +53,9 @@ func TestTLSClientCertificateIsShownToServersOfEveryType(t *testing.T) {
 			server := ca.StartServer(t, h)
 			until := time.Now().Add(5 * time.Hour).Truncate(time.Second)
 			files := ca.WriteClient(t, t.TempDir(), until)
-			c := open(t, Options{}, config.Server{Name: "a", Type: kind, URL: tlsURL(kind, server.URL), TLS: files})
+			c := newClient(t, Options{}, config.Server{Name: "a", Type: kind, URL: tlsURL(kind, server.URL), TLS: files})
 			res, err := c.Call(t.Context(), Call{Tool: "echo", Args: []byte(`{"text":"hi"}`)})
-			if got := string(must(t, res, err).Payload()); got != `"hi"` {
+			if got := string(mustResult(t, res, err).Payload()); got != `"hi"` {
 				t.Errorf("got %s, want \"hi\"", got)
 			}
 			got := map[string]time.Time{}
@@ -97,11 +97,11 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 		"the certificate that works": {files: good, reasons: []string{""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := ca.StartServer(t, handler(tools(nil), nil))
+			server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
 			if c.old {
-				server = ca.StartServerWith(t, handler(tools(nil), nil), cert, key)
+				server = ca.StartServerWith(t, streamableHandler(newToolServer(nil), nil), cert, key)
 			}
-			client := open(t, Options{}, config.Server{Name: "a", URL: server.URL, TLS: c.files})
+			client := newClient(t, Options{}, config.Server{Name: "a", URL: server.URL, TLS: c.files})
 			offered := client.Tools(t.Context())
 			if status := client.Servers()[0]; !slices.Contains(c.reasons, status.Reason) || (status.Reason == "") != (len(offered) > 0) {
 				t.Errorf("got %s, reason %q and %d tools, want a reason of %q", status.State, status.Reason, len(offered), c.reasons)
@@ -115,7 +115,7 @@ func TestTLSRefusalIsTheReasonOfTheState(t *testing.T) {
 func TestTLSRotationWhileCallsRun(t *testing.T) {
 	var mu sync.Mutex // protects serials and sessions
 	serials, sessions := map[string]int{}, map[string]bool{}
-	h := handler(tools(nil), nil)
+	h := streamableHandler(newToolServer(nil), nil)
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	server := ca.StartServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -126,7 +126,7 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 		mu.Unlock()
 		h.ServeHTTP(w, r)
 	}))
-	c := open(t, Options{}, config.Server{Name: "a", URL: server.URL, ProtocolVersion: "2025-11-25", TLS: ca.WriteClient(t, dir, time.Now().Add(time.Hour))})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: server.URL, ProtocolVersion: "2025-11-25", TLS: ca.WriteClient(t, dir, time.Now().Add(time.Hour))})
 	c.Tools(t.Context())
 	const rotations = 3
 	for range rotations {
@@ -144,7 +144,7 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 		calls.Wait()
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "echo", Args: []byte(`{"text":"last"}`)})
-	must(t, res, err)
+	mustResult(t, res, err)
 	mu.Lock()
 	defer mu.Unlock()
 	if len(serials) < 2 || len(serials) > rotations+1 || len(sessions) != 1 {
@@ -155,15 +155,15 @@ func TestTLSRotationWhileCallsRun(t *testing.T) {
 // A file that is broken when it is read again does not matter to the server, and not to others.
 func TestTLSFilesThatBreakKeepTheOldOnesInUse(t *testing.T) {
 	ca := tlstest.NewCA(t)
-	server := ca.StartServer(t, handler(tools(nil), nil))
+	server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
 	broken := ca.WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))
 	var log bytes.Buffer
-	c := open(t, Options{Logger: textLog(&log)}, config.Server{Name: "a", URL: server.URL, TLS: broken})
+	c := newClient(t, Options{Logger: textLog(&log)}, config.Server{Name: "a", URL: server.URL, TLS: broken})
 	c.Tools(t.Context())
 	tlstest.ReplaceFile(t, broken.KeyFile, []byte("SECRET"))
 	c.ReloadTLS()
 	res, err := c.Call(t.Context(), Call{Tool: "echo"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -182,9 +182,9 @@ func TestTLSFilesThatCannotBeUsedAreAnError(t *testing.T) {
 	if _, err := New([]config.Server{s}, Options{Logger: quietLog()}); err == nil || err.Error() != want {
 		t.Errorf("New: got %v, want %s", err, want)
 	}
-	server := ca.StartServer(t, handler(tools(nil), nil))
+	server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
 	good := config.Server{Name: "b", URL: server.URL, TLS: files}
-	c := open(t, Options{}, good)
+	c := newClient(t, Options{}, good)
 	if err := c.Reload([]config.Server{good, s}); err == nil || err.Error() != want {
 		t.Errorf("Reload: got %v, want %s", err, want)
 	}
@@ -222,20 +222,20 @@ func TestTLSAppliesToTokenEndpoints(t *testing.T) {
 				_, _ = io.WriteString(w, `{"access_token":"granted","token_type":"Bearer","expires_in":3600}`)
 			}))
 			var seen []string
-			s := &script{call: func(w http.ResponseWriter, r *http.Request, m message) {
+			s := &scriptedServer{call: func(w http.ResponseWriter, r *http.Request, m message) {
 				seen = append(seen, r.Header.Get("Authorization"))
-				reply(w, m.ID, text("ok"))
+				replyJSON(w, m.ID, textResult("ok"))
 			}}
 			cfg := config.Server{Name: "a", Auth: c.kind, TLS: c.files, Grant: config.Grant{
 				TokenURL: endpoint.URL, ClientID: "answerd", ClientSecret: auth.NewSecret("secret")}}
 			if c.files == (tlsconfig.Files{}) {
-				cfg.URL = serve(t, s).URL
+				cfg.URL = serveHTTP(t, s).URL
 			} else {
 				cfg.URL = ca.StartServer(t, s).URL
 			}
-			client := open(t, Options{TokenTLS: iamSource}, cfg)
+			client := newClient(t, Options{TokenTLS: iamSource}, cfg)
 			res, err := client.Call(t.Context(), Call{Tool: "t", Principal: auth.Identity{Issuer: "i", Subject: "ada", Token: auth.NewSecret("inbound")}})
-			must(t, res, err)
+			mustResult(t, res, err)
 			if got == "" || len(seen) != 1 || seen[0] != "Bearer granted" {
 				t.Errorf("got client certificate %q at the token endpoint and tokens %q at the server, want one and Bearer granted", got, seen)
 			}
@@ -246,9 +246,9 @@ func TestTLSAppliesToTokenEndpoints(t *testing.T) {
 func TestTLSFilesAreReadByReloadForNewServersOnly(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	files := ca.WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))
-	server := ca.StartServer(t, handler(tools(nil), nil))
+	server := ca.StartServer(t, streamableHandler(newToolServer(nil), nil))
 	s := config.Server{Name: "a", URL: server.URL, TLS: files}
-	c := open(t, Options{}, s)
+	c := newClient(t, Options{}, s)
 	c.Tools(t.Context())
 	if err := os.Remove(files.KeyFile); err != nil {
 		t.Fatal(err)
@@ -258,5 +258,5 @@ func TestTLSFilesAreReadByReloadForNewServersOnly(t *testing.T) {
 		t.Errorf("Reload: got %v, want no error", err)
 	}
 	res, err := c.Call(t.Context(), Call{Tool: "echo"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }

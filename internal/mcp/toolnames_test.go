@@ -35,8 +35,8 @@ func (s *namesStore) SetValue(ctx context.Context, key values.Key, value []byte,
 	return s.Memory.SetValue(ctx, key, value, revision, ttl)
 }
 
-// stored returns the names that the store has of a server.
-func (s *namesStore) stored(t *testing.T, server string) string {
+// storedNames returns the names that the store has of a server.
+func (s *namesStore) storedNames(t *testing.T, server string) string {
 	t.Helper()
 	data, _, err := s.Value(t.Context(), toolNamesKey(server))
 	if err != nil {
@@ -45,13 +45,13 @@ func (s *namesStore) stored(t *testing.T, server string) string {
 	return string(data)
 }
 
-// awaitStored waits until the store has want of a server: names are stored after they are offered.
-func (s *namesStore) awaitStored(t *testing.T, server, want string) {
+// waitUntilStored waits until the store has want of a server: names are stored after they are offered.
+func (s *namesStore) waitUntilStored(t *testing.T, server, want string) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
-	for s.stored(t, server) != want {
+	for s.storedNames(t, server) != want {
 		if time.Now().After(deadline) {
-			t.Fatalf("the store has %s of %s, want %s", s.stored(t, server), server, want)
+			t.Fatalf("the store has %s of %s, want %s", s.storedNames(t, server), server, want)
 		}
 		<-time.After(10 * time.Millisecond)
 	}
@@ -61,18 +61,18 @@ func (s *namesStore) awaitStored(t *testing.T, server, want string) {
 // another process with the first server down: the second server's tool does not take the name.
 func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 	store := &namesStore{}
-	first, second := serve(t, handler(tools(nil), nil)), serve(t, handler(tools(nil), nil))
+	first, second := serveHTTP(t, streamableHandler(newToolServer(nil), nil)), serveHTTP(t, streamableHandler(newToolServer(nil), nil))
 	servers := []config.Server{{Name: "a", URL: first.URL}, {Name: "b", URL: second.URL}}
-	before := open(t, Options{ToolNames: store}, servers...)
+	before := newClient(t, Options{ToolNames: store}, servers...)
 	if got := namesOf(before.Tools(t.Context())); got != "echo b_echo" {
 		t.Fatalf("tools %q, want echo of a and b_echo", got)
 	}
-	store.awaitStored(t, "a", `["echo"]`)
+	store.waitUntilStored(t, "a", `["echo"]`)
 	if err := before.Close(); err != nil {
 		t.Fatal(err)
 	}
 	servers[0].URL = "http://127.0.0.1:1/"
-	after := open(t, Options{ToolNames: store}, servers...)
+	after := newClient(t, Options{ToolNames: store}, servers...)
 	if got := namesOf(after.Tools(t.Context())); got != "b_echo" {
 		t.Errorf("tools after a restart with a down: %q, want b_echo alone", got)
 	}
@@ -87,7 +87,7 @@ func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 		t.Errorf("tools after a reload: %q, want b_echo alone", got)
 	}
 	// Without the store nothing is known of the server, as with the log in memory.
-	if got := namesOf(open(t, Options{}, servers...).Tools(t.Context())); got != "echo" {
+	if got := namesOf(newClient(t, Options{}, servers...).Tools(t.Context())); got != "echo" {
 		t.Errorf("tools without a store: %q, want echo", got)
 	}
 }
@@ -96,11 +96,11 @@ func TestNameStaysWithAServerThatIsDownAfterARestart(t *testing.T) {
 // but a log line.
 func TestToolNamesAreStoredWhenTheyChange(t *testing.T) {
 	store, log := &namesStore{}, &bytes.Buffer{}
-	server := tools(nil)
-	web := serve(t, handler(server, nil))
-	c := open(t, Options{ToolNames: store, Logger: textLog(log)}, config.Server{Name: "a", URL: web.URL})
+	server := newToolServer(nil)
+	web := serveHTTP(t, streamableHandler(server, nil))
+	c := newClient(t, Options{ToolNames: store, Logger: textLog(log)}, config.Server{Name: "a", URL: web.URL})
 	c.Tools(t.Context())
-	store.awaitStored(t, "a", `["echo"]`)
+	store.waitUntilStored(t, "a", `["echo"]`)
 	for range 3 {
 		if err := c.Refresh(t.Context(), "a"); err != nil {
 			t.Fatal(err)
@@ -109,15 +109,15 @@ func TestToolNamesAreStoredWhenTheyChange(t *testing.T) {
 	if n := store.writes.Load(); n != 1 {
 		t.Errorf("%d writes of the same names, want 1", n)
 	}
-	rawTool(server, "add", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	addRawTool(server, "add", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{}, nil
 	})
 	if err := c.Refresh(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	store.awaitStored(t, "a", `["add","echo"]`)
+	store.waitUntilStored(t, "a", `["add","echo"]`)
 	store.down.Store(true)
-	down := open(t, Options{ToolNames: store, Logger: textLog(log)}, config.Server{Name: "a", URL: web.URL})
+	down := newClient(t, Options{ToolNames: store, Logger: textLog(log)}, config.Server{Name: "a", URL: web.URL})
 	if got := namesOf(down.Tools(t.Context())); got != "add echo" {
 		t.Errorf("tools with the store down: %q, want add echo", got)
 	}
@@ -132,7 +132,7 @@ func TestToolNamesAreStoredWhenTheyChange(t *testing.T) {
 // TestToolNamesAreBounded stores more names than a value may have.
 func TestToolNamesAreBounded(t *testing.T) {
 	store := &namesStore{}
-	c := open(t, Options{ToolNames: store})
+	c := newClient(t, Options{ToolNames: store})
 	var names []string
 	for n := range 512 {
 		names = append(names, fmt.Sprintf("%0*d", 600, n))
@@ -141,7 +141,7 @@ func TestToolNamesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, _, err := c.loadToolNames(t.Context(), "a")
-	if size := len(store.stored(t, "a")); err != nil || len(got) == 0 || len(got) == len(names) || size > values.MaxSize || got[0] != names[0] {
+	if size := len(store.storedNames(t, "a")); err != nil || len(got) == 0 || len(got) == len(names) || size > values.MaxSize || got[0] != names[0] {
 		t.Errorf("%d names in %d bytes, %v, want the first ones within %d bytes", len(got), size, err, values.MaxSize)
 	}
 	if _, err := store.SetValue(t.Context(), toolNamesKey("b"), []byte(`{"another":"version"}`), 0, time.Hour); err != nil {

@@ -13,7 +13,7 @@ const (
 	maxResumes       = 8   // GETs in a row that continue one stream
 )
 
-// roundTrip is a function in the place of a server over HTTP.
-type roundTrip func(*http.Request) (*http.Response, error)
+// roundTripFunc is a function in the place of a server over HTTP.
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -16,10 +16,10 @@ import (
 )
 
 // okAnswer is an answer with the text "ok"; ID stands for the id of the request.
-var okAnswer = `{"jsonrpc":"2.0","id":ID,"result":` + text("ok") + `}`
+var okAnswer = `{"jsonrpc":"2.0","id":ID,"result":` + textResult("ok") + `}`
 
 // nullAnswer is okAnswer with null for every member that it does not use.
-var nullAnswer = `{"jsonrpc":"2.0","id":ID,"method":null,"params":null,"result":` + text("ok") + `,"error":null}`
+var nullAnswer = `{"jsonrpc":"2.0","id":ID,"method":null,"params":null,"result":` + textResult("ok") + `,"error":null}`
 
 const logNotification = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`
 
@@ -28,25 +28,25 @@ var stringIDAnswer = strings.Replace(okAnswer, "ID", `"ID"`, 1)
 
 // unusualReplies are replies in a form that few servers use, and that the official SDKs read.
 var unusualReplies = map[string]struct{ contentType, body string }{
-	"parameter without a value":            {js + "; charset", okAnswer},
-	"parameter that is repeated":           {js + "; charset=utf-8; charset=UTF-8", okAnswer},
+	"parameter without a value":            {jsonType + "; charset", okAnswer},
+	"parameter that is repeated":           {jsonType + "; charset=utf-8; charset=UTF-8", okAnswer},
 	"parameter that is repeated, a stream": {eventStream + ";charset=utf-8;charset=UTF-8", "data: " + okAnswer + "\n\n"},
-	"batch":                                {js, "[" + logNotification + "," + okAnswer + "]"},
+	"batch":                                {jsonType, "[" + logNotification + "," + okAnswer + "]"},
 	"batch of an answer, a stream":         {eventStream, "data: [" + okAnswer + "]\n\n"},
 	"batches, a stream":                    {eventStream, "data: [" + logNotification + "," + logNotification + "]\n\ndata: [" + logNotification + ",\ndata: " + okAnswer + "]\n\n"},
-	"byte order mark":                      {js, "\ufeff" + okAnswer},
-	"id as a string":                       {js, stringIDAnswer},
+	"byte order mark":                      {jsonType, "\ufeff" + okAnswer},
+	"id as a string":                       {jsonType, stringIDAnswer},
 	"id as a string, a stream":             {eventStream, "data: " + stringIDAnswer + "\n\n"},
-	"null for unused members":              {js, nullAnswer},
+	"null for unused members":              {jsonType, nullAnswer},
 	"null for unused members, a stream":    {eventStream, "data: " + nullAnswer + "\n\n"},
 }
 
 func TestCallReadsUnusualReplies(t *testing.T) {
 	for name, reply := range unusualReplies {
 		t.Run(name, func(t *testing.T) {
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, &script{call: body(reply.contentType, reply.body)}).URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, &scriptedServer{call: bodyReply(reply.contentType, reply.body)}).URL})
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
-			if got := must(t, res, err).Text(); got != "ok" {
+			if got := mustResult(t, res, err).Text(); got != "ok" {
 				t.Errorf("got the text %q, want ok", got)
 			}
 		})
@@ -55,9 +55,9 @@ func TestCallReadsUnusualReplies(t *testing.T) {
 
 func TestStreamConnReadsUnusualAnswers(t *testing.T) {
 	for _, answer := range []string{nullAnswer, stringIDAnswer} {
-		c := piped(t, Options{}, config.Server{}, lines(func(m message, say func(string)) { say(strings.ReplaceAll(answer, "ID", string(m.ID))) }))
+		c := newPipedClient(t, Options{}, config.Server{}, scriptedPeer(func(m message, say func(string)) { say(strings.ReplaceAll(answer, "ID", string(m.ID))) }))
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		if got := must(t, res, err).Text(); got != "ok" {
+		if got := mustResult(t, res, err).Text(); got != "ok" {
 			t.Errorf("%s: got the text %q, want ok", answer, got)
 		}
 	}
@@ -70,9 +70,9 @@ func TestErrorWithoutAnIDFailsItsCallWithItsReason(t *testing.T) {
 		"null":    `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad city"}}`,
 		"missing": `{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad city"}}`,
 	} {
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, &script{call: body(js, answer)}).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, &scriptedServer{call: bodyReply(jsonType, answer)}).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
+		if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "bad city") {
 			t.Errorf("%s: got the error %v, want %s with the server's reason", name, e, InvalidArguments)
 		}
 	}
@@ -95,17 +95,17 @@ func TestServerWithASlowReplyToInitializedIsConnected(t *testing.T) {
 		"within it": func(resp *http.Response, r *http.Request) { resp.Body = openBody{r.Context()} },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			wrap := func(http.RoundTripper) http.RoundTripper {
-				return roundTrip(func(r *http.Request) (*http.Response, error) {
-					initialized := r.Method == http.MethodPost && strings.Contains(peek(r), "notifications/initialized")
-					resp, err := inProcess{&script{}}.RoundTrip(r)
+			newTransport := func(http.RoundTripper) http.RoundTripper {
+				return roundTripFunc(func(r *http.Request) (*http.Response, error) {
+					initialized := r.Method == http.MethodPost && strings.Contains(peekBody(r), "notifications/initialized")
+					resp, err := handlerTransport{&scriptedServer{}}.RoundTrip(r)
 					if err == nil && initialized {
 						slow(resp, r)
 					}
 					return resp, cmp.Or(err, r.Context().Err())
 				})
 			}
-			c := open(t, Options{Transport: wrap}, config.Server{Name: "a", URL: "http://localhost"})
+			c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
 			began := time.Now()
 			for c.Servers()[0].State == Connecting {
 				<-time.After(time.Millisecond)
@@ -121,14 +121,14 @@ func TestServerWithASlowReplyToInitializedIsConnected(t *testing.T) {
 // A server may ping all through a call that takes long.
 func TestPingsOfALongCallAreAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wrap := func(http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				var m message
 				if r.Method == http.MethodPost {
-					_ = json.Unmarshal([]byte(peek(r)), &m)
+					_ = json.Unmarshal([]byte(peekBody(r)), &m)
 				}
 				if m.Method != methodCall {
-					return inProcess{&script{}}.RoundTrip(r)
+					return handlerTransport{&scriptedServer{}}.RoundTrip(r)
 				}
 				out, in := io.Pipe()
 				go func() {
@@ -145,7 +145,7 @@ func TestPingsOfALongCallAreAnswered(t *testing.T) {
 				return resp, nil
 			})
 		}
-		c := open(t, Options{Transport: wrap}, config.Server{Name: "a", URL: "http://localhost", MaxTime: time.Hour})
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost", MaxTime: time.Hour})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
 		if err != nil || res.Text() != "ok" {
 			t.Errorf("got %v, %v, want ok", res, err)
@@ -156,14 +156,14 @@ func TestPingsOfALongCallAreAnswered(t *testing.T) {
 
 // An error about a tool's own sessions leaves that of the connection alone.
 func TestErrorAboutASessionOfATool(t *testing.T) {
-	s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
-		w.Header().Set("Content-Type", js)
+	s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+		w.Header().Set("Content-Type", jsonType)
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"browser_session is required"}}`, m.ID)
 	}}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "browser_session is required") || s.shakes.Load() != 1 {
-		t.Errorf("got the error %v after %d handshakes, want the server's after 1", e, s.shakes.Load())
+	if e := mustFail(t, err); e.Kind != InvalidArguments || !strings.Contains(e.Message, "browser_session is required") || s.initializes.Load() != 1 {
+		t.Errorf("got the error %v after %d handshakes, want the server's after 1", e, s.initializes.Load())
 	}
 }

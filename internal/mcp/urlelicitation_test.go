@@ -39,15 +39,15 @@ func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var calls, asked atomic.Int64
-			s := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) {
+			s := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) {
 				if calls.Add(1) > test.times {
-					reply(w, m.ID, text("done"))
+					replyJSON(w, m.ID, textResult("done"))
 					return
 				}
 				w.Header().Set("Content-Type", "application/json")
 				fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"go there","data":{"elicitations":[%s]}}}`, m.ID, test.data)
 			}}
-			c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			call := Call{Tool: "t"}
 			if test.elicit != nil {
 				call.Elicit = func(ctx context.Context, e Elicitation) (ElicitationResult, error) {
@@ -62,7 +62,7 @@ func TestURLElicitationPrecedesTheCallThatIsSentAgain(t *testing.T) {
 			if (err == nil) != test.ok || asked.Load() != test.asked || calls.Load() != test.calls {
 				t.Errorf("got the error %v after %d elicitations and %d calls, want success %t after %d and %d", err, asked.Load(), calls.Load(), test.ok, test.asked, test.calls)
 			}
-			if err != nil && kind(t, err).Kind != Execution {
+			if err != nil && mustFail(t, err).Kind != Execution {
 				t.Errorf("got %v, want %s", err, Execution)
 			}
 		})

@@ -23,15 +23,11 @@ func textLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-type tripFunc func(*http.Request) (*http.Response, error)
-
-func (f tripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// exchangeAt is an Exchange whose IAM needs no socket: it gives "for-ann" for what ann
+// newTestExchange returns an Exchange whose IAM needs no socket: it gives "for-ann" for what ann
 // brought.
-func exchangeAt(t *testing.T) *token.Exchange {
+func newTestExchange(t *testing.T) *token.Exchange {
 	t.Helper()
-	iam := tripFunc(func(r *http.Request) (*http.Response, error) {
+	iam := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		if err := r.ParseForm(); err != nil {
 			return nil, err
 		}
@@ -50,7 +46,7 @@ func exchangeAt(t *testing.T) *token.Exchange {
 // newTestSessions returns the user sessions of a server that is never dialed.
 func newTestSessions(t *testing.T) *userSessions {
 	t.Helper()
-	ex := exchangeAt(t)
+	ex := newTestExchange(t)
 	t.Cleanup(ex.Close)
 	return newUserSessions(&server{life: t.Context(), log: quietLog()}, delegation{of: func(who auth.Identity) transport.Sender { return transport.Bearer{Source: ex.For(who)} }, takesToken: true})
 }
@@ -60,28 +56,28 @@ func newTestSessions(t *testing.T) *userSessions {
 func TestPrincipalsOfAServerAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestSessions(t)
-		visit := func(n int) *userSession {
-			s, f := c.acquireSession(caller(fmt.Sprint(n)))
+		useSession := func(n int) *userSession {
+			s, f := c.acquireSession(callerNamed(fmt.Sprint(n)))
 			if f != nil {
 				t.Fatalf("failure %v, want nil", f)
 			}
 			return s
 		}
-		busy := visit(-1)
-		first := visit(0)
+		busy := useSession(-1)
+		first := useSession(0)
 		c.releaseSession(first)
 		for n := 1; n < maxUserSessions+5; n++ {
 			<-time.After(time.Second) // fake time
-			c.releaseSession(visit(n))
+			c.releaseSession(useSession(n))
 		}
 		if c.sessions.Len() != maxUserSessions {
 			t.Errorf("%d sessions, want %d", c.sessions.Len(), maxUserSessions)
 		}
-		if visit(-1) != busy || visit(0) == first {
+		if useSession(-1) != busy || useSession(0) == first {
 			t.Error("the session in use was replaced, or the oldest idle one was not, want it the other way round")
 		}
 		c.closeAll()
-		if _, f := c.acquireSession(caller("late")); f == nil || f.Kind != Cancelled {
+		if _, f := c.acquireSession(callerNamed("late")); f == nil || f.Kind != Cancelled {
 			t.Errorf("acquireSession after closeAll = %v, want Cancelled", f)
 		}
 	})
@@ -92,14 +88,14 @@ func TestUserSessionsInUseAreLimited(t *testing.T) {
 	c := newTestSessions(t)
 	defer c.closeAll()
 	for n := range maxUserSessions {
-		if _, f := c.acquireSession(caller(fmt.Sprint(n))); f != nil {
+		if _, f := c.acquireSession(callerNamed(fmt.Sprint(n))); f != nil {
 			t.Fatalf("failure %v, want nil", f)
 		}
 	}
-	if _, f := c.acquireSession(caller("one more")); f == nil || f.Kind != Unavailable || !f.NotRun {
+	if _, f := c.acquireSession(callerNamed("one more")); f == nil || f.Kind != Unavailable || !f.NotRun {
 		t.Errorf("acquireSession = %v, want Unavailable, not run", f)
 	}
-	if _, f := c.acquireSession(caller("0")); f != nil { // who is there already
+	if _, f := c.acquireSession(callerNamed("0")); f != nil { // who is there already
 		t.Errorf("failure %v, want nil", f)
 	}
 }
@@ -108,21 +104,21 @@ func TestUserSessionsInUseAreLimited(t *testing.T) {
 func TestIdlePrincipalsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan string, 2)
-		source := exchangeAt(t)
-		server := fake(func(*http.Request, message) (string, error) { return text("ok"), nil })
-		w := func(http.RoundTripper) http.RoundTripper {
-			return tripFunc(func(r *http.Request) (*http.Response, error) {
+		source := newTestExchange(t)
+		server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if r.Method == http.MethodDelete {
 					ended <- r.Header.Get("Authorization")
 				}
 				return server.RoundTrip(r)
 			})
 		}
-		c := open(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
+		c := newClient(t, Options{Transport: newTransport, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
-		c.ToolsFor(t.Context(), caller("ann"))
-		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
+		c.ToolsFor(t.Context(), callerNamed("ann"))
+		if got, err := callAs(t, c, "t", callerNamed("ann")); err != nil || got != "ok" {
 			t.Fatalf("call as %q, %v, want ok and no error", got, err)
 		}
 		<-time.After(userSessionIdle - time.Second)
@@ -135,7 +131,7 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 		if len(ended) != 1 || <-ended != "Bearer for-ann" {
 			t.Errorf("%d sessions ended, want that of ann", len(ended))
 		}
-		if got, err := callAs(t, c, "t", caller("ann")); err != nil || got != "ok" {
+		if got, err := callAs(t, c, "t", callerNamed("ann")); err != nil || got != "ok" {
 			t.Errorf("call as %q, %v, want ok and no error", got, err)
 		}
 		_ = c.Close()
@@ -182,16 +178,16 @@ func TestFailedListForCallersIsRepeated(t *testing.T) {
 // tried again behind them, ever more rarely.
 func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		source := exchangeAt(t)
-		c := open(t, Options{Transport: hanging, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
+		source := newTestExchange(t)
+		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",
 			Auth: config.AuthExchange, Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
-		took := func() time.Duration {
+		timeRequest := func() time.Duration {
 			begin := time.Now()
-			c.ToolsFor(t.Context(), caller("ann"))
+			c.ToolsFor(t.Context(), callerNamed("ann"))
 			return time.Since(begin)
 		}
-		if d := took(); d != 3*time.Second {
+		if d := timeRequest(); d != 3*time.Second {
 			t.Errorf("the first caller waited %s, want 3 s", d)
 		}
 		<-time.After(session.HandshakeTimeout) // fake time
@@ -201,7 +197,7 @@ func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
 		}
 		<-time.After(transport.MaxBackoff)
 		for range 3 {
-			if d := took(); d != 0 {
+			if d := timeRequest(); d != 0 {
 				t.Errorf("a later caller waited %s, want 0", d)
 			}
 		}

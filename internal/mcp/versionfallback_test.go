@@ -17,21 +17,21 @@ import (
 
 // serveBothVersions returns a server whose tools "look" and "book" ask the user. With 2026-07-28 they
 // fail as those of FastMCP 4 do; modern counts these calls. Only look is annotated as read-only.
-func serveBothVersions(t *testing.T, modern *atomic.Int64) *web {
+func serveBothVersions(t *testing.T, modern *atomic.Int64) *httpServer {
 	t.Helper()
 	withTools := func(ask sdk.ToolHandler) *sdk.Server {
-		s := tools(nil)
+		s := newToolServer(nil)
 		s.AddTool(&sdk.Tool{Name: "look", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true}}, ask)
 		s.AddTool(&sdk.Tool{Name: "book", InputSchema: json.RawMessage(`{"type":"object"}`)}, ask)
 		return s
 	}
-	refusing := handler(withTools(func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	refusing := streamableHandler(withTools(func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		modern.Add(1)
 		return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{
 			Text: "elicitation via server-initiated requests is unavailable on 2026-07-28 connections.", // FastMCP 4.1.2, server/context.py
 		}}}, nil
 	}), flavours["stateless sse"])
-	asking := handler(withTools(func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	asking := streamableHandler(withTools(func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{
 			Message: "How many?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","default":3}}}`),
 		})
@@ -40,7 +40,7 @@ func serveBothVersions(t *testing.T, modern *atomic.Int64) *web {
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint(res.Action, " ", res.Content["n"])}}}, nil
 	}), flavours["stateful sse"])
-	return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Mcp-Protocol-Version") == transport.StatelessVersion {
 			refusing.ServeHTTP(w, r)
 			return
@@ -54,13 +54,13 @@ func TestCallIsRepeatedWithTheVersionInWhichTheServerCanAsk(t *testing.T) {
 	for tool, idempotent := range map[string][]string{"look": nil, "book": {"bo*"}} {
 		t.Run(tool, func(t *testing.T) {
 			var modern atomic.Int64
-			c := open(t, Options{}, config.Server{Name: "a", URL: serveBothVersions(t, &modern).URL, IdempotentTools: idempotent})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveBothVersions(t, &modern).URL, IdempotentTools: idempotent})
 			if got := c.Servers(); len(c.Tools(t.Context())) != 3 || len(got) != 1 {
 				t.Fatalf("got the servers %+v, want one with three tools", got)
 			}
 			for range 3 {
-				res, err := c.Call(t.Context(), Call{Tool: tool, Elicit: acceptThree})
-				if got := must(t, res, err).Text(); got != "accept 3" {
+				res, err := c.Call(t.Context(), Call{Tool: tool, Elicit: acceptDefaults})
+				if got := mustResult(t, res, err).Text(); got != "accept 3" {
 					t.Errorf("got the result %q, want accept 3", got)
 				}
 			}
@@ -81,13 +81,13 @@ func TestCallIsRepeatedWithTheVersionInWhichTheServerCanAsk(t *testing.T) {
 // setting, and the next call works.
 func TestCallThatMayNotRunTwiceNamesTheSettingForTheVersion(t *testing.T) {
 	var modern atomic.Int64
-	c := open(t, Options{}, config.Server{Name: "a", URL: serveBothVersions(t, &modern).URL})
-	_, err := c.Call(t.Context(), Call{Tool: "book", Elicit: acceptThree})
-	if e := kind(t, err); e.Kind != Execution || !strings.Contains(e.Message, `"protocolVersion": "2025-11-25"`) {
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveBothVersions(t, &modern).URL})
+	_, err := c.Call(t.Context(), Call{Tool: "book", Elicit: acceptDefaults})
+	if e := mustFail(t, err); e.Kind != Execution || !strings.Contains(e.Message, `"protocolVersion": "2025-11-25"`) {
 		t.Errorf("got %s: %s, want %s and the setting protocolVersion", e.Kind, e.Message, Execution)
 	}
-	res, err := c.Call(t.Context(), Call{Tool: "book", Elicit: acceptThree})
-	if got := must(t, res, err).Text(); got != "accept 3" || modern.Load() != 1 {
+	res, err := c.Call(t.Context(), Call{Tool: "book", Elicit: acceptDefaults})
+	if got := mustResult(t, res, err).Text(); got != "accept 3" || modern.Load() != 1 {
 		t.Errorf("got the result %q after %d calls with 2026-07-28, want accept 3 after 1", got, modern.Load())
 	}
 }
@@ -95,10 +95,10 @@ func TestCallThatMayNotRunTwiceNamesTheSettingForTheVersion(t *testing.T) {
 // The configured version is kept, and the error says what to change.
 func TestConfiguredVersionIsKeptWhenTheServerCannotAsk(t *testing.T) {
 	var modern atomic.Int64
-	c := open(t, Options{}, config.Server{Name: "a", URL: serveBothVersions(t, &modern).URL, ProtocolVersion: transport.StatelessVersion})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveBothVersions(t, &modern).URL, ProtocolVersion: transport.StatelessVersion})
 	for range 2 {
-		_, err := c.Call(t.Context(), Call{Tool: "look", Elicit: acceptThree})
-		if e := kind(t, err); e.Kind != Execution || !strings.Contains(e.Message, `"protocolVersion": "2025-11-25"`) {
+		_, err := c.Call(t.Context(), Call{Tool: "look", Elicit: acceptDefaults})
+		if e := mustFail(t, err); e.Kind != Execution || !strings.Contains(e.Message, `"protocolVersion": "2025-11-25"`) {
 			t.Errorf("got %s: %s, want %s and the setting protocolVersion", e.Kind, e.Message, Execution)
 		}
 	}

@@ -13,16 +13,16 @@ import (
 // session over the same library, by callers at a time.
 func BenchmarkWebSocketCall(b *testing.B) {
 	args := json.RawMessage(`{"text":"hello"}`)
-	s := newWSSDK(b, tools(nil))
-	cfg := wsServer(b, s)
-	c := open(b, Options{MaxConcurrentCalls: 200}, cfg)
+	s := newWSSDK(b, newToolServer(nil))
+	cfg := wsServerConfig(b, s)
+	c := newClient(b, Options{MaxConcurrentCalls: 200}, cfg)
 	c.Tools(b.Context())
 	conn, _, err := websocket.Dial(b.Context(), cfg.URL, &websocket.DialOptions{Subprotocols: []string{subprotocol}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	bare, err := sdk.NewClient(&sdk.Implementation{Name: "bare"}, &sdk.ClientOptions{Capabilities: &sdk.ClientCapabilities{}}).
-		Connect(b.Context(), served{conn}, nil)
+		Connect(b.Context(), webSocketTransport{conn}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -30,14 +30,14 @@ func BenchmarkWebSocketCall(b *testing.B) {
 	for _, callers := range []int{1, 10, 200} {
 		b.Run(fmt.Sprintf("%d/room", callers), func(b *testing.B) {
 			b.ReportAllocs()
-			parallel(b, callers, func() error {
+			callInParallel(b, callers, func() error {
 				_, err := c.Call(b.Context(), Call{Tool: "echo", Args: args})
 				return err
 			})
 		})
 		b.Run(fmt.Sprintf("%d/bare", callers), func(b *testing.B) {
 			b.ReportAllocs()
-			parallel(b, callers, func() error {
+			callInParallel(b, callers, func() error {
 				_, err := bare.CallTool(b.Context(), &sdk.CallToolParams{Name: "echo", Arguments: args})
 				return err
 			})

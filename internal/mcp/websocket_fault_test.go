@@ -22,13 +22,13 @@ import (
 	"answerd/internal/mcp/transport/transporttest"
 )
 
-// wsServer is a server of type websocket that s answers.
-func wsServer(t testing.TB, s http.Handler) config.Server {
-	return config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serve(t, s))}
+// wsServerConfig serves s and returns its configuration as a server of type websocket.
+func wsServerConfig(t testing.TB, s http.Handler) config.Server {
+	return config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serveHTTP(t, s))}
 }
 
-// huge is an answer of 64 MiB.
-func huge(head string) func(*websocket.Conn, message) {
+// hugeReply returns an answer of 64 MiB.
+func hugeReply(head string) func(*websocket.Conn, message) {
 	return func(conn *websocket.Conn, m message) {
 		go func() { // beside the reader, which must see the close frame
 			w, err := conn.Writer(context.Background(), websocket.MessageText)
@@ -36,7 +36,7 @@ func huge(head string) func(*websocket.Conn, message) {
 				return
 			}
 			_, _ = fmt.Fprintf(w, head, m.ID)
-			flood(w, strings.Repeat("x", 64<<10), 64<<20)
+			writeUntilClosed(w, strings.Repeat("x", 64<<10), 64<<20)
 			_ = w.Close()
 		}()
 	}
@@ -58,33 +58,33 @@ func TestWebSocketFaults(t *testing.T) {
 		"binary frame": {func(c *websocket.Conn, m message) {
 			_ = c.Write(context.Background(), websocket.MessageBinary, []byte(`{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{}}`))
 		}, UnknownOutcome, websocket.StatusUnsupportedData},
-		"64 MiB":             {huge(`{"jsonrpc":"2.0","id":%s,"result":"`), TooLarge, websocket.StatusMessageTooBig},
-		"64 MiB, id is last": {huge(`{"result":%s "`), UnknownOutcome, websocket.StatusMessageTooBig},
+		"64 MiB":             {hugeReply(`{"jsonrpc":"2.0","id":%s,"result":"`), TooLarge, websocket.StatusMessageTooBig},
+		"64 MiB, id is last": {hugeReply(`{"result":%s "`), UnknownOutcome, websocket.StatusMessageTooBig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			waiting := make(chan struct{})
-			s := &wsScript{gone: make(chan error, 10), call: func(c *websocket.Conn, m message) {
+			s := &wsScriptedServer{gone: make(chan error, 10), call: func(c *websocket.Conn, m message) {
 				switch m.Params.Meta["do"] {
 				case "wait":
 					close(waiting)
 				case "bad":
 					f.bad(c, m)
 				default:
-					wsReply(c, m.ID, text("ok"))
+					replyWS(c, m.ID, textResult("ok"))
 				}
 			}}
-			c := open(t, Options{}, wsServer(t, s))
+			c := newClient(t, Options{}, wsServerConfig(t, s))
 			c.Tools(t.Context())
-			do := func(what string) error {
+			callTool := func(what string) error {
 				_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 				return err
 			}
 			beside := make(chan error, 1)
-			go func() { beside <- do("wait") }()
+			go func() { beside <- callTool("wait") }()
 			<-waiting
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			e := kind(t, do("bad"))
+			e := mustFail(t, callTool("bad"))
 			runtime.ReadMemStats(&after)
 			if e.Kind != f.kind || strings.Contains(e.Message, "secret") {
 				t.Errorf("call error %v, want Kind %q, Message without secret", e, f.kind)
@@ -92,10 +92,10 @@ func TestWebSocketFaults(t *testing.T) {
 			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 48 {
 				t.Errorf("%d MiB allocated, want at most 48", mib)
 			}
-			if e := kind(t, <-beside); e.Kind != UnknownOutcome {
+			if e := mustFail(t, <-beside); e.Kind != UnknownOutcome {
 				t.Errorf("the call beside it: %v, want Kind UnknownOutcome", e)
 			}
-			if err := do(""); err != nil || s.shakes.Load() != 2 {
+			if err := callTool(""); err != nil || s.shakes.Load() != 2 {
 				t.Errorf("%v after %d handshakes, want 2 and no error", err, s.shakes.Load())
 			}
 			if code := websocket.CloseStatus(<-s.gone); f.closed != 0 && code != f.closed {
@@ -113,9 +113,9 @@ func TestWebSocketHugeAnswerToAnotherCall(t *testing.T) {
 		`{"jsonrpc":"2.0","id":9999,"result":"%.0s`: UnknownOutcome,
 		`{"result":"%.0s`: TooLarge, // no id so far, so it can only be this one's
 	} {
-		c := open(t, Options{}, wsServer(t, &wsScript{call: huge(head)}))
+		c := newClient(t, Options{}, wsServerConfig(t, &wsScriptedServer{call: hugeReply(head)}))
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != want {
+		if e := mustFail(t, err); e.Kind != want {
 			t.Errorf("%s: %v, want Kind %s", head, e, want)
 		}
 		_ = c.Close()
@@ -127,20 +127,20 @@ func TestWebSocketHugeAnswerToAnotherCall(t *testing.T) {
 func TestWebSocketDropMidCall(t *testing.T) {
 	for _, allowed := range []bool{false, true} {
 		var asked atomic.Int64
-		s := &wsScript{call: func(c *websocket.Conn, m message) {
+		s := &wsScriptedServer{call: func(c *websocket.Conn, m message) {
 			if asked.Add(1) == 1 {
 				go c.CloseNow()
 				return
 			}
-			wsReply(c, m.ID, text("ok"))
+			replyWS(c, m.ID, textResult("ok"))
 		}}
-		cfg := wsServer(t, s)
+		cfg := wsServerConfig(t, s)
 		if allowed {
 			cfg.IdempotentTools = []string{"t"}
 		}
-		c := open(t, Options{}, cfg)
+		c := newClient(t, Options{}, cfg)
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if allowed && (err != nil || asked.Load() != 2) || !allowed && (kind(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
+		if allowed && (err != nil || asked.Load() != 2) || !allowed && (mustFail(t, err).Kind != UnknownOutcome || asked.Load() != 1) {
 			t.Errorf("repeats allowed %t: %v after %d requests, want success after 2, or UnknownOutcome after 1", allowed, err, asked.Load())
 		}
 	}
@@ -156,8 +156,8 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 	var runs sync.Map
 	var all atomic.Int64
 	s := newWSSDK(t, nil)
-	s.mcp = tools(func(m *sdk.Server) {
-		rawTool(m, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	s.mcp = newToolServer(func(m *sdk.Server) {
+		addRawTool(m, "t", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			n, _ := runs.LoadOrStore(string(r.Params.Arguments), new(atomic.Int64))
 			n.(*atomic.Int64).Add(1)
 			if cuts[all.Add(1)] {
@@ -166,7 +166,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 			return &sdk.CallToolResult{}, nil
 		})
 	})
-	c := open(t, Options{MaxConcurrentCalls: callers}, wsServer(t, s))
+	c := newClient(t, Options{MaxConcurrentCalls: callers}, wsServerConfig(t, s))
 	c.Tools(t.Context())
 	var unknown, ok atomic.Int64
 	var work sync.WaitGroup
@@ -177,7 +177,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 				switch {
 				case err == nil:
 					ok.Add(1)
-				case kind(t, err).Kind == UnknownOutcome:
+				case mustFail(t, err).Kind == UnknownOutcome:
 					unknown.Add(1)
 				default:
 					t.Error(err)
@@ -207,7 +207,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 func TestWebSocketComesBackByItself(t *testing.T) {
 	t.Parallel()
 	listed := make(chan struct{}, 10)
-	mcp := tools(nil)
+	mcp := newToolServer(nil)
 	mcp.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			if method == "tools/list" {
@@ -217,7 +217,7 @@ func TestWebSocketComesBackByItself(t *testing.T) {
 		}
 	})
 	s := newWSSDK(t, mcp)
-	c := open(t, Options{}, wsServer(t, s))
+	c := newClient(t, Options{}, wsServerConfig(t, s))
 	c.Tools(t.Context())
 	<-listed
 	s.drop()
@@ -232,7 +232,7 @@ func TestWebSocketComesBackByItself(t *testing.T) {
 func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 	var beside message
 	begun, ids := make(chan struct{}, 2), make(chan string, 1)
-	s := &wsScript{cancelled: make(chan string, 1)}
+	s := &wsScriptedServer{cancelled: make(chan string, 1)}
 	s.call = func(c *websocket.Conn, m message) {
 		if m.Params.Meta["do"] == "beside" {
 			beside = m
@@ -241,8 +241,8 @@ func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 		}
 		begun <- struct{}{}
 	}
-	s.onCancel = func(c *websocket.Conn) { wsReply(c, beside.ID, text("ok")) }
-	c := open(t, Options{}, wsServer(t, s))
+	s.onCancel = func(c *websocket.Conn) { replyWS(c, beside.ID, textResult("ok")) }
+	c := newClient(t, Options{}, wsServerConfig(t, s))
 	c.Tools(t.Context())
 	answered := make(chan error, 1)
 	go func() {
@@ -253,7 +253,7 @@ func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-begun; cancel() }()
 	_, err := c.Call(ctx, Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != Cancelled {
+	if e := mustFail(t, err); e.Kind != Cancelled {
 		t.Errorf("call error %v, want Kind Cancelled", e)
 	}
 	if got, want := <-s.cancelled, <-ids; got != want {
@@ -264,8 +264,8 @@ func TestWebSocketCancelLeavesTheSocketOpen(t *testing.T) {
 	}
 }
 
-// onPipe makes a client's requests over network.
-func onPipe(network *transporttest.Network) func(http.RoundTripper) http.RoundTripper {
+// overNetwork returns a transport that connects through network.
+func overNetwork(network *transporttest.Network) func(http.RoundTripper) http.RoundTripper {
 	return func(http.RoundTripper) http.RoundTripper { return &http.Transport{DialContext: network.Dial} }
 }
 
@@ -274,22 +274,22 @@ func onPipe(network *transporttest.Network) func(http.RoundTripper) http.RoundTr
 func TestWebSocketHalfOpenMidCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := transporttest.NewNetwork()
-		s := &wsScript{call: func(c *websocket.Conn, m message) {
+		s := &wsScriptedServer{call: func(c *websocket.Conn, m message) {
 			if network.Dead.Load() {
 				return
 			}
-			wsReply(c, m.ID, text("ok"))
+			replyWS(c, m.ID, textResult("ok"))
 		}}
 		web := &http.Server{Handler: s}
 		go func() { _ = web.Serve(network) }()
-		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
+		c := newClient(t, Options{Transport: overNetwork(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		must(t, res, err)
+		mustResult(t, res, err)
 		<-time.After(time.Hour + time.Second) // fake time
 		network.Dead.Store(true)
 		begin := time.Now()
 		_, err = c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != UnknownOutcome || time.Since(begin) > 30*time.Second {
+		if e := mustFail(t, err); e.Kind != UnknownOutcome || time.Since(begin) > 30*time.Second {
 			t.Errorf("%v after %s, want e.Kind UnknownOutcome, time.Since(begin) at most 30 s", e, time.Since(begin))
 		}
 		synctest.Wait()
@@ -310,10 +310,10 @@ func TestWebSocketHalfOpenMidCall(t *testing.T) {
 func TestWebSocketServerThatKeepsClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := transporttest.NewNetwork()
-		s := &wsScript{onList: func(c *websocket.Conn) { go c.Close(websocket.StatusServiceRestart, "") }}
+		s := &wsScriptedServer{onList: func(c *websocket.Conn) { go c.Close(websocket.StatusServiceRestart, "") }}
 		web := &http.Server{Handler: s}
 		go func() { _ = web.Serve(network) }()
-		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
+		c := newClient(t, Options{Transport: overNetwork(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		<-time.After(10 * time.Minute) // fake time
 		if n := s.dials.Load(); n < 10 || n > 30 {
 			t.Errorf("%d handshakes in 10 minutes, want n at least 10, n at most 30", n)
@@ -329,31 +329,31 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 	if os.Getenv("ANSWERD_TEST_LONG") != "" { // in make durable
 		cycles = 1000
 	}
-	s := &wsScript{gone: make(chan error, 1)}
+	s := &wsScriptedServer{gone: make(chan error, 1)}
 	var calls atomic.Int64
 	s.call = func(c *websocket.Conn, m message) {
 		if calls.Add(1)%3 == 0 {
 			go c.CloseNow()
 			return
 		}
-		wsReply(c, m.ID, `{"content":[]}`) // or the breaker would keep calls from it
+		replyWS(c, m.ID, `{"content":[]}`) // or the breaker would keep calls from it
 	}
-	c := open(t, Options{}, wsServer(t, s))
-	lose := func() {
+	c := newClient(t, Options{}, wsServerConfig(t, s))
+	loseConnection := func() {
 		for range 2 {
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
-			must(t, res, err)
+			mustResult(t, res, err)
 		}
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != UnknownOutcome {
+		if e := mustFail(t, err); e.Kind != UnknownOutcome {
 			t.Fatalf("call error %v, want Kind UnknownOutcome", e)
 		}
 		<-s.gone
 	}
-	lose()
-	goroutines, files := runtime.NumGoroutine(), openFiles(t)
+	loseConnection()
+	goroutines, files := runtime.NumGoroutine(), countOpenFiles(t)
 	for range cycles {
-		lose()
+		loseConnection()
 	}
 	if n := s.dials.Load(); n < int64(cycles) {
 		t.Errorf("%d sockets, want at least %d", n, int64(cycles))
@@ -364,13 +364,13 @@ func TestWebSocketThousandReconnects(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > goroutines+5 {
 		t.Errorf("%d goroutines, %d before, want at most %d", n, goroutines, goroutines+5)
 	}
-	if n := openFiles(t); n > files+5 {
+	if n := countOpenFiles(t); n > files+5 {
 		t.Errorf("%d open files, %d before, want at most %d", n, files, files+5)
 	}
 }
 
-// openFiles is how many file descriptors this process has; 0 where nobody says.
-func openFiles(t *testing.T) int {
+// countOpenFiles returns how many file descriptors this process has, and 0 where that is not known.
+func countOpenFiles(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -381,8 +381,8 @@ func openFiles(t *testing.T) int {
 
 // S3.4: Close says goodbye.
 func TestWebSocketCloseIsPolite(t *testing.T) {
-	s := &wsScript{gone: make(chan error, 1)}
-	c := open(t, Options{}, wsServer(t, s))
+	s := &wsScriptedServer{gone: make(chan error, 1)}
+	c := newClient(t, Options{}, wsServerConfig(t, s))
 	c.Tools(t.Context())
 	if err := c.Close(); err != nil {
 		t.Error(err)
@@ -396,9 +396,9 @@ func TestWebSocketCloseIsPolite(t *testing.T) {
 func TestWebSocketCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := transporttest.NewNetwork()
-		web := &http.Server{Handler: &wsScript{}}
+		web := &http.Server{Handler: &wsScriptedServer{}}
 		go func() { _ = web.Serve(network) }()
-		c := open(t, Options{Transport: onPipe(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
+		c := newClient(t, Options{Transport: overNetwork(network)}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "ws://localhost"})
 		c.Tools(t.Context())
 		network.Dead.Store(true)
 		begin := time.Now()

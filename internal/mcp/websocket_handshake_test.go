@@ -19,9 +19,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// echoing is a scripted server whose tool says ok.
-func echoing() *wsScript {
-	return &wsScript{call: func(c *websocket.Conn, m message) { wsReply(c, m.ID, text("ok")) }}
+// newWSOKServer returns a scripted server whose tool answers ok.
+func newWSOKServer() *wsScriptedServer {
+	return &wsScriptedServer{call: func(c *websocket.Conn, m message) { replyWS(c, m.ID, textResult("ok")) }}
 }
 
 // S4.6, S0.1: the handshake has the headers, the configured query and the token, and
@@ -29,23 +29,23 @@ func echoing() *wsScript {
 func TestWebSocketHandshake(t *testing.T) {
 	var shake *http.Request
 	var metas []map[string]any
-	s := echoing()
+	s := newWSOKServer()
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool { shake = r; return false }
 	s.call = func(c *websocket.Conn, m message) {
 		metas = append(metas, m.Params.Meta)
-		wsReply(c, m.ID, text("ok"))
+		replyWS(c, m.ID, textResult("ok"))
 	}
 	var logged bytes.Buffer
 	var mu sync.Mutex
-	cfg := wsServer(t, s)
+	cfg := wsServerConfig(t, s)
 	cfg.URL += "/mcp?keep=1&over=url"
 	cfg.Query = map[string]string{"tenant": "a&b", "over": "static"}
 	cfg.Headers = map[string]auth.Secret{"X-Key": auth.NewSecret("k"), "authorization": auth.NewSecret("Basic no")}
 	cfg.Auth = config.AuthJWT
-	c := open(t, Options{Service: newTokens(), Logger: slog.New(slog.NewTextHandler(locked{&mu, &logged}, nil))}, cfg)
+	c := newClient(t, Options{Service: newTokenSource(), Logger: slog.New(slog.NewTextHandler(lockedWriter{&mu, &logged}, nil))}, cfg)
 	for _, id := range []string{"1", "2"} {
 		res, err := c.Call(t.Context(), Call{Tool: "t", Context: map[string]string{"context_id": id}})
-		must(t, res, err)
+		mustResult(t, res, err)
 	}
 	_ = c.Close()
 	if q := shake.URL.Query(); shake.URL.Path != "/mcp" || q.Get("keep") != "1" || q.Get("over") != "static" || q.Get("tenant") != "a&b" {
@@ -70,14 +70,14 @@ func TestWebSocketHandshake(t *testing.T) {
 
 // A server that chooses no subprotocol is taken as well.
 func TestWebSocketWithoutSubprotocol(t *testing.T) {
-	s := echoing()
+	s := newWSOKServer()
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
 		r.Header.Del("Sec-WebSocket-Protocol")
 		return false
 	}
-	c := open(t, Options{}, wsServer(t, s))
+	c := newClient(t, Options{}, wsServerConfig(t, s))
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 }
 
 // S2.2, F18: a token that is refused in the handshake is renewed once and sent once
@@ -85,8 +85,8 @@ func TestWebSocketWithoutSubprotocol(t *testing.T) {
 func TestWebSocketRefusedToken(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		for good, want := range map[string]State{"Bearer token-2": Connected, "never": Failed} {
-			source := newTokens()
-			s := echoing()
+			source := newTokenSource()
+			s := newWSOKServer()
 			s.before = func(w http.ResponseWriter, r *http.Request) bool {
 				if r.Header.Get("Authorization") == good {
 					return false
@@ -94,9 +94,9 @@ func TestWebSocketRefusedToken(t *testing.T) {
 				http.Error(w, "secret", status)
 				return true
 			}
-			cfg := wsServer(t, s)
+			cfg := wsServerConfig(t, s)
 			cfg.Auth = config.AuthJWT
-			c := open(t, Options{Service: source}, cfg)
+			c := newClient(t, Options{Service: source}, cfg)
 			c.Tools(t.Context())
 			st := c.Servers()[0]
 			if st.State != want || source.fetches.Load() != 2 || s.dials.Load() != 2 {
@@ -114,7 +114,7 @@ func TestWebSocketRefusedToken(t *testing.T) {
 // other host hears of us.
 func TestWebSocketHandshakeRefused(t *testing.T) {
 	var seen atomic.Int64
-	other := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.Add(1) }))
+	other := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { seen.Add(1) }))
 	for reason, answer := range map[string]func(http.ResponseWriter, *http.Request){
 		"it answered HTTP 404": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", http.StatusNotFound) },
 		"it answered HTTP 200": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<p>hello")) },
@@ -137,10 +137,10 @@ func TestWebSocketHandshakeRefused(t *testing.T) {
 			}
 		},
 	} {
-		s := &wsScript{before: func(w http.ResponseWriter, r *http.Request) bool { answer(w, r); return true }}
-		cfg := wsServer(t, s)
+		s := &wsScriptedServer{before: func(w http.ResponseWriter, r *http.Request) bool { answer(w, r); return true }}
+		cfg := wsServerConfig(t, s)
 		cfg.Auth = config.AuthJWT
-		c := open(t, Options{Service: newTokens()}, cfg)
+		c := newClient(t, Options{Service: newTokenSource()}, cfg)
 		c.Tools(t.Context())
 		if st := c.Servers()[0]; st.State != Failed || st.Reason != reason {
 			t.Errorf("%+v, want %q", st, reason)
@@ -154,19 +154,19 @@ func TestWebSocketHandshakeRefused(t *testing.T) {
 
 // S3.7: wss, also where the server would rather speak HTTP/2, which has no upgrade.
 func TestWebSocketOverTLS(t *testing.T) {
-	w := httptest.NewUnstartedServer(echoing())
+	w := httptest.NewUnstartedServer(newWSOKServer())
 	w.EnableHTTP2 = true
 	w.Config.ErrorLog = log.New(io.Discard, "", 0)
 	w.StartTLS()
 	t.Cleanup(func() { w.CloseClientConnections(); w.Close() })
 	cfg := config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss" + strings.TrimPrefix(w.URL, "https"), BearerToken: auth.NewSecret("x")}
 	trusting := cfg
-	trusting.TLS = trust(t, w)
-	c := open(t, Options{}, trusting)
+	trusting.TLS = trustOnly(t, w)
+	c := newClient(t, Options{}, trusting)
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 
-	c = open(t, Options{}, cfg)
+	c = newClient(t, Options{}, cfg)
 	c.Tools(t.Context())
 	if st := c.Servers()[0]; st.Reason != "its TLS certificate is not trusted" {
 		t.Errorf(`server status %+v, want Reason "its TLS certificate is not trusted"`, st)
@@ -176,7 +176,7 @@ func TestWebSocketOverTLS(t *testing.T) {
 // S3.7: wss goes through the proxy that the environment names.
 func TestWebSocketThroughProxy(t *testing.T) {
 	asked := make(chan string, 10)
-	proxy := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.Method + " " + r.RequestURI
 		http.Error(w, "no", http.StatusForbidden)
 	}))
@@ -186,7 +186,7 @@ func TestWebSocketThroughProxy(t *testing.T) {
 	before := shared.Proxy
 	shared.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy.URL) }
 	defer func() { shared.Proxy = before }()
-	c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss://mcp.example:444/"})
+	c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: "wss://mcp.example:444/"})
 	c.Tools(t.Context())
 	if got := <-asked; got != "CONNECT mcp.example:444" {
 		t.Errorf(`got %q, want "CONNECT mcp.example:444"`, got)
@@ -196,18 +196,18 @@ func TestWebSocketThroughProxy(t *testing.T) {
 // S3.9: a server that hangs up at server/discover, which it doesn't know, is asked
 // with initialize, from then on at once.
 func TestWebSocketServerThatHangsUpAtDiscover(t *testing.T) {
-	s := echoing()
+	s := newWSOKServer()
 	s.onDiscover = func(c *websocket.Conn) { go c.Close(websocket.StatusPolicyViolation, "") }
 	s.gone = make(chan error, 10)
-	c := open(t, Options{}, wsServer(t, s))
+	c := newClient(t, Options{}, wsServerConfig(t, s))
 	res, err := c.Call(t.Context(), Call{Tool: "t"})
-	must(t, res, err)
+	mustResult(t, res, err)
 	if s.dials.Load() != 2 || s.shakes.Load() != 1 {
 		t.Errorf("%d sockets, %d handshakes, want 2 and 1", s.dials.Load(), s.shakes.Load())
 	}
 	s.call = func(c *websocket.Conn, m message) { go c.CloseNow() }
 	_, err = c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != UnknownOutcome {
+	if e := mustFail(t, err); e.Kind != UnknownOutcome {
 		t.Errorf("call error %v, want Kind UnknownOutcome", e)
 	}
 	if err := c.Refresh(t.Context(), "a"); err != nil || s.dials.Load() != 3 {

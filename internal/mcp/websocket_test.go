@@ -18,10 +18,10 @@ import (
 )
 
 // wsURL is the address of a test server for type websocket.
-func wsURL(w *web) string { return "ws" + strings.TrimPrefix(w.URL, "http") }
+func wsURL(w *httpServer) string { return "ws" + strings.TrimPrefix(w.URL, "http") }
 
-// accept is the server's side of the WebSocket handshake.
-func accept(w http.ResponseWriter, r *http.Request) *websocket.Conn {
+// acceptWebSocket answers the WebSocket handshake as a server.
+func acceptWebSocket(w http.ResponseWriter, r *http.Request) *websocket.Conn {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}})
 	if err != nil {
 		return nil
@@ -30,14 +30,14 @@ func accept(w http.ResponseWriter, r *http.Request) *websocket.Conn {
 	return conn
 }
 
-// served is the server's side of a WebSocket, for the SDK's server.
-type served struct{ conn *websocket.Conn }
+// webSocketTransport is the server's side of a WebSocket, for the SDK's server.
+type webSocketTransport struct{ conn *websocket.Conn }
 
-func (s served) Connect(context.Context) (sdk.Connection, error) { return s, nil }
-func (s served) SessionID() string                               { return "" }
-func (s served) Close() error                                    { return s.conn.CloseNow() }
+func (s webSocketTransport) Connect(context.Context) (sdk.Connection, error) { return s, nil }
+func (s webSocketTransport) SessionID() string                               { return "" }
+func (s webSocketTransport) Close() error                                    { return s.conn.CloseNow() }
 
-func (s served) Read(context.Context) (jsonrpc.Message, error) {
+func (s webSocketTransport) Read(context.Context) (jsonrpc.Message, error) {
 	_, data, err := s.conn.Read(context.Background())
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (s served) Read(context.Context) (jsonrpc.Message, error) {
 	return jsonrpc.DecodeMessage(data)
 }
 
-func (s served) Write(_ context.Context, m jsonrpc.Message) error {
+func (s webSocketTransport) Write(_ context.Context, m jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
 		return err
@@ -53,19 +53,19 @@ func (s served) Write(_ context.Context, m jsonrpc.Message) error {
 	return s.conn.Write(context.Background(), websocket.MessageText, data)
 }
 
-// oldServer doesn't know server/discover, as servers of before 2026-07-28 don't.
-type oldServer struct{ served }
+// preDiscoverTransport doesn't know server/discover, as servers of before 2026-07-28 don't.
+type preDiscoverTransport struct{ webSocketTransport }
 
-func (s oldServer) Connect(context.Context) (sdk.Connection, error) { return s, nil }
+func (s preDiscoverTransport) Connect(context.Context) (sdk.Connection, error) { return s, nil }
 
-func (s oldServer) Read(ctx context.Context) (jsonrpc.Message, error) {
-	m, err := s.served.Read(ctx)
+func (s preDiscoverTransport) Read(ctx context.Context) (jsonrpc.Message, error) {
+	m, err := s.webSocketTransport.Read(ctx)
 	if r, ok := m.(*jsonrpc.Request); ok && r.Method == methodDiscover {
 		unknown := &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "what?"}
 		if err := s.Write(ctx, &jsonrpc.Response{ID: r.ID, Error: unknown}); err != nil {
 			return nil, err
 		}
-		return s.served.Read(ctx)
+		return s.webSocketTransport.Read(ctx)
 	}
 	return m, err
 }
@@ -88,7 +88,7 @@ func newWSSDK(t testing.TB, mcp *sdk.Server) *wsSDK {
 }
 
 func (s *wsSDK) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	conn := accept(w, r)
+	conn := acceptWebSocket(w, r)
 	if conn == nil {
 		return
 	}
@@ -98,9 +98,9 @@ func (s *wsSDK) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.conns[conn] = true
 	s.mu.Unlock()
-	var over sdk.Transport = served{conn}
+	var over sdk.Transport = webSocketTransport{conn}
 	if s.old {
-		over = oldServer{served{conn}}
+		over = preDiscoverTransport{webSocketTransport{conn}}
 	}
 	ss, err := s.mcp.Connect(context.Background(), over, nil)
 	if err == nil {
@@ -121,9 +121,9 @@ func (s *wsSDK) drop() {
 	}
 }
 
-// wsScript is a raw server over WebSocket whose tools/call misbehaves as the test
+// wsScriptedServer is a raw server over WebSocket whose tools/call misbehaves as the test
 // says. Its handshake is that of 2025-11-25.
-type wsScript struct {
+type wsScriptedServer struct {
 	call       func(*websocket.Conn, message)                // must not block
 	before     func(http.ResponseWriter, *http.Request) bool // true: answered
 	onDiscover func(*websocket.Conn)                         // nil: an error
@@ -135,12 +135,12 @@ type wsScript struct {
 	gone       chan error                                    // how connections ended
 }
 
-func (s *wsScript) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *wsScriptedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.dials.Add(1)
 	if s.before != nil && s.before(w, r) {
 		return
 	}
-	conn := accept(w, r)
+	conn := acceptWebSocket(w, r)
 	if conn == nil {
 		return
 	}
@@ -155,24 +155,24 @@ func (s *wsScript) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		var m message
 		if json.Unmarshal(data, &m) == nil {
-			s.answer(conn, m, data)
+			s.answerMessage(conn, m, data)
 		}
 	}
 }
 
-func (s *wsScript) answer(conn *websocket.Conn, m message, data []byte) {
+func (s *wsScriptedServer) answerMessage(conn *websocket.Conn, m message, data []byte) {
 	switch m.Method {
 	case "server/discover":
 		if s.onDiscover != nil {
 			s.onDiscover(conn)
 			return
 		}
-		say(conn, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"error":{"code":-32601,"message":"what?"}}`)
+		sendText(conn, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"error":{"code":-32601,"message":"what?"}}`)
 	case "initialize":
 		s.shakes.Add(1)
-		wsReply(conn, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+		replyWS(conn, m.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 	case "tools/list":
-		wsReply(conn, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+		replyWS(conn, m.ID, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 		if s.onList != nil {
 			s.onList(conn)
 		}
@@ -192,13 +192,13 @@ func (s *wsScript) answer(conn *websocket.Conn, m message, data []byte) {
 	}
 }
 
-// say sends one text message.
-func say(conn *websocket.Conn, s string) {
+// sendText sends one text message.
+func sendText(conn *websocket.Conn, s string) {
 	_ = conn.Write(context.Background(), websocket.MessageText, []byte(s))
 }
 
-func wsReply(conn *websocket.Conn, id json.RawMessage, result string) {
-	say(conn, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result))
+func replyWS(conn *websocket.Conn, id json.RawMessage, result string) {
+	sendText(conn, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result))
 }
 
 // S4.1, S4.9, S3.9: WebSocket, with the newest protocol and an older one; one socket.
@@ -214,15 +214,15 @@ func TestWebSocketBothProtocols(t *testing.T) {
 		"oldest":          {pin: "2024-11-05", want: "2024-11-05"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newWSSDK(t, tools(nil))
+			s := newWSSDK(t, newToolServer(nil))
 			s.old = tc.old
-			c := open(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serve(t, s)), ProtocolVersion: tc.pin})
+			c := newClient(t, Options{}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(serveHTTP(t, s)), ProtocolVersion: tc.pin})
 			if got := namesOf(c.Tools(t.Context())); got != "echo" {
 				t.Fatalf("tools %q, %+v, want echo", got, c.Servers())
 			}
 			for range 10 {
 				res, err := c.Call(t.Context(), Call{Tool: "echo", Args: json.RawMessage(`{"text":"hello"}`)})
-				if got := must(t, res, err).Text(); got != "hello" {
+				if got := mustResult(t, res, err).Text(); got != "hello" {
 					t.Errorf("text %q, want hello", got)
 				}
 			}
@@ -240,9 +240,9 @@ func TestWebSocketBothProtocols(t *testing.T) {
 func TestWebSocketAnswersMatchTheirCalls(t *testing.T) {
 	t.Parallel()
 	const callers, each = 200, 5
-	s := newWSSDK(t, tools(nil))
-	w := serve(t, s)
-	c := open(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(w)})
+	s := newWSSDK(t, newToolServer(nil))
+	w := serveHTTP(t, s)
+	c := newClient(t, Options{MaxConcurrentCalls: callers}, config.Server{Name: "a", Type: config.TypeWebSocket, URL: wsURL(w)})
 	c.Tools(t.Context())
 	var all sync.WaitGroup
 	for i := range callers {

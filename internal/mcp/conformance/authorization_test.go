@@ -10,8 +10,8 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// given is what the suite gives a scenario about authorization.
-type given struct {
+// authContext is the context that the suite gives a scenario about authorization.
+type authContext struct {
 	ClientID     string `json:"client_id"`
 	ClientSecret string `json:"client_secret"`
 	Issuer       string `json:"issuer"`

@@ -12,8 +12,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// suite is a server that notes which tools were called with what.
-func suite(t *testing.T, schemas map[string]string) (url string, called func() []string) {
+// newSuiteServer returns a server that records which tools were called with what.
+func newSuiteServer(t *testing.T, schemas map[string]string) (url string, called func() []string) {
 	t.Helper()
 	calls := make(chan string, 16)
 	s := sdk.NewServer(&sdk.Implementation{Name: "suite", Version: "1"}, nil)
@@ -37,7 +37,7 @@ func suite(t *testing.T, schemas map[string]string) (url string, called func() [
 }
 
 func TestToolsAreCalledAsTheSuiteAsksOrAsTheirSchemasSay(t *testing.T) {
-	url, called := suite(t, map[string]string{
+	url, called := newSuiteServer(t, map[string]string{
 		"asked": `{"type":"object","properties":{"n":{"type":"integer"}}}`,
 		"other": `{"type":"object","properties":{"n":{"type":"integer"},"b":{"type":"boolean"},"s":{"type":"string"},"o":{"type":"object"}}}`,
 	})
@@ -45,7 +45,7 @@ func TestToolsAreCalledAsTheSuiteAsksOrAsTheirSchemasSay(t *testing.T) {
 		"MCP_CONFORMANCE_PROTOCOL_VERSION": "2025-11-25",
 		"MCP_CONFORMANCE_CONTEXT":          `{"toolCalls":[{"name":"asked","arguments":{"n":1}},{"name":"asked","arguments":{"n":2}},{"name":"missing"}]}`,
 	}
-	if err := run(t.Context(), []string{"conformance", url}, func(name string) string { return env[name] }); err != nil {
+	if err := runScenario(t.Context(), []string{"conformance", url}, func(name string) string { return env[name] }); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := strings.Join(called(), "; "), `asked {"n":1}; asked {"n":2}; other {"b":true,"n":5,"s":"us-west1"}`; got != want {
@@ -56,7 +56,7 @@ func TestToolsAreCalledAsTheSuiteAsksOrAsTheirSchemasSay(t *testing.T) {
 func TestServerThatCannotBeUsedIsAFailure(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
-	err := run(t.Context(), []string{"conformance", web.URL}, func(string) string { return "" })
+	err := runScenario(t.Context(), []string{"conformance", web.URL}, func(string) string { return "" })
 	if err == nil || !strings.Contains(err.Error(), "failed") {
 		t.Errorf("error %v, want error containing failed", err)
 	}

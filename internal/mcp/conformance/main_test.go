@@ -29,12 +29,12 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// patience is less than the suite's own 30 s for a scenario, so that a client that
+// scenarioTime is less than the suite's own 30 s for a scenario, so that a client that
 // hangs says where; callTime leaves room for the other calls where the suite waits
 // for something that never comes.
 const (
-	patience = 25 * time.Second
-	callTime = 8 * time.Second
+	scenarioTime = 25 * time.Second
+	callTime     = 8 * time.Second
 )
 
 // TestMain lets the test binary be the client, where the suite starts it.
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 		goleak.VerifyTestMain(m)
 		return
 	}
-	ctx, stop := context.WithTimeout(context.Background(), patience)
-	err := run(ctx, os.Args, os.Getenv)
+	ctx, stop := context.WithTimeout(context.Background(), scenarioTime)
+	err := runScenario(ctx, os.Args, os.Getenv)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -52,8 +52,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// run plays the scenario against the server whose address comes last.
-func run(ctx context.Context, args []string, getenv func(string) string) error {
+// runScenario plays the scenario against the server whose address comes last.
+func runScenario(ctx context.Context, args []string, getenv func(string) string) error {
 	s, err := newScenario(getenv)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, getenv func(string) string) error {
 	server.StandaloneStream = new(true)
 	s.authorize(&server)
 	client, err := mcp.New([]config.Server{server}, mcp.Options{
-		StartWait:   patience,
+		StartWait:   scenarioTime,
 		RedirectURL: "http://localhost:3000/callback", // nobody is there: the person below looks where it leads
 		Logger:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Version:     "conformance",

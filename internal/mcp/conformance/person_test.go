@@ -31,7 +31,7 @@ func (p person) call(ctx context.Context, call mcp.Call) (*content.Result, error
 		if err != nil || res.SignIn == nil {
 			return res, err
 		}
-		query, err := redirect(ctx, res.SignIn.URL)
+		query, err := followRedirect(ctx, res.SignIn.URL)
 		if err != nil {
 			return nil, err
 		}
@@ -44,8 +44,8 @@ func (p person) call(ctx context.Context, call mcp.Call) (*content.Result, error
 	}
 }
 
-// redirect is the query of the address that a page redirects to.
-func redirect(ctx context.Context, page string) (url.Values, error) {
+// followRedirect returns the query of the URL that a page redirects to.
+func followRedirect(ctx context.Context, page string) (url.Values, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page, nil)
 	if err != nil {
 		return nil, err

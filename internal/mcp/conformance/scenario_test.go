@@ -18,7 +18,7 @@ type scenario struct {
 	name     string
 	protocol string // "" leaves it to the client
 	calls    []toolCall
-	given    given
+	given    authContext
 	caller   auth.Identity
 }
 
@@ -36,12 +36,12 @@ func newScenario(getenv func(string) string) (scenario, error) {
 	}
 	var wanted struct {
 		ToolCalls []toolCall `json:"toolCalls"`
-		given
+		authContext
 	}
 	if err := json.Unmarshal([]byte(text), &wanted); err != nil {
 		return s, fmt.Errorf("read MCP_CONFORMANCE_CONTEXT: %w", err)
 	}
-	s.calls, s.given = wanted.ToolCalls, wanted.given
+	s.calls, s.given = wanted.ToolCalls, wanted.authContext
 	s.caller.Token = auth.NewSecret(wanted.IDToken)
 	return s, nil
 }
@@ -61,7 +61,7 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 	calls := s.calls
 	for _, t := range tools {
 		if !slices.ContainsFunc(calls, func(c toolCall) bool { return c.Name == t.Original }) {
-			args, err := arguments(t, tools)
+			args, err := sampleArguments(t, tools)
 			if err != nil {
 				return err
 			}
@@ -85,9 +85,9 @@ func (s scenario) play(ctx context.Context, client *mcp.Client) error {
 	return nil
 }
 
-// arguments are some that the tool's schema takes. The suite's echo tool is given the
+// sampleArguments returns arguments that the tool's schema accepts. The suite's echo tool is given the
 // schema of the tool that it is to be compared with.
-func arguments(t catalog.Tool, all []catalog.Tool) (json.RawMessage, error) {
+func sampleArguments(t catalog.Tool, all []catalog.Tool) (json.RawMessage, error) {
 	var schema struct {
 		Properties map[string]struct {
 			Type any `json:"type"`

@@ -12,9 +12,9 @@ import (
 	"answerd/internal/mcp/limiter"
 )
 
-// load calls a server that carries out capacity calls at a time, for some time, from that many callers.
+// serverLoad calls a server that carries out capacity calls at a time, for some time, from that many callers.
 // Each call takes the server a time that took returns.
-type load struct {
+type serverLoad struct {
 	limiter           *limiter.Limiter
 	capacity, callers int
 	took              func(tool string) time.Duration
@@ -22,7 +22,7 @@ type load struct {
 }
 
 // run returns the number of calls, and the highest number in flight.
-func (d load) run(t *testing.T, length time.Duration) (calls, most int) {
+func (d serverLoad) run(t *testing.T, length time.Duration) (calls, most int) {
 	t.Helper()
 	over := time.Now().Add(length)
 	server := make(chan struct{}, d.capacity)
@@ -54,24 +54,24 @@ func (d load) run(t *testing.T, length time.Duration) (calls, most int) {
 	return calls, most
 }
 
-// constant takes every call 50 ms.
-func constant(string) time.Duration { return 50 * time.Millisecond }
+// constantTime returns 50 ms for every call.
+func constantTime(string) time.Duration { return 50 * time.Millisecond }
 
-// varying takes tools different times, and each call another time.
-func varying(tool string) time.Duration {
+// varyingTime returns times that differ by tool and by call.
+func varyingTime(tool string) time.Duration {
 	mean := map[string]float64{"0": 5, "1": 50, "2": 400}[tool]
 	return time.Duration(mean * rand.ExpFloat64() * float64(time.Millisecond))
 }
 
 func TestLimitGrowsWhileLatencyStays(t *testing.T) {
-	for name, took := range map[string]func(string) time.Duration{"constant": constant, "varying": varying} {
+	for name, took := range map[string]func(string) time.Duration{"constant": constantTime, "varying": varyingTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := limiter.New(0)
 				if got := l.Limit(); got != limiter.Min {
 					t.Errorf("Limit() at first = %d, want %d", got, limiter.Min)
 				}
-				load{limiter: l, capacity: 1000, callers: 1000, took: took, outcome: limiter.Answered}.run(t, 20*time.Second)
+				serverLoad{limiter: l, capacity: 1000, callers: 1000, took: took, outcome: limiter.Answered}.run(t, 20*time.Second)
 				if got := l.Limit(); got < limiter.Max/2 {
 					t.Errorf("Limit() of a server with capacity = %d, want at least %d", got, limiter.Max/2)
 				}
@@ -83,7 +83,7 @@ func TestLimitGrowsWhileLatencyStays(t *testing.T) {
 func TestLimitReaches256WithinThreeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
-		_, most := load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 3*time.Second)
+		_, most := serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 3*time.Second)
 		if most < 250 || most > limiter.Max {
 			t.Errorf("most calls in flight = %d, want 250 to %d", most, limiter.Max)
 		}
@@ -92,12 +92,12 @@ func TestLimitReaches256WithinThreeSeconds(t *testing.T) {
 
 // A limit beyond what the server can take at a time would only move the queue to the server.
 func TestLimitStaysWhereLatencyRises(t *testing.T) {
-	for name, took := range map[string]func(string) time.Duration{"constant": constant, "varying": varying} {
+	for name, took := range map[string]func(string) time.Duration{"constant": constantTime, "varying": varyingTime} {
 		for _, capacity := range []int{1, 10, 40, 100} {
 			t.Run(fmt.Sprint(name, capacity), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := limiter.New(0)
-					d := load{limiter: l, capacity: capacity, callers: 300, took: took, outcome: limiter.Answered}
+					d := serverLoad{limiter: l, capacity: capacity, callers: 300, took: took, outcome: limiter.Answered}
 					d.run(t, 15*time.Second)
 					const samples = 24
 					sum := 0 // the latency varies at random, and the limit with it
@@ -118,8 +118,8 @@ func TestLimitStaysWhereLatencyRises(t *testing.T) {
 func TestLimitShrinksWhenLatencyRises(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
-		load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 2*time.Second)
-		load{limiter: l, capacity: 20, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 15*time.Second)
+		serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 2*time.Second)
+		serverLoad{limiter: l, capacity: 20, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 15*time.Second)
 		if got := l.Limit(); got > 50 {
 			t.Errorf("Limit() after the server's capacity has fallen to 20 = %d, want at most 50", got)
 		}
@@ -130,7 +130,7 @@ func TestLimitShrinksWhenLatencyRises(t *testing.T) {
 func TestLimitGrowsAgainWithANewLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
-		d := load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}
+		d := serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}
 		d.run(t, 2*time.Second)
 		d.took = func(string) time.Duration { return 500 * time.Millisecond }
 		d.run(t, time.Minute)
@@ -143,7 +143,7 @@ func TestLimitGrowsAgainWithANewLatency(t *testing.T) {
 func TestLimitHalvesOnOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
-		load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 2*time.Second)
+		serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 2*time.Second)
 		before := l.Limit()
 		var inFlight []*limiter.Ticket
 		for range 5 {
@@ -161,7 +161,7 @@ func TestLimitHalvesOnOverload(t *testing.T) {
 		if got := l.Limit(); got != limiter.Min {
 			t.Errorf("Limit() after ten more = %d, want %d", got, limiter.Min)
 		}
-		load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 4*time.Second)
+		serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 4*time.Second)
 		if got := l.Limit(); got != limiter.Min {
 			t.Errorf("Limit() within holdTime after the last decrease = %d, want %d", got, limiter.Min)
 		}
@@ -171,7 +171,7 @@ func TestLimitHalvesOnOverload(t *testing.T) {
 func TestLimitOfAnUnusedServerStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
-		load{limiter: l, capacity: 1000, callers: 9, took: constant, outcome: limiter.Answered}.run(t, 20*time.Second)
+		serverLoad{limiter: l, capacity: 1000, callers: 9, took: constantTime, outcome: limiter.Answered}.run(t, 20*time.Second)
 		if got := l.Limit(); got != limiter.Min {
 			t.Errorf("Limit() with nine calls at a time = %d, want %d", got, limiter.Min)
 		}
@@ -183,7 +183,7 @@ func TestLimitOfAnUnusedServerStays(t *testing.T) {
 func TestLimitIgnoresExcludedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(0)
-		load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 2*time.Second)
+		serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 2*time.Second)
 		before := l.Limit()
 		for range 10 {
 			var all sync.WaitGroup
@@ -213,8 +213,8 @@ func TestLimitIgnoresExcludedCalls(t *testing.T) {
 func TestFixedLimitStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter.New(3)
-		_, most := load{limiter: l, capacity: 1000, callers: 1000, took: constant, outcome: limiter.Answered}.run(t, 5*time.Second)
-		load{limiter: l, capacity: 1000, callers: 10, took: constant, outcome: limiter.Overload}.run(t, time.Second)
+		_, most := serverLoad{limiter: l, capacity: 1000, callers: 1000, took: constantTime, outcome: limiter.Answered}.run(t, 5*time.Second)
+		serverLoad{limiter: l, capacity: 1000, callers: 10, took: constantTime, outcome: limiter.Overload}.run(t, time.Second)
 		if got := l.Limit(); got != 3 || most != 3 {
 			t.Errorf("Limit() = %d with at most %d in flight, want 3 and 3", got, most)
 		}

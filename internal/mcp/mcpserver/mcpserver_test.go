@@ -24,18 +24,20 @@ const (
 	list       = `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`
 )
 
-// handler serves a tool that does what is given, to the callers that the header From names.
-func handler(t *testing.T, o mcpserver.Options, do func(context.Context, *mcpserver.Call) mcpserver.Result) *mcpserver.Handler {
+// newHandler returns a handler of the tool do, for the callers that the header From names.
+func newHandler(t *testing.T, o mcpserver.Options, do func(context.Context, *mcpserver.Call) mcpserver.Result) *mcpserver.Handler {
 	t.Helper()
 	o.Tool = mcpserver.Tool{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}
 	o.CallTool, o.Owner = do, func(r *http.Request) string { return r.Header.Get("From") }
 	return mcpserver.New(o)
 }
 
-func says(context.Context, *mcpserver.Call) mcpserver.Result { return mcpserver.Result{Text: "hello"} }
+func sayHello(context.Context, *mcpserver.Call) mcpserver.Result {
+	return mcpserver.Result{Text: "hello"}
+}
 
-// request is a request to the handler. Headers come in pairs.
-func request(method, body string, header ...string) *http.Request {
+// newRequest returns a request to the handler. Headers come in pairs.
+func newRequest(method, body string, header ...string) *http.Request {
 	r := httptest.NewRequest(method, "/mcp", strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
@@ -45,36 +47,36 @@ func request(method, body string, header ...string) *http.Request {
 	return r
 }
 
-func do(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
 }
 
-var modern = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "t"}
+var modernHeaders = []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "t"}
 
 // Sessions are not given out for ever to those who forget them.
 func TestSessionsAreBoundedAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := handler(t, mcpserver.Options{MaxSessions: 2, SessionIdleTimeout: time.Minute}, says)
+		h := newHandler(t, mcpserver.Options{MaxSessions: 2, SessionIdleTimeout: time.Minute}, sayHello)
 		defer h.Close(t.Context())
-		first := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
-		do(h, request("POST", initialize))
-		if w := do(h, request("POST", initialize)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		first := serveRequest(h, newRequest("POST", initialize)).Header().Get("Mcp-Session-Id")
+		serveRequest(h, newRequest("POST", initialize))
+		if w := serveRequest(h, newRequest("POST", initialize)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 			t.Errorf("a third session: %d, want Code 503, Retry-After non-empty", w.Code)
 		}
-		if w := do(h, request("POST", call, modern...)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "hello") {
+		if w := serveRequest(h, newRequest("POST", call, modernHeaders...)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "hello") {
 			t.Errorf("a call that takes none: %d %s, want Code 200, String containing hello", w.Code, w.Body)
 		}
-		if w := do(h, request("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusOK {
+		if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusOK {
 			t.Errorf("the first session: %d, want 200", w.Code)
 		}
 		<-time.After(time.Minute + time.Second)
 		synctest.Wait()
-		if w := do(h, request("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusNotFound {
+		if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", first)); w.Code != http.StatusNotFound {
 			t.Errorf("the first session, idle: %d, want 404", w.Code)
 		}
-		if w := do(h, request("POST", initialize)); w.Code != http.StatusOK {
+		if w := serveRequest(h, newRequest("POST", initialize)); w.Code != http.StatusOK {
 			t.Errorf("a session after that: %d, want 200", w.Code)
 		}
 	})
@@ -82,44 +84,44 @@ func TestSessionsAreBoundedAndEnd(t *testing.T) {
 
 // Knowing a session's id is not enough to use or to end it.
 func TestSessionBelongsToItsOwner(t *testing.T) {
-	h := handler(t, mcpserver.Options{}, says)
+	h := newHandler(t, mcpserver.Options{}, sayHello)
 	defer h.Close(t.Context())
-	id := do(h, request("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
+	id := serveRequest(h, newRequest("POST", initialize, "From", "ada")).Header().Get("Mcp-Session-Id")
 	for _, r := range []*http.Request{
-		request("POST", list, "Mcp-Session-Id", id, "From", "eve"), request("DELETE", "", "Mcp-Session-Id", id, "From", "eve"),
-		request("DELETE", "", "Mcp-Session-Id", id),
+		newRequest("POST", list, "Mcp-Session-Id", id, "From", "eve"), newRequest("DELETE", "", "Mcp-Session-Id", id, "From", "eve"),
+		newRequest("DELETE", "", "Mcp-Session-Id", id),
 	} {
-		if w := do(h, r); w.Code != http.StatusForbidden {
+		if w := serveRequest(h, r); w.Code != http.StatusForbidden {
 			t.Errorf("%s by another: %d, want 403", r.Method, w.Code)
 		}
 	}
-	if w := do(h, request("POST", list, "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusOK {
+	if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusOK {
 		t.Errorf("by the owner: %d, want 200", w.Code)
 	}
-	if w := do(h, request("DELETE", "", "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusNoContent {
+	if w := serveRequest(h, newRequest("DELETE", "", "Mcp-Session-Id", id, "From", "ada")); w.Code != http.StatusNoContent {
 		t.Errorf("ended by the owner: %d, want 204", w.Code)
 	}
 }
 
-// watched is a response that is looked at while it is written.
-type watched struct {
+// watchedRecorder is a response that can be read while it is written.
+type watchedRecorder struct {
 	*httptest.ResponseRecorder
 	mu sync.Mutex // protects what is written
 }
 
-func (w *watched) Write(b []byte) (int, error) {
+func (w *watchedRecorder) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ResponseRecorder.Write(b)
 }
 
-func (w *watched) Flush() {
+func (w *watchedRecorder) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ResponseRecorder.Flush()
 }
 
-func (w *watched) seen() (flushed bool, body string) {
+func (w *watchedRecorder) flushedBody() (flushed bool, body string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.Flushed, w.Body.String()
@@ -129,41 +131,41 @@ func (w *watched) seen() (flushed bool, body string) {
 func TestStreamSendsHeartbeatsDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
-		h := handler(t, mcpserver.Options{Heartbeat: time.Second}, func(context.Context, *mcpserver.Call) mcpserver.Result {
+		h := newHandler(t, mcpserver.Options{Heartbeat: time.Second}, func(context.Context, *mcpserver.Call) mcpserver.Result {
 			<-goOn
 			return mcpserver.Result{Text: "hello"}
 		})
 		defer h.Close(t.Context())
-		w, done := &watched{ResponseRecorder: httptest.NewRecorder()}, make(chan struct{})
-		go func() { h.ServeHTTP(w, request("POST", call, modern...)); close(done) }()
+		w, done := &watchedRecorder{ResponseRecorder: httptest.NewRecorder()}, make(chan struct{})
+		go func() { h.ServeHTTP(w, newRequest("POST", call, modernHeaders...)); close(done) }()
 		synctest.Wait()
-		if flushed, body := w.seen(); !flushed || body != "" {
+		if flushed, body := w.flushedBody(); !flushed || body != "" {
 			t.Errorf("at once: flushed %v, %q, want true and empty", flushed, body)
 		}
 		<-time.After(2500 * time.Millisecond)
 		synctest.Wait()
-		if _, got := w.seen(); got != ": ping\n: ping\n" {
+		if _, got := w.flushedBody(); got != ": ping\n: ping\n" {
 			t.Errorf(`after two heartbeats: %q, want ": ping\n: ping\n"`, got)
 		}
 		close(goOn)
 		<-done
-		if _, got := w.seen(); !strings.Contains(got, "hello") || w.Header().Get("X-Accel-Buffering") != "no" {
+		if _, got := w.flushedBody(); !strings.Contains(got, "hello") || w.Header().Get("X-Accel-Buffering") != "no" {
 			t.Errorf("in the end: %q, want got containing hello, X-Accel-Buffering no", got)
 		}
 	})
 }
 
 func TestPanicEndsOnlyItsCall(t *testing.T) {
-	h := handler(t, mcpserver.Options{}, func(context.Context, *mcpserver.Call) mcpserver.Result { panic("no") })
+	h := newHandler(t, mcpserver.Options{}, func(context.Context, *mcpserver.Call) mcpserver.Result { panic("no") })
 	defer h.Close(t.Context())
-	w := do(h, request("POST", call, modern...))
+	w := serveRequest(h, newRequest("POST", call, modernHeaders...))
 	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"isError":true`) || strings.Contains(w.Body.String(), "panic") {
 		t.Errorf(`code %d %s, want Code 200, String containing "isError":true, String without panic`, w.Code, w.Body)
 	}
 }
 
-// came waits for what the channel says, and not for ever.
-func came(t *testing.T, there <-chan struct{}) {
+// waitForSignal waits for the channel, at most until the test's time is over.
+func waitForSignal(t *testing.T, there <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-there:
@@ -175,29 +177,29 @@ func came(t *testing.T, there <-chan struct{}) {
 // Close ends what is under way, in a session or not, when it may wait no longer.
 func TestCloseEndsCallsAndSessions(t *testing.T) {
 	entered, left := make(chan struct{}), make(chan struct{})
-	h := handler(t, mcpserver.Options{}, func(ctx context.Context, _ *mcpserver.Call) mcpserver.Result {
+	h := newHandler(t, mcpserver.Options{}, func(ctx context.Context, _ *mcpserver.Call) mcpserver.Result {
 		entered <- struct{}{}
 		<-ctx.Done()
 		left <- struct{}{}
 		return mcpserver.Result{}
 	})
-	id := do(h, request("POST", initialize)).Header().Get("Mcp-Session-Id")
+	id := serveRequest(h, newRequest("POST", initialize)).Header().Get("Mcp-Session-Id")
 	old := `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}`
-	for _, r := range []*http.Request{request("POST", call, modern...), request("POST", old, "Mcp-Session-Id", id)} {
-		go do(h, r)
-		came(t, entered)
+	for _, r := range []*http.Request{newRequest("POST", call, modernHeaders...), newRequest("POST", old, "Mcp-Session-Id", id)} {
+		go serveRequest(h, r)
+		waitForSignal(t, entered)
 	}
 	closed := make(chan struct{})
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { h.Close(ctx); close(closed) }()
 	stop()
-	came(t, left)
-	came(t, left)
-	came(t, closed)
-	if w := do(h, request("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusNotFound {
+	waitForSignal(t, left)
+	waitForSignal(t, left)
+	waitForSignal(t, closed)
+	if w := serveRequest(h, newRequest("POST", list, "Mcp-Session-Id", id)); w.Code != http.StatusNotFound {
 		t.Errorf("the session: %d, want 404", w.Code)
 	}
-	if w := do(h, request("POST", call, modern...)); !strings.Contains(w.Body.String(), "shutting down") {
+	if w := serveRequest(h, newRequest("POST", call, modernHeaders...)); !strings.Contains(w.Body.String(), "shutting down") {
 		t.Errorf(`a call: %s, want String containing "shutting down"`, w.Body)
 	}
 }

@@ -226,7 +226,7 @@ func TestTokenWithoutRefreshTokenIsUsedUntilItExpires(t *testing.T) {
 		{3600, 50 * time.Minute, 70 * time.Minute},
 		{10 * 365 * 86400, 29 * day, 31 * day},
 	} {
-		a, store, another := newShared(t, Config{}, func(w *fixture) { w.as.Life, w.as.Refresh = test.life, false })
+		a, store, another := newSharedFixture(t, Config{}, func(w *fixture) { w.as.Life, w.as.Refresh = test.life, false })
 		a.signIn(userNamed("ann"))
 		store.skew = test.used
 		another().mustSend(userNamed("ann"), "ann hello")
@@ -250,7 +250,7 @@ func TestStepUpAsksTheUserForMoreScopes(t *testing.T) {
 	w.signIn(userNamed("ann"))
 	w.mustSend(userNamed("ann"), "ann hello")
 	w.mcp.Lock()
-	w.mcp.Needs = needsWrite
+	w.mcp.Needs = writeScopes
 	w.mcp.Unlock()
 	a := w.signIn(userNamed("ann"))
 	if got := a.parameters(t).Get("scope"); got != "basic write" {
@@ -331,7 +331,7 @@ func TestAwaitBoundsTheLogWhileTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := &logBuffer{}
 		store := &sharedStore{down: true}
-		c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp", Store: store.sealed(t), Logger: slog.New(slog.NewTextHandler(logs, nil))})
+		c, err := New(Config{Kind: AuthorizationCode, URL: "https://mcp.example/mcp", Store: store.secretStore(t), Logger: slog.New(slog.NewTextHandler(logs, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ import (
 	"answerd/internal/mcp/oauth/oauthtest"
 )
 
-func needsWrite(*http.Request) []string { return []string{"basic", "write"} }
+func writeScopes(*http.Request) []string { return []string{"basic", "write"} }
 
 // privateKey is a key for private_key_jwt, and its public half.
 func privateKey(t *testing.T) (Text, crypto.PublicKey) {
@@ -34,10 +34,10 @@ func privateKey(t *testing.T) (Text, crypto.PublicKey) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Text{Value: auth.NewSecret(pemOf(t, key))}, key.Public()
+	return Text{Value: auth.NewSecret(encodePEM(t, key))}, key.Public()
 }
 
-func pemOf(t *testing.T, key any) string {
+func encodePEM(t *testing.T, key any) string {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -315,9 +315,9 @@ func TestParsePrivateKey(t *testing.T) {
 	parameters := string(pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7}}))
 	elliptic224, _ := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	for want, text := range map[string]string{
-		"EdDSA": pemOf(t, edwards), "RS256": pemOf(t, strong), "ES384": pemOf(t, elliptic384),
-		"ES256":            parameters + pemOf(t, elliptic256), // as openssl ecparam -genkey writes it
-		"unsupported type": pemOf(t, elliptic224), "not PEM": "s3cret", "has no private key": parameters,
+		"EdDSA": encodePEM(t, edwards), "RS256": encodePEM(t, strong), "ES384": encodePEM(t, elliptic384),
+		"ES256":            parameters + encodePEM(t, elliptic256), // as openssl ecparam -genkey writes it
+		"unsupported type": encodePEM(t, elliptic224), "not PEM": "s3cret", "has no private key": parameters,
 		"cannot be read": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("s3cret")})),
 	} {
 		_, method, err := ParsePrivateKey(text)

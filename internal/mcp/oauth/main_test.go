@@ -86,8 +86,8 @@ func userNamed(name string) auth.Identity {
 	return auth.Identity{Issuer: "https://login.example", Subject: name, Token: auth.NewSecret("inbound-" + name)}
 }
 
-// post sends one request on behalf of who; the reply's body, or its status.
-func (w *fixture) post(who auth.Identity) (string, error) {
+// sendPost sends one request on behalf of who, and returns the reply's body, or its status.
+func (w *fixture) sendPost(who auth.Identity) (string, error) {
 	req, err := http.NewRequest(http.MethodPost, w.mcp.URL+"/mcp?tenant=a", strings.NewReader("hello"))
 	if err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func (w *fixture) post(who auth.Identity) (string, error) {
 // mustSend checks that a request of who is answered with want.
 func (w *fixture) mustSend(who auth.Identity, want string) {
 	w.t.Helper()
-	if got, err := w.post(who); err != nil || got != want {
+	if got, err := w.sendPost(who); err != nil || got != want {
 		w.t.Fatalf("got %q, %v, want %q\n%s", got, err, want, w.logs)
 	}
 }
@@ -118,7 +118,7 @@ func (w *fixture) mustSend(who auth.Identity, want string) {
 // mustFail returns the error of a request of who, which must fail.
 func (w *fixture) mustFail(who auth.Identity) *Error {
 	w.t.Helper()
-	got, err := w.post(who)
+	got, err := w.sendPost(who)
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		w.t.Fatalf("got %q, %v, want an Error", got, err)

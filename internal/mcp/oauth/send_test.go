@@ -26,8 +26,8 @@ var kinds = map[Kind]struct{ first, next, subject string }{
 	AuthorizationCode: {"authorization_code", "refresh_token", "ann"},
 }
 
-// everyKind runs a test in a world of each kind, where ann has a token.
-func everyKind(t *testing.T, test func(t *testing.T, w *fixture, next, subject string)) {
+// testEveryKind runs a test in a fixture of each kind, where ann has a token.
+func testEveryKind(t *testing.T, test func(t *testing.T, w *fixture, next, subject string)) {
 	for kind, is := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			w := newFixture(t, Config{Kind: kind}, nil)
@@ -53,13 +53,13 @@ func everyKind(t *testing.T, test func(t *testing.T, w *fixture, next, subject s
 
 // 50 requests after a revocation cost one token request, and all go through.
 func TestSendRenewsARevokedTokenOnceForAllRequests(t *testing.T) {
-	everyKind(t, func(t *testing.T, w *fixture, next, subject string) {
+	testEveryKind(t, func(t *testing.T, w *fixture, next, subject string) {
 		before := len(w.as.Granted(next))
 		w.as.Revoke(false)
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if got, err := w.post(userNamed("ann")); err != nil || got != subject+" hello" {
+				if got, err := w.sendPost(userNamed("ann")); err != nil || got != subject+" hello" {
 					t.Errorf("post %q, %v, want %q and no error", got, err, subject+" hello")
 				}
 			})
@@ -73,13 +73,13 @@ func TestSendRenewsARevokedTokenOnceForAllRequests(t *testing.T) {
 
 // A server that refuses every token gets no endless row of them.
 func TestSendStopsWhenTheServerRefusesEveryToken(t *testing.T) {
-	everyKind(t, func(t *testing.T, w *fixture, next, _ string) {
+	testEveryKind(t, func(t *testing.T, w *fixture, next, _ string) {
 		w.mcp.Lock()
 		w.mcp.Refuse = true
 		sent := len(w.mcp.Sent)
 		w.mcp.Unlock()
 		before := len(w.as.Granted(next))
-		got, err := w.post(userNamed("ann"))
+		got, err := w.sendPost(userNamed("ann"))
 		if w.cfg.Kind == AuthorizationCode {
 			if !errors.Is(err, ErrConsent) {
 				t.Errorf("%q, %v, want %v", got, err, ErrConsent)
@@ -103,7 +103,7 @@ func TestSendRequestsOneTokenForAllFirstRequests(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if got, err := w.post(userNamed("ann")); err != nil || !strings.HasSuffix(got, " hello") {
+				if got, err := w.sendPost(userNamed("ann")); err != nil || !strings.HasSuffix(got, " hello") {
 					t.Errorf(`post %q, %v, want got ending in " hello", no error`, got, err)
 				}
 			})
@@ -283,7 +283,7 @@ func TestDPoPProofNamesTheURLThatIsRequested(t *testing.T) {
 		"https://h": "https://h/", "https://h?a=b": "https://h/", "https://h/": "https://h/", "https://h/m%2Fcp/?a=b#c": "https://h/m%2Fcp/",
 	} {
 		var got any
-		next := roundTrip(func(r *http.Request) (*http.Response, error) {
+		next := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			claims := jwt.MapClaims{}
 			if _, _, err := jwt.NewParser().ParseUnverified(r.Header.Get("DPoP"), claims); err != nil {
 				t.Error(err)
@@ -308,7 +308,7 @@ func TestDPoPNonceIsRetriedOnce(t *testing.T) {
 	w := newFixture(t, Config{Kind: ClientCredentials, DPoP: true}, nil)
 	w.mustSend(userNamed("ann"), "service hello")
 	sent := 0
-	endless := roundTrip(func(r *http.Request) (*http.Response, error) {
+	endless := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		sent++
 		return &http.Response{StatusCode: http.StatusUnauthorized, Status: "401", Body: http.NoBody, Request: r, Header: http.Header{
 			"Dpop-Nonce": {fmt.Sprint("n", sent)}, "Www-Authenticate": {`DPoP error="use_dpop_nonce"`}}}, nil
@@ -346,7 +346,7 @@ func TestDPoPNonceIsForAllRequestsInFlight(t *testing.T) {
 	for range 2 {
 		done.Go(func() {
 			first := true
-			together := roundTrip(func(r *http.Request) (*http.Response, error) {
+			together := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if first {
 					first = false
 					sent.Done()
@@ -369,9 +369,9 @@ func TestDPoPNonceIsForAllRequestsInFlight(t *testing.T) {
 	done.Wait()
 }
 
-type roundTrip func(*http.Request) (*http.Response, error)
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // A 403 that asks for more gets a token of more rights, together with those that it had
 // (SEP-2350), once; where that was asked for before, or the configuration says what is
@@ -416,7 +416,7 @@ func TestStepUpIsLimited(t *testing.T) {
 
 // No token, secret, code or assertion is in the log or in an error.
 func TestLogContainsNoSecret(t *testing.T) {
-	everyKind(t, func(t *testing.T, w *fixture, _, _ string) {
+	testEveryKind(t, func(t *testing.T, w *fixture, _, _ string) {
 		w.as.Lock()
 		w.as.Fail = func(oauthtest.Request) string { return "invalid_grant" }
 		w.as.Unlock()
@@ -437,7 +437,7 @@ func TestLogContainsNoSecret(t *testing.T) {
 func TestSendAddsATokenAfterARefusedHandshake(t *testing.T) {
 	w := newFixture(t, Config{Kind: ClientCredentials}, func(w *fixture) { w.cfg.Issuer = "" })
 	var sent []string
-	next := roundTrip(func(r *http.Request) (*http.Response, error) {
+	next := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		sent = append(sent, r.Header.Get("Authorization"))
 		resp := &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: http.NoBody, Request: r, Header: http.Header{}}
 		if sent[len(sent)-1] == "" {

@@ -13,7 +13,7 @@ import (
 // TestSignOutReachesEveryProcess checks that nothing of a sign-in is left, here, in another process and
 // at the authorization server.
 func TestSignOutReachesEveryProcess(t *testing.T) {
-	a, _, another := newShared(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
+	a, _, another := newSharedFixture(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
 	a.signIn(userNamed("ann"))
 	b := another()
 	b.mustSend(userNamed("ann"), "ann hello")
@@ -50,7 +50,7 @@ func TestSignOutReachesEveryProcess(t *testing.T) {
 // TestSignOutWinsAgainstARefresh signs out while a refresh is under way: what the refresh gives is not
 // stored, and not used.
 func TestSignOutWinsAgainstARefresh(t *testing.T) {
-	a, _, another := newShared(t, Config{}, nil)
+	a, _, another := newSharedFixture(t, Config{}, nil)
 	a.signIn(userNamed("ann"))
 	b := another()
 	a.as.Revoke(false)
@@ -78,7 +78,7 @@ func TestSignOutWinsAgainstARefresh(t *testing.T) {
 // TestSignOutRevokesWhatARefreshGives signs out while a refresh is under way, at an authorization server that
 // rotates refresh tokens: the new one is revoked too, since the sign-out can only revoke the one before it.
 func TestSignOutRevokesWhatARefreshGives(t *testing.T) {
-	a, _, another := newShared(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
+	a, _, another := newSharedFixture(t, Config{}, func(w *fixture) { w.as.Metadata["revocation_endpoint"] = w.as.URL + "/revoke" })
 	a.signIn(userNamed("ann"))
 	b := another()
 	old := a.storedGrantOf(userNamed("ann")).refresh.Reveal()

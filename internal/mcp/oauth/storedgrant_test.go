@@ -70,8 +70,8 @@ func (s *sharedStore) refuseWrites(name []string) {
 	}
 }
 
-// sealed returns the secrets in the store.
-func (s *sharedStore) sealed(t *testing.T) *sealed.Store {
+// secretStore returns the encrypted secrets in the store.
+func (s *sharedStore) secretStore(t *testing.T) *sealed.Store {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(path, []byte(hex.EncodeToString(bytes.Repeat([]byte{7}, 32))), 0o600); err != nil {
@@ -84,12 +84,12 @@ func (s *sharedStore) sealed(t *testing.T) *sealed.Store {
 	return sealed.New(keys, s, slog.New(slog.DiscardHandler))
 }
 
-// newShared returns the fixture of one process, and a function that starts another one with the same
+// newSharedFixture returns the fixture of one process, and a function that starts another one with the same
 // configuration, store and keys.
-func newShared(t *testing.T, cfg Config, change func(*fixture)) (first *fixture, store *sharedStore, another func() *fixture) {
+func newSharedFixture(t *testing.T, cfg Config, change func(*fixture)) (first *fixture, store *sharedStore, another func() *fixture) {
 	t.Helper()
 	store = &sharedStore{}
-	cfg.Kind, cfg.Store = AuthorizationCode, store.sealed(t)
+	cfg.Kind, cfg.Store = AuthorizationCode, store.secretStore(t)
 	first = newFixture(t, cfg, change)
 	return first, store, func() *fixture {
 		t.Helper()
@@ -137,7 +137,7 @@ func (w *fixture) storedGrantOf(who auth.Identity) *grant {
 func TestSignInIsCompletedByAnotherProcess(t *testing.T) {
 	for name, cfg := range map[string]Config{"registered": {}, "configured": {ClientID: "answerd", ClientSecret: auth.NewSecret("client-s3cret")}, "DPoP": {DPoP: true}} {
 		t.Run(name, func(t *testing.T) {
-			a, _, another := newShared(t, cfg, nil)
+			a, _, another := newSharedFixture(t, cfg, nil)
 			b := another()
 			started := a.startAuthorization(userNamed("ann"))
 			if _, err := a.Authorize(t.Context(), userNamed("ann"), "run_1 int_1"); err != nil {
@@ -174,7 +174,7 @@ func TestSignInIsCompletedByAnotherProcess(t *testing.T) {
 // TestTimesInTheStoreAreOfItsClock checks sign-ins with a store whose clock differs by hours.
 func TestTimesInTheStoreAreOfItsClock(t *testing.T) {
 	for _, skew := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
-		a, store, another := newShared(t, Config{}, nil)
+		a, store, another := newSharedFixture(t, Config{}, nil)
 		store.skew = skew
 		started := a.signIn(userNamed("ann"))
 		if left := time.Until(started.Expires); left > signInTimeout || left < signInTimeout-time.Minute {
@@ -192,7 +192,7 @@ func TestTimesInTheStoreAreOfItsClock(t *testing.T) {
 
 // TestCallbackIsTakenByOneProcess sends one authorization response to many processes at the same time.
 func TestCallbackIsTakenByOneProcess(t *testing.T) {
-	a, _, another := newShared(t, Config{}, nil)
+	a, _, another := newSharedFixture(t, Config{}, nil)
 	q := oauthtest.Browse(t, a.startAuthorization(userNamed("ann")).URL)
 	var took atomic.Int64
 	var all sync.WaitGroup
@@ -215,7 +215,7 @@ func TestCallbackIsTakenByOneProcess(t *testing.T) {
 // twice.
 func TestRefreshTokenIsUsedByOneProcess(t *testing.T) {
 	const processes, requests, rounds = 5, 6, 3
-	first, _, another := newShared(t, Config{}, nil)
+	first, _, another := newSharedFixture(t, Config{}, nil)
 	first.signIn(userNamed("ann"))
 	for round := range rounds {
 		var all []*fixture // new ones, since a process renews a token once a second
@@ -229,7 +229,7 @@ func TestRefreshTokenIsUsedByOneProcess(t *testing.T) {
 		for _, w := range all {
 			for range requests {
 				sends.Go(func() {
-					if got, err := w.post(userNamed("ann")); err != nil || got != "ann hello" {
+					if got, err := w.sendPost(userNamed("ann")); err != nil || got != "ann hello" {
 						t.Errorf("round %d: post = %q, %v, want \"ann hello\"", round, got, err)
 					}
 				})
@@ -287,7 +287,7 @@ func TestRenewedTokenThatCannotBeStored(t *testing.T) {
 		t.Skip("waits 5 s for the store; make durable runs it")
 	}
 	t.Parallel()
-	a, store, another := newShared(t, Config{}, nil)
+	a, store, another := newSharedFixture(t, Config{}, nil)
 	a.signIn(userNamed("ann"))
 	ann := a.principalOf(userNamed("ann"))
 	store.refuseWrites(a.storedName(kindGrant, ann.Issuer, ann.Subject))
@@ -356,7 +356,7 @@ func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 		"a code of another kind, status 200":   {Config{}, 200, "temporarily_unavailable", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, _, another := newShared(t, c.cfg, nil)
+			a, _, another := newSharedFixture(t, c.cfg, nil)
 			a.signIn(userNamed("ann"))
 			a.as.Lock()
 			a.as.Fail, a.as.FailWith = func(oauthtest.Request) string { return c.code }, c.status
@@ -384,7 +384,7 @@ func TestGrantThatIsRefusedIsRemoved(t *testing.T) {
 // TestSignInIsNotReadableInTheStore looks for everything that is secret in what was written to the
 // store.
 func TestSignInIsNotReadableInTheStore(t *testing.T) {
-	a, store, another := newShared(t, Config{DPoP: true}, nil)
+	a, store, another := newSharedFixture(t, Config{DPoP: true}, nil)
 	a.signIn(userNamed("ann"))
 	a.as.Revoke(false)
 	a.mustSend(userNamed("ann"), "ann hello")
@@ -424,7 +424,7 @@ func TestSignInIsNotReadableInTheStore(t *testing.T) {
 
 // TestGrantOfAnotherConfigurationIsNotUsed checks what a stored sign-in is for.
 func TestGrantOfAnotherConfigurationIsNotUsed(t *testing.T) {
-	a, _, another := newShared(t, Config{Scope: "basic"}, nil)
+	a, _, another := newSharedFixture(t, Config{Scope: "basic"}, nil)
 	a.signIn(userNamed("ann"))
 	for name, change := range map[string]func(*Config){
 		"another name":  func(c *Config) { c.Name = "other" },

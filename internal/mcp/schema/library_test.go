@@ -81,15 +81,15 @@ func (d generator) schema(depth int) string {
 	}
 	for range 1 + d.IntN(2) {
 		if depth == 0 {
-			d.leaf(add)
+			d.addLeaf(add)
 		} else {
-			d.branch(add, depth-1)
+			d.addBranch(add, depth-1)
 		}
 	}
 	return "{" + strings.Join(words, ",") + "}"
 }
 
-func (d generator) leaf(add func(string, ...any)) {
+func (d generator) addLeaf(add func(string, ...any)) {
 	switch d.IntN(12) {
 	case 0:
 		add(`"minimum":%d`, d.IntN(3))
@@ -118,7 +118,7 @@ func (d generator) leaf(add func(string, ...any)) {
 	}
 }
 
-func (d generator) branch(add func(string, ...any), depth int) {
+func (d generator) addBranch(add func(string, ...any), depth int) {
 	s := func() string { return d.schema(depth) }
 	switch d.IntN(18) {
 	case 0, 1, 2:
@@ -226,7 +226,7 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 				n["fits"]++
 			case problems == nil && library.Validate(valueForLibrary(after)) != nil:
 				t.Fatalf("schema %s\nvalue %s\nis repaired to %s, want a valid value", raw, given, coerced)
-			case problems == nil && !lossless(v, after):
+			case problems == nil && !isLossless(v, after):
 				t.Fatalf("schema %s\nvalue %s\nis repaired to %s, want no information lost", raw, given, coerced)
 			case problems == nil:
 				n["repaired"]++
@@ -248,18 +248,18 @@ func TestValidateAgreesWithTheLibrary(t *testing.T) {
 	}
 }
 
-// lossless reports whether everything in after is what is in before, or what a string
+// isLossless reports whether everything in after is what is in before, or what a string
 // there holds as JSON.
-func lossless(before, after *value) bool {
+func isLossless(before, after *value) bool {
 	if before.kind == text && after.kind != text {
 		meant := parseText(before)
-		return meant != nil && lossless(meant, after)
+		return meant != nil && isLossless(meant, after)
 	}
 	if before.kind != after.kind || len(before.items) != len(after.items) {
 		return false
 	}
 	for i := range before.items {
-		if before.kind == object && before.names[i] != after.names[i] || !lossless(before.items[i], after.items[i]) {
+		if before.kind == object && before.names[i] != after.names[i] || !isLossless(before.items[i], after.items[i]) {
 			return false
 		}
 	}

@@ -62,11 +62,11 @@ func TestStderrTailBoundsDebugLog(t *testing.T) {
 func TestReadLineIsBounded(t *testing.T) {
 	for n, ok := range map[int]bool{0: true, MaxMessage: true, MaxMessage + 1: false, 2 * MaxMessage: false} {
 		in := bufio.NewReader(strings.NewReader(strings.Repeat("x", n) + "\nnext\n"))
-		line, err := readLine(in, limit())
+		line, err := readLine(in, newMessageLimit())
 		if ok != (err == nil) || ok && len(line) != n {
 			t.Errorf("a line of %d bytes: got %d bytes, %v, want it read: %t", n, len(line), err, ok)
 		}
-		if next, err := readLine(in, limit()); ok && (err != nil || !bytes.Equal(next, []byte("next"))) {
+		if next, err := readLine(in, newMessageLimit()); ok && (err != nil || !bytes.Equal(next, []byte("next"))) {
 			t.Errorf("after a line of %d bytes: got %q, %v, want %q", n, next, err, "next")
 		}
 	}
@@ -92,7 +92,7 @@ func FuzzReadLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in, rest := bufio.NewReader(bytes.NewReader(data)), data
 		for {
-			line, err := readLine(in, limit())
+			line, err := readLine(in, newMessageLimit())
 			if err != nil {
 				return
 			}
@@ -167,8 +167,8 @@ func TestProcessIsCleanedUpAfterPanic(t *testing.T) {
 	}
 }
 
-// limit returns the limit of a process that waits for no list of tools.
-func limit() *atomic.Int64 {
+// newMessageLimit returns the limit of a process that waits for no list of tools.
+func newMessageLimit() *atomic.Int64 {
 	var n atomic.Int64
 	n.Store(MaxMessage)
 	return &n

@@ -28,7 +28,7 @@ func dialPipe(t *testing.T, network *transporttest.Network, peer func(*websocket
 	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		server.Add(1)
 		defer server.Done()
-		hw := &hijacked{ResponseWriter: w}
+		hw := &hijackedWriter{ResponseWriter: w}
 		conn, err := websocket.Accept(hw, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
 		if err != nil {
 			t.Error(err)
@@ -55,20 +55,20 @@ func dialPipe(t *testing.T, network *transporttest.Network, peer func(*websocket
 	}
 }
 
-// hijacked keeps the connection below a WebSocket, for frames that the library would not send.
-type hijacked struct {
+// hijackedWriter keeps the connection below a WebSocket, for frames that the library would not send.
+type hijackedWriter struct {
 	http.ResponseWriter
 	raw *bufio.ReadWriter
 }
 
-func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (h *hijackedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
 	h.raw = bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c))
 	return c, rw, err
 }
 
-// frame returns the header of an unmasked frame.
-func frame(final bool, opcode byte, length int) []byte {
+// frameHeader returns the header of an unmasked frame.
+func frameHeader(final bool, opcode byte, length int) []byte {
 	if final {
 		opcode |= 0x80
 	}
@@ -148,7 +148,7 @@ func TestSocketFloodedWithFragments(t *testing.T) {
 					}()
 					opcode := byte(1)
 					for {
-						_, _ = raw.Write(append(frame(false, opcode, payload), make([]byte, payload)...))
+						_, _ = raw.Write(append(frameHeader(false, opcode, payload), make([]byte, payload)...))
 						if raw.Flush() != nil {
 							return
 						}
@@ -180,7 +180,7 @@ func TestSocketAcceptsSlowMessages(t *testing.T) {
 				closed <- err
 			}()
 			<-time.After(pingInterval - time.Second) // fake time
-			_, _ = raw.Write(frame(true, 1, len(message)))
+			_, _ = raw.Write(frameHeader(true, 1, len(message)))
 			for i := range len(message) {
 				_ = raw.WriteByte(message[i])
 				_ = raw.Flush()
