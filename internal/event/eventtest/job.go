@@ -26,7 +26,7 @@ func claimJob(t *testing.T, log event.Log) event.Job {
 	return job
 }
 
-// noClaim fails if there is a job to claim now.
+// wantNoJob fails if there is a job to claim now.
 func wantNoJob(t *testing.T, log event.Log) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

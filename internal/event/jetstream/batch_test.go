@@ -34,8 +34,8 @@ func appendAsync(t *testing.T, log event.Log, run string, bodies ...event.Body) 
 	}
 }
 
-// joined returns the types of events and the text of each delta; deltas may be joined or not.
-func joined(bodies []event.Body) (out []string) {
+// joinDeltas returns the types of events and the text of each delta; deltas may be joined or not.
+func joinDeltas(bodies []event.Body) (out []string) {
 	var deltas event.Deltas
 	flush := func() {
 		if delta := deltas.Join(); delta != nil {
@@ -63,9 +63,9 @@ func bodiesOf(events []event.Event) (bodies []event.Body) {
 	return bodies
 }
 
-// messagesOf returns how many messages with events or notes the stream of runs has, and the sizes of the batches among
+// storedMessages returns how many messages with events or notes the stream of runs has, and the sizes of the batches among
 // them.
-func messagesOf(t *testing.T, url string) (n int, batches []string) {
+func storedMessages(t *testing.T, url string) (n int, batches []string) {
 	t.Helper()
 	j, err := js.New(connect(t, url))
 	if err != nil {
@@ -103,13 +103,13 @@ func TestEventsCloseTogetherAreOneMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := readUntil(t.Context(), b, "run_a", func(e event.Event) bool { return e.Body.Type() == "step_end" })
-	if got, want := joined(bodiesOf(all[1:])), joined(aTurn); err != nil || !slices.Equal(got, want) {
+	if got, want := joinDeltas(bodiesOf(all[1:])), joinDeltas(aTurn); err != nil || !slices.Equal(got, want) {
 		t.Errorf("another instance reads %q, %v, want %q", got, err, want)
 	}
 	if notes, err := b.Notes(t.Context(), "run_a"); err != nil || len(notes) != 1 || string(notes[0].Data) != "sent c" || notes[0].After != int64(len(all)) {
 		t.Errorf("Notes = %+v, %v, want one after event %d", notes, err, len(all))
 	}
-	n, batches := messagesOf(t, url)
+	n, batches := storedMessages(t, url)
 	if n > 5 || len(batches) == 0 {
 		t.Errorf("%d events are %d messages, batches %v, want fewer than 6 messages", len(all), n, batches)
 	}
@@ -128,7 +128,7 @@ func TestReaderSeesOnlyStoredEvents(t *testing.T) {
 	proxy := eventtest.StartProxy(t, url)
 	a := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
 	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
-	jobs := claimInBackground(t, b)
+	jobs := keepClaiming(t, b)
 	job := startRun(t, a, "run_a")
 	appendAsync(t, a, "run_a", event.StepStart{Step: 1})
 	if err := a.Flush(t.Context(), "run_a"); err != nil {
@@ -156,8 +156,8 @@ func TestReaderSeesOnlyStoredEvents(t *testing.T) {
 	want := []event.Body{event.Start{}, event.StepStart{Step: 1}, event.StepReset{Step: 1, Reason: "taken over"}, event.FinalAnswer{}}
 	for name, log := range map[string]event.Log{"the replaced instance": a, "the other instance": b} {
 		all, err := readUntil(t.Context(), log, "run_a", nil)
-		if got := joined(bodiesOf(all)); err != nil || !reflect.DeepEqual(got, joined(want)) {
-			t.Errorf("%s reads %q, %v, want %q", name, got, err, joined(want))
+		if got := joinDeltas(bodiesOf(all)); err != nil || !reflect.DeepEqual(got, joinDeltas(want)) {
+			t.Errorf("%s reads %q, %v, want %q", name, got, err, joinDeltas(want))
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestLogWithoutBatchesHasOneEventInEachMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	run, err := b.Run(t.Context(), "run_a")
-	if n, batches := messagesOf(t, url); err != nil || int64(n) != run.Last.Seq+1 || len(batches) > 0 {
+	if n, batches := storedMessages(t, url); err != nil || int64(n) != run.Last.Seq+1 || len(batches) > 0 {
 		t.Errorf("%d events and a note are %d messages, batches %v, %v, want one message each", run.Last.Seq, n, batches, err)
 	}
 }
@@ -212,7 +212,7 @@ func TestLogOnDiskChangesBetweenVersions(t *testing.T) {
 		}
 		for earlier := range round + 1 {
 			all, err := readUntil(t.Context(), log, fmt.Sprintf("run_%d", earlier), nil)
-			if got := joined(bodiesOf(all)); err != nil || len(got) != len(joined(aTurn))+2 {
+			if got := joinDeltas(bodiesOf(all)); err != nil || len(got) != len(joinDeltas(aTurn))+2 {
 				t.Errorf("round %d: run_%d has %q, %v, want all events", round, earlier, got, err)
 			}
 		}

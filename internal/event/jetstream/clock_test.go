@@ -17,7 +17,7 @@ func TestInstancesWhoseClocksDifferReadTheSame(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
 	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
-	writeRun(t, b, "run_b")
+	appendWholeRun(t, b, "run_b")
 	want := b.Now()
 	synctest.Test(t, func(t *testing.T) {
 		if now := time.Now(); now.Year() != 2000 {
@@ -27,22 +27,22 @@ func TestInstancesWhoseClocksDifferReadTheSame(t *testing.T) {
 		if ahead := a.Now().Sub(want); ahead.Abs() > time.Minute {
 			t.Errorf("the clock of a log is %s ahead of the other's, want less than a minute", ahead)
 		}
-		checkRun(t, a, "run_b")
+		checkWholeRun(t, a, "run_b")
 		if err := a.Create(t.Context(), event.Run{ID: "run_created", Created: a.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		writeRun(t, a, "run_a")
+		appendWholeRun(t, a, "run_a")
 		job := startRun(t, a, "run_parked")
 		appendEvent(t, a, "run_parked", event.Suspended{})
 		if err := job.Park(t.Context(), 0, a.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 	})
-	checkRun(t, b, "run_a")
+	checkWholeRun(t, b, "run_a")
 	if run, err := b.Run(t.Context(), "run_created"); err != nil {
 		t.Errorf("Run of a run that has just been created = %+v, %v, want the run", run, err)
 	}
-	jobs := claimInBackground(t, b)
+	jobs := keepClaiming(t, b)
 	select {
 	case j := <-jobs:
 		t.Errorf("run %s was claimed an hour before its wake time, want no claim", j.Run())
@@ -56,11 +56,11 @@ func TestInstancesWhoseClocksDifferReadTheSame(t *testing.T) {
 	if err := j.Done(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	checkRun(t, b, "run_parked")
+	checkWholeRun(t, b, "run_parked")
 }
 
-// writeRun makes a run that has ended.
-func writeRun(t *testing.T, l *jetstream.Log, id string) {
+// appendWholeRun writes a run with its terminal event.
+func appendWholeRun(t *testing.T, l *jetstream.Log, id string) {
 	t.Helper()
 	job := startRun(t, l, id)
 	appendEvent(t, l, id, event.FinalAnswer{})
@@ -69,8 +69,8 @@ func writeRun(t *testing.T, l *jetstream.Log, id string) {
 	}
 }
 
-// checkRun checks that a run can be read to its end, and that its events have the log's time.
-func checkRun(t *testing.T, l *jetstream.Log, id string) {
+// checkWholeRun checks that a run can be read to its end, and that its events have the log's time.
+func checkWholeRun(t *testing.T, l *jetstream.Log, id string) {
 	t.Helper()
 	if run, err := l.Run(t.Context(), id); err != nil || run.Status() != event.StatusCompleted {
 		t.Errorf("Run(%s) = %s, %v, want %s", id, run.Status(), err, event.StatusCompleted)

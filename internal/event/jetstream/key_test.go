@@ -88,7 +88,7 @@ func TestKeyOfAKilledCreatorIsFreeAfterALease(t *testing.T) {
 	url := startCluster(t)
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	ctx := t.Context()
-	jobs := claimInBackground(t, log)
+	jobs := keepClaiming(t, log)
 	go func() { // what the agent does with a run that was not started
 		for {
 			var job event.Job
@@ -157,17 +157,17 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 	proxy := eventtest.StartProxy(t, url)
 	deleter := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
 	const runs = 10
-	old, next := func(i int) string { return fmt.Sprintf("run_old_%d", i) }, func(i int) string { return fmt.Sprintf("run_next_%d", i) }
+	oldID, nextID := func(i int) string { return fmt.Sprintf("run_old_%d", i) }, func(i int) string { return fmt.Sprintf("run_next_%d", i) }
 	for i := range runs {
-		if err := deleter.Create(t.Context(), event.Run{ID: old(i), Owner: ada, Key: fmt.Sprint(i), Created: deleter.Now()}); err != nil {
+		if err := deleter.Create(t.Context(), event.Run{ID: oldID(i), Owner: ada, Key: fmt.Sprint(i), Created: deleter.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		appendEvent(t, deleter, old(i), event.FinalAnswer{})
+		appendEvent(t, deleter, oldID(i), event.FinalAnswer{})
 	}
 	// Not shorter, or it would also delete the next run before that has its first event.
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease, Retention: 500 * time.Millisecond})
 	for {
-		_, err := log.Run(t.Context(), old(runs-1))
+		_, err := log.Run(t.Context(), oldID(runs-1))
 		if errors.Is(err, event.ErrGone) {
 			break
 		}
@@ -185,23 +185,23 @@ func TestDeletionKeepsTheKeyOfTheNextRun(t *testing.T) {
 	}
 	for i := range runs {
 		deleted := make(chan error, 1)
-		go func() { deleted <- deleter.Delete(context.Background(), old(i)) }()
+		go func() { deleted <- deleter.Delete(context.Background(), oldID(i)) }()
 		select {
 		case <-read: // the deletion has read the key, or is about to
 		case err := <-deleted: // it was faster than the news of its read: nothing to see in this round
 			deleted <- err
 		}
 		proxy.Stop()
-		if err := log.Create(t.Context(), event.Run{ID: next(i), Owner: ada, Key: fmt.Sprint(i), Created: log.Now()}); err != nil {
+		if err := log.Create(t.Context(), event.Run{ID: nextID(i), Owner: ada, Key: fmt.Sprint(i), Created: log.Now()}); err != nil {
 			t.Fatalf("Create with the key of an expired run = %v, want no error", err)
 		}
-		appendEvent(t, log, next(i), event.Start{})
+		appendEvent(t, log, nextID(i), event.Start{})
 		proxy.Resume()
 		if err := <-deleted; err != nil {
 			t.Fatal(err)
 		}
-		if run, err := log.RunByKey(t.Context(), ada, fmt.Sprint(i)); err != nil || run.ID != next(i) {
-			t.Errorf("RunByKey = %q, %v, want %q", run.ID, err, next(i))
+		if run, err := log.RunByKey(t.Context(), ada, fmt.Sprint(i)); err != nil || run.ID != nextID(i) {
+			t.Errorf("RunByKey = %q, %v, want %q", run.ID, err, nextID(i))
 		}
 		for len(read) > 0 {
 			<-read

@@ -34,9 +34,9 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 	lagging := (cluster.Leader(t) + 1) % 3
 	b := open(cluster.URLs[lagging], retention)
 	const runs, events = 20, 20
-	id := func(i int) string { return fmt.Sprintf("run_%d", i) }
+	runID := func(i int) string { return fmt.Sprintf("run_%d", i) }
 	for i := range runs {
-		if err := a.Create(t.Context(), event.Run{ID: id(i), Created: a.Now()}); err != nil {
+		if err := a.Create(t.Context(), event.Run{ID: runID(i), Created: a.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 	text := string(make([]byte, 64<<10))
 	for i := range runs {
 		for range events {
-			if _, err := a.Append(t.Context(), id(i), event.Start{Question: text}); err != nil {
+			if _, err := a.Append(t.Context(), runID(i), event.Start{Question: text}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,8 +66,8 @@ func TestRetentionKeepsRunsThatALaggingReplicaLacks(t *testing.T) {
 	cancel()
 	expiring.Wait()
 	for i := range runs {
-		if run, err := a.Run(t.Context(), id(i)); err != nil || run.Last.Seq != events {
-			t.Errorf("Run(%s) = %d events, %v, want %d", id(i), run.Last.Seq, err, events)
+		if run, err := a.Run(t.Context(), runID(i)); err != nil || run.Last.Seq != events {
+			t.Errorf("Run(%s) = %d events, %v, want %d", runID(i), run.Last.Seq, err, events)
 		}
 	}
 }

@@ -25,9 +25,9 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 	lagging := (cluster.Leader(t) + 1) % 3
 	b := openLog(t, jetstream.Options{URL: cluster.URLs[lagging]})
 	const runs, events, notes = 20, 40, 20
-	id := func(i int) string { return fmt.Sprintf("run_%d", i) }
+	runID := func(i int) string { return fmt.Sprintf("run_%d", i) }
 	for i := range runs / 2 {
-		startRun(t, a, id(i))
+		startRun(t, a, runID(i))
 	}
 	cluster.AwaitReplicas(t)
 	cluster.Isolate(lagging, false)
@@ -50,17 +50,17 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 	text := strings.Repeat("x", 64<<10)
 	for i := range runs {
 		if i >= runs/2 { // the lagging server does not know these at all
-			startRun(t, a, id(i))
+			startRun(t, a, runID(i))
 		}
 		for n := range events {
 			if n < notes {
-				if err := a.AddNote(t.Context(), id(i), []byte{byte(n)}); err != nil {
+				if err := a.AddNote(t.Context(), runID(i), []byte{byte(n)}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			appendEvent(t, a, id(i), event.Start{Question: text})
+			appendEvent(t, a, runID(i), event.Start{Question: text})
 		}
-		appendEvent(t, a, id(i), event.FinalAnswer{})
+		appendEvent(t, a, runID(i), event.FinalAnswer{})
 	}
 	var reads, refused atomic.Int64
 	var reading sync.WaitGroup
@@ -68,17 +68,17 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 		reading.Go(func() {
 			for {
 				reads.Add(1)
-				all, err := readUntil(t.Context(), b, id(i), nil)
+				all, err := readUntil(t.Context(), b, runID(i), nil)
 				var got []event.Note
 				if err == nil {
-					got, err = b.Notes(t.Context(), id(i))
+					got, err = b.Notes(t.Context(), runID(i))
 				}
 				if errors.Is(err, event.ErrUnavailable) {
 					refused.Add(1)
 					continue
 				}
 				if err != nil || len(all) != events+2 || len(got) != notes {
-					t.Errorf("%s has %d events and %d notes, %v, want %d and %d", id(i), len(all), len(got), err, events+2, notes)
+					t.Errorf("%s has %d events and %d notes, %v, want %d and %d", runID(i), len(all), len(got), err, events+2, notes)
 				}
 				return
 			}

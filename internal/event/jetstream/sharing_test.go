@@ -84,8 +84,8 @@ func readUntil(ctx context.Context, log event.Log, id string, isLast func(event.
 	}
 }
 
-// claimInBackground makes four claims at a time until the test ends, as every process does.
-func claimInBackground(t testing.TB, log event.Log) <-chan event.Job {
+// keepClaiming makes four claims at a time until the test ends, as every process does.
+func keepClaiming(t testing.TB, log event.Log) <-chan event.Job {
 	ctx, cancel := context.WithCancel(context.Background())
 	jobs := make(chan event.Job, 1000)
 	var wg sync.WaitGroup
@@ -235,8 +235,8 @@ func TestServerRestartLosesNoEventAndNoJob(t *testing.T) {
 	o.Port = s.Addr().(*net.TCPAddr).Port
 	shared := jetstream.Options{URL: s.ClientURL(), Lease: 3 * lease} // far longer than a reconnect
 	a, b := openLog(t, shared), openLog(t, shared)
-	claimInBackground(t, a)
-	jobs := claimInBackground(t, b)
+	keepClaiming(t, a)
+	jobs := keepClaiming(t, b)
 	const runs = 10
 	var readers sync.WaitGroup
 	for i := range runs {

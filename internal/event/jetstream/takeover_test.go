@@ -20,8 +20,8 @@ func TestClaimTakesRunsOverFromADeadInstance(t *testing.T) {
 	proxy := eventtest.StartProxy(t, url)
 	a := openLog(t, jetstream.Options{URL: proxy.URL(), Lease: lease})
 	b := openLog(t, jetstream.Options{URL: url, Lease: lease})
-	claimInBackground(t, a)
-	jobs := claimInBackground(t, b)
+	keepClaiming(t, a)
+	jobs := keepClaiming(t, b)
 	const runs = 20
 	lost := make(map[string]event.Job)
 	for i := range runs {
@@ -76,8 +76,8 @@ func TestClaimLeavesAnExecutedRunAlone(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
 	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
-	claimInBackground(t, a)
-	jobs := claimInBackground(t, b)
+	keepClaiming(t, a)
+	jobs := keepClaiming(t, b)
 	job := startRun(t, a, "run_a")
 	select {
 	case <-jobs:
@@ -95,7 +95,7 @@ func TestClaimLeavesARunWithoutEventsAlone(t *testing.T) {
 	t.Parallel()
 	url := startCluster(t)
 	a, b := openLog(t, jetstream.Options{URL: url, Lease: lease}), openLog(t, jetstream.Options{URL: url, Lease: lease})
-	jobs := claimInBackground(t, b)
+	jobs := keepClaiming(t, b)
 	for i := range 20 {
 		id := fmt.Sprintf("run_%d", i)
 		if err := a.Create(t.Context(), event.Run{ID: id, Created: time.Now()}); err != nil {

@@ -114,7 +114,7 @@ func TestEventsOfANewerVersionAreKept(t *testing.T) {
 	// The newer version is killed. This version takes the run over, and does not know its last event.
 	publishEvents(t, c, id, 3, line(4, "step_watched", `"step":1`))
 	var job event.Job
-	for jobs := claimInBackground(t, again); job == nil; {
+	for jobs := keepClaiming(t, again); job == nil; {
 		job = <-jobs
 	}
 	if run, err := again.Run(t.Context(), id); err != nil || run.Status() != event.StatusRunning {

@@ -43,7 +43,7 @@ func benchmarkAppend(b *testing.B, readers int) {
 			var begun sync.WaitGroup
 			begun.Add(readers)
 			for range readers {
-				following.Go(func() { followToItsEnd(b, log, run, begun.Done) })
+				following.Go(func() { readUntilEnd(b, log, run, begun.Done) })
 			}
 			begun.Wait() // or the run is over before they are scheduled
 		}
@@ -57,8 +57,8 @@ func benchmarkAppend(b *testing.B, readers int) {
 	following.Wait()
 }
 
-// followToItsEnd reads a run until it ends or is dropped, and calls begun after the first read.
-func followToItsEnd(b *testing.B, log event.Log, id string, begun func()) {
+// readUntilEnd reads a run until it ends or is dropped, and calls begun after the first read.
+func readUntilEnd(b *testing.B, log event.Log, id string, begun func()) {
 	for pos := int64(0); ; {
 		page, err := log.After(context.Background(), id, pos)
 		if pos == 0 {

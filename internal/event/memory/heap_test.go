@@ -19,7 +19,7 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 	var before, during, after int64
 	synctest.Test(t, func(t *testing.T) {
 		log := memory.New(memory.Options{Retention: time.Minute})
-		before = heap()
+		before = heapSize()
 		for n := range 10_000 {
 			id := log.NewID()
 			owner := event.Owner{Issuer: "https://iam.example.com", Subject: fmt.Sprint("user ", n%100)}
@@ -33,12 +33,12 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 				}
 			}
 		}
-		during = heap()
+		during = heapSize()
 		<-time.After(time.Minute)
 		if err := log.Create(t.Context(), event.Run{ID: "run_last"}); err != nil {
 			t.Fatal(err)
 		}
-		after = heap()
+		after = heapSize()
 		runtime.KeepAlive(log)
 	})
 	left := after - before
@@ -53,7 +53,7 @@ func TestRetentionFreesTheMemoryOfTenThousandRuns(t *testing.T) {
 func TestMaxBytesBoundsTheHeap(t *testing.T) {
 	const most = 8 << 20
 	for _, tc := range []struct{ events, words int }{{3, 1}, {65, 1}, {1000, 1}, {200, 20}, {5, 2000}} {
-		before := heap()
+		before := heapSize()
 		log := memory.New(memory.Options{MaxBytes: most})
 		for appended := 0; appended < 2*most; appended += tc.events * (100 + 5*tc.words) {
 			id := log.NewID()
@@ -67,7 +67,7 @@ func TestMaxBytesBoundsTheHeap(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if took := heap() - before; took > most+most/8 {
+		if took := heapSize() - before; took > most+most/8 {
 			t.Errorf("runs of %d events of %d words take %d bytes, want at most %d", tc.events, tc.words, took, most)
 		}
 		runtime.KeepAlive(log)
@@ -79,13 +79,13 @@ func TestMaxBytesBoundsTheHeap(t *testing.T) {
 func TestMaxBytesBoundsTheHeapOfAnswers(t *testing.T) {
 	const most = 32 << 20
 	for name, tc := range map[string]struct{ answers, result int }{"small": {15_000, 0}, "results of 1 MB": {100, 1_000_000}} {
-		before := heap()
+		before := heapSize()
 		log := memory.New(memory.Options{MaxBytes: most})
 		defer log.Close() // at the end: the runtime keeps a stopped timer, and so its log, for an unknown time
 		for range tc.answers {
 			addAnswer(t, log, tc.result)
 		}
-		if took := heap() - before; took > most/10*12 || took < most/2 {
+		if took := heapSize() - before; took > most/10*12 || took < most/2 {
 			t.Errorf("%s: %d answers take %d bytes, want %d to %d", name, tc.answers, took, most/2, most/10*12)
 		}
 	}
@@ -131,9 +131,9 @@ func addAnswer(t *testing.T, log *memory.Log, result int) {
 	check(log.EndTurn(t.Context(), owner, thread, id, make([]byte, 300)))
 }
 
-// heap returns the bytes in use when collections free nothing more. What a goroutine or a pool still holds
+// heapSize returns the bytes in use when collections free nothing more. What a goroutine or a pool still holds
 // when the first one runs is freed by a later one.
-func heap() int64 {
+func heapSize() int64 {
 	for last := int64(math.MaxInt64); ; {
 		runtime.GC()
 		var m runtime.MemStats

@@ -95,7 +95,7 @@ func TestRunsExpireWithoutANewRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := New(Options{Retention: time.Minute})
 		defer log.Close()
-		end := func(id string) {
+		endRun := func(id string) {
 			if err := log.Create(t.Context(), event.Run{ID: id}); err != nil {
 				t.Fatal(err)
 			}
@@ -106,7 +106,7 @@ func TestRunsExpireWithoutANewRun(t *testing.T) {
 			}
 		}
 		for i := range 10 {
-			end(fmt.Sprintf("run_%d", i))
+			endRun(fmt.Sprintf("run_%d", i))
 			<-time.After(5 * time.Second) // of the bubble's clock
 		}
 		if log.bytes.Load() == 0 {
@@ -134,15 +134,15 @@ func TestRunsExpireWithoutANewRun(t *testing.T) {
 func TestCloseStopsTheExpiryOfRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := New(Options{Retention: time.Minute})
-		end := func(id string) {
+		endRun := func(id string) {
 			_ = log.Create(t.Context(), event.Run{ID: id})
 			_, _ = log.Append(t.Context(), id, event.Start{})
 			_, _ = log.Append(t.Context(), id, event.FinalAnswer{})
 		}
-		end("run_before")
+		endRun("run_before")
 		log.Close()
 		log.Close() // once is enough
-		end("run_after")
+		endRun("run_after")
 		<-time.After(time.Hour)
 		synctest.Wait()
 		held := 0

@@ -20,8 +20,8 @@ func TestIndexAnswersAsItsModel(t *testing.T) {
 	ada := event.Owner{Subject: "ada"}
 	for step := range 2000 {
 		owner, id := event.Owner{Subject: []string{"ada", "bob"}[random.IntN(2)]}, fmt.Sprint("thr_", random.IntN(40))
-		same := func(e threadindex.Entry) bool { return e.Owner == owner && e.ID == id }
-		i := slices.IndexFunc(model, same)
+		isSameThread := func(e threadindex.Entry) bool { return e.Owner == owner && e.ID == id }
+		i := slices.IndexFunc(model, isSameThread)
 		if got, ok := x.Get(owner, id); ok != (i >= 0) || ok && got != model[i] {
 			t.Fatalf("step %d: Get = %+v, %v, want what the model has at %d", step, got, ok, i)
 		}
@@ -29,7 +29,7 @@ func TestIndexAnswersAsItsModel(t *testing.T) {
 		switch n := random.IntN(10); {
 		case n < 3:
 			x.Remove(owner, id)
-			model = slices.DeleteFunc(model, same)
+			model = slices.DeleteFunc(model, isSameThread)
 		case n < 5 && i >= 0: // a new title at the same place
 			e.Order = model[i].Order
 			fallthrough
@@ -38,20 +38,20 @@ func TestIndexAnswersAsItsModel(t *testing.T) {
 				e.Order = uint64(random.IntN(step+1))<<32 + uint64(step)
 			}
 			x.Put(e)
-			model = append(slices.DeleteFunc(model, same), e)
+			model = append(slices.DeleteFunc(model, isSameThread), e)
 		}
 		if x.Len() != len(model) {
 			t.Fatalf("step %d: Len = %d, want %d", step, x.Len(), len(model))
 		}
 		f := event.ThreadFilter{Owner: ada, Query: []string{"", "title 3"}[step%2], Limit: 1 + random.IntN(8)}
-		if got, want := pages(t, &x, f), inModel(model, f); !slices.Equal(got, want) {
+		if got, want := listPages(t, &x, f), listModel(model, f); !slices.Equal(got, want) {
 			t.Fatalf("step %d: pages have %v, want %v", step, got, want)
 		}
 	}
 }
 
-// pages returns the ids on all pages of a filter, without the thread thr_7, which is not kept.
-func pages(t *testing.T, x *threadindex.Index, f event.ThreadFilter) (ids []string) {
+// listPages returns the ids on all pages of a filter, without the thread thr_7, which is not kept.
+func listPages(t *testing.T, x *threadindex.Index, f event.ThreadFilter) (ids []string) {
 	t.Helper()
 	for {
 		page, err := x.Page(f, func(t event.Thread) bool { return t.ID != "thr_7" })
@@ -67,7 +67,7 @@ func pages(t *testing.T, x *threadindex.Index, f event.ThreadFilter) (ids []stri
 	}
 }
 
-func inModel(model []threadindex.Entry, f event.ThreadFilter) (ids []string) {
+func listModel(model []threadindex.Entry, f event.ThreadFilter) (ids []string) {
 	sorted := slices.SortedFunc(slices.Values(model), func(a, b threadindex.Entry) int {
 		if a.Order > b.Order {
 			return -1

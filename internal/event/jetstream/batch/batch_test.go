@@ -8,7 +8,7 @@ import (
 	"answerd/internal/event"
 )
 
-func item(seq int64) Item {
+func newItem(seq int64) Item {
 	e, err := event.Encode("run_a", seq, 1, event.StepStart{Step: int(seq)})
 	if err != nil {
 		panic(err)
@@ -17,9 +17,9 @@ func item(seq int64) Item {
 }
 
 func TestSplitReturnsWhatEncodeGot(t *testing.T) {
-	data := Encode([]Item{{Note: []byte("before")}, item(5), {Note: []byte("a\nb")}, {Note: nil}, item(6)})
+	data := Encode([]Item{{Note: []byte("before")}, newItem(5), {Note: []byte("a\nb")}, {Note: nil}, newItem(6)})
 	lines, notes, err := Split(data, 6)
-	if err != nil || len(lines) != 2 || !bytes.Equal(lines[0], item(5).Event.JSON) || !bytes.Equal(lines[1], item(6).Event.JSON) {
+	if err != nil || len(lines) != 2 || !bytes.Equal(lines[0], newItem(5).Event.JSON) || !bytes.Equal(lines[1], newItem(6).Event.JSON) {
 		t.Errorf("Split = events %q, %v, want 5 and 6", lines, err)
 	}
 	if got, want := fmt.Sprintf("%d", notes), fmt.Sprintf("%d", []event.Note{{After: 4, Data: []byte("before")}, {After: 5, Data: []byte("a\nb")}, {After: 5}}); got != want {

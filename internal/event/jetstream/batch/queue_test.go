@@ -58,19 +58,19 @@ func TestQueueStoresWhatWaitsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{took: 10 * time.Millisecond}
 		q := s.queue(MaxBytes)
-		q.Add(item(1), 0) // at once
+		q.Add(newItem(1), 0) // at once
 		synctest.Wait()
-		q.Add(item(2), time.Second)
-		q.Add(item(3), 0) // while the first is being stored
+		q.Add(newItem(2), time.Second)
+		q.Add(newItem(3), 0) // while the first is being stored
 		<-time.After(21 * time.Millisecond)
 		wantBatches(t, s, "1", "2 3")
-		q.Add(item(4), 100*time.Millisecond)
+		q.Add(newItem(4), 100*time.Millisecond)
 		<-time.After(90 * time.Millisecond)
-		q.Add(item(5), 100*time.Millisecond)
+		q.Add(newItem(5), 100*time.Millisecond)
 		wantBatches(t, s, "1", "2 3")
 		<-time.After(21 * time.Millisecond)
 		wantBatches(t, s, "1", "2 3", "4 5")
-		q.Add(item(6), time.Hour)
+		q.Add(newItem(6), time.Hour)
 		q.Hurry() // an interval after the last batch
 		<-time.After(16 * time.Millisecond)
 		wantBatches(t, s, "1", "2 3", "4 5", "6")
@@ -81,17 +81,17 @@ func TestFlushWaitsForAllItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{took: 10 * time.Millisecond}
 		q := s.queue(MaxBytes)
-		q.Add(item(1), 0)
+		q.Add(newItem(1), 0)
 		synctest.Wait()
-		q.Add(item(2), time.Hour)
-		q.Add(item(3), time.Hour)
+		q.Add(newItem(2), time.Hour)
+		q.Add(newItem(3), time.Hour)
 		if err := q.Flush(t.Context()); err != nil {
 			t.Errorf("Flush = %v, want nil", err)
 		}
 		wantBatches(t, s, "1", "2 3")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		q.Add(item(4), time.Hour)
+		q.Add(newItem(4), time.Hour)
 		if err := q.Flush(ctx); !errors.Is(err, event.ErrUnavailable) {
 			t.Errorf("Flush with a context that ends = %v, want %v", err, event.ErrUnavailable)
 		}
@@ -108,9 +108,9 @@ func TestFailedBatchIsTriedAgainAsItIs(t *testing.T) {
 		failure := errors.New("no answer")
 		s := &store{took: 10 * time.Millisecond, err: failure}
 		q := s.queue(MaxBytes)
-		q.Add(item(1), 0)
+		q.Add(newItem(1), 0)
 		<-time.After(5 * time.Millisecond)
-		q.Add(item(2), 0)
+		q.Add(newItem(2), 0)
 		if err := q.Flush(t.Context()); !errors.Is(err, failure) {
 			t.Errorf("Flush = %v, want %v", err, failure)
 		}
@@ -126,9 +126,9 @@ func TestFailedBatchIsTriedAgainAsItIs(t *testing.T) {
 func TestQueueBoundsABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		q := s.queue(2*item(1).size() + 1)
+		q := s.queue(2*newItem(1).size() + 1)
 		for seq := range int64(5) {
-			q.Add(item(seq+1), time.Millisecond)
+			q.Add(newItem(seq+1), time.Millisecond)
 		}
 		if err := q.Flush(t.Context()); err != nil {
 			t.Errorf("Flush = %v, want nil", err)
@@ -138,8 +138,8 @@ func TestQueueBoundsABatch(t *testing.T) {
 		}
 		s = &store{}
 		q = s.queue(0)
-		q.Add(item(1), 0)
-		q.Add(item(2), 0)
+		q.Add(newItem(1), 0)
+		q.Add(newItem(2), 0)
 		if err := q.Flush(t.Context()); err != nil {
 			t.Errorf("Flush = %v, want nil", err)
 		}
@@ -151,12 +151,12 @@ func TestStoppedQueueStoresNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
 		q := s.queue(MaxBytes)
-		q.Add(item(1), time.Hour)
+		q.Add(newItem(1), time.Hour)
 		q.Stop(event.ErrFenced)
 		if err := q.Flush(t.Context()); !errors.Is(err, event.ErrFenced) {
 			t.Errorf("Flush = %v, want %v", err, event.ErrFenced)
 		}
-		q.Add(item(2), 0)
+		q.Add(newItem(2), 0)
 		q.Hurry()
 		<-time.After(time.Second)
 		wantBatches(t, s)
@@ -167,7 +167,7 @@ func TestStoppedQueueStoresNothing(t *testing.T) {
 func TestPanicOfStoreIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Store: func([]Item) error { panic("a bug") }, Limit: MaxBytes, Go: func(f func()) bool { go f(); return true }})
-		q.Add(item(1), time.Hour)
+		q.Add(newItem(1), time.Hour)
 		if err := q.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "a bug") {
 			t.Errorf("Flush = %v, want the panic", err)
 		}

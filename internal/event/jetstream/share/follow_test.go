@@ -52,7 +52,7 @@ func openStream(t testing.TB) (js.JetStream, js.Stream, *Table) {
 	})
 }
 
-func publish(t testing.TB, stream js.JetStream, subject string, size int) {
+func publishMessage(t testing.TB, stream js.JetStream, subject string, size int) {
 	t.Helper()
 	m := nats.NewMsg(subject)
 	m.Header.Set("Answerd-Writer", "somebody 1 2")
@@ -93,14 +93,14 @@ func TestTableCountsTheBytesOfTheStream(t *testing.T) {
 	stream, runs, table := openStream(t)
 	wantSizes(t, "without messages", runs, table)
 	for i := range 3 * batch {
-		publish(t, stream, "run.a1.ev", i)
+		publishMessage(t, stream, "run.a1.ev", i)
 	}
-	publish(t, stream, "run.b2.res.call", 100_000)
+	publishMessage(t, stream, "run.b2.res.call", 100_000)
 	wantSizes(t, "at first", runs, table)
 	if a, b := table.runs["a1"], table.runs["b2"]; a.last != 3*batch || b.last != 0 || b.owner.bytes < 100_000 {
 		t.Errorf("the last events are %d and %d, want %d and none", a.last, b.last, 3*batch)
 	}
-	publish(t, stream, "run.b2.ev", 10)
+	publishMessage(t, stream, "run.b2.ev", 10)
 	wantSizes(t, "after one more message", runs, table)
 }
 
@@ -122,7 +122,7 @@ func TestTableMissesNoMessageThatArrivesMeanwhile(t *testing.T) {
 		followed <- err
 	}()
 	for i := range 2000 {
-		publish(t, stream, "run.a1.ev", i)
+		publishMessage(t, stream, "run.a1.ev", i)
 	}
 	close(published)
 	if err := <-followed; err != nil {
@@ -139,7 +139,7 @@ func TestTableReadsNoSizesOfASingleOwner(t *testing.T) {
 	table.source.Entries = func(ctx context.Context, from uint64) ([]Entry, bool, error) {
 		return []Entry{{Pos: 1, ID: "a1", Owner: "a"}}, false, nil
 	}
-	publish(t, stream, "run.a1.ev", 10)
+	publishMessage(t, stream, "run.a1.ev", 10)
 	for range 2 {
 		if err := table.Follow(t.Context(), 0); err != nil || table.consumer != "" || table.total != 0 {
 			t.Errorf("Follow = %v, with consumer %q and %d bytes, want none", err, table.consumer, table.total)
@@ -155,12 +155,12 @@ func TestTableReadsNoSizesOfASingleOwner(t *testing.T) {
 func TestTableContinuesWithANewConsumer(t *testing.T) {
 	t.Parallel()
 	stream, runs, table := openStream(t)
-	publish(t, stream, "run.a1.ev", 10)
+	publishMessage(t, stream, "run.a1.ev", 10)
 	wantSizes(t, "at first", runs, table)
 	if err := stream.DeleteConsumer(t.Context(), "RUNS", table.consumer); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, stream, "run.b2.ev", 10)
+	publishMessage(t, stream, "run.b2.ev", 10)
 	if err := table.Follow(t.Context(), 0); err == nil {
 		t.Error("Follow without its consumer = nil, want an error")
 	}
@@ -180,7 +180,7 @@ func TestTableIsBuiltAgainWhenOthersDeletedRuns(t *testing.T) {
 	t.Parallel()
 	stream, runs, table := openStream(t)
 	for _, subject := range []string{"run.a1.ev", "run.b2.ev", "run.b2.ev", "run.c3.ev"} {
-		publish(t, stream, subject, 1000)
+		publishMessage(t, stream, subject, 1000)
 	}
 	wantSizes(t, "at first", runs, table)
 	if err := runs.Purge(t.Context(), js.WithPurgeSubject("run.b2.>")); err != nil {
@@ -197,7 +197,7 @@ func TestTableIsBuiltAgainWhenOthersDeletedRuns(t *testing.T) {
 func BenchmarkFollow(b *testing.B) {
 	stream, _, table := openStream(b)
 	for range 5000 {
-		publish(b, stream, "run.a1.ev", 200)
+		publishMessage(b, stream, "run.a1.ev", 200)
 	}
 	began := time.Now()
 	for b.Loop() {

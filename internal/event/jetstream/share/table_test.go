@@ -51,7 +51,7 @@ func TestTableEvictsTheRunsOfTheLargestOwnerFirst(t *testing.T) {
 		outcome, err := table.Evict(t.Context(), Eviction{
 			Limit: c.limit, EndedBefore: now.Add(-5),
 			Ended: func(_ context.Context, id, _ string) (ended time.Time, last uint64, err error) {
-				i := number(t, id)
+				i := numberOf(t, id)
 				switch r := c.runs[i]; {
 				case r.gone:
 					return ended, 0, event.ErrGone
@@ -63,10 +63,10 @@ func TestTableEvictsTheRunsOfTheLargestOwnerFirst(t *testing.T) {
 				return ended, uint64(i + 1), nil
 			},
 			Delete: func(_ context.Context, id, owner string) error {
-				if i := number(t, id); c.runs[i].owner != owner {
+				if i := numberOf(t, id); c.runs[i].owner != owner {
 					t.Errorf("%s: run %s is deleted as one of %s, want %s", c.name, id, owner, c.runs[i].owner)
 				}
-				got = append(got, number(t, id))
+				got = append(got, numberOf(t, id))
 				return nil
 			},
 			Enough: func(context.Context) (bool, error) { return len(got) == c.need, nil },
@@ -77,7 +77,7 @@ func TestTableEvictsTheRunsOfTheLargestOwnerFirst(t *testing.T) {
 	}
 }
 
-func number(t *testing.T, id string) (i int) {
+func numberOf(t *testing.T, id string) (i int) {
 	t.Helper()
 	if _, err := fmt.Sscan(id, &i); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestTableForgetsWhatItDeletedBeforeAnError(t *testing.T) {
 	_, err := table.Evict(t.Context(), Eviction{
 		Limit: 5, EndedBefore: time.Now(),
 		Ended: func(_ context.Context, id, _ string) (time.Time, uint64, error) {
-			return time.Now().Add(-time.Hour), uint64(number(t, id) + 1), nil
+			return time.Now().Add(-time.Hour), uint64(numberOf(t, id) + 1), nil
 		},
 		Delete: func(context.Context, string, string) error {
 			if deleted == 3 {
