@@ -97,7 +97,7 @@ func TestStreamEndsWithACutOrSilenceAfterFinishReason(t *testing.T) {
 
 // F6
 func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
-	endless := func(w http.ResponseWriter, r *http.Request) {
+	replyEndlessly := func(w http.ResponseWriter, r *http.Request) {
 		sendStream(eventStream(textChunk("a"))+"data: ")(w, r)
 		for line := bytes.Repeat([]byte("x"), 1<<16); ; {
 			if _, err := w.Write(line); err != nil {
@@ -120,7 +120,7 @@ func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
 		"cut chunk in mid-stream": {sendStream(eventStream(`{"choices":[{"SECRET`, stopChunk)), publicNonsense},
 		"wrong types":             {sendStream(eventStream(`{"choices":"SECRET"}`, stopChunk)), publicNonsense},
 		"2 MiB chunk":             {sendStream(eventStream(textChunk(strings.Repeat("x", 2<<20)))), publicTooLarge},
-		"endless chunk":           {endless, publicTooLarge},
+		"endless chunk":           {replyEndlessly, publicTooLarge},
 		"HTML":                    {replyStatus(200, "<!doctype html><h1>SECRET</h1>", "Content-Type", "text/html"), publicNonsense},
 		"plain text":              {replyStatus(200, "SECRET", "Content-Type", "text/plain"), publicNonsense},
 		"call without a name":     {sendStream(eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}`), stopChunk)), publicNonsense},
@@ -147,7 +147,7 @@ func TestStreamReturnsATypedErrorForAnythingElse(t *testing.T) {
 
 // F6, F9: no answer is without end.
 func TestAnswerIsBounded(t *testing.T) {
-	repeat := func(head, chunk string, n int) http.HandlerFunc {
+	repeatChunk := func(head, chunk string, n int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			sendStream(head)(w, r)
 			for i := range n {
@@ -162,9 +162,9 @@ func TestAnswerIsBounded(t *testing.T) {
 		step   http.HandlerFunc
 		public string
 	}{
-		"text":      {repeat("", eventStream(textChunk(big)), 40), publicTooLarge},
-		"arguments": {repeat(eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}}]}`)), eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"`+big+`"}}]}`)), 4), publicTooLarge},
-		"200 calls": {repeat("", eventStream(deltaChunk(`{"tool_calls":[{"index":$,"id":"c$","function":{"name":"f","arguments":"{}"}}]}`)), 200), publicTooManyCalls},
+		"text":      {repeatChunk("", eventStream(textChunk(big)), 40), publicTooLarge},
+		"arguments": {repeatChunk(eventStream(deltaChunk(`{"tool_calls":[{"index":0,"id":"a","function":{"name":"f"}}]}`)), eventStream(deltaChunk(`{"tool_calls":[{"index":0,"function":{"arguments":"`+big+`"}}]}`)), 4), publicTooLarge},
+		"200 calls": {repeatChunk("", eventStream(deltaChunk(`{"tool_calls":[{"index":$,"id":"c$","function":{"name":"f","arguments":"{}"}}]}`)), 200), publicTooManyCalls},
 		"one piece": {replyStatus(200, `{"choices":[{"message":{"content":"`+strings.Repeat(big, 40)+`"}}]}`), publicTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -302,13 +302,13 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 
 // Endpoints differ in what stands in an error reply; its status says what it is.
 func TestErrorStatusCountsWhateverTheBody(t *testing.T) {
-	cut := func(w http.ResponseWriter, r *http.Request) {
+	replyAndAbort := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		replyStatus(429, `{"error":`)(w, r)
 	}
 	for name, step := range map[string]http.HandlerFunc{
 		"empty": replyStatus(429, ""), "text": replyStatus(429, "slow down"), "error as text": replyStatus(429, `{"error":"slow down"}`),
-		"error as list": replyStatus(429, `{"error":[{"code":1}]}`), "no error": replyStatus(429, `{"detail":"slow down"}`), "breaks off": cut,
+		"error as list": replyStatus(429, `{"error":[{"code":1}]}`), "no error": replyStatus(429, `{"detail":"slow down"}`), "breaks off": replyAndAbort,
 	} {
 		_, m := newEndpoint(t, Config{}, step)
 		_, err := llmtest.Collect(t.Context(), m, testRequest)

@@ -162,31 +162,31 @@ func checkDecodedChunk(t *testing.T, data []byte) {
 	if jsonv2.Unmarshal(data, &want, jsontext.AllowInvalidUTF8(true)) != nil || err != nil {
 		return
 	}
-	same := func(what, got string, want any) {
+	checkSame := func(what, got string, want any) {
 		t.Helper()
 		if want, ok := want.(string); ok && got != want {
 			t.Errorf("%q: %s: got %q, want %q", data, what, got, want)
 		}
 	}
 	if len(c.model) > 0 {
-		same("model", c.scan.unquoteString(c.model), want.Model)
+		checkSame("model", c.scan.unquoteString(c.model), want.Model)
 	}
 	if len(c.choices) != len(want.Choices) {
 		t.Fatalf("%q: got %d choices, want %d", data, len(c.choices), len(want.Choices))
 	}
 	for i, w := range want.Choices {
 		got := c.choices[i]
-		same("content", got.delta.content, w.Delta.Content)
-		same("reasoning", got.delta.reasoning, w.Delta.Reasoning)
-		same("finish_reason", got.reason, w.FinishReason)
+		checkSame("content", got.delta.content, w.Delta.Content)
+		checkSame("reasoning", got.delta.reasoning, w.Delta.Reasoning)
+		checkSame("finish_reason", got.reason, w.FinishReason)
 		if len(got.delta.calls) != len(w.Delta.ToolCalls) {
 			t.Fatalf("%q: got %d calls, want %d", data, len(got.delta.calls), len(w.Delta.ToolCalls))
 		}
 		for j, call := range w.Delta.ToolCalls {
 			p := got.delta.calls[j]
-			same("id", p.id, call.ID)
-			same("name", p.name, call.Function.Name)
-			same("arguments", p.arguments, call.Function.Arguments)
+			checkSame("id", p.id, call.ID)
+			checkSame("name", p.name, call.Function.Name)
+			checkSame("arguments", p.arguments, call.Function.Arguments)
 			if p.hasIndex != (call.Index != nil) || p.hasIndex && p.index != *call.Index {
 				t.Errorf("%q: got index %d %v, want %v", data, p.index, p.hasIndex, call.Index)
 			}

@@ -10,8 +10,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// streamOf returns an event stream of these deltas, which ends with tool calls.
-func streamOf(deltas ...string) string {
+// deltaStream returns an event stream of these deltas, which ends with tool calls.
+func deltaStream(deltas ...string) string {
 	var b strings.Builder
 	for _, d := range deltas {
 		fmt.Fprintf(&b, "data: {\"choices\":[{\"index\":0,\"delta\":%s}]}\n\n", d)
@@ -45,7 +45,7 @@ func TestExtensionsOfAnAnswerAreCollected(t *testing.T) {
 		}, `{"reasoning":"aa","reasoning_details":[{"type":"reasoning.text","text":"aa","format":"v1","index":0,"signature":"s"},` +
 			`{"type":"reasoning.encrypted","data":"e","index":1},{"type":"reasoning.encrypted","data":"f","index":1}]}`, ""},
 	} {
-		_, m := newEndpoint(t, Config{}, sendStream(streamOf(c.deltas...)))
+		_, m := newEndpoint(t, Config{}, sendStream(deltaStream(c.deltas...)))
 		parts, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m"})
 		if err != nil {
 			t.Errorf("%s: got error %v, want none", name, err)
@@ -92,7 +92,7 @@ func TestContentInPartsIsCollected(t *testing.T) {
 		for _, content := range c.contents {
 			deltas = append(deltas, `{"content":`+content+`}`)
 		}
-		endpoint, m := newEndpoint(t, Config{}, sendStream(streamOf(append(deltas, oneCall)...)))
+		endpoint, m := newEndpoint(t, Config{}, sendStream(deltaStream(append(deltas, oneCall)...)))
 		parts, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m"})
 		if err != nil {
 			t.Errorf("%s: got error %v, want none", name, err)
@@ -133,7 +133,7 @@ func TestContentInPartsIsCollected(t *testing.T) {
 }
 
 func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
-	answer := sendStream(streamOf(`{"reasoning_content":"why"}`, `{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{}"},"extra_content":{"s":1}}]}`))
+	answer := sendStream(deltaStream(`{"reasoning_content":"why"}`, `{"tool_calls":[{"index":0,"id":"c1","function":{"name":"f","arguments":"{}"},"extra_content":{"s":1}}]}`))
 	own, m := newEndpoint(t, Config{}, answer)
 	other, n := newEndpoint(t, Config{}, answer)
 	parts, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m"})
@@ -154,7 +154,7 @@ func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	last := func(e *scriptedEndpoint) string {
+	lastMessage := func(e *scriptedEndpoint) string {
 		requests := e.receivedRequests()
 		var body struct{ Messages []json.RawMessage }
 		if err := json.Unmarshal(requests[len(requests)-1].body, &body); err != nil {
@@ -163,10 +163,10 @@ func TestExtensionsGoBackToTheirEndpointOnly(t *testing.T) {
 		return string(body.Messages[0])
 	}
 	call := `"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}`
-	if got, want := last(own), `{"role":"assistant","content":null,`+call+`,"extra_content":{"s":1}}],"reasoning_content":"why"}`; got != want {
+	if got, want := lastMessage(own), `{"role":"assistant","content":null,`+call+`,"extra_content":{"s":1}}],"reasoning_content":"why"}`; got != want {
 		t.Errorf("the endpoint of the answer got %s, want %s", got, want)
 	}
-	if got, want := last(other), `{"role":"assistant","content":null,`+call+`}]}`; got != want {
+	if got, want := lastMessage(other), `{"role":"assistant","content":null,`+call+`}]}`; got != want {
 		t.Errorf("another endpoint got %s, want %s", got, want)
 	}
 }

@@ -137,21 +137,21 @@ func TestRequestHasNothingOfTheEnvironment(t *testing.T) {
 // Runs that search for their tools must not drive out the block of those that don't.
 func TestToolCacheKeepsAFewBlocks(t *testing.T) {
 	var cache toolCache
-	set := func(n int) []llm.Tool { return []llm.Tool{{Name: fmt.Sprint("t", n)}} }
-	first, err := cache.renderTools(set(0))
+	newToolSet := func(n int) []llm.Tool { return []llm.Tool{{Name: fmt.Sprint("t", n)}} }
+	first, err := cache.renderTools(newToolSet(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := range 8 {
-		if _, err := cache.renderTools(set(n)); err != nil {
+		if _, err := cache.renderTools(newToolSet(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if again, _ := cache.renderTools(set(0)); &again[0] != &first[0] {
+	if again, _ := cache.renderTools(newToolSet(0)); &again[0] != &first[0] {
 		t.Error("got the first of eight lists rendered again, want it from the cache")
 	}
-	_, _ = cache.renderTools(set(8))
-	if again, _ := cache.renderTools(set(0)); &again[0] == &first[0] {
+	_, _ = cache.renderTools(newToolSet(8))
+	if again, _ := cache.renderTools(newToolSet(0)); &again[0] == &first[0] {
 		t.Error("got the first of nine lists from the cache, want it rendered again")
 	}
 }

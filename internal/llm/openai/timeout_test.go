@@ -17,14 +17,14 @@ import (
 // These tests measure exact times, so they run on synctest's clock, where no socket may
 // be: the endpoint is a transport here that writes its body into a pipe.
 
-// transport answers requests in memory. It keeps http.RoundTripper's promise that a
+// fakeTransport answers requests in memory. It keeps http.RoundTripper's promise that a
 // request's context ends its body.
-type transport func(r *http.Request, body *io.PipeWriter) *http.Response
+type fakeTransport func(r *http.Request, body *io.PipeWriter) *http.Response
 
 // instead returns f in place of the transport that it would wrap.
-func (f transport) instead(http.RoundTripper) http.RoundTripper { return f }
+func (f fakeTransport) instead(http.RoundTripper) http.RoundTripper { return f }
 
-func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f fakeTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	pr, pw := io.Pipe()
 	context.AfterFunc(r.Context(), func() { pw.CloseWithError(r.Context().Err()) })
 	res := f(r, pw)
@@ -40,7 +40,7 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // writeEvery answers with each text after a pause of d, and then ends.
-func writeEvery(d time.Duration, texts ...string) transport {
+func writeEvery(d time.Duration, texts ...string) fakeTransport {
 	return func(_ *http.Request, body *io.PipeWriter) *http.Response {
 		go func() {
 			for _, text := range texts {
@@ -67,8 +67,8 @@ func askInBubble(t *testing.T, cfg Config, check func(parts []llm.Part, err erro
 
 // F2, F3
 func TestTimeoutsAreTheConfiguredOnes(t *testing.T) {
-	never := transport(func(*http.Request, *io.PipeWriter) *http.Response { return nil })
-	bytesThen := func(n int, d time.Duration) transport {
+	never := fakeTransport(func(*http.Request, *io.PipeWriter) *http.Response { return nil })
+	bytesThen := func(n int, d time.Duration) fakeTransport {
 		return func(_ *http.Request, body *io.PipeWriter) *http.Response {
 			go func() {
 				for range n {
@@ -113,7 +113,7 @@ func TestTimeoutOfTheFirstByteIsNotRetried(t *testing.T) {
 	for name, reply := range map[string]*http.Response{"no reply": nil, "headers only": {StatusCode: 200}} {
 		t.Run(name, func(t *testing.T) {
 			var requests atomic.Int32
-			silent := transport(func(*http.Request, *io.PipeWriter) *http.Response {
+			silent := fakeTransport(func(*http.Request, *io.PipeWriter) *http.Response {
 				requests.Add(1)
 				return reply
 			})
@@ -132,7 +132,7 @@ func TestTimeoutOfTheFirstByteIsNotRetried(t *testing.T) {
 // F3
 func TestTimeoutInMidStreamIsNotRetried(t *testing.T) {
 	var requests atomic.Int32
-	stalls := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
+	stalls := fakeTransport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
 		requests.Add(1)
 		go func() { _, _ = io.WriteString(body, eventStream(textChunk("a"))) }()
 		return &http.Response{StatusCode: 200}
@@ -167,11 +167,11 @@ func TestTimeoutDoesNotCountASlowConsumer(t *testing.T) {
 
 // An endpoint that keeps the connection open must not hold a complete answer back.
 func TestTimeoutAfterFinishReasonIsShort(t *testing.T) {
-	open := func(_ *http.Request, body *io.PipeWriter) *http.Response {
+	keepOpen := func(_ *http.Request, body *io.PipeWriter) *http.Response {
 		go func() { _, _ = io.WriteString(body, eventStream(textChunk("a"), stopChunk)) }()
 		return &http.Response{StatusCode: 200}
 	}
-	askInBubble(t, Config{Transport: transport(open).instead}, func(parts []llm.Part, err error, took time.Duration) {
+	askInBubble(t, Config{Transport: fakeTransport(keepOpen).instead}, func(parts []llm.Part, err error, took time.Duration) {
 		if err != nil || len(parts) != 2 || took != afterFinish {
 			t.Errorf("got %v, %v after %s, want 2 parts after %s", parts, err, took, afterFinish)
 		}
@@ -190,7 +190,7 @@ func TestTimeoutAfterFinishReasonWaitsForUsage(t *testing.T) {
 // F7
 func TestRetryWaitsForRetryAfter(t *testing.T) {
 	tries := 0
-	limited := transport(func(r *http.Request, body *io.PipeWriter) *http.Response {
+	limited := fakeTransport(func(r *http.Request, body *io.PipeWriter) *http.Response {
 		if tries++; tries > 2 {
 			return writeEvery(0, helloStream)(r, body)
 		}
@@ -206,7 +206,7 @@ func TestRetryWaitsForRetryAfter(t *testing.T) {
 
 func TestRetryWaitEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limited := transport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
+		limited := fakeTransport(func(_ *http.Request, body *io.PipeWriter) *http.Response {
 			go body.Close()
 			return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {"10"}}}
 		})

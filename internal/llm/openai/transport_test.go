@@ -113,12 +113,12 @@ func TestIdleConnectionClosedByTheEndpointIsReplacedWithoutARetry(t *testing.T) 
 func TestIdleConnectionsAreReplacedTogether(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
-	together := func(w http.ResponseWriter, r *http.Request) {
+	waitForOthers := func(w http.ResponseWriter, r *http.Request) {
 		both.Done()
 		both.Wait() // so that each request has a connection of its own
 		sendStream(helloStream)(w, r)
 	}
-	s, m := newEndpoint(t, Config{}, together, together, closeConnection(false), sendStream(helloStream))
+	s, m := newEndpoint(t, Config{}, waitForOthers, waitForOthers, closeConnection(false), sendStream(helloStream))
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
