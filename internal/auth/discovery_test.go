@@ -138,7 +138,7 @@ func TestDiscoveredKeySetMayMove(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer v.Close()
-		verify := func(last string) {
+		checkFetches := func(last string) {
 			t.Helper()
 			if _, err := v.Verify(t.Context(), validToken("k1")); err != nil {
 				t.Errorf("got %v, want the token accepted", err)
@@ -148,12 +148,12 @@ func TestDiscoveredKeySetMayMove(t *testing.T) {
 				t.Errorf("got the last request for %s, want %s", got, last)
 			}
 		}
-		verify("/jwks")
+		checkFetches("/jwks")
 		m.keys.Store("/new")
 		authtest.Advance(keysRefresh)
-		verify("/new")
+		checkFetches("/new")
 		m.away.Store(true)
 		authtest.Advance(keysMaxAge)
-		verify("/new")
+		checkFetches("/new")
 	})
 }

@@ -129,7 +129,7 @@ func (m tokenBuilder) shapes() []matrixRow {
 		{"trailing data", authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil)+"{}", m.i.ClaimsJSON(nil)), 401},
 		{"folded claim", m.signed(nil, authtest.JSON{"exp": nil, "EXP": m.now + 300}), 401},
 		{"changed claims", parts[0] + "." + authtest.Base64([]byte(m.i.ClaimsJSON(authtest.JSON{"sub": "root"}))) + "." + parts[2], 401},
-		{"loose last bits", good[:len(good)-1] + flip(good[len(good)-1]), 401},
+		{"loose last bits", good[:len(good)-1] + flipLastBit(good[len(good)-1]), 401},
 		{"8 KiB and more", strings.Repeat("a", maxTokenBytes+1), 400},
 		{"typ JWT", m.signed(authtest.JSON{"typ": "JWT"}, nil), 200},
 		{"typ absent", m.signed(authtest.JSON{"typ": nil}, nil), 200},
@@ -242,7 +242,7 @@ func (m tokenBuilder) subjects() []matrixRow {
 	}
 }
 
-func flip(last byte) string {
+func flipLastBit(last byte) string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	return string(alphabet[strings.IndexByte(alphabet, last)^1])
 }

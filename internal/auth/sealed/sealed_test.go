@@ -18,13 +18,13 @@ import (
 	"answerd/internal/values"
 )
 
-// recorder is a store whose values the tests read.
-type recorder struct {
+// recordingStore is a store whose values the tests read.
+type recordingStore struct {
 	values.Memory
 	all map[values.Key][]byte
 }
 
-func (r *recorder) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
+func (r *recordingStore) SetValue(ctx context.Context, key values.Key, value []byte, revision uint64, ttl time.Duration) (uint64, error) {
 	n, err := r.Memory.SetValue(ctx, key, value, revision, ttl)
 	if n > 0 {
 		r.all[key] = value
@@ -32,7 +32,7 @@ func (r *recorder) SetValue(ctx context.Context, key values.Key, value []byte, r
 	return n, err
 }
 
-func newRecorder() *recorder { return &recorder{all: map[values.Key][]byte{}} }
+func newRecordingStore() *recordingStore { return &recordingStore{all: map[values.Key][]byte{}} }
 
 var (
 	oldKey = bytes.Repeat([]byte{1}, 32)
@@ -48,7 +48,7 @@ func keyFile(t *testing.T, lines ...string) string {
 	return path
 }
 
-func open(t *testing.T, path string, store values.Store, log io.Writer) *sealed.Store {
+func openStore(t *testing.T, path string, store values.Store, log io.Writer) *sealed.Store {
 	t.Helper()
 	keys, err := sealed.ReadKeys(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func open(t *testing.T, path string, store values.Store, log io.Writer) *sealed.
 	return sealed.New(keys, store, slog.New(slog.NewTextHandler(log, nil)))
 }
 
-func save(t *testing.T, s *sealed.Store, data string, revision uint64, name ...string) uint64 {
+func saveSecret(t *testing.T, s *sealed.Store, data string, revision uint64, name ...string) uint64 {
 	t.Helper()
 	next, err := s.Save(t.Context(), []byte(data), revision, time.Hour, name...)
 	if err != nil || next == 0 {
@@ -66,7 +66,7 @@ func save(t *testing.T, s *sealed.Store, data string, revision uint64, name ...s
 	return next
 }
 
-func load(t *testing.T, s *sealed.Store, want string, name ...string) {
+func checkSecret(t *testing.T, s *sealed.Store, want string, name ...string) {
 	t.Helper()
 	data, _, err := s.Load(t.Context(), name...)
 	if err != nil || string(data) != want {
@@ -75,29 +75,29 @@ func load(t *testing.T, s *sealed.Store, want string, name ...string) {
 }
 
 func TestSecretIsStoredEncryptedAndBoundToItsName(t *testing.T) {
-	store := newRecorder()
-	s := open(t, keyFile(t, "# first", "", base64.StdEncoding.EncodeToString(newKey)), store, io.Discard)
+	store := newRecordingStore()
+	s := openStore(t, keyFile(t, "# first", "", base64.StdEncoding.EncodeToString(newKey)), store, io.Discard)
 	ann, bob := []string{"grant", "https://crm", "ann"}, []string{"grant", "https://crm", "bob"}
-	save(t, s, "canary", 0, ann...)
-	load(t, s, "canary", ann...)
-	load(t, s, "", "grant", "https://crma", "nn")
+	saveSecret(t, s, "canary", 0, ann...)
+	checkSecret(t, s, "canary", ann...)
+	checkSecret(t, s, "", "grant", "https://crma", "nn")
 	for key, value := range store.all {
 		if bytes.Contains(value, []byte("canary")) || strings.Contains(key.String(), "ann") {
 			t.Errorf("the store has %q: %q, want neither secret nor name", key, value)
 		}
 	}
 	// Someone who can write to the store gives ann's secret to bob.
-	revision := save(t, s, "bob's", 0, bob...)
+	revision := saveSecret(t, s, "bob's", 0, bob...)
 	if _, err := store.SetValue(t.Context(), values.NewKey(bob...), store.all[values.NewKey(ann...)], revision, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	load(t, s, "", bob...)
+	checkSecret(t, s, "", bob...)
 	changed := bytes.Clone(store.all[values.NewKey(ann...)])
 	changed[len(changed)-1] ^= 1
 	if _, err := store.SetValue(t.Context(), values.NewKey("changed"), changed, 0, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	load(t, s, "", "changed")
+	checkSecret(t, s, "", "changed")
 }
 
 func TestSaveRefusesAnOutdatedRevision(t *testing.T) {
@@ -105,24 +105,24 @@ func TestSaveRefusesAnOutdatedRevision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := save(t, s, "a", 0, "k")
+	first := saveSecret(t, s, "a", 0, "k")
 	if n, err := s.Save(t.Context(), []byte("b"), 0, time.Hour, "k"); n != 0 || err != nil {
 		t.Errorf("Save at an outdated revision = %d, %v, want 0", n, err)
 	}
-	load(t, s, "a", "k")
+	checkSecret(t, s, "a", "k")
 	if n, err := s.Save(t.Context(), nil, first, time.Hour, "k"); n == 0 || err != nil {
 		t.Errorf("Save of nothing = %d, %v, want a revision", n, err)
 	}
-	load(t, s, "", "k")
+	checkSecret(t, s, "", "k")
 }
 
 // TestKeyIsRotated changes the file while it is used: its first key encrypts, and all decrypt.
 func TestKeyIsRotated(t *testing.T) {
-	store, log := newRecorder(), &bytes.Buffer{}
+	store, log := newRecordingStore(), &bytes.Buffer{}
 	oldLine, newLine := hex.EncodeToString(oldKey), base64.RawURLEncoding.EncodeToString(newKey)
 	path := keyFile(t, oldLine)
-	s := open(t, path, store, log)
-	first := save(t, s, "a", 0, "k")
+	s := openStore(t, path, store, log)
+	first := saveSecret(t, s, "a", 0, "k")
 	rewrite := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -130,20 +130,20 @@ func TestKeyIsRotated(t *testing.T) {
 		}
 	}
 	rewrite(newLine + "\n" + oldLine + "\n")
-	load(t, s, "a", "k")
-	save(t, s, "b", first, "k")
-	load(t, open(t, keyFile(t, newLine), store, io.Discard), "b", "k")
+	checkSecret(t, s, "a", "k")
+	saveSecret(t, s, "b", first, "k")
+	checkSecret(t, openStore(t, keyFile(t, newLine), store, io.Discard), "b", "k")
 	without := &bytes.Buffer{}
-	behind := open(t, keyFile(t, oldLine), store, without)
+	behind := openStore(t, keyFile(t, oldLine), store, without)
 	for range 3 {
-		load(t, behind, "", "k")
+		checkSecret(t, behind, "", "k")
 	}
 	if n := strings.Count(without.String(), "cannot be used"); n != 1 {
 		t.Errorf("%d lines say that a secret cannot be decrypted, want 1: %s", n, without)
 	}
 	rewrite("canary, which is not a key and is longer than those that stay in use because of that: " + newLine + newLine)
 	for range 3 {
-		load(t, s, "b", "k")
+		checkSecret(t, s, "b", "k")
 	}
 	if n := strings.Count(log.String(), "the keys in use stay"); n != 1 || strings.Contains(log.String(), "canary") {
 		t.Errorf("%d lines say that the keys stay, want 1 without what the file has: %s", n, log)
@@ -156,13 +156,13 @@ func TestKeyFileThatIsAwayIsReportedOnce(t *testing.T) {
 	log := &bytes.Buffer{}
 	line := hex.EncodeToString(oldKey) + "\n"
 	path := keyFile(t, line)
-	s := open(t, path, newRecorder(), log)
-	save(t, s, "a", 0, "k")
-	expect := func(text string, want int) {
+	s := openStore(t, path, newRecordingStore(), log)
+	saveSecret(t, s, "a", 0, "k")
+	checkLogCount := func(text string, want int) {
 		t.Helper()
 		log.Reset()
 		for range 3 {
-			load(t, s, "a", "k")
+			checkSecret(t, s, "a", "k")
 		}
 		if got := strings.Count(log.String(), text); got != want {
 			t.Errorf("%d lines with %q, want %d: %s", got, text, want, log)
@@ -173,11 +173,11 @@ func TestKeyFileThatIsAwayIsReportedOnce(t *testing.T) {
 		if err := os.Rename(path, away); err != nil {
 			t.Fatal(err)
 		}
-		expect("the keys in use stay", 1)
+		checkLogCount("the keys in use stay", 1)
 		if err := os.Rename(away, path); err != nil {
 			t.Fatal(err)
 		}
-		expect("the keys", 0) // it is the same file
+		checkLogCount("the keys", 0) // it is the same file
 	}
 	if os.Geteuid() == 0 {
 		return // root can read every file
@@ -185,11 +185,11 @@ func TestKeyFileThatIsAwayIsReportedOnce(t *testing.T) {
 	if err := errors.Join(os.WriteFile(path, []byte("# rotated\n"+line), 0o600), os.Chmod(path, 0)); err != nil {
 		t.Fatal(err)
 	}
-	expect("the keys in use stay", 1)
+	checkLogCount("the keys in use stay", 1)
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	expect("read again", 1)
+	checkLogCount("read again", 1)
 }
 
 func TestKeysOfABadFileAreRefusedWithoutQuotingIt(t *testing.T) {

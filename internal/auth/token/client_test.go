@@ -20,34 +20,34 @@ func TestTokenEndpointMisbehaviorIsATypedError(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
-	text := func(status int, body string) http.HandlerFunc {
+	textReply := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); _, _ = io.WriteString(w, body) }
 	}
-	redirect := func(status int) http.HandlerFunc {
+	redirectReply := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL+"/"+authtest.BodyCanary, status)
 		}
 	}
 	old := authtest.SignRS256(authtest.RSAKey(), authtest.HeaderJSON(nil), authtest.ClaimsOf("x", authtest.JSON{"exp": time.Now().Unix() - 1000, "canary": authtest.TokenCanary}))
 	for name, handler := range map[string]http.HandlerFunc{
-		"503":             text(503, authtest.BodyCanary),
-		"400 with a body": text(400, `{"error":"`+authtest.BodyCanary+`","error_description":"`+authtest.BodyCanary+`"}`),
-		"401":             text(401, `{"error":"invalid_client","error_description":"`+authtest.BodyCanary+`"}`),
-		"HTML":            text(200, "<html>"+authtest.BodyCanary+"</html>"),
-		"empty":           text(200, ""),
-		"a list":          text(200, `["`+authtest.BodyCanary+`"]`),
-		"no token":        text(200, `{"`+authtest.BodyCanary+`":1,"expires_in":3600}`),
-		"a token twice":   text(200, `{"access_token":"`+authtest.TokenCanary+`","access_token":"b"}`),
-		"trailing data":   text(200, `{"access_token":"`+authtest.TokenCanary+`"}{}`),
-		"1 MiB token":     text(200, `{"access_token":"`+strings.Repeat(authtest.TokenCanary, 90000)+`"}`),
-		"17 KiB token":    text(200, `{"access_token":"`+strings.Repeat("a", 17<<10)+`"}`),
-		"header in token": text(200, `{"access_token":"`+authtest.TokenCanary+`\r\nX: y"}`),
-		"another type":    text(200, `{"access_token":"`+authtest.TokenCanary+`","issued_token_type":"urn:ietf:params:oauth:token-type:id_token"}`),
-		"not a bearer":    text(200, `{"access_token":"`+authtest.TokenCanary+`","token_type":"mac"}`),
-		"already expired": text(200, `{"access_token":"`+old+`","expires_in":3600}`),
-		"302":             redirect(302),
-		"307":             redirect(307),
-		"308":             redirect(308),
+		"503":             textReply(503, authtest.BodyCanary),
+		"400 with a body": textReply(400, `{"error":"`+authtest.BodyCanary+`","error_description":"`+authtest.BodyCanary+`"}`),
+		"401":             textReply(401, `{"error":"invalid_client","error_description":"`+authtest.BodyCanary+`"}`),
+		"HTML":            textReply(200, "<html>"+authtest.BodyCanary+"</html>"),
+		"empty":           textReply(200, ""),
+		"a list":          textReply(200, `["`+authtest.BodyCanary+`"]`),
+		"no token":        textReply(200, `{"`+authtest.BodyCanary+`":1,"expires_in":3600}`),
+		"a token twice":   textReply(200, `{"access_token":"`+authtest.TokenCanary+`","access_token":"b"}`),
+		"trailing data":   textReply(200, `{"access_token":"`+authtest.TokenCanary+`"}{}`),
+		"1 MiB token":     textReply(200, `{"access_token":"`+strings.Repeat(authtest.TokenCanary, 90000)+`"}`),
+		"17 KiB token":    textReply(200, `{"access_token":"`+strings.Repeat("a", 17<<10)+`"}`),
+		"header in token": textReply(200, `{"access_token":"`+authtest.TokenCanary+`\r\nX: y"}`),
+		"another type":    textReply(200, `{"access_token":"`+authtest.TokenCanary+`","issued_token_type":"urn:ietf:params:oauth:token-type:id_token"}`),
+		"not a bearer":    textReply(200, `{"access_token":"`+authtest.TokenCanary+`","token_type":"mac"}`),
+		"already expired": textReply(200, `{"access_token":"`+old+`","expires_in":3600}`),
+		"302":             redirectReply(302),
+		"307":             redirectReply(307),
+		"308":             redirectReply(308),
 		"cut off": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, `{"access_token":"`+authtest.TokenCanary)
