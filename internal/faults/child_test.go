@@ -19,11 +19,11 @@ import (
 )
 
 // childMain is what the test binary does as a stdio MCP server. It shows at addr that
-// it childMonitor: a connection that ends with the process, however that ends.
+// it lives: with a connection that ends when the process ends, for whatever reason.
 func childMain(kind, addr string) int {
 	switch kind {
 	case "bridge":
-		return bridge(addr)
+		return connectStdioTo(addr)
 	case "probe":
 		return probeMain(addr)
 	}
@@ -45,20 +45,20 @@ func childMain(kind, addr string) int {
 		}
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
-		fork("deaf", addr)
-		serveChild(kind)
+		startGrandchild("deaf", addr)
+		answerStdin(kind)
 		select {}
 	case "deaf":
 		signal.Ignore(syscall.SIGTERM)
 		select {}
 	}
-	serveChild(kind)
+	answerStdin(kind)
 	return 0
 }
 
-// bridge connects its standard input and output to a server at addr, so that a test can act as a
+// connectStdioTo connects its standard input and output to a server at addr, so that a test can act as a
 // stdio server.
-func bridge(addr string) int {
+func connectStdioTo(addr string) int {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return 2
@@ -71,15 +71,15 @@ func bridge(addr string) int {
 	return 0
 }
 
-// fork starts a process that is the server's own child.
-func fork(kind, addr string) {
+// startGrandchild starts a process that is a child of the stdio server.
+func startGrandchild(kind, addr string) {
 	cmd := exec.Command(os.Args[0], "child", kind, addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	_ = cmd.Start() // the test misses it
 }
 
-// serveChild answers until the end of its input.
-func serveChild(kind string) {
+// answerStdin answers until the end of its input.
+func answerStdin(kind string) {
 	in := bufio.NewReader(os.Stdin)
 	for {
 		line, err := in.ReadBytes('\n')
@@ -119,9 +119,9 @@ func serveChild(kind string) {
 
 // childMonitor accepts a connection of each child process, which ends with the child.
 type childMonitor struct {
-	addr  string
-	begun chan string // the kind of each that came up
-	ended chan string // and of each that is gone
+	addr         string
+	startedKinds chan string // the kind of each that came up
+	endedKinds   chan string // and of each that is gone
 }
 
 func newChildMonitor(t testing.TB) *childMonitor {
@@ -142,9 +142,9 @@ func newChildMonitor(t testing.TB) *childMonitor {
 				defer conn.Close()
 				in := bufio.NewReader(conn)
 				kind, _ := in.ReadString('\n')
-				v.begun <- kind
+				v.startedKinds <- kind
 				_, _ = io.Copy(io.Discard, in)
-				v.ended <- kind
+				v.endedKinds <- kind
 			}()
 		}
 	}()
@@ -166,9 +166,9 @@ func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
 		l := newChildMonitor(t)
 		model := llmtest.New(t, callingModel())
 		s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, c.kind, l.addr))
-		receive(t, l.begun, "the child "+c.kind)
+		receiveWithin(t, l.startedKinds, "the child "+c.kind)
 		before := s.metric(t, "process_resident_memory_bytes")
-		got := r.kindOf(s)
+		got := r.callErrorKind(s)
 		if got != c.fails && !(c.kind == "line" && got == "unknown_outcome") && !(c.kind == "die" && got == "unavailable") {
 			t.Errorf("child %s: the call failed as %q, want %q", c.kind, got, c.fails)
 		}
@@ -176,16 +176,16 @@ func TestF23MisbehavingChildFailsItsOwnCallsOnly(t *testing.T) {
 			t.Errorf("%s: %.0f MiB more, want at most 48", c.kind, grown/(1<<20))
 		}
 		if c.kind == "stubborn" {
-			receive(t, l.begun, "its own child")
+			receiveWithin(t, l.startedKinds, "its own child")
 		}
-		d := duration(func() {
+		d := timeOf(func() {
 			if code := s.stop(t); code != 0 {
 				t.Errorf("%s: exit code %d\n%s, want 0", c.kind, code, s.out)
 			}
 		})
 		if c.kind == "stubborn" {
-			receive(t, l.ended, "the end of one")
-			receive(t, l.ended, "the end of the other")
+			receiveWithin(t, l.endedKinds, "the end of one")
+			receiveWithin(t, l.endedKinds, "the end of the other")
 			r.record("stubborn group gone in %s", d.Round(time.Second))
 		}
 	}
@@ -196,20 +196,20 @@ func TestF24ChildrenDieWithAKilledProcess(t *testing.T) {
 	l := newChildMonitor(t)
 	entered := make(chan struct{}, 1)
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
-		llmtest.Stream(w, "", says("Well"))
+		llmtest.Stream(w, "", textDelta("Well"))
 		entered <- struct{}{}
 		<-q.Context().Done()
 	}))
 	s := start(t, "LLM_BASE_URL="+model.URL, childConfig(t, "good", l.addr))
-	receive(t, l.begun, "the child")
+	receiveWithin(t, l.startedKinds, "the child")
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	receive(t, entered, "the model's request")
+	receiveWithin(t, entered, "the model's request")
 	s.signal(t, syscall.SIGKILL)
-	receive(t, l.ended, "the end of the child")
+	receiveWithin(t, l.endedKinds, "the end of the child")
 	got, err := readEvents(resp.Body, nil)
 	if err == nil || got.last().terminal() {
 		t.Errorf("%v after %+v, want an error before the run's end", err, got.last())

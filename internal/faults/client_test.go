@@ -42,12 +42,12 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 	slowest := time.Duration(0)
 	for point := 1; point <= 20; point++ {
 		ctx, leave := context.WithCancel(t.Context())
-		resp := s.begin(t, ctx)
+		resp := s.startStream(t, ctx)
 		n := 0
 		got, _ := readEvents(resp.Body, func(streamEvent) bool { n++; return n < point })
 		leave()
 		resp.Body.Close()
-		slowest = max(slowest, duration(func() { s.ended(t, got.last().RunID) }))
+		slowest = max(slowest, timeOf(func() { s.waitUntilEnded(t, got.last().RunID) }))
 	}
 	ctx, leave := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer leave()
@@ -55,15 +55,15 @@ func TestF29ClientDisconnectCancelsTheRun(t *testing.T) {
 		resp.Body.Close()
 		t.Error("an endless answer came, want an error")
 	}
-	s.idle(t)
+	s.waitUntilIdle(t)
 	if slowest > 5*time.Second {
 		t.Errorf("a run lasted %s without its reader, want at most 5 s", slowest)
 	}
 	r.record("20 of 20, the slowest after %s", slowest.Round(10*time.Millisecond))
 }
 
-// begin starts a stream. One that is refused for want of room is tried again.
-func (s *service) begin(t testing.TB, ctx context.Context) *http.Response {
+// startStream starts a stream. One that is refused for want of room is tried again.
+func (s *service) startStream(t testing.TB, ctx context.Context) *http.Response {
 	t.Helper()
 	for deadline := time.Now().Add(waitLimit); ; {
 		resp, err := s.send(ctx, "POST", "/answer/stream", question)
@@ -80,9 +80,9 @@ func (s *service) begin(t testing.TB, ctx context.Context) *http.Response {
 	}
 }
 
-// ended reads a run to its terminal event; who reads it meanwhile does not start it
+// waitUntilEnded reads a run to its terminal event; a client that reads it meanwhile does not start it
 // again.
-func (s *service) ended(t testing.TB, run string) {
+func (s *service) waitUntilEnded(t testing.TB, run string) {
 	t.Helper()
 	for deadline := time.Now().Add(waitLimit); ; {
 		if status := s.request(t, "GET", "/runs/"+run, "").field("status"); status != "running" {
@@ -95,8 +95,8 @@ func (s *service) ended(t testing.TB, run string) {
 	}
 }
 
-// idle waits until no run goes on.
-func (s *service) idle(t testing.TB) {
+// waitUntilIdle waits until no run is active.
+func (s *service) waitUntilIdle(t testing.TB) {
 	t.Helper()
 	for deadline := time.Now().Add(waitLimit); s.metric(t, "answerd_runs_active") > 0; {
 		if time.Now().After(deadline) {
@@ -212,7 +212,7 @@ func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 	var runs sync.Map
 	for range 50 {
 		all.Go(func() {
-			a, err := s.try("POST", "/answer", question, "Idempotency-Key", "k")
+			a, err := s.trySend("POST", "/answer", question, "Idempotency-Key", "k")
 			if err != nil || a.status != 200 {
 				t.Errorf("got %+v, %v, want status 200", a, err)
 			}
@@ -226,5 +226,5 @@ func TestF38RequestsOfOneKeyAreOneRun(t *testing.T) {
 		t.Errorf("%d runs, %d questions, want 1 and 1", n, len(model.Requests()))
 	}
 	r.record("%d run", n)
-	r.wants(s.request(t, "POST", "/answer", `{"question":"!"}`, "Idempotency-Key", "k"), 422, "unprocessable")
+	r.wantProblem(s.request(t, "POST", "/answer", `{"question":"!"}`, "Idempotency-Key", "k"), 422, "unprocessable")
 }

@@ -131,13 +131,13 @@ func TestF45ClockJumpsByAnHour(t *testing.T) {
 		if shared {
 			f.start(t) // another binary, which does not know the setting
 		}
-		f.answersAgain(t)
+		f.waitUntilAllAnswer(t)
 		load := f.startLoad(t, 4, where)
 		for i, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 0} {
 			name := fmt.Sprintf("approve-%s-%d", where, i)
-			run, interrupt := f.suspend(t, name)
+			run, interrupt := f.startUntilApproval(t, name)
 			clock.setAhead(t, ahead)
-			f.answersAgain(t)
+			f.waitUntilAllAnswer(t)
 			<-time.After(3 * time.Second) // some runs under load
 			if now := f.replica(0).request(t, "GET", "/runs/"+run, ""); now.status != 200 {
 				t.Errorf("%s: the suspended run is %d %s after a jump to %s, want 200", where, now.status, now.body, ahead)

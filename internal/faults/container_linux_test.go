@@ -28,7 +28,7 @@ func startInContainer(t *testing.T, limit int64, env ...string) *service {
 		return start(t, append(env, fmt.Sprintf("GOMEMLIMIT=%d", limit-limit/10-44<<20))...)
 	}
 	s := startProcess(t, exec.Command("sh", "-c", `echo $$ > "`+dir+`/cgroup.procs" && exec `+binary), env...)
-	s.listens(t)
+	s.waitUntilListening(t)
 	return s
 }
 
@@ -47,7 +47,7 @@ func newMemoryCgroup(t *testing.T, limit int64) string {
 		} else if f[1] != "" {
 			continue
 		}
-		dir := filepath.Join(root, f[2], fmt.Sprintf("answerd-faults-%d-%d", os.Getpid(), closed.Add(1)))
+		dir := filepath.Join(root, f[2], fmt.Sprintf("answerd-faults-%d-%d", os.Getpid(), closedPorts.Add(1)))
 		if os.Mkdir(dir, 0o755) != nil {
 			continue
 		}
@@ -170,7 +170,7 @@ func (l memoryLoad) measure(t *testing.T, d time.Duration) (f memoryFigures) {
 		env = append(env, "EVENTS_URL=file:"+t.TempDir())
 	}
 	s := startInContainer(t, l.mib<<20, env...)
-	if !s.answers(t, l.endless) {
+	if !s.canAnswer(t, l.endless) {
 		t.Fatalf("got no answer before the load, want one\n%s", s.out)
 	}
 	endProbes, endIdle := startProbes(t, s.url), startProbes(t, start(t, "LLM_BASE_URL=http://"+closedPort(t)).url)
@@ -186,10 +186,10 @@ func (l memoryLoad) measure(t *testing.T, d time.Duration) (f memoryFigures) {
 			}
 		}
 	})
-	l.load(t, s, d, &f)
+	l.runCallers(t, s, d, &f)
 	f.probes, f.idle = endProbes(), endIdle()
-	f.recovery = duration(func() {
-		for began := time.Now(); !s.answers(t, l.endless) && time.Since(began) < waitLimit; {
+	f.recovery = timeOf(func() {
+		for began := time.Now(); !s.canAnswer(t, l.endless) && time.Since(began) < waitLimit; {
 			<-time.After(50 * time.Millisecond)
 		}
 	})
@@ -198,8 +198,8 @@ func (l memoryLoad) measure(t *testing.T, d time.Duration) (f memoryFigures) {
 	return f
 }
 
-// load asks for that long, with every caller at the same time, and counts the answers.
-func (l memoryLoad) load(t *testing.T, s *service, d time.Duration, f *memoryFigures) {
+// runCallers asks for that long, with every caller at the same time, and counts the answers.
+func (l memoryLoad) runCallers(t *testing.T, s *service, d time.Duration, f *memoryFigures) {
 	ctx, end := context.WithTimeout(t.Context(), d)
 	defer end()
 	body := question
@@ -243,8 +243,8 @@ func (l memoryLoad) load(t *testing.T, s *service, d time.Duration, f *memoryFig
 	all.Wait()
 }
 
-// answers reports whether a question is answered, or text without end begins.
-func (s *service) answers(t *testing.T, endless bool) bool {
+// canAnswer reports whether a question is answered, or text without end begins.
+func (s *service) canAnswer(t *testing.T, endless bool) bool {
 	path := "/answer"
 	if endless {
 		path = "/answer/stream"

@@ -44,8 +44,8 @@ func (d *disk) fill(t testing.TB) {
 	}
 }
 
-// free removes that file.
-func (d *disk) free(t testing.TB) {
+// removeFiller removes the file that fills the disk.
+func (d *disk) removeFiller(t testing.TB) {
 	t.Helper()
 	if err := os.Remove(d.filler); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 			return llmtest.Says("Yes.")
 		}
 		return func(w http.ResponseWriter, hq *http.Request) {
-			llmtest.Stream(w, "", says("Well"))
+			llmtest.Stream(w, "", textDelta("Well"))
 			begun.Add(1)
 			select {
 			case <-open:
@@ -74,9 +74,9 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 				return
 			}
 			for range 200 { // more than what is free of the last block of a file
-				llmtest.Stream(w, "", says(strings.Repeat("x", 4<<10)))
+				llmtest.Stream(w, "", textDelta(strings.Repeat("x", 4<<10)))
 			}
-			llmtest.Stream(w, "stop", says("."))
+			llmtest.Stream(w, "stop", textDelta("."))
 		}
 	})
 	s := start(t, "LLM_BASE_URL="+model.URL, "EVENTS_URL=file:"+filepath.Join(d.dir, "log"), "EVENTS_MAX_BYTES=16MiB")
@@ -95,11 +95,11 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
 		t.Errorf("GET /readyz = %+v, want 503", a)
 	}
-	refusal := duration(func() { r.wants(s.request(t, "POST", "/answer", small), 503, "log_unavailable") })
+	refusal := timeOf(func() { r.wantProblem(s.request(t, "POST", "/answer", small), 503, "log_unavailable") })
 	if refusal > 10*time.Second {
 		t.Errorf("refused after %s, want at most 10 s", refusal)
 	}
-	d.free(t)
+	d.removeFiller(t)
 	s.waitForOutput(t, "disk writable again")
 	said, err := readEvents(resp.Body, nil)
 	if err != nil || said.orderError() != "" {
@@ -162,7 +162,7 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 				// The run that fills the disk gets its answer when there is space again.
 				answers := make(chan reply, 1)
 				go func() {
-					answer, err := s.try("POST", "/answer", question)
+					answer, err := s.trySend("POST", "/answer", question)
 					if err == nil && answer.status == 200 {
 						answers <- answer
 					}
@@ -180,23 +180,23 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 			if s.out.count("disk not writable") == 0 || len(kept) == 0 {
 				t.Fatalf("%d runs did not fill the disk, want disk not writable:\n%s", len(kept), s.out)
 			}
-			r.wants(s.ask(t), 503, "log_unavailable")
+			r.wantProblem(s.ask(t), 503, "log_unavailable")
 			if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
 				t.Errorf("GET /readyz on the full disk = %d, want 503", a.status)
 			}
 			if how != "left alone" {
 				s.signal(t, syscall.SIGKILL)
-				s.wait(t)
+				s.waitForExit(t)
 				s = start(t, env...)
 			}
 			for _, id := range kept {
 				if time.Since(first) > retention-time.Second {
 					break // the machine is slow
 				}
-				a, err := s.try("GET", "/runs/"+id+"/events", "")
+				a, err := s.trySend("GET", "/runs/"+id+"/events", "")
 				for tries := 0; tries < 20 && (err != nil || a.status == 503); tries++ { // the log's files are opened again
 					<-time.After(100 * time.Millisecond)
-					a, err = s.try("GET", "/runs/"+id+"/events", "")
+					a, err = s.trySend("GET", "/runs/"+id+"/events", "")
 				}
 				if a.status != 200 || !strings.Contains(a.body, "event: final_answer") {
 					t.Errorf("GET /runs/%s/events on the full disk = %d, want 200 and all events", id, a.status)
@@ -225,7 +225,7 @@ func TestF40LogThatDoesNotFitItsDiskIsBounded(t *testing.T) {
 	model := llmtest.New(t, callingModel())
 	env := []string{"LLM_BASE_URL=" + model.URL, "EVENTS_URL=file:" + filepath.Join(d.dir, "log")}
 	s := launch(t, append(env, "EVENTS_MAX_BYTES=64MiB")...)
-	if code := s.wait(t); code != 2 || s.out.count("EVENTS_MAX_BYTES: ") != 1 {
+	if code := s.waitForExit(t); code != 2 || s.out.count("EVENTS_MAX_BYTES: ") != 1 {
 		t.Errorf("exit code %d, want 2 and a line that names EVENTS_MAX_BYTES:\n%s", code, s.out)
 	}
 	s = start(t, env...)

@@ -34,7 +34,7 @@ func waitingModel(begun *atomic.Int64, open <-chan struct{}) llmtest.Script {
 	return func(q llmtest.Request) llmtest.Answer {
 		never := q.Messages[len(q.Messages)-1].Content == "never"
 		return func(w http.ResponseWriter, hq *http.Request) {
-			llmtest.Stream(w, "", says("Well"))
+			llmtest.Stream(w, "", textDelta("Well"))
 			begun.Add(1)
 			if !never {
 				select {
@@ -91,17 +91,17 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	waitForCount(t, &begun, 2, "runs")
 	s.waitForOutput(t, "new runs are refused")
 	a := s.request(t, "POST", "/answer", question)
-	r.wants(a, 503, "draining")
+	r.wantProblem(a, 503, "draining")
 	if a.header.Get("Retry-After") == "" || s.request(t, "GET", "/healthz", "").status != 200 {
 		t.Errorf("got %+v, want Retry-After, and 200 of /healthz", a)
 	}
 	close(open)
 	for range 2 {
-		if end := receive(t, ends, "the end of a run").last(); end.Answer != "Well." {
+		if end := receiveWithin(t, ends, "the end of a run").last(); end.Answer != "Well." {
 			t.Errorf("the run ended with %+v, want the answer Well.", end)
 		}
 	}
-	if code := s.wait(t); code != 0 {
+	if code := s.waitForExit(t); code != 0 {
 		t.Errorf("exit %d:\n%s, want 0", code, s.out)
 	}
 	s.wantAddressFree(t)
@@ -125,17 +125,17 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 	if end := got.last(); err != nil || end.Code != "server_shutdown" || !end.Retryable {
 		t.Errorf("error %v, %+v, want Code server_shutdown, Retryable true, no error", err, end)
 	}
-	if code := s.wait(t); code != 0 {
+	if code := s.waitForExit(t); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 	r.record("second: server_shutdown, exit 0")
 
 	// The third does not even wait for a collector that hangs.
 	link := newProxy(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
-	link.disturb(stall, forwardAll)
+	link.disturb(stallConnection, forwardAll)
 	s = start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+link.url)
 	s.ask(t)
-	d := duration(func() {
+	d := timeOf(func() {
 		tick := time.NewTicker(50 * time.Millisecond) // signals at the same moment are one
 		defer tick.Stop()
 		for n := 0; ; n++ {
@@ -161,12 +161,12 @@ func TestF35SignalsEndTheServiceInOrder(t *testing.T) {
 			<-time.After(20 * time.Millisecond) // somewhere in its start-up
 		}
 		s.signal(t, syscall.SIGTERM)
-		if code := s.wait(t); code != 0 && code != -1 { // before it can catch one, it is killed by it
+		if code := s.waitForExit(t); code != 0 && code != -1 { // before it can catch one, it is killed by it
 			t.Errorf("%s: exit %d:\n%s, want 0 or -1", early, code, s.out)
 		}
 	}
 	s = start(t, "LLM_BASE_URL="+model.URL)
-	d = duration(func() { s.stop(t) })
+	d = timeOf(func() { s.stop(t) })
 	s.wantAddressFree(t)
 	if d > 15*time.Second {
 		t.Errorf("without runs it took %s, want at most 15 s", d)
@@ -212,7 +212,7 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	began := time.Now()
 	s.waitForOutput(t, "new runs are refused")
 	close(open)
-	code := s.wait(t)
+	code := s.waitForExit(t)
 	all.Wait()
 	d := time.Since(began)
 	never := int64((n + 3) / 4)
@@ -222,17 +222,17 @@ func TestDrainWithManyRunsCutsNoStream(t *testing.T) {
 	t.Logf("%d runs: %d finished, %d told, 0 cut, exit after %s", n, finished.Load(), told.Load(), d.Round(100*time.Millisecond))
 }
 
-// pair is two services behind the client, as a load balancer has them: it goes round,
+// balancedPair has two services, between which it balances as a load balancer does: it asks them in turn,
 // leaves out who is not ready, and tries again where it is told to.
-type pair struct {
+type balancedPair struct {
 	addr   [2]string
 	ready  [2]atomic.Bool
 	next   atomic.Int64
 	client *http.Client
 }
 
-// probe looks at both every 100 ms until over is closed.
-func (p *pair) probe(over <-chan struct{}) {
+// probeReadiness asks both for their readiness every 100 ms until over is closed.
+func (p *balancedPair) probeReadiness(over <-chan struct{}) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -255,7 +255,7 @@ func (p *pair) probe(over <-chan struct{}) {
 var errRefused = errors.New("refused")
 
 // ask is one question, to the one whose turn it is.
-func (p *pair) ask() error {
+func (p *balancedPair) ask() error {
 	i := int(p.next.Add(1)) % 2
 	if !p.ready[i].Load() {
 		i = 1 - i
@@ -288,7 +288,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	}))
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 64
-	p := &pair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: waitLimit}}
+	p := &balancedPair{addr: [2]string{closedPort(t), closedPort(t)}, client: &http.Client{Transport: transport, Timeout: waitLimit}}
 	t.Cleanup(transport.CloseIdleConnections)
 	run := func(i int) *service {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ADDR="+p.addr[i], "SHUTDOWN_DELAY=500ms")
@@ -298,7 +298,7 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	both := [2]*service{run(0), run(1)}
 	over := make(chan struct{})
 	var all sync.WaitGroup
-	all.Go(func() { p.probe(over) })
+	all.Go(func() { p.probeReadiness(over) })
 	var asked, refused, failed atomic.Int64
 	for i := range 10 { // 200 questions a second, and always some under way
 		all.Go(func() {

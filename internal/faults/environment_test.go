@@ -21,19 +21,19 @@ func TestF33HangingCollectorDelaysNoRun(t *testing.T) {
 	r := beginFault(t, "OTLP collector: refuses; accepts and hangs (a proxy passes nothing on)", "runs as fast as ever; exit within the time-outs")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	link := newProxy(t, serveHTTP(t, func(http.ResponseWriter, *http.Request) {}))
-	link.disturb(stall, forwardAll)
+	link.disturb(stallConnection, forwardAll)
 	for _, endpoint := range []string{"http://" + closedPort(t), link.url} {
 		s := start(t, "LLM_BASE_URL="+model.URL, "ENABLE_TRACING=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint)
 		slowest := time.Duration(0)
 		for range 100 {
-			slowest = max(slowest, duration(func() {
+			slowest = max(slowest, timeOf(func() {
 				if a := s.ask(t); a.status != 200 {
 					t.Errorf("got %+v, want status 200", a)
 				}
 			}))
 		}
 		code := 0
-		d := duration(func() { code = s.stop(t) })
+		d := timeOf(func() { code = s.stop(t) })
 		if slowest > 10*time.Second || code != 0 || d > 15*time.Second {
 			t.Errorf("slowest run took %s, exit code %d after %s, want at most 10 s, 0, 15 s\n%s", slowest, code, d, s.out)
 		}
@@ -45,7 +45,7 @@ func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 	r := beginFault(t, "64 file descriptors and 200 connections; stderr on a full disk", "503 with Retry-After, no crash; works again by itself")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := startProcess(t, exec.Command("sh", "-c", "ulimit -n 64; exec "+binary), "LLM_BASE_URL="+model.URL)
-	s.listens(t)
+	s.waitUntilListening(t)
 	if a := s.ask(t); a.status != 200 {
 		t.Fatalf("got %+v, want status 200", a)
 	}
@@ -79,7 +79,7 @@ func TestF34MissingDescriptorsOrLogAreRecoveredFrom(t *testing.T) {
 	s = startProcess(t, exec.Command("sh", "-c", "exec "+binary+" 2>/dev/full"), "LLM_BASE_URL="+model.URL, "ADDR="+port)
 	s.url = "http://" + port
 	for deadline := time.Now().Add(waitLimit); ; {
-		if a, err := s.try("POST", "/answer", question); err == nil {
+		if a, err := s.trySend("POST", "/answer", question); err == nil {
 			r.record("log on a full disk: %d", a.status)
 			if a.status != 200 {
 				t.Errorf("got %+v, want status 200", a)
@@ -112,7 +112,7 @@ func TestF36BadConfigurationIsRefusedByField(t *testing.T) {
 	s.waitForOutput(t, "read again")
 	r.wantCallSuccess(s)
 	bad := launch(t, "LLM_BASE_URL="+model.URL, "LLM_API_KEY_FILE="+filepath.Join(t.TempDir(), "nope"))
-	if code := bad.wait(t); code != 2 || bad.out.count("LLM_API_KEY_FILE") == 0 {
+	if code := bad.waitForExit(t); code != 2 || bad.out.count("LLM_API_KEY_FILE") == 0 {
 		t.Errorf("exit code %d, want 2 and LLM_API_KEY_FILE in the output:\n%s", code, bad.out)
 	}
 	r.record("refused by field; exit 2")
@@ -141,7 +141,7 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 	var asked, all sync.WaitGroup
 	var answered, shed atomic.Int64
 	turns := make(chan struct{}, 20)
-	one := func() {
+	askOnce := func() {
 		turns <- struct{}{}
 		resp, err := s.send(t.Context(), "POST", "/answer/stream", large)
 		<-turns
@@ -164,7 +164,7 @@ func TestF37MemoryPressureRefusesNewRuns(t *testing.T) {
 	}
 	for range 200 {
 		asked.Add(1)
-		all.Go(one)
+		all.Go(askOnce)
 	}
 	asked.Wait()
 	close(open)

@@ -83,7 +83,7 @@ func fleetModel(q llmtest.Request) llmtest.Answer {
 	}
 	return func(w http.ResponseWriter, hq *http.Request) {
 		for range 4 {
-			llmtest.Stream(w, "", says("word "))
+			llmtest.Stream(w, "", textDelta("word "))
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-hq.Context().Done():
@@ -220,7 +220,7 @@ func (r *fleetRun) check(ctx context.Context, i int) {
 	f, end := r.fleet, r.got.last()
 	f.mu.Lock()
 	f.ends[strings.TrimSpace(end.Type+" "+end.Code)]++
-	f.unknown += len(r.got.of("tool_error"))
+	f.unknown += len(r.got.ofType("tool_error"))
 	f.mu.Unlock()
 	if wrong := r.got.orderError(); wrong != "" {
 		f.addFault("%s: %s: %+v", r.name, wrong, r.got)
@@ -228,7 +228,7 @@ func (r *fleetRun) check(ctx context.Context, i int) {
 	if end.Type == "final_answer" && end.Answer != fleetAnswer {
 		f.addFault("%s: the answer is %q, want %q", r.name, end.Answer, fleetAnswer)
 	}
-	for _, e := range r.got.of("tool_error") {
+	for _, e := range r.got.ofType("tool_error") {
 		if e.Kind != "unknown_outcome" && e.Kind != "cancelled" {
 			f.addFault("%s: a call ended with %+v, want unknown_outcome at worst", r.name, e)
 		}
@@ -259,7 +259,7 @@ func (f *fleet) startLoad(t testing.TB, clients int, name string) *load {
 	for range clients {
 		l.clients.Go(func() {
 			for ctx.Err() == nil {
-				f.ask(t, fmt.Sprintf("%s%d", name, n.Add(1)))
+				f.runAndCheck(t, fmt.Sprintf("%s%d", name, n.Add(1)))
 			}
 		})
 	}
@@ -274,8 +274,8 @@ func (l *load) stop(t testing.TB) {
 	l.clients.Wait()
 }
 
-// ask starts a run, reads it to its end and checks it.
-func (f *fleet) ask(t testing.TB, name string) {
+// runAndCheck starts a run, reads it to its end and checks it.
+func (f *fleet) runAndCheck(t testing.TB, name string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*waitLimit)
 	defer cancel()
 	r := &fleetRun{fleet: f, name: name}
@@ -286,8 +286,8 @@ func (f *fleet) ask(t testing.TB, name string) {
 	r.check(ctx, -1)
 }
 
-// answersAgain waits until every replica answers a new question, and returns how long that takes.
-func (f *fleet) answersAgain(t testing.TB) time.Duration {
+// waitUntilAllAnswer waits until every replica answers a new question, and returns how long that takes.
+func (f *fleet) waitUntilAllAnswer(t testing.TB) time.Duration {
 	t.Helper()
 	began := time.Now()
 	f.mu.Lock()
@@ -296,7 +296,7 @@ func (f *fleet) answersAgain(t testing.TB) time.Duration {
 	for i := range n {
 		for answered := false; !answered; {
 			name := fmt.Sprintf("again%d", f.names.Add(1))
-			a, err := f.replica(i).try("POST", "/answer", fmt.Sprintf(`{"question":%q}`, name), f.headers()...)
+			a, err := f.replica(i).trySend("POST", "/answer", fmt.Sprintf(`{"question":%q}`, name), f.headers()...)
 			answered = err == nil && a.status == http.StatusOK
 			if !answered && time.Since(began) > 2*waitLimit {
 				t.Fatalf("replica %d answers with %+v, %v after %s, want 200; its log:\n%s", i, a, err, 2*waitLimit, f.replica(i).out)

@@ -33,8 +33,8 @@ func TestF50FloodOfProgressEndsTheCall(t *testing.T) {
 	tool := newPeer(t, floodReply(10<<10))
 	s := startWithTool(t, tool.url, "TIMEOUT=60s")
 	var got eventList
-	d := duration(func() { got = s.stream(t, nil) })
-	errs, progress := got.of("tool_error"), len(got.of("tool_progress"))
+	d := timeOf(func() { got = s.stream(t, nil) })
+	errs, progress := got.ofType("tool_error"), len(got.ofType("tool_progress"))
 	if most := int(d/(100*time.Millisecond)) + 2; len(errs) != 1 || errs[0].Kind != "too_large" || progress < 2 || progress > most || got.last().Answer != "Done." {
 		t.Errorf("got %+v and %d progress events after %s, want one too_large and 2 to %d", errs, progress, d, most)
 	}

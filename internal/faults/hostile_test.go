@@ -110,37 +110,37 @@ var hostileHandshakes = []struct{ name, method, reply string }{
 	{"a description of 1 MiB", "tools/list", `{"tools":[{"name":"w","description":"` + strings.Repeat("d", 1<<20) + `","inputSchema":{"type":"object"}}]}`},
 }
 
-// serve answers a message unless it is a notification.
-func (f frameServer) serve(m message, send func(string)) {
+// answerMessage answers a message unless it is a notification.
+func (f frameServer) answerMessage(m message, send func(string)) {
 	if m.ID == nil {
 		return
 	}
 	f(m, send)
 }
 
-func result(m message, json string) string {
+func resultFrame(m message, json string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, json)
 }
 
-// goodFrames answers as a well-behaved server with one tool.
-func goodFrames(tool string) frameServer {
+// correctServer answers as a well-behaved server with one tool.
+func correctServer(tool string) frameServer {
 	return func(m message, send func(string)) {
 		switch m.Method {
 		case "initialize":
-			send(result(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`))
+			send(resultFrame(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`))
 		case "tools/list":
-			send(result(m, fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, tool)))
+			send(resultFrame(m, fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, tool)))
 		case "tools/call":
-			send(result(m, `{"content":[{"type":"text","text":"ok"}]}`))
+			send(resultFrame(m, `{"content":[{"type":"text","text":"ok"}]}`))
 		default:
 			send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"what?"}}`, m.ID))
 		}
 	}
 }
 
-// hostileCalls answers a call with hostileReplies[case], and correctly if it has no case.
-func hostileCalls(tool string) frameServer {
-	good := goodFrames(tool)
+// hostileCallServer answers a call with hostileReplies[case], and correctly if it has no case.
+func hostileCallServer(tool string) frameServer {
+	good := correctServer(tool)
 	return func(m message, send func(string)) {
 		var args struct{ Case *int }
 		if m.Method == "tools/call" {
@@ -158,12 +158,12 @@ func hostileCalls(tool string) frameServer {
 	}
 }
 
-// hostileAt answers one method with that result, and the others correctly.
-func hostileAt(method, reply string) frameServer {
-	good := goodFrames("unused")
+// hostileMethodServer answers one method with that result, and the others correctly.
+func hostileMethodServer(method, reply string) frameServer {
+	good := correctServer("unused")
 	return func(m message, send func(string)) {
 		if m.Method == method {
-			send(result(m, reply))
+			send(resultFrame(m, reply))
 			return
 		}
 		good(m, send)
@@ -184,7 +184,7 @@ func (f frameServer) overHTTP(t testing.TB) map[string]any {
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		f.serve(m, func(frame string) { fmt.Fprintf(w, "data: %s\n\n", frame) })
+		f.answerMessage(m, func(frame string) { fmt.Fprintf(w, "data: %s\n\n", frame) })
 	})
 	return map[string]any{"url": url}
 }
@@ -204,7 +204,7 @@ func (f frameServer) overWebSocket(t testing.TB) map[string]any {
 			}
 			var m message
 			if json.Unmarshal(data, &m) == nil {
-				f.serve(m, func(frame string) { _ = conn.Write(context.Background(), websocket.MessageText, []byte(frame)) })
+				f.answerMessage(m, func(frame string) { _ = conn.Write(context.Background(), websocket.MessageText, []byte(frame)) })
 			}
 		}
 	})
@@ -233,7 +233,7 @@ func (f frameServer) overStdio(t testing.TB) map[string]any {
 					}
 					var m message
 					if json.Unmarshal(bytes.TrimSpace(line), &m) == nil {
-						f.serve(m, func(frame string) { _, _ = conn.Write([]byte(frame + "\n")) })
+						f.answerMessage(m, func(frame string) { _, _ = conn.Write([]byte(frame + "\n")) })
 					}
 				}
 			}()
@@ -271,7 +271,7 @@ func (s *service) call(t testing.TB, tool, args string) string {
 	if err != nil || got.orderError() != "" || got.last().Answer != "Done." {
 		t.Errorf("%s %s: the run ended with %+v, %v, %s, want the answer Done.", tool, args, got.last(), err, got.orderError())
 	}
-	if errs := got.of("tool_error"); len(errs) > 0 {
+	if errs := got.ofType("tool_error"); len(errs) > 0 {
 		return errs[0].Kind
 	}
 	return ""
@@ -282,7 +282,7 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 		"that call fails or has a result, its run and the next call work; a server that fails at the start disturbs no other; memory stays bounded")
 	servers := make(map[string]any)
 	transports := []string{"http", "websocket", "stdio"}
-	over := func(transport string, f frameServer) map[string]any {
+	serveOver := func(transport string, f frameServer) map[string]any {
 		switch transport {
 		case "http":
 			return f.overHTTP(t)
@@ -292,11 +292,11 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 		return f.overStdio(t)
 	}
 	for _, transport := range transports {
-		entry := over(transport, hostileCalls(transport))
+		entry := serveOver(transport, hostileCallServer(transport))
 		entry["timeout"] = "500ms"
 		servers[transport] = entry
 		for i, h := range hostileHandshakes {
-			servers[fmt.Sprintf("%s%d", transport, i)] = over(transport, hostileAt(h.method, h.reply))
+			servers[fmt.Sprintf("%s%d", transport, i)] = serveOver(transport, hostileMethodServer(h.method, h.reply))
 		}
 	}
 	config, err := json.Marshal(map[string]any{"mcpServers": servers})
@@ -308,7 +308,7 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 	model.Forget()
 	s := start(t, "LLM_BASE_URL="+model.URL, setting, "TIMEOUT=5s")
 	for _, transport := range transports {
-		if d := s.worksAgain(t, transport); d > 10*time.Second {
+		if d := s.waitUntilCallWorks(t, transport); d > 10*time.Second {
 			t.Fatalf("the good call over %s works after %s, want 10 s at most\n%s", transport, d, s.request(t, "GET", "/servers", "").body)
 		}
 	}
@@ -326,7 +326,7 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 				if h.fails && kind == "" {
 					t.Errorf("%s over %s: the call has a result, want an error", h.name, transport)
 				}
-				if d := s.worksAgain(t, transport); d > 10*time.Second {
+				if d := s.waitUntilCallWorks(t, transport); d > 10*time.Second {
 					t.Errorf("%s over %s: the next call works after %s, want 10 s at most", h.name, transport, d)
 				}
 			}
@@ -343,8 +343,8 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 	}
 }
 
-// worksAgain returns how long it takes until a call works.
-func (s *service) worksAgain(t testing.TB, tool string) time.Duration {
+// waitUntilCallWorks waits until a call has a result, and returns how long that took.
+func (s *service) waitUntilCallWorks(t testing.TB, tool string) time.Duration {
 	t.Helper()
 	began := time.Now()
 	for kind := "?"; kind != "" && time.Since(began) < waitLimit; {

@@ -18,22 +18,22 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// holdings are what a process has at one moment, at rest.
-type holdings struct {
+// resourceUse is what a process without load uses.
+type resourceUse struct {
 	goroutines, descriptors, heap, runs float64 // runs so far
 	children                            int
 }
 
-func (h holdings) String() string {
+func (h resourceUse) String() string {
 	return fmt.Sprintf("%.0f goroutines, %.0f descriptors, %.1f MiB heap, %d children", h.goroutines, h.descriptors, h.heap/(1<<20), h.children)
 }
 
-// atRest waits for two collections of garbage, since pools let go at the second, and
+// waitUntilAtRest waits for two garbage collections, because pools are emptied at the second, and
 // for what is over to be gone: at most as much as before, if that ever comes true.
-func (s *service) atRest(t testing.TB, before *holdings) (now holdings) {
+func (s *service) waitUntilAtRest(t testing.TB, before *resourceUse) (now resourceUse) {
 	t.Helper()
 	s.client.CloseIdleConnections()
-	s.idle(t)
+	s.waitUntilIdle(t)
 	for deadline := time.Now().Add(15 * time.Second); ; {
 		for gcs := s.metric(t, "go_gc_duration_seconds_count") + 2; s.metric(t, "go_gc_duration_seconds_count") < gcs; {
 			s.request(t, "GET", "/openapi.yaml", "") // makes garbage
@@ -42,25 +42,25 @@ func (s *service) atRest(t testing.TB, before *holdings) (now holdings) {
 			}
 		}
 		s.client.CloseIdleConnections()
-		now = holdings{s.metric(t, "go_goroutines"), s.metric(t, "process_open_fds"), s.metric(t, "go_memstats_heap_alloc_bytes"), s.metric(t, "answerd_runs_total"), s.children(t)}
-		if before == nil || now.within(*before) == "" || time.Now().After(deadline) {
+		now = resourceUse{s.metric(t, "go_goroutines"), s.metric(t, "process_open_fds"), s.metric(t, "go_memstats_heap_alloc_bytes"), s.metric(t, "answerd_runs_total"), s.countChildren(t)}
+		if before == nil || now.excessOver(*before) == "" || time.Now().After(deadline) {
 			return now
 		}
 		<-time.After(100 * time.Millisecond)
 	}
 }
 
-// maxIdle is how many connections to peers more may be kept for the next call: as many
+// maxIdleConns is how many connections to peers more may be kept for the next call: as many
 // as calls were under way at a time. Each is two goroutines.
-const maxIdle = 40
+const maxIdleConns = 40
 
-// within says what there is too much of, measured by before; "" if nothing.
-func (h holdings) within(before holdings) string {
+// excessOver returns which resources grew too much since before, "" for none.
+func (h resourceUse) excessOver(before resourceUse) string {
 	idle := max(h.descriptors-before.descriptors, 0)
 	switch {
 	case h.goroutines > before.goroutines+5+2*idle:
 		return "goroutines"
-	case idle > maxIdle:
+	case idle > maxIdleConns:
 		return "descriptors"
 	case h.heap > before.heap+5<<20:
 		return "heap"
@@ -70,8 +70,8 @@ func (h holdings) within(before holdings) string {
 	return ""
 }
 
-// children are the processes that are ours or were, zombies included.
-func (s *service) children(t testing.TB) (n int) {
+// countChildren returns the number of child processes, zombies included.
+func (s *service) countChildren(t testing.TB) (n int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -115,7 +115,7 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 	// Many sources of tokens, each of which renews its own: one does so twice a second, when
 	// somebody asks that often. Where a call takes long, nobody does.
 	const sources = 20
-	iam, fetches := iam(t, "1")
+	iam, fetches := serveTokens(t, "1")
 	guarded, tokens := newPeer(t, nil), ""
 	for i := range sources {
 		tokens += fmt.Sprintf(`,"t%d":{"url":%q,"toolPrefix":"t%[1]d","auth":{"type":"client_credentials","tokenUrl":%[3]q,"clientId":"c%[1]d","clientSecret":"s"}}`, i, guarded.url, iam)
@@ -126,10 +126,10 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 	child := config(fmt.Sprintf(`,"child":{"command":%q,"args":["child","good",%q],"toolPrefix":"child"}`, os.Args[0], l.addr))
 	setting, path := mcpConfig(t, config(""))
 	s := start(t, append(keys.settings(), "LLM_BASE_URL="+model.URL, setting, "DISCONNECT_GRACE=0s", "EVENTS_MAX_BYTES=1MiB", "GOGC=50")...)
-	ada := keys.header(t, "k1", "ada", time.Hour)
+	ada := keys.bearerHeader(t, "k1", "ada", time.Hour)
 	s.bearer = ada
 
-	leave := func(n int) {
+	leaveRuns := func(n int) {
 		var all sync.WaitGroup
 		for worker := range 20 {
 			all.Go(func() {
@@ -179,28 +179,28 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 					<-time.After(5 * time.Millisecond)
 				}
 				if text == child {
-					receive(t, l.begun, "a child")
+					receiveWithin(t, l.startedKinds, "a child")
 				} else {
-					receive(t, l.ended, "the end of a child")
+					receiveWithin(t, l.endedKinds, "the end of a child")
 				}
 			}
 		}
 	}
-	refuse := func(n int) {
+	refuseRequests := func(n int) {
 		for i := range n {
-			if a := s.request(t, "POST", "/answer", question, "Authorization", keys.header(t, fmt.Sprintf("x%d", i), fmt.Sprintf("eve%d", i), time.Hour)); a.status != 401 {
+			if a := s.request(t, "POST", "/answer", question, "Authorization", keys.bearerHeader(t, fmt.Sprintf("x%d", i), fmt.Sprintf("eve%d", i), time.Hour)); a.status != 401 {
 				t.Fatalf("got %+v, want status 401", a)
 			}
 		}
 	}
-	renew := func(n int) {
+	renewTokens := func(n int) {
 		last := fetches.Load() + int64(n)
 		late := time.After(waitLimit + time.Duration(n)*time.Second/4)
 		var all sync.WaitGroup
 		for i := range sources {
 			all.Go(func() {
 				for fetches.Load() < last {
-					a, err := s.try("POST", fmt.Sprintf("/tools/t%d_t/call", i), "{}", "Authorization", ada)
+					a, err := s.trySend("POST", fmt.Sprintf("/tools/t%d_t/call", i), "{}", "Authorization", ada)
 					if err != nil || a.status != 200 {
 						t.Errorf("got %+v, %v, want status 200", a, err)
 						return
@@ -217,26 +217,26 @@ func TestEndedRunsLeaveNoResources(t *testing.T) {
 		all.Wait()
 	}
 
-	leave(100)
+	leaveRuns(100)
 	reconnect(5)
 	restart(2)
-	refuse(20)
-	renew(40)
-	before := s.atRest(t, nil)
+	refuseRequests(20)
+	renewTokens(40)
+	before := s.waitUntilAtRest(t, nil)
 	for _, c := range []struct {
 		what string
 		n    int
 		do   func(int)
 	}{
-		{"aborted streams", 1000 * times, leave},
+		{"aborted streams", 1000 * times, leaveRuns},
 		{"children", 100 * times, restart},
 		{"MCP reconnects", 200 * times, reconnect},
-		{"failed authentications", 1000 * times, refuse},
-		{"token refreshes", 100 * times, renew},
+		{"failed authentications", 1000 * times, refuseRequests},
+		{"token refreshes", 100 * times, renewTokens},
 	} {
-		d := duration(func() { c.do(c.n) })
-		after := s.atRest(t, &before)
-		if leak := after.within(before); leak != "" {
+		d := timeOf(func() { c.do(c.n) })
+		after := s.waitUntilAtRest(t, &before)
+		if leak := after.excessOver(before); leak != "" {
 			t.Errorf("after %d %s too many %s: before %s; after %s, want empty", c.n, c.what, leak, before, after)
 		}
 		t.Logf("%d %s in %s: before %s; after %s", c.n, c.what, d.Round(100*time.Millisecond), before, after)

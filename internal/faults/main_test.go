@@ -38,10 +38,10 @@ func TestMain(m *testing.M) {
 		fmt.Println("skipped: these tests take minutes; make faults runs them")
 		os.Exit(0)
 	}
-	os.Exit(withBinary(m.Run))
+	os.Exit(buildAndRun(m.Run))
 }
 
-func withBinary(run func() int) int {
+func buildAndRun(run func() int) int {
 	dir, err := os.MkdirTemp("", "answerd-faults-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,8 +59,8 @@ func withBinary(run func() int) int {
 	return code
 }
 
-// row is one line of the table.
-type row struct {
+// faultRow is one line of the table.
+type faultRow struct {
 	number                   int
 	injected, expected, seen string
 	t                        *testing.T
@@ -69,15 +69,15 @@ type row struct {
 
 var (
 	tableMu sync.Mutex // guards table and its rows
-	table   []*row
+	table   []*faultRow
 )
 
 // beginFault begins the parallel test of a fault, and adds its row to the table.
-func beginFault(t *testing.T, injected, expected string) *row {
+func beginFault(t *testing.T, injected, expected string) *faultRow {
 	t.Helper()
 	t.Parallel()
 	number, _ := strconv.Atoi(t.Name()[len("TestF") : len("TestF")+2])
-	r := &row{number: number, injected: injected, expected: expected, t: t}
+	r := &faultRow{number: number, injected: injected, expected: expected, t: t}
 	tableMu.Lock()
 	table = append(table, r)
 	tableMu.Unlock()
@@ -90,7 +90,7 @@ func beginFault(t *testing.T, injected, expected string) *row {
 }
 
 // record adds what happened to the row of the table.
-func (r *row) record(format string, args ...any) {
+func (r *faultRow) record(format string, args ...any) {
 	tableMu.Lock()
 	defer tableMu.Unlock()
 	if r.seen != "" {
@@ -103,7 +103,7 @@ func printTable() {
 	if len(table) == 0 {
 		return
 	}
-	slices.SortStableFunc(table, func(a, b *row) int { return cmp.Compare(a.number, b.number) })
+	slices.SortStableFunc(table, func(a, b *faultRow) int { return cmp.Compare(a.number, b.number) })
 	var out strings.Builder
 	out.WriteString("| fault | injected | expected | seen |\n|---|---|---|---|\n")
 	for _, r := range table {

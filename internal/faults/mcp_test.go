@@ -21,25 +21,25 @@ func startWithTool(t testing.TB, url string, env ...string) *service {
 	return start(t, append([]string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + url}, env...)...)
 }
 
-// kindOf runs the one call and returns its tool_error's kind, "" for a result. The run
+// callErrorKind runs the one call and returns its tool_error's kind, "" for a result. The run
 // itself must go on.
-func (r *row) kindOf(s *service) string {
+func (r *faultRow) callErrorKind(s *service) string {
 	r.t.Helper()
 	got := s.stream(r.t, nil)
 	if got.last().Answer != "Done." {
 		r.t.Errorf("the run ended with %+v, want the answer Done.", got.last())
 	}
 	kind := ""
-	if errs := got.of("tool_error"); len(errs) > 0 {
+	if errs := got.ofType("tool_error"); len(errs) > 0 {
 		kind = errs[0].Kind
 	}
 	return kind
 }
 
 // wantCallError checks that the call fails with a tool_error of kind, and the run goes on.
-func (r *row) wantCallError(s *service, kind string) {
+func (r *faultRow) wantCallError(s *service, kind string) {
 	r.t.Helper()
-	got := r.kindOf(s)
+	got := r.callErrorKind(s)
 	if got != kind {
 		r.t.Errorf("the call failed as %q, want %q\n%s", got, kind, s.out)
 	}
@@ -47,9 +47,9 @@ func (r *row) wantCallError(s *service, kind string) {
 }
 
 // wantCallSuccess checks that the call has a result.
-func (r *row) wantCallSuccess(s *service) {
+func (r *faultRow) wantCallSuccess(s *service) {
 	r.t.Helper()
-	if got := r.kindOf(s); got != "" {
+	if got := r.callErrorKind(s); got != "" {
 		r.t.Errorf("the call failed as %q, want a result\n%s", got, s.out)
 	}
 }
@@ -65,17 +65,17 @@ func TestF12MCPServerDownIsUnavailableAndComesBack(t *testing.T) {
 		t.Errorf("got %+v, want status 200", a)
 	}
 	name := serverName(t, s)
-	back := func() {
+	restartPeer := func() {
 		link.start()
 		if a := s.request(t, "POST", "/servers/"+name+"/refresh", ""); a.status != 200 {
 			t.Errorf("refresh: %+v, want status 200", a)
 		}
 		r.wantCallSuccess(s)
 	}
-	back()
+	restartPeer()
 	link.stop()
 	r.wantCallError(s, "unavailable")
-	back()
+	restartPeer()
 	r.record("back")
 }
 
@@ -94,7 +94,7 @@ func TestF13HangingToolTimesOutAndIsCancelled(t *testing.T) {
 	tool := newPeer(t, hangingCall(nil, left))
 	s := startWithTool(t, tool.url, "TIMEOUT=300ms")
 	r.wantCallError(s, "timeout")
-	late := duration(func() { receive(t, left, "the end of the request at the server") })
+	late := timeOf(func() { receiveWithin(t, left, "the end of the request at the server") })
 	if late > 5*time.Second {
 		t.Errorf("after %s, want at most 5 s", late)
 	}
@@ -120,10 +120,10 @@ func TestF14EndlessProgressEndsAtTheMaximumTime(t *testing.T) {
 	// Long enough that a busy machine's pauses are no silence of the server's.
 	s := startWithTool(t, tool.url, "TIMEOUT=800ms")
 	var got eventList
-	d := duration(func() { got = s.stream(t, nil) })
-	errs := got.of("tool_error")
-	if len(errs) != 1 || errs[0].Kind != "timeout" || d < 8*time.Second || len(got.of("tool_progress")) < 5 {
-		t.Errorf("%+v after %s, %d progress, want 1 timeout after at least 8 s, at least 5 progress", errs, d, len(got.of("tool_progress")))
+	d := timeOf(func() { got = s.stream(t, nil) })
+	errs := got.ofType("tool_error")
+	if len(errs) != 1 || errs[0].Kind != "timeout" || d < 8*time.Second || len(got.ofType("tool_progress")) < 5 {
+		t.Errorf("%+v after %s, %d progress, want 1 timeout after at least 8 s, at least 5 progress", errs, d, len(got.ofType("tool_progress")))
 	}
 	r.record("%s", errs.last().Kind)
 }
@@ -164,13 +164,13 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 	s := start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url)
 	waited := make(chan reply, 1)
 	go func() {
-		a, err := s.try("POST", "/answer", `{"question":"wait"}`)
+		a, err := s.trySend("POST", "/answer", `{"question":"wait"}`)
 		if err != nil {
 			t.Error(err)
 		}
 		waited <- a
 	}()
-	receive(t, entered, "the call beside")
+	receiveWithin(t, entered, "the call beside")
 	for _, c := range []struct {
 		name, kind string
 		replyFunc  replyFunc
@@ -182,12 +182,12 @@ func TestF16BadReplyFailsItsCallOnly(t *testing.T) {
 		{"unsolicited", "", rawReply(200, "text/event-stream", `data: {"jsonrpc":"2.0","id":77,"method":"roots/list"}`+"\n\n"+`data: {"jsonrpc":"2.0","id":ID,"result":{"content":[]}}`+"\n\n")},
 	} {
 		bad.Store(&c.replyFunc)
-		if got := r.kindOf(s); got != c.kind {
+		if got := r.callErrorKind(s); got != c.kind {
 			t.Errorf("%s: the call failed as %q, want %q", c.name, got, c.kind)
 		}
 	}
 	close(release)
-	if a := receive(t, waited, "the run beside"); !strings.Contains(a.body, `"tool_results":["ok"]`) {
+	if a := receiveWithin(t, waited, "the run beside"); !strings.Contains(a.body, `"tool_results":["ok"]`) {
 		t.Errorf(`beside: %s, want it to contain "tool_results":["ok"]`, a.body)
 	}
 	r.record("3 protocol, 2 harmless, 0 collateral")
@@ -218,8 +218,8 @@ func TestF17LostSessionIsReinitializedOnce(t *testing.T) {
 	r.record("2 handshakes")
 }
 
-// iam is a token endpoint that gives a new token each time; fetches counts.
-func iam(t testing.TB, expires string) (url string, fetches *atomic.Int64) {
+// serveTokens starts a token endpoint that issues a new token each time; fetches counts the requests.
+func serveTokens(t testing.TB, expires string) (url string, fetches *atomic.Int64) {
 	fetches = new(atomic.Int64)
 	url = serveHTTP(t, func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -228,7 +228,7 @@ func iam(t testing.TB, expires string) (url string, fetches *atomic.Int64) {
 	return url, fetches
 }
 
-// jwt are the settings for the service's own token.
+// jwtSettings returns the settings for the service's own token.
 func jwtSettings(url string) []string {
 	return []string{"ENABLE_JWT_TOKEN=true", "IAM_BASE_URL=" + url, "IAM_CLIENT_ID=agent", "IAM_CLIENT_SECRET=canary-secret"}
 }
@@ -236,7 +236,7 @@ func jwtSettings(url string) []string {
 func TestF18RefusedTokenIsRenewedOnce(t *testing.T) {
 	r := beginFault(t, "MCP answers 401 once; always", "one forced refresh and it works; then tool_error, at most 2 fetches")
 	for _, always := range []bool{false, true} {
-		url, fetches := iam(t, "3600")
+		url, fetches := serveTokens(t, "3600")
 		tool := newPeer(t, nil)
 		tool.setCall(func(w http.ResponseWriter, q *http.Request, m message) {
 			if always || q.Header.Get("Authorization") == "Bearer token-1" {
@@ -263,14 +263,14 @@ func TestF19RedirectIsNotFollowed(t *testing.T) {
 	var seen atomic.Int64
 	other := serveHTTP(t, func(w http.ResponseWriter, q *http.Request) { seen.Add(1) })
 	for _, status := range []int{302, 307, 308} {
-		to := func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, other, status) }
-		tool := newPeer(t, func(w http.ResponseWriter, q *http.Request, _ message) { to(w, q) })
-		url, _ := iam(t, "3600")
+		redirect := func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, other, status) }
+		tool := newPeer(t, func(w http.ResponseWriter, q *http.Request, _ message) { redirect(w, q) })
+		url, _ := serveTokens(t, "3600")
 		s := startWithTool(t, tool.url, jwtSettings(url)...)
-		if r.kindOf(s) == "" {
+		if r.callErrorKind(s) == "" {
 			t.Errorf("%d: the call worked, want r.kindOf(s) non-empty", status)
 		}
-		r.wants(start(t, "LLM_BASE_URL="+serveHTTP(t, to), "LLM_API_KEY=canary").ask(t), 502, "model_error")
+		r.wantProblem(start(t, "LLM_BASE_URL="+serveHTTP(t, redirect), "LLM_API_KEY=canary").ask(t), 502, "model_error")
 	}
 	if seen.Load() != 0 {
 		t.Errorf("%d requests at the other host, want 0", seen.Load())
@@ -281,7 +281,7 @@ func TestF19RedirectIsNotFollowed(t *testing.T) {
 func TestF20EndlessAnswerIsCut(t *testing.T) {
 	r := beginFault(t, "600 MiB of JSON, error body without end, gzip bomb, endless comments", "each call fails; memory grows by 48 MiB at most")
 	piece := []byte(strings.Repeat("x", 256<<10))
-	pour := func(w io.Writer, q *http.Request) {
+	writeEndlessly := func(w io.Writer, q *http.Request) {
 		for n := 0; n < 600<<20 && q.Context().Err() == nil; n += len(piece) {
 			if _, err := w.Write(piece); err != nil {
 				return
@@ -291,22 +291,22 @@ func TestF20EndlessAnswerIsCut(t *testing.T) {
 	tool := newPeer(t, nil)
 	s := startWithTool(t, tool.url, "TIMEOUT=20s")
 	r.wantCallSuccess(s)
-	bombOnce.Do(makeBomb) // before the call's time runs
+	gzipBombOnce.Do(makeGzipBomb) // before the call's time runs
 	before := s.metric(t, "process_resident_memory_bytes")
 	for name, c := range map[string]replyFunc{
 		"JSON": func(w http.ResponseWriter, q *http.Request, m message) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"`, m.ID)
-			pour(w, q)
+			writeEndlessly(w, q)
 		},
 		"error": func(w http.ResponseWriter, q *http.Request, m message) {
 			w.WriteHeader(500)
-			pour(w, q)
+			writeEndlessly(w, q)
 		},
 		"gzip": func(w http.ResponseWriter, q *http.Request, m message) {
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Content-Encoding", "gzip")
-			writeBomb(w)
+			writeGzipBomb(w)
 		},
 		"comments": func(w http.ResponseWriter, q *http.Request, m message) {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -320,7 +320,7 @@ func TestF20EndlessAnswerIsCut(t *testing.T) {
 	} {
 		tool.setCall(c)
 		kind := ""
-		d := duration(func() { kind = r.kindOf(s) })
+		d := timeOf(func() { kind = r.callErrorKind(s) })
 		if kind == "" || kind == "timeout" {
 			t.Errorf("%s: %q after %s, want an error, not a timeout", name, kind, d)
 		}
@@ -404,12 +404,12 @@ func TestF22ChangedToolIsNotCalled(t *testing.T) {
 	}
 }
 
-// writeBomb writes 16 MiB of nothing as 16 KiB.
-func writeBomb(w io.Writer) {
-	_, _ = w.Write(bomb)
+// writeGzipBomb writes 16 MiB of nothing as 16 KiB.
+func writeGzipBomb(w io.Writer) {
+	_, _ = w.Write(gzipBomb)
 }
 
 var (
-	bombOnce sync.Once
-	bomb     []byte
+	gzipBombOnce sync.Once
+	gzipBomb     []byte
 )

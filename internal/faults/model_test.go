@@ -13,11 +13,11 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// says is a chunk of a model's stream with one delta.
-func says(text string) any { return map[string]any{"content": text} }
+// textDelta returns the delta of a chunk of a model's stream.
+func textDelta(text string) any { return map[string]any{"content": text} }
 
-// wants checks a problem document.
-func (r *row) wants(got reply, status int, code string) {
+// wantProblem checks a problem document.
+func (r *faultRow) wantProblem(got reply, status int, code string) {
 	r.t.Helper()
 	if got.status != status || got.field("code") != code {
 		r.t.Errorf(`status %d %s, want status %d, got.field("code") %s`, got.status, got.body, status, code)
@@ -31,7 +31,7 @@ func TestF01ModelConnectionRefusedIs502AfterTwoRetries(t *testing.T) {
 	link := newProxy(t, model.URL)
 	link.stop()
 	s := start(t, "LLM_BASE_URL="+link.url)
-	r.wants(s.ask(t), 502, "model_error")
+	r.wantProblem(s.ask(t), 502, "model_error")
 	if n := s.out.count("trying again"); n != 2 {
 		t.Errorf("%d retries:\n%s, want 2", n, s.out)
 	}
@@ -51,14 +51,14 @@ func TestF02ModelWithoutFirstByteIs504(t *testing.T) {
 		<-q.Context().Done()
 	})
 	s := start(t, "LLM_BASE_URL="+url, "LLM_FIRST_BYTE_TIMEOUT=300ms")
-	r.wants(s.ask(t), 504, "model_timeout")
+	r.wantProblem(s.ask(t), 504, "model_timeout")
 	if asked.Load() != 1 {
 		t.Errorf("%d requests, want 1", asked.Load())
 	}
 }
 
-// endsWith checks how a run ended.
-func (r *row) endsWith(got eventList, code string) {
+// wantRunError checks how a run ended.
+func (r *faultRow) wantRunError(got eventList, code string) {
 	r.t.Helper()
 	if end := got.last(); end.Type != "run_error" || end.Code != code {
 		r.t.Errorf("the run ended with %+v, want run_error %s", end, code)
@@ -71,10 +71,10 @@ func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 	more := make(chan struct{})
 	model := llmtest.New(t, func(llmtest.Request) llmtest.Answer {
 		return func(w http.ResponseWriter, q *http.Request) {
-			llmtest.Stream(w, "", says("Well"))
+			llmtest.Stream(w, "", textDelta("Well"))
 			select {
 			case <-more:
-				llmtest.Stream(w, "stop", says(", yes."))
+				llmtest.Stream(w, "stop", textDelta(", yes."))
 			case <-q.Context().Done():
 			}
 		}
@@ -83,12 +83,12 @@ func TestF03ModelStreamThatStallsIsNotRetried(t *testing.T) {
 	s := start(t, "LLM_BASE_URL="+link.url, "LLM_IDLE_TIMEOUT=500ms")
 	got := s.stream(t, func(h streamEvent) bool {
 		if h.Type == "text_delta" {
-			link.disturb(stall, forwardAll)
+			link.disturb(stallConnection, forwardAll)
 			close(more)
 		}
 		return true
 	})
-	r.endsWith(got, "model_timeout")
+	r.wantRunError(got, "model_timeout")
 	if n := len(model.Requests()); n != 1 || got.orderError() != "" {
 		t.Errorf("%d requests, %s, want 1 and empty", n, got.orderError())
 	}
@@ -101,7 +101,7 @@ func TestF04ModelStreamCutIsNeverAnAnswer(t *testing.T) {
 		long[i] = "word "
 	}
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says(long...)))
-	for name, how := range map[string]disturbance{"limit": cutAfter(4000), "reset": reset} {
+	for name, how := range map[string]disturbance{"limit": cutAfter(4000), "reset": resetConnection} {
 		link := newProxy(t, model.URL)
 		s := start(t, "LLM_BASE_URL="+link.url, "LLM_MAX_RETRIES=0")
 		link.disturb(how, forwardAll)
@@ -111,32 +111,32 @@ func TestF04ModelStreamCutIsNeverAnAnswer(t *testing.T) {
 			}
 			continue
 		}
-		r.wants(s.ask(t), 502, "upstream_truncated")
-		r.endsWith(s.stream(t, nil), "upstream_truncated")
+		r.wantProblem(s.ask(t), 502, "upstream_truncated")
+		r.wantRunError(s.stream(t, nil), "upstream_truncated")
 	}
 }
 
 func TestF05ModelStreamWithoutFinishReasonIsTruncated(t *testing.T) {
 	r := beginFault(t, "clean end without finish_reason", "upstream_truncated")
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, _ *http.Request) {
-		llmtest.Stream(w, "", says("Well"))
+		llmtest.Stream(w, "", textDelta("Well"))
 		fmt.Fprint(w, "data: [DONE]\n\n")
 	}))
 	s := start(t, "LLM_BASE_URL="+model.URL)
-	r.endsWith(s.stream(t, nil), "upstream_truncated")
+	r.wantRunError(s.stream(t, nil), "upstream_truncated")
 }
 
 func TestF06ModelGarbageIsATypedError(t *testing.T) {
 	r := beginFault(t, "error object, garbage, 2 MiB chunk, endless line in mid-stream", "run_error model_error each; memory bounded")
 	var kind atomic.Value
 	model := llmtest.New(t, llmtest.Turns(func(w http.ResponseWriter, q *http.Request) {
-		llmtest.Stream(w, "", says("Well"))
+		llmtest.Stream(w, "", textDelta("Well"))
 		switch kind.Load() {
 		case "error object":
 			fmt.Fprint(w, `data: {"error":{"message":"oops","type":"server_error"}}`+"\n\n")
 		case "garbage":
 			fmt.Fprint(w, "data: nonsense\n\n")
-			llmtest.Stream(w, "stop", says("."))
+			llmtest.Stream(w, "stop", textDelta("."))
 		case "2 MiB chunk":
 			fmt.Fprintf(w, `data: {"choices":[{"delta":{"content":"%s"}}]}`+"\n\n", strings.Repeat("x", 2<<20))
 		default:
@@ -152,7 +152,7 @@ func TestF06ModelGarbageIsATypedError(t *testing.T) {
 	before := s.metric(t, "process_resident_memory_bytes")
 	for _, k := range []string{"error object", "garbage", "2 MiB chunk", "endless line"} {
 		kind.Store(k)
-		r.endsWith(s.stream(t, nil), "model_error")
+		r.wantRunError(s.stream(t, nil), "model_error")
 	}
 	if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 48<<20 {
 		t.Errorf("%.0f MiB more, want at most 48", grown/(1<<20))
@@ -176,7 +176,7 @@ func TestF07ModelRetriesKeepToTheirBudget(t *testing.T) {
 		}))
 		s := start(t, "LLM_BASE_URL="+model.URL)
 		var a reply
-		d := duration(func() { a = s.ask(t) })
+		d := timeOf(func() { a = s.ask(t) })
 		want := 502
 		if c.status == 429 {
 			want = 503 // model_rate_limited
@@ -197,7 +197,7 @@ func TestF08ModelCredentialsRejectedAreNotRetriedNorShown(t *testing.T) {
 		if len(model.Requests()) != 1 || strings.Contains(a.body+s.out.String(), "canary") {
 			t.Errorf("%d requests, %s\n%s, want 1, and neither with canary", len(model.Requests()), a.body, s.out)
 		}
-		r.wants(a, 502, "model_error")
+		r.wantProblem(a, 502, "model_error")
 	}
 }
 
@@ -227,7 +227,7 @@ func TestF09InvalidCallsBecomeErrorsForTheModel(t *testing.T) {
 		before := tool.calls.Load()
 		got := s.stream(t, nil)
 		made := tool.calls.Load() - before
-		errs := got.of("tool_error")
+		errs := got.ofType("tool_error")
 		bad := c.kinds != "" && (len(errs) != 1 || errs[0].Kind != c.kinds)
 		if c.name == "200 calls" {
 			// More calls than an answer may have may also be the end of the run.
@@ -265,19 +265,19 @@ func TestF11AnswerIsTheSameHoweverBytesAreSplit(t *testing.T) {
 	quoted, _ := json.Marshal(text)
 	tool := newPeer(t, rawReply(200, "text/event-stream", `data: {"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":`+string(quoted)+`}]}}`+"\n\n"))
 	model := llmtest.New(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "t", Args: `{"a":"ü"}`}), llmtest.Says("Grüße ", "🙂", ".")))
-	shape := func(s *service) string {
+	eventShape := func(s *service) string {
 		var out strings.Builder
 		for _, h := range s.stream(t, nil) {
 			fmt.Fprintf(&out, "%s %s %v %s\n", h.Type, h.Delta, h.Payload, h.Answer)
 		}
 		return out.String()
 	}
-	whole := shape(start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url))
+	whole := eventShape(start(t, "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url))
 	ways := []*proxy{newProxy(t, model.URL), newProxy(t, tool.url)}
 	for _, w := range ways {
 		w.disturb(sliceBytes, sliceBytes)
 	}
-	if sliced := shape(start(t, "LLM_BASE_URL="+ways[0].url, "MCP_URL="+ways[1].url)); sliced != whole || !strings.Contains(whole, text) {
+	if sliced := eventShape(start(t, "LLM_BASE_URL="+ways[0].url, "MCP_URL="+ways[1].url)); sliced != whole || !strings.Contains(whole, text) {
 		t.Errorf("got in one piece:\n%s\nwant the same in small pieces:\n%s", whole, sliced)
 	}
 	r.record("%d events alike", strings.Count(whole, "\n"))

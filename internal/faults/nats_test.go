@@ -42,11 +42,11 @@ func limitStorage(t testing.TB, s *server.Server, bytes int64) {
 	}
 }
 
-// largeResults is a tool whose result has 200,000 bytes. largeCalls is a model that calls it four
+// largeResultReply is a tool whose result has 200,000 bytes. largeCallsModel returns a model that calls it four
 // times, and answers the question "wait" when open is closed. It answers "small" without a call.
-var largeResults = resultReply(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 200_000) + `"}]}`)
+var largeResultReply = resultReply(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 200_000) + `"}]}`)
 
-func largeCalls(open <-chan struct{}) llmtest.Script {
+func largeCallsModel(open <-chan struct{}) llmtest.Script {
 	return func(q llmtest.Request) llmtest.Answer {
 		switch {
 		case q.Messages[1].Content == "small":
@@ -74,9 +74,9 @@ func TestF48FullNATSAccountIsFreedByRetention(t *testing.T) {
 	r := beginFault(t, "callers fill a NATS account of 20 MiB through two replicas; another run is open meanwhile",
 		"new runs get 503 log_unavailable within 1 s; both replicas read every run and delete one; all works again within 10 s after the retention of the first run; the open run ends with its answer")
 	nats := startNATS(t)
-	tool := newPeer(t, largeResults)
+	tool := newPeer(t, largeResultReply)
 	open := make(chan struct{})
-	model := llmtest.New(t, largeCalls(open))
+	model := llmtest.New(t, largeCallsModel(open))
 	model.Forget()
 	env := []string{
 		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=" + nats.ClientURL(), "EVENTS_MAX_BYTES=256MiB", "EVENTS_RETENTION=" + retention.String(),
@@ -99,7 +99,7 @@ func TestF48FullNATSAccountIsFreedByRetention(t *testing.T) {
 		clients.Go(func() {
 			for s := replicas[i%2]; !full.Load(); {
 				began := time.Now()
-				a, err := s.try("POST", "/answer", question) // a run that the full account stops may take longer than a client waits
+				a, err := s.trySend("POST", "/answer", question) // a run that the full account stops may take longer than a client waits
 				// A run that waits for space longer than the retention may be deleted meanwhile.
 				expired := a.field("code") == "gone" && time.Since(began) >= retention
 				if err == nil && a.status != 200 && a.field("code") != "log_unavailable" && !expired {
@@ -138,7 +138,7 @@ func TestF48FullNATSAccountIsFreedByRetention(t *testing.T) {
 		began := time.Now()
 		if a := s.ask(t); expected(runs[0]) {
 			slowest = max(slowest, time.Since(began))
-			r.wants(a, 503, "log_unavailable")
+			r.wantProblem(a, 503, "log_unavailable")
 		}
 		for _, e := range runs {
 			if a := s.request(t, "GET", "/runs/"+e.id+"/events", ""); expected(e) && (a.status != 200 || !strings.Contains(a.body, "event: final_answer")) {
@@ -163,7 +163,7 @@ func TestF48FullNATSAccountIsFreedByRetention(t *testing.T) {
 	go func() {
 		var a reply
 		for t.Context().Err() == nil && (a.status == 0 || a.field("status") == "running") {
-			a, _ = replicas[0].try("GET", "/runs/"+waiting.field("run_id"), "") // an error leaves the status 0
+			a, _ = replicas[0].trySend("GET", "/runs/"+waiting.field("run_id"), "") // an error leaves the status 0
 			<-time.After(100 * time.Millisecond)
 		}
 		openRun <- a
@@ -176,15 +176,15 @@ func TestF48FullNATSAccountIsFreedByRetention(t *testing.T) {
 	if again > 20*time.Second { // 10 s, on a busy machine
 		t.Errorf("answers %s after the first run's expiry, want at most 10 s", again)
 	}
-	if a := receive(t, openRun, "the end of the open run"); a.field("status") != "completed" || a.field("answer") != "Done." {
+	if a := receiveWithin(t, openRun, "the end of the open run"); a.field("status") != "completed" || a.field("answer") != "Done." {
 		t.Errorf("the open run ended with %d %s, want its answer", a.status, a.body)
 	}
 	r.record("%d runs kept; refused after %s at most; answers %s after the first run's expiry", len(runs), slowest.Round(time.Millisecond), again.Round(100*time.Millisecond))
 }
 
-// endlessWords is a model that calls the tool, or says words without end, as the question demands,
+// endlessWordsModel is a model that calls the tool, or says words without end, as the question demands,
 // and otherwise answers.
-func endlessWords(q llmtest.Request) llmtest.Answer {
+func endlessWordsModel(q llmtest.Request) llmtest.Answer {
 	switch {
 	case q.Messages[len(q.Messages)-1].Role == "tool":
 		return llmtest.Says("Done.")
@@ -196,7 +196,7 @@ func endlessWords(q llmtest.Request) llmtest.Answer {
 	return func(w http.ResponseWriter, hq *http.Request) {
 		text := strings.Repeat("word ", 200)
 		for hq.Context().Err() == nil {
-			llmtest.Stream(w, "", says(text))
+			llmtest.Stream(w, "", textDelta(text))
 		}
 	}
 }
@@ -206,7 +206,7 @@ func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
 		"each flood is ended by its limit; its readers get all events in order; other runs are answered on both replicas; memory stays bounded")
 	nats := startNATS(t)
 	tool := newPeer(t, floodReply(10<<10))
-	model := llmtest.New(t, endlessWords)
+	model := llmtest.New(t, endlessWordsModel)
 	model.Forget()
 	env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=" + nats.ClientURL(), "EVENTS_MAX_BYTES=256MiB", "MAX_OUTPUT_TOKENS=200000"}
 	replicas := []*service{start(t, env...), start(t, env...)}
@@ -239,7 +239,7 @@ func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
 			if wrong := got.orderError(); err != nil || wrong != "" {
 				t.Errorf("%s: %s, %v after %d events, want all of them in order", question, wrong, err, len(got))
 			}
-			if errs := got.of("tool_error"); question == "tool" && (len(errs) != 1 || errs[0].Kind != "too_large") {
+			if errs := got.ofType("tool_error"); question == "tool" && (len(errs) != 1 || errs[0].Kind != "too_large") {
 				t.Errorf("the flood of progress ended with %+v, want too_large", errs)
 			}
 		})
@@ -254,7 +254,7 @@ func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
 		}
 		for _, s := range replicas {
 			asked++
-			slowest = max(slowest, duration(func() {
+			slowest = max(slowest, timeOf(func() {
 				if a := s.ask(t); a.status != 200 || a.field("answer") != "Yes." {
 					t.Errorf("another run got %d %s, want 200 and its answer", a.status, a.body)
 				}

@@ -16,22 +16,22 @@ func TestF47ClusterLosesServersAndRoutes(t *testing.T) {
 		f.start(t)
 	}
 	load := f.startLoad(t, 6, "load")
-	f.answersAgain(t)
+	f.waitUntilAllAnswer(t)
 	c.AwaitReplicas(t)
-	step := func(name string, lasts time.Duration, inject, heal func()) {
+	runStep := func(name string, lasts time.Duration, inject, heal func()) {
 		inject()
-		during := f.answersAgain(t)
+		during := f.waitUntilAllAnswer(t)
 		<-time.After(max(0, lasts-during))
 		heal()
-		after := f.answersAgain(t)
+		after := f.waitUntilAllAnswer(t)
 		c.AwaitReplicas(t)
 		r.record("%s: answers after %s, and %s after its end", name, during.Round(100*time.Millisecond), after.Round(100*time.Millisecond))
 	}
 	leader := c.Leader(t)
-	step("leader down", 5*time.Second, func() { c.StopServer(leader) }, func() { c.StartServer(t, leader) })
+	runStep("leader down", 5*time.Second, func() { c.StopServer(leader) }, func() { c.StartServer(t, leader) })
 	for i := range c.URLs {
 		cut := i == 0
-		step("server isolated", 15*time.Second, func() { c.Isolate(i, cut) }, c.Heal)
+		runStep("server isolated", 15*time.Second, func() { c.Isolate(i, cut) }, c.Heal)
 	}
 	// Without a majority no replica can answer.
 	for i := range c.URLs {
@@ -39,7 +39,7 @@ func TestF47ClusterLosesServersAndRoutes(t *testing.T) {
 	}
 	<-time.After(12 * time.Second)
 	c.Heal()
-	r.record("no majority for 12 s: answers %s after its end", f.answersAgain(t).Round(100*time.Millisecond))
+	r.record("no majority for 12 s: answers %s after its end", f.waitUntilAllAnswer(t).Round(100*time.Millisecond))
 	load.stop(t)
 	r.record("%s", f.report(t))
 }

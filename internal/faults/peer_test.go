@@ -159,7 +159,7 @@ func closedPort(t testing.TB) string {
 	host := "127.0.0.1"
 	if runtime.GOOS == "linux" {
 		pid := os.Getpid()
-		host = fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, 1+pid%250, 1+closed.Add(1)%250)
+		host = fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, 1+pid%250, 1+closedPorts.Add(1)%250)
 	}
 	l, err := net.Listen("tcp", host+":0")
 	if err != nil {
@@ -169,7 +169,7 @@ func closedPort(t testing.TB) string {
 	return l.Addr().String()
 }
 
-var closed atomic.Int64
+var closedPorts atomic.Int64
 
 // serveHTTP serves h until the test ends.
 func serveHTTP(t testing.TB, h http.HandlerFunc) string {
@@ -194,15 +194,15 @@ func writeFile(t testing.TB, path, text string) {
 	}
 }
 
-// duration returns how long f takes.
-func duration(f func()) time.Duration {
+// timeOf returns how long f takes.
+func timeOf(f func()) time.Duration {
 	began := time.Now()
 	f()
 	return time.Since(began)
 }
 
-// makeBomb makes a gzip body that decompresses to 16 MiB.
-func makeBomb() {
+// makeGzipBomb makes a gzip body that decompresses to 16 MiB.
+func makeGzipBomb() {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
 	zeros := make([]byte, 1<<20)
@@ -210,5 +210,5 @@ func makeBomb() {
 		_, _ = z.Write(zeros) // into memory
 	}
 	_ = z.Close()
-	bomb = out.Bytes()
+	gzipBomb = out.Bytes()
 }

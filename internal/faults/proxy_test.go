@@ -36,14 +36,14 @@ func forwardAll(to *net.TCPConn, data []byte, _ int, _ <-chan struct{}) error {
 	return err
 }
 
-// stall forwards nothing and keeps the connection open.
-func stall(_ *net.TCPConn, _ []byte, _ int, stopped <-chan struct{}) error {
+// stallConnection forwards nothing and keeps the connection open.
+func stallConnection(_ *net.TCPConn, _ []byte, _ int, stopped <-chan struct{}) error {
 	<-stopped
 	return errCut
 }
 
-// reset ends the connection with an RST in place of the first data.
-func reset(to *net.TCPConn, _ []byte, _ int, _ <-chan struct{}) error {
+// resetConnection ends the connection with an RST in place of the first data.
+func resetConnection(to *net.TCPConn, _ []byte, _ int, _ <-chan struct{}) error {
 	_ = to.SetLinger(0)
 	return errCut
 }

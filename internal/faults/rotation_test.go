@@ -40,8 +40,8 @@ func (r *rotatingSecret) accepts(secret string) bool {
 	return false
 }
 
-// set replaces the secrets that are valid.
-func (r *rotatingSecret) set(valid ...string) {
+// setValid replaces the secrets that are valid.
+func (r *rotatingSecret) setValid(valid ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.valid = valid
@@ -65,7 +65,7 @@ type rotatingIssuer struct {
 func newRotatingIssuer(t testing.TB) *rotatingIssuer {
 	t.Helper()
 	i := &rotatingIssuer{}
-	i.rotate(t)
+	i.addKey(t)
 	i.url = serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
@@ -80,8 +80,8 @@ func newRotatingIssuer(t testing.TB) *rotatingIssuer {
 	return i
 }
 
-// rotate adds a key, with which tokens are signed from now on.
-func (i *rotatingIssuer) rotate(t testing.TB) {
+// addKey adds a key, with which tokens are signed from now on.
+func (i *rotatingIssuer) addKey(t testing.TB) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -92,8 +92,8 @@ func (i *rotatingIssuer) rotate(t testing.TB) {
 	i.keys = append(i.keys, key)
 }
 
-// token returns the Authorization of a caller.
-func (i *rotatingIssuer) token() string {
+// bearerToken returns the Authorization header of a caller.
+func (i *rotatingIssuer) bearerToken() string {
 	i.mu.Lock()
 	n := len(i.keys) - 1
 	key := i.keys[n]
@@ -113,8 +113,8 @@ func TestF53SecretsAreRotatedUnderLoad(t *testing.T) {
 	r := beginFault(t, "under load: the issuer signs with a new key, the client secret of an authorization server is replaced in mcp.json, the model key in its file with a rolling restart; the old secret is valid until all replicas have the new one",
 		"no run fails, no request has an invalid secret, no secret is in the log")
 	modelKey, clientSecret, tokens := &rotatingSecret{}, &rotatingSecret{}, &rotatingSecret{}
-	modelKey.set("canary-model-1")
-	clientSecret.set("canary-client-1")
+	modelKey.setValid("canary-model-1")
+	clientSecret.setValid("canary-client-1")
 	var granted atomic.Int64
 	iam := serveHTTP(t, func(w http.ResponseWriter, q *http.Request) {
 		_, secret, _ := q.BasicAuth()
@@ -148,22 +148,22 @@ func TestF53SecretsAreRotatedUnderLoad(t *testing.T) {
 	keyFile := filepath.Join(t.TempDir(), "key")
 	writeFile(t, keyFile, "canary-model-1\n")
 	issuer := newRotatingIssuer(t)
-	f.header = func() []string { return []string{"Authorization", issuer.token()} }
+	f.header = func() []string { return []string{"Authorization", issuer.bearerToken()} }
 	f.env = append(slices.DeleteFunc(f.env, func(s string) bool { return strings.HasPrefix(s, "MCP_URL=") }), setting, "LLM_API_KEY_FILE="+keyFile, "LOG_LEVEL=debug",
 		"AUTH_ISSUER="+issuer.url, "AUTH_AUDIENCE=answerd", "AUTH_JWKS_URL="+issuer.url)
 	for range 2 {
 		f.start(t)
 	}
-	f.answersAgain(t)
+	f.waitUntilAllAnswer(t)
 	all := []*service{f.replica(0), f.replica(1)}
 	load := f.startLoad(t, 6, "load")
 
 	// Keys are fetched at most once in 30 s, or an attacker could make answerd fetch them all the time.
 	<-time.After(keysCooldown)
-	issuer.rotate(t)
-	f.answersAgain(t)
+	issuer.addKey(t)
+	f.waitUntilAllAnswer(t)
 
-	clientSecret.set("canary-client-1", "canary-client-2")
+	clientSecret.setValid("canary-client-1", "canary-client-2")
 	writeFile(t, path, config("canary-client-2"))
 	for _, s := range all {
 		s.signal(t, syscall.SIGHUP)
@@ -176,10 +176,10 @@ func TestF53SecretsAreRotatedUnderLoad(t *testing.T) {
 		waitUntil(t, "tokens are granted", func() bool { return granted.Load() >= before+4 })
 	}
 	awaitTokens()
-	clientSecret.set("canary-client-2")
+	clientSecret.setValid("canary-client-2")
 	awaitTokens()
 
-	modelKey.set("canary-model-1", "canary-model-2")
+	modelKey.setValid("canary-model-1", "canary-model-2")
 	writeFile(t, keyFile, "canary-model-2\n")
 	for i := range 2 {
 		if code := f.replica(i).stop(t); code != 0 {
@@ -188,8 +188,8 @@ func TestF53SecretsAreRotatedUnderLoad(t *testing.T) {
 		f.restart(t, i)
 		all = append(all, f.replica(i))
 	}
-	modelKey.set("canary-model-2")
-	f.answersAgain(t)
+	modelKey.setValid("canary-model-2")
+	f.waitUntilAllAnswer(t)
 	load.stop(t)
 	for name, secret := range map[string]*rotatingSecret{"model key": modelKey, "client secret": clientSecret, "token": tokens} {
 		if n := secret.refusals(); n > 0 {

@@ -132,11 +132,11 @@ func startProcess(t testing.TB, cmd *exec.Cmd, env ...string) *service {
 func start(t testing.TB, env ...string) *service {
 	t.Helper()
 	s := launch(t, env...)
-	s.listens(t)
+	s.waitUntilListening(t)
 	return s
 }
 
-func (s *service) listens(t testing.TB) {
+func (s *service) waitUntilListening(t testing.TB) {
 	t.Helper()
 	s.waitForOutput(t, `"listening"`)
 	s.url = "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(s.out.String())[1]
@@ -146,7 +146,7 @@ func (s *service) listens(t testing.TB) {
 func (s *service) stop(t testing.TB) int {
 	t.Helper()
 	s.signal(t, syscall.SIGTERM)
-	return s.wait(t)
+	return s.waitForExit(t)
 }
 
 func (s *service) signal(t testing.TB, sig os.Signal) {
@@ -156,7 +156,7 @@ func (s *service) signal(t testing.TB, sig os.Signal) {
 	}
 }
 
-func (s *service) wait(t testing.TB) int {
+func (s *service) waitForExit(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-s.exited:
@@ -186,14 +186,14 @@ func (r reply) field(name string) string {
 // request is one exchange; header comes in pairs.
 func (s *service) request(t testing.TB, method, path, body string, header ...string) reply {
 	t.Helper()
-	r, err := s.try(method, path, body, header...)
+	r, err := s.trySend(method, path, body, header...)
 	if err != nil {
 		t.Fatalf("method %s %s: %v\n%s, want no error", method, path, err, s.out)
 	}
 	return r
 }
 
-func (s *service) try(method, path, body string, header ...string) (reply, error) {
+func (s *service) trySend(method, path, body string, header ...string) (reply, error) {
 	resp, err := s.send(context.Background(), method, path, body, header...)
 	if err != nil {
 		return reply{}, err
@@ -258,8 +258,8 @@ func (s eventList) last() streamEvent {
 	return s[len(s)-1]
 }
 
-// of are the events of one type.
-func (s eventList) of(kind string) (out eventList) {
+// ofType returns the events of one type.
+func (s eventList) ofType(kind string) (out eventList) {
 	for _, h := range s {
 		if h.Type == kind {
 			out = append(out, h)
@@ -358,8 +358,8 @@ func (s *service) metric(t testing.TB, name string) float64 {
 	return sum
 }
 
-// within waits for ch to be closed, or to give something.
-func receive[T any](t testing.TB, ch <-chan T, what string) (v T) {
+// receiveWithin waits until ch has a value or is closed.
+func receiveWithin[T any](t testing.TB, ch <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:

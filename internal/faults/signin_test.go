@@ -33,21 +33,21 @@ func newSignInServer(t testing.TB, change func(*signInServer)) *signInServer {
 	return s
 }
 
-// codes returns how many authorization codes were redeemed at the authorization server.
-func (s *signInServer) codes() int { return len(s.as.Granted("authorization_code")) }
+// redeemedCodes returns how many authorization codes were redeemed at the authorization server.
+func (s *signInServer) redeemedCodes() int { return len(s.as.Granted("authorization_code")) }
 
-// signIn is a run that waits for its caller to sign in.
-type signIn struct {
+// pendingSignIn is a run that waits for its caller to sign in.
+type pendingSignIn struct {
 	url  string         // of the authorization endpoint; "" if the run ended without asking
 	rest chan eventList // receives the events of the run when it has ended
 }
 
 // query returns the query with which the authorization server sends the caller's browser back.
-func (i signIn) query(t testing.TB) url.Values { return oauthtest.Browse(t, i.url) }
+func (i pendingSignIn) query(t testing.TB) url.Values { return oauthtest.Browse(t, i.url) }
 
 // askToSignIn starts a run that calls a tool, and reads it until it asks its caller to sign in or
 // ends.
-func (s *service) askToSignIn(t testing.TB, tool, auth string) signIn {
+func (s *service) askToSignIn(t testing.TB, tool, auth string) pendingSignIn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	var reading sync.WaitGroup
@@ -57,7 +57,7 @@ func (s *service) askToSignIn(t testing.TB, tool, auth string) signIn {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	in := signIn{rest: make(chan eventList, 1)}
+	in := pendingSignIn{rest: make(chan eventList, 1)}
 	got, err := readEvents(resp.Body, func(e streamEvent) bool {
 		in.url = e.URL
 		return e.Type != "elicitation"
@@ -130,13 +130,13 @@ func TestF49SignInIsNotMixedUp(t *testing.T) {
 	model := llmtest.New(t, callModel)
 	keys := newIssuer(t)
 	s := start(t, append(keys.settings(), "LLM_BASE_URL="+model.URL, setting, "PUBLIC_URL=http://127.0.0.1:7")...)
-	ann, eve := keys.header(t, "k1", "ann", time.Hour), keys.header(t, "k1", "eve", time.Hour)
-	failed := func(name string, in signIn) {
+	ann, eve := keys.bearerHeader(t, "k1", "ann", time.Hour), keys.bearerHeader(t, "k1", "eve", time.Hour)
+	checkNotSignedIn := func(name string, in pendingSignIn) {
 		t.Helper()
-		if got := receive(t, in.rest, "the end of the run"); got.last().Answer != "Done." || len(got.of("tool_error")) != 1 {
-			t.Errorf("%s: the run ended with %+v and %d failed calls, want an answer and 1", name, got.last(), len(got.of("tool_error")))
+		if got := receiveWithin(t, in.rest, "the end of the run"); got.last().Answer != "Done." || len(got.ofType("tool_error")) != 1 {
+			t.Errorf("%s: the run ended with %+v and %d failed calls, want an answer and 1", name, got.last(), len(got.ofType("tool_error")))
 		}
-		if n := servers[name].codes(); n != 0 {
+		if n := servers[name].redeemedCodes(); n != 0 {
 			t.Errorf("%s: %d codes were redeemed, want none", name, n)
 		}
 	}
@@ -147,14 +147,14 @@ func TestF49SignInIsNotMixedUp(t *testing.T) {
 			t.Errorf("%s: the caller is sent to %s, want no sign-in", name, in.url)
 			continue
 		}
-		failed(name, in)
+		checkNotSignedIn(name, in)
 	}
 	for name := range responses {
 		in := s.askToSignIn(t, name+"_sign_in", ann)
 		if status := s.callback(t, in.query(t)); status != http.StatusBadRequest {
 			t.Errorf("%s: the callback is answered with %d, want %d", name, status, http.StatusBadRequest)
 		}
-		failed(name, in)
+		checkNotSignedIn(name, in)
 	}
 
 	// The authorization endpoint of a hostile server redirects the browser to an honest server. The
@@ -165,10 +165,10 @@ func TestF49SignInIsNotMixedUp(t *testing.T) {
 	if status := s.callback(t, mixed); status != http.StatusBadRequest {
 		t.Errorf("an honest server's code for a hostile one: %d, want %d", status, http.StatusBadRequest)
 	}
-	failed("thief", attack)
+	checkNotSignedIn("thief", attack)
 	made := url.Values{"code": mixed["code"], "state": {"made-up"}, "iss": mixed["iss"]}
-	if status := s.callback(t, made); status != http.StatusBadRequest || servers["honest"].codes() != 0 {
-		t.Errorf("a made-up state: %d and %d codes redeemed, want %d and none", status, servers["honest"].codes(), http.StatusBadRequest)
+	if status := s.callback(t, made); status != http.StatusBadRequest || servers["honest"].redeemedCodes() != 0 {
+		t.Errorf("a made-up state: %d and %d codes redeemed, want %d and none", status, servers["honest"].redeemedCodes(), http.StatusBadRequest)
 	}
 
 	// Ann's browser opens a link with her state and the code of Eve's account.
@@ -178,7 +178,7 @@ func TestF49SignInIsNotMixedUp(t *testing.T) {
 	if status := s.callback(t, crossed); status != http.StatusBadRequest {
 		t.Errorf("Eve's code with Ann's state: %d, want %d", status, http.StatusBadRequest)
 	}
-	if got := receive(t, first.rest, "the end of Ann's run"); len(got.of("tool_error")) != 1 {
+	if got := receiveWithin(t, first.rest, "the end of Ann's run"); len(got.ofType("tool_error")) != 1 {
 		t.Errorf("Eve's code with Ann's state: %+v, want a failed call", got.last())
 	}
 
@@ -188,11 +188,11 @@ func TestF49SignInIsNotMixedUp(t *testing.T) {
 	if status := s.callback(t, q); status != http.StatusOK {
 		t.Errorf("a correct callback: %d, want %d", status, http.StatusOK)
 	}
-	if got := receive(t, in.rest, "the end of the run"); got.last().Answer != "Done." || len(got.of("tool_result")) != 1 {
+	if got := receiveWithin(t, in.rest, "the end of the run"); got.last().Answer != "Done." || len(got.ofType("tool_result")) != 1 {
 		t.Errorf("after signing in the run ended with %+v, want a result and an answer", got.last())
 	}
-	if status := s.callback(t, q); status != http.StatusBadRequest || servers["again"].codes() != 1 {
-		t.Errorf("the same callback again: %d, %d codes redeemed, want %d and 1", status, servers["again"].codes(), http.StatusBadRequest)
+	if status := s.callback(t, q); status != http.StatusBadRequest || servers["again"].redeemedCodes() != 1 {
+		t.Errorf("the same callback again: %d, %d codes redeemed, want %d and 1", status, servers["again"].redeemedCodes(), http.StatusBadRequest)
 	}
 	thief.as.Lock()
 	visits, asked := len(thief.as.Visits), len(thief.as.Requests)

@@ -61,7 +61,7 @@ func soakModel(q llmtest.Request) llmtest.Answer {
 		}
 		switch mishap {
 		case "model cut":
-			llmtest.Stream(w, "", says("word "))
+			llmtest.Stream(w, "", textDelta("word "))
 			panic(http.ErrAbortHandler)
 		case "model 429":
 			w.Header().Set("Retry-After", "3600")
@@ -69,7 +69,7 @@ func soakModel(q llmtest.Request) llmtest.Answer {
 		case "model 500":
 			llmtest.Fails(500, "oops")(w, hq)
 		case "model garbage":
-			llmtest.Stream(w, "", says("word "))
+			llmtest.Stream(w, "", textDelta("word "))
 			fmt.Fprint(w, "data: nonsense\n\n")
 		default:
 			llmtest.Says(words...)(w, hq)
@@ -121,7 +121,7 @@ type soak struct {
 	delays []time.Duration // of whole runs without a mishap
 }
 
-func (k *soak) note(mishap, end string) {
+func (k *soak) countEnd(mishap, end string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ends[mishap] == nil {
@@ -130,7 +130,7 @@ func (k *soak) note(mishap, end string) {
 	k.ends[mishap][end]++
 }
 
-func (k *soak) orderError(format string, args ...any) {
+func (k *soak) addFlaw(format string, args ...any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flawed++; len(k.flaws) < 20 {
@@ -138,8 +138,8 @@ func (k *soak) orderError(format string, args ...any) {
 	}
 }
 
-// run is one run of the load.
-func (k *soak) run(ctx context.Context, s *service, header []string) {
+// runOnce makes one run of the load.
+func (k *soak) runOnce(ctx context.Context, s *service, header []string) {
 	mishap := ""
 	if rand.N(20) == 0 {
 		mishap = mishaps[rand.N(len(mishaps))]
@@ -155,7 +155,7 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 			err = errors.Join(err, fmt.Errorf("%s %s", resp.Status, text))
 		}
 		if ctx.Err() == nil {
-			k.orderError("not started: %v", err)
+			k.addFlaw("not started: %v", err)
 		}
 		return
 	}
@@ -181,17 +181,17 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 	end := got.last()
 	switch orderError := got.orderError(); {
 	case mishap == "client leaves":
-		k.note(mishap, "left")
+		k.countEnd(mishap, "left")
 	case err != nil || orderError != "":
-		k.orderError("%s: %v, %s, %+v", mishap, err, orderError, end)
+		k.addFlaw("%s: %v, %s, %+v", mishap, err, orderError, end)
 	case mishap == "" || mishap == "slow reader" || mishap == "comes back" || mishap == "tool session lost":
 		k.sound.Add(1)
-		if end.Answer != soakAnswer || len(got.of("tool_result")) != 2 {
-			k.orderError("%s: %d results, then %s %q; %+v", mishap, len(got.of("tool_result")), end.Type, end.Answer, got.of("tool_error").last().Payload)
+		if end.Answer != soakAnswer || len(got.ofType("tool_result")) != 2 {
+			k.addFlaw("%s: %d results, then %s %q; %+v", mishap, len(got.ofType("tool_result")), end.Type, end.Answer, got.ofType("tool_error").last().Payload)
 		}
 		fallthrough
 	default:
-		k.note(mishap, cmp.Or(end.Code, end.Type))
+		k.countEnd(mishap, cmp.Or(end.Code, end.Type))
 	}
 	if mishap == "" {
 		k.mu.Lock()
@@ -200,8 +200,8 @@ func (k *soak) run(ctx context.Context, s *service, header []string) {
 	}
 }
 
-// load runs clients until the time is over.
-func (k *soak) load(t testing.TB, s *service, d time.Duration, auth func() []string) {
+// runClients runs clients until the time is over.
+func (k *soak) runClients(t testing.TB, s *service, d time.Duration, auth func() []string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	until := time.Now().Add(d)
@@ -218,7 +218,7 @@ func (k *soak) load(t testing.TB, s *service, d time.Duration, auth func() []str
 				if next != nil {
 					<-next
 				}
-				k.run(ctx, s, auth())
+				k.runOnce(ctx, s, auth())
 			}
 		})
 	}
@@ -262,27 +262,27 @@ func TestSoak(t *testing.T) {
 	model.Forget()
 	tool := soakTool(t)
 	keys := newIssuer(t)
-	iamURL, fetches := iam(t, "2")
+	iamURL, fetches := serveTokens(t, "2")
 	s := start(t, slices.Concat(keys.settings(), jwtSettings(iamURL), soakLog(t, log), []string{
 		"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "TIMEOUT=5s", "DISCONNECT_GRACE=1s", "MAX_CONCURRENT_CALLS=64", "GOGC=50",
 	})...)
-	s.bearer = keys.header(t, "k1", "the operator", 2*length+time.Hour)
+	s.bearer = keys.bearerHeader(t, "k1", "the operator", 2*length+time.Hour)
 	var header atomic.Pointer[string]
 	auth := func() []string {
 		if header.Load() == nil || rand.N(200) == 0 { // callers' tokens come and go, too
-			h := keys.header(t, "k1", fmt.Sprintf("ada%d", rand.N(50)), 10*time.Minute)
+			h := keys.bearerHeader(t, "k1", fmt.Sprintf("ada%d", rand.N(50)), 10*time.Minute)
 			header.Store(&h)
 		}
 		return []string{"Authorization", *header.Load()}
 	}
 	k := &soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}
-	(&soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}).load(t, s, max(length/10, time.Second), auth)
-	before := s.atRest(t, nil)
+	(&soak{clients: clients, rate: rate, ends: map[string]map[string]int{}}).runClients(t, s, max(length/10, time.Second), auth)
+	before := s.waitUntilAtRest(t, nil)
 	began := time.Now()
-	k.load(t, s, length, auth)
+	k.runClients(t, s, length, auth)
 	d := time.Since(began)
-	after := s.atRest(t, &before)
-	if leak := after.within(before); leak != "" {
+	after := s.waitUntilAtRest(t, &before)
+	if leak := after.excessOver(before); leak != "" {
 		t.Errorf("too many %s, want empty", leak)
 	}
 	for _, f := range k.flaws {
@@ -303,9 +303,9 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func (k *soak) report(log string, d time.Duration, before, after holdings, tokens int64, resident float64) string {
+func (k *soak) report(log string, d time.Duration, before, after resourceUse, tokens int64, resident float64) string {
 	slices.Sort(k.delays)
-	at := func(q float64) time.Duration {
+	quantile := func(q float64) time.Duration {
 		if len(k.delays) == 0 {
 			return 0
 		}
@@ -320,7 +320,7 @@ func (k *soak) report(log string, d time.Duration, before, after holdings, token
 	fmt.Fprintf(&out, "| | |\n|---|---|\n| time | %s |\n| runs | %d, %.0f a second |\n| events read | %d, %.0f a second |\n", d.Round(time.Second),
 		k.runs.Load(), float64(k.runs.Load())/d.Seconds(), k.events.Load(), float64(k.events.Load())/d.Seconds())
 	fmt.Fprintf(&out, "| runs that had to be whole | %d |\n| refused, failed, with events lost, doubled or out of order, or without one end | %d |\n", k.sound.Load(), k.flawed)
-	fmt.Fprintf(&out, "| a whole run takes | p50 %s, p99 %s |\n| tokens fetched | %d |\n", at(0.5), at(0.99), tokens)
+	fmt.Fprintf(&out, "| a whole run takes | p50 %s, p99 %s |\n| tokens fetched | %d |\n", quantile(0.5), quantile(0.99), tokens)
 	fmt.Fprintf(&out, "| at rest before | %s |\n| at rest after | %s |\n| slope of the heap | %.2f MiB in 10 min, %.2f without what the log remembers of runs that are gone (the last 32,768 at most, some 100 bytes each) |\n| resident at the end | %.0f MiB |\n",
 		before, after, slope(0), slope(100*min(after.runs-before.runs, 32768)), resident/(1<<20))
 	out.WriteString("\n| fault | ends |\n|---|---|\n")

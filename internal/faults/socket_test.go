@@ -14,8 +14,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// socketPeer is an MCP server over WebSocket; call answers a call with the connection.
-func socketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message)]) (url string) {
+// serveWebSocketPeer starts an MCP server over WebSocket; call answers a call with the connection.
+func serveWebSocketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message)]) (url string) {
 	return serveHTTP(t, func(w http.ResponseWriter, q *http.Request) {
 		conn, err := websocket.Accept(w, q, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
 		if err != nil {
@@ -55,11 +55,11 @@ func socketPeer(t testing.TB, call *atomic.Pointer[func(*websocket.Conn, message
 func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 	r := beginFault(t, "WebSocket: close 1011, binary frame, 64 MiB message, fragments without end, half-open (a proxy passes nothing on)", "the call fails, the next one works on a new socket")
 	var call atomic.Pointer[func(*websocket.Conn, message)]
-	link := newProxy(t, socketPeer(t, &call))
+	link := newProxy(t, serveWebSocketPeer(t, &call))
 	setting, _ := mcpConfig(t, fmt.Sprintf(`{"mcpServers":{"ws":{"type":"websocket","url":%q,"timeout":"5s"}}}`, strings.Replace(link.url, "http", "ws", 1)))
 	model := llmtest.New(t, callingModel())
 	s := start(t, "LLM_BASE_URL="+model.URL, setting)
-	pour := func(conn *websocket.Conn) {
+	writeEndlessly := func(conn *websocket.Conn) {
 		w, err := conn.Writer(context.Background(), websocket.MessageText)
 		if err != nil {
 			return
@@ -79,11 +79,11 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		{"binary", func(c *websocket.Conn, m message) {
 			_ = c.Write(context.Background(), websocket.MessageBinary, []byte(`{}`))
 		}},
-		{"64 MiB in fragments", func(c *websocket.Conn, _ message) { go pour(c) }},
+		{"64 MiB in fragments", func(c *websocket.Conn, _ message) { go writeEndlessly(c) }},
 		{"cut", func(c *websocket.Conn, _ message) { _ = c.CloseNow() }},
 	} {
 		call.Store(&c.replyFunc)
-		kind := r.kindOf(s)
+		kind := r.callErrorKind(s)
 		if kind != "unknown_outcome" && kind != "too_large" {
 			t.Errorf("%s: %q, want unknown_outcome or too_large", c.name, kind)
 		}
@@ -92,8 +92,8 @@ func TestF25BrokenWebSocketIsReconnected(t *testing.T) {
 		r.wantCallSuccess(s)
 		r.record("%s: %s", c.name, kind)
 	}
-	link.disturb(stall, forwardAll)
-	if kind := r.kindOf(s); kind != "timeout" && kind != "unknown_outcome" {
+	link.disturb(stallConnection, forwardAll)
+	if kind := r.callErrorKind(s); kind != "timeout" && kind != "unknown_outcome" {
 		t.Errorf("half-open: %q, want timeout or unknown_outcome", kind)
 	}
 	r.record("half-open: timeout")

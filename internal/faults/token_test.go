@@ -55,7 +55,7 @@ func TestF26FailingTokenEndpointIsAskedSeldom(t *testing.T) {
 		if got.last().Answer != "Done." {
 			t.Errorf("%s: it ended with %+v, want Answer Done.", c.name, got.last())
 		}
-		if worked := len(got.of("tool_result")) == 1; worked != c.works || asked.Load() > 5 {
+		if worked := len(got.ofType("tool_result")) == 1; worked != c.works || asked.Load() > 5 {
 			t.Errorf("%s: worked %v after %d requests, want worked %v, asked at most 5", c.name, worked, asked.Load(), c.works)
 		}
 		if s.out.count("canary-secret") > 0 {
@@ -110,8 +110,8 @@ func TestF27ExpiringTokenIsRenewedBeforeItsEnd(t *testing.T) {
 	})
 	s := start(t, append(jwtSettings(url), "LLM_BASE_URL="+model.URL, "MCP_URL="+tool.url)...)
 	got := s.stream(t, nil)
-	if len(got.of("tool_result")) != 3 || late.Load() != 0 || n.Load() < 2 {
-		t.Errorf("%d results, %d refused, %d tokens, want 3, 0 and at least 2", len(got.of("tool_result")), late.Load(), n.Load())
+	if len(got.ofType("tool_result")) != 3 || late.Load() != 0 || n.Load() < 2 {
+		t.Errorf("%d results, %d refused, %d tokens, want 3, 0 and at least 2", len(got.ofType("tool_result")), late.Load(), n.Load())
 	}
 	r.record("%d tokens, %d refused", n.Load(), late.Load())
 }
@@ -145,8 +145,8 @@ func newIssuer(t testing.TB) *issuer {
 	return i
 }
 
-// header is the Authorization of a caller, under that key id.
-func (i *issuer) header(t testing.TB, kid, subject string, life time.Duration) string {
+// bearerHeader returns the Authorization header of a caller, signed with the key kid.
+func (i *issuer) bearerHeader(t testing.TB, kid, subject string, life time.Duration) string {
 	t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{
 		"iss": i.url, "aud": "answerd", "sub": subject, "iat": time.Now().Unix(), "exp": time.Now().Add(life).Unix(),
@@ -169,7 +169,7 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	i.down.Store(true)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
 	s := start(t, append(i.settings(), "LLM_BASE_URL="+model.URL)...)
-	good := i.header(t, "k1", "ada", time.Hour)
+	good := i.bearerHeader(t, "k1", "ada", time.Hour)
 	cold := s.request(t, "POST", "/answer", question, "Authorization", good)
 	if cold.status != 503 || cold.header.Get("Retry-After") == "" {
 		t.Errorf("cold: %+v, want cold.status 503, Retry-After non-empty", cold)
@@ -183,7 +183,7 @@ func TestF28UnavailableKeysAre503AndCachedKeysLast(t *testing.T) {
 	i.down.Store(true)
 	before := i.fetches.Load()
 	for n := range 200 {
-		if a := s.request(t, "POST", "/answer", question, "Authorization", i.header(t, fmt.Sprintf("k%d", n+2), "eve", time.Hour)); a.status != 401 {
+		if a := s.request(t, "POST", "/answer", question, "Authorization", i.bearerHeader(t, fmt.Sprintf("k%d", n+2), "eve", time.Hour)); a.status != 401 {
 			t.Fatalf("random key id: %+v, want status 401", a)
 		}
 	}

@@ -68,7 +68,7 @@ func TestF42TruncatedLogStaysConsistent(t *testing.T) {
 	ids := s.startInBackground(t, runs)
 	waitForCount(t, &begun, runs, "runs")
 	s.signal(t, syscall.SIGKILL)
-	s.wait(t)
+	s.waitForExit(t)
 	cutFiles(t, dir, "ANSWERD_RUNS", 0.5)
 	cutFiles(t, dir, "ANSWERD_JOBS", 0)
 
@@ -137,7 +137,7 @@ func TestF43DamagedBlockAffectsOnlyItsRuns(t *testing.T) {
 	ids := s.startInBackground(t, runs)
 	waitForCount(t, &begun, runs, "runs")
 	s.signal(t, syscall.SIGKILL)
-	s.wait(t)
+	s.waitForExit(t)
 	damageFiles(t, dir, "ANSWERD_RUNS", 20)
 	close(open)
 

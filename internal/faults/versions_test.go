@@ -64,14 +64,14 @@ func (f *fleet) startVersion(t testing.TB, path string) {
 func (f *fleet) replaceBy(t testing.TB, i int, path string) {
 	t.Helper()
 	s := startProcess(t, exec.Command(path), f.env...)
-	s.listens(t)
+	s.waitUntilListening(t)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.replicas[i] = s
 }
 
-// suspend starts a run whose call needs an approval, and returns when it waits for that.
-func (f *fleet) suspend(t testing.TB, name string) (run, interrupt string) {
+// startUntilApproval starts a run whose call needs an approval, and returns when it waits for that.
+func (f *fleet) startUntilApproval(t testing.TB, name string) (run, interrupt string) {
 	t.Helper()
 	resp, err := f.replica(0).send(t.Context(), "POST", "/answer/stream", fmt.Sprintf(`{"question":%q}`, name), "Idempotency-Key", name)
 	if err != nil {
@@ -82,7 +82,7 @@ func (f *fleet) suspend(t testing.TB, name string) (run, interrupt string) {
 	if err != nil || got.last().Type != "suspended" {
 		t.Fatalf("%s: got %+v, %v, want a suspended run", name, got, err)
 	}
-	return got.last().RunID, got.of("approval_required").last().InterruptID
+	return got.last().RunID, got.ofType("approval_required").last().InterruptID
 }
 
 // approvingModel calls the tool "careful" once for questions that begin with "approve", and is
@@ -147,16 +147,16 @@ func TestF46VersionsShareALog(t *testing.T) {
 		for range replicas {
 			f.startVersion(t, older)
 		}
-		f.answersAgain(t)
+		f.waitUntilAllAnswer(t)
 		load := f.startLoad(t, 4, where)
 		for step, version := range []string{binary, older} {
-			run, interrupt := f.suspend(t, fmt.Sprintf("approve-%s-%d", where, step))
+			run, interrupt := f.startUntilApproval(t, fmt.Sprintf("approve-%s-%d", where, step))
 			for i := range replicas {
 				if code := f.replica(i).stop(t); code != 0 {
 					t.Errorf("%s: replica %d ended with %d, want 0", where, i, code)
 				}
 				f.replaceBy(t, i, version)
-				f.answersAgain(t)
+				f.waitUntilAllAnswer(t)
 			}
 			f.approve(t, run, interrupt)
 		}
@@ -182,7 +182,7 @@ func (f *fleet) approve(t testing.TB, run, interrupt string) {
 	}
 	defer resp.Body.Close()
 	got, err := readEvents(resp.Body, func(e streamEvent) bool { return !e.terminal() })
-	if err != nil || got.last().Answer != "Done." || len(got.of("tool_result")) != 1 {
+	if err != nil || got.last().Answer != "Done." || len(got.ofType("tool_result")) != 1 {
 		text, _ := json.Marshal(got.last())
 		t.Errorf("%s ended with %s after its approval, %v, want a result and the answer", run, text, err)
 	}
