@@ -24,8 +24,8 @@ type question struct {
 	Question string `json:"question"`
 }
 
-// serve starts the handler of the API over a whole agent and returns a client of it.
-func serve(t *testing.T, script llmtest.Script, configure ...func(*config.Server)) (*agenttest.Fixture, *client.Client) {
+// newClient starts the handler of the API over a whole agent and returns a client of it.
+func newClient(t *testing.T, script llmtest.Script, configure ...func(*config.Server)) (*agenttest.Fixture, *client.Client) {
 	t.Helper()
 	fixture := agenttest.NewFixture(t, script, nil, configure...)
 	handler := api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log, AllowedHosts: []string{"127.0.0.1"}, Heartbeat: time.Hour})
@@ -42,8 +42,8 @@ func serve(t *testing.T, script llmtest.Script, configure ...func(*config.Server
 	return fixture, c
 }
 
-// problemOf returns the problem that err is.
-func problemOf(t *testing.T, err error) *client.Problem {
+// mustProblem returns err as a problem, and fails the test if it is none.
+func mustProblem(t *testing.T, err error) *client.Problem {
 	t.Helper()
 	p, ok := errors.AsType[*client.Problem](err)
 	if !ok {
@@ -71,7 +71,7 @@ func readEvents(t *testing.T, s *client.Stream) (names []string, lastID string) 
 }
 
 func TestSendDecodesTheAnswer(t *testing.T) {
-	_, c := serve(t, llmtest.Turns(llmtest.Says("It is 3.")))
+	_, c := newClient(t, llmtest.Turns(llmtest.Says("It is 3.")))
 	var got struct {
 		Answer string `json:"answer"`
 		RunID  string `json:"run_id"`
@@ -92,9 +92,9 @@ func TestSendDecodesTheAnswer(t *testing.T) {
 }
 
 func TestProblemNamesTheWrongField(t *testing.T) {
-	_, c := serve(t, llmtest.Turns())
+	_, c := newClient(t, llmtest.Turns())
 	status, err := c.Send(t.Context(), http.MethodPost, "/answer", map[string]any{"question": 1}, nil, nil)
-	p := problemOf(t, err)
+	p := mustProblem(t, err)
 	if status != 0 || p.Status != http.StatusBadRequest || p.Code != "invalid_request" || p.IsBusy() || p.IsTooLate() {
 		t.Errorf("Send = %d, %+v, want 0 and 400 invalid_request, neither busy nor too late", status, p)
 	}
@@ -104,12 +104,12 @@ func TestProblemNamesTheWrongField(t *testing.T) {
 }
 
 func TestProblemSaysWhenToAskAgain(t *testing.T) {
-	fixture, c := serve(t, llmtest.Turns())
+	fixture, c := newClient(t, llmtest.Turns())
 	over, stop := context.WithCancel(t.Context())
 	stop()
 	fixture.Drain(over)
 	_, err := c.Send(t.Context(), http.MethodPost, "/answer", question{"?"}, nil, nil)
-	if p := problemOf(t, err); !p.IsBusy() || p.RetryAfter < time.Second || p.RetryAfter > time.Minute {
+	if p := mustProblem(t, err); !p.IsBusy() || p.RetryAfter < time.Second || p.RetryAfter > time.Minute {
 		t.Errorf("problem = %+v, want one that is busy for 1 s to 1 m", p)
 	}
 }
@@ -126,7 +126,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 		c := client.New(server.URL, nil, 1)
 		defer c.Close()
 		_, err := c.Send(t.Context(), http.MethodGet, "/agents", nil, nil, nil)
-		if got := problemOf(t, err).RetryAfter; got != want {
+		if got := mustProblem(t, err).RetryAfter; got != want {
 			t.Errorf("Retry-After %q: RetryAfter = %v, want %v", value, got, want)
 		}
 	}
@@ -211,7 +211,7 @@ func TestTokenIsReadForEachRequest(t *testing.T) {
 }
 
 func TestStreamResumesAfterAnEvent(t *testing.T) {
-	_, c := serve(t, llmtest.Turns(llmtest.Says("It is 3.")))
+	_, c := newClient(t, llmtest.Turns(llmtest.Says("It is 3.")))
 	stream, err := c.Stream(t.Context(), http.MethodPost, "/answer/stream", question{"?"}, http.Header{"Idempotency-Key": {"k"}})
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestStreamReturnsNoPartOfAnEvent(t *testing.T) {
 }
 
 func TestInputIsTooLateTheSecondTime(t *testing.T) {
-	_, c := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), func(s *config.Server) { s.ApproveTools = []string{"add"} })
+	_, c := newClient(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), func(s *config.Server) { s.ApproveTools = []string{"add"} })
 	var suspended struct {
 		RunID      string            `json:"run_id"`
 		Interrupts []event.Interrupt `json:"interrupts"`
@@ -277,7 +277,7 @@ func TestInputIsTooLateTheSecondTime(t *testing.T) {
 	if err := c.SendInput(t.Context(), suspended.RunID, input); err != nil {
 		t.Fatalf("SendInput: %v, want no error", err)
 	}
-	if p := problemOf(t, c.SendInput(t.Context(), suspended.RunID, input)); !p.IsTooLate() {
+	if p := mustProblem(t, c.SendInput(t.Context(), suspended.RunID, input)); !p.IsTooLate() {
 		t.Errorf("problem = %+v, want one that is too late", p)
 	}
 }

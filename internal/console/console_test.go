@@ -15,15 +15,15 @@ import (
 	"testing/synctest"
 )
 
-// serve starts the handler on loopback.
-func serve(t *testing.T) (url string, client *http.Client) {
+// serveConsole starts the handler on loopback.
+func serveConsole(t *testing.T) (url string, client *http.Client) {
 	t.Helper()
 	s := httptest.NewServer(Handler(Options{}))
 	t.Cleanup(s.Close)
 	return s.URL, s.Client()
 }
 
-func get(t *testing.T, client *http.Client, url string, header ...string) (*http.Response, string) {
+func getBody(t *testing.T, client *http.Client, url string, header ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 	return res, string(body)
 }
 
-func embedded(t *testing.T) map[string]file {
+func embeddedFiles(t *testing.T) map[string]file {
 	t.Helper()
 	files, err := loadFiles(page, Options{})
 	if err != nil {
@@ -54,9 +54,9 @@ func embedded(t *testing.T) map[string]file {
 }
 
 func TestFilesAreServedWithTheirTypeAndPolicy(t *testing.T) {
-	url, client := serve(t)
-	for at, f := range embedded(t) {
-		res, body := get(t, client, url+at)
+	url, client := serveConsole(t)
+	for at, f := range embeddedFiles(t) {
+		res, body := getBody(t, client, url+at)
 		if res.StatusCode != http.StatusOK || body != string(f.content) || body == "" {
 			t.Errorf("GET %s: status %d, %d bytes, want 200 and the file's %d bytes", at, res.StatusCode, len(body), len(f.content))
 		}
@@ -88,17 +88,17 @@ func checkHeader(t *testing.T, at string, h http.Header) {
 }
 
 func TestFileThatTheBrowserHasIsNotSentAgain(t *testing.T) {
-	url, client := serve(t)
-	for at := range embedded(t) {
-		res, _ := get(t, client, url+at)
+	url, client := serveConsole(t)
+	for at := range embeddedFiles(t) {
+		res, _ := getBody(t, client, url+at)
 		etag := res.Header.Get("ETag")
 		if etag == "" || res.Header.Get("Cache-Control") != "no-cache" {
 			t.Fatalf("GET %s: ETag %q, Cache-Control %q, want etag non-empty, Cache-Control no-cache", at, etag, res.Header.Get("Cache-Control"))
 		}
-		if res, body := get(t, client, url+at, "If-None-Match", etag); res.StatusCode != http.StatusNotModified || body != "" {
+		if res, body := getBody(t, client, url+at, "If-None-Match", etag); res.StatusCode != http.StatusNotModified || body != "" {
 			t.Errorf("GET %s with its ETag: status %d, %d bytes, body %q, want 304 and empty", at, res.StatusCode, len(body), body)
 		}
-		if res, _ := get(t, client, url+at, "If-None-Match", `"another"`); res.StatusCode != http.StatusOK {
+		if res, _ := getBody(t, client, url+at, "If-None-Match", `"another"`); res.StatusCode != http.StatusOK {
 			t.Errorf("GET %s with another ETag: status %d, want 200", at, res.StatusCode)
 		}
 	}
@@ -154,14 +154,14 @@ func TestPagePolicyNamesTheTokenEndpointOnly(t *testing.T) {
 			return SignIn{Issuer: `https://iam.example/"><script>`, ClientID: "c", TokenEndpoint: endpoint}, nil
 		}}))
 		t.Cleanup(s.Close)
-		res, body := get(t, s.Client(), s.URL+"/")
+		res, body := getBody(t, s.Client(), s.URL+"/")
 		if got, want := res.Header.Get("Content-Security-Policy"), "; connect-src 'self'"+origin+"; "; !strings.Contains(got, want) {
 			t.Errorf("%q: policy %q, want it to contain %q", endpoint, got, want)
 		}
 		if ok := strings.Contains(body, `&#34;client_id&#34;:&#34;c&#34;`); ok != (origin != "") || strings.Contains(body, `"><script>`) || strings.Contains(body, `content="sign in"`) {
 			t.Errorf("%q: got page %.900s, want its configuration escaped, if the endpoint can be used", endpoint, body)
 		}
-		res, _ = get(t, s.Client(), s.URL+"/console/main.js")
+		res, _ = getBody(t, s.Client(), s.URL+"/console/main.js")
 		checkHeader(t, "/console/main.js", res.Header)
 	}
 }
@@ -204,12 +204,12 @@ func TestFileOfAnUnknownKindIsRefused(t *testing.T) {
 }
 
 func TestUnknownPathIs404(t *testing.T) {
-	url, client := serve(t)
+	url, client := serveConsole(t)
 	for _, at := range []string{
 		"/console/", "/console", "/console/index.html", "/index.html", "/console/nothing.js", "/console.go",
 		"/console/../console.go", "/console/%2e%2e/console.go", "/console/page/main.js", "/console/main.js/", "/console//main.js",
 	} {
-		res, body := get(t, client, url+at)
+		res, body := getBody(t, client, url+at)
 		if res.StatusCode != http.StatusNotFound {
 			t.Errorf("GET %s: status %d, want 404", at, res.StatusCode)
 		}
@@ -227,7 +227,7 @@ var reference = regexp.MustCompile(`(?:href|src)="([^"#]+)"|(?:from|import) "([^
 // TestPageNeedsEveryFileAndNoOther follows the references from / as a browser
 // does: a name that is misspelt breaks the page, a file that nobody loads is dead.
 func TestPageNeedsEveryFileAndNoOther(t *testing.T) {
-	files := embedded(t)
+	files := embeddedFiles(t)
 	reached := map[string]bool{"/": true}
 	for queue := []string{"/"}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
@@ -260,7 +260,7 @@ var forbidden = map[string]*regexp.Regexp{
 }
 
 func TestFilesNeitherReachOutNorMakeMarkup(t *testing.T) {
-	for at, f := range embedded(t) {
+	for at, f := range embeddedFiles(t) {
 		// A namespace is a name that looks like an address; nobody asks for it.
 		content := strings.ReplaceAll(string(f.content), `xmlns="http://www.w3.org/2000/svg"`, "")
 		for what, pattern := range forbidden {

@@ -11,8 +11,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// person answers what the server asks.
-func person(answer func(*sdk.ElicitParams) *sdk.ElicitResult) *sdk.ClientOptions {
+// newElicitingClient returns options of a client that answers elicitations.
+func newElicitingClient(answer func(*sdk.ElicitParams) *sdk.ElicitResult) *sdk.ClientOptions {
 	return &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}}},
 		ElicitationHandler: func(_ context.Context, r *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
@@ -23,7 +23,7 @@ func person(answer func(*sdk.ElicitParams) *sdk.ElicitResult) *sdk.ClientOptions
 
 func TestBookTableAsksTheUser(t *testing.T) {
 	var given sdk.ElicitResult
-	_, session := openSession(t, MCPConfig{}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
+	_, session := openSession(t, MCPConfig{}, newElicitingClient(func(p *sdk.ElicitParams) *sdk.ElicitResult {
 		if p.Mode != "form" || p.RequestedSchema == nil {
 			t.Errorf("the server asked %+v, want the question of the tool", p)
 		}
@@ -65,7 +65,7 @@ func TestConnectCalendarNeedsItsPage(t *testing.T) {
 		return string(body)
 	}
 	action, visits := "accept", false
-	s, session := openSession(t, MCPConfig{URL: "http://127.0.0.1:1"}, person(func(p *sdk.ElicitParams) *sdk.ElicitResult {
+	s, session := openSession(t, MCPConfig{URL: "http://127.0.0.1:1"}, newElicitingClient(func(p *sdk.ElicitParams) *sdk.ElicitResult {
 		if p.Mode != "url" || p.URL != "http://127.0.0.1:1"+calendarPath {
 			t.Errorf("the server asked %+v, want the question of the tool", p)
 		}

@@ -63,8 +63,8 @@ func startMCP(t *testing.T, c MCPConfig) (*MCPServer, *httptest.Server) {
 	return s, srv
 }
 
-// connect opens a session with token, and closes it at the end of the test.
-func connect(t *testing.T, srv *httptest.Server, token string, opts *sdk.ClientOptions) (*sdk.ClientSession, error) {
+// connectClient opens a session with token, and closes it at the end of the test.
+func connectClient(t *testing.T, srv *httptest.Server, token string, opts *sdk.ClientOptions) (*sdk.ClientSession, error) {
 	t.Helper()
 	client := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, opts)
 	session, err := client.Connect(t.Context(), &sdk.StreamableClientTransport{
@@ -83,7 +83,7 @@ func openSession(t *testing.T, c MCPConfig, opts *sdk.ClientOptions) (*MCPServer
 	c.Issuer, c.JWKSURL = iam.URL, iam.URL+JWKSPath
 	s, srv := startMCP(t, c)
 	_, answer, _ := requestToken(t, iam, testSecret, url.Values{"grant_type": {"client_credentials"}})
-	session, err := connect(t, srv, answer["access_token"].(string), opts)
+	session, err := connectClient(t, srv, answer["access_token"].(string), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		}
 		return "Bearer " + s
 	}
-	with := func(method jwt.SigningMethod, key any, header map[string]any) string {
+	signWith := func(method jwt.SigningMethod, key any, header map[string]any) string {
 		tok := jwt.NewWithClaims(method, claims(nil))
 		tok.Header["kid"] = iam.keyID
 		for k, v := range header {
@@ -145,14 +145,14 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		{"wrong issuer", sign(jwt.MapClaims{"iss": iamSrv.URL + "/"}), 401, "invalid_token"},
 		{"no subject", sign(jwt.MapClaims{"sub": nil}), 401, "invalid_token"},
 		{"wrong scope", sign(jwt.MapClaims{"scope": "other"}), 403, "insufficient_scope"},
-		{"right kid, wrong key", with(jwt.SigningMethodRS256, foreign, nil), 401, "invalid_token"},
-		{"alg none", with(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, nil), 401, "invalid_token"},
-		{"HS256 with the public modulus", with(jwt.SigningMethodHS256, iam.config.Key.N.Bytes(), nil), 401, "invalid_token"},
-		{"RS512", with(jwt.SigningMethodRS512, iam.config.Key, nil), 401, "invalid_token"},
-		{"critical extension", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"crit": []string{"x"}}), 401, "invalid_token"},
-		{"ID token", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"typ": "logout+jwt"}), 401, "invalid_token"},
-		{"no kid", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"kid": ""}), 401, "invalid_token"},
-		{"unknown kid", with(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"kid": "../../keys"}), 401, "invalid_token"},
+		{"right kid, wrong key", signWith(jwt.SigningMethodRS256, foreign, nil), 401, "invalid_token"},
+		{"alg none", signWith(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, nil), 401, "invalid_token"},
+		{"HS256 with the public modulus", signWith(jwt.SigningMethodHS256, iam.config.Key.N.Bytes(), nil), 401, "invalid_token"},
+		{"RS512", signWith(jwt.SigningMethodRS512, iam.config.Key, nil), 401, "invalid_token"},
+		{"critical extension", signWith(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"crit": []string{"x"}}), 401, "invalid_token"},
+		{"ID token", signWith(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"typ": "logout+jwt"}), 401, "invalid_token"},
+		{"no kid", signWith(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"kid": ""}), 401, "invalid_token"},
+		{"unknown kid", signWith(jwt.SigningMethodRS256, iam.config.Key, map[string]any{"kid": "../../keys"}), 401, "invalid_token"},
 		// The guard is passed: a GET without a session is then MCP's own 400.
 		{"valid", sign(nil), 400, "-"},
 	} {
@@ -191,7 +191,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 func TestMCPServerConnectsOnlyWithAToken(t *testing.T) {
 	_, iam := startIAM(t, IAMConfig{})
 	_, srv := startMCP(t, MCPConfig{Issuer: iam.URL, JWKSURL: iam.URL + JWKSPath})
-	if _, err := connect(t, srv, "", nil); err == nil {
+	if _, err := connectClient(t, srv, "", nil); err == nil {
 		t.Fatal("connect without a token = nil, want an error")
 	}
 	req, _ := http.NewRequest(http.MethodGet, srv.URL+resourceMetadataPath, nil)

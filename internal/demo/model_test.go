@@ -25,17 +25,17 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // demoTools are the names of the MCP server's own tools.
 var demoTools = strings.Fields("book_table calculate connect_calendar convert current_time delete_note flaky_service list_notes search_docs slow_report")
 
-// conversation returns a request with these messages, the user's and the assistant's by turns.
-func conversation(t *testing.T, tools []string, texts ...string) *chatRequest {
+// newChatRequest returns a request with these messages, in turn of the user and the assistant.
+func newChatRequest(t *testing.T, tools []string, texts ...string) *chatRequest {
 	t.Helper()
 	var messages []any
 	for i, text := range texts {
 		messages = append(messages, map[string]any{"role": []string{"user", "assistant"}[i%2], "content": text})
 	}
-	return request(t, map[string]any{"messages": messages, "tools": wireTools(tools)})
+	return decodeRequest(t, map[string]any{"messages": messages, "tools": wireTools(tools)})
 }
 
-func request(t *testing.T, body map[string]any) *chatRequest {
+func decodeRequest(t *testing.T, body map[string]any) *chatRequest {
 	t.Helper()
 	r := new(chatRequest)
 	if err := json.Unmarshal([]byte(encodeJSON(body)), r); err != nil {
@@ -68,8 +68,8 @@ func startModel(t *testing.T, delay time.Duration) *httptest.Server {
 	return srv
 }
 
-// post sends a body and gives status and answer whole.
-func post(t *testing.T, srv *httptest.Server, body string) (int, string) {
+// postChat sends a body and returns the status and the whole answer.
+func postChat(t *testing.T, srv *httptest.Server, body string) (int, string) {
 	t.Helper()
 	resp, err := srv.Client().Post(srv.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
@@ -144,7 +144,7 @@ func TestModelStreamsToOpenAIsClient(t *testing.T) {
 func TestModelStreamFrames(t *testing.T) {
 	srv := startModel(t, 0)
 	for name, question := range map[string]string{"text": "hello", "calls": "What time is it in Rome and what is 2+2?"} {
-		_, body := post(t, srv, (encodeJSON(map[string]any{
+		_, body := postChat(t, srv, (encodeJSON(map[string]any{
 			"stream": true, "stream_options": map[string]any{"include_usage": true}, "tools": wireTools([]string{"current_time", "calculate"}),
 			"messages": []any{map[string]any{"role": "user", "content": []any{map[string]any{"type": "text", "text": question}}}},
 		})))
@@ -181,7 +181,7 @@ func TestModelRefusesBadRequests(t *testing.T) {
 	for name, body := range map[string]string{
 		"no JSON": "{", "no messages": "{}", "no object": "[]", "no list": `{"messages":5}`, "too large": `{"messages":"` + strings.Repeat("a", 4<<20) + `"}`,
 	} {
-		status, answer := post(t, srv, body)
+		status, answer := postChat(t, srv, body)
 		var e struct {
 			Error struct{ Message, Type string }
 		}

@@ -74,7 +74,7 @@ func TestRulesChooseCalls(t *testing.T) {
 		// Nothing of these.
 		"": {}, "hello": {}, "Tell me a joke": {}, "Thank you!": {},
 	} {
-		if got := callNames(composeReply(conversation(t, append([]string{"crm_lookup"}, demoTools...), question))); !reflect.DeepEqual(got, want) {
+		if got := callNames(composeReply(newChatRequest(t, append([]string{"crm_lookup"}, demoTools...), question))); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q calls\n%q, want\n%q", question, got, want)
 		}
 	}
@@ -82,10 +82,10 @@ func TestRulesChooseCalls(t *testing.T) {
 
 func TestRulesCallOnlyOfferedTools(t *testing.T) {
 	for _, r := range rules {
-		if got := callNames(composeReply(conversation(t, []string{"other"}, r.example))); len(got) > 0 {
+		if got := callNames(composeReply(newChatRequest(t, []string{"other"}, r.example))); len(got) > 0 {
 			t.Errorf("%q calls %q, which was not offered, want no call", r.example, got)
 		}
-		if got := callNames(composeReply(conversation(t, []string{"demo_" + r.tool}, r.example))); r.tool != "" && len(got) != 1 {
+		if got := callNames(composeReply(newChatRequest(t, []string{"demo_" + r.tool}, r.example))); r.tool != "" && len(got) != 1 {
 			t.Errorf("%q calls %q, want demo_%s", r.example, got, r.tool)
 		}
 	}
@@ -93,7 +93,7 @@ func TestRulesCallOnlyOfferedTools(t *testing.T) {
 
 // For every other question the stand-in says what it can do, and what it is.
 func TestModelSaysWhatItCanDo(t *testing.T) {
-	got := composeReply(conversation(t, demoTools, "Tell me a joke")).text
+	got := composeReply(newChatRequest(t, demoTools, "Tell me a joke")).text
 	for _, r := range rules {
 		if !strings.Contains(got, "- "+r.example) {
 			t.Errorf("got %q, want the example %q in it", got, r.example)
@@ -102,10 +102,10 @@ func TestModelSaysWhatItCanDo(t *testing.T) {
 	if !strings.HasSuffix(got, standInNote) {
 		t.Errorf("got %q, want the note at its end", got)
 	}
-	if got := composeReply(conversation(t, []string{"calculate"}, "hello")).text; !strings.Contains(got, "12.5 * 8") || strings.Contains(got, "Tokyo") {
+	if got := composeReply(newChatRequest(t, []string{"calculate"}, "hello")).text; !strings.Contains(got, "12.5 * 8") || strings.Contains(got, "Tokyo") {
 		t.Errorf("with one tool: got %q, want its example and no other", got)
 	}
-	if got := composeReply(conversation(t, nil, "hello")).text; !strings.Contains(got, "no tools") {
+	if got := composeReply(newChatRequest(t, nil, "hello")).text; !strings.Contains(got, "no tools") {
 		t.Errorf(`without tools: got %q, want it to contain "no tools"`, got)
 	}
 }
@@ -133,8 +133,8 @@ func TestModelAnswersWithTheResults(t *testing.T) {
 		`{"error":null,"id":1}`:                                `{"error":null,"id":1}`,
 		strings.Repeat("é", 2000):                              strings.Repeat("é", 600),
 	} {
-		first := composeReply(conversation(t, demoTools, question))
-		got := composeReply(request(t, map[string]any{"messages": withResults(question, first, result), "tools": wireTools(demoTools)}))
+		first := composeReply(newChatRequest(t, demoTools, question))
+		got := composeReply(decodeRequest(t, map[string]any{"messages": withResults(question, first, result), "tools": wireTools(demoTools)}))
 		if len(got.calls) > 0 || got.text != want+"\n\n"+standInNote {
 			t.Errorf("%.80q: got %q, want %q", result, got.text, want)
 		}
@@ -144,9 +144,9 @@ func TestModelAnswersWithTheResults(t *testing.T) {
 func TestModelCallsOneAtATimeIfAsked(t *testing.T) {
 	question := "What is 1+1, and what is 2+2?"
 	body := map[string]any{"messages": []any{map[string]any{"role": "user", "content": question}}, "tools": wireTools(demoTools), "parallel_tool_calls": false}
-	first := composeReply(request(t, body))
+	first := composeReply(decodeRequest(t, body))
 	body["messages"] = withResults(question, first, "2")
-	second := composeReply(request(t, body))
+	second := composeReply(decodeRequest(t, body))
 	if got, want := append(callNames(first), callNames(second)...), []string{`calculate {"expression":"1+1"}`, `calculate {"expression":"2+2"}`}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -165,7 +165,7 @@ func TestModelToolChoice(t *testing.T) {
 		{`{"type":"function","function":{"name":"list_notes"}}`, "hello", []string{`list_notes {}`}},
 		{`{"type":"function","function":{"name":"current_time"}}`, "what is 2+2 and what time is it in Oslo?", []string{`current_time {"time_zone":"Europe/Oslo"}`}},
 	} {
-		r := conversation(t, demoTools, c.question)
+		r := newChatRequest(t, demoTools, c.question)
 		r.ToolChoice = json.RawMessage(c.choice)
 		if got := callNames(composeReply(r)); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s, %q: got %q, want %q", c.choice, c.question, got, c.want)
@@ -176,9 +176,9 @@ func TestModelToolChoice(t *testing.T) {
 // Whole runs can be compared because of this: no clock and no chance in the calls, and a
 // system prompt with the time of day changes nothing.
 func TestModelNamesCallsByTheConversation(t *testing.T) {
-	ask := func(texts ...string) *reply { return composeReply(conversation(t, demoTools, texts...)) }
+	ask := func(texts ...string) *reply { return composeReply(newChatRequest(t, demoTools, texts...)) }
 	question := "What time is it in Tokyo and what is 2+2?"
-	a, b := ask(question), composeReply(request(t, map[string]any{"tools": wireTools(demoTools), "messages": []any{
+	a, b := ask(question), composeReply(decodeRequest(t, map[string]any{"tools": wireTools(demoTools), "messages": []any{
 		map[string]any{"role": "system", "content": "It is 10:15:00."}, map[string]any{"role": "user", "content": question}}}))
 	if !reflect.DeepEqual(a.calls, b.calls) || a.calls[0].id == a.calls[1].id {
 		t.Errorf("got %v and %v, want the same calls with ids of their own", a.calls, b.calls)
@@ -188,21 +188,21 @@ func TestModelNamesCallsByTheConversation(t *testing.T) {
 	}
 }
 
-// The prompt as internal/llm writes it for LLM_TOOL_CALLING=text.
+// textPrompt is the prompt as internal/llm writes it for LLM_TOOL_CALLING=text.
 const textPrompt = "You answer.\n\n# Tools\n\nTOOL: tool_name\nPARAMETERS: {\"name\": \"value\"}\n\nTools:\n" +
 	"\n- calculate: Computes.\n  - not a tool: it is indented\n  JSON Schema of its parameters: {\"type\":\"object\"}\n" +
 	"\n- current_time\n  JSON Schema of its parameters: {\"type\":\"object\"}\n"
 
 func TestModelWritesCallsAsText(t *testing.T) {
 	messages := []any{map[string]any{"role": "system", "content": textPrompt}, map[string]any{"role": "user", "content": "What time is it in Rome and what is 2+2?"}}
-	first := composeReply(request(t, map[string]any{"messages": messages}))
+	first := composeReply(decodeRequest(t, map[string]any{"messages": messages}))
 	want := "TOOL: current_time\nPARAMETERS: {\"time_zone\":\"Europe/Rome\"}\n\nTOOL: calculate\nPARAMETERS: {\"expression\":\"2+2\"}\n\n"
 	if first.text != want || len(first.calls) > 0 || first.finish != "stop" {
 		t.Fatalf("got %q, %q, want %q", first.text, first.finish, want)
 	}
 	messages = append(messages, map[string]any{"role": "assistant", "content": first.text},
 		map[string]any{"role": "user", "content": "TOOL RESULT: current_time\nIt is ten.\n\nTOOL ERROR: calculate\n{\"error\":\"it is closed\"}"})
-	last := composeReply(request(t, map[string]any{"messages": messages}))
+	last := composeReply(decodeRequest(t, map[string]any{"messages": messages}))
 	if want := "It is ten.\n\nThe tool calculate failed: it is closed\n\n"; !strings.HasPrefix(last.text, want) {
 		t.Errorf("got %q, want %q first", last.text, want)
 	}

@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// suites returns the files of a directory in testdata by their names.
-func suites(t testing.TB, dir string) map[string][]byte {
+// readSuites returns the files of a directory in testdata by their names.
+func readSuites(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join("testdata", dir, "*.yaml"))
 	if err != nil || len(paths) < 3 {
@@ -50,7 +50,7 @@ func readExport(name string) ([]byte, error) {
 var fileOptions = FileOptions{Name: "suite.yaml", Dir: "testdata", ReadFile: readExport}
 
 func TestParseFillsInDefaults(t *testing.T) {
-	s, err := Parse(suites(t, "good")["everything.yaml"], fileOptions)
+	s, err := Parse(readSuites(t, "good")["everything.yaml"], fileOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 	if c := s.Cases[1]; c.Runs != 5 || c.Pass != 0.8 || !c.Approve || c.Question != "What was asked?" || c.Agent != "support" {
 		t.Errorf("got %+v, want the values of the suite, and the question and the agent of the export", c)
 	}
-	minimal, err := Parse(suites(t, "good")["minimal.yaml"], fileOptions)
+	minimal, err := Parse(readSuites(t, "good")["minimal.yaml"], fileOptions)
 	if err != nil || minimal.Name != "suite.yaml" || minimal.Cases[0].Runs != 1 || minimal.Cases[0].Pass != 1 || minimal.Cases[0].Approve {
 		t.Errorf("got %+v, %v, want one run that must pass, and no approval", minimal, err)
 	}
@@ -76,7 +76,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 // case if there is one.
 func TestParseRefusesBadSuites(t *testing.T) {
 	var b strings.Builder
-	files := suites(t, "bad")
+	files := readSuites(t, "bad")
 	names, err := filepath.Glob("testdata/bad/*.yaml") // sorted
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"good", "bad"} {
-		for name, data := range suites(t, dir) {
+		for name, data := range readSuites(t, dir) {
 			if strings.HasPrefix(name, "yaml_") {
 				continue
 			}
@@ -139,7 +139,7 @@ func TestSchemaAgreesWithParse(t *testing.T) {
 // FuzzParse: any bytes for a suite. It is refused with a printable line, or has cases that can be run.
 func FuzzParse(f *testing.F) {
 	for _, dir := range []string{"good", "bad"} {
-		for _, data := range suites(f, dir) {
+		for _, data := range readSuites(f, dir) {
 			f.Add(data)
 		}
 	}

@@ -37,7 +37,7 @@ func acquire(t *testing.T, c *Cache[string, string], key string) {
 	}
 }
 
-func use(t *testing.T, c *Cache[string, string], keys ...string) {
+func useKeys(t *testing.T, c *Cache[string, string], keys ...string) {
 	t.Helper()
 	for _, key := range keys {
 		acquire(t, c, key)
@@ -49,7 +49,7 @@ func TestCacheDiscardsTheLeastRecentlyUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d discards
 		c := New[string](3, time.Hour, d.add)
-		use(t, c, "a", "b", "c", "a", "d")
+		useKeys(t, c, "a", "b", "c", "a", "d")
 		if got, want := d.sorted(), []string{"b"}; !slices.Equal(got, want) || c.Len() != 3 {
 			t.Errorf("discarded %q, want %q; %d values, want 3", got, want, c.Len())
 		}
@@ -62,7 +62,7 @@ func TestCacheKeepsValuesInUse(t *testing.T) {
 		c := New[string](2, time.Minute, d.add)
 		acquire(t, c, "a")
 		acquire(t, c, "a")
-		use(t, c, "b", "c")
+		useKeys(t, c, "b", "c")
 		c.Release("a")
 		<-time.After(time.Hour) // fake time
 		c.Sweep()
@@ -82,7 +82,7 @@ func TestCacheDiscardsIdleValues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d discards
 		c := New[string](9, time.Minute, d.add)
-		use(t, c, "a")
+		useKeys(t, c, "a")
 		acquire(t, c, "b")
 		<-time.After(time.Minute) // fake time
 		c.Release("b")            // that is a use, too
@@ -91,7 +91,7 @@ func TestCacheDiscardsIdleValues(t *testing.T) {
 			t.Errorf("after Sweep: discarded %q, want %q", got, want)
 		}
 		<-time.After(time.Minute)
-		use(t, c, "c")
+		useKeys(t, c, "c")
 		if got, want := d.sorted(), []string{"a", "b"}; !slices.Equal(got, want) {
 			t.Errorf("after Acquire: discarded %q, want %q", got, want)
 		}
@@ -102,14 +102,14 @@ func TestCacheClosedReturnsWhatIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d discards
 		c := New[string](9, time.Minute, d.add)
-		use(t, c, "a")
+		useKeys(t, c, "a")
 		acquire(t, c, "b")
 		c.Close()
 		if got, want := d.sorted(), []string{"a", "b"}; !slices.Equal(got, want) {
 			t.Errorf("discarded %q, want %q", got, want)
 		}
 		c.Release("b")
-		use(t, c, "a")
+		useKeys(t, c, "a")
 		if _, err := c.Acquire("c", func() string { return "c" }); !errors.Is(err, ErrClosed) {
 			t.Errorf("got %v, want %v", err, ErrClosed)
 		}

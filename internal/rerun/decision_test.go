@@ -19,16 +19,16 @@ import (
 
 func TestDecisionsOfHooksAreRepeated(t *testing.T) {
 	add := llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}
-	guarded := func(s *config.Server) { s.ApproveTools = []string{"add"} }
+	addNeedsApproval := func(s *config.Server) { s.ApproveTools = []string{"add"} }
 	for _, c := range []struct {
 		name, hook, reply string
 		request           agent.Request
 		configure         []func(*config.Server)
 	}{
-		{name: "refused", hook: "pre_tool_call", reply: "?", configure: []func(*config.Server){guarded}, request: agent.Request{Budget: agent.Budget{ToolCalls: 1}}},
+		{name: "refused", hook: "pre_tool_call", reply: "?", configure: []func(*config.Server){addNeedsApproval}, request: agent.Request{Budget: agent.Budget{ToolCalls: 1}}},
 		{name: "changed arguments", hook: "pre_tool_call", reply: `{"args":{"a":10,"b":20}}`},
-		{name: "changed arguments that need approval", hook: "pre_tool_call", reply: `{"args":{"a":10,"b":20}}`, configure: []func(*config.Server){guarded}},
-		{name: "an answer in place of the tool", hook: "pre_tool_call", reply: `{"content":"from the cache"}`, configure: []func(*config.Server){guarded}, request: agent.Request{Budget: agent.Budget{ToolCalls: 1}}},
+		{name: "changed arguments that need approval", hook: "pre_tool_call", reply: `{"args":{"a":10,"b":20}}`, configure: []func(*config.Server){addNeedsApproval}},
+		{name: "an answer in place of the tool", hook: "pre_tool_call", reply: `{"content":"from the cache"}`, configure: []func(*config.Server){addNeedsApproval}, request: agent.Request{Budget: agent.Budget{ToolCalls: 1}}},
 		{name: "another result", hook: "tool_result", reply: `{"content":"seven"}`},
 		{name: "a run that ends with a call", hook: "pre_tool_call", reply: `{"abort":true,"reason":"Enough."}`},
 		{name: "a run that ends with a result", hook: "tool_result", reply: `{"abort":true,"reason":"Enough."}`},
@@ -53,7 +53,7 @@ func TestDecisionsOfHooksAreRepeated(t *testing.T) {
 			if end, failed := last[len(last)-1].Body.(event.RunError); failed != strings.HasPrefix(c.name, "a run that ends") {
 				t.Fatalf("run error = %+v, want one if the hook ends the run", end)
 			}
-			requireSame(t, exported(t, h, run.ID))
+			requireSameRerun(t, exportRun(t, h, run.ID))
 		})
 	}
 }
@@ -71,7 +71,7 @@ func TestDenialsByRulesAreRepeated(t *testing.T) {
 	if failed := agenttest.EventsOf[event.ToolError](events); len(failed) != 1 || failed[0].Kind != "denied" {
 		t.Fatalf("errors = %+v, want one denied call", failed)
 	}
-	requireSame(t, exported(t, h, run.ID))
+	requireSameRerun(t, exportRun(t, h, run.ID))
 }
 
 func TestConversationThatIsRefusedAsTooLongIsRefusedAgain(t *testing.T) {
@@ -99,5 +99,5 @@ func TestConversationThatIsRefusedAsTooLongIsRefusedAgain(t *testing.T) {
 	if reached := agenttest.EventsOf[event.Budget](events); len(reached) == 0 || reached[0].Limit != "context_tokens" {
 		t.Fatalf("budget events = %+v, want the first about the conversation", reached)
 	}
-	requireSame(t, exported(t, h, run.ID))
+	requireSameRerun(t, exportRun(t, h, run.ID))
 }

@@ -26,12 +26,12 @@ func exportLarge(t *testing.T) *export.Document {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: largeArgs}), llmtest.Says("Done.")), nil)
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
-	return exported(t, h, run.ID)
+	return exportRun(t, h, run.ID)
 }
 
 func TestCallOfAnotherModelMatchesLargeIntegersExactly(t *testing.T) {
 	for args, want := range map[string]bool{largeArgs: true, `{"b": 0.0, "a": 9007199254740993}`: true, nextArgs: false} {
-		other := endpoint(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: args}), llmtest.Says("Done.")))
+		other := newModel(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: args}), llmtest.Says("Done.")))
 		result, err := rerun.Run(t.Context(), exportLarge(t), rerun.Options{Model: other, ModelID: "other"})
 		if err != nil {
 			t.Fatal(err)

@@ -24,8 +24,8 @@ import (
 	"answerd/internal/rerun"
 )
 
-// randomOf returns a source of random numbers that depends on the texts alone.
-func randomOf(texts ...string) *rand.Rand {
+// newRandom returns a source of random numbers that depends on the texts alone.
+func newRandom(texts ...string) *rand.Rand {
 	h := fnv.New64a()
 	for _, s := range texts {
 		_, _ = h.Write([]byte(s)) // never fails
@@ -39,7 +39,7 @@ func randomAnswer(r llmtest.Request) llmtest.Answer {
 	for _, m := range r.Messages {
 		texts = append(texts, m.Role, m.Content)
 	}
-	rnd := randomOf(texts...)
+	rnd := newRandom(texts...)
 	if len(r.Tools) == 0 || rnd.IntN(3) == 0 {
 		return llmtest.Says("Because ", strconv.Itoa(rnd.IntN(100)), ".")
 	}
@@ -132,8 +132,8 @@ func TestRandomRunsRunAgain(t *testing.T) {
 	}, agenttest.Stateless, func(s *config.Server) { s.ApproveTools = []string{"add"} })
 	n := randomRuns(t)
 	docs, errs := make([]*export.Document, n), make([]error, n)
-	inParallel(n, 16, func(i int) {
-		rnd := randomOf(strconv.Itoa(i))
+	runInParallel(n, 16, func(i int) {
+		rnd := newRandom(strconv.Itoa(i))
 		r := agent.Request{Question: fmt.Sprintf("Question %d?", i), MaxTurns: 1 + rnd.IntN(4), Interactive: rnd.IntN(4) > 0, AskAtLimit: rnd.IntN(2) == 0}
 		if rnd.IntN(3) == 0 {
 			r.Budget = agent.Budget{ToolCalls: 1 + rnd.IntN(4), TotalTokens: int64(20 + rnd.IntN(100))}
@@ -149,7 +149,7 @@ func TestRandomRunsRunAgain(t *testing.T) {
 	})
 	results, events := make([]*rerun.Result, n), 0
 	began := time.Now()
-	inParallel(n, 8, func(i int) {
+	runInParallel(n, 8, func(i int) {
 		if errs[i] == nil {
 			results[i], errs[i] = rerun.Run(t.Context(), docs[i], rerun.Options{Stall: 10 * time.Second})
 		}
@@ -182,8 +182,8 @@ func TestRandomRunsRunAgain(t *testing.T) {
 	t.Logf("%d runs with %d events ran again in %v, %d with a difference", n, events, took.Round(time.Millisecond), different)
 }
 
-// inParallel calls f with 0 to n-1, several at a time.
-func inParallel(n, workers int, f func(i int)) {
+// runInParallel calls f with 0 to n-1, several at a time.
+func runInParallel(n, workers int, f func(i int)) {
 	next := make(chan int)
 	var wg sync.WaitGroup
 	for range workers {

@@ -73,9 +73,9 @@ func documentOf(t *testing.T, s scenario.Scenario) *export.Document {
 				tools[b.Tool].Version = b.ToolVersion
 			}
 		case event.ApprovalResolved:
-			doc.Inputs = append(doc.Inputs, input(t, b.InterruptID, map[string]any{"approved": b.Approved, "reason": b.Reason, "subject": b.By}))
+			doc.Inputs = append(doc.Inputs, newInput(t, b.InterruptID, map[string]any{"approved": b.Approved, "reason": b.Reason, "subject": b.By}))
 		case event.ElicitationResolved:
-			doc.Inputs = append(doc.Inputs, input(t, b.InterruptID, map[string]any{"action": b.Action}))
+			doc.Inputs = append(doc.Inputs, newInput(t, b.InterruptID, map[string]any{"action": b.Action}))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(tools)) {
@@ -111,7 +111,7 @@ var childEvents = map[string][]string{
 	},
 }
 
-func input(t *testing.T, id string, data map[string]any) export.Input {
+func newInput(t *testing.T, id string, data map[string]any) export.Input {
 	t.Helper()
 	encoded, err := json.Marshal(data)
 	if err != nil {
@@ -147,8 +147,8 @@ func TestScenariosAreRunAgain(t *testing.T) {
 	}
 }
 
-// exported returns the export of a run, as it is read from a file.
-func exported(t testing.TB, h *agenttest.Fixture, id string) *export.Document {
+// exportRun returns the export of a run, as it is read from a file.
+func exportRun(t testing.TB, h *agenttest.Fixture, id string) *export.Document {
 	t.Helper()
 	doc, err := h.Export(t.Context(), id)
 	if err != nil {
@@ -164,8 +164,8 @@ func exported(t testing.TB, h *agenttest.Fixture, id string) *export.Document {
 	return doc
 }
 
-// requireSame runs a document again and requires the same events.
-func requireSame(t testing.TB, doc *export.Document) {
+// requireSameRerun runs a document again and requires the same events.
+func requireSameRerun(t testing.TB, doc *export.Document) {
 	t.Helper()
 	result, err := rerun.Run(t.Context(), doc, rerun.Options{})
 	if err != nil {
@@ -186,7 +186,7 @@ func requireSame(t testing.TB, doc *export.Document) {
 
 func TestRunsRunAgainAsRecorded(t *testing.T) {
 	call := func(name, args string) llmtest.Call { return llmtest.Call{Name: name, Args: args} }
-	guarded := func(s *config.Server) { s.ApproveTools = []string{"add"} }
+	addNeedsApproval := func(s *config.Server) { s.ApproveTools = []string{"add"} }
 	for _, c := range []struct {
 		name      string
 		script    llmtest.Script
@@ -205,10 +205,10 @@ func TestRunsRunAgainAsRecorded(t *testing.T) {
 			}
 			return llmtest.Calls(call("add", `{"a":1,"b":2}`))
 		}, request: agent.Request{MaxTurns: 2}},
-		{name: "approval", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`), call("echo", `{"text":"x"}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){guarded}, answers: []agent.Input{{Approved: new(true)}}},
-		{name: "changed arguments", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){guarded}, answers: []agent.Input{{Approved: new(true), Args: json.RawMessage(`{"a":3,"b":4}`)}}},
-		{name: "refusal", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){guarded}, answers: []agent.Input{{Approved: new(false), Reason: "No."}}},
-		{name: "nobody to ask", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), configure: []func(*config.Server){guarded}},
+		{name: "approval", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`), call("echo", `{"text":"x"}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){addNeedsApproval}, answers: []agent.Input{{Approved: new(true)}}},
+		{name: "changed arguments", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){addNeedsApproval}, answers: []agent.Input{{Approved: new(true), Args: json.RawMessage(`{"a":3,"b":4}`)}}},
+		{name: "refusal", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){addNeedsApproval}, answers: []agent.Input{{Approved: new(false), Reason: "No."}}},
+		{name: "nobody to ask", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Says("Done.")), configure: []func(*config.Server){addNeedsApproval}},
 		{name: "elicitation", script: llmtest.Turns(llmtest.Calls(call("ask", `{}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, configure: []func(*config.Server){agenttest.Stateless}, answers: []agent.Input{{Action: "accept", Content: json.RawMessage(`{"people":3}`)}}},
 		{name: "held elicitation", script: llmtest.Turns(llmtest.Calls(call("ask", `{}`)), llmtest.Says("Done.")), request: agent.Request{Interactive: true}, answers: []agent.Input{{Action: "decline"}}},
 		{name: "model failure", script: llmtest.Turns(llmtest.Calls(call("add", `{"a":1,"b":2}`)), llmtest.Fails(400, "no"))},
@@ -234,7 +234,7 @@ func TestRunsRunAgainAsRecorded(t *testing.T) {
 				}
 			}
 			h.Events(t, run.ID)
-			requireSame(t, exported(t, h, run.ID))
+			requireSameRerun(t, exportRun(t, h, run.ID))
 		})
 	}
 }
@@ -248,7 +248,7 @@ func TestCancelledRunRunsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Events(t, run.ID)
-	requireSame(t, exported(t, h, run.ID))
+	requireSameRerun(t, exportRun(t, h, run.ID))
 }
 
 func TestTimeIsTakenFromTheRecording(t *testing.T) {
@@ -258,13 +258,13 @@ func TestTimeIsTakenFromTheRecording(t *testing.T) {
 	if len(agenttest.EventsOf[event.Budget](events)) == 0 {
 		t.Fatalf("events = %s, want one about the time", agenttest.TypesOf(events))
 	}
-	requireSame(t, exported(t, h, run.ID))
+	requireSameRerun(t, exportRun(t, h, run.ID))
 }
 
 func TestTakeoverRunsAgain(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		if s.Name == "takeover" {
-			requireSame(t, documentOf(t, s))
+			requireSameRerun(t, documentOf(t, s))
 		}
 	}
 }
@@ -284,11 +284,11 @@ func TestDelegationRunsAgain(t *testing.T) {
 	})
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
-	doc := exported(t, h, run.ID)
+	doc := exportRun(t, h, run.ID)
 	if len(doc.Children) != 2 {
 		t.Fatalf("children = %d, want 2", len(doc.Children))
 	}
-	requireSame(t, doc)
+	requireSameRerun(t, doc)
 }
 
 // A recording may not have a child run that a call starts. The child then gets no answer of the model, and the rerun
@@ -304,7 +304,7 @@ func TestDelegationToAChildThatIsNotRecordedIsADifference(t *testing.T) {
 	})
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
-	doc := exported(t, h, run.ID)
+	doc := exportRun(t, h, run.ID)
 	doc.Children = nil
 	synctest.Test(t, func(t *testing.T) {
 		result, err := rerun.Run(t.Context(), doc, rerun.Options{})
@@ -321,8 +321,8 @@ func TestDelegationToAChildThatIsNotRecordedIsADifference(t *testing.T) {
 	})
 }
 
-// endpoint is the model of an OpenAI endpoint.
-func endpoint(t *testing.T, script llmtest.Script) llm.Model {
+// newModel returns the model of an OpenAI endpoint that follows script.
+func newModel(t *testing.T, script llmtest.Script) llm.Model {
 	t.Helper()
 	return openai.New(openai.Config{BaseURL: llmtest.New(t, script).URL})
 }
@@ -334,13 +334,13 @@ func TestAnotherModelIsNotAllowedMore(t *testing.T) {
 	h.Events(t, run.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	other := endpoint(t, func(r llmtest.Request) llmtest.Answer {
+	other := newModel(t, func(r llmtest.Request) llmtest.Answer {
 		if len(r.Tools) == 0 {
 			return llmtest.Says("Two.")
 		}
 		return llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":1}`})
 	})
-	result, err := rerun.Run(ctx, exported(t, h, run.ID), rerun.Options{Model: other, ModelID: "other"})
+	result, err := rerun.Run(ctx, exportRun(t, h, run.ID), rerun.Options{Model: other, ModelID: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestChangedRecordingIsADifference(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("Three.")), nil)
 	run := h.StartRun(t, agent.Request{})
 	h.Events(t, run.ID)
-	doc := exported(t, h, run.ID)
+	doc := exportRun(t, h, run.ID)
 	for i, tool := range doc.Tools {
 		if tool.Name == "add" {
 			doc.Tools[i].InputSchema = json.RawMessage(`{"type":"object","required":["c"]}`)
@@ -372,9 +372,9 @@ func TestChangedRecordingIsADifference(t *testing.T) {
 	}
 }
 
-// stuck is a run that was taken over and then ended by a shutdown. The agent of the rerun keeps its runs for
+// newRunEndedByShutdown returns a run that was taken over and then ended by a shutdown. The agent of the rerun keeps its runs for
 // another process, so it hands this one over instead, and nobody ends it.
-func stuck(t *testing.T) *export.Document {
+func newRunEndedByShutdown(t *testing.T) *export.Document {
 	t.Helper()
 	for _, s := range scenario.All(t) {
 		if s.Name != "takeover" {
@@ -396,7 +396,7 @@ func stuck(t *testing.T) *export.Document {
 
 // A bubble does not end before its goroutines.
 func TestRunThatDoesNotEndIsGivenUp(t *testing.T) {
-	doc := stuck(t)
+	doc := newRunEndedByShutdown(t)
 	synctest.Test(t, func(t *testing.T) {
 		if _, err := rerun.Run(t.Context(), doc, rerun.Options{}); !errors.Is(err, rerun.ErrStalled) {
 			t.Errorf("error = %v, want %v", err, rerun.ErrStalled)
@@ -405,7 +405,7 @@ func TestRunThatDoesNotEndIsGivenUp(t *testing.T) {
 }
 
 func TestContextEndsARunThatDoesNotEnd(t *testing.T) {
-	doc := stuck(t)
+	doc := newRunEndedByShutdown(t)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -429,10 +429,10 @@ func TestRunThatIsCancelledWhileCallsWaitRunsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Events(t, run.ID)
-	doc := exported(t, h, run.ID)
+	doc := exportRun(t, h, run.ID)
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		requireSame(t, doc)
+		requireSameRerun(t, doc)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the rerun waited %v, want that it waits for no call", took)
 		}

@@ -21,8 +21,8 @@ func (s slowReader) Read(p []byte) (int, error) {
 	return s.r.Read(p[:n])
 }
 
-// readAll collects the events of a stream as "id|event|data".
-func readAll(r *Reader) (got []string, err error) {
+// readAllFrames collects the events of a stream as "id|event|data".
+func readAllFrames(r *Reader) (got []string, err error) {
 	for {
 		f, err := r.Next()
 		if err != nil {
@@ -60,7 +60,7 @@ func TestEventsAreTheSameHoweverTheBytesArrive(t *testing.T) {
 	for name, c := range streams {
 		t.Run(name, func(t *testing.T) {
 			for _, n := range []int{1, 2, 3, 5, 7, 4096} { // F11
-				got, err := readAll(NewReader(slowReader{strings.NewReader(c.in), n}, 0))
+				got, err := readAllFrames(NewReader(slowReader{strings.NewReader(c.in), n}, 0))
 				if err != io.EOF || !slices.Equal(got, c.want) {
 					t.Errorf("%d bytes at a time: got %q, %v, want %q", n, got, err, c.want)
 				}
@@ -93,12 +93,12 @@ func TestEventIsBounded(t *testing.T) {
 		"one line": "x", "many data lines": "\ndata: x", "comments inside an event": "\n:", "unknown fields": "\nfoo",
 	} {
 		src := io.MultiReader(strings.NewReader("data: ok\n\ndata: "), strings.NewReader(strings.Repeat(part, 1000)))
-		got, err := readAll(NewReader(src, 100))
+		got, err := readAllFrames(NewReader(src, 100))
 		if !errors.Is(err, ErrTooLarge) || len(got) != 1 {
 			t.Errorf("%s: got %q, %v, want err ErrTooLarge, 1", name, got, err)
 		}
 	}
-	if _, err := NewReader(endless{}, 1000).Next(); !errors.Is(err, ErrTooLarge) {
+	if _, err := NewReader(endlessReader{}, 1000).Next(); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("endless line: %v, want ErrTooLarge", err)
 	}
 }
@@ -119,41 +119,41 @@ func TestBoundIsExact(t *testing.T) {
 
 func TestHeartbeatsBetweenEventsDoNotAddUp(t *testing.T) {
 	src := strings.Repeat(": ping\n", 1000) + strings.Repeat("\n", 1000) + "data: a\n\n"
-	if got, err := readAll(NewReader(strings.NewReader(src), 50)); err != io.EOF || len(got) != 1 {
+	if got, err := readAllFrames(NewReader(strings.NewReader(src), 50)); err != io.EOF || len(got) != 1 {
 		t.Errorf("got %q, %v, want err io.EOF, 1", got, err)
 	}
 }
 
 func TestCutEventIsNotDelivered(t *testing.T) {
 	cut := errors.New("connection reset")
-	src := io.MultiReader(strings.NewReader("data: a\n\ndata: b\n"), failing{cut})
-	if got, err := readAll(NewReader(src, 0)); !errors.Is(err, cut) || !slices.Equal(got, []string{"||a"}) {
+	src := io.MultiReader(strings.NewReader("data: a\n\ndata: b\n"), failingReader{cut})
+	if got, err := readAllFrames(NewReader(src, 0)); !errors.Is(err, cut) || !slices.Equal(got, []string{"||a"}) {
 		t.Errorf("got %q, %v, want [||a], %v", got, err, cut)
 	}
 }
 
 func TestSourceThatGivesNothingEndsTheStream(t *testing.T) {
-	if _, err := NewReader(silent{}, 0).Next(); err != io.ErrNoProgress {
+	if _, err := NewReader(silentReader{}, 0).Next(); err != io.ErrNoProgress {
 		t.Errorf("error %v, want ErrNoProgress", err)
 	}
 }
 
-type endless struct{}
+type endlessReader struct{}
 
-func (endless) Read(p []byte) (int, error) {
+func (endlessReader) Read(p []byte) (int, error) {
 	for i := range p {
 		p[i] = 'x'
 	}
 	return len(p), nil
 }
 
-type silent struct{}
+type silentReader struct{}
 
-func (silent) Read([]byte) (int, error) { return 0, nil }
+func (silentReader) Read([]byte) (int, error) { return 0, nil }
 
-type failing struct{ err error }
+type failingReader struct{ err error }
 
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
+func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 
 // FuzzReader: whatever arrives, and in whatever pieces, the reader ends, stays within
 // its bound and gives the same events.
@@ -163,8 +163,8 @@ func FuzzReader(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, wire []byte, step int) {
 		const bound = 64
-		whole, err := readAll(NewReader(bytes.NewReader(wire), bound))
-		pieces, err2 := readAll(NewReader(slowReader{bytes.NewReader(wire), step}, bound))
+		whole, err := readAllFrames(NewReader(bytes.NewReader(wire), bound))
+		pieces, err2 := readAllFrames(NewReader(slowReader{bytes.NewReader(wire), step}, bound))
 		if !slices.Equal(whole, pieces) || err != err2 {
 			t.Errorf("%q: %q, %v against %q, %v, want %q and %v", wire, whole, err, pieces, err2, pieces, err2)
 		}

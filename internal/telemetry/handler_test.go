@@ -167,7 +167,7 @@ func TestHandlerPassesStreamsThrough(t *testing.T) {
 
 // What tracing costs a request that makes a request of its own: bare is without telemetry.
 func BenchmarkRequest(b *testing.B) {
-	sent := roundTrip(func(r *http.Request) (*http.Response, error) {
+	sent := roundTripFunc(func(r *http.Request) (*http.Response, error) {
 		_, err := io.Copy(io.Discard, r.Body)
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, err
 	})

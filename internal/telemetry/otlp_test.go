@@ -15,8 +15,8 @@ import (
 	"answerd/internal/telemetry/otlptest"
 )
 
-// signals is a collector of metrics and logs.
-type signals struct {
+// signalCollector is a collector of metrics and logs.
+type signalCollector struct {
 	*httptest.Server
 	mu      sync.Mutex // protects the fields below
 	metrics []string
@@ -24,9 +24,9 @@ type signals struct {
 	failing bool
 }
 
-func newSignals(t *testing.T) *signals {
+func newSignalCollector(t *testing.T) *signalCollector {
 	t.Helper()
-	c := &signals{}
+	c := &signalCollector{}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -59,8 +59,8 @@ func newSignals(t *testing.T) *signals {
 	return c
 }
 
-// newExporting returns a Telemetry that exports metrics and the log to c, and its logger, which writes to w.
-func newExporting(t *testing.T, c *signals, w io.Writer) (*Telemetry, *slog.Logger) {
+// newExportingTelemetry returns a Telemetry that exports metrics and the log to c, and its logger, which writes to w.
+func newExportingTelemetry(t *testing.T, c *signalCollector, w io.Writer) (*Telemetry, *slog.Logger) {
 	t.Helper()
 	logger, err := NewLogger(w, "info", false)
 	if err != nil {
@@ -74,8 +74,8 @@ func newExporting(t *testing.T, c *signals, w io.Writer) (*Telemetry, *slog.Logg
 }
 
 func TestMetricsAreExportedBesideThePage(t *testing.T) {
-	c := newSignals(t)
-	tel, _ := newExporting(t, c, io.Discard)
+	c := newSignalCollector(t)
+	tel, _ := newExportingTelemetry(t, c, io.Discard)
 	counter, err := tel.Meter("test").Int64Counter("answerd.test")
 	if err != nil {
 		t.Fatal(err)
@@ -97,9 +97,9 @@ func TestMetricsAreExportedBesideThePage(t *testing.T) {
 // The collector gets what the log has: the level, the message, the ids and everything else, with secrets
 // replaced.
 func TestLogIsExportedWithItsIDs(t *testing.T) {
-	c := newSignals(t)
+	c := newSignalCollector(t)
 	var lines bytes.Buffer
-	tel, logger := newExporting(t, c, &lines)
+	tel, logger := newExportingTelemetry(t, c, &lines)
 	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
 	var ctx context.Context
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
@@ -124,10 +124,10 @@ func TestLogIsExportedWithItsIDs(t *testing.T) {
 
 // A collector that refuses exports is reported once for each signal, without what it said.
 func TestOutageOfACollectorIsLoggedOnce(t *testing.T) {
-	c := newSignals(t)
+	c := newSignalCollector(t)
 	c.failing = true
 	var lines syncLines
-	tel, logger := newExporting(t, c, &lines)
+	tel, logger := newExportingTelemetry(t, c, &lines)
 	for range 3 {
 		logger.Info("line")
 		if err := tel.logs.provider.ForceFlush(t.Context()); err != nil {
@@ -155,7 +155,7 @@ func TestShutdownDoesNotWaitForASilentCollector(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer silent.Close()
-	tel, logger := newExporting(t, &signals{Server: silent}, io.Discard)
+	tel, logger := newExportingTelemetry(t, &signalCollector{Server: silent}, io.Discard)
 	logger.Info("line")
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

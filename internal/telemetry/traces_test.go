@@ -126,7 +126,7 @@ func TestTransportSendsTheBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := tel.Transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+		resp, err := tel.Transport(roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			if !recorded && r.Body != req.Body {
 				t.Errorf("%s: the body is a %T, want the request's own", sampler, r.Body)
 			}
@@ -155,10 +155,10 @@ func TestTransportSendsTheBody(t *testing.T) {
 	}
 }
 
-// roundTrip is an http.RoundTripper.
-type roundTrip func(*http.Request) (*http.Response, error)
+// roundTripFunc is an http.RoundTripper.
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // The sampler decides how many requests are recorded, each as one trace. Requests that are not
 // recorded still have a trace id.

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// fillIn asks a question whose run has a form with one field, v, and returns what the session sent as its content and
+// answerForm asks a question whose run has a form with one field, v, and returns what the session sent as its content and
 // what it showed. The person types the lines.
-func fillIn(t *testing.T, field string, lines ...string) (sent, shown string) {
+func answerForm(t *testing.T, field string, lines ...string) (sent, shown string) {
 	t.Helper()
 	sent, shown = answerInterrupt(t, `{"id":"i","kind":"elicitation","mode":"form","schema":{"type":"object","properties":{"v":`+field+`},"required":["v"]}}`, append([]string{"y"}, lines...)...)
 	sent = strings.TrimSuffix(strings.TrimPrefix(sent, `{"action":"accept","content":{"v":`), `},"id":"i"}`)
@@ -66,7 +66,7 @@ func TestFormSendsWhatThePersonTypes(t *testing.T) {
 		{`{"type":"array","items":{"anyOf":[{"const":"New York","title":"NY"},{"const":"Rome"}]}}`, []string{"New York, Rome"}, `["New York","Rome"]`, "(list: New York = NY, Rome)"},
 		{`{"type":"array","items":{"enum":["a","b"]},"default":["a","b"]}`, []string{""}, `["a","b"]`, `["a","b"]`},
 	} {
-		if sent, shown := fillIn(t, c.field, c.lines...); sent != c.sent || !strings.Contains(shown, c.shown) {
+		if sent, shown := answerForm(t, c.field, c.lines...); sent != c.sent || !strings.Contains(shown, c.shown) {
 			t.Errorf("%s: got %s sent and %q shown, want %s and %q", c.field, sent, shown, c.sent, c.shown)
 		}
 	}

@@ -22,7 +22,7 @@ var showSerial = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].SerialNumber.String())
 })
 
-func load(t *testing.T, files tlsconfig.Files) *tlsconfig.Source {
+func newSource(t *testing.T, files tlsconfig.Files) *tlsconfig.Source {
 	t.Helper()
 	s, err := tlsconfig.Load(files)
 	if err != nil {
@@ -38,7 +38,7 @@ func newTransport(t *testing.T, s *tlsconfig.Source) *tlsconfig.Transport {
 	return out
 }
 
-func get(t *testing.T, rt http.RoundTripper, url string) (string, error) {
+func getBody(t *testing.T, rt http.RoundTripper, url string) (string, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -56,20 +56,20 @@ func get(t *testing.T, rt http.RoundTripper, url string) (string, error) {
 func TestTransportShowsTheNewestClientCertificate(t *testing.T) {
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	server := ca.StartServer(t, showSerial)
-	source := load(t, ca.WriteClient(t, dir, time.Now().Add(time.Hour)))
+	source := newSource(t, ca.WriteClient(t, dir, time.Now().Add(time.Hour)))
 	rt := newTransport(t, source)
-	first, err := get(t, rt, server.URL)
+	first, err := getBody(t, rt, server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ca.WriteClient(t, dir, time.Now().Add(time.Hour))
-	if again, err := get(t, rt, server.URL); err != nil || again != first {
+	if again, err := getBody(t, rt, server.URL); err != nil || again != first {
 		t.Errorf("before Reload: got certificate %s, %v, want %s", again, err, first)
 	}
 	if err := source.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if second, err := get(t, rt, server.URL); err != nil || second == first {
+	if second, err := getBody(t, rt, server.URL); err != nil || second == first {
 		t.Errorf("after Reload: got certificate %s, %v, want a newer one", second, err)
 	}
 }
@@ -79,16 +79,16 @@ func TestTransportForgetsConnectionsThatItsRootsDoNotAllow(t *testing.T) {
 	ca, other, dir := tlstest.NewCA(t), tlstest.NewCA(t), t.TempDir()
 	server := ca.StartServer(t, showSerial)
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
-	source := load(t, files)
+	source := newSource(t, files)
 	rt := newTransport(t, source)
-	if _, err := get(t, rt, server.URL); err != nil {
+	if _, err := getBody(t, rt, server.URL); err != nil {
 		t.Fatal(err)
 	}
 	tlstest.ReplaceFile(t, files.CAFile, other.PEM)
 	if err := source.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := get(t, rt, server.URL)
+	_, err := getBody(t, rt, server.URL)
 	if _, refused := errors.AsType[*tls.CertificateVerificationError](err); !refused {
 		t.Errorf("got %v, want a *tls.CertificateVerificationError", err)
 	}
@@ -105,12 +105,12 @@ func TestTransportKeepsRequestsInFlightDuringReload(t *testing.T) {
 		}
 		showSerial(w, r)
 	}))
-	source := load(t, ca.WriteClient(t, dir, time.Now().Add(time.Hour)))
+	source := newSource(t, ca.WriteClient(t, dir, time.Now().Add(time.Hour)))
 	rt := newTransport(t, source)
 	slow := make(chan string)
 	go func() {
 		defer close(slow)
-		body, err := get(t, rt, server.URL+"/slow")
+		body, err := getBody(t, rt, server.URL+"/slow")
 		if err != nil {
 			t.Error(err)
 		}
@@ -121,13 +121,13 @@ func TestTransportKeepsRequestsInFlightDuringReload(t *testing.T) {
 	if err := source.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	second, err := get(t, rt, server.URL)
+	second, err := getBody(t, rt, server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	close(leave)
 	first := <-slow
-	third, err := get(t, rt, server.URL)
+	third, err := getBody(t, rt, server.URL)
 	if err != nil || first == second || third != second {
 		t.Errorf("got certificates %s (in flight), %s, %s, %v; want the last two to be the newer one", first, second, third, err)
 	}
@@ -136,7 +136,7 @@ func TestTransportKeepsRequestsInFlightDuringReload(t *testing.T) {
 func TestTransportWithoutFilesUsesTheRootsOfTheSystem(t *testing.T) {
 	server := httptest.NewTLSServer(showSerial)
 	defer server.Close()
-	_, err := get(t, newTransport(t, load(t, tlsconfig.Files{})), server.URL)
+	_, err := getBody(t, newTransport(t, newSource(t, tlsconfig.Files{})), server.URL)
 	if _, refused := errors.AsType[*tls.CertificateVerificationError](err); !refused {
 		t.Errorf("got %v, want a *tls.CertificateVerificationError", err)
 	}
@@ -154,8 +154,8 @@ func TestTransportRefusesOldVersionsOfTLS(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	rt := newTransport(t, load(t, ca.WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))))
-	if _, err := get(t, rt, server.URL); err == nil || !strings.Contains(err.Error(), "version") {
+	rt := newTransport(t, newSource(t, ca.WriteClient(t, t.TempDir(), time.Now().Add(time.Hour))))
+	if _, err := getBody(t, rt, server.URL); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("got %v, want an error about the protocol version", err)
 	}
 }
@@ -165,12 +165,12 @@ func TestExpiryIsThatOfTheClientAndOfTheServer(t *testing.T) {
 	clientEnd, serverEnd := time.Now().Add(5*time.Hour).Truncate(time.Second), time.Now().Add(7*time.Hour).Truncate(time.Second)
 	cert, key := ca.Issue(t, serverEnd)
 	server := ca.StartServerWith(t, showSerial, cert, key)
-	source := load(t, ca.WriteClient(t, t.TempDir(), clientEnd))
+	source := newSource(t, ca.WriteClient(t, t.TempDir(), clientEnd))
 	rt := newTransport(t, source)
 	if got := rt.PeerExpiry(); !got.IsZero() {
 		t.Errorf("before a request: got %s, want the zero time", got)
 	}
-	if _, err := get(t, rt, server.URL); err != nil {
+	if _, err := getBody(t, rt, server.URL); err != nil {
 		t.Fatal(err)
 	}
 	if got := source.Expiry(); !got.Equal(clientEnd) {
@@ -179,7 +179,7 @@ func TestExpiryIsThatOfTheClientAndOfTheServer(t *testing.T) {
 	if got := rt.PeerExpiry(); !got.Equal(serverEnd) {
 		t.Errorf("server: got %s, want %s", got, serverEnd)
 	}
-	if got := load(t, tlsconfig.Files{}).Expiry(); !got.IsZero() {
+	if got := newSource(t, tlsconfig.Files{}).Expiry(); !got.IsZero() {
 		t.Errorf("without files: got %s, want the zero time", got)
 	}
 }
@@ -223,9 +223,9 @@ func TestReloadKeepsTheCertificatesAfterAnError(t *testing.T) {
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	server := ca.StartServer(t, showSerial)
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))
-	source := load(t, files)
+	source := newSource(t, files)
 	rt := newTransport(t, source)
-	first, err := get(t, rt, server.URL)
+	first, err := getBody(t, rt, server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestReloadKeepsTheCertificatesAfterAnError(t *testing.T) {
 		t.Error("Reload of a broken key: got no error, want one")
 	}
 	rt.CloseIdleConnections()
-	if again, err := get(t, rt, server.URL); err != nil || again != first {
+	if again, err := getBody(t, rt, server.URL); err != nil || again != first {
 		t.Errorf("got certificate %s, %v, want %s", again, err, first)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"answerd/internal/values"
 )
 
-func set(t *testing.T, m *values.Memory, key string, size int, ttl time.Duration) error {
+func setValue(t *testing.T, m *values.Memory, key string, size int, ttl time.Duration) error {
 	t.Helper()
 	_, revision, err := m.Value(t.Context(), values.NewKey(key))
 	if err != nil {
@@ -25,23 +25,23 @@ func TestMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m values.Memory
 		stored := 0
-		for ; set(t, &m, strconv.Itoa(stored), values.MaxSize, time.Minute) == nil; stored++ {
+		for ; setValue(t, &m, strconv.Itoa(stored), values.MaxSize, time.Minute) == nil; stored++ {
 			if stored > 1000 {
 				t.Fatalf("stored %d values of %d bytes, want a bound", stored, values.MaxSize)
 			}
 		}
-		if err := set(t, &m, "another", values.MaxSize, time.Minute); !errors.Is(err, values.ErrFull) {
+		if err := setValue(t, &m, "another", values.MaxSize, time.Minute); !errors.Is(err, values.ErrFull) {
 			t.Errorf("SetValue in a full store = %v, want %v", err, values.ErrFull)
 		}
-		if err := set(t, &m, "0", values.MaxSize, time.Minute); err != nil {
+		if err := setValue(t, &m, "0", values.MaxSize, time.Minute); err != nil {
 			t.Errorf("SetValue of a stored key in a full store = %v, want no error", err)
 		}
-		if err := errors.Join(set(t, &m, "1", 0, time.Minute), set(t, &m, "another", values.MaxSize, time.Minute)); err != nil {
+		if err := errors.Join(setValue(t, &m, "1", 0, time.Minute), setValue(t, &m, "another", values.MaxSize, time.Minute)); err != nil {
 			t.Errorf("SetValue after a removal = %v, want no error", err)
 		}
 		<-time.After(time.Minute) // fake time
 		for n := range stored {
-			if err := set(t, &m, "later"+strconv.Itoa(n), values.MaxSize, time.Minute); err != nil {
+			if err := setValue(t, &m, "later"+strconv.Itoa(n), values.MaxSize, time.Minute); err != nil {
 				t.Fatalf("SetValue %d after all have expired = %v, want no error", n, err)
 			}
 		}
