@@ -104,14 +104,14 @@ func TestAgentsFileIsReloaded(t *testing.T) {
 	writeFile(t, path, "agents:\n- {id: a, prompt: One.}")
 	p := spawnAnswerd(t, append(w.environ(), "AGENTS_FILE="+path))
 	url, c := p.url(t), newClient(t)
-	answer := func() string { return postQuestion(t, c, url, `{"question":"?","agent":"a"}`).Answer }
-	if got := answer(); got != "One." {
+	askAgent := func() string { return postQuestion(t, c, url, `{"question":"?","agent":"a"}`).Answer }
+	if got := askAgent(); got != "One." {
 		t.Errorf("got %q, want One.", got)
 	}
 	writeFile(t, path, "agents:\n- {id: a, prompt: Two.}")
 	p.signal(t, syscall.SIGHUP)
 	p.waitForLine(t, "AGENTS_FILE read again")
-	if got := answer(); got != "Two." {
+	if got := askAgent(); got != "Two." {
 		t.Errorf("after the change: got %q, want Two.", got)
 	}
 	writeFile(t, path, "agents:\n- {id: A}")
@@ -119,7 +119,7 @@ func TestAgentsFileIsReloaded(t *testing.T) {
 	if line := p.waitForLine(t, "AGENTS_FILE refused"); !strings.Contains(line, "agent 1, line 2: id must be") {
 		t.Errorf("got %s, want the agent, the line and the mistake", line)
 	}
-	if got := answer(); got != "Two." {
+	if got := askAgent(); got != "Two." {
 		t.Errorf("after a mistake: got %q, want the agents that were in use", got)
 	}
 }

@@ -131,7 +131,7 @@ func TestAskReportsWhatIsWrong(t *testing.T) {
 func TestAskInItsOwnProcessNeedsNoRule(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
-	rules := file(t, t.TempDir(), "rules.json", `{"rules": [{"subjects": ["ann"]}]}`)
+	rules := writeCodeFile(t, t.TempDir(), "rules.json", `{"rules": [{"subjects": ["ann"]}]}`)
 	var stdout bytes.Buffer
 	err := run(t.Context(), []string{"ask", "question"}, w.environment(w.withInboundAuth("ADDR", "127.0.0.1:1", "AUTH_RULES_FILE", rules)...), &stdout, io.Discard)
 	if err != nil || stdout.Len() == 0 {
@@ -184,7 +184,7 @@ func TestAskCancelsItsRunWhenInterrupted(t *testing.T) {
 	url := startDemo(t)
 	p := spawnCommand(t, exec.Command(os.Args[0], "ask", "-url", url, "Write a slow report about tea in 10 steps of 2000 ms"), nil)
 	client := newClient(t)
-	run := func() (id, status string) {
+	latestRun := func() (id, status string) {
 		resp, err := client.Get(url + "/runs?limit=1")
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestAskCancelsItsRunWhenInterrupted(t *testing.T) {
 		}
 		return list.Runs[0].RunID, list.Runs[0].Status
 	}
-	for _, status := run(); status != "running"; _, status = run() {
+	for _, status := latestRun(); status != "running"; _, status = latestRun() {
 		if t.Context().Err() != nil {
 			t.Fatal("got no running run, want one")
 		}
@@ -211,8 +211,8 @@ func TestAskCancelsItsRunWhenInterrupted(t *testing.T) {
 	if code := p.cmd.ProcessState.ExitCode(); code != 130 {
 		t.Errorf("got exit code %d, %s, want 130", code, p.log)
 	}
-	id, status := run()
-	for ; status == "running" && t.Context().Err() == nil; id, status = run() {
+	id, status := latestRun()
+	for ; status == "running" && t.Context().Err() == nil; id, status = latestRun() {
 		// The command has asked for it. The run's terminal event follows within moments.
 	}
 	if status != "cancelled" {
@@ -314,7 +314,7 @@ func TestChatContinuesTheConversation(t *testing.T) {
 }
 
 func TestTokenFileIsReadForEachRequest(t *testing.T) {
-	path := file(t, t.TempDir(), "token", "first\n")
+	path := writeCodeFile(t, t.TempDir(), "token", "first\n")
 	read := readToken(path)
 	if got, err := read(); got != "first" || err != nil {
 		t.Errorf("got %q, %v, want first", got, err)
@@ -334,7 +334,7 @@ func TestColorsAreSwitchedOffByTheEnvironment(t *testing.T) {
 	for _, c := range []struct {
 		environ environment
 		want    bool
-	}{{envOf(), true}, {envOf("NO_COLOR", "1"), false}, {envOf("NO_COLOR", ""), true}, {envOf("TERM", "dumb"), false}, {envOf("TERM", "xterm-256color"), true}} {
+	}{{newTestEnvironment(), true}, {newTestEnvironment("NO_COLOR", "1"), false}, {newTestEnvironment("NO_COLOR", ""), true}, {newTestEnvironment("TERM", "dumb"), false}, {newTestEnvironment("TERM", "xterm-256color"), true}} {
 		if got := c.environ.wantsColors(); got != c.want {
 			t.Errorf("%v: got %t, want %t", c.environ, got, c.want)
 		}

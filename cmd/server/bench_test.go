@@ -41,7 +41,7 @@ func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 	w := newTestWorld(b, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}), llmtest.Says("It ", "is ", "100.")))
 	p := spawnAnswerd(b, append(w.environ(), "EVENTS_URL="+eventsURL, "EVENTS_MAX_BYTES=4GiB"))
 	url, c := p.url(b), newClient(b)
-	one := func() {
+	askQuestion := func() {
 		resp := post(b, c, url+path, `{"question":"What is 12.5 * 8?"}`)
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
@@ -49,21 +49,21 @@ func benchmarkQuestion(b *testing.B, path, eventsURL string) {
 			b.Errorf(`status %s %s %v, want status 200, body containing "answer":"It is 100.", no error`, resp.Status, body, err)
 		}
 	}
-	one() // the token and the session are made once
+	askQuestion() // the token and the session are made once
 	before := readMetrics(b, c, url)
 	b.SetParallelism(8)
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			one()
+			askQuestion()
 		}
 	})
 	b.StopTimer()
 	after := readMetrics(b, c, url)
-	each := func(name string) float64 { return (after[name] - before[name]) / float64(b.N) }
-	b.ReportMetric(each("process_cpu_seconds_total")*1e6, "cpu-µs/answer")
-	b.ReportMetric(each("go_memstats_mallocs_total"), "service-allocs/answer")
-	b.ReportMetric(each("go_memstats_alloc_bytes_total")/1024, "service-KiB/answer")
+	perQuestion := func(name string) float64 { return (after[name] - before[name]) / float64(b.N) }
+	b.ReportMetric(perQuestion("process_cpu_seconds_total")*1e6, "cpu-µs/answer")
+	b.ReportMetric(perQuestion("go_memstats_mallocs_total"), "service-allocs/answer")
+	b.ReportMetric(perQuestion("go_memstats_alloc_bytes_total")/1024, "service-KiB/answer")
 	p.signal(b, syscall.SIGTERM)
 	if err := p.wait(); err != nil {
 		b.Errorf("error %v\n%s, want no error", err, p.log)
@@ -108,7 +108,7 @@ func BenchmarkOpenStreams(b *testing.B) {
 	p.signal(b, syscall.SIGTERM)
 }
 
-// readMetrics is the unlabelled series of the service.
+// readMetrics returns the series of the service that have no labels.
 func readMetrics(b *testing.B, c *http.Client, url string) map[string]float64 {
 	b.Helper()
 	resp, err := c.Get(url + "/metrics")

@@ -52,7 +52,7 @@ func (o *recordingServer) receivedText() string {
 	return o.got.String()
 }
 
-// issuedToken is a token that the IAM of w gives to a caller.
+// issuedToken returns a token that the IAM of w issues to a caller.
 func (w *testWorld) issuedToken(t *testing.T) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", w.iam.url+demo.TokenPath, strings.NewReader(url.Values{"grant_type": {"client_credentials"}}.Encode()))
@@ -130,7 +130,7 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 		"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "RUN_WEBHOOK_URL", ends.URL+"/?key=canary-ends-key"))
 
 	var read bytes.Buffer // everything that a caller was sent
-	call := func(method, path, body string, header ...string) {
+	callService := func(method, path, body string, header ...string) {
 		req, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -151,22 +151,22 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 		}
 	}
 	question := `{"question":"canary-question","context":{"id":"canary-context"},"metadata":{"k":"canary-metadata"}}`
-	call("POST", "/answer", question, "Idempotency-Key", "canary-key")
-	call("POST", "/answer/stream", question, "Cookie", "session=canary-cookie")
-	call("POST", "/answer", `{"question":"Fail."}`)
-	call("POST", "/tools/search_docs/call", `{"args":{"query":"canary-args"},"context":{"id":"canary-context"}}`)
-	call("POST", "/tools/search_docs/call", `{"args":{"canary-args":1}}`)
-	call("GET", "/tools?token=canary-url", "")
-	call("GET", "/answer/stream?question=canary-question&access_token=canary-url", "")
+	callService("POST", "/answer", question, "Idempotency-Key", "canary-key")
+	callService("POST", "/answer/stream", question, "Cookie", "session=canary-cookie")
+	callService("POST", "/answer", `{"question":"Fail."}`)
+	callService("POST", "/tools/search_docs/call", `{"args":{"query":"canary-args"},"context":{"id":"canary-context"}}`)
+	callService("POST", "/tools/search_docs/call", `{"args":{"canary-args":1}}`)
+	callService("GET", "/tools?token=canary-url", "")
+	callService("GET", "/answer/stream?question=canary-question&access_token=canary-url", "")
 	for _, server := range []string{"failing", "erring", "gone", "iam", "child"} {
-		call("POST", "/servers/"+server+"/refresh", "")
+		callService("POST", "/servers/"+server+"/refresh", "")
 	}
-	call("GET", "/servers/failing/prompts", "")
-	call("GET", "/?code=canary-code&state=canary-state&iss=canary-url", "") // as a sign-in of the console ends
+	callService("GET", "/servers/failing/prompts", "")
+	callService("GET", "/?code=canary-code&state=canary-state&iss=canary-url", "") // as a sign-in of the console ends
 	exported := 0
 	for _, run := range regexp.MustCompile(`"run_id":"(run_\w+)"`).FindAllStringSubmatch(read.String(), -1)[:2] {
 		before := read.Len()
-		call("GET", "/runs/"+run[1]+"/export", "")
+		callService("GET", "/runs/"+run[1]+"/export", "")
 		if text := read.String()[before:]; strings.Contains(text, "canary-question") && strings.Contains(text, `"model_requests"`) {
 			exported++
 		}
@@ -175,10 +175,10 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 		t.Errorf("exports with a question and model requests = %d, want 2", exported)
 	}
 	for _, path := range []string{"/servers", "/readyz", "/metrics", "/openapi.yaml"} {
-		call("GET", path, "")
+		callService("GET", path, "")
 	}
-	call("GET", "/tools", "", "Authorization", "Bearer "+token+"canary-token")
-	call("GET", "/tools", "", "Authorization", "Bearer canary token")
+	callService("GET", "/tools", "", "Authorization", "Bearer "+token+"canary-token")
+	callService("GET", "/tools", "", "Authorization", "Bearer canary token")
 	s.stop()
 	if err := <-s.done; err != nil {
 		t.Fatal(err)
@@ -216,10 +216,10 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	if !strings.Contains(page, "canary-args") || !strings.Contains(page, "tool_error") || !strings.Contains(page, `"code":"model_error"`) {
 		t.Errorf(`stream %s, want canary-args, a tool_error and "code":"model_error" in it`, page)
 	}
-	checkForeign(t, "the failing MCP server", failing.receivedText(), "canary-mcp-", slices.Concat(secrets, callers))
-	checkForeign(t, "the MCP server that errs", erring.receivedText(), "", secrets)
-	checkForeign(t, "the IAM", strings.ReplaceAll(iam.receivedText(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
-	checkForeign(t, "the receiver of the ends of runs", ends.receivedText(), "canary-ends-", secrets)
+	checkNoCanaries(t, "the failing MCP server", failing.receivedText(), "canary-mcp-", slices.Concat(secrets, callers))
+	checkNoCanaries(t, "the MCP server that errs", erring.receivedText(), "", secrets)
+	checkNoCanaries(t, "the IAM", strings.ReplaceAll(iam.receivedText(), "canary-iam-secret", ""), "canary-iam-", slices.Concat(secrets, callers))
+	checkNoCanaries(t, "the receiver of the ends of runs", ends.receivedText(), "canary-ends-", secrets)
 	for _, r := range w.model.Requests() {
 		if got := fmt.Sprint(r.Header); strings.Contains(strings.ReplaceAll(got, "canary-api-key", ""), "canary") || strings.Contains(got, signature) {
 			t.Errorf("the model got %s, want no canary but its API key", got)
@@ -227,9 +227,9 @@ func testSecretsReachOnlyTheirReceiver(t *testing.T, content string) {
 	}
 }
 
-// checkForeign looks for what an upstream should not have been sent; its own secrets
+// checkNoCanaries checks that an upstream was not sent the secrets of others; its own secrets
 // begin with own.
-func checkForeign(t *testing.T, whom, heard, own string, canaries []string) {
+func checkNoCanaries(t *testing.T, whom, heard, own string, canaries []string) {
 	t.Helper()
 	if heard == "" {
 		t.Errorf("%s was never asked, want a request", whom)

@@ -76,24 +76,24 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 		"LLM_BASE_URL", endpoint.URL+"/refuses/v1?k=canary-url")
 	s, c := startAnswerd(t, settings), newClient(t)
 	var shown strings.Builder
-	show := func(resp *http.Response) {
+	collectResponse := func(resp *http.Response) {
 		fmt.Fprintln(&shown, resp.Status, resp.Header)
 		if _, err := io.Copy(&shown, resp.Body); err != nil {
 			t.Error(err)
 		}
 	}
 	for name := range answers {
-		show(post(t, c, s.url+"/answer", fmt.Sprintf(`{"question":"Q","model":%q}`, name)))
-		show(post(t, c, s.url+"/answer/stream", fmt.Sprintf(`{"question":"Q","model":%q}`, name)))
-		show(post(t, c, s.url+"/v1/chat/completions", fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Q"}]}`, name)))
-		show(post(t, c, s.url+"/servers/"+name+"/refresh", ""))
-		show(post(t, c, s.url+"/servers/"+name+"-sse/refresh", ""))
+		collectResponse(post(t, c, s.url+"/answer", fmt.Sprintf(`{"question":"Q","model":%q}`, name)))
+		collectResponse(post(t, c, s.url+"/answer/stream", fmt.Sprintf(`{"question":"Q","model":%q}`, name)))
+		collectResponse(post(t, c, s.url+"/v1/chat/completions", fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Q"}]}`, name)))
+		collectResponse(post(t, c, s.url+"/servers/"+name+"/refresh", ""))
+		collectResponse(post(t, c, s.url+"/servers/"+name+"-sse/refresh", ""))
 	}
 	for _, model := range []string{"absent", "down"} {
-		show(post(t, c, s.url+"/answer", fmt.Sprintf(`{"question":"Q","model":%q}`, model)))
+		collectResponse(post(t, c, s.url+"/answer", fmt.Sprintf(`{"question":"Q","model":%q}`, model)))
 	}
 	for _, path := range []string{"/servers", "/readyz", "/tools", "/metrics", "/v1/models"} {
-		show(get(t, c, s.url+path))
+		collectResponse(get(t, c, s.url+path))
 	}
 	s.stop()
 	if err := <-s.done; err != nil {

@@ -56,7 +56,7 @@ func TestCheckAsksTheModelEndpointForItsModels(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out := &syncBuffer{}
-			err := run(t.Context(), []string{"check"}, envOf(append([]string{"LLM_API_KEY", "canary-key"}, c.settings...)...), out, out)
+			err := run(t.Context(), []string{"check"}, newTestEnvironment(append([]string{"LLM_API_KEY", "canary-key"}, c.settings...)...), out, out)
 			if code := exitCode(err, io.Discard); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
@@ -200,7 +200,7 @@ func TestCheckAsksWithWhatAModelHasOfItsOwn(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out := &syncBuffer{}
-			err := run(t.Context(), []string{"check"}, envOf("LLM_BASE_URL", good+"/v1", "MODELS_FILE", modelsFile(t, c.models)), out, io.Discard)
+			err := run(t.Context(), []string{"check"}, newTestEnvironment("LLM_BASE_URL", good+"/v1", "MODELS_FILE", modelsFile(t, c.models)), out, io.Discard)
 			if code := exitCode(err, io.Discard); code != c.code || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "canary") {
 				t.Errorf("got exit code %d and\n%s\nwant %d, %q and no secret", code, out, c.code, c.want)
 			}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// envOf returns an environment with these settings, names and values in turn.
-func envOf(settings ...string) environment {
+// newTestEnvironment returns an environment with these settings, names and values in turn.
+func newTestEnvironment(settings ...string) environment {
 	environ := make(environment)
 	for i := 0; i < len(settings); i += 2 {
 		environ[settings[i]] = settings[i+1]
@@ -20,7 +20,7 @@ func envOf(settings ...string) environment {
 }
 
 func TestLoadConfigDefaultsWorkWithAModelEndpoint(t *testing.T) {
-	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1"))
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestLoadConfigDefaultsWorkWithAModelEndpoint(t *testing.T) {
 }
 
 func TestLoadConfigReadsOtherSpellings(t *testing.T) {
-	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "TIMEOUT", "90", "DEBUG", "yes"))
 	if err != nil || c.Timeout != 90*time.Second || !c.Debug {
 		t.Errorf("config %+v, %v, want Timeout 90 s, Debug true, no error", c, err)
 	}
-	if c, err := loadConfig(envOf("OPENAI_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk")); err != nil || c.LLMBaseURL != "http://127.0.0.1:9/v1" || c.LLMAPIKey.Reveal() != "sk" {
+	if c, err := loadConfig(newTestEnvironment("OPENAI_BASE_URL", "http://127.0.0.1:9/v1", "OPENAI_API_KEY", "sk")); err != nil || c.LLMBaseURL != "http://127.0.0.1:9/v1" || c.LLMAPIKey.Reveal() != "sk" {
 		t.Errorf("config %+v, %v, want LLMBaseURL http://127.0.0.1:9/v1, LLMAPIKey.Reveal sk, no error", c, err)
 	}
 }
@@ -97,7 +97,7 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 		{"EVENTS_URL", append(here, "EVENTS_URL", "redis://u:canary@host")},
 	} {
 		t.Run(fmt.Sprint(c.name, c.settings[2%len(c.settings):]), func(t *testing.T) {
-			_, err := loadConfig(envOf(c.settings...))
+			_, err := loadConfig(newTestEnvironment(c.settings...))
 			var bad *configError
 			if !errors.As(err, &bad) || bad.name != c.name || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary") {
 				t.Fatalf(`error %v, want a configError, name %q, error without "\n", error without canary`, err, c.name)
@@ -112,7 +112,7 @@ func TestLoadConfigNamesABadSettingOnOneLine(t *testing.T) {
 
 // HOOKS_SECRET also signs webhooks that do not need HOOKS_URL.
 func TestLoadConfigAcceptsHooksSecretAlone(t *testing.T) {
-	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary"))
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary"))
 	if err != nil || c.HooksSecret.Reveal() != "canary" {
 		t.Errorf("loadConfig() = %v, want the secret and no error", err)
 	}
@@ -123,7 +123,7 @@ func TestLoadConfigReadsSecretsFromFilesAndNeverPrintsThem(t *testing.T) {
 	if err := os.WriteFile(path, []byte("sk-canary\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_API_KEY_FILE", path))
 	if err != nil || c.LLMAPIKey.Reveal() != "sk-canary" {
 		t.Fatalf("error %v, want reveal sk-canary, no error", err)
 	}
@@ -139,7 +139,7 @@ func TestLoadConfigWarnsAboutUnknownVariables(t *testing.T) {
 		"headers": {"A": "${env:LLM_OF_CURSOR}", "B": "$AUTH_OF_GEMINI", "C": "${input:secret-of-code}"}}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", file,
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", file,
 		"LLM_APIKEY", "canary", "MAX_TURN", "3", "TIMEOUT_", "9", "OTEL_SERVICENAME", "x", // misspelt
 		"LLM_OF_CURSOR", "canary", "AUTH_OF_GEMINI", "canary", "SECRET_OF_CODE", "canary", // in the forms of other hosts
 		"MCP_CRM_TOKEN", "canary", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "OCI_CLI_PROFILE", "x", // of others
@@ -173,7 +173,7 @@ func TestServeWarnsAboutAMissingKeyAndUnknownVariables(t *testing.T) {
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, ""},
 		{[]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "LLM_APIKEY", "canary"}, `"setting":"LLM_APIKEY","reason":"is not a setting and has no effect; the nearest setting is LLM_API_KEY"`},
 	} {
-		s := startAnswerd(t, envOf(append(c.settings, "ADDR", "127.0.0.1:0")...))
+		s := startAnswerd(t, newTestEnvironment(append(c.settings, "ADDR", "127.0.0.1:0")...))
 		got := s.log.String()
 		if warned := strings.Contains(got, "setting needs attention"); warned != (c.want != "") || !strings.Contains(got, c.want) || strings.Contains(got, "canary") {
 			t.Errorf("%v: log %s, want the warning %q", c.settings, got, c.want)
@@ -189,7 +189,7 @@ func TestAllowedHostsFollowTheAddress(t *testing.T) {
 		"10.1.2.3:8080":   "[10.1.2.3]",
 		"Agent.corp:8080": "[agent.corp]",
 	} {
-		c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"))
+		c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"))
 		if err != nil || fmt.Sprint(c.AllowedHosts) != want {
 			t.Errorf("%s: %v, %v, want %s and no error", addr, c.AllowedHosts, err, want)
 		}
@@ -198,7 +198,7 @@ func TestAllowedHostsFollowTheAddress(t *testing.T) {
 
 func TestNormalizeHostsMatchesRequests(t *testing.T) {
 	settings := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1"}
-	c, err := loadConfig(envOf(append(settings,
+	c, err := loadConfig(newTestEnvironment(append(settings,
 		"ALLOWED_HOSTS", "App.Example, [::1],agent.corp.", "CORS_ORIGINS", "https://App.Example:443, http://localhost:3000")...))
 	if got := fmt.Sprint(c.AllowedHosts, c.CORSOrigins); err != nil || got != "[app.example ::1 agent.corp] [https://app.example http://localhost:3000]" {
 		t.Errorf("got %s, %v, want %s and no error", got, err, "[app.example ::1 agent.corp] [https://app.example http://localhost:3000]")
@@ -207,7 +207,7 @@ func TestNormalizeHostsMatchesRequests(t *testing.T) {
 		{"ALLOWED_HOSTS", "app.example:443"}, {"ALLOWED_HOSTS", "https://app.example"}, {"ALLOWED_HOSTS", "*"}, {"ALLOWED_HOSTS", "*.example"}, {"ALLOWED_HOSTS", "a,,b"},
 		{"CORS_ORIGINS", "*"}, {"CORS_ORIGINS", "null"}, {"CORS_ORIGINS", "https://app.example/"}, {"CORS_ORIGINS", "app.example"}, {"CORS_ORIGINS", "https://u@app.example"},
 	} {
-		_, err := loadConfig(envOf(append(settings, bad[0], bad[1])...))
+		_, err := loadConfig(newTestEnvironment(append(settings, bad[0], bad[1])...))
 		if e, ok := errors.AsType[*configError](err); !ok || e.name != bad[0] {
 			t.Errorf("%s: %v, want a configError, name bad[0]", bad, err)
 		}

@@ -12,7 +12,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// longQuestion is a question after sixteen messages of 1 kB, some 5,000 tokens.
+// longQuestion returns a question after sixteen messages of 1 kB, some 5,000 tokens.
 func longQuestion() string {
 	var history []string
 	for i := range 16 {
@@ -22,9 +22,9 @@ func longQuestion() string {
 	return `{"question":"What is 12.5 * 8, and how far are 10 miles?","history":[` + strings.Join(history, ",") + `]}`
 }
 
-// windowed follows script within a window of so many tokens of 4 bytes. It refuses longer prompts with
+// scriptWithWindow returns a model that follows script within a window of so many tokens of 4 bytes. It refuses longer prompts with
 // the text, a format of the sizes of window and prompt, and counts these in refused.
-func windowed(script llmtest.Script, window int, text string, refused *atomic.Int64) llmtest.Script {
+func scriptWithWindow(script llmtest.Script, window int, text string, refused *atomic.Int64) llmtest.Script {
 	return func(r llmtest.Request) llmtest.Answer {
 		tokens := len(r.Body) / 4
 		if tokens > window {
@@ -70,7 +70,7 @@ func TestProviderContextWindowIsLearnedFromItsError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var refused atomic.Int64
-			w := newTestWorld(t, windowed(newTwoCallScript(), window, refusal, &refused))
+			w := newTestWorld(t, scriptWithWindow(newTwoCallScript(), window, refusal, &refused))
 			s := startAnswerd(t, w.environment())
 			c := newClient(t)
 			for i := range 2 {
@@ -97,7 +97,7 @@ func TestProviderWithASmallWindowSearchesTools(t *testing.T) {
 	t.Parallel()
 	found := false
 	var refused atomic.Int64
-	w := newTestWorld(t, windowed(llmtest.Turns(
+	w := newTestWorld(t, scriptWithWindow(llmtest.Turns(
 		llmtest.Calls(llmtest.Call{Name: "search_tools", Args: `{"query":"calculate an arithmetic expression"}`}),
 		llmtest.Calls(llmtest.Call{ID: "c2", Name: "calculate", Args: `{"expression":"12.5 * 8"}`}),
 		llmtest.Says("100."),

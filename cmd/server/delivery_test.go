@@ -29,7 +29,7 @@ type runReceiver struct {
 	more chan struct{} // closed and replaced with each attempt
 }
 
-// deliveredRun is one attempt.
+// deliveredRun is one attempt to deliver a run.
 type deliveredRun struct {
 	ID, Path string // of the webhook-id header, and the path
 	Raw      string
@@ -80,8 +80,8 @@ func (r *runReceiver) setDown(down bool) {
 	r.down = down
 }
 
-// await returns the attempts once enough says that they are.
-func (r *runReceiver) await(t *testing.T, enough func([]deliveredRun) bool) []deliveredRun {
+// waitForRuns waits until enough reports true for the attempts, and returns them.
+func (r *runReceiver) waitForRuns(t *testing.T, enough func([]deliveredRun) bool) []deliveredRun {
 	t.Helper()
 	over := time.After(time.Minute)
 	for {
@@ -112,12 +112,12 @@ func TestRunsAreDelivered(t *testing.T) {
 		}
 		return llmtest.Says("Yes.")
 	})
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
 		"HOOKS_SECRET", deliverySecret, "RUN_WEBHOOK_URL", r.url+"/all?key=canary-url-key", "CALLBACK_ORIGINS", r.url, "DEBUG", "true"))
 	c := newClient(t)
 	post(t, c, s.url+"/answer", `{"question":"Fail."}`)
 	post(t, c, s.url+"/answer", `{"question":"JSON.","output_schema":{"type":"object"},"thread_id":"thr_1","metadata":{"k":"v"},"callback":"`+r.url+`/mine/1"}`)
-	got := r.await(t, func(got []deliveredRun) bool { return len(got) == 3 })
+	got := r.waitForRuns(t, func(got []deliveredRun) bool { return len(got) == 3 })
 	for _, a := range got {
 		switch {
 		case a.Status == "failed":
@@ -171,7 +171,7 @@ func TestDeliveriesSurviveAKill(t *testing.T) {
 	for range runs {
 		asked[postQuestion(t, c, url, `{"question":"?"}`).RunID] = ""
 	}
-	for _, a := range r.await(t, func(got []deliveredRun) bool { return len(got) >= runs }) {
+	for _, a := range r.waitForRuns(t, func(got []deliveredRun) bool { return len(got) >= runs }) {
 		asked[a.RunID] = a.ID
 	}
 	_ = p.cmd.Process.Kill()
@@ -182,7 +182,7 @@ func TestDeliveriesSurviveAKill(t *testing.T) {
 	r.mu.Unlock()
 	spawnAnswerd(t, env).url(t)
 	delivered := make(map[string]bool)
-	r.await(t, func(got []deliveredRun) bool {
+	r.waitForRuns(t, func(got []deliveredRun) bool {
 		for _, a := range got[before:] {
 			if asked[a.RunID] != a.ID {
 				t.Errorf("webhook-id of %s = %s, want %s as before", a.RunID, a.ID, asked[a.RunID])
@@ -209,7 +209,7 @@ func TestReplicasShareDeliveries(t *testing.T) {
 	for range runs {
 		postQuestion(t, c, url, `{"question":"?"}`)
 	}
-	r.await(t, func(got []deliveredRun) bool { return len(got) >= runs })
+	r.waitForRuns(t, func(got []deliveredRun) bool { return len(got) >= runs })
 	_ = a.cmd.Process.Kill()
 	_ = a.wait()
 	r.mu.Lock()
@@ -217,7 +217,7 @@ func TestReplicasShareDeliveries(t *testing.T) {
 	r.down = false
 	r.mu.Unlock()
 	ids := make(map[string]string)
-	r.await(t, func(got []deliveredRun) bool {
+	r.waitForRuns(t, func(got []deliveredRun) bool {
 		for _, x := range got[before:] {
 			if known, ok := ids[x.RunID]; ok && known != x.ID {
 				t.Errorf("webhook-id of %s = %s and %s, want one", x.RunID, known, x.ID)

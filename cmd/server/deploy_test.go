@@ -237,7 +237,7 @@ func TestManifestsStartAndAnswer(t *testing.T) {
 	settings, mcp := readManifestSettings(t)
 	for name, example := range map[string]string{
 		"LLM_BASE_URL": w.model.URL, "AUTH_ISSUER": w.iam.url, "AUTH_JWKS_URL": w.iam.url + demo.JWKSPath, "EVENTS_URL": spawnNATS(t).url,
-		"ADDR": "127.0.0.1:0", "METRICS_ADDR": "127.0.0.1:0", "MCP_CONFIG_PATH": file(t, t.TempDir(), "mcp.json", mcp), "AUTH_AUDIENCE": demo.Audience,
+		"ADDR": "127.0.0.1:0", "METRICS_ADDR": "127.0.0.1:0", "MCP_CONFIG_PATH": writeCodeFile(t, t.TempDir(), "mcp.json", mcp), "AUTH_AUDIENCE": demo.Audience,
 	} {
 		if settings[name] == "" {
 			t.Errorf("the manifests do not set %s, want them to", name)

@@ -169,7 +169,7 @@ func requireGolden(t *testing.T, path, want string) {
 	}
 }
 
-// firstDifference is the first line that differs.
+// firstDifference returns the first line that differs.
 func firstDifference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range min(len(g), len(w)) {

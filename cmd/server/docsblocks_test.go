@@ -89,10 +89,10 @@ func TestModelsOfTheCostPageHaveAPrice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	environ := envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1")
+	environ := newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1")
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
 		if m[1] == "json" {
-			environ["MODELS_FILE"] = file(t, t.TempDir(), "models.json", m[2])
+			environ["MODELS_FILE"] = writeCodeFile(t, t.TempDir(), "models.json", m[2])
 			continue
 		}
 		for _, word := range strings.Fields(m[2]) {
@@ -116,11 +116,11 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 	}
 	iam := authtest.NewIAM(t)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
-	environ := envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "AUTH_ISSUER", iam.URL, "AUTH_AUDIENCE", "answerd", "AUTH_JWKS_URL", iam.URL+"/jwks")
+	environ := newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "AUTH_ISSUER", iam.URL, "AUTH_AUDIENCE", "answerd", "AUTH_JWKS_URL", iam.URL+"/jwks")
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {
 		switch m[1] {
 		case "json":
-			environ["MODELS_FILE"] = file(t, t.TempDir(), "models.json", m[2])
+			environ["MODELS_FILE"] = writeCodeFile(t, t.TempDir(), "models.json", m[2])
 		case "":
 			for _, word := range strings.Fields(m[2]) {
 				name, value, _ := strings.Cut(word, "=")
@@ -164,7 +164,7 @@ func TestReceiverOfTheWebhooksPageIsTold(t *testing.T) {
 	}
 	address := strings.TrimSuffix(strings.TrimPrefix(closedAddress(t), "http://"), "/mcp")
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Yes.")))
-	environ := envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted")
+	environ := newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted")
 	var receiver string
 	_, port, _ := strings.Cut(address, ":")
 	for _, m := range settingsBlock.FindAllStringSubmatch(string(page), -1) {

@@ -20,7 +20,7 @@ import (
 
 const e2eQuestion = `{"question":"What is 12.5 * 8, and how far are 10 miles?","history":[{"role":"user","content":"Hi."},{"role":"assistant","content":"Hello."}],"thread_id":"thr_e2e"}`
 
-// newTwoCallScript is a model that calls two tools at once and then answers in three words.
+// newTwoCallScript returns a model that calls two tools at once and then answers in three words.
 func newTwoCallScript() llmtest.Script {
 	return llmtest.Turns(
 		llmtest.Calls(
@@ -68,8 +68,8 @@ func readStream(t *testing.T, resp *http.Response) []sse.Frame {
 	}
 }
 
-// volatile is what differs from run to run.
-var volatile = []struct{ pattern, with string }{
+// volatileParts matches what differs from run to run, and has its replacement.
+var volatileParts = []struct{ pattern, with string }{
 	{`run_[a-z0-9]{26}`, "run_X"},
 	{`"ts":\d+`, `"ts":0`},
 	{`"trace_id":"[0-9a-f]{32}"`, `"trace_id":"X"`},
@@ -88,7 +88,7 @@ func TestAnswerdAnswersWithToolsOverEveryPart(t *testing.T) {
 	sorted := make([]string, 0, 2)
 	for _, f := range frames {
 		line := string(sse.Frame{ID: f.ID, Event: f.Event, Data: f.Data}.AppendTo(nil))
-		for _, v := range volatile {
+		for _, v := range volatileParts {
 			line = regexp.MustCompile(v.pattern).ReplaceAllString(line, v.with)
 		}
 		if f.Event == "tool_result" { // parallel calls end in any order
@@ -187,7 +187,7 @@ func TestServerThatIsDownDoesNotStopTheService(t *testing.T) {
 	}
 }
 
-// closedAddress is a URL on which nobody listens.
+// closedAddress returns a URL on which nobody listens.
 func closedAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -234,7 +234,7 @@ func TestCheckPrintsATableAndFailsWithAServer(t *testing.T) {
 func TestVersionPrintsTheProtocolVersions(t *testing.T) {
 	for _, arg := range []string{"version", "--version"} {
 		out := &syncBuffer{}
-		err := run(t.Context(), []string{arg}, envOf(), out, io.Discard)
+		err := run(t.Context(), []string{arg}, newTestEnvironment(), out, io.Discard)
 		for _, want := range []string{"answerd " + version, "commit ", runtime.Version(), "2026-07-28", "2025-11-25"} {
 			if err != nil || !strings.Contains(out.String(), want) {
 				t.Errorf("answerd %s = %v, %s, want %q", arg, err, out, want)
@@ -246,7 +246,7 @@ func TestVersionPrintsTheProtocolVersions(t *testing.T) {
 func TestHelpPrintsTheCommands(t *testing.T) {
 	for _, args := range [][]string{{"help"}, {"-h"}, {"--help"}, {"check", "-h"}, {"demo", "--help"}} {
 		out := &syncBuffer{}
-		if err := run(t.Context(), args, envOf(), out, io.Discard); err != nil {
+		if err := run(t.Context(), args, newTestEnvironment(), out, io.Discard); err != nil {
 			t.Errorf("%v: %v, want no error", args, err)
 		}
 		for _, want := range []string{"answerd serve ", "answerd demo ", "answerd check ", "answerd version ", "answerd health ", "LLM_BASE_URL", ".env.example"} {
@@ -259,7 +259,7 @@ func TestHelpPrintsTheCommands(t *testing.T) {
 
 func TestRunNamesTheCommandsForAnUnknownOne(t *testing.T) {
 	out := &syncBuffer{}
-	code := exitCode(run(t.Context(), []string{"sevre"}, envOf(), io.Discard, io.Discard), out)
+	code := exitCode(run(t.Context(), []string{"sevre"}, newTestEnvironment(), io.Discard, io.Discard), out)
 	if want := "answerd: \"sevre\" is not a command; the commands are serve, demo, ask, chat, eval, check,"; code != 2 || !strings.HasPrefix(out.String(), want) || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("exit code %d, %q, want 2 and one line that begins with %q", code, out, want)
 	}
@@ -267,7 +267,7 @@ func TestRunNamesTheCommandsForAnUnknownOne(t *testing.T) {
 
 func TestRunRefusesUnknownCommandsAndArguments(t *testing.T) {
 	for _, args := range [][]string{{"sevre"}, {"serve", "now"}, {"demo", "-only", "db"}, {"demo", "-only", "mcp"}, {"demo", "-x"}} {
-		err := run(t.Context(), args, envOf(), io.Discard, io.Discard)
+		err := run(t.Context(), args, newTestEnvironment(), io.Discard, io.Discard)
 		if exitCode(err, io.Discard) != 2 {
 			t.Errorf("%v: %v, want exit code 2", args, err)
 		}
@@ -344,7 +344,7 @@ func TestSignalDuringTheDrainEndsItAtOnce(t *testing.T) {
 	}
 }
 
-// newWaitingScript is a model that says one word and the next when release is closed.
+// newWaitingScript returns a model that says one word, and the next one when release is closed.
 func newWaitingScript(release <-chan struct{}) llmtest.Script {
 	return llmtest.Turns(func(w http.ResponseWriter, r *http.Request) {
 		llmtest.Stream(w, "", map[string]any{"content": "Well"})
@@ -356,7 +356,7 @@ func newWaitingScript(release <-chan struct{}) llmtest.Script {
 	})
 }
 
-// environ is the world's settings for a process of its own.
+// environ returns the settings of the test world for a process of its own.
 func (w *testWorld) environ() []string {
 	var out []string
 	environ := w.environment()

@@ -27,7 +27,7 @@ func evaluate(t *testing.T, environ environment, suite string, args ...string) (
 	dir := t.TempDir()
 	out := filepath.Join(dir, "report.json")
 	var printed, stderr bytes.Buffer
-	err := run(t.Context(), append([]string{"eval", file(t, dir, "suite.yaml", suite), "-out", out}, args...), environ, &printed, &stderr)
+	err := run(t.Context(), append([]string{"eval", writeCodeFile(t, dir, "suite.yaml", suite), "-out", out}, args...), environ, &printed, &stderr)
 	code = exitCode(err, &stderr)
 	if data, _ := os.ReadFile(out); len(data) > 0 { // a bad suite has no report
 		if err := json.Unmarshal(data, &report); err != nil {
@@ -92,7 +92,7 @@ func TestEvalExitsWithOneBelowThePassRate(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, answersByQuestion(map[string]llmtest.Answer{"capital": llmtest.Says("Paris."), "broken": llmtest.Fails(400, "no")}))
 	// The event log of the service is not used: it would fail here.
-	log := file(t, t.TempDir(), "events", "nats://127.0.0.1:1")
+	log := writeCodeFile(t, t.TempDir(), "events", "nats://127.0.0.1:1")
 	out, report, code := evaluate(t, w.environment("EVENTS_URL_FILE", log, "EVENTS_CREDENTIALS_FILE", "/nonexistent", "TOKENS_KEY_FILE", "/nonexistent"), `
 cases:
   - {name: right, question: The capital of France, runs: 2, expect: {contains: Paris}}
@@ -143,8 +143,8 @@ func TestEvalRefusesWhatItCannotUse(t *testing.T) {
 		"unknown agent":  {"cases: [{name: one, question: Hi, agent: nobody, expect: {contains: a}}]", nil, 2, "case one, line 1: "},
 		"no server":      {good, []string{"-url", "http://127.0.0.1:1"}, 1, "ask answerd at http://127.0.0.1:1"},
 		"no other file":  {good, []string{"-against", "/nonexistent.env"}, 2, "-against cannot be read"},
-		"bad other file": {good, []string{"-against", file(t, t.TempDir(), "other.env", "# settings\nMAX_TURNS 5\n")}, 2, "line 2 of that file"},
-		"bad settings":   {good, []string{"-against", file(t, t.TempDir(), "other.env", "MAX_TURNS=none\n")}, 2, "MAX_TURNS"},
+		"bad other file": {good, []string{"-against", writeCodeFile(t, t.TempDir(), "other.env", "# settings\nMAX_TURNS 5\n")}, 2, "line 2 of that file"},
+		"bad settings":   {good, []string{"-against", writeCodeFile(t, t.TempDir(), "other.env", "MAX_TURNS=none\n")}, 2, "MAX_TURNS"},
 		"no directory":   {good, []string{"-junit", "/nonexistent/report.xml"}, 2, "-junit cannot be written"},
 		"parallel":       {good, []string{"-parallel", "0"}, 2, "usage: answerd eval"},
 		"two suites":     {good, []string{"more.yaml"}, 2, "usage: answerd eval"},
@@ -200,9 +200,9 @@ func TestEvalComparesTwoConfigurations(t *testing.T) {
 		}
 		return llmtest.Says("no")
 	})
-	other := file(t, t.TempDir(), "other.env", "# another model\nexport DEFAULT_MODEL_ID='other'\nLLM_API_KEY=key\n")
+	other := writeCodeFile(t, t.TempDir(), "other.env", "# another model\nexport DEFAULT_MODEL_ID='other'\nLLM_API_KEY=key\n")
 	// The key of the file replaces the one that is read from another file.
-	environ := w.environment("LLM_API_KEY", "", "LLM_API_KEY_FILE", file(t, t.TempDir(), "key", "canary-api-key"))
+	environ := w.environment("LLM_API_KEY", "", "LLM_API_KEY_FILE", writeCodeFile(t, t.TempDir(), "key", "canary-api-key"))
 	out, report, code := evaluate(t, environ, `
 runs: 10
 cases:
@@ -234,7 +234,7 @@ func TestEvalPrintsWhatIsDoneWhenInterrupted(t *testing.T) {
 	url := startDemo(t)
 	dir := t.TempDir()
 	out := filepath.Join(dir, "report.json")
-	suite := file(t, dir, "suite.yaml", `
+	suite := writeCodeFile(t, dir, "suite.yaml", `
 cases:
   - {name: quick, question: What is 12.5 * 8, expect: {contains: "100"}}
   - {name: slow, question: Write a slow report about tea in 10 steps of 2000 ms, expect: {contains: tea}}
@@ -261,7 +261,7 @@ func TestEvalIsInterruptedBeforeItsFirstAnswer(t *testing.T) {
 	w := newTestWorld(t, llmtest.Turns(llmtest.Says("never asked")))
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	suite := file(t, t.TempDir(), "suite.yaml", "cases: [{name: one, question: Hi, expect: {contains: a}}]")
+	suite := writeCodeFile(t, t.TempDir(), "suite.yaml", "cases: [{name: one, question: Hi, expect: {contains: a}}]")
 	var out bytes.Buffer
 	if err := run(ctx, []string{"eval", suite}, w.environment(), &out, &out); exitCode(err, &out) != 130 {
 		t.Errorf("got %v, want exit code 130:\n%s", err, &out)

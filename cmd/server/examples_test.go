@@ -102,7 +102,7 @@ func TestHostConfigurationsConnect(t *testing.T) {
 	}
 	p := spawnAnswerd(t, []string{"ADDR=127.0.0.1:0"}, "demo")
 	url := regexp.MustCompile(`curl -N (\S+)/answer/stream`).FindStringSubmatch(p.waitForLine(t, "curl -N"))[1]
-	config := file(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
+	config := writeCodeFile(t, t.TempDir(), "mcp.json", strings.ReplaceAll(settings[1], "http://127.0.0.1:8080", url))
 	environ := environment{"MCP_CONFIG_PATH": config, "LLM_BASE_URL": llmtest.New(t, newTwoCallScript()).URL}
 	var out strings.Builder
 	if err := run(t.Context(), []string{"check"}, environ, &out, &out); err != nil || !strings.Contains(out.String(), "answerd") {
@@ -110,7 +110,7 @@ func TestHostConfigurationsConnect(t *testing.T) {
 	}
 }
 
-// combinedOutput is what cmd prints.
+// combinedOutput returns what cmd prints.
 func combinedOutput(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -124,7 +124,7 @@ func combinedOutput(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// newCommand is the program of that name, if it is there.
+// newCommand returns the program of that name, or skips the test where it is missing.
 func newCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -134,8 +134,8 @@ func newCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 	return exec.Command(path, args...)
 }
 
-// file is code in a file of that name.
-func file(t *testing.T, dir, name, code string) string {
+// writeCodeFile writes code to a file of that name and returns its path.
+func writeCodeFile(t *testing.T, dir, name, code string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, []byte(code), 0o600); err != nil {
@@ -150,7 +150,7 @@ func runShell(t *testing.T, code string) *exec.Cmd {
 }
 
 func runGo(t *testing.T, code string) *exec.Cmd {
-	return newCommand(t, "go", "run", file(t, t.TempDir(), "main.go", code))
+	return newCommand(t, "go", "run", writeCodeFile(t, t.TempDir(), "main.go", code))
 }
 
 // runNode runs code as a program.
@@ -171,7 +171,7 @@ func runPage(t *testing.T, code string) *exec.Cmd {
 // clients is where the packages are that run.sh there has installed.
 const clients = "../../internal/api/clients"
 
-// writeTypeScript is code in a file among the packages of dir.
+// writeTypeScript writes code to a file among the packages of dir.
 func writeTypeScript(t *testing.T, dir, name, code string) string {
 	t.Helper()
 	modules, err := filepath.Abs(dir + "/node_modules")
@@ -191,13 +191,13 @@ func writeTypeScript(t *testing.T, dir, name, code string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(own) })
-	return file(t, own, name, code)
+	return writeCodeFile(t, own, name, code)
 }
 
 // runTypeScript strips the types that this document uses: Node 20 does not.
 func runTypeScript(t *testing.T, code string) *exec.Cmd {
 	plain := regexp.MustCompile(`([\w)\]])!([.;])`).ReplaceAllString(code, "$1$2")
-	return newCommand(t, "node", file(t, t.TempDir(), "example.mjs", plain))
+	return newCommand(t, "node", writeCodeFile(t, t.TempDir(), "example.mjs", plain))
 }
 
 // pythonImport matches the package that a line imports.
@@ -219,7 +219,7 @@ func runPython(t *testing.T, code string) *exec.Cmd {
 // runJava compiles a class and runs it.
 func runJava(t *testing.T, code string) *exec.Cmd {
 	newCommand(t, "javac") // java alone cannot run a source file
-	return newCommand(t, "java", "-XX:TieredStopAtLevel=1", file(t, t.TempDir(), "Example.java", code))
+	return newCommand(t, "java", "-XX:TieredStopAtLevel=1", writeCodeFile(t, t.TempDir(), "Example.java", code))
 }
 
 // csharpProject is the project of a C# program.
@@ -229,6 +229,6 @@ const csharpProject = `<Project Sdk="Microsoft.NET.Sdk"><PropertyGroup><OutputTy
 func runCSharp(t *testing.T, code string) *exec.Cmd {
 	newCommand(t, "dotnet")
 	dir := t.TempDir()
-	file(t, dir, "Program.cs", code)
-	return newCommand(t, "dotnet", "run", "--project", file(t, dir, "Example.csproj", csharpProject))
+	writeCodeFile(t, dir, "Program.cs", code)
+	return newCommand(t, "dotnet", "run", "--project", writeCodeFile(t, dir, "Example.csproj", csharpProject))
 }

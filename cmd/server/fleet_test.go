@@ -47,11 +47,11 @@ type callLedger struct {
 	made map[string]int
 }
 
-type entry struct {
+type ledgerEntry struct {
 	Key string `json:"key"`
 }
 
-func (l *callLedger) recordCall(ctx context.Context, _ *sdk.CallToolRequest, in entry) (*sdk.CallToolResult, any, error) {
+func (l *callLedger) recordCall(ctx context.Context, _ *sdk.CallToolRequest, in ledgerEntry) (*sdk.CallToolResult, any, error) {
 	l.mu.Lock()
 	l.made[in.Key]++
 	l.mu.Unlock()
@@ -62,21 +62,21 @@ func (l *callLedger) recordCall(ctx context.Context, _ *sdk.CallToolRequest, in 
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Key + " is done."}}}, nil, nil
 }
 
-// callsOf is how often something was done.
+// callsOf returns how often the call with a key was made.
 func (l *callLedger) callsOf(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.made[key]
 }
 
-// totalCalls is how many different things were done.
+// totalCalls returns how many different calls were made.
 func (l *callLedger) totalCalls() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.made)
 }
 
-// checkCalls fails where something was done twice.
+// checkCalls checks that no call was made twice.
 func (l *callLedger) checkCalls(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()
@@ -99,7 +99,7 @@ func newLedger(t testing.TB) (l *callLedger, url string) {
 	}
 	// ask requires a person's input first, and its own state back with it.
 	s.AddTool(&sdk.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		var in entry
+		var in ledgerEntry
 		if err := json.Unmarshal(r.Params.Arguments, &in); err != nil {
 			return nil, err
 		}
@@ -167,7 +167,7 @@ func startReplicas(t testing.TB, n int, eventsURL string, more ...string) *repli
 	return f
 }
 
-// newReplicas is a fleet without replicas.
+// newReplicas returns a fleet without replicas.
 func newReplicas(t testing.TB, eventsURL string, more ...string) *replicas {
 	t.Helper()
 	if eventsURL == "" {
@@ -185,7 +185,7 @@ func newReplicas(t testing.TB, eventsURL string, more ...string) *replicas {
 	}, more...)
 	t.Cleanup(func() {
 		if t.Failed() {
-			f.errorLines(t)
+			f.logWarnings(t)
 		}
 	})
 	return f
@@ -209,8 +209,8 @@ func (f *replicas) startReplica(t testing.TB, i int) {
 	f.replicas[i], f.urls[i], f.all = p, url, append(f.all, p)
 }
 
-// errorLines shows what all replicas, dead ones too, were worried about.
-func (f *replicas) errorLines(t testing.TB) {
+// logWarnings logs the warnings and errors of all replicas, of killed ones too.
+func (f *replicas) logWarnings(t testing.TB) {
 	for _, p := range f.all {
 		for line := range strings.Lines(p.log.String()) {
 			if strings.Contains(line, `"WARN"`) || strings.Contains(line, `"ERROR"`) {
@@ -241,7 +241,7 @@ func (f *replicas) stopReplica(t testing.TB, i int) {
 	}
 }
 
-// url is where a replica listens; -1 is any.
+// url returns the URL of a replica; -1 stands for any.
 func (f *replicas) url(i int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -350,10 +350,10 @@ func (j *runReader) readFrames(resp *http.Response, leave int, until string) (ov
 	return false, nil
 }
 
-// lastFrame is the newest event that was read.
+// lastFrame returns the newest event that was read.
 func (j *runReader) lastFrame() sse.Frame { return j.frames[len(j.frames)-1] }
 
-// checkFrames holds what was read against what is kept, and against what was done: of every
+// checkFrames compares what was read with what the log has, and with the calls that were made: of every
 // call that was made there is one ending, and none was made twice.
 func (j *runReader) checkFrames(ctx context.Context) error {
 	whole := &runReader{fleet: j.fleet, name: j.name, body: j.body, run: j.run, frames: j.frames[:1:1]}
@@ -372,7 +372,7 @@ func (j *runReader) checkFrames(ctx context.Context) error {
 			continue
 		}
 		var e struct {
-			Args entry
+			Args ledgerEntry
 			Kind string
 		}
 		if err := json.Unmarshal(f.Data, &e); err != nil {
@@ -389,7 +389,7 @@ func (j *runReader) checkFrames(ctx context.Context) error {
 	return nil
 }
 
-// countFrames is how many events are of that type, or errors of that kind.
+// countFrames returns how many events are of that type, or errors of that kind.
 func (j *runReader) countFrames(what string) (n int) {
 	for _, f := range j.frames {
 		if f.Event == what || f.Event == "tool_error" && strings.Contains(string(f.Data), `"kind":"`+what+`"`) {
@@ -399,7 +399,7 @@ func (j *runReader) countFrames(what string) (n int) {
 	return n
 }
 
-// pausesAfter are how long the run said nothing after each kill, where that was long
+// pausesAfter returns how long the run sent nothing after each kill, where that was long
 // enough to be the kill's doing.
 func (j *runReader) pausesAfter(kills []time.Time) (out []time.Duration) {
 	var before int64
@@ -417,8 +417,8 @@ func (j *runReader) pausesAfter(kills []time.Time) (out []time.Duration) {
 	return out
 }
 
-// count is a number from the environment, for tests that can be longer.
-func count(name string, short int) int {
+// countFromEnv returns a number from the environment, for tests that can be longer, or short.
+func countFromEnv(name string, short int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
 	}

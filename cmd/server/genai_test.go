@@ -19,12 +19,12 @@ import (
 	"answerd/internal/telemetry/otlptest"
 )
 
-// tracedRun asks a question of an authenticated caller with two tool calls, and returns the spans that
+// traceRun asks a question of an authenticated caller with two tool calls, and returns the spans that
 // the collector gets. The model has a price.
-func tracedRun(t *testing.T, more ...string) []otlptest.Span {
+func traceRun(t *testing.T, more ...string) []otlptest.Span {
 	t.Helper()
 	w, otlp := newTestWorld(t, newTwoCallScript()), newTraceReceiver(t)
-	models := file(t, t.TempDir(), "models.json", `[{"id":"scripted","price":{"input_per_million":1000,"output_per_million":2000}}]`)
+	models := writeCodeFile(t, t.TempDir(), "models.json", `[{"id":"scripted","price":{"input_per_million":1000,"output_per_million":2000}}]`)
 	s := startAnswerd(t, w.environment(append([]string{
 		"ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", otlp.url, "MODELS_FILE", models,
 		"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url + demo.JWKSPath,
@@ -39,8 +39,8 @@ func tracedRun(t *testing.T, more ...string) []otlptest.Span {
 	return slices.Clone(otlp.spans)
 }
 
-// named returns the spans of an operation.
-func named(spans []otlptest.Span, operation string) (out []otlptest.Span) {
+// spansOf returns the spans of an operation.
+func spansOf(spans []otlptest.Span, operation string) (out []otlptest.Span) {
 	for _, s := range spans {
 		if s.Attributes["gen_ai.operation.name"] == operation {
 			out = append(out, s)
@@ -76,9 +76,9 @@ func TestSpansFollowTheGenAIConventions(t *testing.T) {
 		t.Fatalf("got %v, %+v, want the table with its source, version and licence", err, c)
 	}
 	for _, content := range []string{"false", "true"} {
-		spans := tracedRun(t, "TRACE_CONTENT", content)
+		spans := traceRun(t, "TRACE_CONTENT", content)
 		for operation, count := range map[string]int{"chat": 2, "invoke_agent": 1, "execute_tool": 2} {
-			found, want := named(spans, operation), c.Spans[operation]
+			found, want := spansOf(spans, operation), c.Spans[operation]
 			if len(found) != count {
 				t.Fatalf("got %d spans of %s, want %d", len(found), operation, count)
 			}
@@ -111,7 +111,7 @@ func TestSpansFollowTheGenAIConventions(t *testing.T) {
 }
 
 func TestSpansHaveContentAndUsersOnlyIfEnabled(t *testing.T) {
-	all := func(spans []otlptest.Span) string {
+	joinSpans := func(spans []otlptest.Span) string {
 		var b strings.Builder
 		for _, s := range spans {
 			for key, value := range s.Attributes {
@@ -121,13 +121,13 @@ func TestSpansHaveContentAndUsersOnlyIfEnabled(t *testing.T) {
 		return b.String()
 	}
 	texts := []string{"canary-question", "12.5 * 8", "16 km."}
-	off := all(tracedRun(t))
+	off := joinSpans(traceRun(t))
 	for _, text := range append(texts, "user.id", "enduser.id") {
 		if strings.Contains(off, text) {
 			t.Errorf("got %q in the spans, want it only if it is enabled:\n%s", text, off)
 		}
 	}
-	on := all(tracedRun(t, "TRACE_CONTENT", "true", "TRACE_USERS", "true"))
+	on := joinSpans(traceRun(t, "TRACE_CONTENT", "true", "TRACE_USERS", "true"))
 	for _, text := range append(texts, "enduser.id="+demoClient, "user.id="+demoClient) {
 		if !strings.Contains(on, text) {
 			t.Errorf("got no %q in the spans, want it:\n%s", text, on)
@@ -177,15 +177,15 @@ func firstOf(s otlptest.Span, keys ...string) string {
 	return ""
 }
 
-// traceEverything are the settings of docs/tasks/langfuse.md and docs/tasks/phoenix.md.
-var traceEverything = []string{"TRACE_USERS", "true", "TRACE_CONTENT", "true"}
+// traceContentSettings are the settings of docs/tasks/langfuse.md and docs/tasks/phoenix.md.
+var traceContentSettings = []string{"TRACE_USERS", "true", "TRACE_CONTENT", "true"}
 
 // The mapping is that of langfuse.com/integrations/native/opentelemetry: the kind of an observation from
 // gen_ai.operation.name, its session and user on each of them.
 func TestLangfuseShowsARun(t *testing.T) {
 	checkTaskPage(t, "langfuse.md")
 	var got shownRun
-	for _, s := range tracedRun(t, traceEverything...) {
+	for _, s := range traceRun(t, traceContentSettings...) {
 		switch s.Attributes["gen_ai.operation.name"] {
 		case "invoke_agent": // an observation of type agent
 			got.Agent = s.Attributes["gen_ai.agent.name"]
@@ -217,7 +217,7 @@ func TestLangfuseShowsARun(t *testing.T) {
 func TestPhoenixShowsARun(t *testing.T) {
 	checkTaskPage(t, "phoenix.md")
 	var got shownRun
-	for _, s := range tracedRun(t, traceEverything...) {
+	for _, s := range traceRun(t, traceContentSettings...) {
 		switch s.Attributes["gen_ai.operation.name"] {
 		case "invoke_agent": // a span of kind AGENT
 			got.Agent = s.Attributes["agent.name"]

@@ -16,13 +16,13 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// allHooks are the settings of a service whose hooks are all asked.
+// allHooks returns the settings with which every hook is asked.
 func allHooks(hooks *webhooktest.Service) []string {
 	return []string{"HOOKS_URL", hooks.URL, "HOOKS_SECRET", webhooktest.Secret.Reveal(), "HOOKS_EVENTS", "pre_model_call, model_result, interrupt, run_end"}
 }
 
-// hooksOf returns the names of the hooks that a service was asked, sorted.
-func hooksOf(s *webhooktest.Service) string {
+// askedHooks returns the names of the hooks that a service was asked, sorted.
+func askedHooks(s *webhooktest.Service) string {
 	var names []string
 	for _, q := range s.Questions() {
 		names = append(names, q.Hook)
@@ -86,7 +86,7 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 	if err := <-s.done; err != nil { // the hook interrupt is asked while the run goes on
 		t.Fatal(err)
 	}
-	if got, want := hooksOf(hooks), "interrupt model_result model_result pre_model_call pre_model_call pre_tool_call run_end tool_result"; got != want {
+	if got, want := askedHooks(hooks), "interrupt model_result model_result pre_model_call pre_model_call pre_tool_call run_end tool_result"; got != want {
 		t.Errorf("got hooks %s, want %s", got, want)
 	}
 	for _, q := range hooks.Questions() {
@@ -197,7 +197,7 @@ func TestHookRunEndIsAskedAgainAfterAKilledProcess(t *testing.T) {
 	if last := frames[len(frames)-1]; last.Event != "final_answer" || !strings.Contains(string(last.Data), `"Hello."`) {
 		t.Errorf("got the last event %s %s, want final_answer, Hello.", last.Event, last.Data)
 	}
-	if got, want := hooksOf(hooks), "model_result pre_model_call run_end"; got != want {
+	if got, want := askedHooks(hooks), "model_result pre_model_call run_end"; got != want {
 		t.Errorf("got hooks %s, want %s", got, want)
 	}
 	if n := hooks.Repeated(); n != 1 {

@@ -18,12 +18,12 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// withInboundAuth are the settings by which callers bring tokens of the world's IAM.
+// withInboundAuth returns the settings that require callers to have tokens of the test world's IAM.
 func (w *testWorld) withInboundAuth(more ...string) []string {
 	return append([]string{"AUTH_ISSUER", w.iam.url, "AUTH_AUDIENCE", demo.Audience, "AUTH_JWKS_URL", w.iam.url + demo.JWKSPath}, more...)
 }
 
-// callerToken is a token of the world's IAM for its one client.
+// callerToken returns a token of the test world's IAM for its one client.
 func (w *testWorld) callerToken(t *testing.T) string {
 	t.Helper()
 	src, err := token.NewClientCredentials(token.ClientCredentialsConfig{
@@ -49,16 +49,16 @@ func TestServeRefusesAnonymousAccessBeyondLoopback(t *testing.T) {
 		"localhost.evil.example:0": true, "127.0.0.1.nip.io:0": true, "localhost.:0": true, "127.1:0": true,
 		"127.0.0.1:0": false, "127.8.8.8:0": false, "[::1]:0": false, "[::ffff:127.0.0.1]:0": false, "localhost:0": false,
 	} {
-		_, err := loadConfig(envOf(append(here, "ADDR", addr)...))
+		_, err := loadConfig(newTestEnvironment(append(here, "ADDR", addr)...))
 		if bad, ok := errors.AsType[*configError](err); ok != open || open && (bad.name != "ADDR" || exitCode(err, io.Discard) != 2) {
 			t.Errorf("%s: %v, want ADDR refused: %t", addr, err, open)
 		}
-		if _, err := loadConfig(envOf(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
+		if _, err := loadConfig(newTestEnvironment(append(here, "ADDR", addr, "AUTH_INSECURE_ALLOW_ANONYMOUS", "true")...)); err != nil {
 			t.Errorf("%s, and everybody may: %v", addr, err)
 		}
 	}
 	// The name localhost may be anything; what counts is what was bound.
-	c, err := loadConfig(envOf(append(here, "ADDR", "localhost:0")...))
+	c, err := loadConfig(newTestEnvironment(append(here, "ADDR", "localhost:0")...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,17 +85,17 @@ func TestServeDiscoversTheKeysOfTheIssuer(t *testing.T) {
 func TestPortIsUsedWithoutAnAddress(t *testing.T) {
 	here := []string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}
 	for settings, want := range map[string]string{"PORT 9000": ":9000", "PORT 9000 ADDR 127.0.0.1:1": "127.0.0.1:1", "PORT tcp://10.0.0.1:80 ADDR 127.0.0.1:1": "127.0.0.1:1", "": "127.0.0.1:8080"} {
-		if c, err := loadConfig(envOf(append(here, strings.Fields(settings)...)...)); err != nil || c.Addr != want {
+		if c, err := loadConfig(newTestEnvironment(append(here, strings.Fields(settings)...)...)); err != nil || c.Addr != want {
 			t.Errorf("%s: got %s, %v, want %s", settings, c.Addr, err, want)
 		}
 	}
 	for _, port := range []string{"0", "65536", "-1", "http", "127.0.0.1:80"} {
-		_, err := loadConfig(envOf(append(here, "PORT", port)...))
+		_, err := loadConfig(newTestEnvironment(append(here, "PORT", port)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" {
 			t.Errorf("PORT=%s: got %v, want an error about PORT", port, err)
 		}
 	}
-	_, err := loadConfig(envOf(append(here[:2:2], "PORT", "9000")...))
+	_, err := loadConfig(newTestEnvironment(append(here[:2:2], "PORT", "9000")...))
 	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "PORT" || !strings.Contains(bad.reason, "ADDR=127.0.0.1:9000") || exitCode(err, io.Discard) != 2 {
 		t.Errorf("without authentication: got %v, want an error about PORT that names ADDR=127.0.0.1:9000", err)
 	}
@@ -110,7 +110,7 @@ func TestPortIsUsedByTheHealthCheckAndTheDemo(t *testing.T) {
 	if line := p.waitForLine(t, "curl -N"); !strings.Contains(line, "http://127.0.0.1:"+port+"/") {
 		t.Errorf("got %s, want the demo at 127.0.0.1:%s", line, port)
 	}
-	if err := checkHealth(t.Context(), envOf("PORT", port)); err != nil {
+	if err := checkHealth(t.Context(), newTestEnvironment("PORT", port)); err != nil {
 		t.Errorf("got %v of the health check, want none", err)
 	}
 	p.waitForLine(t, "docker run -e AUTH_INSECURE_ALLOW_ANONYMOUS=true -p 127.0.0.1:"+port+":"+port)
@@ -134,7 +134,7 @@ func TestAllowedHostsIncludeThePublicURL(t *testing.T) {
 	for settings, want := range map[[4]string]string{
 		{"ADDR", "10.0.0.1:1", "ALLOWED_HOSTS", "inner.example"}: "[inner.example ask.example.com]", {"ADDR", "10.0.0.1:1"}: "[10.0.0.1 ask.example.com]", {"ADDR", ":1"}: "[]",
 	} {
-		c, err := loadConfig(envOf(append(here, settings[:]...)...))
+		c, err := loadConfig(newTestEnvironment(append(here, settings[:]...)...))
 		if got := fmt.Sprint(c.AllowedHosts); err != nil || got != want {
 			t.Errorf("%s: %s, %v, want %s and no error", settings, got, err, want)
 		}
@@ -158,28 +158,28 @@ func TestLoadConfigNamesBadInboundSettings(t *testing.T) {
 		{"METRICS_ADDR", "9090"}:                     "METRICS_ADDR: must be host:port",
 	} {
 		for _, command := range [][]string{nil, {"check"}} {
-			err := run(t.Context(), command, envOf(append(on, settings[:]...)...), io.Discard, io.Discard)
+			err := run(t.Context(), command, newTestEnvironment(append(on, settings[:]...)...), io.Discard, io.Discard)
 			if exitCode(err, io.Discard) != 2 || err.Error() != want {
 				t.Errorf("%v: got %v, want %s", command, err, want)
 			}
 		}
 	}
 	for _, issuer := range []string{"https", "http://iam.example", "iam"} {
-		_, err := loadConfig(envOf(append(on, "AUTH_JWKS_URL", "", "AUTH_ISSUER", issuer)...))
+		_, err := loadConfig(newTestEnvironment(append(on, "AUTH_JWKS_URL", "", "AUTH_ISSUER", issuer)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_JWKS_URL" {
 			t.Errorf("issuer %s without the address of its keys: got %v, want an error about AUTH_JWKS_URL", issuer, err)
 		}
 	}
 	for _, more := range [][]string{{"AUTH_ISSUER", "iam"}, {"AUTH_CLIENTS", "web, cli"}, {"AUTH_ISSUER", "", "AUTH_AUDIENCE", "", "AUTH_JWKS_URL", ""}} {
-		_, err := loadConfig(envOf(append(append(on, "CONSOLE_OIDC_CLIENT_ID", "console"), more...)...))
+		_, err := loadConfig(newTestEnvironment(append(append(on, "CONSOLE_OIDC_CLIENT_ID", "console"), more...)...))
 		if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "CONSOLE_OIDC_CLIENT_ID" {
 			t.Errorf("sign-in of the console with %v: got %v, want an error about CONSOLE_OIDC_CLIENT_ID", more, err)
 		}
 	}
-	if _, err := loadConfig(envOf(append(on, "CONSOLE_OIDC_CLIENT_ID", "console", "AUTH_CLIENTS", "web, console")...)); err != nil {
+	if _, err := loadConfig(newTestEnvironment(append(on, "CONSOLE_OIDC_CLIENT_ID", "console", "AUTH_CLIENTS", "web, console")...)); err != nil {
 		t.Errorf("sign-in of the console as one of AUTH_CLIENTS: got %v, want no error", err)
 	}
-	_, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
+	_, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_RULES_FILE", path))
 	if bad, ok := errors.AsType[*configError](err); !ok || bad.name != "AUTH_ISSUER" {
 		t.Errorf("rules without callers: %v, want a configError, name AUTH_ISSUER", err)
 	}
@@ -229,7 +229,7 @@ func TestRulesAreReloaded(t *testing.T) {
 	}
 	p := spawnAnswerd(t, env)
 	url, c, bearer := p.url(t), newClient(t), w.callerToken(t)
-	tools := func() (names []string) {
+	listTools := func() (names []string) {
 		_, body := getBody(t, c, url+"/tools", "Authorization", bearer)
 		for _, part := range strings.Split(body, `"name":"`)[1:] {
 			name, _, _ := strings.Cut(part, `"`)
@@ -237,7 +237,7 @@ func TestRulesAreReloaded(t *testing.T) {
 		}
 		return names
 	}
-	if got := fmt.Sprint(tools()); got != "[calculate]" {
+	if got := fmt.Sprint(listTools()); got != "[calculate]" {
 		t.Errorf("got %q, want [calculate]", got)
 	}
 	writeFile(t, path, `{"rules": [{"subjets": ["*"]}]}`)
@@ -245,13 +245,13 @@ func TestRulesAreReloaded(t *testing.T) {
 	if line, want := p.waitForLine(t, "access rules refused"), "/rules/0/subjets: unknown field"; !strings.Contains(line, want) {
 		t.Errorf("line %q, want it to contain %q", line, want)
 	}
-	if got := fmt.Sprint(tools()); got != "[calculate]" {
+	if got := fmt.Sprint(listTools()); got != "[calculate]" {
 		t.Errorf("got %q, want [calculate]", got)
 	}
 	writeFile(t, path, `{"rules": [{"subjects": ["somebody"]}]}`)
 	p.signal(t, syscall.SIGHUP)
 	p.waitForLine(t, "access rules read again")
-	if got := tools(); len(got) != 0 {
+	if got := listTools(); len(got) != 0 {
 		t.Errorf("tools %q, want 0", got)
 	}
 	resp := post(t, c, url+"/answer", `{"question":"?"}`, "Authorization", bearer)

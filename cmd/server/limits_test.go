@@ -29,7 +29,7 @@ func TestRateLimitParses(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "10", "/s", "0/s", "-1/s", "10/d", "1.5/s", "10/s/s", "9999999/s", " 1/s"} {
-		_, err := loadConfig(envOf("RATE_LIMIT", text, "LLM_BASE_URL", "http://127.0.0.1:1"))
+		_, err := loadConfig(newTestEnvironment("RATE_LIMIT", text, "LLM_BASE_URL", "http://127.0.0.1:1"))
 		if text == "" {
 			continue // not set
 		}
@@ -258,7 +258,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = server.Serve(p) })
 		// sent writes a byte a second and returns what came back, and when the end did.
-		sent := func(at string, rest string) (status int, after time.Duration) {
+		sendSlowly := func(at string, rest string) (status int, after time.Duration) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			p.conns <- theirs
@@ -298,7 +298,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 			{"a slow body", head + "Content-Length: 1000\r\n\r\n", many, 408, api.ReadTimeout},
 			{"slow chunks", head + "Transfer-Encoding: chunked\r\n\r\n", strings.Repeat("1\r\na\r\n", 100), 408, api.ReadTimeout},
 		} {
-			status, after := sent(c.at, c.rest)
+			status, after := sendSlowly(c.at, c.rest)
 			if status != c.status || after < c.limit || after > c.limit+time.Second {
 				t.Errorf("%s: status %d after %s, want status %d, after at least %v, after at most %v", c.name, status, after, c.status, c.limit, c.limit+time.Second)
 			}

@@ -38,19 +38,19 @@ func TestListChangedIsReflectedInTools(t *testing.T) {
 	for protocol, options := range map[string]*sdk.StreamableHTTPOptions{"2025-11-25": nil, "2026-07-28": {Stateless: true}} {
 		t.Run(protocol, func(t *testing.T) {
 			server := sdk.NewServer(&sdk.Implementation{Name: "growing", Version: "1"}, nil)
-			answer := func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			emptyResult := func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				return &sdk.CallToolResult{}, nil
 			}
-			server.AddTool(&sdk.Tool{Name: "first", InputSchema: json.RawMessage(`{"type":"object"}`)}, answer)
+			server.AddTool(&sdk.Tool{Name: "first", InputSchema: json.RawMessage(`{"type":"object"}`)}, emptyResult)
 			web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, options))
 			t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
 			model := llmtest.New(t, llmtest.Turns(llmtest.Says("Done.")))
-			s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_URL", web.URL))
+			s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_URL", web.URL))
 			c := newClient(t)
 			waitForTool(t, c, s.url, "first", time.Now())
-			server.AddTool(&sdk.Tool{Name: "second", InputSchema: json.RawMessage(`{"type":"object"}`)}, answer)
+			server.AddTool(&sdk.Tool{Name: "second", InputSchema: json.RawMessage(`{"type":"object"}`)}, emptyResult)
 			waitForTool(t, c, s.url, "second", time.Now())
-			server.AddTool(&sdk.Tool{Name: "third", InputSchema: json.RawMessage(`{"type":"object"}`)}, answer)
+			server.AddTool(&sdk.Tool{Name: "third", InputSchema: json.RawMessage(`{"type":"object"}`)}, emptyResult)
 			waitForTool(t, c, s.url, "third", time.Now())
 		})
 	}

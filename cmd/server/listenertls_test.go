@@ -76,7 +76,7 @@ func TestServeOverTLS(t *testing.T) {
 	} else {
 		plain.Body.Close()
 	}
-	if err := checkHealth(t.Context(), envOf("ADDR", addr, "TLS_CERT_FILE", cert)); err != nil {
+	if err := checkHealth(t.Context(), newTestEnvironment("ADDR", addr, "TLS_CERT_FILE", cert)); err != nil {
 		t.Errorf("got %v of the health check, want none", err)
 	}
 	// ask does not start another service because it cannot verify this one's certificate.
@@ -119,7 +119,7 @@ func TestTLSFilesOfTheListenerAreChecked(t *testing.T) {
 		"ADDR: is not loopback and no inbound authentication is set: set AUTH_ISSUER, or AUTH_INSECURE_ALLOW_ANONYMOUS=true to serve everybody": {
 			"ADDR", ":0", "TLS_CERT_FILE", files.CertFile, "TLS_KEY_FILE", files.KeyFile},
 	} {
-		err := run(t.Context(), nil, envOf(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
+		err := run(t.Context(), nil, newTestEnvironment(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
 		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
 			t.Errorf("got %v, want exit code 2 and %s", err, want)
 		}

@@ -19,7 +19,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// loadCounter is what became of one caller's questions.
+// loadCounter counts the outcomes of one caller's questions.
 type loadCounter struct {
 	mu       sync.Mutex // protects what follows
 	answered int
@@ -62,7 +62,7 @@ func (c *loadCounter) ask(ctx context.Context, t *testing.T, client *http.Client
 	}
 }
 
-// percentile is of durations in any order.
+// percentile returns the p-th part of durations, which may be in any order.
 func percentile(d []time.Duration, p float64) time.Duration {
 	if len(d) == 0 {
 		return 0
@@ -71,7 +71,7 @@ func percentile(d []time.Duration, p float64) time.Duration {
 	return d[min(int(p*float64(len(d))), len(d)-1)].Round(100 * time.Microsecond)
 }
 
-// newClientFrom is a client that calls from that address of this machine.
+// newClientFrom returns a client that connects from that address of this machine.
 func newClientFrom(t *testing.T, address string) *http.Client {
 	probe, err := net.ListenPacket("udp", address+":0")
 	if err != nil {

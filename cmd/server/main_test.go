@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// testWorld is what answerd needs around it, all of it real and on loopback.
+// testWorld has the services that answerd needs, all of them real and on loopback.
 type testWorld struct {
 	model  *llmtest.Endpoint
 	iam    *demoService
@@ -77,9 +77,9 @@ func startTestService(t testing.TB, build serviceBuilder) *demoService {
 	return p
 }
 
-// environment are those of a production service in this world; more come in pairs.
+// environment returns the settings of a production service in this world; more come in pairs.
 func (w *testWorld) environment(more ...string) environment {
-	return envOf(append([]string{
+	return newTestEnvironment(append([]string{
 		"ADDR", "127.0.0.1:0", "LLM_BASE_URL", w.model.URL, "LLM_API_KEY", "canary-api-key", "DEFAULT_MODEL_ID", "scripted",
 		"MCP_URL", w.tools.url + demo.MCPPath, "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", w.iam.url,
 		"IAM_CLIENT_ID", demoClient, "IAM_CLIENT_SECRET", clientSecret,
@@ -146,7 +146,7 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// newClient is a client of its own for every test, so that no connection outlives it.
+// newClient returns a client of its own for every test, so that no connection outlives the test.
 func newClient(t testing.TB) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 128
@@ -182,7 +182,7 @@ func sendRequest(t testing.TB, c *http.Client, method, url string, body io.Reade
 	return resp
 }
 
-// getBody is the status and the body of a GET.
+// getBody returns the status and the body of a GET.
 func getBody(t testing.TB, c *http.Client, url string, header ...string) (int, string) {
 	t.Helper()
 	resp := get(t, c, url, header...)

@@ -93,7 +93,7 @@ func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
 	}
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_URL", web.URL, "LLM_MAX_RETRIES", "0"))
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_URL", web.URL, "LLM_MAX_RETRIES", "0"))
 	c := newClient(t)
 	_, before := getBody(t, c, s.url+"/metrics")
 
@@ -101,7 +101,7 @@ func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
 		`{"question":"model","model":"model-%d-` + strings.Repeat("z", 100) + `"}`,
 		`{"question":"status %d"}`, `{"question":"tool %d"}`,
 	}
-	attempt := func(i int) {
+	attack := func(i int) {
 		method, path, body := "POST", "/answer", ""
 		switch kind := i % 6; kind {
 		case 0, 1, 2:
@@ -131,7 +131,7 @@ func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
 	for worker := range 8 {
 		all.Go(func() {
 			for i := worker; i < 6*attempts; i += 8 {
-				attempt(i)
+				attack(i)
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestSpanAttributesAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Calls(llmtest.Call{ID: "id_" + long, Name: "name_" + long, Args: "{}"}), llmtest.Says("Well.")))
 	otlp := newTraceReceiver(t)
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted",
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted",
 		"ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", otlp.url))
 	c := newClient(t)
 	for _, r := range []struct{ method, path, body string }{

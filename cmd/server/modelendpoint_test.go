@@ -29,7 +29,7 @@ func TestModelKeyFileIsReadAgainWhenItChanges(t *testing.T) {
 	writeKey("first-key", now)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("Hello.")))
 	file := modelsFile(t, fmt.Sprintf(`[{"id":"m","base_url":%q,"api_key_file":%q}]`, model.URL, key))
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:1", "LLM_API_KEY", "key-of-the-setting", "MODELS_FILE", file))
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:1", "LLM_API_KEY", "key-of-the-setting", "MODELS_FILE", file))
 	c := newClient(t)
 	ask := func() {
 		t.Helper()

@@ -15,7 +15,7 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// modelsFile is a MODELS_FILE of this content.
+// modelsFile writes a MODELS_FILE with this content and returns its path.
 func modelsFile(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "models.json")
@@ -31,7 +31,7 @@ func TestModelsFileHasTheDefaultModel(t *testing.T) {
 		{"", "fast", ""}, {"local", "local", ""}, {"other", "", "DEFAULT_MODEL_ID"},
 	} {
 		// At OpenAI's own endpoint, too, where one must be set without a file.
-		got, err := loadConfig(envOf("MODELS_FILE", file, "DEFAULT_MODEL_ID", c.set))
+		got, err := loadConfig(newTestEnvironment("MODELS_FILE", file, "DEFAULT_MODEL_ID", c.set))
 		var bad *configError
 		if errors.As(err, &bad) != (c.bad != "") || bad != nil && bad.name != c.bad || got.DefaultModelID != c.want {
 			t.Errorf("%q: %q, %v, want model %q, bad setting %q", c.set, got.DefaultModelID, err, c.want, c.bad)
@@ -44,12 +44,12 @@ func TestModelsFileErrorNamesThePlace(t *testing.T) {
 		`[{"id":"a","price":{"input_per_million":-1}}]`: "MODELS_FILE: /0/price/input_per_million: below 0",
 		`[{"id":"a"},{"id":"a"}]`:                       "MODELS_FILE: /1/id: the same as /0/id",
 	} {
-		_, err := loadConfig(envOf("MODELS_FILE", modelsFile(t, content)))
+		_, err := loadConfig(newTestEnvironment("MODELS_FILE", modelsFile(t, content)))
 		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
 			t.Errorf("%s: %v, want exit code 2 and %s", content, err, want)
 		}
 	}
-	if _, err := loadConfig(envOf("MODELS_FILE", "/no/such/file")); err == nil || err.Error() != "MODELS_FILE: cannot be read: no such file or directory" {
+	if _, err := loadConfig(newTestEnvironment("MODELS_FILE", "/no/such/file")); err == nil || err.Error() != "MODELS_FILE: cannot be read: no such file or directory" {
 		t.Errorf(`error %v, want error "MODELS_FILE: cannot be read: no such file or directory"`, err)
 	}
 }
@@ -120,7 +120,7 @@ func TestModelsFileIsReloaded(t *testing.T) {
 	p := spawnAnswerd(t, append(w.environ(), "MODELS_FILE="+path, "DEFAULT_MODEL_ID=", "OTHER_KEY=canary-other"))
 	url, c := p.url(t), newClient(t)
 	// served returns the models of GET /v1/models.
-	served := func() string {
+	modelIDs := func() string {
 		_, body := getBody(t, c, url+"/v1/models")
 		var list struct{ Data []struct{ ID string } }
 		if err := json.Unmarshal([]byte(body), &list); err != nil {
@@ -134,7 +134,7 @@ func TestModelsFileIsReloaded(t *testing.T) {
 		}
 		return strings.Join(ids, " ")
 	}
-	if got := served(); got != "first" {
+	if got := modelIDs(); got != "first" {
 		t.Errorf("got the models %s, want first", got)
 	}
 
@@ -157,7 +157,7 @@ func TestModelsFileIsReloaded(t *testing.T) {
 	if line := p.waitForLine(t, "MODELS_FILE refused"); !strings.Contains(line, "MODELS_FILE: /0/price/input_per_million: below 0") {
 		t.Errorf("got %s, want the place of the mistake", line)
 	}
-	if got := served(); got != "first second" {
+	if got := modelIDs(); got != "first second" {
 		t.Errorf("after a bad file: got the models %s, want first second", got)
 	}
 
@@ -176,7 +176,7 @@ func TestModelsFileIsReloaded(t *testing.T) {
 // at a reload as at the start.
 func TestModelsFileReloadIsChecked(t *testing.T) {
 	path := modelsFile(t, `[{"id":"a","price":{"input_per_million":1,"output_per_million":1}}]`)
-	c, err := loadConfig(envOf("MODELS_FILE", path, "DEFAULT_MODEL_ID", "a", "BUDGET_COST", "1"))
+	c, err := loadConfig(newTestEnvironment("MODELS_FILE", path, "DEFAULT_MODEL_ID", "a", "BUDGET_COST", "1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestFallbackIsLogged(t *testing.T) {
 
 // Requests read the allowed hosts and origins while MODELS_FILE is read again, so the reload must not write to them.
 func TestModelsFileReloadLeavesTheSettingsInUse(t *testing.T) {
-	c, err := loadConfig(envOf("MODELS_FILE", modelsFile(t, `[{"id":"a"}]`), "LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary",
+	c, err := loadConfig(newTestEnvironment("MODELS_FILE", modelsFile(t, `[{"id":"a"}]`), "LLM_BASE_URL", "http://127.0.0.1:9/v1", "HOOKS_SECRET", "canary",
 		"ALLOWED_HOSTS", "a.example", "CORS_ORIGINS", "https://a.example", "CALLBACK_ORIGINS", "https://a.example"))
 	if err != nil {
 		t.Fatal(err)

@@ -74,7 +74,7 @@ func hasHeading(t *testing.T, page string) bool {
 // line that summarises the configuration.
 func TestConfigurationIsLoggedOnOneLine(t *testing.T) {
 	t.Parallel()
-	w := newTestWorld(t, says)
+	w := newTestWorld(t, answerYes)
 	s := startAnswerd(t, w.environment(
 		"LLM_API_KEY", "canary-key", "DEFAULT_MODEL_ID", "m", "RATE_LIMIT", "60/m",
 		"AUTH_ISSUER", "https://user:canary@iam.example.com", "AUTH_AUDIENCE", "answerd", "AUTH_JWKS_URL", "https://iam.example.com/jwks",

@@ -92,7 +92,7 @@ func (p *process) waitForLine(t testing.TB, text string) string {
 	}
 }
 
-// url is where the process listens, from its log.
+// url returns the URL at which the process listens, which it reads from the log.
 func (p *process) url(t testing.TB) string {
 	return "http://" + regexp.MustCompile(`"addr":"([^"]+)"`).FindStringSubmatch(p.waitForLine(t, `"listening"`))[1]
 }
@@ -110,7 +110,7 @@ const (
 	natsPort = "TEST_AS_NATS_AT"
 )
 
-// serveNATS is a NATS server with JetStream, until it is killed. It says where it listens.
+// serveNATS runs a NATS server with JetStream until it is killed. It prints where it listens.
 func serveNATS(dir, port string) {
 	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir}
 	if n, err := strconv.Atoi(port); err == nil {
@@ -151,7 +151,7 @@ func (n *natsServer) start(t testing.TB) {
 	n.url = n.process.waitForLine(t, "nats://")
 }
 
-// kill is kill -9.
+// kill ends the process as kill -9 does.
 func (n *natsServer) kill() {
 	_ = n.process.cmd.Process.Kill()
 	_ = n.process.wait() // killed

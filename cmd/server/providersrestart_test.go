@@ -83,7 +83,7 @@ func TestProviderMembersSurvive(t *testing.T) {
 				}
 				return replica
 			}
-			each := func(do func(id string, j *runReader) error) {
+			forEachReader := func(do func(id string, j *runReader) error) {
 				t.Helper()
 				for id, j := range readers {
 					if err := do(id, j); err != nil {
@@ -93,14 +93,14 @@ func TestProviderMembersSurvive(t *testing.T) {
 			}
 			replica := 0
 			if c.suspended {
-				each(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
-				each(func(_ string, j *runReader) error { return f.approve(ctx, 0, j) })
-				each(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
+				forEachReader(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
+				forEachReader(func(_ string, j *runReader) error { return f.approve(ctx, 0, j) })
+				forEachReader(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
 				replica = interrupt()
-				each(func(_ string, j *runReader) error { return f.approve(ctx, replica, j) })
+				forEachReader(func(_ string, j *runReader) error { return f.approve(ctx, replica, j) })
 			} else {
-				each(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "step_end") })
-				each(func(id string, _ *runReader) error {
+				forEachReader(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "step_end") })
+				forEachReader(func(id string, _ *runReader) error {
 					for {
 						select {
 						case round := <-asked[id]:
@@ -115,7 +115,7 @@ func TestProviderMembersSurvive(t *testing.T) {
 				replica = interrupt()
 				close(release)
 			}
-			each(func(id string, j *runReader) error {
+			forEachReader(func(id string, j *runReader) error {
 				if err := j.readUntil(ctx, replica, ""); err != nil {
 					return err
 				}

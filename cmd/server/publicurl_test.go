@@ -65,7 +65,7 @@ func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
 			c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 			// at returns the address that a reference in a response of from means.
-			at := func(from, reference string) string {
+			resolveReference := func(from, reference string) string {
 				t.Helper()
 				u, err := url.Parse(from)
 				if err != nil {
@@ -81,7 +81,7 @@ func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
 				t.Errorf("got console %s, want its style sheet", page)
 			}
 			for _, asset := range []string{"console/base.css", "console/main.js", "healthz", "openapi.yaml"} {
-				if status, _ := getBody(t, c, at(base+"/", asset)); status != http.StatusOK {
+				if status, _ := getBody(t, c, resolveReference(base+"/", asset)); status != http.StatusOK {
 					t.Errorf("%s: got %d, want 200", asset, status)
 				}
 			}
@@ -92,7 +92,7 @@ func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
 			}
 
 			resp := post(t, c, base+"/answer", `{"question":"?","background":true}`, "Authorization", bearer)
-			run := at(base+"/answer", resp.Header.Get("Location"))
+			run := resolveReference(base+"/answer", resp.Header.Get("Location"))
 			if resp.StatusCode != http.StatusAccepted || !strings.HasPrefix(run, base+"/runs/run_") {
 				t.Fatalf("got %s at %s, want 202 below %s", resp.Status, run, base)
 			}
@@ -106,7 +106,7 @@ func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
 					whole = e.Truncated.URL
 				}
 			}
-			if status, body := getBody(t, c, at(run+"/events", whole), "Authorization", bearer); status != http.StatusOK || strings.Count(body, "words") < 100<<10 {
+			if status, body := getBody(t, c, resolveReference(run+"/events", whole), "Authorization", bearer); status != http.StatusOK || strings.Count(body, "words") < 100<<10 {
 				t.Errorf("the whole result at %s: got %d and %d bytes, want it", whole, status, len(body))
 			}
 			if !strings.Contains(string(w.model.Requests()[1].Body), path+"/runs/") {
@@ -115,7 +115,7 @@ func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
 
 			var problem struct{ Instance string }
 			resp = get(t, c, base+"/runs/run_none", "Authorization", bearer)
-			if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || at(base+"/runs/run_none", problem.Instance) != base+"/runs/run_none" {
+			if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || resolveReference(base+"/runs/run_none", problem.Instance) != base+"/runs/run_none" {
 				t.Errorf("got instance %q, %v, want that of the request", problem.Instance, err)
 			}
 

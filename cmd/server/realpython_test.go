@@ -126,7 +126,7 @@ func TestRealServersInPython(t *testing.T) {
 				c := newClient(t)
 				for _, call := range server.calls {
 					status, body := callTool(t, c, s.url, "real_"+call.tool, call.args)
-					if want := max(call.status, http.StatusOK); status != want || !call.agrees(body) {
+					if want := max(call.status, http.StatusOK); status != want || !call.matches(body) {
 						t.Errorf("POST /tools/real_%s/call with %s: got %d %.2000s, want %d with %s", call.tool, call.args, status, body, want, call.want)
 					}
 				}
@@ -193,7 +193,7 @@ func checkConnectionReuse(t *testing.T, c *http.Client, url string, call realCal
 	for range 3 {
 		before := accepted.Load()
 		for range 40 {
-			if status, body := callTool(t, c, url, "real_"+call.tool, call.args); status != http.StatusOK || !call.agrees(body) {
+			if status, body := callTool(t, c, url, "real_"+call.tool, call.args); status != http.StatusOK || !call.matches(body) {
 				t.Fatalf("POST /tools/real_%s/call: got %d %.2000s, want 200 with %s", call.tool, status, body, call.want)
 			}
 		}

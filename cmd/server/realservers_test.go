@@ -27,7 +27,7 @@ type realCall struct {
 	want, never string
 }
 
-func (c realCall) agrees(text string) bool {
+func (c realCall) matches(text string) bool {
 	return strings.Contains(text, c.want) && (c.never == "" || !strings.Contains(text, c.never))
 }
 
@@ -39,8 +39,8 @@ type realServer struct {
 	calls           []realCall
 }
 
-// everything is what the reference server is asked over each of its transports.
-var everything = []realCall{
+// everythingCalls are the calls of the reference server over each of its transports.
+var everythingCalls = []realCall{
 	{tool: "echo", args: `{"message":"Grüße, \"Welt\""}`, want: `Echo: Grüße, \"Welt\"`},
 	{tool: "get-sum", args: `{"a":40,"b":2}`, want: "42"},
 	{tool: "get-sum", args: `{"a":"forty","b":2}`, status: 422, want: `expected number, got string \"forty\"`},
@@ -55,14 +55,14 @@ var everything = []realCall{
 }
 
 var realServers = []realServer{
-	{name: "everything", transport: "http", calls: everything},
-	{name: "everything", transport: "sse", calls: everything},
+	{name: "everything", transport: "http", calls: everythingCalls},
+	{name: "everything", transport: "sse", calls: everythingCalls},
 	// The same address without a type: the server refuses Streamable HTTP there.
-	{name: "everything", transport: "http at sse", calls: everything},
+	{name: "everything", transport: "http at sse", calls: everythingCalls},
 	{name: "everything", transport: "stdio", calls: append([]realCall{
 		// A child has the variables that the official SDKs pass on and those under env, and no others.
 		{tool: "get-env", args: `{}`, want: `given`, never: "ANSWERD_REAL_SERVERS"},
-	}, everything...), env: func(string) map[string]string { return map[string]string{"MARK": "given"} }},
+	}, everythingCalls...), env: func(string) map[string]string { return map[string]string{"MARK": "given"} }},
 	{name: "filesystem", transport: "stdio",
 		args: func(dir string) []string { return []string{dir} },
 		calls: []realCall{
@@ -94,7 +94,7 @@ func realServersDir(t *testing.T) string {
 	return dir
 }
 
-// config is the server as mcp.json has it; dir is a folder of its own.
+// config returns the server's entry in mcp.json; dir is a folder of its own.
 func (s realServer) config(t *testing.T, modules, dir string) map[string]any {
 	t.Helper()
 	switch s.transport {
@@ -105,7 +105,7 @@ func (s realServer) config(t *testing.T, modules, dir string) map[string]any {
 	case "http at sse":
 		return map[string]any{"url": startEverything(t, modules, "", "sse").url}
 	}
-	args := []string{script(modules, s.name)}
+	args := []string{serverScriptPath(modules, s.name)}
 	if s.args != nil {
 		args = append(args, s.args(dir)...)
 	}
@@ -116,7 +116,7 @@ func (s realServer) config(t *testing.T, modules, dir string) map[string]any {
 	return c
 }
 
-// startWithServer is an answerd with that one server, whose tools are prefixed with "real",
+// startWithServer starts answerd with that one server, whose tools have the prefix "real",
 // and a model that makes these calls one after the other. It skips the test where the
 // server's transport is not built in.
 func startWithServer(t *testing.T, server map[string]any, calls []realCall) *service {
@@ -135,7 +135,7 @@ func startWithServer(t *testing.T, server map[string]any, calls []realCall) *ser
 		turns = append(turns, llmtest.Calls(llmtest.Call{Name: "real_" + c.tool, Args: c.args}))
 	}
 	model := llmtest.New(t, llmtest.Turns(append(turns, llmtest.Says("Done."))...))
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file, "PATH", os.Getenv("PATH"), "HOME", os.Getenv("HOME")))
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MAX_TURNS", "32", "MCP_CONFIG_PATH", file, "PATH", os.Getenv("PATH"), "HOME", os.Getenv("HOME")))
 
 	// A refresh returns when the server is connected, or has failed.
 	resp := post(t, newClient(t), s.url+"/servers/real/refresh", "")
@@ -167,7 +167,7 @@ func TestRealServers(t *testing.T) {
 			c := newClient(t)
 			for _, call := range calls {
 				status, body := callTool(t, c, s.url, "real_"+call.tool, call.args)
-				if want := max(call.status, http.StatusOK); status != want || !call.agrees(body) {
+				if want := max(call.status, http.StatusOK); status != want || !call.matches(body) {
 					t.Errorf("got %s %s: %d, want %d with %s\n%.2000s", call.tool, call.args, status, want, call.want, body)
 				}
 			}
@@ -197,7 +197,7 @@ func checkInARun(t *testing.T, c *http.Client, s *service, calls []realCall) {
 		if call.status != 0 {
 			event = "tool_error "
 		}
-		if !strings.HasPrefix(ends[i], event) || !call.agrees(ends[i]) {
+		if !strings.HasPrefix(ends[i], event) || !call.matches(ends[i]) {
 			t.Errorf("got %s %s: want %s with %s\n%.2000s", call.tool, call.args, event, call.want, ends[i])
 		}
 		if call.tool == "trigger-long-running-operation" && progress == 0 {
@@ -236,7 +236,7 @@ type everythingServer struct {
 	stop      func()
 }
 
-// nodeCommand is where Node is, or the end of the test.
+// nodeCommand returns the path of Node, or skips the test.
 func nodeCommand(t *testing.T) string {
 	t.Helper()
 	node, err := exec.LookPath("node")
@@ -246,7 +246,7 @@ func nodeCommand(t *testing.T) string {
 	return node
 }
 
-func script(modules, server string) string {
+func serverScriptPath(modules, server string) string {
 	return filepath.Join(modules, "@modelcontextprotocol", "server-"+server, "dist", "index.js")
 }
 
@@ -258,7 +258,7 @@ func startEverything(t *testing.T, modules, port, transport string) everythingSe
 		port = freePort(t)
 	}
 	read, write := io.Pipe()
-	cmd := exec.Command(nodeCommand(t), script(modules, "everything"), transport)
+	cmd := exec.Command(nodeCommand(t), serverScriptPath(modules, "everything"), transport)
 	cmd.Env = []string{"PORT=" + port}
 	cmd.Stdout, cmd.Stderr = write, write
 	if err := cmd.Start(); err != nil {

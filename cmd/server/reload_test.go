@@ -33,7 +33,7 @@ func TestFileWatchNoticesEveryChange(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "mcp.json"), filepath.Join(dir, "other")
 	long := time.Now().Add(-time.Hour)
-	same := func(path, content string) { // as old as ever
+	replaceKeepingTime := func(path, content string) { // as old as ever
 		writeFile(t, path, content)
 		if err := os.Chtimes(path, long, long); err != nil {
 			t.Fatal(err)
@@ -46,12 +46,12 @@ func TestFileWatchNoticesEveryChange(t *testing.T) {
 		changed bool
 	}{
 		{"nothing", func() {}, false},
-		{"created", func() { same(path, "a") }, true},
-		{"another file", func() { same(other, "b") }, false},
+		{"created", func() { replaceKeepingTime(path, "a") }, true},
+		{"another file", func() { replaceKeepingTime(other, "b") }, false},
 		{"touched", func() { writeFile(t, path, "a") }, true},
-		{"longer", func() { same(path, "aa") }, true},
+		{"longer", func() { replaceKeepingTime(path, "aa") }, true},
 		{"replaced by one of the same size and time", func() {
-			same(other, "bb")
+			replaceKeepingTime(other, "bb")
 			if err := os.Rename(other, path); err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +66,7 @@ func TestFileWatchNoticesEveryChange(t *testing.T) {
 	}
 }
 
-// serverStates is GET /servers as "name state tools", and so on.
+// serverStates returns GET /servers as "name state tools", and so on.
 func serverStates(t *testing.T, c *http.Client, url string) string {
 	t.Helper()
 	resp, err := c.Get(url + "/servers")
@@ -98,21 +98,21 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
 	path := filepath.Join(t.TempDir(), "mcp.json")
-	server := func(name, more string) string {
+	serverEntry := func(name, more string) string {
 		return fmt.Sprintf("\n  %q: {\"url\": %q, \"auth\": {\"type\": \"jwt\"}, \"toolPrefix\": %q%s}", name, w.tools.url+demo.MCPPath, name, more)
 	}
-	file := func(servers ...string) string { return `{"mcpServers": {` + strings.Join(servers, ",") + "\n}}" }
-	writeFile(t, path, file(server("one", "")))
+	configFile := func(servers ...string) string { return `{"mcpServers": {` + strings.Join(servers, ",") + "\n}}" }
+	writeFile(t, path, configFile(serverEntry("one", "")))
 	env := append(w.environ(), "MCP_URL=", "MCP_CONFIG_PATH="+path)
 	p := spawnAnswerd(t, env)
 	url, c := p.url(t), newClient(t)
 
-	writeFile(t, path, file(server("one", ""), server("two", `, "pin": true`)))
+	writeFile(t, path, configFile(serverEntry("one", ""), serverEntry("two", `, "pin": true`)))
 	p.signal(t, syscall.SIGHUP)
 	if line := p.waitForLine(t, "read again"); !strings.Contains(line, `"servers":2`) {
 		t.Errorf(`line %q, want it to contain "servers":2`, line)
 	}
-	list := func() {
+	listServers := func() {
 		resp, err := c.Get(url + "/tools") // waits for servers that are new
 		if err != nil {
 			t.Fatal(err)
@@ -120,12 +120,12 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
-	list()
+	listServers()
 	if got, want := serverStates(t, c, url), "one connected 0, two connected 10"; got != want {
 		t.Errorf("server states %q, want %q", got, want)
 	}
 
-	writeFile(t, path, file(server("one", ""), server("two", `, "pin": "yes"`)))
+	writeFile(t, path, configFile(serverEntry("one", ""), serverEntry("two", `, "pin": "yes"`)))
 	p.signal(t, syscall.SIGHUP)
 	if line, want := p.waitForLine(t, "refused"), `server \"two\", pin: must be a boolean, not a string (line 3)`; !strings.Contains(line, want) {
 		t.Errorf("line %q, want it to contain %q", line, want)
@@ -135,7 +135,7 @@ func TestMCPConfigIsReloaded(t *testing.T) {
 	}
 
 	// No signal from here on.
-	writeFile(t, path, file(server("two", `, "pin": true`)))
+	writeFile(t, path, configFile(serverEntry("two", `, "pin": true`)))
 	p.waitForLine(t, "read again")
 	if err := run(t.Context(), []string{"check", "-accept"}, newEnvironment(env), io.Discard, io.Discard); err != nil {
 		t.Error(err)

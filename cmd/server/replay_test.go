@@ -35,8 +35,8 @@ func exportDemo(t *testing.T) string {
 	return file
 }
 
-// replayed runs `answerd replay` with settings, and returns what it prints.
-func replayed(t *testing.T, settings []string, args ...string) (string, error) {
+// runReplay runs `answerd replay` with settings, and returns what it prints.
+func runReplay(t *testing.T, settings []string, args ...string) (string, error) {
 	t.Helper()
 	var out, log bytes.Buffer
 	err := run(t.Context(), append([]string{"replay"}, args...), newEnvironment(settings), &out, &log)
@@ -46,16 +46,16 @@ func replayed(t *testing.T, settings []string, args ...string) (string, error) {
 func TestReplayRunsAnExportAgain(t *testing.T) {
 	t.Parallel()
 	file := exportDemo(t)
-	if out, err := replayed(t, nil, file); err != nil || !strings.Contains(out, "no difference") {
+	if out, err := runReplay(t, nil, file); err != nil || !strings.Contains(out, "no difference") {
 		t.Errorf("replay = %q, %v, want no difference", out, err)
 	}
-	if out, err := replayed(t, nil, filepath.Dir(file)); err != nil || !strings.Contains(out, "no difference") {
+	if out, err := runReplay(t, nil, filepath.Dir(file)); err != nil || !strings.Contains(out, "no difference") {
 		t.Errorf("replay of a directory = %q, %v, want no difference", out, err)
 	}
 
 	prompt := filepath.Join(t.TempDir(), "prompt.txt")
 	writeFile(t, prompt, "You are a new assistant of {{.username}}.\n")
-	out, err := replayed(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, file)
+	out, err := runReplay(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, file)
 	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "system prompt + You are a new assistant of user.") || !strings.Contains(out, "system prompt - You are a helpful assistant") {
 		t.Errorf("replay with another prompt = %q, %v, want the lines that differ and exit code 1", out, err)
 	}
@@ -66,22 +66,22 @@ func TestReplayRunsAnExportAgain(t *testing.T) {
 	}
 	changed := filepath.Join(t.TempDir(), "changed.json")
 	writeFile(t, changed, strings.Replace(string(recorded), `"description":"`, `"description":"New: `, 1))
-	out, err = replayed(t, nil, changed)
+	out, err = runReplay(t, nil, changed)
 	if err == nil || exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, "is not the recorded one") {
 		t.Errorf("replay with a changed tool = %q, %v, want the tool and exit code 1", out, err)
 	}
 	writeFile(t, changed, strings.ReplaceAll(string(recorded), "You are a helpful", `You \u001b]0;x\u0007 are\u202e helpful`))
-	if out, _ = replayed(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, changed); strings.ContainsAny(out, "\x1b\x07\u202e") || !strings.Contains(out, "]0;x are helpful") {
+	if out, _ = runReplay(t, []string{"SYSTEM_PROMPT_FILE=" + prompt, "DEFAULT_MODEL_ID=m"}, changed); strings.ContainsAny(out, "\x1b\x07\u202e") || !strings.Contains(out, "]0;x are helpful") {
 		t.Errorf("replay of a file with control characters = %q, want its text without them", out)
 	}
 	writeFile(t, changed, strings.Replace(string(recorded), "1250", "1260", 1)+" ")
 	for name, text := range map[string]string{"no JSON": "{", "no version": "{}", "another version": `{"version":99}`, "no end": `{"version":1,"events":[{"type":"start","run_id":"r","seq":1,"ts":1}]}`} {
 		writeFile(t, changed, text)
-		if _, err := replayed(t, nil, changed); exitCode(err, &bytes.Buffer{}) != 2 {
+		if _, err := runReplay(t, nil, changed); exitCode(err, &bytes.Buffer{}) != 2 {
 			t.Errorf("replay of %s = %v, want exit code 2", name, err)
 		}
 	}
-	if _, err := replayed(t, nil); exitCode(err, &bytes.Buffer{}) != 2 {
+	if _, err := runReplay(t, nil); exitCode(err, &bytes.Buffer{}) != 2 {
 		t.Errorf("replay without a file = %v, want exit code 2", err)
 	}
 }
@@ -93,7 +93,7 @@ func TestReplayAsksAnotherModel(t *testing.T) {
 		llmtest.Calls(llmtest.Call{Name: "calculate", Args: `{"expression":"12.5 * 8"}`}, llmtest.Call{Name: "calculate", Args: `{"expression":"1 + 1"}`}),
 		llmtest.Says("A hundred."),
 	))
-	out, err := replayed(t, []string{"LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=m"}, "-model", "other", file)
+	out, err := runReplay(t, []string{"LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=m"}, "-model", "other", file)
 	if err != nil || !strings.Contains(out, "now: other") || !strings.Contains(out, "| A hundred.") || !strings.Contains(out, "12.5 * 8 = 100") {
 		t.Errorf("replay -model = %q, %v, want both answers", out, err)
 	}
@@ -113,40 +113,40 @@ func TestReplayAsksAnotherModel(t *testing.T) {
 func TestReplayComparesToolsOfServers(t *testing.T) {
 	t.Parallel()
 	server := sdk.NewServer(&sdk.Implementation{Name: "counter", Version: "1"}, nil)
-	add := func(description string) {
+	addTool := func(description string) {
 		server.AddTool(&sdk.Tool{Name: "count", Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "3"}}}, nil
 		})
 	}
-	add("Counts.")
+	addTool("Counts.")
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
 	model := llmtest.New(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "count", Args: `{}`}), llmtest.Says("Three.")))
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "m", "MCP_URL", web.URL))
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "m", "MCP_URL", web.URL))
 	file := filepath.Join(t.TempDir(), "run.json")
 	if out, err := newAskCommand(t.Context(), nil, "ask", "-url", s.url, "-export", file, "How many?").CombinedOutput(); err != nil {
 		t.Fatalf("ask -export: got %v, %s, want exit code 0", err, out)
 	}
 
 	settings := []string{"LLM_BASE_URL=" + model.URL, "DEFAULT_MODEL_ID=m", "MCP_URL=" + web.URL}
-	if out, err := replayed(t, settings, "-tools", file); err != nil || !strings.Contains(out, "no difference") {
+	if out, err := runReplay(t, settings, "-tools", file); err != nil || !strings.Contains(out, "no difference") {
 		t.Errorf("replay -tools = %q, %v, want no difference", out, err)
 	}
-	add("Counts slowly.")
-	out, err := replayed(t, settings, "-tools", file)
+	addTool("Counts slowly.")
+	out, err := runReplay(t, settings, "-tools", file)
 	if want := `the tool count /description: was "Counts.", is "Counts slowly."`; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
 		t.Errorf("replay -tools with another description = %q, %v, want %s and exit code 1", out, err, want)
 	}
 	server.RemoveTools("count")
-	out, err = replayed(t, settings, "-tools", file)
+	out, err = runReplay(t, settings, "-tools", file)
 	if want := "the tool count of default is gone"; exitCode(err, &bytes.Buffer{}) != 1 || !strings.Contains(out, want) {
 		t.Errorf("replay -tools without the tool = %q, %v, want %s and exit code 1", out, err, want)
 	}
-	if _, err := replayed(t, settings, "-tools", "-model", "m", file); exitCode(err, &bytes.Buffer{}) != 2 {
+	if _, err := runReplay(t, settings, "-tools", "-model", "m", file); exitCode(err, &bytes.Buffer{}) != 2 {
 		t.Errorf("replay -tools -model = %v, want exit code 2", err)
 	}
 	settings[2] = "MCP_URL=" + closedAddress(t)
-	out, err = replayed(t, settings, "-tools", file)
+	out, err = runReplay(t, settings, "-tools", file)
 	if err == nil || !strings.Contains(err.Error(), "no connection to default") || strings.Contains(out, "is gone") {
 		t.Errorf("replay -tools without a connection = %q, %v, want an error that names the server", out, err)
 	}

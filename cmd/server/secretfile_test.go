@@ -134,7 +134,7 @@ func TestClientSecretFileIsReadAgainWhenItIsRefused(t *testing.T) {
 	}))
 	t.Cleanup(iam.Close)
 	path, replace := newSecretInFile(t, "first\n")
-	c, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", iam.URL, "IAM_CLIENT_ID", "me", "IAM_CLIENT_SECRET_FILE", path))
+	c, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "ENABLE_JWT_TOKEN", "true", "IAM_BASE_URL", iam.URL, "IAM_CLIENT_ID", "me", "IAM_CLIENT_SECRET_FILE", path))
 	if err != nil {
 		t.Fatal(err)
 	}

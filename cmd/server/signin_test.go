@@ -19,7 +19,7 @@ import (
 	"answerd/internal/sse"
 )
 
-// newSignInServer is an MCP server whose callers have to sign in, its authorization server,
+// newSignInServer starts an MCP server whose callers have to sign in, its authorization server,
 // and an mcp.json that names it.
 func newSignInServer(t *testing.T) (as *oauthtest.Server, config string) {
 	t.Helper()
@@ -86,7 +86,7 @@ func TestSignInAtAProcessOfAsk(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
 	})
-	service, err := startLocalService(t.Context(), envOf("ADDR", "127.0.0.1:1", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config), io.Discard)
+	service, err := startLocalService(t.Context(), newTestEnvironment("ADDR", "127.0.0.1:1", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestSignInDuringARun(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{Name: r.Tools[0].Function.Name})
 	})
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config, "LOG_LEVEL", "debug"))
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config, "LOG_LEVEL", "debug"))
 	c := newClient(t)
 	frames, query := signIn(t, c, s.url)
 	var names []string
@@ -149,7 +149,7 @@ func TestSignInURLIsInTheErrorOfACallWithoutAStream(t *testing.T) {
 	t.Parallel()
 	_, config := newSignInServer(t)
 	model := llmtest.New(t, llmtest.Turns(llmtest.Says("No.")))
-	s := startAnswerd(t, envOf("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
+	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "PUBLIC_URL", "http://127.0.0.1:7", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_CONFIG_PATH", config))
 	status, body := callTool(t, newClient(t), s.url, "crm_sign_in", `{}`)
 	if !strings.Contains(body, `"denied"`) || !strings.Contains(body, "POST /answer/stream") || status/100 == 2 {
 		t.Errorf("status %d %s, want a refusal with the hint to POST /answer/stream", status, body)
@@ -160,7 +160,7 @@ func TestSignInURLIsInTheErrorOfACallWithoutAStream(t *testing.T) {
 func TestCheckPrintsWhereCallersSignIn(t *testing.T) {
 	as, config := newSignInServer(t)
 	var out, errs strings.Builder
-	err := checkCommand(t.Context(), nil, envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
+	err := checkCommand(t.Context(), nil, newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "MCP_CONFIG_PATH", config), &out, &errs)
 	if want := "callers sign in to crm at " + strings.TrimPrefix(as.URL, "http://"); err == nil || !strings.Contains(out.String(), want) || !strings.Contains(out.String(), "- server crm: sign in once") {
 		t.Errorf("error %v\n%s%s, want an error, out containing %s, out containing \"- server crm: sign in once\"", err, out.String(), errs.String(), want)
 	}
@@ -185,7 +185,7 @@ func TestPublicURL(t *testing.T) {
 		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "http://ask.example.com"}:       "PUBLIC_URL",
 		{"ADDR", "127.0.0.1:8080", "PUBLIC_URL", "ask.example.com"}:              "PUBLIC_URL",
 	} {
-		c, err := loadConfig(envOf(append([]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}, settings[:]...)...))
+		c, err := loadConfig(newTestEnvironment(append([]string{"LLM_BASE_URL", "http://127.0.0.1:9/v1", "AUTH_INSECURE_ALLOW_ANONYMOUS", "true"}, settings[:]...)...))
 		bad, refused := errors.AsType[*configError](err)
 		switch {
 		case refused && bad.name != want, !refused && (err != nil || c.redirectURL() != want):
@@ -196,7 +196,7 @@ func TestPublicURL(t *testing.T) {
 	}
 	_, config := newSignInServer(t)
 	var errs strings.Builder
-	err := run(t.Context(), nil, envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)
+	err := run(t.Context(), nil, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "MCP_CONFIG_PATH", config), io.Discard, &errs)
 	if bad, ok := errors.AsType[*configError](err); !ok || !strings.Contains(bad.Error(), "PUBLIC_URL is not set either") {
 		t.Errorf(`error %v, want a configError, error containing "PUBLIC_URL is not set either"`, err)
 	}

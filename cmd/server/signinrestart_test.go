@@ -20,17 +20,17 @@ import (
 	"answerd/internal/mcp/oauth/oauthtest"
 )
 
-// tokenKeys returns a file for TOKENS_KEY_FILE.
-func tokenKeys(t *testing.T, lines ...string) string {
+// writeTokenKeys returns a file for TOKENS_KEY_FILE.
+func writeTokenKeys(t *testing.T, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
 	writeFile(t, path, strings.Join(lines, "\n"))
 	return path
 }
 
-func aKey(b byte) string { return hex.EncodeToString([]byte(strings.Repeat(string(rune(b)), 32))) }
+func keyOf(b byte) string { return hex.EncodeToString([]byte(strings.Repeat(string(rune(b)), 32))) }
 
-// newCRM is an MCP server whose callers have to sign in, its authorization server, and an mcp.json that
+// newCRM starts an MCP server whose callers have to sign in and its authorization server, and writes an mcp.json that
 // names it. Its tool says whose token came with the call.
 func newCRM(t *testing.T) (as *oauthtest.Server, config string) {
 	t.Helper()
@@ -81,12 +81,12 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 				url = startNATS(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: dir}).ClientURL()
 			}
 			as, config := newCRM(t)
-			f := startReplicas(t, replicas, url, "MCP_CONFIG_PATH="+config, "PUBLIC_URL=http://127.0.0.1:7", "TOKENS_KEY_FILE="+tokenKeys(t, aKey(1)), "LOG_LEVEL=debug")
-			var journeys []*runReader
+			f := startReplicas(t, replicas, url, "MCP_CONFIG_PATH="+config, "PUBLIC_URL=http://127.0.0.1:7", "TOKENS_KEY_FILE="+writeTokenKeys(t, keyOf(1)), "LOG_LEVEL=debug")
+			var readers []*runReader
 			ask := func(replica int, name, tools, until string) *runReader {
 				t.Helper()
 				j := f.newRunReader(name, tools, 0)
-				journeys = append(journeys, j)
+				readers = append(readers, j)
 				if err := j.readUntil(ctx, replica, until); err != nil {
 					t.Fatal(err)
 				}
@@ -129,13 +129,13 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 			for _, r := range as.Granted("authorization_code") {
 				secrets = append(secrets, r.Form.Get("code_verifier"))
 			}
-			f.requireUnreadable(t, dir, journeys, secrets)
+			f.requireUnreadable(t, dir, readers, secrets)
 		})
 	}
 }
 
 // requireUnreadable fails where one of the secrets is in a file of the log, in an event, or in a log line.
-func (f *replicas) requireUnreadable(t *testing.T, dir string, journeys []*runReader, secrets []string) {
+func (f *replicas) requireUnreadable(t *testing.T, dir string, readers []*runReader, secrets []string) {
 	t.Helper()
 	places := make(map[string]string)
 	files := 0
@@ -158,7 +158,7 @@ func (f *replicas) requireUnreadable(t *testing.T, dir string, journeys []*runRe
 	if files == 0 {
 		t.Error("no file of the log has a value, want the sign-ins in one")
 	}
-	for _, j := range journeys {
+	for _, j := range readers {
 		for _, e := range j.frames {
 			places["an event of "+j.run] += string(e.Data)
 		}
@@ -241,7 +241,7 @@ func TestToolNameStaysAfterARestartWithItsServerDown(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, config, fmt.Sprintf(`{"mcpServers": {"first": {"url": %q}, "second": {"url": %q}}}`, first.URL, second.URL))
 	f := startReplicas(t, 1, "file:"+t.TempDir(), "MCP_CONFIG_PATH="+config)
-	names := func() string {
+	toolNames := func() string {
 		t.Helper()
 		_, body := getBody(t, f.client, f.url(0)+"/tools")
 		var list struct {
@@ -256,14 +256,14 @@ func TestToolNameStaysAfterARestartWithItsServerDown(t *testing.T) {
 		}
 		return strings.Join(all, " ")
 	}
-	if got, want := names(), "first:search second:second_search"; got != want {
+	if got, want := toolNames(), "first:search second:second_search"; got != want {
 		t.Fatalf("tools %q, want %q", got, want)
 	}
 	f.stopReplica(t, 0)
 	first.CloseClientConnections()
 	first.Close()
 	f.startReplica(t, 0)
-	if got, want := names(), "second:second_search"; got != want {
+	if got, want := toolNames(), "second:second_search"; got != want {
 		t.Errorf("tools after a restart without the first server: %q, want %q", got, want)
 	}
 }
@@ -275,13 +275,13 @@ func TestTokensKeyFileIsChecked(t *testing.T) {
 		path, events, want string
 	}{
 		"missing":         {filepath.Join(t.TempDir(), "none"), "file:/x", "cannot be read"},
-		"short":           {tokenKeys(t, "63616e617279"), "file:/x", "line 1"},
-		"second":          {tokenKeys(t, aKey(1), "canary"), "file:/x", "line 2"},
-		"empty":           {tokenKeys(t, "# none"), "file:/x", "no key"},
-		"without the log": {tokenKeys(t, aKey(1)), "", "EVENTS_URL"},
-		"good":            {tokenKeys(t, "# new", aKey(2), aKey(1)), "file:/x", ""},
+		"short":           {writeTokenKeys(t, "63616e617279"), "file:/x", "line 1"},
+		"second":          {writeTokenKeys(t, keyOf(1), "canary"), "file:/x", "line 2"},
+		"empty":           {writeTokenKeys(t, "# none"), "file:/x", "no key"},
+		"without the log": {writeTokenKeys(t, keyOf(1)), "", "EVENTS_URL"},
+		"good":            {writeTokenKeys(t, "# new", keyOf(2), keyOf(1)), "file:/x", ""},
 	} {
-		_, err := loadConfig(envOf("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "EVENTS_URL", c.events, "TOKENS_KEY_FILE", c.path))
+		_, err := loadConfig(newTestEnvironment("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "x", "EVENTS_URL", c.events, "TOKENS_KEY_FILE", c.path))
 		bad, refused := errors.AsType[*configError](err)
 		if refused != (c.want != "") || refused && (bad.name != "TOKENS_KEY_FILE" || !strings.Contains(bad.reason, c.want) || strings.Contains(bad.reason, "canary") || strings.Contains(bad.reason, "6361")) {
 			t.Errorf("%s: %v, want TOKENS_KEY_FILE with %q", name, err, c.want)

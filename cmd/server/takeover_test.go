@@ -42,7 +42,7 @@ func forEach(t *testing.T, n int, f func(i int) error) {
 func TestReaderThatChangesReplicasMissesNothing(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
-	runs := count("ANSWERD_TEST_RUNS", 40)
+	runs := countFromEnv("ANSWERD_TEST_RUNS", 40)
 	begin := time.Now()
 	forEach(t, runs, func(i int) error {
 		j := f.newRunReader(fmt.Sprintf("hop%d", i), "work work", 100)
@@ -152,10 +152,10 @@ func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, "", "DRAIN_TIMEOUT=0s"), longContext(t)
 	const runs = 20
-	journeys := make([]*runReader, runs)
+	readers := make([]*runReader, runs)
 	forEach(t, runs, func(i int) error {
-		journeys[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
-		return journeys[i].readUntil(ctx, 0, "text_delta")
+		readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
+		return readers[i].readUntil(ctx, 0, "text_delta")
 	})
 	go func() {
 		f.stopReplica(t, 0)
@@ -164,7 +164,7 @@ func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 	forEach(t, 2*runs, func(i int) error {
 		j := f.newRunReader(fmt.Sprintf("late%d", i), "work", 0)
 		if i < runs {
-			j = journeys[i]
+			j = readers[i]
 		}
 		if err := j.readUntil(ctx, 0, ""); err != nil {
 			return err
@@ -177,7 +177,7 @@ func TestReplicaThatStopsHandsItsRunsOver(t *testing.T) {
 		}
 		return j.checkFrames(ctx)
 	})
-	f.requireComplete(t, "handed over", journeys)
+	f.logPauses(t, "handed over", readers)
 }
 
 // When a replica is killed, another one goes on with its runs.
@@ -185,39 +185,39 @@ func TestTakeoverByAnotherReplica(t *testing.T) {
 	t.Parallel()
 	f, ctx := startReplicas(t, 2, ""), longContext(t)
 	const runs = 20
-	journeys := make([]*runReader, runs)
+	readers := make([]*runReader, runs)
 	forEach(t, runs, func(i int) error {
-		journeys[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
-		return journeys[i].readUntil(ctx, 0, "text_delta")
+		readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
+		return readers[i].readUntil(ctx, 0, "text_delta")
 	})
 	f.killReplica(0)
 	close(f.gate)
 	forEach(t, runs, func(i int) error {
-		if err := journeys[i].readUntil(ctx, 1, ""); err != nil {
+		if err := readers[i].readUntil(ctx, 1, ""); err != nil {
 			return err
 		}
-		if e := journeys[i].lastFrame(); e.Event != "final_answer" {
+		if e := readers[i].lastFrame(); e.Event != "final_answer" {
 			return fmt.Errorf("ended with %s", e.Data)
 		}
-		return journeys[i].checkFrames(ctx)
+		return readers[i].checkFrames(ctx)
 	})
-	f.requireComplete(t, "taken over", journeys)
+	f.logPauses(t, "taken over", readers)
 }
 
-// requireComplete prints how long runs stood still.
-func (f *replicas) requireComplete(t *testing.T, what string, journeys []*runReader) {
+// logPauses logs how long runs sent nothing after each kill, and how many calls have an unknown outcome.
+func (f *replicas) logPauses(t *testing.T, what string, readers []*runReader) {
 	t.Helper()
-	var stood []time.Duration
+	var pauses []time.Duration
 	unknown := 0
-	for _, j := range journeys {
-		stood, unknown = append(stood, j.pausesAfter(f.killed())...), unknown+j.countFrames("unknown_outcome")
+	for _, j := range readers {
+		pauses, unknown = append(pauses, j.pausesAfter(f.killTimes())...), unknown+j.countFrames("unknown_outcome")
 	}
-	if len(stood) == 0 {
-		t.Logf("%d runs: none stood still; of %d calls nobody knows", len(journeys), unknown)
+	if len(pauses) == 0 {
+		t.Logf("%d runs: none paused; %d calls with an unknown outcome", len(readers), unknown)
 		return
 	}
-	slices.Sort(stood)
-	t.Logf("%d runs, %d times %s: median %v, worst %v; of %d calls nobody knows", len(journeys), len(stood), what, stood[len(stood)/2], stood[len(stood)-1], unknown)
+	slices.Sort(pauses)
+	t.Logf("%d runs, %d times %s: median pause %v, longest %v; %d calls with an unknown outcome", len(readers), len(pauses), what, pauses[len(pauses)/2], pauses[len(pauses)-1], unknown)
 }
 
 // kill -9 of a replica at random moments, again and again. Every run ends, with every
@@ -244,11 +244,11 @@ func TestTakeoverOfKilledReplicasLosesNoRun(t *testing.T) {
 func killReplicas(t *testing.T, f *replicas) {
 	t.Helper()
 	ctx := longContext(t)
-	kills, calls, readers := count("ANSWERD_TEST_KILLS", 3), count("ANSWERD_TEST_CALLS", 0), 12
+	kills, calls, clients := countFromEnv("ANSWERD_TEST_KILLS", 3), countFromEnv("ANSWERD_TEST_CALLS", 0), 12
 	over := f.killAtRandom(t, kills, 2*time.Second)
-	var mu sync.Mutex // guards journeys
-	var journeys []*runReader
-	forEach(t, readers, func(i int) error {
+	var mu sync.Mutex // guards readers
+	var readers []*runReader
+	forEach(t, clients, func(i int) error {
 		for n := 0; !isClosed(over) || f.ledger.totalCalls() < calls; n++ {
 			j := f.newRunReader(fmt.Sprintf("kill%d-%d", i, n), strings.Repeat("work ", 5), 0)
 			if err := j.readUntil(ctx, -1, ""); err != nil {
@@ -258,14 +258,14 @@ func killReplicas(t *testing.T, f *replicas) {
 				return err
 			}
 			mu.Lock()
-			journeys = append(journeys, j)
+			readers = append(readers, j)
 			mu.Unlock()
 		}
 		return nil
 	})
 	f.ledger.checkCalls(t)
-	f.requireComplete(t, "taken over, while kills went on", journeys)
-	t.Logf("%d kills, %d calls, runs that ended: %v", kills, f.ledger.totalCalls(), countEnds(journeys))
+	f.logPauses(t, "taken over, while kills went on", readers)
+	t.Logf("%d kills, %d calls, runs that ended: %v", kills, f.ledger.totalCalls(), countEnds(readers))
 }
 
 // killAtRandom kills the first replica, within some time, and starts it again, so many times.
@@ -292,16 +292,16 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-// countEnds are how many journeys ended how.
-func countEnds(journeys []*runReader) map[string]int {
+// countEnds returns how many readers saw each terminal event.
+func countEnds(readers []*runReader) map[string]int {
 	sum := make(map[string]int)
-	for _, j := range journeys {
+	for _, j := range readers {
 		sum[j.lastFrame().Event]++
 	}
 	return sum
 }
 
-func (f *replicas) killed() []time.Time {
+func (f *replicas) killTimes() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.kills)
@@ -315,11 +315,11 @@ func TestTakeoverOfAKilledProcessFromTheFileLog(t *testing.T) {
 	}
 	t.Parallel()
 	f, ctx := startReplicas(t, 1, "file:"+t.TempDir()), longContext(t)
-	kills, readers := count("ANSWERD_TEST_DISK_KILLS", 3), 6
+	kills, clients := countFromEnv("ANSWERD_TEST_DISK_KILLS", 3), 6
 	over := f.killAtRandom(t, kills, 600*time.Millisecond)
-	var mu sync.Mutex // guards journeys
-	var journeys []*runReader
-	forEach(t, readers, func(i int) error {
+	var mu sync.Mutex // guards readers
+	var readers []*runReader
+	forEach(t, clients, func(i int) error {
 		for n := 0; !isClosed(over); n++ {
 			j := f.newRunReader(fmt.Sprintf("disk%d-%d", i, n), "work work work", 0)
 			if err := j.readUntil(ctx, 0, ""); err != nil {
@@ -329,14 +329,14 @@ func TestTakeoverOfAKilledProcessFromTheFileLog(t *testing.T) {
 				return err
 			}
 			mu.Lock()
-			journeys = append(journeys, j)
+			readers = append(readers, j)
 			mu.Unlock()
 		}
 		return nil
 	})
 	f.ledger.checkCalls(t)
-	f.requireComplete(t, "went on from disk, while kills went on", journeys)
-	t.Logf("%d kills, runs that ended: %v", kills, countEnds(journeys))
+	f.logPauses(t, "went on from disk, while kills went on", readers)
+	t.Logf("%d kills, runs that ended: %v", kills, countEnds(readers))
 }
 
 // A replica that cannot reach the log while others can loses its runs to them. When it
@@ -349,15 +349,15 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 	f.own[0] = []string{"EVENTS_URL=" + gate.URL()}
 	f.startAll(t, 2)
 	const runs = 12
-	journeys := make([]*runReader, runs)
+	readers := make([]*runReader, runs)
 	forEach(t, runs, func(i int) error {
 		tools := "work work work"
 		if i%2 == 0 {
-			journeys[i] = f.newRunReader(fmt.Sprintf("held%d", i), tools, 0) // is cut within a step
-			return journeys[i].readUntil(ctx, 0, "text_delta")
+			readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), tools, 0) // is cut within a step
+			return readers[i].readUntil(ctx, 0, "text_delta")
 		}
-		journeys[i] = f.newRunReader(fmt.Sprintf("cut%d", i), tools, 0) // wherever it is then
-		return journeys[i].readUntil(ctx, 0, "tool_call")
+		readers[i] = f.newRunReader(fmt.Sprintf("cut%d", i), tools, 0) // wherever it is then
+		return readers[i].readUntil(ctx, 0, "tool_call")
 	})
 	f.mu.Lock()
 	f.kills = append(f.kills, time.Now())
@@ -365,11 +365,11 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 	gate.Stop()
 	close(f.gate) // and its models go on talking to it
 	forEach(t, runs, func(i int) error {
-		journeys[i].stays = true
-		if err := journeys[i].readUntil(ctx, 1, ""); err != nil {
+		readers[i].stays = true
+		if err := readers[i].readUntil(ctx, 1, ""); err != nil {
 			return err
 		}
-		if e := journeys[i].lastFrame(); e.Event != "final_answer" {
+		if e := readers[i].lastFrame(); e.Event != "final_answer" {
 			return fmt.Errorf("ended with %s", e.Data)
 		}
 		return nil
@@ -377,18 +377,18 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 	gate.Resume()
 	// What was held back gets through now, and what it repeats; then it knows.
 	forEach(t, runs, func(i int) error {
-		again := f.newRunReader(journeys[i].name, "", 0)
-		again.body, again.stays = journeys[i].body, true
+		again := f.newRunReader(readers[i].name, "", 0)
+		again.body, again.stays = readers[i].body, true
 		if err := again.readUntil(ctx, 0, ""); err != nil {
 			return err
 		}
-		if len(again.frames) != len(journeys[i].frames) {
-			return fmt.Errorf("%s: %d events here, %d there", again.run, len(again.frames), len(journeys[i].frames))
+		if len(again.frames) != len(readers[i].frames) {
+			return fmt.Errorf("%s: %d events here, %d there", again.run, len(again.frames), len(readers[i].frames))
 		}
-		return journeys[i].checkFrames(ctx)
+		return readers[i].checkFrames(ctx)
 	})
 	f.ledger.checkCalls(t)
-	f.requireComplete(t, "taken over", journeys)
+	f.logPauses(t, "taken over", readers)
 }
 
 // A NATS server that is killed, and comes back, costs nothing but time.
@@ -397,10 +397,10 @@ func TestNATSServerKilledLosesNothing(t *testing.T) {
 	nats := spawnNATS(t)
 	f, ctx := startReplicas(t, 2, nats.url), longContext(t)
 	const runs = 20
-	journeys := make([]*runReader, runs)
+	readers := make([]*runReader, runs)
 	forEach(t, runs, func(i int) error {
-		journeys[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
-		return journeys[i].readUntil(ctx, i%2, "text_delta")
+		readers[i] = f.newRunReader(fmt.Sprintf("held%d", i), "work work work", 0)
+		return readers[i].readUntil(ctx, i%2, "text_delta")
 	})
 	f.mu.Lock()
 	f.kills = append(f.kills, time.Now())
@@ -409,14 +409,14 @@ func TestNATSServerKilledLosesNothing(t *testing.T) {
 	close(f.gate) // the runs go on meanwhile, as far as they can
 	nats.start(t)
 	forEach(t, runs, func(i int) error {
-		if err := journeys[i].readUntil(ctx, i%2, ""); err != nil {
+		if err := readers[i].readUntil(ctx, i%2, ""); err != nil {
 			return err
 		}
-		if e := journeys[i].lastFrame(); e.Event != "final_answer" || journeys[i].countFrames("unknown_outcome") > 0 {
+		if e := readers[i].lastFrame(); e.Event != "final_answer" || readers[i].countFrames("unknown_outcome") > 0 {
 			return fmt.Errorf("ended with %s", e.Data)
 		}
-		return journeys[i].checkFrames(ctx)
+		return readers[i].checkFrames(ctx)
 	})
 	f.ledger.checkCalls(t)
-	f.requireComplete(t, "stood still", journeys)
+	f.logPauses(t, "stood still", readers)
 }

@@ -15,8 +15,8 @@ import (
 	"answerd/internal/llm/llmtest"
 )
 
-// counts is a model that calls work once per question, slowly, and then says which question it was.
-func counts(r llmtest.Request) llmtest.Answer {
+// workOncePerQuestion calls the tool work once per question, slowly, and then says which question it was.
+func workOncePerQuestion(r llmtest.Request) llmtest.Answer {
 	questions := 0
 	for _, m := range r.Messages {
 		if m.Role == "user" {
@@ -48,7 +48,7 @@ func TestThreadSurvivesKilledReplicas(t *testing.T) {
 		t.Skip("kills replicas for 13 s; make durable runs it")
 	}
 	t.Parallel()
-	model := llmtest.New(t, counts)
+	model := llmtest.New(t, workOncePerQuestion)
 	f := startReplicas(t, 2, "", "LLM_BASE_URL="+model.URL)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -21,8 +21,8 @@ import (
 	"answerd/internal/tlsconfig/tlstest"
 )
 
-// secured is a TLS endpoint that requires client certificates, in front of a service.
-type secured struct {
+// tlsEndpoint is a TLS endpoint that requires client certificates, in front of a service.
+type tlsEndpoint struct {
 	url   string
 	files tlsconfig.Files
 	ca    *tlstest.CA
@@ -31,13 +31,13 @@ type secured struct {
 	serials []string   // of the client certificates, in the order of their first requests
 }
 
-func secure(t *testing.T, target string) *secured {
+func newTLSEndpoint(t *testing.T, target string) *tlsEndpoint {
 	t.Helper()
 	to, err := url.Parse(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &secured{ca: tlstest.NewCA(t)}
+	s := &tlsEndpoint{ca: tlstest.NewCA(t)}
 	forward := &httputil.ReverseProxy{
 		FlushInterval: -1,
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: to.Scheme, Host: to.Host}) },
@@ -57,18 +57,18 @@ func secure(t *testing.T, target string) *secured {
 }
 
 // certificates returns how many client certificates the endpoint has seen, one after the other.
-func (s *secured) certificates() int {
+func (s *tlsEndpoint) certificates() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.serials)
 }
 
-// rotate replaces the client certificate.
-func (s *secured) rotate(t *testing.T) {
+// replaceCertificate replaces the client certificate.
+func (s *tlsEndpoint) replaceCertificate(t *testing.T) {
 	s.ca.WriteClient(t, filepath.Dir(s.files.CAFile), time.Now().Add(10*24*time.Hour))
 }
 
-func (s *secured) settings(prefix string) []string {
+func (s *tlsEndpoint) settings(prefix string) []string {
 	return []string{prefix + "_CA_FILE=" + s.files.CAFile, prefix + "_CERT_FILE=" + s.files.CertFile, prefix + "_KEY_FILE=" + s.files.KeyFile}
 }
 
@@ -77,7 +77,7 @@ func (s *secured) settings(prefix string) []string {
 func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 	t.Parallel()
 	w := newTestWorld(t, newTwoCallScript())
-	model, own, iam, tools := secure(t, w.model.URL), secure(t, w.model.URL), secure(t, w.iam.url), secure(t, w.tools.url+demo.MCPPath)
+	model, own, iam, tools := newTLSEndpoint(t, w.model.URL), newTLSEndpoint(t, w.model.URL), newTLSEndpoint(t, w.iam.url), newTLSEndpoint(t, w.tools.url+demo.MCPPath)
 	mcpFile := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, mcpFile, fmt.Sprintf(`{"mcpServers": {"crm": {"url": %q, "auth": {"type": "jwt"}, "tls": {"caFile": %q, "certFile": "${DIR}/client.pem", "keyFile": %q}}}}`,
 		tools.url, tools.files.CAFile, tools.files.KeyFile))
@@ -92,16 +92,16 @@ func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 
 	p := spawnAnswerd(t, env)
 	address, c, bearer := p.url(t), newClient(t), w.callerToken(t)
-	ask := func(model string) {
+	askModel := func(model string) {
 		t.Helper()
 		answer := postQuestion(t, c, address, fmt.Sprintf(`{"question":"Two calls, please","model":%q}`, model), "Authorization", bearer)
 		if !strings.Contains(string(answer.Metadata), `"tool_names":["`) {
 			t.Errorf("model %s: got metadata %s, want tool calls", model, answer.Metadata)
 		}
 	}
-	ask("scripted")
-	ask("own")
-	before := map[*secured]int{model: model.certificates(), own: own.certificates(), iam: iam.certificates(), tools: tools.certificates()}
+	askModel("scripted")
+	askModel("own")
+	before := map[*tlsEndpoint]int{model: model.certificates(), own: own.certificates(), iam: iam.certificates(), tools: tools.certificates()}
 	for s, n := range before {
 		if n != 1 {
 			t.Errorf("%s: got %d certificates, want 1", s.url, n)
@@ -116,15 +116,15 @@ func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 		}
 	}
 
-	tools.rotate(t)
+	tools.replaceCertificate(t)
 	p.waitForLine(t, "MCP configuration read again")
-	own.rotate(t)
+	own.replaceCertificate(t)
 	p.waitForLine(t, "TLS certificates of models read again")
-	model.rotate(t)
+	model.replaceCertificate(t)
 	p.waitForLine(t, "TLS certificates read again")
-	ask("scripted")
-	ask("own")
-	for _, s := range []*secured{model, own, tools} {
+	askModel("scripted")
+	askModel("own")
+	for _, s := range []*tlsEndpoint{model, own, tools} {
 		if n := s.certificates(); n != 2 {
 			t.Errorf("%s after the rotation: got %d certificates, want 2", s.url, n)
 		}
@@ -134,7 +134,7 @@ func TestServeShowsClientCertificatesEverywhere(t *testing.T) {
 	if line := p.waitForLine(t, "TLS certificates refused"); !strings.Contains(line, "LLM_TLS_KEY_FILE: "+model.files.KeyFile) || strings.Contains(line, "SECRET") {
 		t.Errorf("got %s, want the setting and its file", line)
 	}
-	ask("scripted")
+	askModel("scripted")
 }
 
 func TestTLSFilesThatCannotBeUsedAreExitCode2(t *testing.T) {
@@ -151,7 +151,7 @@ func TestTLSFilesThatCannotBeUsedAreExitCode2(t *testing.T) {
 		"MODELS_FILE: /0/tls/cafile: unknown field":                                                                   {"MODELS_FILE", modelsFile(t, `[{"id":"scripted","tls":{"cafile":"x"}}]`)},
 		"MCP_CONFIG_PATH: MCP server \"crm\", tls.caFile: " + missing + ": cannot be read: no such file or directory": {"MCP_CONFIG_PATH", mcpFile},
 	} {
-		err := run(t.Context(), nil, envOf(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
+		err := run(t.Context(), nil, newTestEnvironment(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...), io.Discard, io.Discard)
 		if err == nil || err.Error() != want || exitCode(err, io.Discard) != 2 {
 			t.Errorf("got %v, want exit code 2 and %s", err, want)
 		}

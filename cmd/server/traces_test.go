@@ -43,7 +43,7 @@ func newTraceReceiver(t *testing.T) *traceReceiver {
 	return r
 }
 
-// spanTree is the spans of one trace, by "parent > child".
+// spanTree counts the spans of one trace, by "parent > child".
 func (r *traceReceiver) spanTree(traceID string) map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

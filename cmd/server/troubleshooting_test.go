@@ -22,11 +22,11 @@ type symptom func(t *testing.T) string
 // ends with =FILE is a file with this content.
 func startFails(settings ...string) symptom {
 	return func(t *testing.T) string {
-		environ := envOf("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1")
+		environ := newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1")
 		for i := 0; i < len(settings); i += 2 {
 			name, value := settings[i], settings[i+1]
 			if base, ok := strings.CutSuffix(name, "=FILE"); ok {
-				name, value = base, file(t, t.TempDir(), filepath.Base(strings.ToLower(base))+".json", value)
+				name, value = base, writeCodeFile(t, t.TempDir(), filepath.Base(strings.ToLower(base))+".json", value)
 			}
 			if value == "" {
 				delete(environ, name)
@@ -50,7 +50,7 @@ func startFails(settings ...string) symptom {
 // startWarns returns the log of a start with these settings.
 func startWarns(settings ...string) symptom {
 	return func(t *testing.T) string {
-		c, err := loadConfig(envOf(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...))
+		c, err := loadConfig(newTestEnvironment(append([]string{"ADDR", "127.0.0.1:0", "LLM_BASE_URL", "http://127.0.0.1:9/v1"}, settings...)...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func modelFails(status int, body string, settings ...string) symptom {
 func checkPrints(settings ...string) symptom {
 	return func(t *testing.T) string {
 		var out bytes.Buffer
-		err := run(t.Context(), []string{"check"}, envOf(append([]string{"ADDR", "127.0.0.1:0"}, settings...)...), &out, &out)
+		err := run(t.Context(), []string{"check"}, newTestEnvironment(append([]string{"ADDR", "127.0.0.1:0"}, settings...)...), &out, &out)
 		if err != nil {
 			out.WriteString(err.Error())
 		}
@@ -121,8 +121,8 @@ func occupiedPort(t *testing.T) string {
 	return startFails("ADDR", l.Addr().String())(t)
 }
 
-// says answers every question with a word.
-func says(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }
+// answerYes answers every question with "yes".
+func answerYes(llmtest.Request) llmtest.Answer { return llmtest.Says("yes") }
 
 // symptoms has a producer for each entry of docs/troubleshooting.md, by the text of its heading.
 var symptoms = map[string]symptom{
@@ -154,7 +154,7 @@ var symptoms = map[string]symptom{
 
 	"connection refused": checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m"),
 	"exit status 127": func(t *testing.T) string {
-		return checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m", "MCP_CONFIG_PATH", file(t, t.TempDir(), "mcp.json", `{"mcpServers": {"a": {"command": "sh", "args": ["-c", "exec no-such-program"]}}}`))(t)
+		return checkPrints("LLM_BASE_URL", "http://127.0.0.1:9/v1", "DEFAULT_MODEL_ID", "m", "MCP_CONFIG_PATH", writeCodeFile(t, t.TempDir(), "mcp.json", `{"mcpServers": {"a": {"command": "sh", "args": ["-c", "exec no-such-program"]}}}`))(t)
 	},
 	"The model endpoint rejected the credentials": modelFails(http.StatusUnauthorized, `{"error":{"message":"Incorrect API key provided","code":"invalid_api_key"}}`),
 	"The model endpoint does not know the model":  modelFails(http.StatusNotFound, `{"error":{"message":"The model does not exist","code":"model_not_found"}}`),
@@ -163,15 +163,15 @@ var symptoms = map[string]symptom{
 	"model_rate_limited":                          modelFails(http.StatusTooManyRequests, `{"error":{"message":"Rate limit reached","code":"rate_limit_exceeded"}}`),
 	"model_error":                                 modelFails(http.StatusInternalServerError, `{"error":{"message":"boom"}}`),
 
-	"A valid bearer token is required":                         responds(says, []string{"AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example.com/jwks"}, http.MethodPost, "/answer", `{"question":"?"}`),
-	"This origin may not call the service":                     responds(says, nil, http.MethodPost, "/answer", `{"question":"?"}`, "Origin", "https://app.example.com"),
-	"This service does not serve this host name":               responds(says, nil, http.MethodGet, "/tools", "", "Host", "answerd.example.com"),
-	"The request has invalid fields":                           responds(says, nil, http.MethodPost, "/answer", `{"question":"?","foo":1}`),
-	"The body must be application/json":                        responds(says, nil, http.MethodPost, "/answer", `question=?`, "Content-Type", "application/x-www-form-urlencoded"),
-	"The run was lost when the process that executed it ended": responds(says, nil, http.MethodGet, "/runs/run_aaaaaaaaaaaaaaaaaaaaaaaaaa", ""),
-	"is not the id of an event":                                responds(says, nil, http.MethodPost, "/answer/stream", `{"question":"?"}`, "Last-Event-ID", "12"),
-	"tools_unavailable":                                        responds(says, []string{"MCP_URL", "http://127.0.0.1:9/mcp"}, http.MethodPost, "/answer", `{"question":"?","tool_choice":"required"}`),
-	"The body is larger than":                                  responds(says, []string{"MAX_BODY_BYTES", "1KiB"}, http.MethodPost, "/answer", `{"question":"`+strings.Repeat("x", 2000)+`"}`),
+	"A valid bearer token is required":                         responds(answerYes, []string{"AUTH_ISSUER", "https://iam.example.com", "AUTH_AUDIENCE", "a", "AUTH_JWKS_URL", "https://iam.example.com/jwks"}, http.MethodPost, "/answer", `{"question":"?"}`),
+	"This origin may not call the service":                     responds(answerYes, nil, http.MethodPost, "/answer", `{"question":"?"}`, "Origin", "https://app.example.com"),
+	"This service does not serve this host name":               responds(answerYes, nil, http.MethodGet, "/tools", "", "Host", "answerd.example.com"),
+	"The request has invalid fields":                           responds(answerYes, nil, http.MethodPost, "/answer", `{"question":"?","foo":1}`),
+	"The body must be application/json":                        responds(answerYes, nil, http.MethodPost, "/answer", `question=?`, "Content-Type", "application/x-www-form-urlencoded"),
+	"The run was lost when the process that executed it ended": responds(answerYes, nil, http.MethodGet, "/runs/run_aaaaaaaaaaaaaaaaaaaaaaaaaa", ""),
+	"is not the id of an event":                                responds(answerYes, nil, http.MethodPost, "/answer/stream", `{"question":"?"}`, "Last-Event-ID", "12"),
+	"tools_unavailable":                                        responds(answerYes, []string{"MCP_URL", "http://127.0.0.1:9/mcp"}, http.MethodPost, "/answer", `{"question":"?","tool_choice":"required"}`),
+	"The body is larger than":                                  responds(answerYes, []string{"MAX_BODY_BYTES", "1KiB"}, http.MethodPost, "/answer", `{"question":"`+strings.Repeat("x", 2000)+`"}`),
 }
 
 var symptomHeading = regexp.MustCompile("(?m)^### `([^`\n]+)`")
