@@ -95,43 +95,68 @@ func (b *Builder) Turn(end event.Body) Turn {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	turn := Turn{Version: version, Status: event.Run{Last: event.Event{Body: end}}.Status(), Steps: slices.Clone(b.steps)}
-	last := len(turn.Steps) - 1
-	if last >= 0 {
-		turn.Steps[last].Text = b.text.String()
+	if n := len(turn.Steps); n > 0 {
+		turn.Steps[n-1].Text = b.text.String()
 	}
-	text := ""
+	if end != nil {
+		turn.setLastText(textOf(end))
+	}
+	turn.dropEmptySteps()
+	turn.dropCallsWithoutResult()
+	turn.dropReplacedSteps()
+	return turn
+}
+
+// textOf returns the text of a terminal event: the answer, or the part of it that was written.
+func textOf(end event.Body) string {
 	switch e := end.(type) {
 	case event.FinalAnswer:
-		text = e.Answer
+		return e.Answer
 	case event.RunError:
-		text = e.PartialAnswer
+		return e.PartialAnswer
 	case event.Cancelled:
-		text = e.PartialAnswer
+		return e.PartialAnswer
 	}
-	switch {
-	case end == nil:
-	case last >= 0:
-		turn.Steps[last].Text = text
-	case text != "":
-		turn.Steps = []Step{{Text: text}}
+	return ""
+}
+
+// setLastText replaces the text of the last step. A turn without steps gets one if there is a text.
+func (t *Turn) setLastText(text string) {
+	if n := len(t.Steps); n > 0 {
+		t.Steps[n-1].Text = text
+	} else if text != "" {
+		t.Steps = []Step{{Text: text}}
 	}
-	turn.Steps = slices.DeleteFunc(turn.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
-	last = len(turn.Steps) - 1
-	for i := range turn.Steps {
-		s := &turn.Steps[i]
-		s.Calls = slices.DeleteFunc(slices.Clone(s.Calls), func(c Call) bool {
+}
+
+// dropEmptySteps removes the steps that have neither a text nor a call.
+func (t *Turn) dropEmptySteps() {
+	t.Steps = slices.DeleteFunc(t.Steps, func(s Step) bool { return s.Text == "" && len(s.Calls) == 0 })
+}
+
+// dropCallsWithoutResult removes the calls that have no result, except those that the caller is to answer after a
+// completed run. Of the last step of a run that did not complete, it also removes the calls that were cancelled. It
+// does not change the lists of calls of the Builder, which t shares.
+func (t *Turn) dropCallsWithoutResult() {
+	completed := t.Status == event.StatusCompleted
+	for i := range t.Steps {
+		isLast := i == len(t.Steps)-1
+		t.Steps[i].Calls = slices.DeleteFunc(slices.Clone(t.Steps[i].Calls), func(c Call) bool {
 			isOpen := c.Payload == nil && c.Error == nil
-			return isOpen && !(c.byClient && turn.Status == event.StatusCompleted) || c.cancelled && i == last && turn.Status != event.StatusCompleted
+			awaitsCaller := c.byClient && completed
+			return isOpen && !awaitsCaller || c.cancelled && isLast && !completed
 		})
 	}
-	// A step without a call that another one follows was an answer that violated its schema, which the
-	// next step replaces.
-	kept := turn.Steps[:0]
-	for i, s := range turn.Steps {
-		if i == last || len(s.Calls) > 0 {
+}
+
+// dropReplacedSteps removes each step without a call that another step follows: it was an answer that
+// violated its schema, and the next step replaces it.
+func (t *Turn) dropReplacedSteps() {
+	kept := t.Steps[:0]
+	for i, s := range t.Steps {
+		if i == len(t.Steps)-1 || len(s.Calls) > 0 {
 			kept = append(kept, s)
 		}
 	}
-	turn.Steps = kept
-	return turn
+	t.Steps = kept
 }
