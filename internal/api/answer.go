@@ -74,42 +74,53 @@ func (h *Handler) writeAccepted(w http.ResponseWriter, run event.Run) {
 // come back for the answer. If this process hands its runs over to another one, awaitRun reads
 // what the log has by then and returns a problem that names the run.
 //
-// Each return ends the reader in one of three ways. Close says that the reader has left, so the run is
-// cancelled after the disconnect grace if nobody else reads it. CloseAndCancel does that at once.
-// Detach makes the run need no reader from then on.
+// The reader ends in one of three ways. Close says that the reader has left, so the run is cancelled
+// after the disconnect grace if nobody else reads it. CloseAndCancel does that at once. Detach makes
+// the run need no reader from then on.
 func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (event.Run, error) {
 	reader := h.Agent.OpenReader(id)
+	run, suspended, err := h.followRun(ctx, id, stopWaiting, observe)
+	switch {
+	case errors.Is(err, errCallerGone):
+		reader.CloseAndCancel()
+	case suspended:
+		reader.Detach()
+	default:
+		reader.Close()
+	}
+	return run, err
+}
+
+// followRun reads a run for awaitRun, and reports whether it returns because of a suspension.
+func (h *Handler) followRun(ctx context.Context, id string, stopWaiting <-chan struct{}, observe func(event.Event)) (run event.Run, suspended bool, err error) {
 	var whileSuspended <-chan struct{} // stopWaiting while the run is suspended, else nil
 	handingOver, handedOver := h.Agent.HandingOver(), false
 	for pos := int64(0); ; {
 		page, err := h.nextPage(ctx, id, pos, observe == nil)
-		if errors.Is(err, event.ErrGone) {
+		switch {
+		case errors.Is(err, event.ErrGone):
 			// The log has dropped the beginning of a long run. Continue at the newest event, which
 			// is enough to see the end.
 			run, err := h.Log.Run(ctx, id)
 			if err != nil {
-				reader.Close()
-				return run, err
+				return run, false, err
 			}
 			pos = run.Last.Seq - 1
 			continue
+		case ctx.Err() != nil: // err of a remote log is then only about the ended context
+			return event.Run{}, false, errCallerGone
+		case err != nil:
+			return event.Run{}, false, err
 		}
-		if ctx.Err() != nil { // err of a remote log is then only about the ended context
-			reader.CloseAndCancel()
-			return event.Run{}, errCallerGone
-		}
-		if err != nil {
-			reader.Close()
-			return event.Run{}, err
-		}
+
 		if observe != nil {
 			for _, e := range page.Events {
 				observe(e)
 			}
 		}
 		if page.Ended {
-			reader.Close()
-			return h.Log.Run(ctx, id)
+			run, err := h.Log.Run(ctx, id)
+			return run, false, err
 		}
 		if n := len(page.Events); n > 0 {
 			last := page.Events[n-1]
@@ -120,25 +131,24 @@ func (h *Handler) awaitRun(ctx context.Context, id string, stopWaiting <-chan st
 			continue
 		}
 		if handedOver {
-			reader.Close()
 			p := newProblem("draining", "The service is shutting down; the run goes on.").withRetryAfter()
 			p.Instance = "/runs/" + id
-			return event.Run{}, p
+			return event.Run{}, false, p
 		}
+
+		// There is nothing to read now.
 		select {
 		case <-page.More:
 		case <-whileSuspended:
 			run, err := h.Log.Run(ctx, id)
 			if err != nil || isSuspended(run.Last) {
-				reader.Detach()
-				return run, err
+				return run, true, err
 			}
 			whileSuspended = nil // the run was resumed in the meantime
 		case <-handingOver:
 			handingOver, handedOver = nil, true // read once more: the run may have ended just before
 		case <-ctx.Done():
-			reader.CloseAndCancel()
-			return event.Run{}, errCallerGone
+			return event.Run{}, false, errCallerGone
 		}
 	}
 }

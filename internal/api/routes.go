@@ -20,8 +20,27 @@ func (h *Handler) newRouter() chi.Router {
 	router.NotFound(h.withProblems(notFound))
 	router.MethodNotAllowed(h.withProblems(methodNotAllowed))
 
-	// Public: no token. Everything here can be read without starting anything, so it
-	// answers HEAD too (RFC 9110 section 9.1).
+	h.addPublicRoutes(router)
+
+	// Metrics need a token like the API, but they count as no open request.
+	if h.Metrics != nil {
+		getOrHead(router, "/metrics", h.authenticate(h.Metrics))
+	}
+
+	router.Group(func(r chi.Router) {
+		// A preflight (handleCORS) never gets here, and has no token. limitOpenRequests counts by caller,
+		// so it follows authenticate; countBody wraps the body, which nobody may have read before.
+		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests, h.countBody)
+		h.addNativeRoutes(r)
+		h.addOpenAIRoutes(r)
+		h.addProtocolRoutes(r)
+	})
+	return router
+}
+
+// addPublicRoutes adds the routes that need no token. Everything there can be read without starting anything,
+// so it answers HEAD too (RFC 9110 section 9.1).
+func (h *Handler) addPublicRoutes(router chi.Router) {
 	getOrHead(router, "/healthz", h.withProblems(h.getHealth))
 	getOrHead(router, "/readyz", h.withProblems(h.getReadiness))
 	getOrHead(router, "/openapi.yaml", h.withProblems(h.getOpenAPI))
@@ -37,76 +56,73 @@ func (h *Handler) newRouter() chi.Router {
 	// The browser returns here from an authorization server, so any origin may send it.
 	// A callback works once: no HEAD.
 	router.Get("/oauth/callback", h.oauthCallback)
+}
 
-	// Metrics need a token like the API, but they count as no open request.
-	if h.Metrics != nil {
-		getOrHead(router, "/metrics", h.authenticate(h.Metrics))
-	}
+// addNativeRoutes adds the routes of the native format.
+func (h *Handler) addNativeRoutes(r chi.Router) {
+	// Ask a question.
+	r.Post("/answer", h.withProblems(h.postAnswer))
+	r.Post("/answer/stream", h.withProblems(h.postAnswerStream))
+	r.Get("/answer/stream", h.withProblems(h.getAnswerStream))
 
-	router.Group(func(r chi.Router) {
-		// A preflight (handleCORS) never gets here, and has no token. limitOpenRequests counts by caller,
-		// so it follows authenticate; countBody wraps the body, which nobody may have read before.
-		r.Use(h.rejectCrossSite, h.rejectInvalidQuery, h.authenticate, h.limitOpenRequests, h.countBody)
+	// Runs of any API format, and input from people.
+	r.Get("/runs", h.withProblems(h.listRuns))
+	r.Get("/runs/{run_id}", h.withProblems(h.getRun))
+	r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
+	r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
+	r.Get("/runs/{run_id}/export", h.withProblems(h.exportRun))
+	r.Get("/runs/{run_id}/receipt", h.withProblems(h.getReceipt))
+	r.Get("/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
+	r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
+	r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
 
-		// The native format: ask a question.
-		r.Post("/answer", h.withProblems(h.postAnswer))
-		r.Post("/answer/stream", h.withProblems(h.postAnswerStream))
-		r.Get("/answer/stream", h.withProblems(h.getAnswerStream))
+	// Threads of any API format.
+	r.Get("/threads", h.withProblems(h.listThreads))
+	r.Get("/threads/{thread_id}", h.withProblems(h.getThread))
+	r.Patch("/threads/{thread_id}", h.withProblems(h.renameThread))
+	r.Delete("/threads/{thread_id}", h.withProblems(h.deleteThread))
 
-		// The native format: runs of any API format, and input from people.
-		r.Get("/runs", h.withProblems(h.listRuns))
-		r.Get("/runs/{run_id}", h.withProblems(h.getRun))
-		r.Delete("/runs/{run_id}", h.withProblems(h.deleteRun))
-		r.Get("/runs/{run_id}/events", h.withProblems(h.streamEvents))
-		r.Get("/runs/{run_id}/export", h.withProblems(h.exportRun))
-		r.Get("/runs/{run_id}/receipt", h.withProblems(h.getReceipt))
-		r.Get("/runs/{run_id}/results/{call_id}", h.withProblems(h.getResult))
-		r.Post("/runs/{run_id}/input", h.withProblems(h.postInput))
-		r.Post("/runs/{run_id}/cancel", h.withProblems(h.cancelRun))
+	// Tools, agents and MCP servers, without a run.
+	r.Get("/tools", h.withProblems(h.listTools))
+	r.Post("/tools/{name}/call", h.withProblems(h.callTool))
+	r.Get("/agents", h.withProblems(h.listAgents))
+	r.Get("/agents/{id}", h.withProblems(h.getAgent))
+	r.Get("/servers", h.withProblems(h.listServers))
+	r.Post("/servers/{name}/refresh", h.withProblems(h.refreshServer))
+	r.Get("/servers/{name}/prompts", h.withProblems(h.listPrompts))
+	r.Delete("/servers/{name}/sign-in", h.withProblems(h.signOut))
+}
 
-		// The native format: threads of any API format.
-		r.Get("/threads", h.withProblems(h.listThreads))
-		r.Get("/threads/{thread_id}", h.withProblems(h.getThread))
-		r.Patch("/threads/{thread_id}", h.withProblems(h.renameThread))
-		r.Delete("/threads/{thread_id}", h.withProblems(h.deleteThread))
+// addOpenAIRoutes adds the routes of OpenAI's formats.
+func (h *Handler) addOpenAIRoutes(r chi.Router) {
+	// OpenAI Chat Completions.
+	r.Post("/v1/chat/completions", h.withProblems(h.chatCompletions))
+	r.Get("/v1/models", h.withProblems(h.listModels))
+	r.Get("/v1/models/{model}", h.withProblems(h.getModel))
 
-		// Tools, agents and MCP servers, without a run.
-		r.Get("/tools", h.withProblems(h.listTools))
-		r.Post("/tools/{name}/call", h.withProblems(h.callTool))
-		r.Get("/agents", h.withProblems(h.listAgents))
-		r.Get("/agents/{id}", h.withProblems(h.getAgent))
-		r.Get("/servers", h.withProblems(h.listServers))
-		r.Post("/servers/{name}/refresh", h.withProblems(h.refreshServer))
-		r.Get("/servers/{name}/prompts", h.withProblems(h.listPrompts))
-		r.Delete("/servers/{name}/sign-in", h.withProblems(h.signOut))
+	// OpenAI Responses, and Open Responses.
+	r.Post("/v1/responses", h.withProblems(h.createResponse))
+	r.Get("/v1/responses/{response_id}", h.withProblems(h.getResponse))
+	r.Delete("/v1/responses/{response_id}", h.withProblems(h.deleteResponse))
+	r.Get("/v1/responses/{response_id}/input_items", h.withProblems(h.listInputItems))
+	r.Post("/v1/responses/{response_id}/cancel", h.withProblems(h.cancelResponse))
+}
 
-		// OpenAI Chat Completions.
-		r.Post("/v1/chat/completions", h.withProblems(h.chatCompletions))
-		r.Get("/v1/models", h.withProblems(h.listModels))
-		r.Get("/v1/models/{model}", h.withProblems(h.getModel))
+// addProtocolRoutes adds the routes of the AI SDK, AG-UI and MCP.
+func (h *Handler) addProtocolRoutes(r chi.Router) {
+	// The AI SDK's useChat.
+	r.Post("/api/chat", h.withProblems(h.postUIChat))
+	r.Get("/api/chat/{id}/stream", h.withProblems(h.resumeUIChat))
+	r.Post("/api/chat/{id}/stop", h.withProblems(h.stopUIChat))
 
-		// OpenAI Responses, and Open Responses.
-		r.Post("/v1/responses", h.withProblems(h.createResponse))
-		r.Get("/v1/responses/{response_id}", h.withProblems(h.getResponse))
-		r.Delete("/v1/responses/{response_id}", h.withProblems(h.deleteResponse))
-		r.Get("/v1/responses/{response_id}/input_items", h.withProblems(h.listInputItems))
-		r.Post("/v1/responses/{response_id}/cancel", h.withProblems(h.cancelResponse))
+	// AG-UI.
+	r.Post("/agui", h.withProblems(h.postAGUI))
+	r.Post("/agui/{agent}", h.withProblems(h.postAGUI))
+	r.Get("/agui/capabilities", h.withProblems(h.getAGUICapabilities))
 
-		// The AI SDK's useChat.
-		r.Post("/api/chat", h.withProblems(h.postUIChat))
-		r.Get("/api/chat/{id}/stream", h.withProblems(h.resumeUIChat))
-		r.Post("/api/chat/{id}/stop", h.withProblems(h.stopUIChat))
-
-		// AG-UI.
-		r.Post("/agui", h.withProblems(h.postAGUI))
-		r.Post("/agui/{agent}", h.withProblems(h.postAGUI))
-		r.Get("/agui/capabilities", h.withProblems(h.getAGUICapabilities))
-
-		// The agent as an MCP server.
-		r.Post("/mcp", h.withProblems(h.serveMCP))
-		r.Delete("/mcp", h.withProblems(h.serveMCP))
-	})
-	return router
+	// The agent as an MCP server.
+	r.Post("/mcp", h.withProblems(h.serveMCP))
+	r.Delete("/mcp", h.withProblems(h.serveMCP))
 }
 
 // getOrHead adds a route that answers both GET and HEAD.
