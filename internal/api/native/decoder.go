@@ -180,16 +180,26 @@ func (d *decoder) invalidError(err error) error {
 	}
 	bad := &jsontext.SyntacticError{Err: err} // for an empty body, the decoder returns io.EOF alone
 	errors.As(err, &bad)
-	detail := fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
+	return newInvalid(d.at+string(bad.JSONPointer), d.syntaxDetail(bad))
+}
+
+// syntaxDetail says what is wrong with the JSON of the body.
+func (d *decoder) syntaxDetail(bad *jsontext.SyntacticError) string {
 	switch {
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		detail = "the JSON ends too early"
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		detail = "given twice"
-	case bytes.HasPrefix(bytes.ToLower(d.body[bad.ByteOffset:min(bad.ByteOffset+3, int64(len(d.body)))]), []byte(`\ud`)):
-		detail = "contains half a surrogate pair"
+	case errors.Is(bad, io.EOF) || errors.Is(bad, io.ErrUnexpectedEOF):
+		return "the JSON ends too early"
+	case errors.Is(bad, jsontext.ErrDuplicateName):
+		return "given twice"
+	case d.hasSurrogateAt(bad.ByteOffset):
+		return "contains half a surrogate pair"
 	}
-	return newInvalid(d.at+string(bad.JSONPointer), detail)
+	return fmt.Sprintf("not JSON at byte %d", bad.ByteOffset)
+}
+
+// hasSurrogateAt reports whether the body has the escape of a surrogate at an offset, such as \ud83d.
+func (d *decoder) hasSurrogateAt(offset int64) bool {
+	escape := d.body[offset:min(offset+3, int64(len(d.body)))]
+	return bytes.EqualFold(escape, []byte(`\ud`))
 }
 
 // skipRest reads the rest of an object or array whose beginning was read last. It does nothing for

@@ -155,15 +155,7 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	case event.StepReset:
 		enc.stepReset()
 	case event.Suspended:
-		if enc.head.Whole {
-			enc.addApprovalRequests() // also of a suspension that is over: the stream must be the same each time
-		}
-		if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
-			return // the suspension is over, or for an approval that this response asked for together with others
-		}
-		enc.closeOpenCalls()
-		enc.addApprovalRequests()
-		enc.endResponse("completed", e)
+		enc.suspended(e)
 	case event.FinalAnswer:
 		enc.finalAnswer(b, e)
 	case event.RunError:
@@ -174,6 +166,20 @@ func (enc *Encoder) encodeEvent(e event.Event) {
 	default:
 		enc.encodeCall(b)
 	}
+}
+
+// suspended ends the response with requests for the approvals that the run waits for. It does not end the
+// response if the suspension is over, or is for an approval that this response requested with others.
+func (enc *Encoder) suspended(e event.Event) {
+	if enc.head.Whole {
+		enc.addApprovalRequests() // also for a suspension that is over: the stream must be the same each time
+	}
+	if e.Seq > enc.head.After && !enc.head.EndsWith(e) {
+		return
+	}
+	enc.closeOpenCalls()
+	enc.addApprovalRequests()
+	enc.endResponse("completed", e)
 }
 
 // encodeText encodes the events of a text.
