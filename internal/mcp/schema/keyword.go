@@ -61,24 +61,17 @@ var (
 )
 
 // findMismatch returns the first value that does not have one of the types: v, or a value in it.
-// It returns nil if there is none.
-//
-// First it reduces s to the types that a JSON value of v's kind can have; none left is a mismatch. Of
-// several remaining ones, such as a map of schemas or of lists of strings (dependencies in draft-07),
-// the items may have the element type of any. It does not look into a schema, which collectSchemas
-// checks when it gets there.
+// It returns nil if there is none. It does not look into a schema, which collectSchemas checks later.
 func (s keywordType) findMismatch(v *value) *value {
-	s &= typesOf[v.kind]
-	if s == countValue && math.Abs(v.float) > maxCount || s == 0 {
+	s &= typesOf[v.kind] // the types that remain possible
+	if s == 0 || s == countValue && math.Abs(v.float) > maxCount {
 		return v
 	}
-	var within keywordType
-	for outer, inner := range elementType {
-		if s&outer != 0 {
-			within |= inner
-		}
+	if s&oneSchema != 0 {
+		return nil
 	}
-	if within == 0 || s&oneSchema != 0 {
+	within := s.elementTypes()
+	if within == 0 {
 		return nil
 	}
 	for _, item := range v.items {
@@ -87,6 +80,17 @@ func (s keywordType) findMismatch(v *value) *value {
 		}
 	}
 	return nil
+}
+
+// elementTypes returns the types that the items of a list or object of one of the types can have; 0 if it may
+// have any items. There can be several: the items of dependencies in draft-07 are schemas or lists of strings.
+func (s keywordType) elementTypes() (types keywordType) {
+	for outer, inner := range elementType {
+		if s&outer != 0 {
+			types |= inner
+		}
+	}
+	return types
 }
 
 // checkKeywords returns an error if a keyword of the schema v has a value of the wrong type.
