@@ -39,26 +39,36 @@ func (s *session) awaitOrder(ctx, kept context.Context, _ string, body event.Bod
 	}
 	recorded := state.claim(event.Event{Body: body})
 	if recorded == nil {
-		if childOf(body) == "" || len(state.rec.events) == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-state.watch.unordered:
-			return nil
-		}
+		return state.awaitUnrecorded(ctx, body)
 	}
 	if _, resolved := replay.InterruptOf(*recorded); resolved != "" {
 		state.awaitRelayed(kept, resolved)
 	}
-	toolError, ok := recorded.Body.(event.ToolError)
-	wasClosedAtEnd := ok && toolError.Payload == event.OpenAtEnd
-	if wasClosedAtEnd && ctx.Err() != nil && !isClosed(state.watch.unordered) {
+	if wasOpenAtEnd(recorded) && ctx.Err() != nil && !isClosed(state.watch.unordered) {
 		return errLeftOpen // the end of the run, which closes the call, waits for all calls
 	}
 	state.await(kept, recorded.Seq-1)
 	return nil
+}
+
+// awaitUnrecorded waits before an event that was not recorded: if it is about a child, until the order of events
+// no longer matters.
+func (r *runState) awaitUnrecorded(ctx context.Context, body event.Body) error {
+	if childOf(body) == "" || len(r.rec.events) == 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-r.watch.unordered:
+		return nil
+	}
+}
+
+// wasOpenAtEnd reports whether a recorded event closed a call that was still open when the run ended.
+func wasOpenAtEnd(e *event.Event) bool {
+	toolError, ok := e.Body.(event.ToolError)
+	return ok && toolError.Payload == event.OpenAtEnd
 }
 
 // awaitStep waits until a step may start. Only the run's time may come before it.
