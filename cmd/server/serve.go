@@ -58,6 +58,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 	}
 	defer stages.closeLogged(logger, "telemetry", tel.Shutdown)
 
+	// Who may call: certificates, tokens and rules.
 	defer cfg.certificates.close()
 	defer cfg.certificates.startReloading(ctx, "TLS certificates", logger)()
 	verifier, err := newVerifier(cfg, logger)
@@ -72,6 +73,8 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 		return err
 	}
 	defer endRules()
+
+	// The log, the models and the MCP servers.
 	limits := cfg.limitMemory(containerMemory, logger)
 	log, closeLog, err := openLog(ctx, cfg, limits.log, logger)
 	if err != nil {
@@ -96,6 +99,8 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 		return err
 	}
 	defer endExpiry()
+
+	// The other parts of the agent and the API.
 	hooks, err := newHooks(cfg, tel, logger)
 	if err != nil {
 		return err
@@ -122,44 +127,42 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 	if err != nil {
 		return err
 	}
+
 	listener, err := cfg.listen()
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
+
 	// The deliveries and the agent are the last parts that can fail. They use the log from their start, and
 	// the agent claims runs at once. Only the drain stops them, so no step after them may return early.
 	deliveries, err := newDeliveries(cfg, log, tel, logger)
 	if err != nil {
 		return err
 	}
-	runs, err := agent.New(agent.Options{
-		Model: models.router, Tools: tools.client, Log: log,
-		BasePath: cfg.basePath(), DefaultModel: cfg.DefaultModelID, Profiles: cfg.profiles(), Agents: cfg.agents,
-		ToolSearch: agent.ToolSearch{MinTools: cfg.ToolSearchMinTools, MinBytes: int(cfg.ToolSearchMinBytes)},
-		Prompt:     prompt, MaxHistory: cfg.MaxHistory, MaxTurns: cfg.MaxTurns, MaxOutputTokens: cfg.MaxOutputTokens,
-		Hooks: hooks, Deliveries: deliveries, Rules: rules, Budget: cfg.budget(),
-		MaxRuns: cfg.MaxConcurrentRuns, DisconnectGrace: cfg.DisconnectGrace, Durable: !cfg.EventsURL.IsZero(), ClaimDelay: cfg.claimDelay(),
-		MaxRunsPerCaller: cfg.MaxRunsPerPrincipal, Rate: admission.Rate(cfg.RateLimit), MemoryShort: newMemoryCheck(log), Memory: admission.NewMemory(limits.runs),
-		InputTimeout: cfg.InputTimeout, AuditArguments: cfg.AuditArguments, TraceUsers: cfg.TraceUsers, TraceContent: cfg.TraceContent,
-		CostClaim: cfg.CostClaim, CallerBudgets: cfg.BudgetPerCaller,
-		Retention: cfg.EventsRetention, Version: version, RecordModelRequests: cfg.RecordModelRequests,
-		Logger: logger, Tracer: tel.Tracer("answerd/agent"), Meter: tel.Meter("answerd/agent"),
-	})
+	options := cfg.agentOptions()
+	options.Model, options.Tools, options.Log = models.router, tools.client, log
+	options.Prompt, options.Hooks, options.Deliveries, options.Rules = prompt, hooks, deliveries, rules
+	options.MemoryShort, options.Memory = newMemoryCheck(log), admission.NewMemory(limits.runs)
+	options.Logger, options.Tracer, options.Meter = logger, tel.Tracer("answerd/agent"), tel.Meter("answerd/agent")
+	runs, err := agent.New(options)
 	if err != nil {
 		return err
 	}
 	defer models.startReloading(ctx, cfg, runs)()
 	defer cfg.startReloadingAgents(ctx, runs, tools.client, logger)()
+
 	handler := api.New(api.Options{
-		Receipts: receipts, Agent: runs, Log: log, Verifier: verifier, OnAuthFailure: refused,
+		Agent: runs, Log: log, Receipts: receipts, Verifier: verifier, OnAuthFailure: refused,
 		CORSOrigins: cfg.CORSOrigins, AllowedHosts: cfg.AllowedHosts, PublicURL: cfg.PublicURL,
 		MaxBody: int64(cfg.MaxBodyBytes), Heartbeat: cfg.HeartbeatInterval, WriteTimeout: cfg.WriteTimeout,
 		MaxStreams: cfg.MaxStreams, MaxStreamsPerCaller: cfg.MaxStreamsPerPrincipal,
-		Version: version, Metrics: metricsHandler, OpenAPI: contract.OpenAPI, Console: console.Handler(console.Options{TraceURL: cfg.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
-		Logger: logger, TraceID: telemetry.TraceID,
+		Metrics: metricsHandler, OpenAPI: contract.OpenAPI,
+		Console: console.Handler(console.Options{TraceURL: cfg.TraceURL, SignIn: signIn, Authenticated: verifier != nil}),
+		Version: version, Logger: logger, TraceID: telemetry.TraceID,
 	})
 	server := newServer(tel.Handler(handler, handler.RoutePattern))
+
 	failed := make(chan error, 1)
 	go func() {
 		failed <- serveConnections(server, newLimitedListener(listener, cfg.maxConnections()), cfg.certificates.server)
@@ -175,6 +178,20 @@ func serve(ctx context.Context, cfg config, stderr io.Writer, listening func(add
 	case <-ctx.Done():
 	}
 	return errors.Join(err, drainService(stages, handler, runs, server, delay, cfg.DrainTimeout, logger))
+}
+
+// agentOptions returns the options of the agent that are settings. serve adds the parts that the agent uses.
+func (c *config) agentOptions() agent.Options {
+	return agent.Options{
+		BasePath: c.basePath(), DefaultModel: c.DefaultModelID, Profiles: c.profiles(), Agents: c.agents,
+		ToolSearch: agent.ToolSearch{MinTools: c.ToolSearchMinTools, MinBytes: int(c.ToolSearchMinBytes)},
+		MaxHistory: c.MaxHistory, MaxTurns: c.MaxTurns, MaxOutputTokens: c.MaxOutputTokens,
+		Budget: c.budget(), CostClaim: c.CostClaim, CallerBudgets: c.BudgetPerCaller,
+		MaxRuns: c.MaxConcurrentRuns, MaxRunsPerCaller: c.MaxRunsPerPrincipal, Rate: admission.Rate(c.RateLimit),
+		DisconnectGrace: c.DisconnectGrace, Durable: !c.EventsURL.IsZero(), ClaimDelay: c.claimDelay(), Retention: c.EventsRetention,
+		InputTimeout: c.InputTimeout, AuditArguments: c.AuditArguments, TraceUsers: c.TraceUsers, TraceContent: c.TraceContent,
+		Version: version, RecordModelRequests: c.RecordModelRequests,
+	}
 }
 
 // serveConnections serves the connections of l, over TLS if there is a certificate.

@@ -19,17 +19,39 @@ import (
 	"answerd/internal/event/jetstream"
 )
 
-// validate returns an error for the first setting that is invalid or contradicts another. The
-// table has the rules that a condition can express.
+// validate returns an error for the first setting that is invalid or contradicts another. It also brings the
+// hosts and origins of settings into the form in which they are compared.
 func (c *config) validate(modelSet bool) error {
-	checks := []struct {
-		name string
-		bad  bool
-		why  string
-	}{
+	for _, rule := range c.settingRules(modelSet) {
+		if rule.violated {
+			return &configError{rule.setting, rule.message}
+		}
+	}
+	if err := c.checkWebhooks(); err != nil {
+		return err
+	}
+	if err := c.normalizeHosts(); err != nil {
+		return err
+	}
+	return c.checkAddr()
+}
+
+// settingRule is a rule about one setting, and whether the configuration violates it.
+type settingRule struct {
+	setting  string
+	violated bool
+	message  string
+}
+
+// settingRules returns the rules that a condition can express, in the order in which they are checked.
+func (c *config) settingRules(modelSet bool) []settingRule {
+	return []settingRule{
+		// The address.
 		{"PORT", c.portDecides && !isPort(c.Port), "must be 1 to 65535"},
 		{"TLS_KEY_FILE", c.TLSCertFile != "" && c.TLSKeyFile == "", "must be set when TLS_CERT_FILE is"},
 		{"TLS_CERT_FILE", c.TLSKeyFile != "" && c.TLSCertFile == "", "must be set when TLS_KEY_FILE is"},
+
+		// Models.
 		{"LLM_BASE_URL", !isURL(c.LLMBaseURL), "must be an http or https URL"},
 		{"LLM_BASE_URL", namesMethod(c.LLMBaseURL), "must end before /chat/completions, which answerd appends"},
 		{"DEFAULT_MODEL_ID", !modelSet && c.usesOpenAI(), "must be set when the model endpoint is OpenAI's own; or set LLM_BASE_URL to another"},
@@ -37,10 +59,14 @@ func (c *config) validate(modelSet bool) error {
 		{"LLM_FIRST_BYTE_TIMEOUT", c.LLMFirstByteTimeout <= 0, "must be above 0"},
 		{"LLM_IDLE_TIMEOUT", c.LLMIdleTimeout <= 0, "must be above 0"},
 		{"LLM_MAX_RETRIES", c.LLMMaxRetries < 0 || c.LLMMaxRetries > 10, "must be 0 to 10"},
+
+		// Tools and MCP servers.
 		{"TIMEOUT", c.Timeout <= 0, "must be above 0"},
 		{"MAX_CONCURRENT_CALLS", c.MaxConcurrentCalls != nil && *c.MaxConcurrentCalls < 1, "must be at least 1"},
 		{"MCP_APPROVAL", !slices.Contains([]string{"never", "destructive", "always"}, c.MCPApproval), "must be never, destructive or always"},
 		{"INPUT_TIMEOUT", c.InputTimeout <= 0, "must be above 0"},
+
+		// Runs and their budgets.
 		{"MAX_HISTORY", c.MaxHistory < 1, "must be at least 1"},
 		{"MAX_TURNS", c.MaxTurns < 1, "must be at least 1"},
 		{"MAX_OUTPUT_TOKENS", c.MaxOutputTokens < 0, "must not be negative"},
@@ -52,12 +78,16 @@ func (c *config) validate(modelSet bool) error {
 		{"BUDGET_SECONDS", !inRange(c.BudgetSeconds, 86400), "must be 0 to 86400"},
 		{"BUDGET_COST", !inRange(c.BudgetCost, 1e9), "must be 0 to 1000000000"},
 		{"BUDGET_COST", c.BudgetCost > 0 && c.profiles()[c.DefaultModelID].Price == nil, "needs the price of the default model, in MODELS_FILE"},
+
+		// The service's own token.
 		{"IAM_BASE_URL", c.EnableJWTToken && c.IAMBaseURL == "" && c.IAMTokenURL == "", "must be set when ENABLE_JWT_TOKEN is"},
 		{"IAM_BASE_URL", c.IAMBaseURL != "" && !isURL(c.IAMBaseURL), "must be an http or https URL"},
 		{"IAM_TOKEN_URL", c.IAMTokenURL != "" && !isURL(c.IAMTokenURL), "must be an http or https URL"},
 		{"IAM_CLIENT_ID", c.EnableJWTToken && c.IAMClientID == "", "must be set when ENABLE_JWT_TOKEN is"},
 		{"IAM_CLIENT_SECRET", c.EnableJWTToken && c.IAMClientSecret.IsZero() && c.SecretOCID == "", "or SECRET_OCID must be set when ENABLE_JWT_TOKEN is"},
 		{"OCI_AUTH_TYPE", !slices.Contains([]string{"api_key", "instance_principal", "resource_principal"}, c.OCIAuthType), "must be api_key, instance_principal or resource_principal"},
+
+		// Authentication of callers.
 		{"AUTH_ISSUER", c.AuthIssuer == "" && (c.AuthAudience != "" || c.AuthJWKSURL != "" || c.AuthScope != "" || c.AuthClients != nil || c.AuthRequireATJWT || c.AuthMaxLifetime != 0 || c.AuthRulesFile != ""), "must be set when another AUTH_ setting is"},
 		{"AUTH_AUDIENCE", c.AuthIssuer != "" && c.AuthAudience == "", "must be set when AUTH_ISSUER is"},
 		{"AUTH_JWKS_URL", c.AuthJWKSURL != "" && !isURL(c.AuthJWKSURL), "must be an http or https URL"},
@@ -70,6 +100,8 @@ func (c *config) validate(modelSet bool) error {
 		{"CONSOLE_OIDC_CLIENT_ID", c.ConsoleOIDCClientID != "" && fetch.CheckEndpoint("", c.AuthIssuer) != nil, "needs an AUTH_ISSUER that is an https URL, whose metadata names where people sign in"},
 		{"CONSOLE_OIDC_CLIENT_ID", c.ConsoleOIDCClientID != "" && c.AuthClients != nil && !slices.Contains(trimElements(c.AuthClients), c.ConsoleOIDCClientID), "must be one of AUTH_CLIENTS"},
 		{"CONSOLE_OIDC_CLIENT_ID", c.ConsoleOIDCClientID == "" && c.ConsoleOIDCScope != "", "must be set when CONSOLE_OIDC_SCOPE is"},
+
+		// Metrics, logs and traces.
 		{"METRICS_ADDR", c.MetricsAddr != "" && !isHostPort(c.MetricsAddr), "must be host:port"},
 		{"OTEL_METRICS_EXPORTER", slices.ContainsFunc(trimElements(c.OTelMetricsExporter), func(name string) bool { return !slices.Contains([]string{"prometheus", "otlp", "none"}, name) }), "must be of prometheus, otlp and none, comma separated"},
 		{"OTEL_METRICS_EXPORTER", c.exportsMetrics() && c.OTelMetricsEndpoint == "" && c.OTelEndpoint == "", "is otlp, but there is no endpoint: set OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"},
@@ -77,17 +109,23 @@ func (c *config) validate(modelSet bool) error {
 		{"OTEL_LOGS_EXPORTER", c.OTelLogsExporter == "otlp" && c.OTelLogsEndpoint == "" && c.OTelEndpoint == "", "is otlp, but there is no endpoint: set OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"},
 		{"OCI_APM_DATA_KEY", c.EnableTracing && c.OCIAPMTracesURL != "" && c.OCIAPMDataKey.IsZero(), "must be set when OCI_APM_TRACES_URL is"},
 		{"TRACE_URL", c.TraceURL != "" && !(strings.Contains(c.TraceURL, "{trace_id}") && isURL(strings.ReplaceAll(c.TraceURL, "{trace_id}", "0"))), "must be an http or https URL with {trace_id}"},
+
+		// Hooks and webhooks.
 		{"HOOKS_SECRET", c.HooksURL != "" && c.HooksSecret.IsZero(), "must be set when HOOKS_URL is"},
 		{"HOOKS_SECRET", (c.RunWebhookURL != "" || c.CallbackOrigins != nil) && c.HooksSecret.IsZero(), "must be set when RUN_WEBHOOK_URL or CALLBACK_ORIGINS is"},
 		{"CALLBACK_ORIGINS", c.CallbackPrivate && c.CallbackOrigins == nil, "must be set when CALLBACK_PRIVATE_ADDRESSES is"},
 		{"HOOKS_URL", c.HooksURL == "" && c.HooksEvents != nil, "must be set when HOOKS_EVENTS is"},
 		{"HOOKS_EVENTS", slices.ContainsFunc(trimElements(c.HooksEvents), isUnknownHook), "must be of pre_model_call, model_result, interrupt and run_end, comma separated"},
+
+		// The event log.
 		{"EVENTS_URL", !c.EventsURL.IsZero() && jetstream.CheckURL(c.EventsURL.Reveal()) != nil, "must be file:DIR, or servers like nats://host:4222, comma separated"},
 		{"EVENTS_CREDENTIALS_FILE", c.EventsCredentialsFile != "" && !c.sharesLog(), "goes with an EVENTS_URL of nats:// or tls://"},
 		{"TOKENS_KEY_FILE", c.TokensKeyFile != "" && c.EventsURL.IsZero(), "needs EVENTS_URL, which says where sign-ins are stored"},
 		{"EVENTS_RETENTION", c.EventsRetention <= 0, "must be above 0"},
 		{"THREADS_RETENTION", c.ThreadsRetention <= 0, "must be above 0"},
 		{"EVENTS_MAX_BYTES", c.EventsMaxBytes < 1<<20, "must be at least 1MiB"},
+
+		// Limits of the service.
 		{"MAX_CONCURRENT_RUNS", c.MaxConcurrentRuns < 1, "must be at least 1"},
 		{"MAX_RUNS_PER_PRINCIPAL", c.MaxRunsPerPrincipal < 0, "must not be negative"},
 		{"MAX_STREAMS", c.MaxStreams < 1, "must be at least 1"},
@@ -100,11 +138,10 @@ func (c *config) validate(modelSet bool) error {
 		{"SHUTDOWN_DELAY", c.ShutdownDelay < 0, "must not be negative"},
 		{"DRAIN_TIMEOUT", c.DrainTimeout < 0, "must not be negative"},
 	}
-	for _, k := range checks {
-		if k.bad {
-			return &configError{k.name, k.why}
-		}
-	}
+}
+
+// checkWebhooks checks the URLs to which answerd sends requests about runs, and normalizes CALLBACK_ORIGINS.
+func (c *config) checkWebhooks() error {
 	if c.HooksURL != "" {
 		if err := fetch.CheckEndpoint("the URL", c.HooksURL); err != nil {
 			return &configError{"HOOKS_URL", err.Error()}
@@ -122,10 +159,7 @@ func (c *config) validate(modelSet bool) error {
 		}
 		c.CallbackOrigins[i] = origin
 	}
-	if err := c.normalizeHosts(); err != nil {
-		return err
-	}
-	return c.checkAddr()
+	return nil
 }
 
 // checkAddr checks ADDR and PUBLIC_URL, and derives the allowed hosts and localURL from them. ADDR
