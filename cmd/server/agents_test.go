@@ -138,6 +138,8 @@ func TestKilledProcessContinuesItsChildRun(t *testing.T) {
 		}
 		return llmtest.Calls(llmtest.Call{ID: "c", Name: "calculate", Args: `{"expression":"12.5 * 8"}`})
 	})
+
+	// Start the service with its log on disk.
 	dir := t.TempDir()
 	path := filepath.Join(dir, "agents.yaml")
 	writeFile(t, path, "agents:\n- {id: a, prompt: Parent., agents: [b]}\n- {id: b, prompt: Child., approval: always}")
@@ -152,6 +154,8 @@ func TestKilledProcessContinuesItsChildRun(t *testing.T) {
 		p = spawnAnswerd(t, env)
 		url = p.url(t)
 	}
+
+	// Start a run whose child waits for an approval.
 	started := post(t, c, url+"/answer", `{"question":"?","background":true}`)
 	defer started.Body.Close()
 	type state struct {
@@ -168,6 +172,7 @@ func TestKilledProcessContinuesItsChildRun(t *testing.T) {
 	if err := json.NewDecoder(started.Body).Decode(&first); err != nil {
 		t.Fatal(err)
 	}
+
 	await := func(status string) (s state) {
 		t.Helper()
 		ctx := longContext(t)
@@ -179,18 +184,24 @@ func TestKilledProcessContinuesItsChildRun(t *testing.T) {
 		}
 		return s
 	}
+
+	// Kill the process. The next one waits for the same approval.
 	waits := await("suspended").Interrupts
 	restart()
 	again := await("suspended").Interrupts
 	if len(waits) != 1 || len(again) != 1 || waits[0] != again[0] || waits[0].Tool != "calculate" {
 		t.Fatalf("interrupts: got %+v and %+v after the kill, want the one of calculate in both", waits, again)
 	}
+
+	// Approve the call, and kill the process again.
 	resp := post(t, c, url+"/runs/"+first.Run+"/input", fmt.Sprintf(`{"id":%q,"approved":true}`, waits[0].ID))
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("the answer: got %d, want 200", resp.StatusCode)
 	}
 	restart()
+
+	// The run completes, with one question and at most one call.
 	if end := await("completed"); end.Answer != "It is 100." {
 		t.Errorf("answer: got %q, want It is 100.", end.Answer)
 	}

@@ -53,6 +53,8 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	}))
 	endpoint.Config.ErrorLog = nil
 	t.Cleanup(endpoint.Close)
+
+	// Configure a model and three MCP servers for each of these endpoints, with a secret in every setting.
 	authority := strings.TrimPrefix(endpoint.URL, "http://")
 	var models, servers []string
 	add := func(name, host string) {
@@ -69,12 +71,15 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	add("down", closedAddress(t))
 	path := filepath.Join(t.TempDir(), "mcp.json")
 	writeFile(t, path, `{"mcpServers":{`+strings.Join(servers, ",")+`}}`)
+
 	otlp := newRecordingServer(t, http.StatusOK, "{}")
 	w := newTestWorld(t, newTwoCallScript())
 	settings := w.environment("MCP_URL", w.tools.url+demo.MCPPath+"?k=canary-url", "MCP_CONFIG_PATH", path, "MODELS_FILE", modelsFile(t, "["+strings.Join(models, ",")+"]"),
 		"DEFAULT_MODEL_ID", "refuses", "LLM_SHOW_ERRORS", "true", "LLM_MAX_RETRIES", "1", "DEBUG", "true", "ENABLE_TRACING", "true", "OTEL_EXPORTER_OTLP_ENDPOINT", otlp.URL,
 		"LLM_BASE_URL", endpoint.URL+"/refuses/v1?k=canary-url")
 	s, c := startAnswerd(t, settings), newClient(t)
+
+	// Use all of them, and collect what answerd says anywhere.
 	var shown strings.Builder
 	collectResponse := func(resp *http.Response) {
 		fmt.Fprintln(&shown, resp.Status, resp.Header)
@@ -95,6 +100,7 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	for _, path := range []string{"/servers", "/readyz", "/tools", "/metrics", "/v1/models"} {
 		collectResponse(get(t, c, s.url+path))
 	}
+
 	s.stop()
 	if err := <-s.done; err != nil {
 		t.Fatal(err)
@@ -103,6 +109,8 @@ func TestSecretsOfEndpointsAreNotShown(t *testing.T) {
 	if err := run(t.Context(), []string{"check", "-ask"}, settings, &report, &report); err == nil {
 		t.Error("got no error of check, want one")
 	}
+
+	// No secret is in it.
 	for sink, text := range map[string]string{"log": s.log.String(), "response": shown.String(), "traces": otlp.receivedText(), "report": report.String()} {
 		if len(text) < 1000 {
 			t.Errorf("got %d bytes of the %s, want at least 1000", len(text), sink)

@@ -53,6 +53,7 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 	s := startAnswerd(t, w.environment(append(allHooks(hooks), "MCP_URL", "", "MCP_CONFIG_PATH", file)...))
 	c := newClient(t)
 
+	// Ask, approve the call, and read the run to its end.
 	var waits struct {
 		RunID      string `json:"run_id"`
 		Interrupts []event.Interrupt
@@ -65,6 +66,8 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 		t.Fatalf("approval: got %s, want 200", resp.Status)
 	}
 	readStream(t, get(t, c, s.url+"/runs/"+waits.RunID+"/events")) // to its end
+
+	// The answer has what the hook made of the result.
 	var whole struct {
 		Answer   string
 		Metadata struct {
@@ -75,6 +78,8 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &whole); err != nil || whole.Answer != "Centum." || len(whole.Metadata.ToolResults) != 1 || string(whole.Metadata.ToolResults[0]) != `{"result":100,"by":"hook"}` {
 		t.Errorf("got %s, %v, want the answer Centum. and the hook's structured content", body, err)
 	}
+
+	// What the hook adds to the first model request is not in the second one.
 	requests := w.model.Requests()
 	if first := string(requests[0].Body); !strings.Contains(first, "Answer in Latin.") || !strings.Contains(first, "The customer is a bat.") {
 		t.Errorf("got first model request %s, want what the hook adds", first)
@@ -82,6 +87,8 @@ func TestHooksSeeAndChangeAWholeRun(t *testing.T) {
 	if second := string(requests[1].Body); strings.Contains(second, "Latin") || !strings.Contains(second, "a hundred") || !strings.Contains(second, "https://docs.example/100") {
 		t.Errorf("got second model request %s, want the hook's result, and nothing of what was added to the first", second)
 	}
+
+	// Every hook was asked, with the identifiers of this run.
 	s.stop()
 	if err := <-s.done; err != nil { // the hook interrupt is asked while the run goes on
 		t.Fatal(err)

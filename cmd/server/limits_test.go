@@ -257,7 +257,8 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 		server := newServer(api.New(api.Options{Agent: fixture.Agent, Log: fixture.Log}))
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = server.Serve(p) })
-		// sent writes a byte a second and returns what came back, and when the end did.
+
+		// sendSlowly writes a byte a second, and returns the status of the response and when it ended.
 		sendSlowly := func(at string, rest string) (status int, after time.Duration) {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
@@ -284,6 +285,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 			_, _ = io.Copy(io.Discard, resp.Body)
 			return resp.StatusCode, time.Since(began)
 		}
+
 		head := "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 		many := strings.Repeat("a", 1000)
 		for _, c := range []struct {
@@ -303,6 +305,7 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 				t.Errorf("%s: status %d after %s, want status %d, after at least %v, after at most %v", c.name, status, after, c.status, c.limit, c.limit+time.Second)
 			}
 		}
+
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := server.Shutdown(ctx); err != nil {

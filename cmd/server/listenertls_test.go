@@ -52,6 +52,7 @@ func TestServeOverTLS(t *testing.T) {
 		tlstest.ReplaceFile(t, key, k)
 	}
 	issue()
+
 	w := newTestWorld(t, newTwoCallScript())
 	env := append(w.environ(), "TLS_CERT_FILE="+cert, "TLS_KEY_FILE="+key)
 	p := spawnAnswerd(t, env)
@@ -60,6 +61,8 @@ func TestServeOverTLS(t *testing.T) {
 	if !strings.Contains(line, `"scheme":"https"`) {
 		t.Errorf("got %s, want the scheme https", line)
 	}
+
+	// Requests are answered over HTTP/1.1 and HTTP/2, but not without TLS.
 	before := ""
 	for _, http2 := range []bool{false, true} {
 		c, serial := newTLSClient(t, ca, http2)
@@ -76,6 +79,7 @@ func TestServeOverTLS(t *testing.T) {
 	} else {
 		plain.Body.Close()
 	}
+
 	if err := checkHealth(t.Context(), newTestEnvironment("ADDR", addr, "TLS_CERT_FILE", cert)); err != nil {
 		t.Errorf("got %v of the health check, want none", err)
 	}
@@ -95,6 +99,8 @@ func TestServeOverTLS(t *testing.T) {
 	if now == before {
 		t.Errorf("got certificate %s after the rotation, want another one than before", now)
 	}
+
+	// A key that cannot be used is refused, and the one in use stays.
 	tlstest.ReplaceFile(t, key, []byte("SECRET"))
 	if line := p.waitForLine(t, "TLS certificates refused"); !strings.Contains(line, "TLS_KEY_FILE: "+key) || strings.Contains(line, "SECRET") {
 		t.Errorf("got %s, want the setting and its file", line)

@@ -68,6 +68,8 @@ func readSeries(t *testing.T, page string) (series []string) {
 // Callers, models and an MCP server that make up a name or a status each time make no series of it.
 func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
 	t.Parallel()
+
+	// The model, the MCP server and the callers make up names and statuses.
 	const attempts = 150
 	var turn atomic.Int64
 	model := llmtest.New(t, func(q llmtest.Request) llmtest.Answer {
@@ -83,6 +85,7 @@ func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
 			fmt.Fprintf(w, "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"upstream-%d-%s\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Yes.\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1,\"total_tokens\":2}}\n\ndata: [DONE]\n\n", n, strings.Repeat("y", 200))
 		}
 	})
+
 	server := sdk.NewServer(&sdk.Implementation{Name: "hostile", Version: "1"}, nil)
 	var tools []string
 	for i := range attempts {
@@ -93,6 +96,7 @@ func TestMetricsStayBelow5000SeriesUnderAttack(t *testing.T) {
 	}
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	t.Cleanup(func() { web.CloseClientConnections(); web.Close() })
+
 	s := startAnswerd(t, newTestEnvironment("ADDR", "127.0.0.1:0", "LLM_BASE_URL", model.URL, "DEFAULT_MODEL_ID", "scripted", "MCP_URL", web.URL, "LLM_MAX_RETRIES", "0"))
 	c := newClient(t)
 	_, before := getBody(t, c, s.url+"/metrics")

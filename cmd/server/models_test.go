@@ -119,7 +119,7 @@ func TestModelsFileIsReloaded(t *testing.T) {
 	path := modelsFile(t, `[{"id":"first"}]`)
 	p := spawnAnswerd(t, append(w.environ(), "MODELS_FILE="+path, "DEFAULT_MODEL_ID=", "OTHER_KEY=canary-other"))
 	url, c := p.url(t), newClient(t)
-	// served returns the models of GET /v1/models.
+	// modelIDs returns the models of GET /v1/models.
 	modelIDs := func() string {
 		_, body := getBody(t, c, url+"/v1/models")
 		var list struct{ Data []struct{ ID string } }

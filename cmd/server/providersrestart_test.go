@@ -36,6 +36,8 @@ func TestProviderMembersSurvive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
+			// Start the endpoint of each provider that refuses requests without its members.
 			release, models, mux := make(chan struct{}), []string{}, http.NewServeMux()
 			endpoints, asked := make(map[string]*endpoint), make(map[string]chan int)
 			for id, p := range providers {
@@ -58,6 +60,8 @@ func TestProviderMembersSurvive(t *testing.T) {
 			for id := range endpoints {
 				models = append(models, fmt.Sprintf(`{"id":%q,"base_url":"%s/%s/v1"}`, id, server.URL, id))
 			}
+
+			// Start the replicas, and prepare a question for each provider.
 			f, ctx := newReplicas(t, c.log(t), "MODELS_FILE="+modelsFile(t, "["+strings.Join(models, ",")+"]"), "DRAIN_TIMEOUT=0s"), longContext(t)
 			f.env = slices.DeleteFunc(f.env, func(s string) bool { return strings.HasPrefix(s, "DEFAULT_MODEL_ID=") })
 			n := 1
@@ -70,6 +74,7 @@ func TestProviderMembersSurvive(t *testing.T) {
 				readers[id] = f.newRunReader(id, "", 0)
 				readers[id].body = fmt.Sprintf(`{"question":"Q","model":%q}`, id)
 			}
+
 			// interrupt interrupts all runs where they are; it returns the replica that continues them.
 			interrupt := func() (replica int) {
 				if c.interrupt != nil {
@@ -91,6 +96,8 @@ func TestProviderMembersSurvive(t *testing.T) {
 					}
 				}
 			}
+
+			// Run until the interruption and continue after it.
 			replica := 0
 			if c.suspended {
 				forEachReader(func(_ string, j *runReader) error { return j.readUntil(ctx, 0, "suspended") })
@@ -115,6 +122,8 @@ func TestProviderMembersSurvive(t *testing.T) {
 				replica = interrupt()
 				close(release)
 			}
+
+			// Every run ends with its answer, and no call is lost or repeated.
 			forEachReader(func(id string, j *runReader) error {
 				if err := j.readUntil(ctx, replica, ""); err != nil {
 					return err

@@ -64,7 +64,7 @@ func TestPublicURLWithAPathBehindAProxy(t *testing.T) {
 			c, bearer := newClient(t), w.callerToken(t)
 			c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-			// at returns the address that a reference in a response of from means.
+			// resolveReference returns the address that a reference in a response of from means.
 			resolveReference := func(from, reference string) string {
 				t.Helper()
 				u, err := url.Parse(from)

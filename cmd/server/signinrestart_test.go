@@ -82,6 +82,7 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 			}
 			as, config := newCRM(t)
 			f := startReplicas(t, replicas, url, "MCP_CONFIG_PATH="+config, "PUBLIC_URL=http://127.0.0.1:7", "TOKENS_KEY_FILE="+writeTokenKeys(t, keyOf(1)), "LOG_LEVEL=debug")
+
 			var readers []*runReader
 			ask := func(replica int, name, tools, until string) *runReader {
 				t.Helper()
@@ -92,12 +93,16 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 				}
 				return j
 			}
+
+			// Start a sign-in, and kill the replica that started it.
 			first := ask(0, "first", "crm_sign_in", "suspended")
 			query := oauthtest.Browse(t, first.signInPage(t))
 			f.killReplica(0)
 			if replicas == 1 {
 				f.startReplica(t, 0)
 			}
+
+			// The callback to another process completes the sign-in, once.
 			last := replicas - 1
 			callback := f.url(last) + "/oauth/callback?" + query.Encode()
 			if status, page := getBody(t, f.client, callback); status != http.StatusOK || !strings.Contains(page, "continues by itself") {
@@ -106,6 +111,8 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 			if status, page := getBody(t, f.client, callback); status != http.StatusBadRequest || !strings.Contains(page, "not valid any more") {
 				t.Errorf("a second callback is answered with %d %s, want 400", status, page)
 			}
+
+			// The run continues there, and the next one uses the token.
 			if err := first.readUntil(ctx, last, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -115,6 +122,7 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 			if got := ask(last, "second", "crm_who", "").resultOf(t); !strings.Contains(got, "You are ann") {
 				t.Errorf("the result is %s, want that of ann", got)
 			}
+
 			// The sign-in outlives the process, and its refresh token too.
 			f.killReplica(last)
 			f.startReplica(t, last)
@@ -125,6 +133,8 @@ func TestSignInIsCompletedAfterAKilledReplica(t *testing.T) {
 			if codes, refreshes := len(as.Granted("authorization_code")), len(as.Granted("refresh_token")); codes != 1 || refreshes != 1 || as.Reused != 0 {
 				t.Errorf("%d codes, %d refreshes, %d of a used token, want 1, 1 and 0", codes, refreshes, as.Reused)
 			}
+
+			// No secret of the sign-in can be read in the log.
 			secrets := []string{"canary-", "registered-", query.Get("code")}
 			for _, r := range as.Granted("authorization_code") {
 				secrets = append(secrets, r.Form.Get("code_verifier"))

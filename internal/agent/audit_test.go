@@ -51,6 +51,8 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 		onePlusTwo, llmtest.Call{Name: "add", Args: `{"a":5,"b":5}`}, llmtest.Call{Name: "add", Args: `{"a":6,"b":6}`},
 		llmtest.Call{Name: "echo", Args: `{"text":"top secret"}`}, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "made_up"}, llmtest.Call{Name: "echo", Args: `[`},
 		llmtest.Call{Name: "add", Args: `{"a":"top secret","b":1}`})
+
+	// Approve the first call, deny the second one, and approve the third one with other arguments.
 	ada := auth.Identity{Issuer: "https://iam", Subject: "ada"}
 	r, err := h.Start(t.Context(), ada, agent.Request{Question: "?", Interactive: true})
 	if err != nil {
@@ -67,6 +69,8 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
+	// Make two calls without a run: one is approved by its caller.
 	h.Events(t, r.ID)
 	if _, err := h.CallTool(t.Context(), ada, agent.ToolCall{Tool: "add", Args: rawJSON(onePlusTwo.Args), Approved: true}); err != nil {
 		t.Fatal(err)
@@ -107,6 +111,8 @@ func TestAuditLogHasOneLinePerCall(t *testing.T) {
 	if len(got) != 0 {
 		t.Errorf("more lines: %v, want 0", got)
 	}
+
+	// Neither arguments nor a person's reason are in the log.
 	for _, secret := range []string{"top secret", "private words", `"a":7`} {
 		if strings.Contains(log.b.String(), secret) {
 			t.Errorf("log %s, want it without %q", log.b.String(), secret)

@@ -265,6 +265,7 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 						return "", r.Context().Err()
 					}
 				}}
+
 				tools := server.client(t, config.Server{Name: "m", Timeout: time.Hour})
 				tools.Tools(t.Context())
 				a, err := agent.New(agent.Options{
@@ -274,12 +275,16 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 					t.Fatal(err)
 				}
 				h := &agenttest.Fixture{Agent: a}
+
+				// The run ends in time, and its readers learn how much of the budget is used.
 				began := time.Now()
 				events := h.Events(t, h.StartRun(t, agent.Request{Budget: agent.Budget{Seconds: c.asked}}).ID)
 				took := time.Since(began)
 				if got := budgetEvents(events); got != c.told || took != c.after {
 					t.Errorf("told %s, took %s, want %s and %v", got, took, c.told, c.after)
 				}
+
+				// It ends with a summary, or with an error if the model takes too long for one.
 				switch end := events[len(events)-1].Body.(type) {
 				case event.FinalAnswer:
 					if c.end != "final_answer" || end.FinishReason != "budget_exceeded" || end.Answer != "Well, that is all." {
@@ -294,6 +299,7 @@ func TestSecondsOfARunLeaveTimeToSumUp(t *testing.T) {
 						t.Errorf(`end %+v, end %q, want end run_error, end.Code budget_exceeded, end.PartialAnswer "Well, "`, end, c.end)
 					}
 				}
+
 				a.Drain(t.Context())
 				_ = tools.Close()
 			})

@@ -424,6 +424,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 	run := first.StartRun(t, agent.Request{Question: "?", Background: true, Interactive: true})
 	want := agenttest.TerminalEvent[event.FinalAnswer](t, approve(t, first, run.ID))
 	operations := origin.recordedOperations()
+	// Let the process die after each operation, and another one continue.
 	last := 0
 	for n, a := range operations {
 		if a.what == "final_answer" {
@@ -463,6 +464,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			// Continue in the second process, and compare the answer, usage and calls.
 			h := newFixture(log.Log)
 			events := approve(t, h, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
@@ -476,6 +478,7 @@ func TestDelegationContinuesWhereItsProcessDied(t *testing.T) {
 			if got := first.Tools.CallCounts()["add"] - callsBefore; made >= 0 && got != 1-made || made < 0 && got != 0 {
 				t.Errorf("add: got %d calls by the second process, want one in all (%d by the first; -1: unknown)", got, made)
 			}
+			// The approval is requested once, and no run is left open.
 			asked := make(map[string]int)
 			for _, b := range agenttest.EventsOf[event.ApprovalRequired](events) {
 				asked[b.InterruptID]++

@@ -141,6 +141,8 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	if len(texts) < 60 {
 		t.Fatalf("only %d texts, want at least 60", len(texts))
 	}
+
+	// Serve each text as a tool's description, as a result and as a resource.
 	v := newVault(t, texts)
 	tools, err := mcp.New([]config.Server{
 		{Name: "open", URL: v.open, DenyTools: []string{"wipe_disk"}, ApproveTools: []string{"transfer"}, Resources: []string{"doc://*"}},
@@ -156,6 +158,8 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 	if h.Agent, err = agent.New(o); err != nil {
 		t.Fatal(err)
 	}
+
+	// A model that obeys each text makes harmful calls, and all of them are refused.
 	var granted []string
 	attempts := 0
 	for i, text := range texts {
@@ -174,6 +178,8 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 		}
 		attempts += tried
 	}
+
+	// Each text was in a description that the model got.
 	described := make(map[string]bool)
 	for _, r := range h.Model.Requests() {
 		for _, t := range r.Tools {
@@ -185,6 +191,8 @@ func TestInjectedTextsGainNothing(t *testing.T) {
 			t.Errorf("%q came in no description, want it in one", text)
 		}
 	}
+
+	// The servers got no harmful call, and made only the transfers that a person approved.
 	if len(v.harm) != 0 {
 		t.Errorf("%d calls outside of what is allowed: %q, want 0", len(v.harm), v.harm)
 	}

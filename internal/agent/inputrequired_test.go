@@ -177,17 +177,22 @@ func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, askScript(), withDurableLog(origin), agenttest.Stateless)
 	run := first.StartRun(t, agent.Request{Interactive: true, Background: true})
+
 	answer := func(h *agenttest.Fixture, i event.Interrupt) {
 		answerInterrupt(t, h, run.ID, agent.Input{ID: i.ID, Action: "accept", Content: rawJSON(`{"people":4}`)})
 	}
 	answer(first, waitUntilSuspended(t, first, run.ID, 1)[0])
 	first.Events(t, run.ID)
+
+	// Let the process die before each operation, and another one continue.
 	sent, required := 0, 0
 	for n, operation := range origin.recordedOperations() {
 		t.Run(fmt.Sprintf("%02d_%s", n, operation.what), func(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			ended, _ := toolCallsSoFar(t, log, run.ID)
 			h := agenttest.NewFixture(t, askScript(), withDurableLog(log), agenttest.Stateless)
+
+			// Answer in the second process, unless the log has the answer.
 			isOpen := make(map[string]event.Elicitation)
 			events := h.EventsUntil(t, run.ID, func(e event.Event) bool {
 				switch b := e.Body.(type) {
@@ -202,6 +207,8 @@ func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 			})
 			agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			checkOneEndPerCall(t, events)
+
+			// The requests of both processes together are those of one call.
 			made := h.Tools.CallCounts()["ask"]
 			failed, results := agenttest.EventsOf[event.ToolError](events), agenttest.EventsOf[event.ToolResult](events)
 			switch {
@@ -229,6 +236,7 @@ func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
 			required++
 		}
 	}
+
 	if sent != 2 || required != 1 {
 		t.Errorf("%d requests were noted and %d times input, want 2 and 1", sent, required)
 	}

@@ -225,6 +225,8 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
+	// Execute runs in which every hook is called.
 	h, s := newWatchedFixture(t, llmtest.Turns(llmtest.Calls(onePlusTwo, llmtest.Call{Name: "fail"}, llmtest.Call{Name: "echo", Args: "["}, llmtest.Call{Name: "ask"}), llmtest.Says("Done.")), emptyReply,
 		func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true, MaxOutputTokens: 500}}
@@ -243,6 +245,7 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 	agenttest.TerminalEvent[event.RunError](t, refused.Events(t, refused.StartRun(t, agent.Request{}).ID))
 	h.Drain(t.Context())
 
+	// Collect the members of the bodies.
 	sent := make(map[string]map[string]bool) // the members of the bodies, by hook
 	for _, q := range append(s.Questions(), again.Questions()...) {
 		var body any
@@ -254,6 +257,8 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 		}
 		collectMembers(sent[q.Hook], "", body)
 	}
+
+	// The examples of the page have no other members.
 	examples := make(map[string]bool)
 	for _, block := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllSubmatch(page, -1) {
 		var body map[string]any
@@ -270,6 +275,8 @@ func TestHookBodiesAreDocumented(t *testing.T) {
 			}
 		}
 	}
+
+	// The page names each member.
 	for _, hook := range webhook.Events() {
 		if !examples[string(hook)] {
 			t.Errorf("got no example of %s, want one", hook)

@@ -124,12 +124,16 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 			if tool == "crm_who" {
 				crm.listTools(t, a)
 			}
+
+			// A run asks its person to sign in, and its process ends.
 			run := a.StartRun(t, agent.Request{Interactive: true}).ID
 			waits := waitUntilSuspended(t, a, run, 1)
 			if i := waits[0]; i.HeldOpen || i.Kind != event.KindElicitation || i.Mode != "url" || i.Tool != tool || !strings.HasPrefix(i.URL, crm.as.URL) || i.ExpiresAt-i.CreatedAt > (10*time.Minute).Milliseconds() {
 				t.Errorf("the interrupt is %+v, want a page of the authorization server for %s, for 10 min, not held open", i, tool)
 			}
 			drainAtOnce(a)
+
+			// The person signs in, and another process continues the run.
 			b := crm.newProcess(t, script, signIns, withDurableLog(log))
 			query := crm.visitPage(t, b, waits[0].URL)
 			events := b.Events(t, run)
@@ -145,6 +149,8 @@ func TestSignInIsCompletedInAnotherProcess(t *testing.T) {
 			if found, err := b.FinishSignIn(t.Context(), query); found || err != nil {
 				t.Errorf("a second FinishSignIn = %v, %v, want false", found, err)
 			}
+
+			// No secret of the sign-in is in the events, the notes or the log.
 			notes, err := log.Notes(t.Context(), run)
 			if err != nil {
 				t.Fatal(err)

@@ -218,12 +218,16 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 			log := origin.diedAfter(t, run, n)
 			before, sent := toolCallsSoFar(t, log, run.ID)
 			h := newFixture(log)
+
+			// The second process ends the run as the first one would have.
 			events := h.Events(t, run.ID)
 			end := agenttest.TerminalEvent[event.FinalAnswer](t, events)
 			if end.Answer != want.Answer || end.FinishReason != want.FinishReason || end.Metadata.Usage != want.Metadata.Usage || end.Metadata.Steps != want.Metadata.Steps {
 				t.Errorf("ended with %+v, want Answer %q, FinishReason %q, Metadata.Usage %+v, Metadata.Steps %d", end, want.Answer, want.FinishReason, want.Metadata.Usage, want.Metadata.Steps)
 			}
 			checkOneEndPerCall(t, events)
+
+			// Each call was made once, by either process. Of a call in flight nobody knows.
 			unknown := make(map[string]int)
 			for _, e := range agenttest.EventsOf[event.ToolError](events) {
 				if e.Kind == "unknown_outcome" {
@@ -240,15 +244,20 @@ func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
 					t.Errorf("%s: made %d times by the second process, %d unknown; %d ended and %d sent by the first, want %d and %d", tool, h.Tools.CallCounts()[tool], unknown[tool], before[tool], sent[tool], made, times-before[tool]-made)
 				}
 			}
+
 			if len(unknown) > 0 {
 				return
 			}
+
+			// Without such a call, the conversation and the metadata are equal too.
 			if got := lastConversation(h); got != "" && got != wantSaid {
 				t.Errorf("the model was told\n%s\nand not\n%s", got, wantSaid)
 			}
 			if withoutUniqueIDs(joinRaw(end.Metadata.ToolResults)+joinRaw(end.Metadata.ToolParams)) != withoutUniqueIDs(joinRaw(want.Metadata.ToolResults)+joinRaw(want.Metadata.ToolParams)) {
 				t.Errorf("metadata %+v, want results and arguments as in %+v", end.Metadata, want.Metadata)
 			}
+
+			// No budget event is repeated.
 			told := make(map[string]int)
 			for _, b := range agenttest.EventsOf[event.Budget](events) {
 				if told[fmt.Sprint(b.Limit, b.Used >= b.Max)]++; told[fmt.Sprint(b.Limit, b.Used >= b.Max)] > 1 {

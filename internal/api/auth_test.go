@@ -261,6 +261,7 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 		o.Verifier = m.newVerifier(t, nil)
 		o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	})
+
 	ada, eve := "Bearer "+m.validToken(nil, nil), "Bearer "+m.validToken(nil, fields{"sub": "eve"})
 	for _, c := range []struct {
 		name, method, path, body string
@@ -286,6 +287,8 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 			t.Errorf("%s: %d, want %d %v", c.name, resp.StatusCode, c.want, resp.Header)
 		}
 	}
+
+	// Each caller sees only what the rules allow.
 	listTools := func(who string) string {
 		var names []string
 		for _, tool := range decodeResponse[struct{ Tools []struct{ Name string } }](t, s.do(t, "GET", "/tools", "", "Authorization", who), 200).Tools {
@@ -305,6 +308,7 @@ func TestAuthenticationMatrixOfOtherConfigurations(t *testing.T) {
 	if got := listTools(eve); got != "" {
 		t.Errorf("the stranger sees %s, want empty", got)
 	}
+
 	// What the caller brought goes to nobody.
 	decodeResponse[answer](t, s.do(t, "POST", "/answer", question, "Authorization", ada), 200)
 	for _, r := range s.Model.Requests() {

@@ -204,6 +204,8 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 		methods[e.path] = append(methods[e.path], e.method)
 	}
 	methods["/answer/stream"] = append(methods["/answer/stream"], "GET")
+
+	// Send each invalid request, and measure what it costs.
 	count, worst, slowest := 0, uint64(0), time.Duration(0)
 	var costly, slow string
 	for _, e := range all {
@@ -230,6 +232,7 @@ func TestRoutesAnswerInvalidRequestsWith4xx(t *testing.T) {
 			checkProblem(t, c.name, e, resp, body)
 		}
 	}
+
 	t.Logf("%d cases; the costliest allocated %d KiB (%s), the slowest took %s (%s)", count, worst>>10, costly, slowest.Round(100*time.Microsecond), slow)
 	if count < 800 {
 		t.Errorf("%d cases, want at least 800", count)

@@ -197,9 +197,13 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 		atBegin.Store(c.LocalAddr().String(), true)
 		return r
 	}
+
+	// Connect readers that stop reading after the first events.
 	for range stalled {
 		connect()
 	}
+
+	// Connect readers that read to the end, and measure how late each event comes.
 	late := make([][]time.Duration, live)
 	var broken sync.Once // one says enough
 	var began time.Time
@@ -226,6 +230,8 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 			}
 		})
 	}
+
+	// Let the model write. Every stalled reader is disconnected.
 	began = time.Now()
 	close(ready)
 	close(open)
@@ -242,6 +248,8 @@ func TestStreamsCutStalledReaders(t *testing.T) {
 		t.Errorf("the connection of a stalled reader was closed after %s, want at most %v", longest, timeout+time.Second)
 	}
 	t.Logf("%d connections of stalled readers were closed at most %s after the last write began, of %s", stalled, longest.Round(time.Millisecond), timeout)
+
+	// The other readers got all events.
 	all.Wait()
 	events := slices.Sorted(slices.Values(slices.Concat(late...)))
 	n := len(events)

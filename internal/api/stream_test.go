@@ -135,6 +135,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 			server.Start()
 			t.Cleanup(server.Close)
 			s := &service{Fixture: fixture, Server: server}
+
 			openStream := func(ctx context.Context) *http.Response {
 				return s.doContext(ctx, t, "POST", ask.path, ask.body, "Idempotency-Key", "k")
 			}
@@ -145,6 +146,7 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 					t.Fatal("the model's text was not read, want a reader")
 				}
 			}
+
 			var all sync.WaitGroup
 			got := make([][]byte, 20)
 			addReaders := func(from, to int) {
@@ -158,6 +160,8 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 					})
 				}
 			}
+
+			// Readers join before, during and after the text. One does not read, and four leave in the middle.
 			stalled := openStream(ctx)
 			addReaders(0, 7)
 			leaving, leave := context.WithCancel(ctx)
@@ -180,6 +184,8 @@ func TestStreamsOfOneRunAreEqual(t *testing.T) {
 			sendWords(80)
 			close(words)
 			all.Wait() // for nobody who takes nothing
+
+			// Each reader that stayed has the same bytes as one that reads the run afterwards.
 			var err error
 			if got[19], err = io.ReadAll(stalled.Body); err != nil {
 				t.Fatal(err)

@@ -230,6 +230,8 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 		askers[0].ask(t, s, fmt.Sprintf("thread/%d", i), fmt.Sprintf("\nQuestion %d\nmore", i))
 	}
 	askers[0].ask(t, s, "thread/1", "add them")
+
+	// The list has the newest thread first, page by page.
 	var ids []string
 	for after := ""; ; {
 		page := s.threadList(t, "?limit=2&after="+url.QueryEscape(after))
@@ -247,6 +249,8 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 	if first.Title != "Question 1" || first.Agent != "default" || first.Runs != 2 || first.Status != "completed" || first.CreatedAt.IsZero() || first.UpdatedAt.Before(first.CreatedAt) {
 		t.Errorf("thread %+v, want the title Question 1, agent default, 2 runs, status completed, and times in order", first)
 	}
+
+	// A thread is renamed, and found by its title.
 	path := "/threads/thread%2F1"
 	renamed := decodeResponse[native.Thread](t, s.do(t, "PATCH", path, `{"title":" The  sum "}`), 200)
 	if renamed.Title != "The sum" || renamed.ThreadID != "thread/1" {
@@ -256,6 +260,7 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 		t.Errorf("found %+v, want thread/1", found)
 	}
 
+	// Its messages are read, newest page first.
 	newest := decodeResponse[native.ThreadMessages](t, s.do(t, "GET", path+"?limit=2", ""), 200)
 	if len(newest.Messages) != 2 || newest.Next == "" || newest.Title != "The sum" {
 		t.Fatalf("newest page %+v, want 2 messages and a next", newest)
@@ -272,6 +277,7 @@ func TestThreadsAreListedReadRenamedAndDeleted(t *testing.T) {
 		t.Errorf("older page %+v, want the first question and no next", older)
 	}
 
+	// A deleted thread is gone with its runs, and its id can be used again.
 	run := user.RunID
 	if resp := s.do(t, "DELETE", path, ""); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("DELETE: %s, want 204", resp.Status)

@@ -95,6 +95,8 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 	iam, iamSrv := startIAM(t, IAMConfig{})
 	var log lockedBuffer
 	_, srv := startMCP(t, MCPConfig{Issuer: iamSrv.URL, JWKSURL: iamSrv.URL + JWKSPath, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+
+	// These closures make tokens that differ from a valid one.
 	claims := func(change jwt.MapClaims) jwt.MapClaims {
 		now := time.Now().Unix()
 		c := jwt.MapClaims{"iss": iamSrv.URL, "aud": Audience, "sub": "me", "scope": Scope, "iat": now, "nbf": now, "exp": now + 60}
@@ -124,6 +126,7 @@ func TestMCPServerTakesOnlyValidTokens(t *testing.T) {
 		}
 		return "Bearer " + s
 	}
+
 	foreign := authtest.OtherRSAKey()
 	past := time.Now().Add(-time.Hour).Unix()
 	for _, c := range []struct {

@@ -79,10 +79,13 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 			llmtest.Stream(w, "stop", textDelta("."))
 		}
 	})
+
 	s := start(t, "LLM_BASE_URL="+model.URL, "EVENTS_URL=file:"+filepath.Join(d.dir, "log"), "EVENTS_MAX_BYTES=16MiB")
 	if a := s.request(t, "POST", "/answer", small); a.status != 200 {
 		t.Fatalf("reply %+v\n%s, want status 200", a, s.out)
 	}
+
+	// Fill the disk in the middle of a run.
 	resp, err := s.send(t.Context(), "POST", "/answer/stream", question)
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +95,8 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	d.fill(t)
 	close(open)
 	s.waitForOutput(t, "disk not writable")
+
+	// The service is not ready, and refuses runs at once.
 	if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
 		t.Errorf("GET /readyz = %+v, want 503", a)
 	}
@@ -99,6 +104,8 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	if refusal > 10*time.Second {
 		t.Errorf("refused after %s, want at most 10 s", refusal)
 	}
+
+	// With space again, the run ends, and its reader got all events that the log has.
 	d.removeFiller(t)
 	s.waitForOutput(t, "disk writable again")
 	said, err := readEvents(resp.Body, nil)
@@ -113,6 +120,8 @@ func TestF34FullDiskIsReportedAndRecoveredFrom(t *testing.T) {
 	if kept, err := readEvents(again.Body, nil); err != nil || !slices.EqualFunc(kept, said, func(a, b streamEvent) bool { return a.ID == b.ID && a.Type == b.Type && a.Delta == b.Delta }) {
 		t.Errorf("%d events are kept, %v, want the %d that were sent", len(kept), err, len(said))
 	}
+
+	// New runs are answered.
 	if a := s.request(t, "POST", "/answer", small); a.status != 200 {
 		t.Errorf("the next question got %+v, want 200", a)
 	}
@@ -153,6 +162,8 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 			})
 			env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=file:" + filepath.Join(d.dir, "log"), "EVENTS_RETENTION=" + retention.String()}
 			s := start(t, env...)
+
+			// Ask until the log has filled its disk.
 			d.fillUpTo(t, 12<<20)
 			var kept []string
 			var first time.Time
@@ -180,6 +191,8 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 			if s.out.count("disk not writable") == 0 || len(kept) == 0 {
 				t.Fatalf("%d runs did not fill the disk, want disk not writable:\n%s", len(kept), s.out)
 			}
+
+			// New runs are refused, and those in the log can be read.
 			r.wantProblem(s.ask(t), 503, "log_unavailable")
 			if a := s.request(t, "GET", "/readyz", ""); a.status != 503 {
 				t.Errorf("GET /readyz on the full disk = %d, want 503", a.status)
@@ -202,6 +215,8 @@ func TestF39DiskFilledByTheLogIsFreedByRetention(t *testing.T) {
 					t.Errorf("GET /runs/%s/events on the full disk = %d, want 200 and all events", id, a.status)
 				}
 			}
+
+			// When the first runs have expired, the service is ready again.
 			s.waitForOutput(t, "disk writable again")
 			if a := s.request(t, "GET", "/readyz", ""); a.status != 200 {
 				t.Errorf("GET /readyz after the recovery = %d, want 200", a.status)

@@ -291,6 +291,8 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 		}
 		return f.overStdio(t)
 	}
+
+	// Configure a server with hostile replies, and some with hostile handshakes, for each transport.
 	for _, transport := range transports {
 		entry := serveOver(transport, hostileCallServer(transport))
 		entry["timeout"] = "500ms"
@@ -304,6 +306,7 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 		t.Fatal(err)
 	}
 	setting, _ := mcpConfig(t, string(config))
+
 	model := llmtest.New(t, callModel)
 	model.Forget()
 	s := start(t, "LLM_BASE_URL="+model.URL, setting, "TIMEOUT=5s")
@@ -312,6 +315,8 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 			t.Fatalf("the good call over %s works after %s, want 10 s at most\n%s", transport, d, s.request(t, "GET", "/servers", "").body)
 		}
 	}
+
+	// After each hostile reply, the next call works.
 	before := s.metric(t, "process_resident_memory_bytes")
 	var calls, refused atomic.Int64
 	var all sync.WaitGroup
@@ -333,6 +338,8 @@ func TestF52HostileServersOnEveryTransport(t *testing.T) {
 		})
 	}
 	all.Wait()
+
+	// The memory stays bounded, and nothing panics.
 	if grown := s.metric(t, "process_resident_memory_bytes") - before; grown > 200<<20 {
 		t.Errorf("%.0f MiB more, want 200 at most", grown/(1<<20))
 	} else {

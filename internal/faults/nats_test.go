@@ -210,6 +210,8 @@ func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
 	model.Forget()
 	env := []string{"LLM_BASE_URL=" + model.URL, "MCP_URL=" + tool.url, "EVENTS_URL=" + nats.ClientURL(), "EVENTS_MAX_BYTES=256MiB", "MAX_OUTPUT_TOKENS=200000"}
 	replicas := []*service{start(t, env...), start(t, env...)}
+
+	// Start the floods, and read each one through the other replica.
 	var floods sync.WaitGroup
 	ended := make(chan struct{})
 	var events atomic.Int64
@@ -244,6 +246,8 @@ func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
 			}
 		})
 	}
+
+	// Meanwhile other runs are answered.
 	go func() { floods.Wait(); close(ended) }()
 	asked, slowest := 0, time.Duration(0)
 	for over := false; !over; {
@@ -261,6 +265,7 @@ func TestF48FloodsOnNATSDisturbNoOtherRun(t *testing.T) {
 			}))
 		}
 	}
+
 	peak := max(replicas[0].peakMemory(t), replicas[1].peakMemory(t))
 	if slowest > 10*time.Second || peak > 256<<20 {
 		t.Errorf("the slowest of %d other runs took %s, peak memory %.0f MiB, want at most 10 s and 256 MiB", asked, slowest, peak/(1<<20))

@@ -144,6 +144,7 @@ func (k *soak) runOnce(ctx context.Context, s *service, header []string) {
 	if rand.N(20) == 0 {
 		mishap = mishaps[rand.N(len(mishaps))]
 	}
+
 	body := fmt.Sprintf(`{"question":%q}`, cmp.Or(mishap, "nothing"))
 	began := time.Now()
 	resp, err := s.send(ctx, "POST", "/answer/stream", body, header...)
@@ -159,6 +160,8 @@ func (k *soak) runOnce(ctx context.Context, s *service, header []string) {
 		}
 		return
 	}
+
+	// Read the stream. Some readers leave in the middle, and some of them come back.
 	leaveAt := 1 + rand.N(30)
 	got, err := readEvents(resp.Body, func(h streamEvent) bool {
 		if mishap == "slow reader" {
@@ -176,6 +179,8 @@ func (k *soak) runOnce(ctx context.Context, s *service, header []string) {
 			got = append(got, rest...)
 		}
 	}
+
+	// Count how the run ended, and check what must be sound.
 	k.runs.Add(1)
 	k.events.Add(int64(len(got)))
 	end := got.last()

@@ -32,6 +32,8 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 					return nil, ctx.Err()
 				})
 			})
+
+			// Serve the tool over the transport.
 			switch cfg.Type {
 			case config.TypeWebSocket:
 				ws := wsServerConfig(t, newWSSDK(t, server))
@@ -54,12 +56,16 @@ func TestCancelReachesTheServerOnEveryTransport(t *testing.T) {
 				}
 				cfg.URL = serveHTTP(t, streamableHandler(server, flavours[flavour])).URL
 			}
+
+			// Connect with the version of the protocol.
 			cfg.Name = "a"
 			c := newClient(t, Options{}, cfg)
 			c.Tools(t.Context())
 			if got := c.Servers()[0].Protocol; got != cfg.ProtocolVersion {
 				t.Fatalf("it speaks %s, want %s", got, cfg.ProtocolVersion)
 			}
+
+			// Cancel a call that has begun. The server learns of it at once.
 			ctx, cancel := context.WithCancel(t.Context())
 			failed := make(chan error, 1)
 			go func() {

@@ -327,6 +327,7 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 	z := gzip.NewWriter(&bomb)
 	writeUntilClosed(z, strings.Repeat(" ", 64<<10), 1<<20)
 	_ = z.Close()
+
 	for name, f := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request, message)
 		kind   ErrorKind
@@ -371,6 +372,8 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 			}}
 			c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 			c.Tools(t.Context())
+
+			// The call fails, with little memory.
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := c.Call(t.Context(), Call{Tool: "t", Meta: map[string]any{"do": "bad"}})
@@ -382,6 +385,8 @@ func TestEndlessResponsesAreCut(t *testing.T) {
 			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 48 {
 				t.Errorf("%d MiB allocated, want at most 48", mib)
 			}
+
+			// The session is still usable.
 			res, err := c.Call(t.Context(), Call{Tool: "t"})
 			mustResult(t, res, err)
 			if s.initializes.Load() != 1 {

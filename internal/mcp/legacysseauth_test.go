@@ -122,6 +122,7 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 		"client_credentials": {cfg: i.serverConfig("", "", config.AuthClientCredentials), renewed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			// Serve over TLS, and refuse requests without the credentials.
 			s := newLegacyServer()
 			var requests, refused atomic.Int64
 			var expired atomic.Bool // the first tokens
@@ -146,6 +147,8 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 			if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600); err != nil {
 				t.Fatal(err)
 			}
+
+			// Every request of a call has them.
 			o := Options{}
 			if c.service != nil {
 				o.Service = c.service
@@ -161,6 +164,8 @@ func TestLegacySSESendsCredentialsWithEveryRequest(t *testing.T) {
 			if !c.renewed {
 				return
 			}
+
+			// New tokens are used in the same session.
 			expired.Store(true)
 			i.revokeTokens()
 			res, err = client.Call(t.Context(), Call{Tool: "count"})

@@ -79,19 +79,25 @@ func TestWebSocketFaults(t *testing.T) {
 				_, err := c.Call(context.Background(), Call{Tool: "t", Meta: map[string]any{"do": what}})
 				return err
 			}
+
+			// One call waits while another one gets the fault.
 			beside := make(chan error, 1)
 			go func() { beside <- callTool("wait") }()
 			<-waiting
+
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			e := mustFail(t, callTool("bad"))
 			runtime.ReadMemStats(&after)
+
 			if e.Kind != f.kind || strings.Contains(e.Message, "secret") {
 				t.Errorf("call error %v, want Kind %q, Message without secret", e, f.kind)
 			}
 			if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 48 {
 				t.Errorf("%d MiB allocated, want at most 48", mib)
 			}
+
+			// The connection has ended, and the next call opens another one.
 			if e := mustFail(t, <-beside); e.Kind != UnknownOutcome {
 				t.Errorf("the call beside it: %v, want Kind UnknownOutcome", e)
 			}

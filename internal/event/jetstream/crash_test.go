@@ -76,6 +76,8 @@ func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KILLS")); err == nil {
 		kills = n
 	}
+
+	// Kill a writing process again and again, and collect what it acknowledged.
 	dir := t.TempDir()
 	rnd := rand.New(rand.NewPCG(3, 4))
 	acknowledged := make(map[string]int64)
@@ -103,6 +105,8 @@ func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 		}
 		_ = p.Wait() // killed
 	}
+
+	// Every acknowledged event is in the log.
 	log := openLog(t, crashOptions(dir))
 	ended := 0
 	for run, n := range acknowledged {
@@ -120,6 +124,7 @@ func TestKill9LosesNoAcknowledgedEvent(t *testing.T) {
 		}
 	}
 	t.Logf("%d kills, %d runs, %d of them ended", kills, len(acknowledged), ended)
+
 	// Every run that has a job and has not ended can be claimed.
 	unended := make(map[string]bool)
 	for run := range acknowledged {

@@ -85,6 +85,7 @@ func TestKeyOfAKilledCreatorIsFreeAfterALease(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("ANSWERD_TEST_KEY_KILLS")); err == nil {
 		kills = n
 	}
+
 	url := startCluster(t)
 	log := openLog(t, jetstream.Options{URL: url, Lease: lease})
 	ctx := t.Context()
@@ -102,6 +103,8 @@ func TestKeyOfAKilledCreatorIsFreeAfterALease(t *testing.T) {
 			}
 		}
 	}()
+
+	// Kill a creator in the middle, and repeat its request until it has a run.
 	var (
 		wg      sync.WaitGroup
 		mu      sync.Mutex // guards longest and created
@@ -145,6 +148,7 @@ func TestKeyOfAKilledCreatorIsFreeAfterALease(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	t.Logf("%d kills; %d runs created again; a key was blocked for %s at most, with a lease of %s", kills, created, longest.Round(time.Millisecond), lease)
 }

@@ -24,6 +24,8 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 	cluster.AwaitReplicas(t)
 	lagging := (cluster.Leader(t) + 1) % 3
 	b := openLog(t, jetstream.Options{URL: cluster.URLs[lagging]})
+
+	// Create half of the runs, and isolate one server.
 	const runs, events, notes = 20, 40, 20
 	runID := func(i int) string { return fmt.Sprintf("run_%d", i) }
 	for i := range runs / 2 {
@@ -47,6 +49,8 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 			t.Fatalf("create a run: %v, want no error but %v", err, event.ErrUnavailable)
 		}
 	}
+
+	// Write all runs while that server lags behind.
 	text := strings.Repeat("x", 64<<10)
 	for i := range runs {
 		if i >= runs/2 { // the lagging server does not know these at all
@@ -62,6 +66,8 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 		}
 		appendEvent(t, a, runID(i), event.FinalAnswer{})
 	}
+
+	// Read through the lagging server: a run is complete, or it is unavailable.
 	var reads, refused atomic.Int64
 	var reading sync.WaitGroup
 	for i := range runs {
@@ -84,6 +90,7 @@ func TestLaggingReplicaHidesNothing(t *testing.T) {
 			}
 		})
 	}
+
 	cluster.Heal()
 	reading.Wait()
 	t.Logf("%d reads, %d unavailable", reads.Load(), refused.Load())

@@ -162,6 +162,7 @@ func TestUpgradeToThreadsKeepsEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	limits := func() (runs, all int64) {
 		t.Helper()
 		for info := range j.ListStreams(t.Context()).Info() {
@@ -171,6 +172,8 @@ func TestUpgradeToThreadsKeepsEvents(t *testing.T) {
 		}
 		return runs, all
 	}
+
+	// Make the streams those of an older version, and fill them with runs.
 	s, err := j.Stream(t.Context(), "ANSWERD_RUNS")
 	if err != nil {
 		t.Fatal(err)
@@ -191,12 +194,16 @@ func TestUpgradeToThreadsKeepsEvents(t *testing.T) {
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
+
+	// After the upgrade, all events are there, and the limit has room for them.
 	log = openLog(t, o)
+
 	for i := range runs {
 		if page, err := log.After(t.Context(), fmt.Sprintf("run_%d", i), 0); err != nil || len(page.Events) != 1 {
 			t.Errorf("run %d has %d events, %v after the upgrade, want 1", i, len(page.Events), err)
 		}
 	}
+
 	if got, all := limits(); got < runs<<20 || got >= maxBytes || all > maxBytes/4*5+1<<20 { // a MiB is the least of some streams
 		t.Errorf("the limit of runs is %d and of all streams %d, want what is stored and five quarters of %d", got, all, maxBytes)
 	}

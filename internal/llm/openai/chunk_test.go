@@ -140,6 +140,8 @@ func checkDecodedChunk(t *testing.T, data []byte) {
 	if valid := json.Valid(data); (c.scan.syntaxErr == nil) != valid {
 		t.Fatalf("%q: got %v, want valid %v", data, err, valid)
 	}
+
+	// Decode the chunk with the library.
 	var want struct {
 		Model   string `json:"model"`
 		Choices []struct {
@@ -162,6 +164,8 @@ func checkDecodedChunk(t *testing.T, data []byte) {
 	if jsonv2.Unmarshal(data, &want, jsontext.AllowInvalidUTF8(true)) != nil || err != nil {
 		return
 	}
+
+	// Compare the two.
 	checkSame := func(what, got string, want any) {
 		t.Helper()
 		if want, ok := want.(string); ok && got != want {

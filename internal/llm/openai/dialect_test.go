@@ -46,6 +46,8 @@ func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
 			if _, err := fmt.Sscan(line, &status); err != nil {
 				t.Fatal(err)
 			}
+
+			// Ask the model twice, and then another one.
 			var log bytes.Buffer
 			s, m := newEndpoint(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, replyStatus(status, line[4:]), sendStream(helloStream))
 			for range 2 {
@@ -62,6 +64,8 @@ func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
 			if len(requests) != 4 {
 				t.Fatalf("got %d requests, want 4, of which the first is refused", len(requests))
 			}
+
+			// Only the first request of each model has the images. The others have a line of text in their place.
 			for i, want := range []int{2, 0, 0, 2} {
 				body := string(requests[i].body)
 				if got := strings.Count(body, `"image_url":`); got != want {
@@ -82,6 +86,7 @@ func TestRefusedImagesBecomeTextAndAreRemembered(t *testing.T) {
 					t.Errorf("got the request %s, want %s in it", requests[1].body, want)
 				}
 			}
+
 			if n := strings.Count(log.String(), "the model takes no images"); n != 1 || strings.Contains(log.String(), "trying again") {
 				t.Errorf("got the log\n%s\nwant one line that the model takes no images, and no retry", log.String())
 			}

@@ -88,6 +88,7 @@ func TestContentInPartsIsCollected(t *testing.T) {
 		"beyond the size":      {[]string{`[` + thinking("a") + `]`, `"` + strings.Repeat("b", maxExtensions) + `"`}, "", strings.Repeat("b", maxExtensions), "a"},
 		"a part that is large": {[]string{`[` + thinking(strings.Repeat("a", maxExtensions)) + `]`, `"b"`}, "", "b", strings.Repeat("a", maxExtensions)},
 	} {
+		// Collect the message from its deltas.
 		var deltas []string
 		for _, content := range c.contents {
 			deltas = append(deltas, `{"content":`+content+`}`)
@@ -112,6 +113,8 @@ func TestContentInPartsIsCollected(t *testing.T) {
 		if message.Text != c.text || reasoned != c.reasoned {
 			t.Errorf("%s: got text %q and reasoning %q, want %q and %q", name, message.Text, reasoned, c.text, c.reasoned)
 		}
+
+		// Send the message back, and compare its content.
 		if _, err := llmtest.Collect(t.Context(), m, llm.Request{Model: "m", Messages: []llm.Message{message}}); err != nil {
 			t.Fatal(err)
 		}

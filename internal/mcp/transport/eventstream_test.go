@@ -51,10 +51,13 @@ func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := newEventStream(x, id, io.NopCloser(reader), slog.New(slog.DiscardHandler))
+
 			m, err := c.readAnswer(t.Context(), s)
 			if err == nil {
 				_ = c.deliver(t.Context(), m)
 			}
+
+			// Compare what the SDK gets, and where the stream would be resumed.
 			got := delivered{id: s.lastID(), retry: s.retry()}
 			for range len(c.in) {
 				b, err := jsonrpc.EncodeMessage(<-c.in)
@@ -66,6 +69,7 @@ func TestEventStreamDeliversWhatConcernsTheSDK(t *testing.T) {
 			if got != want {
 				t.Errorf("%q %s: got %+v, want %+v", in, name, got, want)
 			}
+
 			s.readToEnd()
 			_ = c.Close()
 			x.Finish()
