@@ -155,9 +155,9 @@ func TestTeamsOfTheCostPageHaveABudget(t *testing.T) {
 	}
 }
 
-// TestReceiverOfTheWebhooksPageIsTold runs the receiver of docs/tasks/webhooks.md with the settings of the
+// TestReceiverOfTheWebhooksPageGetsTheRun runs the receiver of docs/tasks/webhooks.md with the settings of the
 // page, and asks a question with a callback.
-func TestReceiverOfTheWebhooksPageIsTold(t *testing.T) {
+func TestReceiverOfTheWebhooksPageGetsTheRun(t *testing.T) {
 	page, err := os.ReadFile("../../docs/tasks/webhooks.md")
 	if err != nil {
 		t.Fatal(err)

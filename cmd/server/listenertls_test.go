@@ -169,7 +169,7 @@ func TestConnectionsOverTLSAreBounded(t *testing.T) {
 }
 
 // A reader that takes nothing for WRITE_TIMEOUT is let go over HTTP/2 too.
-func TestStalledReaderOverHTTP2IsLetGo(t *testing.T) {
+func TestStalledReaderOverHTTP2IsDisconnected(t *testing.T) {
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	files := ca.WriteClient(t, dir, time.Now().Add(time.Hour))

@@ -88,7 +88,7 @@ func newClientFrom(t *testing.T, address string) *http.Client {
 // Three times the load that fits, nine tenths of it from one caller: every refusal is a valid problem
 // with Retry-After, every admitted question is answered, and the figures say how quickly and fairly.
 // facts/reliability.md L3; LOAD=1 takes two minutes of it.
-func TestThreeTimesTheLoadIsRefusedWellAndAnsweredWhole(t *testing.T) {
+func TestThreeTimesTheLoadIsRefusedOrAnswered(t *testing.T) {
 	const places, took = 20, 400 * time.Millisecond // so that 50 answers a second fit
 	seconds := 2
 	if os.Getenv("LOAD") != "" {

@@ -185,9 +185,9 @@ func (f *replicas) requireUnreadable(t *testing.T, dir string, readers []*runRea
 	}
 }
 
-// TestSignInsInMemoryAreSaidOnce checks what is logged where the log is durable and sign-ins are not, and
+// TestSignInsInMemoryAreLoggedOnce checks what is logged where the log is durable and sign-ins are not, and
 // that a run that waits for one is asked for another one after a restart.
-func TestSignInsInMemoryAreSaidOnce(t *testing.T) {
+func TestSignInsInMemoryAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	_, config := newCRM(t)
 	ctx := longContext(t)

@@ -392,7 +392,7 @@ func TestReplicaInAPartitionDoesNotWrite(t *testing.T) {
 }
 
 // A NATS server that is killed, and comes back, costs nothing but time.
-func TestNATSServerKilledLosesNothing(t *testing.T) {
+func TestNATSServerKilledLosesNoRun(t *testing.T) {
 	t.Parallel()
 	nats := spawnNATS(t)
 	f, ctx := startReplicas(t, 2, nats.url), longContext(t)

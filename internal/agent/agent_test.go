@@ -73,7 +73,7 @@ func TestCallsOfATurnRunTogetherAndComeBackInCallOrder(t *testing.T) {
 }
 
 // S2.6, S1.3, F9: whatever a model does wrong is told to it, and the run goes on.
-func TestBadCallsAreAnsweredAndNotGuessed(t *testing.T) {
+func TestInvalidCallsAreReportedAndNotGuessed(t *testing.T) {
 	bad := []llmtest.Call{
 		{Name: "no_such_tool", Args: `{}`},
 		{Name: "add", Args: `{"a":1,`},
@@ -106,7 +106,7 @@ func TestBadCallsAreAnsweredAndNotGuessed(t *testing.T) {
 	}
 }
 
-func TestSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
+func TestRepeatedCallIDIsMadeUnique(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"1"}`}),
 		llmtest.Calls(llmtest.Call{ID: "c", Name: "echo", Args: `{"text":"2"}`}),
@@ -120,7 +120,7 @@ func TestSameCallIDInTwoTurnsStaysUnique(t *testing.T) {
 }
 
 // S1.8
-func TestRunThatIsCutOffSumsUpAndSaysSo(t *testing.T) {
+func TestRunAtItsLimitOfTurnsSumsUp(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		req      agent.Request
@@ -179,7 +179,7 @@ func TestToolChoiceNoneOffersNoTools(t *testing.T) {
 	}
 }
 
-func TestToolChoiceRequiredHoldsForTheFirstTurnOnly(t *testing.T) {
+func TestToolChoiceRequiredAppliesToTheFirstTurnOnly(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")), nil)
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{ToolChoice: agent.ToolRequired}).ID))
 	r := h.Model.Requests()
@@ -255,7 +255,7 @@ func TestCancelReachesTheTool(t *testing.T) {
 	<-h.Tools.Canceled
 }
 
-func TestRunThatNobodyWatchesIsCancelledAfterItsGrace(t *testing.T) {
+func TestRunWithoutReadersIsCancelledAfterTheGrace(t *testing.T) {
 	g := newGate()
 	h := agenttest.NewFixture(t, llmtest.Turns(g.hold(nil)), func(o *agent.Options) { o.DisconnectGrace = 0 })
 	run := h.StartRun(t, agent.Request{})
@@ -370,7 +370,7 @@ func TestIdempotencyKeyStandsForOneRunOfOneOwner(t *testing.T) {
 	}
 }
 
-func TestModelThatFailsEndsTheRunOnceAndKeepsItsWordsFromTheCaller(t *testing.T) {
+func TestModelFailureEndsTheRunAndIsNotQuoted(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Fails(http.StatusUnauthorized, "key sk-canary is wrong")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)
 	end := agenttest.TerminalEvent[event.RunError](t, events)

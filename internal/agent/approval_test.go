@@ -96,7 +96,7 @@ func toolNamed(t *testing.T, h *agenttest.Fixture, name string) catalog.Tool {
 }
 
 // S0.7: a call may be refused; the model is told, and the others of its turn go on.
-func TestRefusalIsToldToTheModelAndStopsNothingElse(t *testing.T) {
+func TestRefusalReachesTheModelAndStopsNoOtherCall(t *testing.T) {
 	h := newAddFixture(t, nil, onePlusTwo, llmtest.Call{Name: "echo", Args: `{"text":"x"}`})
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := waitUntilSuspended(t, h, run, 1)[0]
@@ -224,7 +224,7 @@ func TestAnswerIsForTheOwnerOnly(t *testing.T) {
 	}
 }
 
-func TestApprovalThatNobodyGivesIsADenial(t *testing.T) {
+func TestApprovalThatExpiresIsADenial(t *testing.T) {
 	for name, c := range map[string]struct {
 		interactive bool
 		told        string
@@ -302,7 +302,7 @@ func TestRunThatWaitsForAPersonIsNotGivenUp(t *testing.T) {
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, run))
 }
 
-func TestCancelledRunTakesItsApprovalsAlong(t *testing.T) {
+func TestCancelledRunCancelsItsApprovals(t *testing.T) {
 	h := newAddFixture(t, nil, onePlusTwo, onePlusTwo, onePlusTwo)
 	run := h.StartRun(t, agent.Request{Interactive: true}).ID
 	i := waitUntilSuspended(t, h, run, 1)[0]
@@ -318,7 +318,7 @@ func TestCancelledRunTakesItsApprovalsAlong(t *testing.T) {
 }
 
 // An approval is for the definition of the tool that the person was shown.
-func TestApprovalDoesNotHoldForAnotherDefinition(t *testing.T) {
+func TestApprovalIsInvalidForAnotherDefinition(t *testing.T) {
 	server, calls := sdk.NewServer(&sdk.Implementation{Name: "shifty", Version: "1"}, nil), 0
 	offerTool := func(description string) {
 		server.AddTool(&sdk.Tool{Name: "send", Description: description, InputSchema: json.RawMessage(`{"type":"object"}`)},
@@ -367,7 +367,7 @@ func TestDirectCallNeedsItsCallersConsent(t *testing.T) {
 
 // Calls take from the budget in call order: one whose turn depends on what a person says
 // of another waits for the person too.
-func TestCallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
+func TestCallAfterOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 	for _, c := range []struct {
 		approved bool
 		worked   string
@@ -389,7 +389,7 @@ func TestCallBehindOneThatWaitsForAPersonWaitsToo(t *testing.T) {
 
 // Arguments that a person changed are sent to the hook too. If the hook changes them again, they
 // need another approval.
-func TestChangedArgumentsGoByTheHookAgain(t *testing.T) {
+func TestChangedArgumentsAreSentToTheHookAgain(t *testing.T) {
 	for reply, want := range map[string]string{`{}`: "", `{"args":{"a":1,"b":1}}`: "does not let this call", `{"abort":true}`: "A hook refused"} {
 		service := webhooktest.New(t, func(q webhooktest.Question) string {
 			if q.Hook == "pre_tool_call" && strings.Contains(string(q.Args), "40") {

@@ -114,7 +114,7 @@ func TestBadArgumentsAreRepairedInOneTurn(t *testing.T) {
 }
 
 // S0.3: the same where it is the server that says so, in a result or by -32602.
-func TestServersOwnRejectionComesWithTheSchema(t *testing.T) {
+func TestRejectionByTheServerHasTheSchema(t *testing.T) {
 	rejection := &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: "1 validation error for orderArguments\nitem\n  Field required"}}}
 	h, sent := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{}`}), llmtest.Says("Done.")), `{"type":"object"}`, rejection)
 	failed := agenttest.EventsOf[event.ToolError](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
@@ -140,7 +140,7 @@ func TestSchemaInAnAnswerIsBounded(t *testing.T) {
 }
 
 // A result that breaks the tool's own schema is delivered, and everybody is told.
-func TestViolationOfTheOutputSchemaIsSaid(t *testing.T) {
+func TestViolationOfTheOutputSchemaIsReported(t *testing.T) {
 	h, _ := newOrderFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "order", Args: `{"item":"x"}`}), llmtest.Says("Done.")), orderSchema, orderResult("many"))
 	result := agenttest.EventsOf[event.ToolResult](h.Events(t, h.StartRun(t, agent.Request{}).ID))[0]
 	if string(result.Structured) != `{"n":"many"}` || len(result.SchemaViolations) != 1 || result.SchemaViolations[0].Pointer != "/n" {

@@ -86,7 +86,7 @@ func TestBudgetLimitsAreAnnouncedAndThenTheRunSumsUp(t *testing.T) {
 }
 
 // The same run uses 50 input and 25 output tokens, or the endpoint does not report its usage.
-func TestCostOfARunIsToldWhereThePriceIsKnown(t *testing.T) {
+func TestCostOfARunIsReportedIfThePriceIsKnown(t *testing.T) {
 	for name, price := range map[string]*llm.Price{"known": {Input: 20, Output: 60}, "free": {}, "unknown": nil} {
 		h := agenttest.NewFixture(t, callWhileOffered(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), func(o *agent.Options) {
 			o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: price}}
@@ -180,7 +180,7 @@ func TestLimitRefusesTheLastCallsOfATurn(t *testing.T) {
 }
 
 // A limit of money that could never be reached is refused instead of ignored.
-func TestLimitOfMoneyNeedsAPrice(t *testing.T) {
+func TestCostLimitNeedsAPrice(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), nil)
 	limited := h.Options
 	limited.Budget.Cost = 1

@@ -21,7 +21,7 @@ func clientTool(name string) agent.ClientTool {
 
 // S2.8: a turn with calls of both kinds ends the run; ours are made first, and the
 // metadata have an element for each.
-func TestCallOfTheClientsEndsTheRunAfterOursAreMade(t *testing.T) {
+func TestClientToolCallEndsTheRunAfterServerCalls(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(
 		llmtest.Call{ID: "c1", Name: "colour", Args: `{"of":"sky"}`},
 		llmtest.Call{ID: "s1", Name: "add", Args: `{"a":1,"b":2}`},

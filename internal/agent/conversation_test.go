@@ -131,7 +131,7 @@ func TestHistoryWithNothingToAnswerIsRefused(t *testing.T) {
 }
 
 // A run's own calls get ids that the history has not.
-func TestCallsOfTheHistoryAndOfTheRunAreToldApart(t *testing.T) {
+func TestCallsOfTheHistoryAndOfTheRunAreDistinguished(t *testing.T) {
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if n := len(r.Messages); r.Messages[n-1].Role == "tool" && n > 4 {
 			return llmtest.Says("done")

@@ -138,7 +138,7 @@ func TestRulesHideAgents(t *testing.T) {
 	}
 }
 
-func TestAgentAsksAnother(t *testing.T) {
+func TestDelegationAsksAnotherAgent(t *testing.T) {
 	withPrice := func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Price: &llm.Price{Input: 1, Output: 2}}}
 	}

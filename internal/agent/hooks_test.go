@@ -140,7 +140,7 @@ func TestPreToolCallCanChangeACall(t *testing.T) {
 }
 
 // A hook's arguments get no more trust than a model's.
-func TestArgumentsOfAHookAreJudgedLikeTheModels(t *testing.T) {
+func TestArgumentsOfAHookAreCheckedLikeTheModels(t *testing.T) {
 	for name, c := range map[string]struct{ args, kind string }{
 		"of a wrong type": {`{"a":"x","b":1}`, "invalid_arguments"},
 		"too long":        {`{"text":"` + strings.Repeat("x", 70<<10) + `"}`, "denied"},
@@ -233,7 +233,7 @@ func TestHookCanTurnAFailureIntoAResult(t *testing.T) {
 }
 
 // S0.5: what a hook makes of a result is the result, and what it took out is nowhere.
-func TestHookCanReadAResultForTheRun(t *testing.T) {
+func TestHookCanReplaceAResult(t *testing.T) {
 	h, _ := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":4000,"b":321}`}, llmtest.Call{Name: "echo", Args: `{"text":"gone"}`}), llmtest.Says("Done.")),
 		func(q webhooktest.Question) string {
 			switch {
@@ -339,7 +339,7 @@ func TestResultIsNotShownBeforeItsHookHasSeenIt(t *testing.T) {
 }
 
 // The hooks are also asked about calls without a model. There is no run that an abort could end.
-func TestDirectCallsGoByTheHooks(t *testing.T) {
+func TestDirectCallsCallTheHooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		tool, reply, hook string
 		want              string // the payload, or the failure's kind

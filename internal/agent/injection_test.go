@@ -135,7 +135,7 @@ func obedientModel(r llmtest.Request) llmtest.Answer {
 // Whatever text from outside makes a model do, the model cannot call a tool that the operator or
 // the request leaves out, and cannot use an approval for another call. A model that obeys all of 60
 // injected texts shows it (S0.7).
-func TestInjectedTextsGainNothing(t *testing.T) {
+func TestInjectedTextsCauseNoForbiddenCall(t *testing.T) {
 	t.Parallel()
 	texts := strings.Split(strings.TrimSuffix(injections, "\n"), "\n---\n")
 	if len(texts) < 60 {

@@ -172,7 +172,7 @@ func TestInputRequiredOfAServerThatIsGone(t *testing.T) {
 }
 
 // The process is killed at any moment. The call is then made once, or ends as unknown_outcome.
-func TestInputRequiredWhereverItsProcessDied(t *testing.T) {
+func TestInputRequiredContinuesWhereverItsProcessDied(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, askScript(), withDurableLog(origin), agenttest.Stateless)

@@ -32,7 +32,7 @@ func rawJSON(text string) json.RawMessage { return json.RawMessage(text) }
 
 // S0.6: the question is an event of its call, the answer goes to the server, and the
 // run goes on.
-func TestRunWaitsForAPersonAndGoesOnWithTheAnswer(t *testing.T) {
+func TestRunWaitsForAPersonAndContinuesWithTheAnswer(t *testing.T) {
 	h := newAskFixture(t, nil)
 	run, q := startUntilQuestion(t, h)
 	if q.Mode != "form" || q.Message != "For how many?" || !strings.Contains(string(q.Schema), "people") || q.Tool != "ask" ||
@@ -136,7 +136,7 @@ func TestElicitationWithoutAReaderIsDeclinedAtOnce(t *testing.T) {
 }
 
 // Whatever was opened is closed before the terminal event.
-func TestCancelledRunTakesItsQuestionAlong(t *testing.T) {
+func TestCancelledRunCancelsItsQuestion(t *testing.T) {
 	h := newAskFixture(t, nil)
 	run, _ := startUntilQuestion(t, h)
 	cancelRun(t, h, run)

@@ -41,7 +41,7 @@ func toolMessages(r llmtest.Request) (out []string) {
 }
 
 // Issue 4, item 8: earlier results make room for later ones, and the log keeps them.
-func TestEarlierResultsMakeRoom(t *testing.T) {
+func TestEarlierResultsAreReplacedToFitTheWindow(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(echoTurns(4, 3000)...), withContextTokens(16000))
 	// What the provider counts is far less than what was estimated: see llmtest. It is
 	// taken with caution, so that all four fit.

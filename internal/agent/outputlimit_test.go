@@ -173,7 +173,7 @@ func TestSmallestOutputLimitIsSent(t *testing.T) {
 }
 
 // Criterion: budgets of tokens and money hold within a step, though the endpoint ignores the limit.
-func TestBudgetsHoldWithinAStep(t *testing.T) {
+func TestBudgetsApplyWithinAStep(t *testing.T) {
 	for name, c := range map[string]struct {
 		budget agent.Budget
 		price  *llm.Price

@@ -104,7 +104,7 @@ func TestOutputSchemaThatIsNotMetEndsTheRun(t *testing.T) {
 }
 
 // The summary after a limit must have the schema too, and may be repaired once.
-func TestOutputSchemaHoldsForTheSummaryOfALimit(t *testing.T) {
+func TestOutputSchemaAppliesToTheSummaryAtALimit(t *testing.T) {
 	h := agenttest.NewFixture(t, answersInTurn(
 		llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3."), llmtest.Says(`{"sum":3}`)), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{MaxTurns: 1, OutputSchema: json.RawMessage(sumSchema)}).ID)

@@ -113,7 +113,7 @@ func (l *panicAtTakeoverLog) Run(ctx context.Context, id string) (event.Run, err
 
 // F32: a panic during a takeover ends neither the process nor the run: the process releases the job of the
 // run, and claims it again.
-func TestPanicWhereARunIsTakenUpIsNotItsEnd(t *testing.T) {
+func TestPanicDuringATakeoverDoesNotEndTheRun(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	says := llmtest.Turns(llmtest.Says("Done."))

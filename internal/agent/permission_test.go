@@ -76,7 +76,7 @@ func TestModelUsesWhatItsCallerMayUse(t *testing.T) {
 	}
 }
 
-func TestWhomNoRuleIsAboutMayUseNothing(t *testing.T) {
+func TestCallerWithoutARuleMayUseNothing(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) { o.Rules = newRules(t, clerksAdd) })
 	stranger := auth.Identity{Issuer: "https://iam.example", Subject: "eve"}
 	for name, c := range map[string]struct {
@@ -123,7 +123,7 @@ func TestServerThatIsForbiddenCannotBeNamed(t *testing.T) {
 
 // The rules that count are those of the moment in which the call would be made, however
 // long ago the run began, and even if a person has agreed to it.
-func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
+func TestChangedRulesApplyToActiveRuns(t *testing.T) {
 	r := newRules(t, clerksAdd)
 	h := newAddFixture(t, func(o *agent.Options) { o.Rules = r }, onePlusTwo)
 	run, err := h.Start(t.Context(), clerk, agent.Request{Question: "?", Interactive: true})
@@ -142,7 +142,7 @@ func TestRulesThatChangeHoldForRunsThatGoOn(t *testing.T) {
 }
 
 // A process that takes a run over has no token of its caller, and can still check the rules.
-func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
+func TestResumedRunKeepsItsPermissions(t *testing.T) {
 	script := llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("3."))
 	with := func(log event.Log) func(*agent.Options) {
 		return func(o *agent.Options) {
@@ -171,7 +171,7 @@ func TestRunThatIsTakenUpMayUseWhatItMightBefore(t *testing.T) {
 }
 
 // A forbidden call is not sent to the hook service either, which could answer in place of the tool.
-func TestHookIsNotAskedOfWhatIsForbidden(t *testing.T) {
+func TestHookIsNotCalledForForbiddenTools(t *testing.T) {
 	h, service := newHookedFixture(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "echo", Args: `{"text":"x"}`}), llmtest.Says("Done.")),
 		func(webhooktest.Question) string { return `{"content":"from the hook"}` },
 		func(o *agent.Options) { o.Rules = newRules(t, clerksAdd) })

@@ -100,7 +100,7 @@ func TestRunThatWaitsForApprovalNeedsNoProcess(t *testing.T) {
 }
 
 // The time to answer ends at the expires_at of the event, although no process executes the run.
-func TestParkedRunGoesOnWhenTheTimeToAnswerIsOver(t *testing.T) {
+func TestParkedRunContinuesAfterItsInputTimeout(t *testing.T) {
 	t.Parallel()
 	h := newAddFixture(t, func(o *agent.Options) {
 		withDurableLog(newMemoryLog())(o)
@@ -176,7 +176,7 @@ func TestParkedRunIsCancelled(t *testing.T) {
 }
 
 // A run that makes its process crash must not crash every process in turn.
-func TestRunThatWasCutShortTooOftenIsGivenUp(t *testing.T) {
+func TestRunThatWasInterruptedTooOftenFails(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	first := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Yes.")), withDurableLog(origin))
 	run := first.StartRun(t, agent.Request{})
@@ -233,7 +233,7 @@ func TestRunWhoseRequestCannotBeReadEnds(t *testing.T) {
 }
 
 // An answer may come in the very moment in which its run is parked.
-func TestAnswerThatComesWhileItsRunIsParkedIsTaken(t *testing.T) {
+func TestInputIsAcceptedWhileItsRunIsParked(t *testing.T) {
 	t.Parallel()
 	h := agenttest.NewFixture(t, func(r llmtest.Request) llmtest.Answer {
 		if r.Messages[len(r.Messages)-1].Role == "tool" {

@@ -8,7 +8,7 @@ import (
 	"answerd/internal/agent"
 )
 
-func TestWholeNumberIsOneHoweverItIsWritten(t *testing.T) {
+func TestIntegerIsRecognizedInEveryNotation(t *testing.T) {
 	for text, want := range map[string]agent.JSONInteger{
 		"5": 5, "5.0": 5, "5.000": 5, "5e0": 5, "50e-1": 5, "0.5E+1": 5, "-5.0": -5, "-0.0": 0, "0": 0,
 		"9223372036854775807": 1<<63 - 1, "-9223372036854775808": -1 << 63, "9007199254740991.0": 1<<53 - 1, "null": 0,

@@ -319,7 +319,7 @@ func TestMetadataOfManyLargeResultsIsBounded(t *testing.T) {
 }
 
 // A log that cannot keep a result costs the run nothing, and no event points to it.
-func TestResultThatCannotBeKeptIsSaid(t *testing.T) {
+func TestResultThatCannotBeStoredIsReported(t *testing.T) {
 	h := agenttest.NewFixture(t, giveModel, func(o *agent.Options) { o.Log = fullLog{o.Log} })
 	h.Tools.SetResult("it", `{"content":[{"type":"text","text":"`+strings.Repeat("x", 400_000)+`"}]}`)
 	run := h.StartRun(t, agent.Request{})

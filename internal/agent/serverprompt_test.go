@@ -32,7 +32,7 @@ func TestPromptOfAServerComesRightBeforeTheQuestion(t *testing.T) {
 	}
 }
 
-func TestRunWhosePromptCannotBeHadFailsAndSaysSo(t *testing.T) {
+func TestRunWithoutItsPromptFailsWithAReason(t *testing.T) {
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Says("Hi.")), nil)
 	run := h.StartRun(t, agent.Request{Prompt: &agent.ServerPrompt{Server: "default", Name: "none"}})
 	if end := agenttest.TerminalEvent[event.RunError](t, h.Events(t, run.ID)); end.Code != "unprocessable" || end.Message == "" {

@@ -267,9 +267,9 @@ func TestSignInInMemoryIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestSignInWhereverItsProcessDied ends the process after each of its operations. The call is then
+// TestSignInContinuesWhereverItsProcessDied ends the process after each of its operations. The call is then
 // made once, or ends as unknown_outcome.
-func TestSignInWhereverItsProcessDied(t *testing.T) {
+func TestSignInContinuesWhereverItsProcessDied(t *testing.T) {
 	t.Parallel()
 	crm, signIns := newSignInServer(t), newSignIns(t)
 	origin := &recordingLog{Log: memory.New(memory.Options{})}

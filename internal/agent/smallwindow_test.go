@@ -296,7 +296,7 @@ func TestFoundToolsFitAThirdOfTheWindow(t *testing.T) {
 
 // A process that takes a run over does not know the window. If the model has searched, it goes on
 // with the search, and what it found is offered.
-func TestToolSearchOfASmallWindowGoesOnAfterATakeover(t *testing.T) {
+func TestToolSearchOfASmallWindowContinuesAfterATakeover(t *testing.T) {
 	t.Parallel()
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	tools := newClientWithTools(t, 30)

@@ -86,7 +86,7 @@ func TestTimeOfWaitingForAPersonIsNotTheRuns(t *testing.T) {
 }
 
 // The time to answer is over when the event says so, be the timer late or not.
-func TestTimeToAnswerEndsWhenTheEventSaysSo(t *testing.T) {
+func TestInputTimeoutEndsWhenTheEventSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := newLoopWithCall(t, Request{})
 		done := make(chan resolution)

@@ -183,7 +183,7 @@ var uniqueCall = regexp.MustCompile(`(call_\d)_\d`)
 // A process is killed at any moment. The process that takes its run over ends it as the first one
 // would have: with the same conversation, the same calls, each made once, and the same answer. Only
 // a call that was in flight ends as unknown_outcome. The call journal of issue 5, S2.8, S3.3.
-func TestRunGoesOnFromWhereverItsProcessDied(t *testing.T) {
+func TestRunContinuesWhereverItsProcessDied(t *testing.T) {
 	origin := &recordingLog{Log: memory.New(memory.Options{})}
 	gift := `{"content":[{"type":"text","text":"` + strings.Repeat("whole ", 60<<10) + `"}]}`
 	newFixture := func(log event.Log) *agenttest.Fixture {
@@ -323,7 +323,7 @@ func checkOneEndPerCall(t *testing.T, events []event.Event) {
 	}
 }
 
-func TestYoungProcessLeavesTheRunsOfOthersAlone(t *testing.T) {
+func TestNewProcessDoesNotClaimRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	const youth = 300 * time.Millisecond
 	log := memory.New(memory.Options{})

@@ -32,7 +32,7 @@ func inTextMode(o *agent.Options) { o.Model = texttool.New(o.Model) }
 // S1.1, S1.2, S1.3, S1.4, S1.6, S1.7: a run of a model that writes its calls, from every
 // kind of bad one to a good one. Nothing is guessed, each is told, and every prompt has
 // the form and the tools.
-func TestTextModelIsToldWhatWasWrongUntilItIsRight(t *testing.T) {
+func TestTextModelGetsErrorsUntilItsCallIsValid(t *testing.T) {
 	h := agenttest.NewFixture(t, answersInTextMode(
 		"I will use the add tool.",
 		"TOOL: add\nPARAMETERS: {'a': 1, 'b': 2}",
@@ -81,7 +81,7 @@ func TestAnswerThatMentionsAToolEndsTheRun(t *testing.T) {
 }
 
 // Issue 4, item 8, in the other dialect.
-func TestStandInsAreWrittenInTheDialect(t *testing.T) {
+func TestPlaceholdersAreWrittenInTheDialect(t *testing.T) {
 	text := strings.Repeat("x", 12000)
 	call := fmt.Sprintf("TOOL: echo\nPARAMETERS: {\"text\": %q}", text)
 	h := agenttest.NewFixture(t, answersInTextMode(call, call, "Done."), func(o *agent.Options) {

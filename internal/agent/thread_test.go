@@ -74,7 +74,7 @@ func isBusy(t *testing.T, log event.Log) bool {
 // A process is killed at any moment of a run that continues a thread. The process that takes it
 // over gives the model the same messages, and in the end the thread has one turn of it. Section 10
 // of the contract.
-func TestThreadGoesOnFromWhereverItsProcessDied(t *testing.T) {
+func TestThreadContinuesWhereverItsProcessDied(t *testing.T) {
 	seed := func(log event.Log) {
 		addTurn(t, log, "run_1", answeredTurn("What is it?", "A number."))
 		addTurn(t, log, "run_2", thread.Turn{Question: "Which?", Status: event.StatusFailed, Steps: []thread.Step{{Calls: []thread.Call{{CallID: "call_1", Tool: "echo", Args: []byte(`{}`), Payload: []byte(`"one"`)}}}}})

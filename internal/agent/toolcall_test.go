@@ -44,7 +44,7 @@ func TestToolThatIsKeptFromTheModelCanBeCalled(t *testing.T) {
 }
 
 // A call without a model ends in the words of a run's call.
-func TestDirectCallAndARunsCallAreOneWay(t *testing.T) {
+func TestDirectCallEndsLikeTheCallOfARun(t *testing.T) {
 	calls := []llmtest.Call{{Name: "echo", Args: `{"text":"x"}`}, {Name: "fail", Args: `{}`}, {Name: "add", Args: `{"a":"x"}`}, {Name: "nope", Args: `{}`}}
 	h := agenttest.NewFixture(t, llmtest.Turns(llmtest.Calls(calls...), llmtest.Says("Done.")), nil)
 	events := h.Events(t, h.StartRun(t, agent.Request{}).ID)

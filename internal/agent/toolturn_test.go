@@ -26,7 +26,7 @@ func TestMediaOfARunIsBounded(t *testing.T) {
 	}
 }
 
-func TestModelIsShownWhatItTakes(t *testing.T) {
+func TestModelGetsOnlyTheMediaOfItsProfile(t *testing.T) {
 	picture, sound := &content.Media{MIME: "image/gif", Data: "R0lGODlh"}, &content.Media{MIME: "audio/mpeg", Data: "SUQzBA=="}
 	for _, p := range []llm.Profile{{}, {Images: true}, {Audio: true}, {Images: true, Audio: true}} {
 		g := mediaBudget{profile: p, budget: &budget.Budget{}}

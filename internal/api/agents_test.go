@@ -178,8 +178,8 @@ func TestEachAgentIsAnMCPTool(t *testing.T) {
 	}
 }
 
-// TestDeletedRunTakesItsChildrenWithIt deletes a run whose agent has asked another one.
-func TestDeletedRunTakesItsChildrenWithIt(t *testing.T) {
+// TestDeletedRunDeletesItsChildren deletes a run whose agent has asked another one.
+func TestDeletedRunDeletesItsChildren(t *testing.T) {
 	t.Parallel()
 	for path, body := range map[string]string{"/runs/": `{"question":"?","agent":"b"}`, "/v1/responses/": `{"model":"b","input":"?"}`} {
 		s := newService(t, func(r llmtest.Request) llmtest.Answer {

@@ -234,7 +234,7 @@ func TestHeadersThatNoClientSendsAreRefused(t *testing.T) {
 
 // F28: without keys no token can be verified. That is 503 and says nothing about the token. A
 // request that was accepted before continues.
-func TestCallersWaitWhileTheKeysAreAway(t *testing.T) {
+func TestCallersAreNotRefusedWhileTheKeysAreUnavailable(t *testing.T) {
 	t.Parallel()
 	m := newMint(t)
 	down := httptest.NewServer(http.NotFoundHandler())

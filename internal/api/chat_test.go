@@ -234,7 +234,7 @@ func TestOpenAIErrorsSayWhetherARetryHelps(t *testing.T) {
 	}
 }
 
-func TestIdempotencyKeyHoldsInEveryFormat(t *testing.T) {
+func TestIdempotencyKeyWorksInEveryFormat(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil)
 	first := decodeResponse[completion](t, s.do(t, "POST", "/v1/chat/completions", chatCompletionBody("x"), "Idempotency-Key", "k"), 200)

@@ -86,7 +86,7 @@ func TestRequiredCallNeedsATool(t *testing.T) {
 
 // Some gateways put a signature into the id of a call (internal/llm/openai/calls.go). Clients send it back with the
 // conversation, and the next request must not be refused for it.
-func TestLongIDsOfCallsComeBack(t *testing.T) {
+func TestLongCallIDsAreReturnedUnchanged(t *testing.T) {
 	t.Parallel()
 	id := "call_1__thought__" + strings.Repeat("kQ/+", 1500)
 	const agui = `{"threadId":"t","runId":"r","tools":[{"name":"colour"}],"messages":[{"id":"1","role":"user","content":"The sky?"}%s]}`

@@ -99,7 +99,7 @@ func TestExportHasTheWholeRun(t *testing.T) {
 	}
 }
 
-func TestExportOfARunThatGoesOnIsAConflict(t *testing.T) {
+func TestExportOfAnActiveRunIsAConflict(t *testing.T) {
 	t.Parallel()
 	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), nil, nil)
 	run := s.StartRun(t, agent.Request{})

@@ -156,7 +156,7 @@ func TestInputRaisesTheBudgetOfTheOwnersRun(t *testing.T) {
 	}
 }
 
-func TestInputThatComesTooLateIsGone(t *testing.T) {
+func TestInputAfterItsTimeoutIsGone(t *testing.T) {
 	t.Parallel()
 	s := newService(t, askingModel(), func(o *agent.Options) { o.InputTimeout = time.Millisecond }, nil)
 	// Whether the stream sees the wait end is a matter of the machine's speed.

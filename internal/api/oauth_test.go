@@ -138,7 +138,7 @@ func (s *service) signInPage(t *testing.T) string {
 }
 
 // While the log is away, the person is asked to come again, and their sign-in is still good then.
-func TestOAuthCallbackMayBeRepeatedWhileTheLogIsAway(t *testing.T) {
+func TestOAuthCallbackMayBeRepeatedWhileTheLogIsUnavailable(t *testing.T) {
 	s, store := newSignInService(t)
 	query := oauthtest.Browse(t, s.signInPage(t)).Encode()
 	for _, c := range []struct {

@@ -59,7 +59,7 @@ func TestRoutesAreInTheDocumentAndViceVersa(t *testing.T) {
 
 // Issue 21, criterion 3: clients of the native API are generated from one document, which has
 // nothing of the other formats.
-func TestNativeDocumentStandsAlone(t *testing.T) {
+func TestNativeDocumentNeedsNoOther(t *testing.T) {
 	native := documents()["openapi.yaml"]
 	walkObjects("#", native, func(at string, o object) {
 		if ref, ok := o["$ref"].(string); ok && !strings.HasPrefix(ref, "#/") {

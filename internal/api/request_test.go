@@ -124,7 +124,7 @@ func TestAcceptHeadersAreHonored(t *testing.T) {
 	}
 }
 
-func TestProbesAnswerWhoeverAsks(t *testing.T) {
+func TestProbesAnswerForEveryHost(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, func(o *api.Options) {
 		o.OpenAPI = fstest.MapFS{"openapi.yaml": {Data: []byte("openapi: 3.1.0\n")}, "openapi/aisdk.yaml": {Data: []byte("openapi: 3.1.0\n")}}

@@ -259,7 +259,7 @@ func TestResponseApprovalOverStreams(t *testing.T) {
 }
 
 // A response that is not stored cannot be continued, so nobody is asked for an approval.
-func TestResponseWithoutStoreAsksNobody(t *testing.T) {
+func TestResponseWithoutStoreRequestsNoApproval(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, nil, addNeedsApproval)
 	r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x", `,"store":false`)), 200)
@@ -312,7 +312,7 @@ func TestBackgroundResponseIsStreamedAndCancelled(t *testing.T) {
 	}
 }
 
-func TestFailedResponseSaysSoInBothWays(t *testing.T) {
+func TestFailedResponseIsAnErrorAndAFailedResource(t *testing.T) {
 	t.Parallel()
 	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Fails(http.StatusBadRequest, "no")), nil, nil)
 	resp := s.do(t, "POST", "/v1/responses", responsesBody("x"))

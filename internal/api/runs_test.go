@@ -199,7 +199,7 @@ func setGiveResults(tools *agenttest.ToolServer) {
 }
 
 // S2.7: where the event has a part, it leads to the whole.
-func TestResultIsWhereItsEventSays(t *testing.T) {
+func TestResultEndpointHasTheWholeResult(t *testing.T) {
 	t.Parallel()
 	s := newService(t, giveToolModel(), nil, nil)
 	setGiveResults(s.Tools)

@@ -307,7 +307,7 @@ func readText(t *testing.T, resp *http.Response) string {
 }
 
 // The pointer of an error leads to the member of the body that has the schema.
-func TestUnusableSchemaIsNamedWhereItStands(t *testing.T) {
+func TestUnusableSchemaIsNamedWithItsPlace(t *testing.T) {
 	t.Parallel()
 	s := newService(t, llmtest.Turns(llmtest.Says("Hi.")), nil, nil)
 	const options = `"answerd":{"output_schema":{"type":5}}`

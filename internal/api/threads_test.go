@@ -379,7 +379,7 @@ func TestThreadsLastAgentAnswers(t *testing.T) {
 }
 
 // Deleting a thread deletes the runs of agents that its runs asked.
-func TestDeletedThreadTakesChildRunsWithIt(t *testing.T) {
+func TestDeletedThreadDeletesItsChildRuns(t *testing.T) {
 	t.Parallel()
 	script := func(r llmtest.Request) llmtest.Answer {
 		if strings.Contains(r.Messages[0].Content, "You are b.") && r.Messages[len(r.Messages)-1].Role == "user" {

@@ -137,7 +137,7 @@ func (r *recorder) get(t *testing.T, s *service, path string) {
 }
 
 // A thread that goes through the formats, with what each client reads and what the thread has in the end.
-func TestThreadAcrossThreeFormatsIsAsInItsFile(t *testing.T) {
+func TestThreadAcrossThreeFormatsMatchesItsGoldenFile(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{{"aisdk", "responses", "agui", "native"}, {"chat", "mcp", "stream"}} {
 		s := newService(t, countingModel, nil, nil)
@@ -157,7 +157,7 @@ func TestThreadAcrossThreeFormatsIsAsInItsFile(t *testing.T) {
 }
 
 // A question on a busy thread, in each format and each form of on_busy.
-func TestOnBusyIsAsInItsFiles(t *testing.T) {
+func TestOnBusyMatchesItsGoldenFiles(t *testing.T) {
 	t.Parallel()
 	for _, onBusy := range []string{"", "queue", "cancel"} {
 		for _, f := range threadFormats {

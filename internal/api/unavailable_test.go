@@ -74,7 +74,7 @@ func (l logThatReturns) Run(ctx context.Context, id string) (event.Run, error) {
 }
 
 // A log with servers elsewhere can be away for seconds, for example while they elect a leader.
-func TestAnswerCallerWaitsWhileTheLogIsAway(t *testing.T) {
+func TestAnswerWaitsWhileTheLogIsUnavailable(t *testing.T) {
 	t.Parallel()
 	s := newService(t, addingModel(), nil, func(o *api.Options) { o.Log = logThatReturns{o.Log} })
 	if got := decodeResponse[answer](t, s.do(t, "POST", "/answer", question), 200); got.Answer == "" {

@@ -139,7 +139,7 @@ func TestUnauthenticatedProblemSaysHowToPassAToken(t *testing.T) {
 	}
 }
 
-func TestOtherServersAreRecognized(t *testing.T) {
+func TestResponsesOfOtherServersAreRecognized(t *testing.T) {
 	for name, body := range map[string]string{"HTML": "<html>", "no code": "{}"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusBadGateway)
@@ -263,7 +263,7 @@ func TestStreamReturnsNoPartOfAnEvent(t *testing.T) {
 	}
 }
 
-func TestInputIsTooLateTheSecondTime(t *testing.T) {
+func TestSecondInputIsTooLate(t *testing.T) {
 	_, c := newClient(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "add", Args: `{"a":1,"b":2}`}), llmtest.Says("It is 3.")), func(s *config.Server) { s.ApproveTools = []string{"add"} })
 	var suspended struct {
 		RunID      string            `json:"run_id"`

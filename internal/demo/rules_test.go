@@ -92,7 +92,7 @@ func TestRulesCallOnlyOfferedTools(t *testing.T) {
 }
 
 // For every other question the stand-in says what it can do, and what it is.
-func TestModelSaysWhatItCanDo(t *testing.T) {
+func TestModelListsWhatItCanDo(t *testing.T) {
 	got := composeReply(newChatRequest(t, demoTools, "Tell me a joke")).text
 	for _, r := range rules {
 		if !strings.Contains(got, "- "+r.example) {

@@ -48,7 +48,7 @@ func TestCallWithoutItsApprovalIsNotSent(t *testing.T) {
 }
 
 // The operator's file may come to ask for approval while tools are in use.
-func TestApprovalThatIsAskedForLaterHoldsAtOnce(t *testing.T) {
+func TestApprovalAppliesAtOnceAfterAReload(t *testing.T) {
 	s := newChangingServer(addV1)
 	cfg := config.Server{Name: "a", URL: serveHTTP(t, s).URL}
 	c := newClient(t, Options{}, cfg)

@@ -174,7 +174,7 @@ func TestToolWithABadSchemaStaysUsable(t *testing.T) {
 
 // Results are validated against the tool's output schema. A result that violates it is delivered,
 // and the violations are reported to its readers; the log says only that there are some.
-func TestResultThatBreaksItsSchemaIsDeliveredAndTold(t *testing.T) {
+func TestResultThatViolatesItsSchemaIsDeliveredAndReported(t *testing.T) {
 	results := map[string]string{
 		"fits":    `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":3}}`,
 		"wrong":   `{"content":[{"type":"text","text":"3"}],"structuredContent":{"sum":"sesame","x":1}}`,

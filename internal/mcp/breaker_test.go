@@ -133,7 +133,7 @@ func TestBreakerIgnoresCallsFromBefore(t *testing.T) {
 
 // F12: calls to a server that is gone fail at once after five, and again work within
 // 10 s of its return; GET /servers shows it.
-func TestBreakerOfAServerThatIsGone(t *testing.T) {
+func TestBreakerOpensWhileItsServerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
 		var tried atomic.Int64

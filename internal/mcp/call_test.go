@@ -176,7 +176,7 @@ func TestTimeOutStartsWithThePermit(t *testing.T) {
 }
 
 // One server's calls don't wait for another's.
-func TestSlowServerHoldsUpNoOther(t *testing.T) {
+func TestSlowServerDelaysNoOther(t *testing.T) {
 	begun := make(chan struct{})
 	slow := &scriptedServer{call: func(_ http.ResponseWriter, r *http.Request, _ message) {
 		close(begun)

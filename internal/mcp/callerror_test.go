@@ -11,7 +11,7 @@ import (
 
 // Many frameworks redirect to the same address with or without a slash at its end. The operator
 // learns of such a redirect, but not where else a server redirects to: addresses may contain keys.
-func TestRedirectForASlashSaysSo(t *testing.T) {
+func TestRedirectForASlashIsExplained(t *testing.T) {
 	for path, want := range map[string]string{
 		"/mcp?a=1": "it redirects (HTTP 307), which is not followed: its URL must end in /",
 		"/rpc/":    "it redirects (HTTP 307), which is not followed: its URL must not end in /",

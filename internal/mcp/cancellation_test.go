@@ -28,7 +28,7 @@ func waitUntil(t *testing.T, what string, there <-chan struct{}) {
 
 // F13: over HTTP the cancellation may be at the server before its call, and a server drops
 // what names no request that it knows.
-func TestCancellationThatOvertakesItsCallIsSaidAgain(t *testing.T) {
+func TestCancellationThatOvertakesItsCallIsResent(t *testing.T) {
 	t.Parallel()
 	arrived, overtaken, told, left := make(chan struct{}), make(chan struct{}, 99), make(chan struct{}, 99), make(chan struct{})
 	var read atomic.Bool

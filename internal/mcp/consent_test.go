@@ -131,7 +131,7 @@ func (c *consentFixture) signIn(name string) {
 // The first caller signs in with the tool sign_in, because nobody can list the server's tools yet.
 // Later callers are asked when they call a tool. Each caller has a session and a token of their own,
 // on every kind of server.
-func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
+func TestConsentIsRequestedOnceAndItsCallsContinue(t *testing.T) {
 	for name, o := range flavours {
 		t.Run(name, func(t *testing.T) {
 			c := newConsentFixture(t, nil, o)
@@ -161,7 +161,7 @@ func TestCallersAreAskedToAgreeAndThenTheirCallsGoOn(t *testing.T) {
 
 // More calls of one caller wait than the server has permits. There is one authorization and one token,
 // and all calls continue when the browser returns.
-func TestConsentLetsAllCallsOfACallerGoOn(t *testing.T) {
+func TestConsentContinuesAllCallsOfACaller(t *testing.T) {
 	t.Parallel()
 	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
@@ -241,7 +241,7 @@ func TestCallWithoutConsentIsDenied(t *testing.T) {
 }
 
 // A caller who leaves, and the end of everything, end the wait for a person.
-func TestWaitingForAPersonEnds(t *testing.T) {
+func TestWaitForAPersonEndsWithTheCallerOrTheClient(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -262,7 +262,7 @@ func TestWaitingForAPersonEnds(t *testing.T) {
 
 // The tool sign_in is gone as soon as anybody has listed the server's own: a call of it that waits for
 // its user goes on nevertheless.
-func TestSignInGoesOnWhenItsToolIsGone(t *testing.T) {
+func TestSignInContinuesWithoutItsTool(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "crm_sign_in" {
 		t.Fatalf("tools %q, want crm_sign_in", got)
@@ -339,7 +339,7 @@ func TestRevokedConsent(t *testing.T) {
 }
 
 // A server of another type has no sign_in, and a name that is taken stays taken.
-func TestReloadTakesTheSignInAway(t *testing.T) {
+func TestReloadRemovesTheSignIn(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	if got := namesOf(c.ToolsFor(t.Context(), callerNamed("ann"))); got != "crm_sign_in" {
 		t.Fatalf("tools %q, want crm_sign_in", got)
@@ -373,7 +373,7 @@ func TestSignInAt(t *testing.T) {
 
 // The service's own token, from the authorization server that the server names, with a
 // proof of possession or without.
-func TestServicesOwnTokenIsGotWhereTheServerSays(t *testing.T) {
+func TestServiceTokenIsRequestedWhereTheServerSays(t *testing.T) {
 	for name, change := range map[string]func(*config.Server){
 		"http": func(*config.Server) {},
 		"dpop": func(cfg *config.Server) { cfg.Grant.DPoP = true },
@@ -441,7 +441,7 @@ func TestEnterpriseCallersShareNothing(t *testing.T) {
 }
 
 // A server that wants something else each time has its person asked three times, no more.
-func TestServerThatIsNeverContentEndsSoon(t *testing.T) {
+func TestServerThatAlwaysAsksEndsAfterThreeRounds(t *testing.T) {
 	c := newConsentFixture(t, nil, nil)
 	c.signIn("ann")
 	var n atomic.Int64

@@ -271,7 +271,7 @@ func TestCallersShareNeitherSessionNorToken(t *testing.T) {
 
 // A caller who sends another token keeps their session, and their calls carry the token that the new
 // one was exchanged for.
-func TestNewTokenOfACallerKeepsHisSession(t *testing.T) {
+func TestNewTokenOfACallerKeepsTheSession(t *testing.T) {
 	i := newIAM(t)
 	g := newProtectedServer(t, i, "")
 	c := newClient(t, Options{}, i.serverConfig("a", g.URL, config.AuthExchange))

@@ -180,7 +180,7 @@ func TestChangeDuringAListIsNotLost(t *testing.T) {
 
 // F22: where tools are pinned, a change that the server doesn't announce is noticed
 // within a minute, also if it says that its list holds for longer.
-func TestPinnedToolsAreLookedAtEveryMinute(t *testing.T) {
+func TestPinnedToolsAreListedEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, current := newChangingServer(addV1), newToolServer(nil)
 		h, _ := serveWithListTTL(current, time.Hour)

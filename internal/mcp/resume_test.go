@@ -93,7 +93,7 @@ func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 
 // A server that cuts its stream after each event, and wants to be asked again at once, is not
 // asked without a pause for as long as the call may take.
-func TestResumeAtOnceIsNoTightLoop(t *testing.T) {
+func TestResumeAtOnceDoesNotLoopTightly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
 		rest := fakeServer(func(*http.Request, message) (string, error) { return "", nil })

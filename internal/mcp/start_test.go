@@ -20,7 +20,7 @@ import (
 // neither killed for it nor asked for another protocol: a server of the Python SDK 2
 // refuses initialize once it was asked to discover. Questions don't wait for it. In fake
 // time.
-func TestProcessHasTimeToComeUp(t *testing.T) {
+func TestProcessHasTimeToStart(t *testing.T) {
 	if d, err := dialStdio(config.Server{Name: "a", Command: "x"}, Options{Logger: quietLog()}); err != nil || d.time != startTimeout {
 		t.Fatalf("ready after %s, %v, want %v and no error", d.time, err, startTimeout)
 	}

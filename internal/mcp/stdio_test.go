@@ -67,7 +67,7 @@ func childStateOf(t *testing.T, c *Client) childState {
 
 // S4.6: a child gets the environment that it is given and nothing of ours, its working
 // directory, its arguments as they are, and a process group of its own.
-func TestChildGetsWhatItIsGiven(t *testing.T) {
+func TestChildGetsItsConfigurationAlone(t *testing.T) {
 	t.Setenv("OPENAI_API_KEY", "sk-ours")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -435,7 +435,7 @@ func TestFloodOnStderr(t *testing.T) {
 
 // F23, S4.6: a child that ignores the end of its input and SIGTERM, and has a
 // child of its own like that, is gone within 7 s of our end, with its group.
-func TestStubbornChildAndItsGroupAreGone(t *testing.T) {
+func TestStubbornChildAndItsGroupAreKilled(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("process groups are Linux's here")

@@ -173,7 +173,7 @@ func TestStatelessRequestsHaveTheirHeaders(t *testing.T) {
 
 // 2026-07-28, basic: each request names the client and its capabilities. In earlier versions only the
 // handshake does.
-func TestRequestsIntroduceUsAsTheHandshakeDid(t *testing.T) {
+func TestRequestsHaveTheClientInfoOfTheHandshake(t *testing.T) {
 	for flavour, introduced := range map[string]bool{"stateless json": true, "stateful json": false} {
 		var mu sync.Mutex
 		said := map[string]string{} // by method

@@ -176,7 +176,7 @@ func TestFailedListForCallersIsRepeated(t *testing.T) {
 
 // A server that hangs costs the first caller StartWait, and later ones nothing: it is
 // tried again behind them, ever more rarely.
-func TestServerThatHangsHoldsUpOnlyTheFirstCallers(t *testing.T) {
+func TestServerThatHangsDelaysOnlyTheFirstCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := newTestExchange(t)
 		c := newClient(t, Options{Transport: hangingTransport, StartWait: 3 * time.Second, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost",

@@ -210,7 +210,7 @@ func TestWebSocketLostByManyCallers(t *testing.T) {
 }
 
 // S4.5: a socket that breaks is made again, and the tools listed, without a call.
-func TestWebSocketComesBackByItself(t *testing.T) {
+func TestWebSocketReconnectsByItself(t *testing.T) {
 	t.Parallel()
 	listed := make(chan struct{}, 10)
 	mcp := newToolServer(nil)
@@ -386,7 +386,7 @@ func countOpenFiles(t *testing.T) int {
 }
 
 // S3.4: Close says goodbye.
-func TestWebSocketCloseIsPolite(t *testing.T) {
+func TestWebSocketCloseSendsACloseFrame(t *testing.T) {
 	s := &wsScriptedServer{gone: make(chan error, 1)}
 	c := newClient(t, Options{}, wsServerConfig(t, s))
 	c.Tools(t.Context())

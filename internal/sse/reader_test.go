@@ -103,7 +103,7 @@ func TestEventIsBounded(t *testing.T) {
 	}
 }
 
-func TestBoundIsExact(t *testing.T) {
+func TestReaderBoundIsExact(t *testing.T) {
 	wire := "data: 0123456789\n\n"
 	if _, err := NewReader(strings.NewReader(wire), len(wire)).Next(); err != nil {
 		t.Error("at the bound:", err)

@@ -50,9 +50,9 @@ func TestHandlerGivesEveryRequestATraceWithTracingOff(t *testing.T) {
 	}
 }
 
-// TestTracestateOfSeveralHeadersGoesOn sends tracestate in more than one header, as a proxy that adds its own
+// TestTracestateOfSeveralHeadersIsForwarded sends tracestate in more than one header, as a proxy that adds its own
 // member may do. The next server gets all members, in order (W3C Trace Context section 3.3.1).
-func TestTracestateOfSeveralHeadersGoesOn(t *testing.T) {
+func TestTracestateOfSeveralHeadersIsForwarded(t *testing.T) {
 	col := newCollector(t)
 	for name, tel := range map[string]*Telemetry{
 		"off": newTelemetry(t, Config{}), "on": newTelemetry(t, Config{Tracing: true, Endpoint: col.endpoint()}),

@@ -146,7 +146,7 @@ func TestQueueHoldsAThousandCallers(t *testing.T) {
 
 // A full queue still accepts the first request of a caller. It refuses the newest request of the
 // caller who has most in the queue instead.
-func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
+func TestFullQueueAdmitsACallerThatHasNoneInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := acquireSlot(t, g, "noisy")
@@ -178,7 +178,7 @@ func TestFullQueueMakesRoomForWhoHasNobodyInIt(t *testing.T) {
 	})
 }
 
-func TestCallerHasSoManyPlacesAndNoMore(t *testing.T) {
+func TestCallerHasALimitedNumberOfSlots(t *testing.T) {
 	g := admission.New(admission.Limits{Max: 10, PerCaller: 2})
 	a := acquireSlot(t, g, "a")
 	acquireSlot(t, g, "a")
@@ -189,7 +189,7 @@ func TestCallerHasSoManyPlacesAndNoMore(t *testing.T) {
 	acquireSlot(t, g, "a")
 }
 
-func TestRateIsABucketThatFillsUp(t *testing.T) {
+func TestRateIsATokenBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 100, Rate: admission.Rate{N: 2, Per: 4 * time.Second}})
 		acquireAs := func(name string) error {
@@ -284,7 +284,7 @@ func TestAcquireOverLimitDoesNotCountForTheRate(t *testing.T) {
 	})
 }
 
-func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
+func TestClosedGateRefusesWaitingCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := admission.New(admission.Limits{Max: 1})
 		place := acquireSlot(t, g, "a")
@@ -304,7 +304,7 @@ func TestClosedGateRefusesThoseWhoWaitToo(t *testing.T) {
 	})
 }
 
-func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
+func TestShortMemoryRefusesAllCallers(t *testing.T) {
 	short := true
 	g := admission.New(admission.Limits{Max: 1, MemoryShort: func() bool { return short }})
 	_, err := g.Acquire(t.Context(), "a", 0)
@@ -317,7 +317,7 @@ func TestShortMemoryKeepsEverybodyOut(t *testing.T) {
 // almost no request was refused after a wait, and a caller who asks for a fair share gets it whatever
 // another caller does.
 // facts/reliability.md L3.
-func TestNoisyCallerCostsAnotherNothing(t *testing.T) {
+func TestNoisyCallerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, seconds = 20, 300
 		random := rand.New(rand.NewPCG(1, 2))

@@ -69,7 +69,7 @@ func TestClockReportsNoLevelTwice(t *testing.T) {
 	})
 }
 
-func TestClockReachesNothingAfterStop(t *testing.T) {
+func TestClockReachesNoMilestoneAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Clock
 		ctx := c.Start(t.Context(), 10, nil, callUnguarded) // reaching a milestone would panic

@@ -88,7 +88,7 @@ func TestReadRestoresDecisionsOfHooks(t *testing.T) {
 	}
 }
 
-func TestNilStateHasNothing(t *testing.T) {
+func TestNilStateIsEmpty(t *testing.T) {
 	var s *replay.State
 	if s.Step(1) != nil || s.Call("c1") != nil {
 		t.Errorf("Step = %v, Call = %v, want nil and nil", s.Step(1), s.Call("c1"))

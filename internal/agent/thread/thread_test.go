@@ -96,7 +96,7 @@ func buildTurn(end event.Body, bodies ...event.Body) Turn {
 	return b.Turn(end)
 }
 
-func TestBuilderKeepsWhatCounts(t *testing.T) {
+func TestBuilderKeepsTextsAndEndedCalls(t *testing.T) {
 	call := event.Call{CallID: "1", Tool: "add", Server: "s"}
 	start, text := event.StepStart{Step: 1}, event.TextDelta{PartID: "p", Delta: "Let me see."}
 	made, result := event.ToolCall{Call: call, Args: json.RawMessage(`{}`)}, event.ToolResult{Call: call, Args: json.RawMessage(`{"a":1}`), Payload: json.RawMessage(`3`)}

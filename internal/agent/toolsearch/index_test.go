@@ -10,7 +10,7 @@ import (
 // The figures that docs/internals/performance.md gives. The bounds are a little below what is measured, so
 // that a change that loses tools shows. What is missed has no word of its wish: nothing
 // that goes by words finds "boot VM" in "start a virtual machine".
-func TestAmongAThousandToolsTheRightOnesAreFound(t *testing.T) {
+func TestSearchFindsTheRightOfAThousandTools(t *testing.T) {
 	docs, wishes := readCatalogue(t, 1000)
 	index := New(docs)
 	const limit = 8
@@ -47,7 +47,7 @@ func namesOf(docs []Doc, found []int) string {
 	return strings.Join(out, " ")
 }
 
-func TestFindGoesByTheWordsThatMatter(t *testing.T) {
+func TestFindRanksByTheWordsThatMatter(t *testing.T) {
 	docs := []Doc{
 		{Name: "get_item", Description: strings.Repeat("It gets an item with its price and stock and more. ", 40)},
 		{Name: "getPrice", Description: "The price of an item."},
@@ -81,7 +81,7 @@ func TestFindGoesByTheWordsThatMatter(t *testing.T) {
 	}
 }
 
-func TestWordsAreTakenApartAtTheirSeams(t *testing.T) {
+func TestWordsOfNamesAreSplitAndStemmed(t *testing.T) {
 	for text, want := range map[string]string{
 		"create_issue": "creat issu", "createIssue": "creat issu", "Creating issues": "creat issu",
 		"HTTPServer getURLs userIDs": "http server get url user id", "s3-bucket.v2": "s3 bucket v2",

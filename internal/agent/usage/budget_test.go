@@ -178,7 +178,7 @@ func (s *brokenStore) Value(ctx context.Context, k values.Key) ([]byte, uint64, 
 }
 
 // While the store does not work, nobody starts a run; what was used meanwhile counts afterwards.
-func TestBudgetWithoutAStoreLetsNobodyStart(t *testing.T) {
+func TestBudgetWithoutAStoreRefusesRuns(t *testing.T) {
 	store := &brokenStore{}
 	m := newMeter(t, store, "total_tokens=100/24h")
 	store.broken = true

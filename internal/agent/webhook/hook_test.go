@@ -33,7 +33,7 @@ func newClient(t *testing.T, url string, secret auth.Secret) *Client {
 	return c
 }
 
-func TestQuestionSaysWhatTheCallIsAndHowFarItCame(t *testing.T) {
+func TestQuestionHasTheCallAndItsOutcome(t *testing.T) {
 	s := webhooktest.New(t, func(webhooktest.Question) string { return `{}` })
 	c := newClient(t, s.URL, webhooktest.Secret)
 	for _, call := range []Call{
@@ -265,7 +265,7 @@ func TestQuestionsAreAskedTogether(t *testing.T) {
 	}
 }
 
-func TestServiceThatWouldReadInTheClearIsRefused(t *testing.T) {
+func TestServiceWithoutTLSIsRefused(t *testing.T) {
 	for _, o := range []Options{
 		{URL: "http://hooks.example.com", Secret: webhooktest.Secret},
 		{URL: "https://user:canary@hooks.example.com", Secret: webhooktest.Secret},

@@ -85,7 +85,7 @@ func describeRequest(q agui.Request) string {
 	return out
 }
 
-func TestAnswerIsOneToTheKindOfItsInterrupt(t *testing.T) {
+func TestAnswerMustFitTheKindOfItsInterrupt(t *testing.T) {
 	for _, c := range []struct{ status, kind, want string }{
 		{`"status":"resolved","payload":{"approved":true,"editedArgs":{"a":2}}`, event.KindApproval, `yes "" {"a":2}`},
 		{`"status":"resolved","payload":{"approved":false,"reason":"not that","editedArgs":null}`, event.KindApproval, `no "not that" `},

@@ -45,7 +45,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func TestStreamGoesOnWhereTheOneBeforeItEnded(t *testing.T) {
+func TestStreamContinuesWhereThePreviousOneEnded(t *testing.T) {
 	for _, s := range scenario.All(t) {
 		for after := range int64(len(s.Events)) {
 			if !slices.ContainsFunc(s.Segments(), func(st scenario.Segment) bool { return st.After == after }) {

@@ -13,7 +13,7 @@ import (
 	"answerd/internal/api/native"
 )
 
-func TestWholeQuestion(t *testing.T) {
+func TestDecodeReadsEveryField(t *testing.T) {
 	got, err := native.Decode([]byte(`{
 		"question": "What?", "history": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}],
 		"model": "m", "tool_choice": "required", "servers": ["crm"], "tools": ["crm_get_*"], "max_turns": 6,
@@ -154,7 +154,7 @@ func TestQueryIsAQuestion(t *testing.T) {
 	}
 }
 
-func TestPositionReadsBackAndNothingElseIsOne(t *testing.T) {
+func TestPositionIsParsedAndOtherTextIsRefused(t *testing.T) {
 	run, seq, ok := native.ParsePosition("run_a:7")
 	if run != "run_a" || seq != 7 || !ok {
 		t.Errorf("run %s %d %v, want run_a, 7 and true", run, seq, ok)

@@ -168,7 +168,7 @@ func TestRequestThatCannotBeRunNamesItsParameter(t *testing.T) {
 	}
 }
 
-func TestIdsTellRunAndPlace(t *testing.T) {
+func TestResponseIDHasRunAndSpan(t *testing.T) {
 	for _, span := range []responses.Span{{}, {After: 1}, {After: 9_000_000}, {After: 7, Until: 9}} {
 		run, got, ok := responses.ParseID(responses.FormatID("run_abc", span))
 		if run != "run_abc" || got != span || !ok {

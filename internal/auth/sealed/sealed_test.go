@@ -150,9 +150,9 @@ func TestKeyIsRotated(t *testing.T) {
 	}
 }
 
-// TestKeyFileThatIsAwayIsReportedOnce removes the file while it is used, and makes it unreadable. Each way is
+// TestMissingKeyFileIsReportedOnce removes the file while it is used, and makes it unreadable. Each way is
 // one line, however many secrets are read meanwhile, and the file is used again as soon as that works.
-func TestKeyFileThatIsAwayIsReportedOnce(t *testing.T) {
+func TestMissingKeyFileIsReportedOnce(t *testing.T) {
 	log := &bytes.Buffer{}
 	line := hex.EncodeToString(oldKey) + "\n"
 	path := keyFile(t, line)

@@ -12,7 +12,7 @@ import (
 )
 
 // Delete waits for what was sent ahead while the first event does the same.
-func TestTwoCallersAwaitWhatWasSentAhead(t *testing.T) {
+func TestMessagesSentAheadAreAwaitedByTwoCallers(t *testing.T) {
 	t.Parallel()
 	l := openEmbedded(t, Options{})
 	if err := l.Create(t.Context(), event.Run{ID: "run_a", Created: l.Now()}); err != nil {

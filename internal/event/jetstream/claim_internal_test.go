@@ -6,7 +6,7 @@ import (
 )
 
 // An instance that has lost its connection for reads cannot ask whether the executor lives. It must not take its run over.
-func TestInstanceThatCannotAskTakesNothingOver(t *testing.T) {
+func TestInstanceThatCannotReadClaimsNoRun(t *testing.T) {
 	t.Parallel()
 	first := openEmbedded(t, Options{})
 	second := openSecond(t, first)

@@ -50,7 +50,7 @@ func wantEmpty(t *testing.T, s js.Stream) {
 }
 
 // A caller may go away while their thread is being deleted. No list has the thread then, so its turns must not stay.
-func TestDeletionOfAThreadIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
+func TestDeletionOfAThreadIsCompleteIfTheCallerLeaves(t *testing.T) {
 	t.Parallel()
 	l, owner := openEmbedded(t, Options{}), event.Owner{Subject: "ada"}
 	for i := range deletions {
@@ -71,7 +71,7 @@ func TestDeletionOfAThreadIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
 
 // A caller may go away while their run is being deleted. The run is gone for everybody then, so its messages must not stay
 // until its retention has passed.
-func TestDeletionOfARunIsCompleteAlthoughTheCallerGoesAway(t *testing.T) {
+func TestDeletionOfARunIsCompleteIfTheCallerLeaves(t *testing.T) {
 	t.Parallel()
 	l := openEmbedded(t, Options{})
 	for i := range deletions {

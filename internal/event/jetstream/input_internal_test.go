@@ -10,7 +10,7 @@ import (
 )
 
 // A caller may go away while their input is being stored. The executor must find the input then, as everybody else does.
-func TestExecutorFindsTheInputOfACallerWhoWentAway(t *testing.T) {
+func TestExecutorFindsTheInputOfACallerWhoLeft(t *testing.T) {
 	t.Parallel()
 	l := openEmbedded(t, Options{})
 	var refused []string

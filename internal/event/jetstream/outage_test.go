@@ -15,7 +15,7 @@ import (
 
 // The acknowledgements of an append are lost for longer than the append is repeated. The writer must recognize its own
 // message when it tries again, and not take it for that of another process.
-func TestAppendGoesOnAfterALongOutage(t *testing.T) {
+func TestAppendContinuesAfterALongOutage(t *testing.T) {
 	skipUnlessLong(t, "waits 30 s for an append to give up")
 	t.Parallel()
 	proxy := eventtest.StartProxy(t, startCluster(t))
@@ -41,7 +41,7 @@ func TestAppendGoesOnAfterALongOutage(t *testing.T) {
 }
 
 // A server refuses messages while too many wait to be stored, as when its disk is slow. An append must try again.
-func TestAppendGoesOnWhileTheServerRefusesMessages(t *testing.T) {
+func TestAppendContinuesAfterTheServerRefusedMessages(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(), StreamMaxBufferedMsgs: 1,

@@ -16,7 +16,7 @@ import (
 
 // Another file fills the disk of a log that has threads. Runs expire, which is not enough: old threads are
 // deleted, so that the log can be used again.
-func TestThreadsGiveWayOnAFullDisk(t *testing.T) {
+func TestThreadsAreDroppedOnAFullDisk(t *testing.T) {
 	skipUnlessLong(t, "waits up to 10 s for a check of the disk")
 	t.Parallel()
 	dir := t.TempDir()

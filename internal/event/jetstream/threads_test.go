@@ -439,7 +439,7 @@ func TestThreadsAreBounded(t *testing.T) {
 }
 
 // A full account gives no thread more space than a quarter of what it stores: runs can be created again.
-func TestThreadsGiveWayInAFullAccount(t *testing.T) {
+func TestThreadsAreDroppedInAFullAccount(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
 	log := openLog(t, jetstream.Options{URL: s.ClientURL(), Lease: lease, MaxBytes: 64 << 20, Retention: 2 * time.Second})

@@ -301,7 +301,7 @@ func TestRejectedCredentialsAreNotRetriedAndNeverShown(t *testing.T) {
 }
 
 // Endpoints differ in what stands in an error reply; its status says what it is.
-func TestErrorStatusCountsWhateverTheBody(t *testing.T) {
+func TestErrorStatusDecidesWhateverTheBody(t *testing.T) {
 	replyAndAbort := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		replyStatus(429, `{"error":`)(w, r)

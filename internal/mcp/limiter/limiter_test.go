@@ -261,7 +261,7 @@ func TestCallersTakeTurns(t *testing.T) {
 	}
 }
 
-func TestCallerWhoLeavesFreesItsPlace(t *testing.T) {
+func TestCallerWhoLeavesFreesTheSlot(t *testing.T) {
 	l := limiter.New(1)
 	first, gone, next := l.Enqueue("a", ""), l.Enqueue("b", ""), l.Enqueue("c", "")
 	gone.End(limiter.Unknown)

@@ -190,8 +190,8 @@ func TestTimesInTheStoreAreOfItsClock(t *testing.T) {
 	}
 }
 
-// TestCallbackIsTakenByOneProcess sends one authorization response to many processes at the same time.
-func TestCallbackIsTakenByOneProcess(t *testing.T) {
+// TestCallbackIsAcceptedByOneProcess sends one authorization response to many processes at the same time.
+func TestCallbackIsAcceptedByOneProcess(t *testing.T) {
 	a, _, another := newSharedFixture(t, Config{}, nil)
 	q := oauthtest.Browse(t, a.startAuthorization(userNamed("ann")).URL)
 	var took atomic.Int64

@@ -105,7 +105,7 @@ func TestTableCountsTheBytesOfTheStream(t *testing.T) {
 }
 
 // A message that arrives while a pull request ends must not be delivered to nobody.
-func TestTableMissesNoMessageThatArrivesMeanwhile(t *testing.T) {
+func TestTableMissesNoMessageBetweenPulls(t *testing.T) {
 	t.Parallel()
 	stream, runs, table := openStream(t)
 	published, followed := make(chan struct{}), make(chan error, 1)
