@@ -27,33 +27,8 @@ import (
 
 // New returns an agent without runs.
 func New(opts Options) (*Agent, error) {
-	if opts.MaxHistory <= 0 {
-		opts.MaxHistory = 16
-	}
-	if opts.MaxTurns <= 0 {
-		opts.MaxTurns = 10
-	}
-	if opts.MaxRuns <= 0 {
-		opts.MaxRuns = 512
-	}
-	if opts.InputTimeout <= 0 {
-		opts.InputTimeout = 15 * time.Minute
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
-	if opts.Tracer == nil {
-		opts.Tracer = tracenoop.NewTracerProvider().Tracer("")
-	}
-	if opts.Meter == nil {
-		opts.Meter = metricnoop.NewMeterProvider().Meter("")
-	}
-	if opts.Prompt == nil {
-		p, err := prompt.New(prompt.Options{})
-		if err != nil {
-			return nil, err
-		}
-		opts.Prompt = p
+	if err := opts.setDefaults(); err != nil {
+		return nil, err
 	}
 	m, err := newMetrics(opts.Meter, opts.CostClaim != "")
 	if err != nil {
@@ -63,16 +38,19 @@ func New(opts Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the metrics of tokens and cost: %w", err)
 	}
+
 	agent := &Agent{Options: opts, metrics: m, usage: counts, active: make(map[string]*run), readers: make(map[string]int)}
 	agent.recorder = record.New(record.Options{Log: opts.Log, Retention: opts.Retention, Service: opts.Version})
 	agent.ReplaceModels(opts.DefaultModel, opts.Profiles)
 	if err := agent.ReplaceAgents(opts.Agents); err != nil {
 		return nil, err
 	}
+
 	agent.ctx, agent.stop = context.WithCancelCause(context.Background())
 	agent.gate = admission.New(admission.Limits{Max: opts.MaxRuns, PerCaller: opts.MaxRunsPerCaller, Rate: opts.Rate, MemoryShort: opts.MemoryShort, Memory: opts.Memory})
 	agent.idleSignal, agent.handingOver = make(chan struct{}, 1), make(chan struct{})
 	agent.accepting, agent.stopAccept = context.WithCancel(context.Background())
+
 	ctx, cancel := context.WithCancel(context.Background())
 	agent.stopClaims = cancel
 	if agent.Durable || agent.Deliveries != nil {
@@ -81,6 +59,39 @@ func New(opts Options) (*Agent, error) {
 		}
 	}
 	return agent, nil
+}
+
+// setDefaults sets the options that have their zero value.
+func (o *Options) setDefaults() error {
+	if o.MaxHistory <= 0 {
+		o.MaxHistory = 16
+	}
+	if o.MaxTurns <= 0 {
+		o.MaxTurns = 10
+	}
+	if o.MaxRuns <= 0 {
+		o.MaxRuns = 512
+	}
+	if o.InputTimeout <= 0 {
+		o.InputTimeout = 15 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Tracer == nil {
+		o.Tracer = tracenoop.NewTracerProvider().Tracer("")
+	}
+	if o.Meter == nil {
+		o.Meter = metricnoop.NewMeterProvider().Meter("")
+	}
+	if o.Prompt == nil {
+		p, err := prompt.New(prompt.Options{})
+		if err != nil {
+			return err
+		}
+		o.Prompt = p
+	}
+	return nil
 }
 
 // Start starts a run of request for owner and returns it once its start event is in the log. If owner

@@ -54,18 +54,50 @@ type sum struct {
 func newToolServer(t testing.TB) *ToolServer {
 	s := &ToolServer{Entered: make(chan string, 64), Canceled: make(chan struct{}, 64), ReleaseMeet: make(chan struct{}), over: make(chan struct{})}
 	server := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{Instructions: Instructions})
+	addPlainTools(server)
+	s.addWaitingTools(server)
+	addStepsTool(server)
+	addAskTool(server)
+	addInterviewTool(server)
+	addSampleTool(server)
+	s.addGiveTool(server)
+	addGreetPrompt(server)
+
+	paths := http.NewServeMux()
+	paths.Handle("/", sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	paths.Handle(statelessPath, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	web := httptest.NewServer(paths)
+	t.Cleanup(func() {
+		close(s.over)
+		web.Close()
+		// A session whose handshake was cut short was never told of its end.
+		for session := range server.Sessions() {
+			session.Close()
+		}
+	})
+	s.URL = web.URL
+	return s
+}
+
+type text struct {
+	Text string `json:"text"`
+}
+
+// addPlainTools adds add, echo and fail, which end at once.
+func addPlainTools(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "add", Description: "adds two numbers"}, func(_ context.Context, _ *sdk.CallToolRequest, in sum) (*sdk.CallToolResult, map[string]float64, error) {
 		return nil, map[string]float64{"sum": in.A + in.B}, nil
 	})
-	type text struct {
-		Text string `json:"text"`
-	}
 	sdk.AddTool(server, &sdk.Tool{Name: "echo"}, func(_ context.Context, _ *sdk.CallToolRequest, in text) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
 	})
 	sdk.AddTool(server, &sdk.Tool{Name: "fail"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, any, error) {
 		return nil, nil, fmt.Errorf("the tool is out of order")
 	})
+}
+
+// addWaitingTools adds wait, which waits for its cancellation, and meet, which waits for ReleaseMeet.
+func (s *ToolServer) addWaitingTools(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "wait"}, func(ctx context.Context, _ *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		s.Entered <- "wait"
 		select {
@@ -83,6 +115,10 @@ func newToolServer(t testing.TB) *ToolServer {
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: in.Text}}}, nil, nil
 	})
+}
+
+// addStepsTool adds steps, which sends three progress notifications and log messages.
+func addStepsTool(server *sdk.Server) {
 	sdk.AddTool(server, &sdk.Tool{Name: "steps"}, func(ctx context.Context, r *sdk.CallToolRequest, _ struct{}) (*sdk.CallToolResult, any, error) {
 		for i := range 3 {
 			err := r.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1), Total: 3})
@@ -95,8 +131,11 @@ func newToolServer(t testing.TB) *ToolServer {
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "done"}}}, nil, nil
 	})
-	// Asks the person behind the call, by the means of the protocol that is spoken, and
-	// says what it was told. With 2026-07-28 it requires its state back.
+}
+
+// addAskTool adds ask, which elicits input as the protocol of the session does, and returns the answer. With
+// 2026-07-28 it requires its state back.
+func addAskTool(server *sdk.Server) {
 	server.AddTool(&sdk.Tool{Name: "ask", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
 		if given == nil {
@@ -112,7 +151,10 @@ func newToolServer(t testing.TB) *ToolServer {
 		said, err := json.Marshal(given)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 	})
-	// Asks two questions at a time, and one more after those.
+}
+
+// addInterviewTool adds interview, which asks two questions at a time, and one more after those.
+func addInterviewTool(server *sdk.Server) {
 	server.AddTool(&sdk.Tool{Name: "interview", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		question := func(text string) *sdk.ElicitParams {
 			return &sdk.ElicitParams{Mode: "form", Message: text, RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"answer": map[string]any{"type": "string"}}}}
@@ -129,7 +171,10 @@ func newToolServer(t testing.TB) *ToolServer {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: r.Params.RequestState + string(said)}}}, err
 		}
 	})
-	// Has the client's model say something, and repeats it.
+}
+
+// addSampleTool adds sample, which asks the client's model and returns its answer.
+func addSampleTool(server *sdk.Server) {
 	server.AddTool(&sdk.Tool{Name: "sample", InputSchema: map[string]any{"type": "object"}}, func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		given := r.Params.InputResponses["q"]
 		if given == nil {
@@ -140,27 +185,16 @@ func newToolServer(t testing.TB) *ToolServer {
 		said, err := json.Marshal(given)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: string(said)}}}, err
 	})
-	s.addGiveTool(server)
+}
+
+// addGreetPrompt adds the prompt greet.
+func addGreetPrompt(server *sdk.Server) {
 	server.AddPrompt(&sdk.Prompt{Name: "greet", Arguments: []*sdk.PromptArgument{{Name: "who", Required: true}}}, func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
 		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{
 			{Role: "user", Content: &sdk.TextContent{Text: "Greet " + r.Params.Arguments["who"]}},
 			{Role: "assistant", Content: &sdk.TextContent{Text: "Hello."}},
 		}}, nil
 	})
-	paths := http.NewServeMux()
-	paths.Handle("/", sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
-	paths.Handle(statelessPath, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
-	web := httptest.NewServer(paths)
-	t.Cleanup(func() {
-		close(s.over)
-		web.Close()
-		// A session whose handshake was cut short was never told of its end.
-		for session := range server.Sessions() {
-			session.Close()
-		}
-	})
-	s.URL = web.URL
-	return s
 }
 
 // SetResult makes result the answer of the tool "give" to the arguments that it returns. It is
