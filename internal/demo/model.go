@@ -178,49 +178,27 @@ var (
 // question. That needs no memory, and works because the same question always leads to the same calls in
 // the same order, whose ids do not change either.
 func composeReply(request *chatRequest) *reply {
-	var prompt, question, value string // value is the last one that was said
-	var asked, results []string        // asked are the questions before the last one
-	turn, words := 0, 0
-	for _, m := range request.Messages {
-		text := textOf(m.Content)
-		words += len(strings.Fields(text))
-		if said := equals.FindAllStringSubmatch(text, -1); said != nil && (m.Role == "assistant" || m.Role == "tool") {
-			value = said[len(said)-1][1]
-		}
-		at := textResult.FindStringIndex(text)
-		switch {
-		case m.Role == "tool":
-			results = append(results, text)
-		case m.Role == "user" && at != nil && at[0] == 0:
-			results = append(results, textResult.Split(text, -1)[1:]...)
-		case m.Role == "user":
-			if turn > 0 {
-				asked = append(asked, question)
-			}
-			// Resolve it now: the results of its calls will have another value.
-			question, results, turn = resolveFollowUp(text, value), nil, turn+1
-		case m.Role != "assistant":
-			prompt += text + "\n"
-		}
+	c := readConversation(request)
+	tools, inText := request.offeredTools(c.prompt)
+	recap := recapText(c.question, c.earlier)
+	var calls []call
+	if recap == "" {
+		calls = planCalls(c.question, tools)
 	}
-	tools, inText := request.offeredTools(prompt)
-	calls := planCalls(question, tools)
-	if recapText(question, asked) != "" {
-		calls = nil
-	}
-	if must := string(request.ToolChoice); len(calls) == 0 && len(tools) > 0 && must != "" && must != "null" && must != `"auto"` {
+	if len(calls) == 0 && len(tools) > 0 && request.requiresCall() {
 		calls = []call{{tool: tools[0], arguments: "{}"}}
 	}
-	for i, c := range calls {
-		sum := sha256.Sum256([]byte(fmt.Sprint(turn, i, question, c.tool)))
+	for i, planned := range calls {
+		sum := sha256.Sum256([]byte(fmt.Sprint(c.turn, i, c.question, planned.tool)))
 		calls[i].id = fmt.Sprintf("call_%x", sum[:12])
 	}
-	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(results), len(calls)):]}
+
+	out := &reply{id: "chatcmpl-" + rand.Text(), finish: "tool_calls", calls: calls[min(len(c.results), len(calls)):]}
 	if request.Parallel != nil && !*request.Parallel && len(out.calls) > 1 {
 		out.calls = out.calls[:1]
 	}
 	if len(out.calls) == 0 {
-		out.text, out.finish = cmp.Or(recapText(question, asked), composeText(calls, results, tools)), "stop"
+		out.text, out.finish = cmp.Or(recap, composeText(calls, c.results, tools)), "stop"
 		if schema := request.Format.Named.Schema; len(schema) > 0 {
 			out.text = structuredText(schema, out.text)
 		} else {
@@ -228,14 +206,63 @@ func composeReply(request *chatRequest) *reply {
 		}
 	}
 	said := len(strings.Fields(fmt.Sprint(out.text, out.calls))) // an estimate
-	out.usage = map[string]int{"prompt_tokens": words, "completion_tokens": said, "total_tokens": words + said}
+	out.usage = map[string]int{"prompt_tokens": c.words, "completion_tokens": said, "total_tokens": c.words + said}
 	if inText && len(out.calls) > 0 {
-		for _, c := range out.calls {
-			out.text += "TOOL: " + c.tool + "\nPARAMETERS: " + c.arguments + "\n\n"
-		}
-		out.calls, out.finish = nil, "stop"
+		out.writeCallsAsText()
 	}
 	return out
+}
+
+// requiresCall reports whether the request wants a call of any tool, or of a named one.
+func (r *chatRequest) requiresCall() bool {
+	choice := string(r.ToolChoice)
+	return choice != "" && choice != "null" && choice != `"auto"`
+}
+
+// writeCallsAsText replaces the calls by a text with them, for models without tool calling.
+func (r *reply) writeCallsAsText() {
+	for _, c := range r.calls {
+		r.text += "TOOL: " + c.tool + "\nPARAMETERS: " + c.arguments + "\n\n"
+	}
+	r.calls, r.finish = nil, "stop"
+}
+
+// conversation is what the stand-in reads from the messages of a request.
+type conversation struct {
+	prompt   string   // of the system
+	question string   // the last one
+	earlier  []string // the questions before it
+	results  []string // of the calls for the last question
+	turn     int      // the number of the last question
+	words    int
+}
+
+// readConversation reads the messages of a request.
+func readConversation(request *chatRequest) (c conversation) {
+	value := "" // the last one that was said
+	for _, m := range request.Messages {
+		text := textOf(m.Content)
+		c.words += len(strings.Fields(text))
+		if said := equals.FindAllStringSubmatch(text, -1); said != nil && (m.Role == "assistant" || m.Role == "tool") {
+			value = said[len(said)-1][1]
+		}
+		at := textResult.FindStringIndex(text)
+		switch {
+		case m.Role == "tool":
+			c.results = append(c.results, text)
+		case m.Role == "user" && at != nil && at[0] == 0:
+			c.results = append(c.results, textResult.Split(text, -1)[1:]...)
+		case m.Role == "user":
+			if c.turn > 0 {
+				c.earlier = append(c.earlier, c.question)
+			}
+			// Resolve it now: the results of its calls will have another value.
+			c.question, c.results, c.turn = resolveFollowUp(text, value), nil, c.turn+1
+		case m.Role != "assistant":
+			c.prompt += text + "\n"
+		}
+	}
+	return c
 }
 
 // offeredTools returns the names of the tools that may be called, and whether calls are written as
