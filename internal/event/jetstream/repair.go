@@ -40,30 +40,18 @@ func (l *Log) repairRuns(ctx context.Context) error {
 			return err
 		}
 		for _, msg := range entries {
-			id := lastToken(msg.subject)
 			from = msg.pos + 1
-			last, hasEvents := lastEvents[runSubject(id, eventToken)]
-			_, hasJob := info.State.Subjects[jobPrefix+id]
-			lost, err := l.isLost(ctx, id, hasEvents, hasJob)
-			switch {
-			case err != nil:
+			_, hasJob := info.State.Subjects[jobPrefix+lastToken(msg.subject)]
+			outcome, err := l.repairRun(ctx, msg, lastEvents, hasJob)
+			if err != nil {
 				return err
-			case lost:
-				if err := l.deleteRun(ctx, id, msg.subject); err != nil {
-					return err
-				}
+			}
+			switch outcome {
+			case runDeleted:
 				deleted++
-				continue
-			case hasJob:
-				continue
+			case runReleased:
+				released++
 			}
-			if e, _, err := l.readEvent(ctx, last); err != nil || e.Terminal() {
-				continue // retention deletes a run whose last event cannot be read
-			}
-			if err := l.releaseWithoutRequest(ctx, id); err != nil {
-				return err
-			}
-			released++
 		}
 		if !more || len(entries) == 0 {
 			break
@@ -73,6 +61,35 @@ func (l *Log) repairRuns(ctx context.Context) error {
 		l.logger.Warn("the event log has lost messages", "runs_without_events", deleted, "runs_without_end", released, help.Scaling.Attr())
 	}
 	return nil
+}
+
+// repairOutcome is what repairRun did.
+type repairOutcome int
+
+const (
+	runIntact   repairOutcome = iota
+	runDeleted                // it has no events
+	runReleased               // it has no end, and got a job
+)
+
+// repairRun repairs the run of an entry of the index.
+func (l *Log) repairRun(ctx context.Context, entry message, lastEvents map[string]message, hasJob bool) (repairOutcome, error) {
+	id := lastToken(entry.subject)
+	last, hasEvents := lastEvents[runSubject(id, eventToken)]
+	lost, err := l.isLost(ctx, id, hasEvents, hasJob)
+	if err != nil {
+		return runIntact, err
+	}
+	if lost {
+		return runDeleted, l.deleteRun(ctx, id, entry.subject)
+	}
+	if hasJob {
+		return runIntact, nil
+	}
+	if e, _, err := l.readEvent(ctx, last); err != nil || e.Terminal() {
+		return runIntact, nil // retention deletes a run whose last event cannot be read
+	}
+	return runReleased, l.releaseWithoutRequest(ctx, id)
 }
 
 // isLost reports whether a run has no events and its executor lacks what it needs to start it.

@@ -262,32 +262,12 @@ func (l *Log) flushAllRuns() {
 // readers see the events.
 func (w *writer) store(items []batch.Item) error {
 	r := w.run
-	msg := nats.NewMsg(runSubject(r.id, eventToken))
+	events := eventsOf(items)
 	by := writerID{instance: r.log.instanceID, attempt: w.attempt, seq: w.stored.Seq, kind: kindNote}
-	var events []event.Event
-	for _, i := range items {
-		if !i.IsNote() {
-			events = append(events, i.Event)
-			by.seq, by.kind = i.Event.Seq, ""
-		}
+	if n := len(events); n > 0 {
+		by.seq, by.kind = events[n-1].Seq, ""
 	}
-	var payload []byte
-	switch {
-	case len(items) == 1 && len(events) == 1:
-		payload = events[0].JSON
-	case len(items) == 1:
-		payload = w.stored.JSON
-		msg.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
-	case len(events) > 0:
-		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
-		payload = batch.Encode(items)
-	case by.seq == 0:
-		msg.Header.Set(batchHeader, "0")
-		payload = batch.Encode(items)
-	default: // notes alone, after the event that they repeat
-		msg.Header.Set(batchHeader, "1")
-		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
-	}
+	msg, payload := w.encodeMessage(items, events, by)
 	pos, err := w.publish(r.log.ctx, msg, by, payload)
 	if err == nil {
 		err = w.awaitAhead(r.log.ctx)
@@ -308,6 +288,39 @@ func (w *writer) store(items []batch.Item) error {
 		r.advanceHeadLocked(pos, by)
 	}
 	return nil
+}
+
+// eventsOf returns the events of a batch, without its notes.
+func eventsOf(items []batch.Item) (events []event.Event) {
+	for _, i := range items {
+		if !i.IsNote() {
+			events = append(events, i.Event)
+		}
+	}
+	return events
+}
+
+// encodeMessage returns the message for a batch, without its payload, and the payload. A batch of notes repeats the
+// event before it, because readers find the newest event of a run in its newest message.
+func (w *writer) encodeMessage(items []batch.Item, events []event.Event, by writerID) (msg *nats.Msg, payload []byte) {
+	msg = nats.NewMsg(runSubject(w.run.id, eventToken))
+	switch {
+	case len(items) == 1 && len(events) == 1:
+		payload = events[0].JSON
+	case len(items) == 1:
+		payload = w.stored.JSON
+		msg.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(items[0].Note))
+	case len(events) > 0:
+		msg.Header.Set(batchHeader, strconv.Itoa(len(events)))
+		payload = batch.Encode(items)
+	case by.seq == 0:
+		msg.Header.Set(batchHeader, "0")
+		payload = batch.Encode(items)
+	default: // notes alone, after the event that they repeat
+		msg.Header.Set(batchHeader, "1")
+		payload = batch.Encode(append([]batch.Item{{Event: w.stored}}, items...))
+	}
+	return msg, payload
 }
 
 // appendControl appends a control message, which repeats the last event (see the kinds). The queue must be
