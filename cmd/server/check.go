@@ -79,6 +79,8 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	if err != nil {
 		return &configError{"LOG_LEVEL", "must be debug, info, warn or error"}
 	}
+
+	// Check what needs no other service, and connect to the MCP servers.
 	if err := checkOffline(ctx, cfg, logger); err != nil {
 		return err
 	}
@@ -88,6 +90,8 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 		return err
 	}
 	defer tools.close()
+
+	// Print and check each part; next has the steps that the operator has to take.
 	printConfiguration(stdout, cfg)
 	printModels(stdout, cfg)
 	next := checkModelEndpoints(ctx, cfg, stdout)
@@ -101,6 +105,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 		}
 		fmt.Fprintf(stdout, "token from %s: %s\n\n", publicURL(cfg.tokenURL()), tokenResult(err))
 	}
+
 	tools.client.Tools(ctx) // waits until every server was tried
 	pinned, err := checkPins(stdout, tools.client, accept)
 	if err != nil {
@@ -112,6 +117,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 	printAgents(ctx, stdout, cfg, tools.client)
 	printSignIns(ctx, stdout, tools.client)
 	next = append(next, printServers(stdout, tools.client)...)
+
 	if ask {
 		fmt.Fprintln(stdout)
 		if err := askOnce(ctx, cfg, tools, stdout, logger); err != nil {
@@ -119,6 +125,7 @@ func runCheck(ctx context.Context, cfg config, accept, ask bool, stdout, stderr 
 			next = append(next, "question: correct the model's settings; LOG_LEVEL=info answerd check -ask shows what the endpoint said")
 		}
 	}
+
 	if len(next) == 0 {
 		return nil
 	}

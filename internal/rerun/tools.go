@@ -121,6 +121,7 @@ func (r *runState) repeat(ctx context.Context, call mcp.Call, c *recordedCall) (
 			f()
 		}
 	}()
+
 	r.mu.Lock()
 	done := r.repeated[call.CallID]
 	r.mu.Unlock()
