@@ -94,8 +94,8 @@ func (h *Fixture) Events(t testing.TB, id string) []event.Event {
 	return h.EventsUntil(t, id, func(event.Event) bool { return false })
 }
 
-// EventsUntil reads a run until an event pleases, or to its end.
-func (h *Fixture) EventsUntil(t testing.TB, id string, pleases func(event.Event) bool) []event.Event {
+// EventsUntil reads a run until an event matches, or to its end.
+func (h *Fixture) EventsUntil(t testing.TB, id string, matches func(event.Event) bool) []event.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (h *Fixture) EventsUntil(t testing.TB, id string, pleases func(event.Event)
 		}
 		for _, e := range page.Events {
 			all = append(all, e)
-			if pleases(e) {
+			if matches(e) {
 				return all
 			}
 		}

@@ -315,8 +315,8 @@ func testOwnersAreIsolated(t *testing.T, log event.Log) {
 	}
 	addTurn(t, log, ada, "adas", "run_x", "x")
 	for _, err := range []error{
-		call(log.Thread(t.Context(), bob, "adas")), call(log.Turns(t.Context(), bob, "adas", 0, 1, 1)),
-		call(log.RenameThread(t.Context(), bob, "adas", "x")), log.DeleteThread(t.Context(), bob, "adas"),
+		errorOf(log.Thread(t.Context(), bob, "adas")), errorOf(log.Turns(t.Context(), bob, "adas", 0, 1, 1)),
+		errorOf(log.RenameThread(t.Context(), bob, "adas", "x")), log.DeleteThread(t.Context(), bob, "adas"),
 		log.EndTurn(t.Context(), bob, "adas", "run_x", nil),
 	} {
 		if !errors.Is(err, event.ErrNotFound) {
@@ -328,7 +328,7 @@ func testOwnersAreIsolated(t *testing.T, log event.Log) {
 	}
 }
 
-func call[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 func testAnyIDIsKept(t *testing.T, log event.Log) {
 	ids := []string{"a.b.*", ">", "*", "with space\n\x00", "é\u2028", strings.Repeat("x", event.MaxThreadID), "../../etc", "$JS.API.>", "A", "a"}
@@ -346,9 +346,9 @@ func testAnyIDIsKept(t *testing.T, log event.Log) {
 	}
 	for _, id := range []string{"", "\xff", strings.Repeat("x", event.MaxThreadID+1)} {
 		for _, err := range []error{
-			call(log.BeginTurn(t.Context(), ada, id, "run_x", "", "")), log.EndTurn(t.Context(), ada, id, "run_x", nil),
-			call(log.Thread(t.Context(), ada, id)), call(log.Turns(t.Context(), ada, id, 0, 1, 1)),
-			call(log.RenameThread(t.Context(), ada, id, "x")), log.DeleteThread(t.Context(), ada, id),
+			errorOf(log.BeginTurn(t.Context(), ada, id, "run_x", "", "")), log.EndTurn(t.Context(), ada, id, "run_x", nil),
+			errorOf(log.Thread(t.Context(), ada, id)), errorOf(log.Turns(t.Context(), ada, id, 0, 1, 1)),
+			errorOf(log.RenameThread(t.Context(), ada, id, "x")), log.DeleteThread(t.Context(), ada, id),
 		} {
 			if !errors.Is(err, event.ErrNotFound) {
 				t.Errorf("a method for the invalid id %.10q = %v, want %v", id, err, event.ErrNotFound)
@@ -445,9 +445,9 @@ func testEndedContextReturns(t *testing.T, log event.Log) {
 	cancel()
 	began := time.Now()
 	for _, err := range []error{
-		call(log.BeginTurn(ctx, ada, "thr_b", "run_2", "", "")), log.EndTurn(ctx, ada, "thr_a", "run_1", []byte("x")), call(log.Thread(ctx, ada, "thr_a")),
-		call(log.Turns(ctx, ada, "thr_a", 0, 1, 1)), call(log.ListThreads(ctx, event.ThreadFilter{Owner: ada})),
-		call(log.RenameThread(ctx, ada, "thr_a", "x")), log.DeleteThread(ctx, ada, "thr_a"),
+		errorOf(log.BeginTurn(ctx, ada, "thr_b", "run_2", "", "")), log.EndTurn(ctx, ada, "thr_a", "run_1", []byte("x")), errorOf(log.Thread(ctx, ada, "thr_a")),
+		errorOf(log.Turns(ctx, ada, "thr_a", 0, 1, 1)), errorOf(log.ListThreads(ctx, event.ThreadFilter{Owner: ada})),
+		errorOf(log.RenameThread(ctx, ada, "thr_a", "x")), log.DeleteThread(ctx, ada, "thr_a"),
 	} {
 		if err != nil && !errors.Is(err, event.ErrUnavailable) && !errors.Is(err, context.Canceled) {
 			t.Errorf("a method with an ended context = %v, want no error or %v", err, event.ErrUnavailable)

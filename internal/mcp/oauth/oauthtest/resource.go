@@ -32,9 +32,9 @@ type Resource struct {
 func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	r := &Resource{As: s, Metadata: map[string]any{}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /.well-known/oauth-protected-resource/mcp", r.metadata)
+	mux.HandleFunc("GET /.well-known/oauth-protected-resource/mcp", r.serveMetadata)
 	mux.HandleFunc("/mcp", func(w http.ResponseWriter, req *http.Request) {
-		subject, challenge, status := r.check(w, req)
+		subject, challenge, status := r.checkToken(w, req)
 		if status != 0 {
 			if challenge != "" {
 				w.Header().Set("WWW-Authenticate", challenge)
@@ -50,7 +50,7 @@ func (s *Server) Protect(t testing.TB, next http.Handler) *Resource {
 	return r
 }
 
-func (r *Resource) metadata(w http.ResponseWriter, _ *http.Request) {
+func (r *Resource) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	r.Lock()
 	defer r.Unlock()
 	r.Reads++
@@ -61,11 +61,11 @@ func (r *Resource) metadata(w http.ResponseWriter, _ *http.Request) {
 			delete(m, name)
 		}
 	}
-	reply(w, http.StatusOK, m)
+	writeJSON(w, http.StatusOK, m)
 }
 
-// check is whose token req has, or how it is refused.
-func (r *Resource) check(w http.ResponseWriter, req *http.Request) (subject, challenge string, status int) {
+// checkToken returns the subject of the token in req, or how the request is refused.
+func (r *Resource) checkToken(w http.ResponseWriter, req *http.Request) (subject, challenge string, status int) {
 	r.Lock()
 	defer r.Unlock()
 	header := req.Header.Get("Authorization")

@@ -79,17 +79,17 @@ func New(t testing.TB) *Server {
 		codes: map[string]url.Values{}, refresh: map[string]token{}, spent: map[string]bool{}, tokens: map[string]token{},
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /.well-known/oauth-authorization-server", s.metadata)
-	mux.HandleFunc("POST /register", s.register)
-	mux.HandleFunc("GET /authorize", s.authorize)
-	mux.HandleFunc("POST /token", s.token)
-	mux.HandleFunc("POST /revoke", s.revoke)
+	mux.HandleFunc("GET /.well-known/oauth-authorization-server", s.serveMetadata)
+	mux.HandleFunc("POST /register", s.serveRegistration)
+	mux.HandleFunc("GET /authorize", s.serveAuthorization)
+	mux.HandleFunc("POST /token", s.serveToken)
+	mux.HandleFunc("POST /revoke", s.serveRevocation)
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
 	return s
 }
 
-func (s *Server) metadata(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveMetadata(w http.ResponseWriter, _ *http.Request) {
 	s.Lock()
 	defer s.Unlock()
 	s.Reads++
@@ -105,17 +105,17 @@ func (s *Server) metadata(w http.ResponseWriter, _ *http.Request) {
 			delete(m, name)
 		}
 	}
-	reply(w, http.StatusOK, m)
+	writeJSON(w, http.StatusOK, m)
 }
 
-func (s *Server) register(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRegistration(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Redirects []string `json:"redirect_uris"`
 		Method    string   `json:"token_endpoint_auth_method"`
 		Scope     string   `json:"scope"`
 	}
 	if json.NewDecoder(r.Body).Decode(&in) != nil || len(in.Redirects) != 1 {
-		reply(w, http.StatusBadRequest, map[string]any{"error": "invalid_client_metadata"})
+		writeJSON(w, http.StatusBadRequest, map[string]any{"error": "invalid_client_metadata"})
 		return
 	}
 	s.Lock()
@@ -125,8 +125,8 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
 }
 
-// authorize signs Subject in without asking them.
-func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
+// serveAuthorization is the authorization endpoint. It signs Subject in without asking them.
+func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
 	q := r.URL.Query()
@@ -151,17 +151,17 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back.String(), http.StatusFound)
 }
 
-// revoke takes a token away, and every other one of the same person and client.
-func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
+// serveRevocation revokes a token, and every other one of the same person and client.
+func (s *Server) serveRevocation(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
 	if r.ParseForm() != nil {
-		reply(w, http.StatusBadRequest, map[string]any{"error": "invalid_request"})
+		writeJSON(w, http.StatusBadRequest, map[string]any{"error": "invalid_request"})
 		return
 	}
 	id, _, ok := s.authenticate(r)
 	if !ok {
-		reply(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client"})
+		writeJSON(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client"})
 		return
 	}
 	given := r.PostForm.Get("token")
@@ -217,10 +217,8 @@ func Browse(t testing.TB, address string) url.Values {
 	return to.Query()
 }
 
-func reply(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
 }
-
-func fields(s string) []string { return strings.Fields(s) }

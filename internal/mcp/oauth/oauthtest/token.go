@@ -18,12 +18,12 @@ const (
 	typeIDJAG     = "urn:ietf:params:oauth:token-type:id-jag"
 )
 
-// token is the token endpoint, which is an identity provider's too: it exchanges
+// serveToken is the token endpoint, which is an identity provider's too: it exchanges
 // "inbound-ann" for an assertion about ann, and takes that of every other one.
-func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
-	refuse := func(status int, code string) { reply(w, status, map[string]string{"error": code}) }
+	refuse := func(status int, code string) { writeJSON(w, status, map[string]string{"error": code}) }
 	if r.ParseForm() != nil {
 		refuse(http.StatusBadRequest, "invalid_request")
 		return
@@ -52,24 +52,24 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	t, code := s.grant(in)
+	t, code := s.issueToken(in)
 	if code != "" {
 		refuse(http.StatusBadRequest, code)
 		return
 	}
 	if in.Grant == grantExchange {
-		reply(w, http.StatusOK, map[string]string{
+		writeJSON(w, http.StatusOK, map[string]string{
 			"access_token": "jag|" + t.subject + "|" + in.Form.Get("audience") + "|" + in.Form.Get("resource"), "issued_token_type": typeIDJAG, "token_type": "N_A"})
 		return
 	}
 	t.client, t.thumbprint = id, thumbprint
-	s.give(w, t)
+	s.writeToken(w, t)
 }
 
-// give answers with a token, and another one that the next can be got with.
-func (s *Server) give(w http.ResponseWriter, t token) {
+// writeToken answers with a token and its refresh token.
+func (s *Server) writeToken(w http.ResponseWriter, t token) {
 	if s.Scope != "" {
-		t.scopes = fields(s.Scope)
+		t.scopes = strings.Fields(s.Scope)
 	}
 	access, kind := "canary-"+rand.Text(), "Bearer"
 	s.tokens[access] = t
@@ -84,13 +84,13 @@ func (s *Server) give(w http.ResponseWriter, t token) {
 		refresh := "canary-refresh-" + rand.Text()
 		s.refresh[refresh], out["refresh_token"] = t, refresh
 	}
-	reply(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, out)
 }
 
-// grant is the token that a request is for, or why there is none.
-func (s *Server) grant(in Request) (token, string) {
+// issueToken returns the token that a request is for, or an error code.
+func (s *Server) issueToken(in Request) (token, string) {
 	form := in.Form
-	t := token{subject: "service", resource: form.Get("resource"), scopes: fields(form.Get("scope"))}
+	t := token{subject: "service", resource: form.Get("resource"), scopes: strings.Fields(form.Get("scope"))}
 	switch in.Grant {
 	case "client_credentials":
 		return t, ""
@@ -102,7 +102,7 @@ func (s *Server) grant(in Request) (token, string) {
 			asked.Get("redirect_uri") != form.Get("redirect_uri") || asked.Get("resource") != form.Get("resource") {
 			return t, "invalid_grant"
 		}
-		return token{subject: asked.Get("subject"), resource: asked.Get("resource"), scopes: fields(asked.Get("scope"))}, ""
+		return token{subject: asked.Get("subject"), resource: asked.Get("resource"), scopes: strings.Fields(asked.Get("scope"))}, ""
 	case "refresh_token":
 		old, ok := s.refresh[form.Get("refresh_token")]
 		delete(s.refresh, form.Get("refresh_token")) // it is good once
