@@ -157,7 +157,7 @@ func TestCheckThatIsInterruptedEndsWith130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() }))
 	defer endpoint.Close()
-	err := run(ctx, []string{"check"}, envOf("LLM_BASE_URL", endpoint.URL), io.Discard, io.Discard)
+	err := run(ctx, []string{"check"}, newTestEnvironment("LLM_BASE_URL", endpoint.URL), io.Discard, io.Discard)
 	if code := exitCode(err, io.Discard); code != 130 {
 		t.Errorf("got exit code %d, %v, want 130", code, err)
 	}

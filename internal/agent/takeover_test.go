@@ -386,16 +386,16 @@ func TestProcessThatTakesOverAsksTheModelThatAnswered(t *testing.T) {
 		return llmtest.Turns(llmtest.Calls(onePlusTwo), llmtest.Says("Done."))(r)
 	}
 	routed := func(o *agent.Options) {
-		durable(log)(o)
+		withDurableLog(log)(o)
 		o.Profiles = map[string]llm.Profile{"large": {ID: "large", Fallback: []string{"small"}}, "small": {ID: "small"}}
 		o.Model = llm.NewRouter(map[llm.ToolCalling]llm.Model{llm.AutoCalling: o.Model}, "", o.Profiles)
 	}
-	a := agenttest.NewFixture(t, script, routed, guarded("add"))
+	a := agenttest.NewFixture(t, script, routed, approveTools("add"))
 	run := a.StartRun(t, agent.Request{Model: "large", Interactive: true}).ID
-	i := suspended(t, a, run, 1)[0]
-	leaves(a)
-	b := agenttest.NewFixture(t, script, routed, guarded("add"), with(a))
-	fillResult(t, b, run, agent.Input{ID: i.ID, Approved: new(true)})
+	i := waitUntilSuspended(t, a, run, 1)[0]
+	drainAtOnce(a)
+	b := agenttest.NewFixture(t, script, routed, approveTools("add"), withToolsOf(a))
+	answerInterrupt(t, b, run, agent.Input{ID: i.ID, Approved: new(true)})
 	agenttest.TerminalEvent[event.FinalAnswer](t, b.Events(t, run))
 	if asked := b.Model.Requests(); len(asked) != 1 || asked[0].Model != "small" {
 		t.Errorf("%d requests, the first of %q, want one of small", len(asked), asked[0].Model)

@@ -129,7 +129,7 @@ func TestRolesOfATextModelAlternateAfterAnEmptyAnswer(t *testing.T) {
 			return llmtest.Says(`{"sum":3}`)
 		}
 		return llmtest.Says("")
-	}, inText)
+	}, inTextMode)
 	agenttest.TerminalEvent[event.FinalAnswer](t, h.Events(t, h.StartRun(t, agent.Request{Question: "A sum?", OutputSchema: json.RawMessage(sumSchema)}).ID))
 	messages := h.Model.Requests()[1].Messages
 	if len(messages) != 2 || messages[1].Role != "user" || !strings.HasPrefix(messages[1].Content, "A sum?\n\n") {

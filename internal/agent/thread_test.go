@@ -422,7 +422,7 @@ func TestQueuedQuestionsAreCountedOnce(t *testing.T) {
 
 // A new thread cannot continue with results, because it has no calls. The refused request leaves no thread behind.
 func TestRefusedRequestLeavesNoThread(t *testing.T) {
-	h := agenttest.NewFixture(t, always("Yes."), nil)
+	h := agenttest.NewFixture(t, answerAlways("Yes."), nil)
 	results := []agent.Message{{Role: "tool", CallID: "call_1", Content: "3"}}
 	_, err := h.Start(t.Context(), auth.Identity{}, agent.Request{ThreadID: "t", ContinueThread: true, History: results})
 	if _, invalid := errors.AsType[*agent.InvalidError](err); !invalid {
@@ -457,7 +457,7 @@ func (l slowTurns) BeginTurn(ctx context.Context, owner event.Owner, thread, run
 func TestTurnOfACallerWhoWentAwayIsEnded(t *testing.T) {
 	for _, id := range []string{"", "t"} {
 		ctx, leave := context.WithCancel(t.Context())
-		h := agenttest.NewFixture(t, always("Yes."), func(o *agent.Options) { o.Log = slowTurns{newMemoryLog(), leave} })
+		h := agenttest.NewFixture(t, answerAlways("Yes."), func(o *agent.Options) { o.Log = slowTurns{newMemoryLog(), leave} })
 		if _, err := h.Start(ctx, auth.Identity{}, agent.Request{Question: "?", ThreadID: id}); !errors.Is(err, event.ErrUnavailable) {
 			t.Errorf("thread %q: Start = %v, want %v", id, err, event.ErrUnavailable)
 		}

@@ -29,7 +29,7 @@ import (
 func TestCORSHeadersAreInEveryRefusal(t *testing.T) {
 	t.Parallel()
 	const origin = "https://app.example"
-	s := serve(t, adds(), nil, func(o *api.Options) { o.CORSOrigins = []string{origin} })
+	s := newService(t, addingModel(), nil, func(o *api.Options) { o.CORSOrigins = []string{origin} })
 	full := httptest.NewUnstartedServer(s.handler)
 	full.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return api.OverLimit(ctx) }
 	full.Start()

@@ -84,8 +84,8 @@ func TestAllowedToolsThatCannotBeUsedAreNamed(t *testing.T) {
 // In OpenAI's API, the name of the tool is optional in a tool_choice of type mcp.
 func TestToolChoiceNamesAServer(t *testing.T) {
 	t.Parallel()
-	s := serveTwoServers(t, llmtest.Turns(llmtest.Says("!")))
-	decode[resource](t, s.do(t, "POST", "/v1/responses", respond("?", `,"tools":[{"type":"mcp","server_label":"two"}],"tool_choice":{"type":"mcp","server_label":"two"}`)), 200)
+	s := newServiceWithTwoServers(t, llmtest.Turns(llmtest.Says("!")))
+	decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("?", `,"tools":[{"type":"mcp","server_label":"two"}],"tool_choice":{"type":"mcp","server_label":"two"}`)), 200)
 	if got := string(s.Model.Requests()[0].ToolChoice); got != `"required"` {
 		t.Errorf("got the tool_choice %s, want required", got)
 	}

@@ -136,15 +136,15 @@ func TestStreamAnswers410ForDroppedEvents(t *testing.T) {
 	if len(a.Answer) != 20000 {
 		t.Errorf("an answer of %d bytes, want 20000", len(a.Answer))
 	}
-	refused(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", ""), 410, "gone")
-	refused(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", a.RunID+":3"), 410, "gone")
+	wantProblem(t, s.do(t, "GET", "/runs/"+a.RunID+"/events", ""), 410, "gone")
+	wantProblem(t, s.do(t, "POST", "/answer/stream", question, "Last-Event-ID", a.RunID+":3"), 410, "gone")
 	for range 2 { // the repeated request cannot read the run from its beginning
-		r := decode[resource](t, s.do(t, "POST", "/v1/responses", respond("x"), "Idempotency-Key", "k"), 200)
-		if got := r.shape(); r.Status != "completed" || len(got) < 20000 || r.Usage.TotalTokens == 0 {
+		r := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody("x"), "Idempotency-Key", "k"), 200)
+		if got := r.outputShape(); r.Status != "completed" || len(got) < 20000 || r.Usage.TotalTokens == 0 {
 			t.Errorf("got a response that is %s with %d bytes and the usage %+v, want it completed, with the whole answer and its usage", r.Status, len(got), r.Usage)
 		}
 		for _, query := range []string{"", "?stream=true"} { // OpenAI's API has no 410
-			decode[openAIError](t, s.do(t, "GET", "/v1/responses/"+r.ID+query, ""), 404)
+			decodeResponse[openAIError](t, s.do(t, "GET", "/v1/responses/"+r.ID+query, ""), 404)
 		}
 	}
 }

@@ -190,7 +190,7 @@ func TestResponseResolvesItemReferences(t *testing.T) {
 		{"x", 400, "input[0].id"}, {"msg_none_text_1", 404, "input"}, {one.Output[0].ID + "x", 400, "input[0].id"}, {strings.Replace(one.Output[0].ID, "mcp_", "msg_", 1), 400, "input[0].id"},
 		{strings.Replace(one.Output[0].ID, "mcp_", "fco_", 1), 400, "input[0].id"},
 	} {
-		e := decode[openAIError](t, s.do(t, "POST", "/v1/responses", respond(`[{"type":"item_reference","id":"`+c.id+`"},{"role":"user","content":"?"}]`)), c.status)
+		e := decodeResponse[openAIError](t, s.do(t, "POST", "/v1/responses", responsesBody(`[{"type":"item_reference","id":"`+c.id+`"},{"role":"user","content":"?"}]`)), c.status)
 		if e.Error.Param == nil || *e.Error.Param != c.param {
 			t.Errorf("reference to %s: got %+v, want the param %s", c.id, e, c.param)
 		}

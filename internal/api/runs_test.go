@@ -129,13 +129,13 @@ func TestStreamsOfARunThatIsHandedOverAreCut(t *testing.T) {
 // The run is cancelled wherever it goes on, so the caller must not be told that it was not.
 func TestCancelOfARunThatIsHandedOverIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), func(o *agent.Options) { o.Durable = true }, nil)
+	s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), func(o *agent.Options) { o.Durable = true }, nil)
 	run := s.StartRun(t, agent.Request{}).ID
 	<-s.Tools.Entered
 	over, stop := context.WithCancel(t.Context())
 	stop()
 	s.Drain(over)
-	if status := decode[struct{ Status string }](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusAccepted).Status; status != "running" {
+	if status := decodeResponse[struct{ Status string }](t, s.do(t, "POST", "/runs/"+run+"/cancel", ""), http.StatusAccepted).Status; status != "running" {
 		t.Errorf("status %s, want running", status)
 	}
 	if page, err := s.Log.Inputs(t.Context(), run, 0); err != nil || len(page.Inputs) != 1 {
@@ -148,12 +148,12 @@ func TestCancelOfARunThatIsHandedOverIsAccepted(t *testing.T) {
 func TestRequestOfARunThatIsHandedOverIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	set := func(o *agent.Options) { o.Durable = true }
-	for path, body := range map[string]string{"/v1/chat/completions": ask("x"), "/v1/responses": respond("x")} {
+	for path, body := range map[string]string{"/v1/chat/completions": chatCompletionBody("x"), "/v1/responses": responsesBody("x")} {
 		for _, c := range []struct {
 			header []string
 			want   string
 		}{{nil, "false"}, {[]string{"Idempotency-Key", "k"}, ""}} {
-			s := serve(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
+			s := newService(t, llmtest.Turns(llmtest.Calls(llmtest.Call{Name: "wait"}), llmtest.Says("Done.")), set, nil)
 			drained := make(chan struct{})
 			go func() {
 				defer close(drained)
@@ -164,7 +164,7 @@ func TestRequestOfARunThatIsHandedOverIsNotRepeated(t *testing.T) {
 			}()
 			resp := s.do(t, "POST", path, body, c.header...)
 			<-drained
-			e := decode[openAIError](t, resp, 503)
+			e := decodeResponse[openAIError](t, resp, 503)
 			if got := resp.Header.Get("X-Should-Retry"); e.Error.Code != "draining" || got != c.want {
 				t.Errorf("%s %v: got the code %s and X-Should-Retry %q, want draining and %q", path, c.header, e.Error.Code, got, c.want)
 			}

@@ -46,7 +46,7 @@ func TestInputItemsListTheInputOfAResponse(t *testing.T) {
 	s := newService(t, llmtest.Turns(llmtest.Says("Yes.")), func(o *agent.Options) {
 		o.Profiles = map[string]llm.Profile{"scripted": {ID: "scripted", Images: true}}
 	}, nil)
-	one := decode[resource](t, s.do(t, "POST", "/v1/responses", respond(`[{"role":"user","content":[{"type":"input_text","text":"Blue?"},{"type":"input_image","image_url":"https://x.example/a.png","detail":"low"}]},
+	one := decodeResponse[responseObject](t, s.do(t, "POST", "/v1/responses", responsesBody(`[{"role":"user","content":[{"type":"input_text","text":"Blue?"},{"type":"input_image","image_url":"https://x.example/a.png","detail":"low"}]},
 		{"type":"function_call","call_id":"c1","name":"colour","arguments":"{}"},{"type":"function_call_output","call_id":"c1","output":"blue"},
 		{"role":"assistant","content":"Blue."},{"role":"user","content":"Sure?"}]`)), 200)
 	path := "/v1/responses/" + one.ID + "/input_items"

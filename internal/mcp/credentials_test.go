@@ -132,8 +132,8 @@ func TestRefusedTokenIsRenewedOnce(t *testing.T) {
 
 // The handshake was refused and so was, later, the answer to a question: each of them renews the token once.
 func TestRefusedAnswerToAServersRequestIsSentAgain(t *testing.T) {
-	h := handler(tools(func(s *sdk.Server) {
-		rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	h := streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			res, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "Sure?", RequestedSchema: json.RawMessage(`{"type":"object"}`)})
 			if err != nil {
 				return nil, err
@@ -141,19 +141,19 @@ func TestRefusedAnswerToAServersRequestIsSentAgain(t *testing.T) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Action}}}, nil
 		})
 	}), nil)
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := r.Header.Get("Authorization")
-		if token == "Bearer token-1" || token == "Bearer token-2" && strings.Contains(peek(r), `"action"`) {
+		if token == "Bearer token-1" || token == "Bearer token-2" && strings.Contains(peekBody(r), `"action"`) {
 			http.Error(w, "revoked", http.StatusUnauthorized)
 			return
 		}
 		h.ServeHTTP(w, r)
 	}))
-	c := open(t, Options{Service: newTokens()}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT, ProtocolVersion: "2025-11-25"})
+	c := newClient(t, Options{Service: newTokenSource()}, config.Server{Name: "a", URL: w.URL, Auth: config.AuthJWT, ProtocolVersion: "2025-11-25"})
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	defer stop()
-	res, err := c.Call(ctx, Call{Tool: "ask", Elicit: acceptThree})
-	if got := must(t, res, err).Text(); got != "accept" {
+	res, err := c.Call(ctx, Call{Tool: "ask", Elicit: acceptDefaults})
+	if got := mustResult(t, res, err).Text(); got != "accept" {
 		t.Errorf("got %q, want accept", got)
 	}
 }

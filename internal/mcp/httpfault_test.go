@@ -79,14 +79,14 @@ var badReplies = map[string]struct {
 		w.Header().Set(sessionHeader, "another")
 		replyJSON(w, m.ID, `{"content":[],"isError":1}`)
 	}, Protocol},
-	"RPC error":     {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken\nhere"}}`), Execution},
-	"RPC 400":       {rpc400, InvalidArguments},
-	"RPC 401":       {rpcStatus(http.StatusUnauthorized, -32001), Unavailable},
-	"RPC 500":       {rpcStatus(http.StatusInternalServerError, -32603), Execution},
-	"RPC 503":       {rpcStatus(http.StatusServiceUnavailable, -32603), Unavailable},
-	"RPC 429":       {rpcStatus(http.StatusTooManyRequests, -32000), Unavailable},
-	"unknown tool":  {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"unknown tool \"t\""}}`), UnknownTool},
-	"unknown parse": {body(js, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no"}}`), Protocol},
+	"RPC error":     {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"broken\nhere"}}`), Execution},
+	"RPC 400":       {badParamsReply, InvalidArguments},
+	"RPC 401":       {rpcErrorReply(http.StatusUnauthorized, -32001), Unavailable},
+	"RPC 500":       {rpcErrorReply(http.StatusInternalServerError, -32603), Execution},
+	"RPC 503":       {rpcErrorReply(http.StatusServiceUnavailable, -32603), Unavailable},
+	"RPC 429":       {rpcErrorReply(http.StatusTooManyRequests, -32000), Unavailable},
+	"unknown tool":  {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"unknown tool \"t\""}}`), UnknownTool},
+	"unknown parse": {bodyReply(jsonType, `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"no"}}`), Protocol},
 	"cut": {func(w http.ResponseWriter, _ *http.Request, _ message) {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err == nil {

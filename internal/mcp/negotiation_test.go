@@ -80,10 +80,10 @@ func TestNegotiatorForgetsAVersionThatIsRefused(t *testing.T) {
 // A server without sessions is replaced by one of another version, such as in a rollback, or by one with sessions:
 // its refusal has the version negotiated again, and the call is sent once more.
 func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
-	old := &script{call: func(w http.ResponseWriter, _ *http.Request, m message) { reply(w, m.ID, text("ok")) }}
+	old := &scriptedServer{call: func(w http.ResponseWriter, _ *http.Request, m message) { replyJSON(w, m.ID, textResult("ok")) }}
 	old.before = func(w http.ResponseWriter, r *http.Request) bool {
 		version := r.Header.Get("Mcp-Protocol-Version")
-		if version == transport.StatelessVersion && !strings.Contains(peek(r), methodDiscover) {
+		if version == transport.StatelessVersion && !strings.Contains(peekBody(r), methodDiscover) {
 			// The TypeScript SDK.
 			http.Error(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Unsupported protocol version: 2026-07-28"},"id":null}`, http.StatusBadRequest)
 			return true
@@ -92,14 +92,14 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 	}
 	withoutID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { old.ServeHTTP(noSessionID{w}, r) })
 	withID := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if body := peek(r); r.Header.Get(sessionHeader) == "" && !strings.Contains(body, methodDiscover) && !strings.Contains(body, methodInitialize) {
+		if body := peekBody(r); r.Header.Get(sessionHeader) == "" && !strings.Contains(body, methodDiscover) && !strings.Contains(body, methodInitialize) {
 			http.Error(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"},"id":null}`, http.StatusBadRequest)
 			return
 		}
 		old.ServeHTTP(w, r)
 	})
-	stateless := handler(tools(func(s *sdk.Server) {
-		rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	stateless := streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
 	}), flavours["stateless sse"])
@@ -109,12 +109,12 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 			return
 		}
 		var m message
-		_ = json.Unmarshal([]byte(peek(r)), &m)
+		_ = json.Unmarshal([]byte(peekBody(r)), &m)
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"unsupported version","data":{"supported":["2026-07-28"]}}}`, m.ID)
 	})
-	stateful := handler(tools(func(s *sdk.Server) {
-		rawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	stateful := streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "t", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
 		})
 	}), flavours["stateful sse"])
@@ -127,7 +127,7 @@ func TestNegotiatorAsksAgainWhenTheServersVersionChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var replaced atomic.Bool
-			client := open(t, Options{}, config.Server{Name: "a", URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			client := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if replaced.Load() {
 					c.after.ServeHTTP(w, r)
 				} else {

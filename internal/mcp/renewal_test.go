@@ -221,14 +221,14 @@ func TestListOfAnotherType(t *testing.T) {
 	}}
 	s.before = func(w http.ResponseWriter, r *http.Request) bool {
 		var m message
-		_ = json.Unmarshal([]byte(peek(r)), &m)
+		_ = json.Unmarshal([]byte(peekBody(r)), &m)
 		if m.Method != "prompts/list" {
 			return false
 		}
-		reply(w, m.ID, `{"resultType":"task","taskId":"1"}`)
+		replyJSON(w, m.ID, `{"resultType":"task","taskId":"1"}`)
 		return true
 	}
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 	if got := namesOf(c.Tools(t.Context())); got != "" || c.Servers()[0].State != Failed {
 		t.Errorf("tools %s, %+v, want got empty, c.Servers()[0].State Failed", got, c.Servers())
 	}

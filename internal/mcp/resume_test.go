@@ -21,9 +21,9 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
 		var last time.Time
-		rest := fake(func(*http.Request, message) (string, error) { return "", nil })
-		wire := func(http.RoundTripper) http.RoundTripper {
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
+		rest := fakeServer(func(*http.Request, message) (string, error) { return "", nil })
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch {
 				case r.Header.Get("Last-Event-ID") == "7":
 					least := 10 * time.Second
@@ -39,7 +39,7 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 						resp.Header.Set("Retry-After", "50")
 					}
 					return resp, nil
-				case r.Method != http.MethodPost || !strings.Contains(peek(r), `"tools/call"`):
+				case r.Method != http.MethodPost || !strings.Contains(peekBody(r), `"tools/call"`):
 					return rest.RoundTrip(r)
 				}
 				resp := emptyReply(r, http.StatusOK)
@@ -65,26 +65,26 @@ func TestResumeThatIsNeverGranted(t *testing.T) {
 func TestResumeWaitsForTheEndOfTheLostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gets atomic.Int64
-		wire := func(http.RoundTripper) http.RoundTripper {
-			rest := fake(func(*http.Request, message) (string, error) { return text("ok"), nil })
+		newTransport := func(http.RoundTripper) http.RoundTripper {
+			rest := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 			var answer *http.Response
-			return roundTrip(func(r *http.Request) (*http.Response, error) {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				switch {
 				case r.Header.Get("Last-Event-ID") == "7" && gets.Add(1) < 3:
 					return emptyReply(r, http.StatusConflict), nil
 				case r.Header.Get("Last-Event-ID") == "7":
 					body, err := io.ReadAll(answer.Body)
 					return newReply(r, http.StatusOK, eventStream, "data: "+string(body)+"\n\n"), err
-				case r.Method == http.MethodPost && strings.Contains(peek(r), `"tools/call"`):
+				case r.Method == http.MethodPost && strings.Contains(peekBody(r), `"tools/call"`):
 					answer, _ = rest.RoundTrip(r)
 					return newReply(r, http.StatusOK, eventStream, "id: 7\n\n"), nil
 				}
 				return rest.RoundTrip(r)
 			})
 		}
-		c := open(t, Options{Transport: wire}, config.Server{Name: "a", URL: "http://localhost"})
+		c := newClient(t, Options{Transport: newTransport}, config.Server{Name: "a", URL: "http://localhost"})
 		res, err := c.Call(t.Context(), Call{Tool: "t"})
-		if got := must(t, res, err).Text(); got != "ok" || gets.Load() != 3 {
+		if got := mustResult(t, res, err).Text(); got != "ok" || gets.Load() != 3 {
 			t.Errorf("got %q after %d GETs, want ok after 3", got, gets.Load())
 		}
 		_ = c.Close()
@@ -183,7 +183,7 @@ func TestBrokenStreamIsResumed(t *testing.T) {
 func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
 	t.Parallel()
 	resumedAfter := make(chan string, 10)
-	s := &script{before: func(w http.ResponseWriter, r *http.Request) bool {
+	s := &scriptedServer{before: func(w http.ResponseWriter, r *http.Request) bool {
 		after := r.Header.Get("Last-Event-ID")
 		if after == "" {
 			return false
@@ -197,11 +197,11 @@ func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{}}`, // could be complete, and comes again
 	} {
 		s.call = func(w http.ResponseWriter, _ *http.Request, _ message) {
-			events(w)("id: 7\nretry: 1\n\nid: 8\ndata: " + cut)
+			startEventStream(w)("id: 7\nretry: 1\n\nid: 8\ndata: " + cut)
 		}
-		c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, s).URL})
+		c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, s).URL})
 		_, err := c.Call(t.Context(), Call{Tool: "t"})
-		if e := kind(t, err); e.Kind != UnknownOutcome {
+		if e := mustFail(t, err); e.Kind != UnknownOutcome {
 			t.Errorf("%s: got %v, want Kind UnknownOutcome", cut, e)
 		}
 		if after := <-resumedAfter; after != "7" {
@@ -214,7 +214,7 @@ func TestResumeRepeatsTheEventThatWasCut(t *testing.T) {
 // a GET could open a stream of an earlier version that never has its answer.
 func TestStreamOfAStatelessServerIsNotResumed(t *testing.T) {
 	t.Parallel()
-	w := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	w := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			t.Error("got a GET, want none")
 			return
@@ -223,16 +223,16 @@ func TestStreamOfAStatelessServerIsNotResumed(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&m)
 		switch m.Method {
 		case methodDiscover:
-			reply(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 		case "tools/list":
-			reply(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
+			replyJSON(w, m.ID, `{"resultType":"complete","tools":[{"name":"t","inputSchema":{"type":"object"}}]}`)
 		case methodCall:
-			events(w)("id: 7\nretry: 1\n\n")
+			startEventStream(w)("id: 7\nretry: 1\n\n")
 		}
 	}))
-	c := open(t, Options{}, config.Server{Name: "a", URL: w.URL})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: w.URL})
 	_, err := c.Call(t.Context(), Call{Tool: "t"})
-	if e := kind(t, err); e.Kind != UnknownOutcome {
+	if e := mustFail(t, err); e.Kind != UnknownOutcome {
 		t.Errorf("got %v, want Kind UnknownOutcome", e)
 	}
 }

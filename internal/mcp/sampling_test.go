@@ -16,9 +16,9 @@ import (
 	"answerd/internal/mcp/config"
 )
 
-// samples returns a server whose tool has the client's model answer its own argument.
-func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web {
-	return samplingServer(t, flavour, func(r *sdk.CallToolRequest) sdk.InputRequest {
+// serveSamplingTool returns a server whose tool has the client's model answer its own argument.
+func serveSamplingTool(t *testing.T, flavour string, params *sdk.CreateMessageParams) *httpServer {
+	return serveSampling(t, flavour, func(r *sdk.CallToolRequest) sdk.InputRequest {
 		p := *params
 		if p.Messages == nil {
 			p.Messages = []*sdk.SamplingMessage{{Role: "user", Content: &sdk.TextContent{Text: string(r.Params.Arguments)}}}
@@ -27,10 +27,10 @@ func samples(t *testing.T, flavour string, params *sdk.CreateMessageParams) *web
 	})
 }
 
-// samplingServer returns a server whose tool has the client's model answer what request returns.
-func samplingServer(t *testing.T, flavour string, request func(*sdk.CallToolRequest) sdk.InputRequest) *web {
-	return serve(t, handler(tools(func(s *sdk.Server) {
-		rawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+// serveSampling returns a server whose tool has the client's model answer what request returns.
+func serveSampling(t *testing.T, flavour string, request func(*sdk.CallToolRequest) sdk.InputRequest) *httpServer {
+	return serveHTTP(t, streamableHandler(newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "ask", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			given := r.Params.InputResponses["q"]
 			if given == nil {
 				return &sdk.CallToolResult{InputRequests: sdk.InputRequestMap{"q": request(r)}}, nil
@@ -77,10 +77,10 @@ func TestSamplingOfSeveralTexts(t *testing.T) {
 	messages := []*sdk.SamplingMessageV2{{Role: "user", Content: []sdk.Content{&sdk.TextContent{Text: "one"}, &sdk.TextContent{Text: "two"}}}}
 	for _, flavour := range []string{"stateful sse", "stateless json"} {
 		for _, tools := range [][]*sdk.Tool{nil, {{Name: "t", InputSchema: json.RawMessage(`{"type":"object"}`)}}} {
-			s := samplingServer(t, flavour, func(*sdk.CallToolRequest) sdk.InputRequest {
+			s := serveSampling(t, flavour, func(*sdk.CallToolRequest) sdk.InputRequest {
 				return &sdk.CreateMessageWithToolsParams{MaxTokens: 1, Messages: messages, Tools: tools}
 			})
-			c := open(t, Options{}, config.Server{Name: "a", URL: s.URL, Sampling: true})
+			c := newClient(t, Options{}, config.Server{Name: "a", URL: s.URL, Sampling: true})
 			var asked []SamplingMessage
 			_, err := c.Call(t.Context(), Call{Tool: "ask", Sample: func(_ context.Context, s Sampling) (Sample, error) {
 				asked = s.Messages

@@ -101,8 +101,8 @@ func TestElicitationOnTheStandaloneStreamGoesToTheOnlyCall(t *testing.T) {
 func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	asked, withdrawn := make(chan struct{}), make(chan struct{})
-	s := tools(func(s *sdk.Server) {
-		rawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	s := newToolServer(func(s *sdk.Server) {
+		addRawTool(s, "ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			question, withdraw := context.WithCancel(t.Context()) // without the call, so it is sent on the standalone stream
 			go func() {
 				<-asked
@@ -116,7 +116,7 @@ func TestElicitationOnTheStandaloneStreamIsWithdrawn(t *testing.T) {
 			return &sdk.CallToolResult{}, ctx.Err()
 		})
 	})
-	c := open(t, Options{}, config.Server{Name: "a", URL: serve(t, handler(s, nil)).URL, StandaloneStream: new(true)})
+	c := newClient(t, Options{}, config.Server{Name: "a", URL: serveHTTP(t, streamableHandler(s, nil)).URL, StandaloneStream: new(true)})
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 	defer stop()
 	_, err := c.Call(ctx, Call{Tool: "ask", Elicit: func(ctx context.Context, _ Elicitation) (ElicitationResult, error) {

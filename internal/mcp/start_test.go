@@ -54,12 +54,12 @@ func TestProcessThatComesUpLateIsNotAskedForInitializeTheNextTime(t *testing.T) 
 	for later, want := range map[string]string{"the same": transport.StatelessVersion, "an older one": session.LastInitialize} {
 		synctest.Test(t, func(t *testing.T) {
 			var processes atomic.Int64
-			c := piped(t, Options{StartWait: time.Second}, config.Server{Type: "pipe of a process"}, func(conn net.Conn) {
+			c := newPipedClient(t, Options{StartWait: time.Second}, config.Server{Type: "pipe of a process"}, func(conn net.Conn) {
 				if processes.Add(1) > 1 && later == "an older one" {
 					answerInitializeOnly(conn)
 					return
 				}
-				slowToDiscover(45 * time.Second)(conn)
+				slowDiscoverPeer(45 * time.Second)(conn)
 			})
 			<-time.After(4 * time.Minute) // fake time: the handshakes, and the pauses between them
 			synctest.Wait()
@@ -79,9 +79,9 @@ func answerInitializeOnly(conn net.Conn) {
 		var m message
 		switch _ = json.Unmarshal(in.Bytes(), &m); m.Method {
 		case methodInitialize:
-			fmt.Fprintln(conn, answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
+			fmt.Fprintln(conn, resultFor(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`))
 		case "tools/list":
-			fmt.Fprintln(conn, answerTo(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
+			fmt.Fprintln(conn, resultFor(m, `{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}`))
 		}
 	}
 }

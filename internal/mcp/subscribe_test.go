@@ -131,18 +131,18 @@ func TestListenLoopEndsIfTheMethodIsNotFound(t *testing.T) {
 func listening(refusal func(m message) *http.Response, done func(n int)) func(http.RoundTripper) http.RoundTripper {
 	n := 0
 	return func(http.RoundTripper) http.RoundTripper {
-		return roundTrip(func(r *http.Request) (*http.Response, error) {
+		return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 			var m message
-			_ = json.Unmarshal([]byte(peek(r)), &m)
-			kind, answer := "application/json", answerTo(m, `{"resultType":"complete","tools":[]}`)
+			_ = json.Unmarshal([]byte(peekBody(r)), &m)
+			kind, answer := "application/json", resultFor(m, `{"resultType":"complete","tools":[]}`)
 			switch m.Method {
 			case methodDiscover:
-				answer = answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`)
+				answer = resultFor(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`)
 				if n > 1 {
 					return emptyReply(r, http.StatusBadRequest), nil
 				}
 			case methodInitialize:
-				answer = answerTo(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
+				answer = resultFor(m, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"raw","version":"1"}}`)
 				done(0)
 			case methodListen:
 				n++
@@ -183,7 +183,7 @@ func TestListenLoopContinuesAfterARefusal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got := make(chan int, 100)
-				client := open(t, Options{Transport: listening(func(m message) *http.Response {
+				client := newClient(t, Options{Transport: listening(func(m message) *http.Response {
 					resp := newReply(nil, c.status, "application/json", `{"jsonrpc":"2.0","id":`+string(m.ID)+`,`+c.body)
 					resp.Header.Set("Retry-After", "50")
 					return resp
@@ -214,16 +214,16 @@ func TestListenLoopContinuesAfterARefusal(t *testing.T) {
 func TestSubscriptionThatTheServerCancelsIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		listens := make(chan struct{}, 100)
-		piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+		newPipedClient(t, Options{}, config.Server{}, func(conn net.Conn) {
 			say := func(s string) { _, _ = io.WriteString(conn, s+"\n") }
 			for in := bufio.NewScanner(conn); in.Scan(); {
 				var m message
 				_ = json.Unmarshal(in.Bytes(), &m)
 				switch m.Method {
 				case methodDiscover:
-					say(answerTo(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`))
+					say(resultFor(m, `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"raw","version":"1"}}`))
 				case "tools/list":
-					say(answerTo(m, `{"resultType":"complete","tools":[]}`))
+					say(resultFor(m, `{"resultType":"complete","tools":[]}`))
 				case methodListen:
 					listens <- struct{}{}
 					say(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`)

@@ -144,27 +144,27 @@ func TestIdlePrincipalsAreForgotten(t *testing.T) {
 func TestFailedListForCallersIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var down atomic.Bool
-		source := exchangeAt(t)
-		server := fake(func(*http.Request, message) (string, error) { return text("ok"), nil })
+		source := newTestExchange(t)
+		server := fakeServer(func(*http.Request, message) (string, error) { return textResult("ok"), nil })
 		w := func(http.RoundTripper) http.RoundTripper {
-			return tripFunc(func(r *http.Request) (*http.Response, error) {
+			return roundTripFunc(func(r *http.Request) (*http.Response, error) {
 				if down.Load() {
 					return nil, syscall.ECONNREFUSED
 				}
 				return server.RoundTrip(r)
 			})
 		}
-		c := open(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
+		c := newClient(t, Options{Transport: w, Logger: quietLog()}, config.Server{Name: "a", URL: "http://localhost", Auth: config.AuthExchange,
 			Grant: config.Grant{TokenURL: "http://localhost/token", ClientID: "me", ClientSecret: auth.NewSecret("x")}})
 		c.servers[0].callers.of = func(who auth.Identity) transport.Sender { return transport.Bearer{Source: source.For(who)} }
-		c.ToolsFor(t.Context(), caller("ann"))
+		c.ToolsFor(t.Context(), callerNamed("ann"))
 		down.Store(true)
-		if err := c.RefreshFor(t.Context(), caller("ann"), "a"); err == nil || len(c.Unavailable(true)) != 1 {
+		if err := c.RefreshFor(t.Context(), callerNamed("ann"), "a"); err == nil || len(c.Unavailable(true)) != 1 {
 			t.Errorf("RefreshFor while the server is down = %v, %q unavailable, want an error and the server", err, c.Unavailable(true))
 		}
 		down.Store(false)
 		<-time.After(transport.MaxBackoff)
-		c.ToolsFor(t.Context(), caller("ann"))
+		c.ToolsFor(t.Context(), callerNamed("ann"))
 		synctest.Wait()
 		if st := c.Servers()[0]; st.State != Connected || len(c.Unavailable(true)) != 0 {
 			t.Errorf("status %+v, %q unavailable, want connected and none", st, c.Unavailable(true))

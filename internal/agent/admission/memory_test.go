@@ -163,7 +163,7 @@ func TestRequestRefusedForMemoryAfterItsWaitIsNotCountedForTheRate(t *testing.T)
 		memory := admission.NewMemory(8 * mib)
 		gate := admission.New(admission.Limits{Max: 1, Rate: admission.Rate{N: 1, Per: time.Hour}, Memory: memory})
 		other := admission.New(admission.Limits{Max: 10, Memory: memory})
-		first := enter(t, gate, "ann")
+		first := acquireSlot(t, gate, "ann")
 		refused := make(chan error)
 		go func() {
 			_, err := gate.Acquire(t.Context(), "bob", 0)
@@ -178,6 +178,6 @@ func TestRequestRefusedForMemoryAfterItsWaitIsNotCountedForTheRate(t *testing.T)
 		for _, run := range runs {
 			run.Release()
 		}
-		enter(t, gate, "bob")
+		acquireSlot(t, gate, "bob")
 	})
 }

@@ -122,7 +122,7 @@ func TestReadOfALongAnswerNeedsLittleMemory(t *testing.T) {
 	for range 10_000 {
 		bodies = append(bodies, event.TextDelta{Delta: "A word. "})
 	}
-	events := sequence(append(bodies, event.StepEnd{Step: 1})...)
+	events := numberEvents(append(bodies, event.StepEnd{Step: 1})...)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	s := replay.Read(events, nil, nil)

@@ -307,7 +307,7 @@ func TestRenewedTokenThatCannotBeStored(t *testing.T) {
 // TestRefreshOutlastsClose closes a Client while the authorization server rotates a refresh token, as a reload
 // of the configuration may do. The next process must have the new one.
 func TestRefreshOutlastsClose(t *testing.T) {
-	a, _, another := newShared(t, Config{}, nil)
+	a, _, another := newSharedFixture(t, Config{}, nil)
 	a.signIn(userNamed("ann"))
 	a.as.Revoke(false)
 	ann := a.principalOf(userNamed("ann"))
@@ -329,7 +329,7 @@ func TestRefreshOutlastsClose(t *testing.T) {
 		return ""
 	}
 	a.as.Unlock()
-	_, _ = a.post(userNamed("ann"))
+	_, _ = a.sendPost(userNamed("ann"))
 	a.Close()
 	another().mustSend(userNamed("ann"), "ann hello")
 	if n := len(a.as.Granted("refresh_token")); n != 1 || a.as.Reused != 0 {

@@ -121,8 +121,8 @@ func (s *Server) serveRegistration(w http.ResponseWriter, r *http.Request) {
 	s.Lock()
 	defer s.Unlock()
 	id, secret := "client-"+rand.Text(), "registered-"+rand.Text()
-	s.Clients[id] = Client{Secret: secret, Redirect: in.Redirects[0], Scopes: fields(in.Scope)}
-	reply(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
+	s.Clients[id] = Client{Secret: secret, Redirect: in.Redirects[0], Scopes: strings.Fields(in.Scope)}
+	writeJSON(w, http.StatusCreated, map[string]any{"client_id": id, "client_secret": secret, "token_endpoint_auth_method": in.Method})
 }
 
 // serveAuthorization is the authorization endpoint. It signs Subject in without asking them.
@@ -135,7 +135,7 @@ func (s *Server) serveAuthorization(w http.ResponseWriter, r *http.Request) {
 	back, err := url.Parse(q.Get("redirect_uri"))
 	unregistered := func(scope string) bool { return client.Redirect != "" && !slices.Contains(client.Scopes, scope) }
 	switch {
-	case !known, err != nil, slices.ContainsFunc(fields(q.Get("scope")), unregistered), client.Redirect != "" && client.Redirect != q.Get("redirect_uri"),
+	case !known, err != nil, slices.ContainsFunc(strings.Fields(q.Get("scope")), unregistered), client.Redirect != "" && client.Redirect != q.Get("redirect_uri"),
 		q.Get("response_type") != "code", q.Get("code_challenge_method") != "S256", len(q.Get("code_challenge")) != 43, q.Get("resource") == "":
 		http.Error(w, "bad request", http.StatusBadRequest)
 		return
