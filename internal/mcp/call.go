@@ -208,15 +208,15 @@ func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
 	sends, asked := 0, false
-	var last *transport.Failure // of the attempt before
+	var mayHaveRun *transport.Failure // of an earlier attempt
 	for try := 1; ; try++ {
 		tool, failure := s.resolveTool(ctx, call, deadline)
 		if failure == nil && call.Check {
 			failure = checkArguments(tool, call.Args)
 		}
 		switch {
-		case failure != nil && last != nil && last.Kind == UnknownOutcome:
-			return nil, last // the earlier attempt may have run
+		case failure != nil && mayHaveRun != nil:
+			return nil, mayHaveRun
 		case failure != nil:
 			return nil, failure
 		}
@@ -239,9 +239,14 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 		}
 		isSafeToRepeat := failure.Lost && failure.NotRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)
 		if !isSafeToRepeat || sends > 1 || try >= maxTries || ctx.Err() != nil {
+			if mayHaveRun != nil && failure.Kind == Unavailable && failure.NotRun && !errors.Is(failure, transport.ErrCredentials) {
+				return nil, mayHaveRun // the server only did not take the repetition
+			}
 			return nil, failure
 		}
-		last = failure
+		if failure.Kind == UnknownOutcome {
+			mayHaveRun = failure
+		}
 	}
 }
 
