@@ -214,7 +214,6 @@ func (r Request) splitHistory(all []messageGroup, profile llm.Profile) (past, no
 	return all, []messageGroup{{{Role: llm.User, Text: text, Media: media}}}
 }
 
-// Unwrap returns why the prompt cannot be had, such as mcp.ErrBadPrompt.
 // promptError reports that a server did not return a prompt.
 type promptError struct {
 	of  ServerPrompt
@@ -225,6 +224,7 @@ func (e *promptError) Error() string {
 	return fmt.Sprintf("prompt %q of %s: %v", e.of.Name, e.of.Server, e.err)
 }
 
+// Unwrap returns why the prompt cannot be had, such as mcp.ErrBadPrompt.
 func (e *promptError) Unwrap() error { return e.err }
 
 // insertServerPrompt inserts the messages of a server's prompt right before the question.
