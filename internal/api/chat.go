@@ -9,6 +9,7 @@ import (
 	"answerd/internal/agent"
 	"answerd/internal/api/chat"
 	"answerd/internal/api/native"
+	"answerd/internal/event"
 )
 
 // availableModels returns the models that the caller may use, or the default model if no profiles
@@ -72,14 +73,21 @@ func (h *Handler) chatCompletions(w http.ResponseWriter, r *http.Request) error 
 		h.streamRun(w, r, run.ID, 0, formatOf(chat.NewEncoder(head, request.IncludeUsage)))
 		return nil
 	}
-	c := chat.NewCollector(head)
-	run, err = h.awaitRun(r.Context(), run.ID, nil, c.Add)
+	c, seen := chat.NewCollector(head), int64(0)
+	run, err = h.awaitRun(r.Context(), run.ID, nil, func(e event.Event) {
+		seen++
+		c.Add(e)
+	})
 	if err != nil {
 		forbidSecondRun(w, r)
 		return err
 	}
+	isPartial := seen != run.Last.Seq // the log has dropped events of this long run
 	if p := endProblem(run); p != nil {
-		return forbidRetry(p, run, c.CalledTools())
+		return forbidRetry(p, run, c.CalledTools() || isPartial)
+	}
+	if answer, _ := run.Last.Body.(event.FinalAnswer); isPartial && answer.FinishReason == "tool_calls" {
+		return event.ErrGone // calls are missing
 	}
 	writeJSON(w, http.StatusOK, "application/json", c.Completion())
 	return nil
