@@ -79,6 +79,37 @@ func TestCancelRequestIsNotResentInVain(t *testing.T) {
 	}
 }
 
+// The answer to a question of the server, which a person may have given, is sent again if it did not get through.
+func TestAnswerToAServersRequestIsSentUntilItGetsThrough(t *testing.T) {
+	for name, tc := range map[string]struct {
+		status int // of the first two replies; 0: there is no connection
+		posts  int
+	}{"busy": {http.StatusServiceUnavailable, 3}, "gateway": {http.StatusBadGateway, 3}, "no connection": {0, 3}, "refused": {http.StatusBadRequest, 1}, "gone": {http.StatusNotFound, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			posts := 0
+			way := roundTripFunc(func(r *http.Request) (*http.Response, error) {
+				switch posts++; {
+				case posts > 2:
+					return newEmptyReply(r, http.StatusAccepted), nil
+				case tc.status == 0:
+					return nil, io.ErrUnexpectedEOF
+				}
+				return newEmptyReply(r, tc.status), nil
+			})
+			c := newHTTPConn(&httpEndpoint{HTTPConfig: HTTPConfig{RoundTripper: way, URL: "http://server.test", Logger: slog.New(slog.DiscardHandler)}})
+			x := startRoundTrip(t)
+			defer x.Finish()
+			if _, err := c.Connect(x.ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Write(x.ctx, &jsonrpc.Response{Result: json.RawMessage(`{}`)}); err != nil || posts != tc.posts {
+				t.Errorf("%s: got %v after %d POSTs, want no error after %d", name, err, posts, tc.posts)
+			}
+			_ = c.Close()
+		})
+	}
+}
+
 // Reading the first stream panics, and so does sending the next GET; the third stream works.
 func TestStandaloneStreamIsReopenedAfterPanic(t *testing.T) {
 	readPing(t, 3, func(n int, r *http.Request) *http.Response {

@@ -30,9 +30,7 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	m, ok := msg.(*jsonrpc.Request)
 	switch {
 	case !ok:
-		// A RoundTrip of its own, because each answer may renew a token once. The context's is the handshake's.
-		ctx = context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session})
-		_ = c.notify(ctx, answerTimeout, http.MethodPost, msg)
+		c.sendResponse(ctx, trip.life, msg)
 	case m.IsCall():
 		c.sendRequest(ctx, trip, standardName(m))
 	case m.Method == notificationCancelled:
@@ -47,6 +45,21 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 		_ = c.notify(ctx, NotifyTimeout, http.MethodPost, m)
 	}
 	return nil
+}
+
+// sendResponse sends the answer to a request of the server, and sends it again until life ends if it may not have
+// got through: a server does not need a second one, and ignores it.
+func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) {
+	// A RoundTrip of its own, because each answer may renew a token once. The context's is the handshake's.
+	ctx, stop := context.WithTimeout(context.WithValue(ctx, roundTripKey{}, &RoundTrip{Session: c.session}), answerTimeout)
+	defer stop()
+	for failures := 0; ctx.Err() == nil; failures++ {
+		f, _ := errors.AsType[*Failure](c.notify(ctx, answerTimeout, http.MethodPost, msg))
+		mayRepeat := f != nil && (f.Status == 0 || f.Status == http.StatusTooManyRequests || f.Status >= 500)
+		if !mayRepeat || !Pause(life, max(Backoff(failures), f.RetryAfter())) {
+			return
+		}
+	}
 }
 
 // sendRequest sends a request of ours and processes the reply.
