@@ -1,9 +1,13 @@
 package mcp
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -151,3 +155,37 @@ func (w noSessionID) Write(data []byte) (int, error) {
 	w.Header().Del(sessionHeader)
 	return w.ResponseWriter.Write(data)
 }
+
+// A server of before 2026-07-28 may refuse server/discover and then end, since no other request may come before
+// initialize: the next connection begins with that.
+func TestNegotiatorAsksAServerThatEndsAfterDiscover(t *testing.T) {
+	for _, reads := range []bool{false, true} { // whether the server still reads initialize
+		c := piped(t, Options{}, config.Server{}, func(conn net.Conn) {
+			in := bufio.NewReader(conn)
+			first, err := in.ReadBytes('\n')
+			var m message
+			if err != nil || json.Unmarshal(first, &m) != nil {
+				return
+			}
+			if m.Method == methodDiscover {
+				fmt.Fprintf(conn, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32600,"message":"initialize first"}}`+"\n", m.ID)
+				if reads {
+					_, _ = in.ReadBytes('\n')
+				}
+				return
+			}
+			lines(nil)(again{conn, io.MultiReader(bytes.NewReader(first), in)})
+		})
+		if st := c.Servers()[0]; st.State != Connected || st.Protocol != "2025-11-25" {
+			t.Errorf("reads initialize %t: got the status %+v, want it connected with 2025-11-25", reads, st)
+		}
+	}
+}
+
+// again is a connection whose beginning is read once more.
+type again struct {
+	net.Conn
+	in io.Reader
+}
+
+func (a again) Read(p []byte) (int, error) { return a.in.Read(p) }

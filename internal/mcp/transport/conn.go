@@ -83,7 +83,7 @@ type streamConn struct {
 	pending    map[jsonrpc.ID]*pendingRequest
 	tokens     map[string]*RoundTrip   // by progress token
 	incoming   map[jsonrpc.ID]struct{} // the server's requests that we have not answered yet
-	endedIn    string                  // the method of a request that was pending at the end
+	discovers  bool                    // server/discover was to be sent
 	givenUp    map[jsonrpc.ID]struct{} // calls that we gave up, and the server perhaps did not
 	overflowed bool                    // more calls were given up than are kept
 	cancels    []*outMessage           // cancellations that the writer does not have yet
@@ -187,7 +187,6 @@ func (c *streamConn) end(err error) {
 	only := waiting == 1
 	for id, q := range c.pending {
 		delete(c.pending, id)
-		c.endedIn = q.method
 		if !q.writing {
 			c.failPendingLocked(q, only)
 		}
@@ -236,7 +235,7 @@ func (c *streamConn) Explain(err error) error {
 			err = fmt.Errorf("%w: %w", err, c.err)
 		}
 	}
-	if c.endedIn == methodDiscover {
+	if c.discovers && c.err != nil && !errors.Is(c.err, errConnClosed) { // whether or not it refused server/discover first
 		return fmt.Errorf("%w: %w", ErrHungUp, err)
 	}
 	return err

@@ -48,11 +48,11 @@ type Transport interface {
 	sdk.Transport
 	// Explain returns err, an error of connecting, with the reason why the connection ended: the
 	// SDK says only that it is closed. ErrHungUp is in its chain if the server ended the
-	// connection at server/discover.
+	// connection at server/discover, or after it and before it answered initialize.
 	Explain(err error) error
 }
 
-// ErrHungUp says that the server ended the connection in the middle of server/discover. Some
+// ErrHungUp says that the server ended the connection because of server/discover. Some
 // servers of before 2026-07-28 do so at every request that comes before initialize.
 var ErrHungUp = errors.New("the server hung up at " + methodDiscover)
 

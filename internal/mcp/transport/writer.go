@@ -65,6 +65,7 @@ func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *json
 		return c.err
 	}
 	c.pending[msg.ID] = pending
+	c.discovers = c.discovers || msg.Method == methodDiscover
 	if trip != nil {
 		c.setReadLimitLocked(trip)
 		if trip.ProgressToken != "" {
