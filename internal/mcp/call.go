@@ -204,10 +204,11 @@ func loadOf(res *content.Result, f *transport.Failure) limiter.Outcome {
 
 // callWithRetry sends the call, and sends it again only while that is safe: if the session was lost
 // and the call provably did not run, or if the outcome is unknown and the tool is repeatable. If the server
-// requires that the person visits pages first (URL elicitation), it asks them once and then sends the call again.
+// requires that the person visits pages first (URL elicitation), it asks them once and then sends the call again. If
+// the server refuses the headers of the call, it has the tools listed once and sends the call again.
 func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) (*content.Result, *transport.Failure) {
 	deadline := time.Now().Add(s.cfg.MaxTime)
-	sends, asked := 0, false
+	sends, asked, listed := 0, false, false
 	var mayHaveRun *transport.Failure // of an earlier attempt
 	for try := 1; ; try++ {
 		tool, failure := s.resolveTool(ctx, call, deadline)
@@ -235,6 +236,10 @@ func (s *server) callWithRetry(ctx context.Context, call Call, route callRoute) 
 			}
 			deadline = deadline.Add(time.Since(began)) // the person's time does not count towards the call's
 			asked, sends = true, 0
+			continue
+		}
+		if isHeaderMismatch(failure) && !listed && s.refreshNow(ctx, call.Principal) == nil {
+			listed, sends = true, 0
 			continue
 		}
 		isSafeToRepeat := failure.Lost && failure.NotRun || failure.Kind == UnknownOutcome && s.isRepeatable(tool)

@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"regexp"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"answerd/internal/mcp/content"
 	"answerd/internal/mcp/transport"
 	"answerd/internal/mcp/wire"
@@ -140,4 +143,11 @@ func contextFailure(ctx context.Context) *transport.Failure {
 		return &transport.Failure{Kind: Timeout, Public: "no answer in time", NotRun: true, Err: context.Cause(ctx)}
 	}
 	return &transport.Failure{Kind: Cancelled, Public: "cancelled", NotRun: true, Err: context.Cause(ctx)}
+}
+
+// isHeaderMismatch reports whether the server refused the headers of a call: the annotations x-mcp-header of its
+// tool are not those that were listed (2026-07-28 basic/transports/streamable-http, "Client Behavior").
+func isHeaderMismatch(f *transport.Failure) bool {
+	e, ok := errors.AsType[*jsonrpc.Error](f.Err)
+	return ok && e.Code == sdk.CodeHeaderMismatch
 }
