@@ -1,18 +1,34 @@
 package terminal
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 )
 
 // serveRun starts a server whose only run has the given events, in SSE frames of "type data".
 func serveRun(t *testing.T, events ...string) (url string) {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	url, _ = serveRunCounted(t, events...)
+	return url
+}
+
+// serveRunCounted is serveRun. requests returns the paths of the requests so far.
+func serveRunCounted(t *testing.T, events ...string) (url string, requests func() string) {
+	t.Helper()
+	var mu sync.Mutex // protects paths
+	var paths []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		paths = append(paths, r.URL.Path)
+		mu.Unlock()
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i, e := range events {
 			kind, data, _ := strings.Cut(e, " ")
@@ -20,7 +36,39 @@ func serveRun(t *testing.T, events ...string) (url string) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	return server.URL
+	return server.URL, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Join(paths, " ")
+	}
+}
+
+// closedPipe is the output of a program such as head that has ended. The third write calls stop.
+type closedPipe struct {
+	writes int
+	stop   func()
+}
+
+func (p *closedPipe) Write([]byte) (int, error) {
+	if p.writes++; p.writes == 3 {
+		p.stop()
+	}
+	return 0, syscall.EPIPE
+}
+
+// Without an output the answer is of no use, and no stream is opened again for it.
+func TestAskEndsWhenItsOutputIsClosed(t *testing.T) {
+	url, requests := serveRunCounted(t, `start {"run_id":"run_1"}`, `text_delta {"delta":"a"}`, `text_delta {"delta":"b"}`, `final_answer {"answer":"ab"}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := New(Options{URL: url, In: strings.NewReader(""), Out: &closedPipe{stop: cancel}, Err: &strings.Builder{}})
+	defer s.Close()
+	if err := s.Ask(ctx, "?"); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("got error %v, want %v", err, syscall.EPIPE)
+	}
+	if got, want := requests(), "/answer/stream /runs/run_1/cancel"; got != want {
+		t.Errorf("got requests %s, want %s", got, want)
+	}
 }
 
 // The contract promises the answer document of POST /answer, which has the answer as a value too.

@@ -96,7 +96,7 @@ func (s *Session) resume(ctx context.Context, r *runView) (*client.Stream, error
 // streamEnd says how a stream ended; all fields are nil if the connection was lost.
 type streamEnd struct {
 	final      *event.FinalAnswer
-	failed     error             // the run failed or was cancelled
+	failed     error             // the run failed or was cancelled, or its events cannot be shown
 	interrupts []event.Interrupt // the run is suspended
 }
 
@@ -137,8 +137,9 @@ func (s *Session) readStream(view *runView, stream *client.Stream) (end streamEn
 			view.endText()
 			return streamEnd{interrupts: suspended.Interrupts}, nil
 		}
-		if err := view.show(frame); err != nil {
-			return streamEnd{}, err
+		if err := view.show(frame); err != nil { // such as a closed Out: reading on does not help
+			s.cancelRun(view)
+			return streamEnd{failed: err}, nil
 		}
 	}
 }
