@@ -24,7 +24,7 @@ func openTerminal(t *testing.T, columns uint16) (person, program *os.File) {
 	size := [4]uint16{24, columns}
 	for request, argument := range map[uintptr]unsafe.Pointer{syscall.TIOCGPTN: unsafe.Pointer(&number), syscall.TIOCSPTLCK: unsafe.Pointer(&unlock), syscall.TIOCSWINSZ: unsafe.Pointer(&size)} {
 		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, person.Fd(), request, uintptr(argument)); errno != 0 {
-			t.Fatal(errno)
+			t.Fatalf("ioctl %#x: got %v, want no error", request, errno)
 		}
 	}
 	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)

@@ -100,7 +100,7 @@ func (p *process) url(t testing.TB) string {
 func (p *process) signal(t testing.TB, s os.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		t.Fatal(err)
+		t.Fatalf("Signal(%v) = %v, want no error", s, err)
 	}
 }
 

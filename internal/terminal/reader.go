@@ -12,6 +12,9 @@ import (
 	"golang.org/x/term"
 )
 
+// ErrInterrupted says that the context ended before the run did, or that the person typed Ctrl-C. The run was cancelled.
+var ErrInterrupted = errors.New("interrupted; the run was cancelled")
+
 const maxLineBytes = 1 << 20 // of the input, if it is not a terminal
 
 // lineReader prints a prompt and reads one line, without its line feed. It returns io.EOF at the

@@ -27,9 +27,6 @@ import (
 	"answerd/internal/event"
 )
 
-// ErrInterrupted says that the context ended before the run did, or that the person typed Ctrl-C. The run was cancelled.
-var ErrInterrupted = errors.New("interrupted; the run was cancelled")
-
 // answer is the JSON document of an answer (the 200 of POST /answer).
 type answer struct {
 	Answer          string            `json:"answer"`
