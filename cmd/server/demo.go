@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -192,6 +193,9 @@ func runDemo(ctx context.Context, environ environment, stdout, stderr io.Writer,
 	settings := maps.Clone(environ)
 	maps.Copy(settings, demoSettings)
 	c, err := loadConfig(settings)
+	if bad, ok := errors.AsType[*configError](err); ok && bad.name == "DEFAULT_MODEL_ID" && c.usesOpenAI() {
+		return &configError{bad.name, bad.reason + "; without OPENAI_API_KEY the demo uses its stand-in"}
+	}
 	if err != nil {
 		return err
 	}
