@@ -187,7 +187,7 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 			return nil, nil
 		}
 		stored, revision, err := c.loadAuthorization(ctx, state)
-		if err != nil || stored == nil || !c.serves(stored, fresh) {
+		if err != nil || stored == nil || !c.canReuse(stored, fresh) {
 			return nil, err
 		}
 		missing := slices.DeleteFunc(slices.Clone(fresh.Waiters), func(w string) bool { return slices.Contains(stored.Waiters, w) })
@@ -204,9 +204,9 @@ func (c *Client) join(ctx context.Context, state string, fresh *storedAuthorizat
 	return nil, nil
 }
 
-// serves reports whether a stored authorization gives what fresh asks for, and leaves the user time: at
+// canReuse reports whether a stored authorization gives what fresh asks for, and leaves the user time: at
 // least half of signInTimeout.
-func (c *Client) serves(a, fresh *storedAuthorization) bool {
+func (c *Client) canReuse(a, fresh *storedAuthorization) bool {
 	now := c.store.Now()
 	return a.Status == statusPending && a.Server.Issuer == fresh.Server.Issuer && isSubset(fresh.Scopes, a.Scopes) &&
 		now.Add(signInTimeout/2).Before(a.Expires) && len(a.Waiters)+len(fresh.Waiters) <= maxWaiters &&

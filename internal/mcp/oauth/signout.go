@@ -27,7 +27,7 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 			return false, asError(err)
 		}
 		if g == nil {
-			tokens.adopt(nil, revision)
+			tokens.adoptGrant(nil, revision)
 			return false, nil
 		}
 		next, err := tokens.saveGrant(ctx, nil, revision)
@@ -35,7 +35,7 @@ func (c *Client) SignOut(ctx context.Context, id auth.Identity) (bool, error) {
 			return false, asError(err)
 		}
 		if next > 0 {
-			tokens.adopt(nil, next)
+			tokens.adoptGrant(nil, next)
 			c.log.InfoContext(ctx, "signed out", "subject", tokens.id.Subject)
 			c.revoke(ctx, g)
 			return true, nil

@@ -83,15 +83,15 @@ func (u *userTokens) replaceGrant(ctx context.Context, g *grant) error {
 			return err
 		}
 		if next > 0 {
-			u.adopt(g, next)
+			u.adoptGrant(g, next)
 			return nil
 		}
 	}
 	return fetchErrorf("other processes keep changing the sign-in")
 }
 
-// adopt makes a grant of the store, at that revision, the copy of this process; nil drops the copy.
-func (u *userTokens) adopt(g *grant, revision uint64) {
+// adoptGrant makes a grant of the store, at that revision, the copy of this process; nil drops the copy.
+func (u *userTokens) adoptGrant(g *grant, revision uint64) {
 	u.mu.Lock()
 	before := u.adoptLocked(g, revision)
 	u.mu.Unlock()
@@ -205,10 +205,10 @@ func (u *userTokens) refreshToken(ctx context.Context) (token.Token, error) {
 	}
 	switch {
 	case current == nil:
-		u.adopt(nil, revision)
+		u.adoptGrant(nil, revision)
 		return token.Token{}, ErrConsent
 	case current.token.Secret != mine.token.Secret && current.token.Lifetime > 0:
-		u.adopt(current, revision)
+		u.adoptGrant(current, revision)
 		return current.token, nil
 	case current.refresh.IsZero():
 		return token.Token{}, ErrConsent
@@ -238,14 +238,14 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 		next, err := u.saveGrant(ctx, g, revision)
 		switch {
 		case err == nil && next > 0:
-			u.adopt(g, next)
+			u.adoptGrant(g, next)
 			return g.token, nil
 		case err == nil: // the user has signed in again, or out
 			current, currentRevision, err := u.loadGrant(ctx)
 			if err != nil {
 				return token.Token{}, err
 			}
-			u.adopt(current, currentRevision)
+			u.adoptGrant(current, currentRevision)
 			if current == nil {
 				u.c.revoke(ctx, g) // the sign-out has revoked the refresh token before this one
 			}
@@ -258,7 +258,7 @@ func (u *userTokens) storeRefreshed(ctx context.Context, g *grant, revision uint
 		case <-time.After(refreshPoll):
 		case <-ctx.Done():
 			u.c.log.WarnContext(ctx, "a renewed token could not be stored; only this process has it")
-			u.adopt(g, revision)
+			u.adoptGrant(g, revision)
 			u.mu.Lock()
 			u.unsaved = true
 			u.mu.Unlock()
@@ -277,9 +277,9 @@ func (u *userTokens) refreshFailed(ctx context.Context, g *grant, revision uint6
 		return err
 	}
 	if next, storeErr := u.saveGrant(ctx, nil, revision); storeErr == nil && next > 0 {
-		u.adopt(nil, next)
+		u.adoptGrant(nil, next)
 	} else {
-		u.adopt(nil, revision) // another sign-in has replaced it, or the next refresh removes it
+		u.adoptGrant(nil, revision) // another sign-in has replaced it, or the next refresh removes it
 	}
 	return fmt.Errorf("%w: %w", ErrConsent, err)
 }
@@ -298,5 +298,5 @@ func (u *userTokens) dropGrant(ctx context.Context, refused auth.Secret) {
 	if next, err := u.saveGrant(ctx, nil, revision); err == nil && next > 0 {
 		revision = next
 	}
-	u.adopt(nil, revision)
+	u.adoptGrant(nil, revision)
 }

@@ -22,7 +22,7 @@ func (w *validator) checkApplicators(n *node, v *value, loc *location, r *result
 	if n.ifSchema != nil {
 		ifSchema := w.validate(n.ifSchema, v, loc)
 		branch := n.elseSchema
-		if ifSchema.ok() {
+		if ifSchema.isValid() {
 			r.evaluated.merge(&ifSchema.evaluated)
 			branch = n.then
 		}
@@ -41,7 +41,7 @@ func (w *validator) checkAnyOf(n *node, v *value, loc *location, r *result) {
 	var wrong []result
 	anyValid := false
 	for _, s := range n.anyOf {
-		if one := w.validate(s, v, loc); one.ok() {
+		if one := w.validate(s, v, loc); one.isValid() {
 			anyValid = true
 			r.evaluated.merge(&one.evaluated)
 		} else {
@@ -58,7 +58,7 @@ func (w *validator) checkOneOf(n *node, v *value, loc *location, r *result) {
 	var wrong []result
 	var valid []int
 	for i, s := range n.oneOf {
-		if one := w.validate(s, v, loc); one.ok() {
+		if one := w.validate(s, v, loc); one.isValid() {
 			valid = append(valid, i+1)
 			r.evaluated.merge(&one.evaluated)
 		} else {

@@ -31,7 +31,7 @@ func Excerpt(raw json.RawMessage, problems []Problem, n int) string {
 		part, _ := parseJSON(kept, lastDuplicateWins)
 		shown = len(part.names)
 		v = v.withItems(slices.Clone(v.items))
-		v.items[slices.Index(v.names, "properties")] = part.replacing(fields)
+		v.items[slices.Index(v.names, "properties")] = part.withPositionOf(fields)
 	}
 	s := string(v.appendJSON(nil))
 	if shown > 0 && len(s) <= n {

@@ -41,7 +41,7 @@ func (w *validator) checkObject(n *node, v *value, loc *location, r *result) {
 func (w *validator) checkMember(n *node, v *value, i int, here *location, r *result) {
 	name, member := v.names[i], v.items[i]
 	if n.propertyNames != nil {
-		if named := w.validate(n.propertyNames, &value{kind: text, text: name}, here); !named.ok() {
+		if named := w.validate(n.propertyNames, &value{kind: text, text: name}, here); !named.isValid() {
 			w.report(r, here, violation{category: unexpectedField}, func() string { return "the name of the field is invalid: " + named.problems[0].detail })
 		}
 	}

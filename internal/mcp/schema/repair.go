@@ -27,7 +27,7 @@ func (w *validator) repair(n *node, v *value) *value {
 	if meant := parseText(v); meant != nil {
 		meant = w.repairWithin(n, meant)
 		if w.isValid(n, meant) {
-			return meant.replacing(v)
+			return meant.withPositionOf(v)
 		}
 	}
 	return v

@@ -63,7 +63,7 @@ func (s *Schema) Check(raw json.RawMessage) (json.RawMessage, []Problem) {
 	}
 	check := validator{schema: s}
 	original := check.validate(s.root, v, nil)
-	if original.ok() && !check.outOfSteps {
+	if original.isValid() && !check.outOfSteps {
 		return raw, nil
 	}
 	// The same validator goes on, so that the repair and the checks share one maxSteps.

@@ -17,8 +17,8 @@ type result struct {
 	evaluated evaluated
 }
 
-// ok reports whether the value is valid.
-func (r result) ok() bool { return len(r.problems) == 0 }
+// isValid reports whether the value is valid.
+func (r result) isValid() bool { return len(r.problems) == 0 }
 
 // add appends the problems of another schema, or of a part of the value, up to maxProblems.
 func (r *result) add(other result) {
@@ -48,7 +48,7 @@ func (w *validator) report(r *result, loc *location, f violation, detail func() 
 // adds what that schema evaluated.
 func (r *result) addSameValue(other result) {
 	r.add(other)
-	if other.ok() {
+	if other.isValid() {
 		r.evaluated.merge(&other.evaluated)
 	}
 }
@@ -91,7 +91,7 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 	case text:
 		w.checkText(n, v, loc, &r)
 	}
-	if w.quiet && !r.ok() { // nobody reads further problems, and the values within v may be many
+	if w.quiet && !r.isValid() { // nobody reads further problems, and the values within v may be many
 		return r
 	}
 	w.checkApplicators(n, v, loc, &r)
@@ -108,7 +108,7 @@ func (w *validator) validate(n *node, v *value, loc *location) (r result) {
 func (w *validator) isValid(n *node, v *value) bool {
 	defer func(before bool) { w.quiet = before }(w.quiet)
 	w.quiet = true
-	return w.validate(n, v, nil).ok() && !w.outOfSteps
+	return w.validate(n, v, nil).isValid() && !w.outOfSteps
 }
 
 // evaluated records which items or properties keywords have evaluated successfully, for

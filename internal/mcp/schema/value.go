@@ -63,8 +63,8 @@ func (v *value) withItems(items []*value) *value {
 	return &c
 }
 
-// replacing returns a copy of v that takes the position of before in the enclosing value.
-func (v *value) replacing(before *value) *value {
+// withPositionOf returns a copy of v that takes the position of before in the enclosing value.
+func (v *value) withPositionOf(before *value) *value {
 	c := *v
 	c.at = before.at
 	c.len = before.len

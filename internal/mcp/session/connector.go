@@ -82,7 +82,7 @@ func (n *versionNegotiator) connectNegotiated(ctx context.Context, connect func(
 	first := n.learnedVersion()
 	cs, err := connect(first)
 	if err != nil && first != "" && refusedHandshake(ctx, err) {
-		n.forget()
+		n.resetVersion()
 		cs, err = connect("")
 	}
 	// Some servers of before 2026-07-28 close the connection on a request that comes before
@@ -125,8 +125,8 @@ func (n *versionNegotiator) setInitialize() {
 	n.initialize = true
 }
 
-// forget has the next handshake begin with the newest version.
-func (n *versionNegotiator) forget() {
+// resetVersion has the next handshake begin with the newest version.
+func (n *versionNegotiator) resetVersion() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.learned, n.initialize = "", false

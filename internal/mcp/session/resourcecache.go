@@ -105,8 +105,8 @@ func (c *resourceCache) removeLocked(k cacheKey) {
 	delete(c.entries, k)
 }
 
-// want adds a resource to those that are to be subscribed to.
-func (c *resourceCache) want(uri string) {
+// wantSubscription adds a resource to those that are to be subscribed to.
+func (c *resourceCache) wantSubscription(uri string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.wanted) == maxSubscriptions || slices.Contains(c.wanted, uri) {

@@ -12,7 +12,7 @@ func newListeningCache(n int) *resourceCache {
 	c := newResourceCache()
 	c.setListening(true)
 	for i := range n {
-		c.want(fmt.Sprint("r", i))
+		c.wantSubscription(fmt.Sprint("r", i))
 	}
 	c.setSubscribed(c.wantedFrom(0)...)
 	return c

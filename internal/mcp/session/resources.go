@@ -56,7 +56,7 @@ func (s *Session) ListResources(deadline time.Time, allowed func(address string)
 		if json.Unmarshal(raw, &r) == nil && allowed(r.Address()) {
 			out = append(out, r)
 			if r.Template == "" {
-				s.resources.want(r.URI)
+				s.resources.wantSubscription(r.URI)
 			}
 		}
 	}
@@ -88,7 +88,7 @@ func (s *Session) ReadResource(request *Request, read ResourceRead) (json.RawMes
 		}
 		var header resultHeader
 		if json.Unmarshal(raw, &header) == nil && header.isComplete() {
-			s.resources.want(read.URI)
+			s.resources.wantSubscription(read.URI)
 			if !request.tagged.Load() { // else it may depend on what this caller has answered
 				s.resources.store(key, raw, s.ttl(&header), version)
 			}

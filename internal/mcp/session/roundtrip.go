@@ -67,7 +67,7 @@ func requestOfRoundTrip(r *transport.RoundTrip) *Request {
 // Finish frees what the request holds.
 func (request *Request) Finish() {
 	if request.tagged.Load() {
-		request.session.requests.forget(&request.RoundTrip)
+		request.session.requests.removeRequestsOf(&request.RoundTrip)
 	}
 	request.RoundTrip.Finish()
 }

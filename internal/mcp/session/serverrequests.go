@@ -84,8 +84,8 @@ func (g *requestRegistry) claim(tag string) serverRequest {
 	return r
 }
 
-// forget removes the requests of a call that the SDK never handed to us.
-func (g *requestRegistry) forget(call *transport.RoundTrip) {
+// removeRequestsOf removes the requests of a call that the SDK never handed to us.
+func (g *requestRegistry) removeRequestsOf(call *transport.RoundTrip) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for tag, r := range g.open {

@@ -130,7 +130,7 @@ func (c *streamConn) SessionID() string { return "" }
 // Close ends the connection and returns when the writer has ended. The SDK calls it when no
 // request is in flight, or after Read has failed.
 func (c *streamConn) Close() error {
-	c.end(errConnClosed)
+	c.endConnection(errConnClosed)
 	<-c.written
 	return nil
 }
@@ -169,9 +169,9 @@ func (c *streamConn) setReadLimitLocked(trip *RoundTrip) {
 	c.conn.SetReadLimit(limit)
 }
 
-// end ends the connection because of err. Requests in flight fail with the reason before the SDK
+// endConnection ends the connection because of err. Requests in flight fail with the reason before the SDK
 // ends them.
-func (c *streamConn) end(err error) {
+func (c *streamConn) endConnection(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {

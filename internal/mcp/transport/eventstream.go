@@ -209,7 +209,7 @@ func (s *eventStream) close() {
 func (s *eventStream) processMessage(msg jsonrpc.Message, data []byte) (jsonrpc.Message, *Failure) {
 	// Each message shows that the server is alive. The call's deadline bounds how long it may send
 	// them, and countReceived how many.
-	s.trip.timer.touch()
+	s.trip.timer.noteActivity()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
 		if m.ID != s.id {

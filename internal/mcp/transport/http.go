@@ -66,8 +66,8 @@ type idleConns struct {
 	unbounded bool          // the server keeps streams open for longer than maxConnWait, or has HTTP/2
 }
 
-// take counts a connection as used. It waits for one under ctx if none is idle and one soon will be.
-func (p *idleConns) take(ctx context.Context) {
+// takeConn counts a connection as used. It waits for one under ctx if none is idle and one soon will be.
+func (p *idleConns) takeConn(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle == 0 && p.waiting < p.ending && !p.unbounded {
@@ -105,8 +105,8 @@ func (p *idleConns) waitLocked(ctx context.Context) {
 	}
 }
 
-// put counts the connection of resp, whose body was read to its end, as idle.
-func (p *idleConns) put(resp *http.Response) {
+// putConn counts the connection of resp, whose body was read to its end, as idle.
+func (p *idleConns) putConn(resp *http.Response) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.putLocked(resp)

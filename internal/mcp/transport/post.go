@@ -64,7 +64,7 @@ func (c *httpConn) sendResponse(ctx, life context.Context, msg jsonrpc.Message) 
 
 // sendRequest sends a request of ours and processes the reply.
 func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) {
-	trip.begin()
+	trip.prepareMessage()
 	if c.stale() {
 		trip.fail(LostSession(nil))
 		return
@@ -77,7 +77,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		trip.fail(noReply(err, false))
 		return
 	}
-	c.idle.take(ctx)
+	c.idle.takeConn(ctx)
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err != nil {
 		trip.fail(noReply(err, trip.sent.Load()))
@@ -100,7 +100,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		c.readStream(ctx, trip, msg, resp)
 	case "application/json":
 		body, failure := readJSON(resp, trip.answerLimit())
-		c.idle.put(resp)
+		c.idle.putConn(resp)
 		var answer *jsonrpc.Response
 		if failure == nil {
 			answer, failure = decodeReply(msg.ID, body)
@@ -114,7 +114,7 @@ func (c *httpConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrp
 		// 202 and 204 come here too: a request that is accepted but never answered would keep its
 		// caller waiting until the timeout.
 		drainBody(resp, maxRefusal)
-		c.idle.put(resp)
+		c.idle.putConn(resp)
 		trip.fail(BadReply(fmt.Sprintf("content type %.60q", resp.Header.Get("Content-Type")), nil))
 	}
 }
@@ -159,7 +159,7 @@ func (c *httpConn) noteInitialized(result json.RawMessage) {
 // the request fails with the status.
 func (c *httpConn) processRefusal(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request, resp *http.Response) {
 	body := drainBody(resp, maxRefusal)
-	c.idle.put(resp)
+	c.idle.putConn(resp)
 	var answer *jsonrpc.Response // nil if there is none
 	if mayCarryAnswer(resp.StatusCode) {
 		answer, _ = decodeAnswer(msg.ID, body)

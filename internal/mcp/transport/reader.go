@@ -13,7 +13,7 @@ import (
 // Read returns the next message that concerns the SDK.
 func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 	defer Recover(c.log, func(f *Failure) {
-		c.end(f)
+		c.endConnection(f)
 		msg, err = nil, f
 	})
 	for {
@@ -22,7 +22,7 @@ func (c *streamConn) Read(context.Context) (msg jsonrpc.Message, err error) {
 			continue
 		}
 		if err != nil {
-			c.end(err)
+			c.endConnection(err)
 			return nil, fmt.Errorf("read: %w", err)
 		}
 		if msg := c.processMessage(data); msg != nil {
@@ -128,7 +128,7 @@ func (c *streamConn) processRequest(msg *jsonrpc.Request) jsonrpc.Message {
 	case msg.Method == methodElicit, msg.Method == methodSample:
 		trip := c.onlyCall()
 		if trip != nil {
-			trip.timer.touch()
+			trip.timer.noteActivity()
 		}
 		return c.session.Request(msg, trip)
 	}
@@ -145,7 +145,7 @@ func (c *streamConn) processNotification(msg *jsonrpc.Request, data json.RawMess
 		return nil
 	case notificationMessage:
 		if trip := c.onlyCall(); trip != nil {
-			trip.timer.touch()
+			trip.timer.noteActivity()
 			trip.countOrAbort(len(data))
 			c.session.Log(trip, data)
 		}
@@ -185,7 +185,7 @@ func (c *streamConn) processProgress(message json.RawMessage) {
 		c.dropMessage("progress of no open request")
 		return
 	}
-	trip.timer.touch()
+	trip.timer.noteActivity()
 	trip.countOrAbort(len(message))
 	c.session.Progress(trip, message)
 }

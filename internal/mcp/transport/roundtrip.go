@@ -161,11 +161,11 @@ func (trip *RoundTrip) traceConn(ctx context.Context) context.Context {
 	})
 }
 
-// begin prepares for a message to be sent. A call whose results are input_required sends several
+// prepareMessage prepares for a message to be sent. A call whose results are input_required sends several
 // (SEP-2322).
-func (trip *RoundTrip) begin() {
+func (trip *RoundTrip) prepareMessage() {
 	trip.answered.Store(false)
-	trip.timer.touch()
+	trip.timer.noteActivity()
 }
 
 // countReceived counts a message of n bytes that the server sent before its answer. It returns the

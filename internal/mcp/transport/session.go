@@ -98,16 +98,16 @@ func (c *inflightCalls) ambiguous() bool {
 	return c.givenUp
 }
 
-// only returns the one call that the server can be working on, else nil, and notes that the server
+// onlyCall returns the one call that the server can be working on, else nil, and notes that the server
 // was heard from.
-func (c *inflightCalls) only() *RoundTrip {
+func (c *inflightCalls) onlyCall() *RoundTrip {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.givenUp || len(c.calls) != 1 {
 		return nil
 	}
 	for trip := range c.calls {
-		trip.timer.touch()
+		trip.timer.noteActivity()
 		return trip
 	}
 	return nil

@@ -207,7 +207,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 	case msg.Method == notificationProgress:
 		session.inflight.progress(data)
 	case msg.Method == notificationMessage:
-		if trip := session.inflight.only(); trip != nil {
+		if trip := session.inflight.onlyCall(); trip != nil {
 			trip.countOrAbort(len(data))
 			session.Log(trip, data)
 		}
@@ -220,7 +220,7 @@ func (s *standaloneStream) processMessage(msg *jsonrpc.Request, data []byte) {
 			return
 		}
 		if msg.IsCall() {
-			msg = session.Request(msg, session.inflight.only())
+			msg = session.Request(msg, session.inflight.onlyCall())
 		}
 		_ = s.conn.deliver(s.conn.ctx, msg) // the error is the end of the session
 	default:

@@ -48,12 +48,12 @@ func (t *idleTimer) setIdle(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.idle = d
-	t.touch()
+	t.noteActivity()
 	t.resetLocked(time.Now())
 }
 
-// touch notes that the server was heard from.
-func (t *idleTimer) touch() { t.lastSign.Store(int64(time.Since(t.started))) }
+// noteActivity notes that the server was heard from.
+func (t *idleTimer) noteActivity() { t.lastSign.Store(int64(time.Since(t.started))) }
 
 // dueLocked returns when the time is over if the server stays silent.
 func (t *idleTimer) dueLocked() time.Time {
@@ -105,7 +105,7 @@ func (t *idleTimer) resume() {
 	t.end = t.end.Add(now.Sub(t.paused))
 	t.paused = time.Time{}
 	// The server has its full idle time again from here on.
-	t.touch()
+	t.noteActivity()
 	t.resetLocked(now)
 }
 

@@ -14,11 +14,11 @@ func TestIdleTimerExpires(t *testing.T) {
 		want time.Duration
 	}{
 		"silent from the start": {func(*idleTimer) {}, 5 * time.Second},
-		"a sign of life":        {func(l *idleTimer) { <-time.After(4 * time.Second); l.touch() }, 9 * time.Second},
+		"a sign of life":        {func(l *idleTimer) { <-time.After(4 * time.Second); l.noteActivity() }, 9 * time.Second},
 		"signs without end": {func(l *idleTimer) {
 			for range 100 {
 				<-time.After(time.Second)
-				l.touch()
+				l.noteActivity()
 			}
 		}, 20 * time.Second},
 		"a person in between": {func(l *idleTimer) {
@@ -33,7 +33,7 @@ func TestIdleTimerExpires(t *testing.T) {
 			l.resume()
 			for range 100 {
 				<-time.After(time.Second)
-				l.touch()
+				l.noteActivity()
 			}
 		}, time.Hour + 20*time.Second},
 	} {

@@ -23,7 +23,7 @@ type outMessage struct {
 func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error) {
 	// Here, and not only where the call began: see httpConn.Write.
 	defer Recover(c.log, func(f *Failure) {
-		c.end(f)
+		c.endConnection(f)
 		err = f
 	})
 	trip := RoundTripOf(ctx)
@@ -53,7 +53,7 @@ func (c *streamConn) Write(ctx context.Context, msg jsonrpc.Message) (err error)
 func (c *streamConn) sendRequest(ctx context.Context, trip *RoundTrip, msg *jsonrpc.Request) error {
 	pending := &pendingRequest{id: msg.ID, trip: trip, method: msg.Method}
 	if trip != nil {
-		trip.begin()
+		trip.prepareMessage()
 		if len(trip.Query) > 0 {
 			c.endpoint.warnQuery.Do(func() { c.log.Warn("query parameters are sent to this MCP server in _meta only") })
 		}
@@ -164,7 +164,7 @@ func (c *streamConn) writeQueued(m *outMessage) {
 	err := c.writeData(m.data)
 	c.finishWriting(q, err)
 	if err != nil {
-		c.end(err)
+		c.endConnection(err)
 	}
 	m.done <- err
 }
