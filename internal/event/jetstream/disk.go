@@ -55,7 +55,7 @@ func (l *Log) recoverDisk(full *shortage) {
 		l.logger.Warn("expired threads could not be deleted from the event log", "error", err)
 	}
 	if e.MakeReserve() != nil {
-		l.relieve(full, before)
+		l.deleteThreadsForSpace(full, before)
 		return
 	}
 	if err := e.Reopen(false); err != nil {

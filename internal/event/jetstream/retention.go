@@ -42,7 +42,7 @@ func (l *Log) expireLoop() {
 		if !l.diskFull.Load() { // else recoverDisk does it
 			l.expireOnce()
 			if l.accountFull.Swap(false) {
-				l.relieve(&account, before)
+				l.deleteThreadsForSpace(&account, before)
 			}
 		}
 		if l.expired.Load() == before {
@@ -78,9 +78,9 @@ const (
 	reliefChecks = 3
 )
 
-// relieve deletes old threads if the disk or the account stays full although runs have expired, or
+// deleteThreadsForSpace deletes old threads if the disk or the account stays full although runs have expired, or
 // although there are none. before is Log.expired before this check deleted runs.
-func (l *Log) relieve(s *shortage, before int64) {
+func (l *Log) deleteThreadsForSpace(s *shortage, before int64) {
 	defer l.recoverPanic("delete threads of a full log")
 	now := time.Now()
 	if now.Sub(s.last) > shortageEnd {

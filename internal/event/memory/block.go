@@ -99,9 +99,9 @@ func (s *events) first() int64 {
 	return s.blocks[0].first
 }
 
-// after returns the JSON of events after seq, which are kept: at most n, and not more than maxSize bytes
+// linesAfter returns the JSON of events after seq, which are kept: at most n, and not more than maxSize bytes
 // if that is more than one.
-func (s *events) after(seq int64, n, maxSize int) (lines [][]byte) {
+func (s *events) linesAfter(seq int64, n, maxSize int) (lines [][]byte) {
 	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].first > seq+1 }) - 1
 	for ; i < len(s.blocks); i++ {
 		b := &s.blocks[i]

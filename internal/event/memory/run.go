@@ -125,11 +125,11 @@ func (r *run) pageLocked(seq int64) (page event.Page, undecoded [][]byte, err er
 		return page, nil, event.ErrGone
 	}
 	n := 0
-	if following, ok := r.tail.after(seq); ok {
+	if following, ok := r.tail.eventsAfter(seq); ok {
 		n = min(len(following), maxPageEvents)
 		page.Events = following[:n:n]
 	} else if seq < r.events.newest {
-		undecoded = r.events.after(seq, maxPageEvents, maxPageBytes)
+		undecoded = r.events.linesAfter(seq, maxPageEvents, maxPageBytes)
 		n = len(undecoded)
 	}
 	page.HasNext = seq+int64(n) < r.events.newest
@@ -167,10 +167,10 @@ func (r *run) snapshot(retention time.Duration) (record event.Run, kept bool, er
 	record, kept = r.record, !r.expiredLocked(retention)
 	var undecoded [][]byte
 	if newest := r.events.newest; kept && newest > 0 {
-		if last, ok := r.tail.after(newest - 1); ok {
+		if last, ok := r.tail.eventsAfter(newest - 1); ok {
 			record.Last = last[0]
 		} else {
-			undecoded = r.events.after(newest-1, 1, 0)
+			undecoded = r.events.linesAfter(newest-1, 1, 0)
 		}
 	}
 	r.mu.Unlock()
@@ -242,7 +242,7 @@ func (r *run) trimContent(want int64) (grown int64) {
 	r.other -= freed
 	if !r.dropped && freed < want && r.events.newest > 0 {
 		before := r.tail.bytes
-		r.tail.cut(0)
+		r.tail.dropOldest(0)
 		freed += before - r.tail.bytes
 		r.events.dropOldest(want - freed)
 	}

@@ -32,12 +32,12 @@ func (t *tail) add(e event.Event) {
 	t.events = append(t.events, e)
 	t.bytes += tailSize(e)
 	if t.bytes > 2*maxTail && len(t.events) > 1 {
-		t.cut(maxTail)
+		t.dropOldest(maxTail)
 	}
 }
 
-// cut drops the oldest events, but not the newest one, until the tail has at most size bytes.
-func (t *tail) cut(size int64) {
+// dropOldest drops the oldest events, but not the newest one, until the tail has at most size bytes.
+func (t *tail) dropOldest(size int64) {
 	n := 0
 	for ; t.bytes > size && n < len(t.events)-1; n++ {
 		t.bytes -= tailSize(t.events[n])
@@ -45,8 +45,8 @@ func (t *tail) cut(size int64) {
 	t.events = slices.Clone(t.events[n:]) // a subslice would keep the dropped events in memory
 }
 
-// after returns the events after seq, if it has all of them.
-func (t *tail) after(seq int64) ([]event.Event, bool) {
+// eventsAfter returns the events after seq, if it has all of them.
+func (t *tail) eventsAfter(seq int64) ([]event.Event, bool) {
 	if len(t.events) == 0 || seq+1 < t.events[0].Seq {
 		return nil, false
 	}

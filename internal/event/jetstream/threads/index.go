@@ -74,14 +74,14 @@ func (s *Store) accept(m Message) (head, error) {
 	if h.key() != key {
 		return head{}, fmt.Errorf("decode a thread: it has the subject of another one")
 	}
-	s.put(h)
+	s.addToIndex(h)
 	return h, nil
 }
 
 // putOwn adds a head that this process has written. While no other process writes, poll then finds nothing to
 // read: with a log on disk, it would read each head twice.
 func (s *Store) putOwn(h head) {
-	s.put(h)
+	s.addToIndex(h)
 	s.markWritten(h.pos)
 }
 
@@ -98,8 +98,8 @@ func (s *Store) markWritten(pos uint64) {
 	}
 }
 
-// put adds a head to the index, unless that has a newer one.
-func (s *Store) put(h head) {
+// addToIndex adds a head to the index, unless that has a newer one.
+func (s *Store) addToIndex(h head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := h.key()
@@ -113,9 +113,9 @@ func (s *Store) put(h head) {
 	s.index.Put(threadindex.Entry{Thread: h.thread(), Order: h.Order})
 }
 
-// forget removes a thread from the index, unless that has a newer head than the one at pos: the thread may have begun
+// removeFromIndex removes a thread from the index, unless that has a newer head than the one at pos: the thread may have begun
 // again meanwhile, and poll does not read what this process has written.
-func (s *Store) forget(key string, pos uint64) {
+func (s *Store) removeFromIndex(key string, pos uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.heads[key].pos <= pos {

@@ -191,8 +191,8 @@ func (h *head) thread() event.Thread {
 	}
 }
 
-// begin makes a run the active one. title is that of a thread that does not exist yet.
-func (h *head) begin(run, agent, title string, now time.Time) {
+// beginRun makes a run the active one. title is that of a thread that does not exist yet.
+func (h *head) beginRun(run, agent, title string, now time.Time) {
 	if !h.exists() {
 		h.Created, h.Title = now, event.CutTitle(title)
 	}
@@ -201,24 +201,24 @@ func (h *head) begin(run, agent, title string, now time.Time) {
 	h.Active, h.Agent = run, agent
 }
 
-// end counts the next turn, which is that of a run.
-func (h *head) end(run string, size int) {
+// countTurn counts the next turn, which is that of a run.
+func (h *head) countTurn(run string, size int) {
 	if h.Active == run {
 		h.Active = ""
 	}
-	h.Unfinished = without(h.Unfinished, run)
+	h.Unfinished = withoutRun(h.Unfinished, run)
 	h.Ended = addLast(h.Ended, run, maxEnded)
 	h.Turns, h.Bytes, h.LastRun = h.Turns+1, h.Bytes+int64(size), run
 }
 
-// without returns runs without one, as a new slice.
-func without(runs []string, run string) []string {
+// withoutRun returns runs without one, as a new slice.
+func withoutRun(runs []string, run string) []string {
 	return slices.DeleteFunc(slices.Clone(runs), func(r string) bool { return r == run })
 }
 
 // addLast returns runs with one at the end, at most limit of them, as a new slice.
 func addLast(runs []string, run string, limit int) []string {
-	runs = append(without(runs, run), run)
+	runs = append(withoutRun(runs, run), run)
 	return runs[max(0, len(runs)-limit):]
 }
 

@@ -32,14 +32,14 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 	if !event.ValidThreadID(id) || !event.ValidID(run) {
 		return event.Thread{}, event.ErrNotFound
 	}
-	return s.change(ctx, owner, id, func(h *head) (bool, error) {
+	return s.updateHead(ctx, owner, id, func(h *head) (bool, error) {
 		switch {
 		case h.Active == run:
 			return false, nil
 		case h.Active != "":
 			return false, &event.BusyError{Run: h.Active}
 		}
-		h.begin(run, agent, title, s.server.Now())
+		h.beginRun(run, agent, title, s.server.Now())
 		return true, nil
 	})
 }
@@ -49,7 +49,7 @@ func (s *Store) BeginTurn(ctx context.Context, owner event.Owner, id, run, agent
 // BeginTurn, which has the same effect.
 func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *nats.Msg, addToIndex func(pos uint64), err error) {
 	h := newHead(run.Owner, run.ThreadID)
-	h.begin(run.ID, run.Agent, title, s.server.Now())
+	h.beginRun(run.ID, run.Agent, title, s.server.Now())
 	if m, err = h.toMsg(); err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +62,7 @@ func (s *Store) FirstTurn(ctx context.Context, run event.Run, title string) (m *
 
 // RenameThread implements event.Threads.
 func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title string) (event.Thread, error) {
-	return s.change(ctx, owner, id, func(h *head) (bool, error) {
+	return s.updateHead(ctx, owner, id, func(h *head) (bool, error) {
 		if !h.exists() {
 			return false, event.ErrNotFound
 		}
@@ -71,10 +71,10 @@ func (s *Store) RenameThread(ctx context.Context, owner event.Owner, id, title s
 	})
 }
 
-// change replaces the head of a thread by what edit makes of it, and repeats that when another process
+// updateHead replaces the head of a thread by what edit makes of it, and repeats that when another process
 // was faster. edit gets a copy, of a new thread if there is none, and reports whether it changed it. Most
 // threads that the index does not have are new, so the head is read only when that turns out to be wrong.
-func (s *Store) change(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
+func (s *Store) updateHead(ctx context.Context, owner event.Owner, id string, edit func(*head) (bool, error)) (event.Thread, error) {
 	before, found := s.cachedHead(owner, id)
 	if !found {
 		before = head{}
@@ -155,7 +155,7 @@ func (s *Store) readHead(ctx context.Context, owner event.Owner, id string) (hea
 		return head{}, err
 	}
 	if m == nil {
-		s.forget(key, known)
+		s.removeFromIndex(key, known)
 		return head{}, nil
 	}
 	h, err := s.accept(*m)
@@ -231,7 +231,7 @@ func (s *Store) deleteHead(ctx context.Context, h head) (bool, error) {
 	if len(h.Unfinished) > 0 { // a run may be adding a turn at this moment
 		s.removeTurnsLater(key, h.Incarnation)
 	}
-	s.forget(key, h.pos)
+	s.removeFromIndex(key, h.pos)
 	if s.server.Alone && !deleted {
 		s.markWritten(tombstone)
 	}

@@ -55,7 +55,7 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 		default:
 			return event.ErrNotFound
 		}
-		after, err := s.ended(ctx, h, run, data)
+		after, err := s.storeAndCountTurn(ctx, h, run, data)
 		if err != nil {
 			return err
 		}
@@ -72,9 +72,9 @@ func (s *Store) EndTurn(ctx context.Context, owner event.Owner, id, run string, 
 	}
 }
 
-// ended stores a turn with the next number and returns the head that counts it. If another run has that
-// number, because its process ended before it was counted, ended returns the head that counts that one.
-func (s *Store) ended(ctx context.Context, h head, run string, data []byte) (after head, err error) {
+// storeAndCountTurn stores a turn with the next number and returns the head that counts it. If another run has that
+// number, because its process ended before it was counted, it returns the head that counts that one.
+func (s *Store) storeAndCountTurn(ctx context.Context, h head, run string, data []byte) (after head, err error) {
 	after = h
 	after.Updated, after.Order = s.server.Now(), 0
 	if data == nil {
@@ -86,7 +86,7 @@ func (s *Store) ended(ctx context.Context, h head, run string, data []byte) (aft
 	if err != nil {
 		return after, err
 	}
-	after.end(by, size)
+	after.countTurn(by, size)
 	return after, nil
 }
 
