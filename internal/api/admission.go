@@ -272,5 +272,5 @@ func (h *Handler) logRateLimited(ctx context.Context, p *problem, caller auth.Id
 	h.refusals.log(ctx, h.Logger, help.RefusedRuns, p.Detail+caller.Key(), "cause", p.Detail, "subject", caller.Subject, "address", caller.Address)
 }
 
-// clip returns at most 200 bytes of s, because callers choose what is logged.
-func clip(s string) string { return s[:min(len(s), 200)] }
+// truncateForLog returns at most 200 bytes of s, because callers choose what is logged.
+func truncateForLog(s string) string { return s[:min(len(s), 200)] }

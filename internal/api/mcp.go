@@ -93,7 +93,7 @@ func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserv
 	}
 	run, err := call.awaitAnswer(ctx)
 	if err != nil {
-		return call.failed(ctx, run, err)
+		return call.failedCallResult(ctx, run, err)
 	}
 	switch end := run.Last.Body.(type) {
 	case event.FinalAnswer:
@@ -112,7 +112,7 @@ func (h *Handler) callAnswerTool(ctx context.Context, c *mcpserver.Call) mcpserv
 		}
 		return mcpserver.Result{InputRequests: requests, RequestState: native.EventID(run.Last)}
 	}
-	return call.failed(ctx, run, endProblem(run))
+	return call.failedCallResult(ctx, run, endProblem(run))
 }
 
 // toCallResult converts a result. mcptool does not import mcpserver, so each has its own type.

@@ -66,7 +66,7 @@ func (t *answerCall) awaitAnswer(ctx context.Context) (event.Run, error) {
 		return run, err
 	}
 	elicitCtx, stopElicitations := context.WithCancel(ctx)
-	end, err := t.h.awaitRun(ctx, run.ID, t.blocked, func(e event.Event) { t.observe(elicitCtx, e) })
+	end, err := t.h.awaitRun(ctx, run.ID, t.blocked, func(e event.Event) { t.relayEvent(elicitCtx, e) })
 	stopElicitations()
 	t.elicitations.Wait()
 	if errors.Is(err, errCallerGone) && !errors.Is(context.Cause(ctx), mcpserver.ErrClosed) {
@@ -195,11 +195,11 @@ func describeContentError(e *agent.ContentError) string {
 	return b.String()
 }
 
-// observe reports an event to the client: it starts and withdraws elicitations, and sends progress
+// relayEvent reports an event to the client: it starts and withdraws elicitations, and sends progress
 // and log messages. It closes blocked when the run is suspended and no answer can arrive during
 // this call. The reporter and the elicitations need all events, also those that an earlier call
 // has reported.
-func (t *answerCall) observe(ctx context.Context, e event.Event) {
+func (t *answerCall) relayEvent(ctx context.Context, e event.Event) {
 	message := t.reporter.MessageFor(e)
 	if t.call.OpenStream {
 		t.updateElicitations(ctx, e)
@@ -313,8 +313,8 @@ func (t *answerCall) relayInterrupt(ctx context.Context, run string, interrupt e
 	}
 }
 
-// failed returns the result of a call without an answer.
-func (t *answerCall) failed(ctx context.Context, run event.Run, err error) mcpserver.Result {
+// failedCallResult returns the result of a call without an answer.
+func (t *answerCall) failedCallResult(ctx context.Context, run event.Run, err error) mcpserver.Result {
 	r := t.failedResult(ctx, run, err)
 	if t.hasOwnOutput {
 		r.Structured = nil // a problem is no value of the tool's output schema

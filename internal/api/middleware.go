@@ -80,7 +80,7 @@ func (h *Handler) checkHost(next http.Handler) http.Handler {
 		}
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 		if h.AllowedHosts != nil && !isProbe(r) && !slices.Contains(h.AllowedHosts, host) {
-			h.rejections.log(r.Context(), h.Logger, help.Requests, "host "+host, "cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", clip(host))
+			h.rejections.log(r.Context(), h.Logger, help.Requests, "host "+host, "cause", "unknown host", "setting", "ALLOWED_HOSTS", "host", truncateForLog(host))
 			h.writeProblem(w, r, newProblem("misdirected", "This service does not serve this host name. Its operator allows host names with ALLOWED_HOSTS."))
 			return
 		}
@@ -149,7 +149,7 @@ func (h *Handler) rejectCrossSite(next http.Handler) http.Handler {
 // the answer, so the log has the origin and the setting too.
 func (h *Handler) rejectOrigin(w http.ResponseWriter, r *http.Request) {
 	origin := r.Header.Get("Origin")
-	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin, "cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", clip(origin))
+	h.rejections.log(r.Context(), h.Logger, help.Requests, "origin "+origin, "cause", "unknown origin", "setting", "CORS_ORIGINS", "origin", truncateForLog(origin))
 	h.writeProblem(w, r, newProblem("forbidden", "This origin may not call the service. Its operator allows origins with CORS_ORIGINS."))
 }
 
